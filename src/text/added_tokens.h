@@ -15,10 +15,10 @@ namespace sftrun::text {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  bool single_word = false;  ///< only where no word character touches it
-  bool lstrip = false;       ///< takes the white space before it
-  bool rstrip = false;       ///< takes the white space behind it
-  bool normalized = false;   ///< sought in the normalised text, in its own normalised form
+  bool single_word = false;  ///< only if no word character is beside it
+  bool lstrip = false;       ///< includes the white space before it
+  bool rstrip = false;       ///< includes the white space after it
+  bool normalized = false;   ///< searched in the normalised text, in normalised form
   bool special = false;
   /// Of a token that is stated again with other flags the library decodes by what held once: left
   /// out on request, written in its normalised form.
@@ -33,7 +33,7 @@ class StringSet {
     uint32_t begin, end;
     TokenId id;
   };
-  /// The first match at or behind `from`.
+  /// The first match at or after `from`.
   std::optional<Match> find(std::string_view text, size_t from) const;
   bool empty() const { return nodes_.size() == 1; }
 
@@ -51,7 +51,7 @@ class StringSet {
 class AddedTokens {
  public:
   AddedTokens() = default;
-  /// @param normalize turns a `normalized` token's content into what is sought
+  /// @param normalize returns the text to search for, from the content of a `normalized` token
   template <class Normalize>
   AddedTokens(std::vector<AddedToken> tokens, Normalize&& normalize) : tokens_(std::move(tokens)) {
     for (size_t i = 0; i < tokens_.size(); ++i) {
@@ -59,12 +59,12 @@ class AddedTokens {
     }
   }
 
-  /// A stretch of the text: a token, or (id empty) text between tokens.
+  /// A part of the text: a token, or (id empty) text between tokens.
   struct Stretch {
     uint32_t begin, end;
     std::optional<TokenId> id;
   };
-  /// Tokens that are sought in the text as it is, or (`normalized`) in normalised text.
+  /// Tokens that are searched in the original text, or (`normalized`) in normalised text.
   std::vector<Stretch> split(std::string_view text, bool normalized) const;
   bool has_any(bool normalized) const { return !sets_[normalized].empty(); }
 

@@ -6,8 +6,7 @@
 
 namespace sftrun::text {
 
-/// Standard alphabet with padding, as the formats that carry bytes in text have it; nothing for
-/// anything else.
+/// Decodes the standard alphabet with padding; nothing for other text.
 std::optional<std::string> decode_base64(std::string_view text);
 std::string encode_base64(std::string_view bytes);
 

@@ -58,7 +58,8 @@ void Bpe::read_vocab(const BpeSource& source, const std::string& where) {
 void Bpe::read_bytes(const std::string& where) {
   if (options_.bytes && (options_.byte_fallback || !options_.continuing_subword_prefix.empty() ||
                          !options_.end_of_word_suffix.empty())) {
-    throw DataError("a BPE model of bytes has no fallbacks, prefixes and suffixes", where);
+    throw DataError("a byte-level BPE model cannot have byte_fallback, prefixes or suffixes",
+                    where);
   }
   for (int byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
@@ -97,11 +98,12 @@ void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<Symbol>& o
     }
   }
   options_.bytes ? start_bytes(word, out) : start_characters(word, scratch.text, out);
-  constexpr size_t kFewSymbols = 64;  // up to here a scan for the lowest rank beats a heap
+  constexpr size_t kFewSymbols =
+      64;  // up to this number a scan for the lowest rank is faster than a heap
   out.size() <= kFewSymbols ? merge_few(scratch, out) : merge_many(out);
 }
 
-/// One symbol a byte.
+/// One symbol per byte.
 void Bpe::start_bytes(std::string_view word, std::vector<Symbol>& symbols) const {
   std::optional<Symbol> pending;  // an unknown token that may grow
   for (uint32_t i = 0; i < word.size(); ++i) {
@@ -116,7 +118,7 @@ void Bpe::start_bytes(std::string_view word, std::vector<Symbol>& symbols) const
   if (pending) symbols.push_back(*pending);
 }
 
-/// One symbol a character.
+/// One symbol per character.
 void Bpe::start_characters(std::string_view word, std::string& text,
                            std::vector<Symbol>& symbols) const {
   const std::string &prefix = options_.continuing_subword_prefix,
@@ -140,7 +142,7 @@ void Bpe::start_characters(std::string_view word, std::string& text,
   if (pending) symbols.push_back(*pending);
 }
 
-/// The tokens of the text's bytes; false where one of them has none.
+/// The tokens of the text's bytes; false if a byte has no token.
 bool Bpe::fall_back(std::string_view text, uint32_t begin, uint32_t end,
                     std::vector<Symbol>& symbols) const {
   const auto id_of = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };

@@ -16,22 +16,25 @@ struct BpeOptions {
   /// Tokens begin as bytes, in GPT-2's visible writing; else as characters, and texts of the
   /// vocabulary are meant as they stand (SentencePiece).
   bool bytes = false;
-  bool byte_fallback = false;  ///< of characters: one without a token is its bytes' <0x..> tokens
-  std::string continuing_subword_prefix;  ///< of characters: before all but a word's first
-  std::string end_of_word_suffix;         ///< of characters: behind a word's last
-  std::string unk_token;  ///< for what has no token; empty: that is left out, as in the library
-  bool fuse_unk = false;  ///< one unknown token for a run of such bytes
+  bool byte_fallback =
+      false;  ///< character BPE: a character without a token becomes the <0x..> tokens of its bytes
+  std::string
+      continuing_subword_prefix;   ///< character BPE: before all tokens of a word but the first
+  std::string end_of_word_suffix;  ///< character BPE: after the last token of a word
+  std::string
+      unk_token;  ///< for text without a token; empty: such text is omitted, as in the library
+  bool fuse_unk = false;       ///< one unknown token for a run of such bytes
   bool ignore_merges = false;  ///< a word that is a token is that token, whatever the merges say
 };
 
 struct BpeSource {
   std::vector<std::pair<std::string, TokenId>> vocab;  ///< visible text and id
   std::vector<std::pair<std::string, std::string>>
-      merges;  ///< visible texts, the most wanted first
+      merges;  ///< visible texts, highest priority first
   BpeOptions options;
 };
 
-/// Pairs of tokens that merge: (left, right) to rank and result, in open addressing.
+/// Merges of token pairs: (left, right) to rank and result, in a hash table with open addressing.
 class MergeTable {
  public:
   static constexpr uint32_t kNoRank = UINT32_MAX;

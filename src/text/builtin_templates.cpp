@@ -9,9 +9,9 @@ struct BuiltinTemplate {
   std::string_view name, source;
 };
 
-// A system message goes in front of the first question where a format has no place for it. Turns
-// end in what ends a text where a format has no end of its own. Content may be null, beside tool
-// calls.
+// If a format has no place for a system message, the message is written before the first question.
+// If a format has no end-of-turn token, turns end with the end-of-text token. Content may be null
+// beside tool calls.
 constexpr std::array kTemplates = {
     BuiltinTemplate{"chatml", R"({%- for message in messages -%}
 {{ '<|im_start|>' + message.role + '\n' + (message.content or '') + '<|im_end|>\n' }}

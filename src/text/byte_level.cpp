@@ -14,10 +14,10 @@ constexpr int kNumChars = 0x144;
 
 struct Maps {
   std::array<uint16_t, 256> char_of;
-  std::array<int16_t, kNumChars> byte_of;  ///< -1: stands for no byte
+  std::array<int16_t, kNumChars> byte_of;  ///< -1: no byte
 };
 
-/// Printable Latin-1 stands for itself, the other bytes for U+0100 and on, in order.
+/// Printable Latin-1 bytes are written as themselves, the other bytes as U+0100 and up, in order.
 constexpr Maps make_maps() {
   Maps maps{};
   for (auto& byte : maps.byte_of) byte = -1;

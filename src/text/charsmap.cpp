@@ -67,8 +67,7 @@ Charsmap::Charsmap(std::string_view bytes, const std::string& where) {
   std::memcpy(units_.data(), bytes.data() + sizeof num_bytes, num_bytes);
   replacements_ = bytes.substr(sizeof num_bytes + num_bytes);
   if (find_invalid_utf8(replacements_) != std::string_view::npos)
-    throw DataError("the precompiled_charsmap of the normalizer holds text that is not UTF-8",
-                    where);
+    throw DataError("the precompiled_charsmap of the normalizer has text that is not UTF-8", where);
   for (int c = 1; c < 128; ++c) {
     const char text = static_cast<char>(c);
     ascii_changes_[static_cast<size_t>(c)] = replacement({&text, 1}).has_value();

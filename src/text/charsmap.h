@@ -11,8 +11,7 @@
 
 namespace sftrun::text {
 
-/// SentencePiece's precompiled_charsmap: which strings a normalizer replaces, and by what.
-/// Immutable.
+/// SentencePiece's precompiled_charsmap: the replacements of a normalizer. Immutable.
 class Charsmap {
  public:
   /// @param bytes a length, a double array of that many bytes (darts-clone's), and the

@@ -45,8 +45,7 @@ Value from_json(const Json& json, OriginId origin, int depth = 0) {
   return Value().with_origin(origin);
 }
 
-/// The message's reasoning and the key it stands under. The first key is the one most templates
-/// read.
+/// The message's reasoning and its key. Most templates read the first key.
 std::optional<std::string> reasoning_key(const Json& message) {
   for (const char* key : {"reasoning_content", "thinking", "reasoning"}) {
     const auto it = message.find(key);

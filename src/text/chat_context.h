@@ -8,14 +8,14 @@
 
 namespace sftrun::text {
 
-/// The variables a chat template sees, made of one conversation, with the table of their origins.
+/// The variables of a chat template for one conversation, with the table of their origins.
 class ChatContext {
  public:
-  /// @throws TemplateError for what is no conversation.
+  /// @throws TemplateError if it is not a conversation.
   ChatContext(const jinja::SymbolTable& symbols, const Json& messages, size_t num_messages,
               const RenderOptions& options);
 
-  /// By symbol; none where a name the template mentions has no value.
+  /// By symbol; none if a name of the template has no value.
   std::vector<std::optional<jinja::Value>> take_variables() { return std::move(variables_); }
   /// The text with its origins spelled out.
   Rendered rendered(const jinja::TaggedText& text) const;

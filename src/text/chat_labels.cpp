@@ -20,7 +20,8 @@ LabelledConversation label_conversation(const ChatTemplate& chat_template,
 
 namespace {
 
-bool is_learnt(const Tokenizer& tokenizer, TokenId id, const ByteSpan& span, const ByteSpan& run) {
+bool is_trained_on(const Tokenizer& tokenizer, TokenId id, const ByteSpan& span,
+                   const ByteSpan& run) {
   const bool begins_in_run = run.begin <= span.begin;
   if (span.begin == span.end) return begins_in_run && !tokenizer.is_special(id);
   return tokenizer.is_added(id) ? begins_in_run : run.begin < span.end;
@@ -37,9 +38,10 @@ LabelledTokens tokenize_labelled(const Tokenizer& tokenizer,
   for (size_t i = 0; i < encoding.ids.size(); ++i) {
     const ByteSpan& span = encoding.spans[i];
     while (run < conversation.runs.size() && conversation.runs[run].span.end <= span.begin) ++run;
-    const bool learnt = run < conversation.runs.size() &&
-                        is_learnt(tokenizer, encoding.ids[i], span, conversation.runs[run].span);
-    tokens.mask[i] = learnt ? 1 : 0;
+    const bool trained =
+        run < conversation.runs.size() &&
+        is_trained_on(tokenizer, encoding.ids[i], span, conversation.runs[run].span);
+    tokens.mask[i] = trained ? 1 : 0;
   }
   tokens.ids = std::move(encoding.ids);
   tokens.spans = std::move(encoding.spans);

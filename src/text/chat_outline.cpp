@@ -25,12 +25,12 @@ std::string_view trimmed(std::string_view text, bool at_start, bool at_end) {
   return text;
 }
 
-/// A word that is in no template.
+/// A word that does not occur in any template.
 std::string sentinel(size_t message) {
   return fmt::format("qzkv{}wxjy", message);
 }
 
-/// The literal texts before, between and behind what the messages say.
+/// The literal texts before, between and after the contents of the messages.
 using Gaps = std::vector<std::string>;
 
 Gaps gaps_of(const ChatProbe& probe, std::string_view roles, bool add_generation_prompt) {
@@ -43,7 +43,7 @@ Gaps gaps_of(const ChatProbe& probe, std::string_view roles, bool add_generation
     const bool is_once = found != std::string::npos && text.find(message.text) == found &&
                          text.find(message.text, found + 1) == std::string::npos;
     if (!is_once) {
-      throw NoOutline{fmt::format("it does not write every {} message once and in its place",
+      throw NoOutline{fmt::format("it does not write every {} message once and in order",
                                   name_of(message.role))};
     }
     gaps.push_back(text.substr(at, found - at));
@@ -53,7 +53,7 @@ Gaps gaps_of(const ChatProbe& probe, std::string_view roles, bool add_generation
   return gaps;
 }
 
-/// Nothing where the template refuses such conversations, or leaves messages out.
+/// Nothing if the template refuses such conversations or omits messages.
 std::optional<Gaps> gaps_if_rendered(const ChatProbe& probe, std::string_view roles) {
   try {
     return gaps_of(probe, roles, true);
@@ -72,7 +72,7 @@ std::string common_characters(std::string_view a, std::string_view b) {
 
 void require_equal(const std::string& a, const std::string& b) {
   if (a == b) return;
-  throw NoOutline{"what it writes around a message depends on more than whose turn it is"};
+  throw NoOutline{"the text around a message depends on more than its role"};
 }
 
 class Derivation {
@@ -137,7 +137,7 @@ class Derivation {
     std::string tail;
     try {
       tail = gaps_of(probe_, "s", false)[1];
-    } catch (const DataError&) {  // refused: its text has to go with the user's
+    } catch (const DataError&) {  // refused: its text must be part of the user's message
     } catch (const NoOutline&) {
     }
     const std::string& to_user = (*gaps)[1];
@@ -273,7 +273,7 @@ std::string ChatProbe::prompt(const Conversation& conversation) const {
   tagged.back().text += kTag;
   std::string text = render(tagged, false);
   const size_t at = text.rfind(trimmed(kTag, false, true));
-  if (at == std::string::npos) throw DataError("the template leaves the last message out");
+  if (at == std::string::npos) throw DataError("the template omits the last message");
   const bool keeps_white_space = std::string_view(text).substr(at).starts_with(kTag);
   text.resize(at);
   return keeps_white_space ? text : std::string(trimmed(text, false, true));

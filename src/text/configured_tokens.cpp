@@ -11,7 +11,7 @@
 namespace sftrun::text {
 namespace {
 
-/// Tokens by id, and by text; an id that is stated twice has the later token.
+/// Tokens by id and by text. If an id occurs twice, the later token counts.
 struct Stated {
   std::map<int64_t, AddedToken> by_id;
   std::map<std::string, AddedToken> by_text;
@@ -22,7 +22,7 @@ struct Stated {
   }
 };
 
-/// A text alone is special; an object with a type says whether it is.
+/// A plain text is a special token; an object has a field for it.
 AddedToken token_of(const Json& value, const std::string& content, const std::string& where) {
   const Json none = Json::object();
   const Json& flags = value.is_object() ? value : none;
@@ -43,7 +43,7 @@ void read_added_tokens_decoder(const TokenizerConfig& config, Stated& stated) {
     const bool is_id =
         !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
     if (!is_id || !content || !value.is_object())
-      throw DataError(fmt::format("`added_tokens_decoder` has the impossible entry `{}`", key),
+      throw DataError(fmt::format("`added_tokens_decoder` has the invalid entry `{}`", key),
                       config.where);
     Json flags = value;
     flags["__type"] = "AddedToken";
@@ -94,7 +94,7 @@ std::vector<AddedToken> named_tokens(const TokenizerConfig& config, const Stated
     } else if (is_named) {
       add(config.config.at(key));
     } else if (key == "pad_token" && padding.is_object() && padding.contains(key)) {
-      add(padding.at(key));  // a tokenizer.json that pads names its token
+      add(padding.at(key));  // a tokenizer.json with padding names the token
     }
   }
   for (const auto& [key, value] : config.own_special.items()) add(value);
@@ -106,9 +106,8 @@ std::vector<AddedToken> extra_tokens(const TokenizerConfig& config) {
   for (const Json& value : config.extra_special) {
     const auto content = token_text(value);
     if (!content)
-      throw DataError(
-          fmt::format("`extra_special_tokens` has the impossible entry {}", value.dump()),
-          config.where);
+      throw DataError(fmt::format("`extra_special_tokens` has the invalid entry {}", value.dump()),
+                      config.where);
     out.push_back(token_of(value, *content, config.where));
   }
   return out;

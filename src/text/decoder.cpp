@@ -32,7 +32,7 @@ void Decoder::read(const Json& section, const std::string& where) {
     return;
   }
   for (const Json& inner : array_at(section, "decoders", where)) read(inner, where);
-  if (steps_.empty()) throw DataError("the decoder is a Sequence of nothing", where);
+  if (steps_.empty()) throw DataError("the decoder is an empty Sequence", where);
 }
 
 std::string Decoder::bytes_of(std::string_view token) const {

@@ -13,21 +13,21 @@ namespace sftrun::text {
 class DecoderStep {
  public:
   virtual ~DecoderStep() = default;
-  /// The tokens of a whole text, in order; may become fewer or more.
+  /// The tokens of a whole text, in order; their number may change.
   virtual void run(std::vector<std::string>& tokens) const = 0;
-  /// What the step makes of one token within a text, as far as that can be told of it alone.
+  /// The step's result for one token within a text, if it does not depend on other tokens.
   virtual std::string bytes_of(std::string token) const = 0;
 };
 
-/// The `decoder` section of a tokenizer.json: how tokens become text again. Immutable.
+/// The `decoder` section of a tokenizer.json, which converts tokens to text. Immutable.
 class Decoder {
  public:
   /// @throws DataError for a type that the library does not know
   Decoder(const Json& section, const std::string& where);
 
-  /// The bytes that a token stands for within a text.
+  /// The bytes of a token within a text.
   std::string bytes_of(std::string_view token) const;
-  /// Bytes of the tokens in a row are the bytes of the text.
+  /// Whether the bytes of a text are the bytes of its tokens, one after the other.
   bool is_plain() const { return is_plain_; }
   /// The text of tokens, where they are not `is_plain`.
   std::string join(std::vector<std::string> tokens) const;

@@ -8,9 +8,9 @@ namespace sftrun::text {
 namespace {
 
 constexpr std::string_view kReplacementCharacter =
-    "\xef\xbf\xbd";  // of bytes that are no character
+    "\xef\xbf\xbd";  // for bytes that are not a character
 
-/// Bytes at the end of `text` that are the beginning of `stop`, but not all of it.
+/// Number of bytes at the end of `text` that are a proper prefix of `stop`.
 size_t num_begun(std::string_view text, std::string_view stop) {
   size_t count = std::min(text.size(), stop.size() - 1);
   while (count > 0 && !text.ends_with(stop.substr(0, count))) --count;
@@ -31,7 +31,7 @@ GeneratedText::GeneratedText(const Tokenizer& tokenizer, std::vector<std::string
 
 bool GeneratedText::add(TokenId token) {
   tokens_.push_back(token);
-  // All tokens together: what a token decodes to depends on its neighbours.
+  // All tokens together, because the text of a token depends on its neighbours.
   text_ = tokenizer_.decode(tokens_, /*skip_special_tokens=*/true);
   num_settled_ = std::min(num_settled_, text_.size());
   size_t end = std::string::npos;

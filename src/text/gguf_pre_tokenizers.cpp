@@ -102,7 +102,7 @@ constexpr const char* kBailingPattern =
 constexpr const char* kSeedCoderPattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kBloomPattern = " ?[^(\\s|.,!?…。，、।۔،)]+";
-/// Patterns that split one after the other.
+/// Patterns that are applied one after the other.
 std::vector<std::string> patterns_of(Form form) {
   switch (form) {
     case Form::kGpt2:

@@ -13,8 +13,8 @@
 #include "sftrun/text/tokenizer.h"
 #include "splitters.h"
 
-/// A tokenizer.json as llama.cpp's vocabulary. What is written is read again and must split texts
-/// as the tokenizer does.
+/// Converts a tokenizer.json to llama.cpp's vocabulary. The result is read again, and must split
+/// texts like the tokenizer.
 namespace sftrun::text {
 namespace {
 
@@ -26,7 +26,7 @@ constexpr const char* kFix =
   throw DataError("the tokenizer cannot be stored in a GGUF file: " + what, where, kFix);
 }
 
-/// The steps of a section, those of Sequences one after the other.
+/// The steps of a section, with Sequences flattened.
 void add_steps(const Json& section, std::vector<Json>& steps) {
   if (section.is_null()) return;
   if (section.value("type", "") != "Sequence") {
@@ -88,7 +88,7 @@ std::string pre_tokenizer_name(const Json& tokenizer, const std::string& where) 
         steps_of(known.normalizer) == normalizer)
       return name;
   }
-  fail("llama.cpp has no name for the way in which it splits texts into words", where);
+  fail("llama.cpp has no name for its way of splitting texts into words", where);
 }
 
 void require_plain_model(const Json& model, const std::string& where) {
@@ -103,7 +103,7 @@ std::vector<std::string> merges_of(const Json& model, const std::string& where) 
   for (const Json& merge : model["merges"]) {
     const auto left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
     if (left.find(' ') != std::string::npos || right.find(' ') != std::string::npos)
-      fail(fmt::format("the merge of `{}` and `{}` holds a space", left, right), where);
+      fail(fmt::format("the merge of `{}` and `{}` contains a space", left, right), where);
     merges.push_back(fmt::format("{} {}", left, right));
   }
   return merges;
@@ -178,8 +178,8 @@ void warn_of_stripping(const Json& tokenizer, const std::string& where) {
   }
   if (count == 0) return;
   log::warn(
-      "{}: {} added tokens take the white space beside them (lstrip, rstrip) or stand alone "
-      "(single_word): GGUF has no word for it, and llama.cpp may keep that space",
+      "{}: {} added tokens remove the white space beside them (lstrip, rstrip) or match only whole "
+      "words (single_word). GGUF cannot express this, and llama.cpp may keep that space",
       where, count);
 }
 
@@ -210,14 +210,14 @@ bool adds_space_prefix(const Json& tokenizer, const std::string& where) {
       replaces = true;
       if (scheme != "first") continue;
       log::warn(
-          "{}: this tokenizer puts a space before the beginning of a text only, llama.cpp also "
-          "behind special tokens: texts that follow one may begin with another token there",
+          "{}: this tokenizer adds a space only at the beginning of a text, llama.cpp also "
+          "after special tokens; text after a special token may begin with another token there",
           where);
     } else if (type != "Split" || !replaces || step["pattern"] != Json{{"String", " "}}) {
       fail(fmt::format("its pre-tokenizer has a step `{}`", type), where);
     }
   }
-  if (!replaces) fail("it is neither of bytes nor of SentencePiece's pieces", where);
+  if (!replaces) fail("it is neither byte-level nor SentencePiece BPE", where);
   return prepends;
 }
 
@@ -225,12 +225,12 @@ void write_pieces(const Json& tokenizer, bool keeps_merges, GgufVocab& vocab,
                   const std::string& where) {
   const Json& model = tokenizer["model"];
   if (!model.value("byte_fallback", false))
-    fail("its pieces have no tokens of bytes to fall back on", where);
+    fail("its vocabulary has no byte tokens (byte_fallback)", where);
   vocab.add_space_prefix = adds_space_prefix(tokenizer, where);
   if (keeps_merges) {
     vocab.model = "gemma4";
     vocab.merges = merges_of(model, where);
-    vocab.scores.assign(vocab.tokens.size(), -1000.0F);  // not read, but asked for
+    vocab.scores.assign(vocab.tokens.size(), -1000.0F);  // required, but not used
     return;
   }
   vocab.model = "llama";
@@ -257,7 +257,7 @@ void write_ends(const Tokenizer& tokenizer, GgufVocab& vocab, const std::string&
   const auto behind = at == all.end() ? std::ptrdiff_t{2}
                                       : all.end() - at - static_cast<std::ptrdiff_t>(inner.size());
   if (inner.empty() || before > 1 || behind > 1)
-    fail("it puts more around a text than one token before and one behind", where);
+    fail("it adds more than one token before and one after a text", where);
   vocab.add_bos = before == 1;
   vocab.add_eos = behind == 1;
   if (vocab.add_bos) vocab.bos = all.front();
@@ -297,7 +297,7 @@ void check_splits_alike(const Tokenizer& tokenizer, const GgufVocab& vocab,
   const Tokenizer read = Tokenizer::from_gguf(vocab, where);
   for (const std::string& text : texts_to_try(tokenizer, vocab)) {
     if (tokenizer.encode(text, true) == read.encode(text, true)) continue;
-    fail(fmt::format("a reader would split `{}` into other tokens", text), where);
+    fail(fmt::format("llama.cpp would split `{}` into other tokens", text), where);
   }
 }
 

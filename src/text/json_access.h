@@ -15,13 +15,13 @@
 /// type.
 namespace sftrun::text {
 
-/// JSON of a file that nobody vouches for; discarded where it is none, or nested beyond all sense.
+/// Parses JSON of an untrusted file; discarded if it is invalid or nested too deeply.
 /// @tparam Document Json, or nlohmann::json for objects of very many keys, which it sorts
 template <typename Document = Json>
 Document parse_document(std::string_view text) {
   constexpr size_t kMostDepth = 64;
   constexpr KeyOrder kOrder = std::is_same_v<Document, Json> ? KeyOrder::kKept : KeyOrder::kSorted;
-  // The parser takes a NUL for the end.
+  // The parser treats a NUL as the end.
   const bool is_readable =
       text.find('\0') == std::string_view::npos && is_modest_json(text, kMostDepth, kOrder);
   return is_readable ? Document::parse(text, nullptr, /*allow_exceptions=*/false)

@@ -11,8 +11,8 @@ namespace {
 
 using Run = LabelledConversation::Run;
 
-/// Runs of {% generation %} marks. A mark belongs to the message whose text it holds, else to the
-/// one before it.
+/// Runs of {% generation %} marks. A mark belongs to the message whose text it contains, else to
+/// the message before.
 std::vector<Run> marked_runs(const Rendered& full, const Json& messages) {
   std::vector<Run> runs;
   for (const OriginSpan& span : full.origins) {
@@ -45,7 +45,7 @@ void remove_excluded(std::vector<Run>& runs, const Json& messages) {
   });
 }
 
-/// The text outside the turns that are to carry no label.
+/// Removes the runs of the turns that are not trained on.
 std::vector<Run> everything_but(const std::vector<Run>& turns, const Json& messages, size_t size) {
   std::vector<Run> runs;
   uint32_t begin = 0;
@@ -61,7 +61,7 @@ std::vector<Run> everything_but(const std::vector<Run>& turns, const Json& messa
   return runs;
 }
 
-/// Without the keys that speak to the trainer, not to the template.
+/// The message without the keys that are for the trainer and not for the template.
 Json without_label_keys(const Json& messages) {
   Json copy = messages;
   for (Json& message : copy) {
@@ -96,16 +96,16 @@ std::vector<Run> find_label_runs(const ChatTemplate& chat_template, const Json& 
     const std::vector<Run> turn =
         find_turn(chat_template, messages, options, full, find_specials, static_cast<int32_t>(i));
     if (turn.empty()) {
-      throw DataError(fmt::format("the chat template leaves nothing of messages[{}] (assistant) "
-                                  "that could carry a label",
+      throw DataError(fmt::format("the chat template writes nothing of messages[{}] (assistant), "
+                                  "so it cannot be trained on",
                                   i),
-                      {}, "take the message out, or give it \"train\": false");
+                      {}, "remove the message, or set \"train\": false");
     }
     runs.insert(runs.end(), turn.begin(), turn.end());
   }
   std::stable_sort(runs.begin(), runs.end(),
                    [](const Run& a, const Run& b) { return a.span.begin < b.span.begin; });
-  for (size_t i = 1; i < runs.size(); ++i) {  // a turn never reaches into the next
+  for (size_t i = 1; i < runs.size(); ++i) {  // a turn ends before the next one
     runs[i - 1].span.end =
         std::min(runs[i - 1].span.end, std::max(runs[i].span.begin, runs[i - 1].span.begin));
   }

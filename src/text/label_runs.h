@@ -7,8 +7,8 @@
 
 namespace sftrun::text {
 
-/// The assistant's turns in `full`, which is what the template makes of all messages.
-/// @throws DataError when an assistant message left no trace in the text.
+/// The assistant's turns in `full`, the rendering of all messages.
+/// @throws DataError if the template writes nothing of an assistant message.
 std::vector<LabelledConversation::Run> find_label_runs(const ChatTemplate& chat_template,
                                                        const Json& messages,
                                                        const RenderOptions& options,
@@ -16,7 +16,7 @@ std::vector<LabelledConversation::Run> find_label_runs(const ChatTemplate& chat_
                                                        const FindSpecials& find_specials);
 
 bool is_assistant(const Json& message);
-/// Whether the message's `train` or `weight` asks for no label.
+/// Whether the message's `train` or `weight` excludes it from training.
 bool is_excluded(const Json& message);
 /// `label_conversation` without a tokenizer.
 LabelledConversation label_with_specials(const ChatTemplate& chat_template, const Json& messages,

@@ -19,7 +19,7 @@ std::vector<std::optional<std::string>> texts_by_id(
   TokenId largest = -1;
   for (const auto& [text, id] : vocab) {
     if (id < 0 || id >= limit)
-      throw DataError(fmt::format("the token `{}` has the impossible id {}", text, id), where);
+      throw DataError(fmt::format("the token `{}` has the invalid id {}", text, id), where);
     largest = std::max(largest, id);
   }
   std::vector<std::optional<std::string>> texts(static_cast<size_t>(largest) + 1);

@@ -16,15 +16,15 @@ struct Symbol {
   uint32_t begin = 0, end = 0;
 };
 
-/// What a model needs while it works on a word; one thread at a time.
+/// Buffers of a model for one word; for one thread at a time.
 struct Scratch {
   struct PathNode {
     double score = 0;
     uint32_t begin = UINT32_MAX;  ///< of the token that ends here; UINT32_MAX: none does
     TokenId id = -1;
   };
-  std::vector<uint64_t> merges;  ///< BPE: of each symbol with the next
-  std::vector<PathNode> path;    ///< Unigram: the best way to every byte
+  std::vector<uint64_t> merges;  ///< BPE: merge of each symbol with the next
+  std::vector<PathNode> path;    ///< Unigram: the best segmentation up to every byte
   std::string text;              ///< WordPiece: prefix and rest
 };
 
@@ -35,12 +35,12 @@ class Model {
   virtual ~Model() = default;
   /// @param word not empty; bytes if `takes_bytes`, else valid UTF-8
   /// @param[out] out replaced: the word's tokens, in order
-  /// @throws DataError for a word that the model has no tokens for and no unknown token
+  /// @throws DataError if the model has neither tokens for the word nor an unknown token
   virtual void encode(std::string_view word, Scratch& scratch, std::vector<Symbol>& out) const = 0;
-  /// Words are bytes as they are, not in GPT-2's visible writing.
+  /// Words are raw bytes, not GPT-2's visible characters.
   virtual bool takes_bytes() const { return false; }
   virtual const StringTable& vocab() const = 0;  ///< texts as files write them
-  /// How many tokens the library counts: added tokens are numbered on from there.
+  /// Number of tokens as counted by the library; added tokens have the ids after them.
   virtual size_t num_tokens() const { return vocab().count(); }
   /// The text of the unknown token; empty if the model has none.
   virtual std::string_view unk_token() const = 0;
@@ -49,7 +49,7 @@ class Model {
 };
 
 /// Texts of an id-indexed table, from pairs in any order.
-/// @throws DataError for impossible ids and texts that are no UTF-8
+/// @throws DataError for invalid ids and texts that are not UTF-8
 std::vector<std::optional<std::string>> texts_by_id(
     const std::vector<std::pair<std::string, TokenId>>& vocab, const std::string& where);
 

@@ -73,7 +73,7 @@ std::optional<char32_t> compose(char32_t first, char32_t second) {
   return found == compositions().end() ? std::nullopt : std::optional(found->second);
 }
 
-/// Marks of one character into the order of their classes, equal classes as they stood.
+/// Sorts the marks of one character by class; equal classes keep their order.
 void reorder(std::vector<Marked>& chars) {
   for (auto begin = chars.begin(); begin != chars.end();) {
     if (begin->combining_class == 0) {

@@ -11,17 +11,15 @@
 /// 9).
 namespace sftrun::text {
 
-/// A text and, where it differs from its source, which source bytes each of its bytes stands for.
+/// A text and, if it differs from its source, the source bytes of each of its bytes.
 struct NormalizedText {
   std::string text;
-  std::vector<ByteSpan>
-      sources;  ///< one a byte of `text`, or none at all where they are not wanted
+  std::vector<ByteSpan> sources;  ///< one per byte of `text`, or empty if not requested
 };
 
 enum class NormalForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
-/// True if the form leaves the text as it is, found without normalising. May answer false for a
-/// text that it does leave.
+/// A quick check: true if the form does not change the text. May be false although it does not.
 bool is_surely(NormalForm form, std::string_view text);
 
 /// @param text valid UTF-8

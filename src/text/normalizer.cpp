@@ -30,7 +30,7 @@ void require_growth(size_t source_bytes, size_t bytes) {
   if (bytes <= source_bytes * limits.growth + limits.grown_bytes) return;
   throw DataError(fmt::format("the tokenizer's normalizer makes a text of {} bytes or more from {}",
                               bytes, source_bytes),
-                  "", "is the `normalizer` of tokenizer.json damaged?");
+                  "", "check the `normalizer` of tokenizer.json");
 }
 
 Normalizer::Normalizer(const Json& section, const std::string& where) {

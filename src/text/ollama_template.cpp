@@ -80,7 +80,7 @@ std::string go_trim(std::string_view name, bool at_start, std::string_view then)
   return replaced(text, "THEN", then);
 }
 
-/// Those that `body` calls.
+/// The templates that `body` calls.
 std::string go_definitions(const std::string& body) {
   const auto calls = [&](std::string_view name) {
     return body.find(fmt::format("{{{{ template \"{}\"", name)) != std::string::npos;
@@ -251,17 +251,17 @@ void require_equal_texts(const ChatProbe& probe, const ChatOutline& outline, std
   const Verdict verdict = compare(probe, outline, plain);
   if (verdict == Verdict::kRefused && (!is_regular || has_system(roles))) return;
   if (verdict == Verdict::kRefused)
-    throw NoOutline{"it refuses conversations in which users and assistants take turns"};
+    throw NoOutline{"it refuses conversations of alternating user and assistant messages"};
   if (verdict == Verdict::kOther) {
-    throw NoOutline{is_regular ? "what it writes depends on more than whose turn it is"
-                               : "system messages amid a conversation change what it writes"};
+    throw NoOutline{is_regular ? "its output depends on more than the roles of the messages"
+                               : "system messages inside a conversation change its output"};
   }
   for (size_t i = 0; i < texts.size(); ++i) {
     constexpr size_t kStride = 5;
     const Conversation odd = conversation_of(
         roles, [&](size_t message) { return texts[(i + message * kStride) % texts.size()]; });
     if (compare(probe, outline, odd) != Verdict::kEqual)
-      throw NoOutline{"it changes what some messages say, as templates of thinking models do"};
+      throw NoOutline{"it changes the content of some messages, like templates of thinking models"};
   }
 }
 
@@ -272,7 +272,7 @@ void require_equal_everywhere(const ChatProbe& probe, const ChatOutline& outline
   for (const std::string_view roles : kIrregular) require_equal_texts(probe, outline, roles, texts);
 }
 
-/// A day and a year on.
+/// A year and a day later.
 void require_timeless(const ChatTemplate& chat_template, const RenderOptions& options) {
   const auto at = [&](int64_t now) {
     RenderOptions then = options;
@@ -302,11 +302,11 @@ bool drop_bos(ChatOutline& outline, std::string_view bos) {
 std::vector<std::string> notes_of(const ChatOutline& outline, const std::string& source) {
   std::vector<std::string> notes;
   if (!outline.turn(Role::kSystem, TurnPlace::kFirst))
-    notes.emplace_back("The chat template takes no system message: TEMPLATE leaves it out.");
+    notes.emplace_back("The chat template does not support system messages: TEMPLATE omits them.");
   if (source.find("tools") != std::string::npos)
     notes.emplace_back(
-        "TEMPLATE has no tools: Ollama before 0.30 refuses them with it, and later "
-        "versions take the GGUF file's chat template instead.");
+        "TEMPLATE has no tools: Ollama before 0.30 refuses requests with tools, and later "
+        "versions use the GGUF file's chat template instead.");
   return notes;
 }
 
@@ -322,10 +322,11 @@ OllamaTemplate ollama_template_of(const ChatTemplate& chat_template, const Rende
     require_equal_everywhere(probe, outline, chat_template.source());
     made.notes = notes_of(outline, chat_template.source());
     if (!drop_bos(outline, added_bos)) {
-      made.notes.push_back(fmt::format(
-          "Ollama puts {} before every prompt (tokenizer.ggml.add_bos_token), the chat template "
-          "does not: this model was not trained with it.",
-          added_bos));
+      made.notes.push_back(
+          fmt::format("Ollama adds {} before every prompt (tokenizer.ggml.add_bos_token), but the "
+                      "chat template "
+                      "does not, so the model was not trained with it.",
+                      added_bos));
     }
     made.text = go_template_of(outline);
   } catch (const NoOutline& none) {

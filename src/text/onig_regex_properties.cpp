@@ -102,7 +102,7 @@ std::string shorthand_ranges(char letter) {
 template <class Make>
 std::optional<std::string> remembered(const std::string& name, Make&& make) {
   static std::mutex mutex;
-  static std::map<std::string, std::string> known;  // there are some hundred properties
+  static std::map<std::string, std::string> known;  // there are a few hundred properties
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(name); found != known.end()) return found->second;
   const std::optional<std::string> ranges = make();

@@ -7,12 +7,12 @@
 
 namespace sftrun::text {
 
-/// Where a text that was taken or made from another one stands in it; the chain ends at the text
-/// that is encoded.
+/// The position of a text in the text from which it was taken or made; the chain ends at the
+/// encoded text.
 struct Place {
   const Place* outer = nullptr;
   uint32_t offset = 0;  ///< where it begins in the outer text
-  /// For each byte, what it stands for in the outer text from there; null: byte for byte.
+  /// For each byte, its position in the outer text from there; null: byte for byte.
   const std::vector<ByteSpan>* sources = nullptr;
 };
 

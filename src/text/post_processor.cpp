@@ -14,7 +14,8 @@ TokenId checked_id(const Json& id, const std::string& name, const std::string& w
   const bool sound = id.is_number_integer() && id.get<int64_t>() >= 0 &&
                      id.get<uint64_t>() <= static_cast<uint64_t>(INT32_MAX);
   if (!sound)
-    throw DataError(fmt::format("an id of the special token `{}` is no token's", name), where);
+    throw DataError(fmt::format("an id of the special token `{}` is not the id of a token", name),
+                    where);
   return id.get<TokenId>();
 }
 
@@ -53,8 +54,8 @@ void put_around(const Json& section, bool is_roberta, Encodings& encodings,
 void put_in_template(const Json& section, Encodings& encodings, const std::string& where) {
   if (encodings.size() > 2) {
     throw DataError(
-        "a TemplateProcessing post-processor stands behind one that makes more than "
-        "two parts, which it cannot take",
+        "a TemplateProcessing post-processor follows one that makes more than "
+        "two parts, which is not supported",
         where);
   }
   Encodings out;
@@ -62,7 +63,8 @@ void put_in_template(const Json& section, Encodings& encodings, const std::strin
     if (piece.is_object() && piece.contains("Sequence")) {
       const bool is_second = string_at(piece.at("Sequence"), "id", where) == "B";
       if (is_second && encodings.size() < 2)
-        throw DataError("the post-processor's template for a single text asks for a second", where);
+        throw DataError("the post-processor's template for a single text uses a second text",
+                        where);
       out.push_back(encodings[is_second ? 1 : 0]);
       continue;
     }
@@ -98,13 +100,12 @@ PostProcessor::PostProcessor(const Json& section, const std::string& where) {
       if (id != kText) {
         (seen_text ? after : before).push_back(id);
       } else if (std::exchange(seen_text, true)) {
-        throw DataError("the post-processor's template for a single text holds it twice", where);
+        throw DataError("the post-processor's template for a single text uses it twice", where);
       }
     }
   }
   if (!seen_text)
-    throw DataError("the post-processor's template for a single text does not hold the text",
-                    where);
+    throw DataError("the post-processor's template for a single text does not use the text", where);
 }
 
 }  // namespace sftrun::text

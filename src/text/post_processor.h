@@ -7,7 +7,7 @@
 
 namespace sftrun::text {
 
-/// What the model's own tokenizer puts around a single text: the `post_processor` section.
+/// The `post_processor` section: the special tokens around a single text.
 struct PostProcessor {
   std::vector<TokenId> before, after;
 

@@ -13,7 +13,7 @@
 
 namespace sftrun::text {
 
-/// A stretch of a text, and where that text stands in the one that is encoded.
+/// A part of a text, and the position of that text in the encoded text.
 struct Word {
   std::string_view bytes;
   uint32_t begin = 0;            ///< in its text
@@ -26,13 +26,13 @@ class WordSink {
   virtual void take(const Word& word) = 0;
 };
 
-/// Changes pieces before they are split: what Metaspace and ByteLevel do to spaces and bytes.
+/// Changes pieces before they are split, as Metaspace changes spaces and ByteLevel bytes.
 /// Immutable.
 class Rewriter {
  public:
   virtual ~Rewriter() = default;
   /// @param begins_text whether the piece begins the text that is encoded
-  /// @return nothing where the piece stays as it is
+  /// @return nothing if the piece is not changed
   virtual std::optional<NormalizedText> run(std::string_view piece, bool begins_text,
                                             bool with_sources) const = 0;
   virtual bool asks_for_beginning() const { return false; }
@@ -51,9 +51,9 @@ class PreTokenizer {
   /// The last step is a ByteLevel: its visible characters are left out, words are bytes, which is
   /// the same to a model of bytes.
   bool gives_bytes() const { return gives_bytes_; }
-  /// For a model that takes text after all.
+  /// For models of text: restores the visible characters.
   void make_bytes_visible();
-  /// Needs to know where pieces stand, even if the caller does not.
+  /// Whether it needs the positions of pieces, even if the caller does not.
   bool asks_for_places() const { return asks_for_places_; }
 
   /// @param text valid UTF-8; its words go to the sink in order, without empty ones

@@ -8,7 +8,7 @@ namespace sftrun::text {
 namespace {
 
 [[noreturn]] void fail_kind(const std::string& where) {
-  throw DataError("not a SentencePiece model: a field is of another kind", where);
+  throw DataError("not a SentencePiece model: a field has another type", where);
 }
 
 uint64_t little_endian(std::string_view bytes) {
@@ -38,7 +38,7 @@ std::string_view ProtobufReader::Field::as_bytes(const std::string& where) const
 }
 
 void ProtobufReader::fail() const {
-  throw DataError("not a SentencePiece model: the file is damaged or of another kind", where_);
+  throw DataError("not a SentencePiece model: the file is damaged or has another format", where_);
 }
 
 uint64_t ProtobufReader::read_varint() {

@@ -25,7 +25,7 @@ class ProtobufReader {
     float as_float(const std::string& where) const;
     std::string_view as_bytes(const std::string& where) const;
   };
-  /// The next field; nothing at the end.   @throws DataError for what is no message
+  /// The next field; nothing at the end.   @throws DataError if it is not a message
   std::optional<Field> next();
 
  private:

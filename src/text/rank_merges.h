@@ -10,14 +10,14 @@
 
 namespace sftrun::text {
 
-/// A token that says how wanted it is; lower goes first.
+/// A token with its rank; lower ranks have priority.
 struct RankedToken {
   std::string_view text;
   TokenId id = 0;
   double priority = 0;
 };
 
-/// How merges of one priority are ordered.
+/// Order of merges with the same priority.
 enum class MergeTies : uint8_t {
   kLongLeftFirst,  ///< as transformers orders a SentencePiece vocabulary by its scores
   kLowIdsFirst,    ///< as it orders a tiktoken vocabulary

@@ -41,8 +41,8 @@ Piece read_piece(std::string_view message, const std::string& where) {
 void read_model_type(int64_t type, SentencePieceModel& model, const std::string& where) {
   constexpr int64_t kUnigram = 1, kBpe = 2;
   if (type != kUnigram && type != kBpe)
-    throw DataError("a SentencePiece model of whole words or characters is not supported", where,
-                    "supported are its types unigram and bpe");
+    throw DataError("SentencePiece models of whole words or characters are not supported", where,
+                    "the types unigram and bpe are supported");
   model.is_unigram = type == kUnigram;
 }
 
@@ -51,7 +51,7 @@ void read_trainer_spec(std::string_view message, SentencePieceModel& model,
   const auto id = [&](const ProtobufReader::Field& field) -> std::optional<TokenId> {
     const int64_t value = field.as_int(where);
     if (value < 0) return std::nullopt;
-    if (value > INT32_MAX) throw DataError(fmt::format("impossible id {}", value), where);
+    if (value > INT32_MAX) throw DataError(fmt::format("invalid id {}", value), where);
     return static_cast<TokenId>(value);
   };
   ProtobufReader reader(message, where);

@@ -8,7 +8,7 @@
 
 #include "onig_regex.h"
 
-/// How a text falls into pieces before the model sees it.
+/// Splits a text into pieces before the model runs.
 namespace sftrun::text {
 
 /// A piece of the split text; the parts of a text follow each other without gaps.
@@ -17,7 +17,7 @@ struct Part {
   bool is_match = false;
 };
 
-/// What becomes of the matches (the delimiters) of a split, as the `tokenizers` library names it.
+/// What a split does with the matches (the delimiters), with the names of the `tokenizers` library.
 enum class SplitBehavior : uint8_t {
   kRemoved,
   kIsolated,
@@ -35,7 +35,8 @@ class Splitter {
   virtual void split(std::string_view text, std::vector<Part>& parts) const = 0;
 };
 
-/// GPT-2's pattern, which ByteLevel carries in it, and what Llama 3 and Qwen made of it.
+/// GPT-2's pattern, which is part of ByteLevel, and the patterns that Llama 3 and Qwen derived from
+/// it.
 extern const char* const kGpt2Pattern;
 extern const char* const kLlama3Pattern;
 extern const char* const kQwen2Pattern;
@@ -43,12 +44,12 @@ extern const char* const kQwen35Pattern;
 /// GPT-4o's and Llama 4's; no scanner of its own.
 extern const char* const kGpt4oPattern;
 
-/// Split by a pattern. Patterns in wide use (those above) are matched by scanners of our own,
-/// ten times as fast.
+/// Split by a pattern. Common patterns (those above) are matched by special scanners, which are ten
+/// times as fast.
 /// @throws DataError for an invalid pattern
 std::unique_ptr<Splitter> make_pattern_splitter(const std::string& pattern, SplitBehavior behavior,
                                                 bool invert, const std::string& where);
-/// The same, always by oniguruma: what the scanners are tested against.
+/// The same, always by oniguruma, as the reference for tests of the scanners.
 std::unique_ptr<Splitter> make_regex_splitter(const std::string& pattern, SplitBehavior behavior,
                                               bool invert, const std::string& where);
 std::unique_ptr<Splitter> make_literal_splitter(const std::string& literal, SplitBehavior behavior,
@@ -57,7 +58,7 @@ std::unique_ptr<Splitter> make_literal_splitter(const std::string& literal, Spli
 std::unique_ptr<Splitter> make_digits_splitter(bool individual);
 /// Words and runs of what is neither word nor space: \w+|[^\w\s]+ of Rust's regex crate.
 std::unique_ptr<Splitter> make_words_splitter();
-/// What stands between white space.
+/// Words between white space.
 std::unique_ptr<Splitter> make_space_splitter();
 std::unique_ptr<Splitter> make_punctuation_splitter(SplitBehavior behavior);
 /// Runs of `length` characters; the last may be shorter.

@@ -7,10 +7,10 @@
 
 namespace sftrun::text {
 
-/// @throws DataError for a normalizer that makes far more of a text than any tokenizer does
+/// @throws DataError for a normalizer that makes a text much longer
 void require_growth(size_t source_bytes, size_t bytes);
 
-/// Writes a changed text from front to back and, where wanted, what each of its bytes stands for.
+/// Writes a changed text from front to back and, on request, the source of each of its bytes.
 class TextEdit {
  public:
   TextEdit(std::string_view source, bool with_sources)
@@ -18,20 +18,20 @@ class TextEdit {
     out_.text.reserve(source.size());
     if (with_sources) out_.sources.reserve(source.size());
   }
-  /// Bytes [begin, end) of the source, as they are.
+  /// Appends bytes [begin, end) of the source unchanged.
   void keep(size_t begin, size_t end) {
     out_.text += source_.substr(begin, end - begin);
     if (!with_sources_) return;
     for (auto i = static_cast<uint32_t>(begin); i < end; ++i) out_.sources.push_back({i, i + 1});
   }
-  /// A piece that stands for bytes [begin, end) of the source.
-  /// @throws DataError where the text grows beyond all sense
+  /// Appends a piece for bytes [begin, end) of the source.
+  /// @throws DataError if the text becomes too long
   void write(std::string_view piece, size_t begin, size_t end) {
     require_growth(source_.size(), out_.text.size() + piece.size());
     out_.text += piece;
     mark(begin, end);
   }
-  /// What was appended to `text()` since stands for bytes [begin, end) of the source.
+  /// Everything that was appended to `text()` since the last call has the source [begin, end).
   void mark(size_t begin, size_t end) {
     if (with_sources_)
       out_.sources.resize(out_.text.size(),

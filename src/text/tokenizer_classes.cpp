@@ -85,9 +85,9 @@ void warn_of_other_class(const TokenizerSource& source, const TokenizerConfig& c
     others.push_back("pre_tokenizer");
   if (others.empty()) return;
   log::warn(
-      "{}: the {} of tokenizer.json {} of the class {}. sftrun follows the file, as transformers 4 "
-      "does; transformers 5 puts the class's in its place and makes other tokens of the same text. "
-      "To have it follow the file, {}",
+      "{}: the {} of tokenizer.json {} of the class {}. sftrun uses the file, like transformers 4; "
+      "transformers 5 uses the class and gives other tokens for the same text. "
+      "To make it use the file, {}",
       config.where, fmt::join(others, " and the "),
       others.size() > 1 ? "are not those" : "is not that", loading.name,
       loading.is_of_type

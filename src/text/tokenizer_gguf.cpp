@@ -45,7 +45,7 @@ std::pair<std::string, std::string> split_merge(const std::string& merge, size_t
   return {merge.substr(0, space), merge.substr(space + 1)};
 }
 
-/// Tokens that a text can hold as such.
+/// Tokens that are recognised in a text.
 std::vector<AddedToken> added_tokens(const GgufVocab& vocab) {
   std::vector<AddedToken> out;
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
@@ -147,7 +147,7 @@ void read_sentencepiece(const GgufVocab& vocab, bool is_unigram, TokenizerSource
   model.add_dummy_prefix = vocab.add_space_prefix;
   model.remove_extra_whitespaces = is_unigram && vocab.remove_extra_whitespaces;
   TokenizerConfig config;
-  config.config = {{"legacy", true}};  // llama.cpp puts a space behind special tokens too
+  config.config = {{"legacy", true}};  // llama.cpp adds a space after special tokens, too
   TokenizerSource made = source_from_sentencepiece(model, config);
   source.model = std::move(made.model);
   source.normalizer = std::move(made.normalizer);
@@ -179,8 +179,8 @@ TokenizerSource read_gguf_vocab(GgufVocab vocab, const std::string& where) {
   } else {
     throw DataError(fmt::format("the GGUF tokenizer model `{}` is not supported", vocab.model),
                     where,
-                    "supported in tokenizer.ggml.model are gpt2 (byte-level BPE), llama and t5 "
-                    "(SentencePiece), and gemma4");
+                    "supported values of tokenizer.ggml.model: gpt2 (byte-level BPE), llama and t5 "
+                    "(SentencePiece), gemma4");
   }
   source.added = added_tokens(vocab);
   source.post_processor = template_section(named(vocab, vocab.add_bos, vocab.bos),

@@ -19,15 +19,15 @@
 
 namespace sftrun::text {
 
-/// What a thread needs to encode, and what it has learnt of words.
+/// Buffers of a thread for encoding, and its cache of words.
 struct Workspace {
   WordCache cache;
   Scratch scratch;
   std::vector<Symbol> symbols;
 };
 
-/// Workspaces that calls borrow: each thread works alone on one, and what it learnt of words serves
-/// later calls.
+/// Workspaces that calls borrow: each is used by one thread at a time, and its cache of words is
+/// reused by later calls.
 class WorkspacePool {
  public:
   class Loan {
@@ -60,7 +60,7 @@ struct Tokenizer::Impl {
     if (const AddedToken* token = added.find(id)) return token->content;
     return model->vocab().has(id) ? model->vocab().at(id) : std::string_view();
   }
-  /// What the decoder makes of one token; empty for unknown ids.
+  /// The decoder's text of one token; empty for unknown ids.
   std::string_view decoded_bytes(TokenId id) const;
 
   Json normalizer_section, pre_tokenizer_section, post_processor_section, decoder_section,

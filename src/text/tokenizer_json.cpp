@@ -117,7 +117,7 @@ class Reader final : public nlohmann::json_sax<Json> {
   }
   template <class T>
   bool scalar(T&& value) {
-    if (section_ == Section::kVocab) return misplaced("a value that is no integer");
+    if (section_ == Section::kVocab) return misplaced("a value that is not an integer");
     if (section_ == Section::kPieces) return bad_piece();
     if (section_ == Section::kMerges) return bad_merge();
     put(Json(std::forward<T>(value)));
@@ -127,7 +127,7 @@ class Reader final : public nlohmann::json_sax<Json> {
     if (section_ == Section::kPieces) return piece_score(static_cast<double>(value));
     if (section_ != Section::kVocab) return scalar(value);
     if (value < 0 || value > INT32_MAX) {
-      throw DataError(fmt::format("the token `{}` has the impossible id {}", key_, value), where_);
+      throw DataError(fmt::format("the token `{}` has the invalid id {}", key_, value), where_);
     }
     vocab->emplace_back(std::move(key_), static_cast<TokenId>(value));
     return true;
@@ -172,12 +172,12 @@ class Reader final : public nlohmann::json_sax<Json> {
   }
   [[noreturn]] bool bad_piece() const {
     throw DataError(
-        fmt::format("entry {} of `model.vocab` is not a text and a score", pieces->size() + 1),
+        fmt::format("entry {} of `model.vocab` is not a string and a score", pieces->size() + 1),
         where_);
   }
   [[noreturn]] bool misplaced(const char* what) const {
     throw DataError(
-        fmt::format("`model.{}` holds {}", section_ == Section::kMerges ? "merges" : "vocab", what),
+        fmt::format("`model.{}` has {}", section_ == Section::kMerges ? "merges" : "vocab", what),
         where_);
   }
 
@@ -231,7 +231,7 @@ UnigramSource read_unigram(Reader& reader, const Json& model, const std::string&
                        bool_at(model, "byte_fallback", false, where)};
   if (model.contains("unk_id") && !model.at("unk_id").is_null()) {
     const int64_t id = int_at(model, "unk_id", where);
-    if (id < 0 || id > INT32_MAX) throw DataError(fmt::format("impossible `unk_id` {}", id), where);
+    if (id < 0 || id > INT32_MAX) throw DataError(fmt::format("invalid `unk_id` {}", id), where);
     source.unk_id = static_cast<TokenId>(id);
   }
   return source;
@@ -276,7 +276,7 @@ Json checked_limits(const Json& document, const char* key, const std::string& wh
 AddedToken read_added_token(const Json& entry, const std::string& where) {
   const int64_t id = int_at(entry, "id", where);
   if (id < 0 || id > INT32_MAX)
-    throw DataError(fmt::format("an added token has the impossible id {}", id), where);
+    throw DataError(fmt::format("an added token has the invalid id {}", id), where);
   return {.id = static_cast<TokenId>(id),
           .content = string_at(entry, "content", where),
           .single_word = bool_at(entry, "single_word", false, where),
@@ -299,7 +299,7 @@ TokenizerSource read_tokenizer_json(std::string_view text, const std::string& wh
   Json::sax_parse(text, &reader);
   const Json& document = reader.document;
   if (!document.is_object() || !document.contains("model"))
-    throw DataError("no tokenizer: `model` is missing", where);
+    throw DataError("not a tokenizer: `model` is missing", where);
   TokenizerSource source;
   source.model = read_model(reader, object_at(document, "model", where), where);
   if (document.contains("added_tokens") && !document.at("added_tokens").is_null()) {

@@ -151,11 +151,11 @@ std::optional<Splitting> known_splitting(std::string_view text, const std::strin
 
 void warn_unknown(size_t num_tokens, const std::string& where) {
   log::warn(
-      "{}: this tiktoken vocabulary of {} tokens is not one of those known (Llama 3, Llama 4, "
+      "{}: this tiktoken vocabulary of {} tokens is unknown (known are Llama 3, Llama 4, "
       "Qwen), "
-      "and the file does not say how texts are split: they are split by Llama 3's pattern, as "
-      "transformers does it. If the model has another pattern, put its tokenizer.json beside the "
-      "file: it is read instead",
+      "and the file has no pattern for splitting texts. Llama 3's pattern is used, as in "
+      "transformers. If the model has another pattern, put its tokenizer.json beside the "
+      "file; it is then used instead",
       where, num_tokens);
 }
 
@@ -219,7 +219,7 @@ std::vector<std::string> tekken_specials(const Json& document, TokenId& num_spec
                              : static_cast<int64_t>(names.size());
   constexpr int64_t kMost = 1 << 16;
   if (count < static_cast<int64_t>(names.size()) || count > kMost)
-    throw DataError(fmt::format("impossible number of special tokens {}", count), where);
+    throw DataError(fmt::format("invalid number of special tokens {}", count), where);
   num_specials = static_cast<TokenId>(count);
   for (auto i = static_cast<TokenId>(names.size()); i < num_specials; ++i)
     names.push_back(fmt::format("<SPECIAL_{}>", i));

@@ -17,8 +17,7 @@ std::vector<std::pair<std::string, TokenId>> read_vocab(std::string_view text,
   std::vector<std::pair<std::string, TokenId>> out;
   for (const auto& [token, id] : document.items()) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
-      throw DataError(fmt::format("the token `{}` has the impossible id {}", token, id.dump()),
-                      where);
+      throw DataError(fmt::format("the token `{}` has the invalid id {}", token, id.dump()), where);
     out.emplace_back(token, id.get<TokenId>());
   }
   std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.second; });
@@ -53,7 +52,8 @@ void set_class(const TokenizerConfig& config, TokenizerSource& source) {
   auto sections = sections_of_class(name, config);
   if (!sections) {
     throw DataError(
-        fmt::format("how `{}` splits texts is not known without a tokenizer.json", name),
+        fmt::format("`{}` needs a tokenizer.json, because its way of splitting texts is unknown",
+                    name),
         config.where,
         "save the tokenizer with transformers "
         "(AutoTokenizer.from_pretrained(…).save_pretrained(…))");

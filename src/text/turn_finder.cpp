@@ -37,7 +37,7 @@ std::string_view trimmed_right(std::string_view text) {
   return last == std::string_view::npos ? std::string_view{} : text.substr(0, last + 1);
 }
 
-/// A rendering with its content found.
+/// A rendered conversation with the positions of its content.
 struct Text {
   Rendered rendered;
   std::vector<ContentSpan> spans;
@@ -67,7 +67,7 @@ struct Text {
   }
 };
 
-/// Where thinking begins, in the families that write it into their generation prompt.
+/// Tokens that begin thinking, of families that write them into the generation prompt.
 size_t thinking_opener(std::string_view prompt) {
   constexpr std::string_view kOpeners[] = {
       "<think", "<|channel>", "<|channel|>", "<|START_THINKING|>", "[THINK]", "<seed:think"};
@@ -76,7 +76,7 @@ size_t thinking_opener(std::string_view prompt) {
   return first;
 }
 
-/// What a template writes between the last byte of a conversation and the assistant's answer.
+/// The text that a template writes between the last byte of a conversation and the answer.
 struct Prompt {
   std::string tail;   ///< from the conversation's last byte on
   size_t shared = 0;  ///< the part of it that is there without a generation prompt, too
@@ -104,7 +104,7 @@ class TurnFinder {
     if (asked != message) header_ = prompt_after(asked);
   }
 
-  /// Nothing where the template leaves the message out.
+  /// Nothing if the template omits the message.
   std::vector<Run> find_all() const {
     const std::optional<Run> first = find();
     if (!first) return {};
@@ -129,7 +129,7 @@ class TurnFinder {
   }
 
  private:
-  /// The first messages; nothing where the template refuses them alone.
+  /// The first messages; nothing if the template refuses them without the others.
   std::optional<Text> render(int32_t count, bool add_generation_prompt) const {
     RenderOptions options = options_;
     options.add_generation_prompt = add_generation_prompt;
@@ -206,7 +206,7 @@ class TurnFinder {
     return pieces;
   }
 
-  // ---- Where the turn begins
+  // ---- Begin of the turn
 
   std::optional<size_t> start_in(const Text& text) const {
     const auto own = text.first_of(message_);
@@ -243,7 +243,7 @@ class TurnFinder {
       const size_t shared = common_bytes(text.view(), probed.text);
       if (shared >= anchor && shared <= limit && probed.text[shared] == '\x01') return shared;
     } catch (const DataError&) {
-      // The template has other ideas of this conversation.
+      // The template renders this conversation differently.
     }
     return std::nullopt;
   }
@@ -288,7 +288,7 @@ class TurnFinder {
     return last;
   }
 
-  // ---- Where it ends
+  // ---- End of the turn
 
   /// What the template writes after the turn's last byte when nothing follows, without white space
   /// at its end.

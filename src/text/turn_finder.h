@@ -8,17 +8,17 @@
 
 namespace sftrun::text {
 
-/// Where special tokens stand in a piece of literal text.
+/// Finds special tokens in a piece of literal text.
 using FindSpecials = std::function<std::vector<ByteSpan>(std::string_view text)>;
 
-/// The turn of one assistant message in `full`, which is what the template makes of all messages.
+/// The turn of one assistant message in `full`, the rendering of all messages.
 ///
 /// A turn begins where the generation prompt of the conversation before it ends, and ends with the
 /// end-of-turn token after its last byte. Both are aligned with `full` by origins: at the last byte
 /// that comes from an earlier message (begin) or from this one (end), so that templates which
-/// render history otherwise than the last turn do no harm. Content that the template writes after a
-/// later message (Gemma 4: text beside tool calls stands behind their answers) is a run of its own.
-/// Nothing where the template leaves the message out.
+/// render earlier turns differently from the last one are handled. Content that the template writes
+/// after a later message (Gemma 4: text beside tool calls stands behind their answers) is a run of
+/// its own. Nothing if the template omits the message.
 std::vector<LabelledConversation::Run> find_turn(const ChatTemplate& chat_template,
                                                  const Json& messages, const RenderOptions& options,
                                                  const Rendered& full,

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-/// UTF-8 and what the `tokenizers` library takes a code point for (tables written by
+/// Properties of code points as in the `tokenizers` library (tables written by
 /// scripts/fixtures/make_unicode.py).
 namespace sftrun::text {
 
@@ -77,7 +77,7 @@ bool is_rust_numeric(char32_t c);
 void append_lower(std::string& out, char32_t c);
 /// The script as UnicodeScripts sees it (kana and Han are one); 0 goes with any.
 int script_of(char32_t c);
-/// The character behind this one belongs to its grapheme cluster.
+/// Whether the next character belongs to the grapheme cluster of this one.
 bool prefixes_grapheme(char32_t c);
 /// The ranges of \p{Han}.
 const CodePointRange* han_ranges(size_t& num_ranges);

@@ -59,7 +59,7 @@ void Unigram::encode(std::string_view word, Scratch& scratch, std::vector<Symbol
   name_unknown(word, out);
 }
 
-/// path[i]: the last token of the best way to the first i bytes.
+/// path[i]: the last token of the best segmentation of the first i bytes.
 void Unigram::find_path(std::string_view word, std::vector<Scratch::PathNode>& path) const {
   path.assign(word.size() + 1, {});
   uint32_t char_bytes = 0;
@@ -79,11 +79,11 @@ void Unigram::find_path(std::string_view word, std::vector<Scratch::PathNode>& p
     if (has_single) continue;
     offer(char_bytes, unk_score_ + score_here, unk_id_);
     if (unk_id_ < 0 && path[begin + char_bytes].id < 0)
-      throw DataError("the text needs an unknown token, and the tokenizer's model has none");
+      throw DataError("the text needs an unknown token, but the tokenizer's model has none");
   }
 }
 
-/// The way backwards; unknown tokens that touch are one.
+/// Follows the path backwards; adjacent unknown tokens become one.
 void Unigram::take_path(const std::vector<Scratch::PathNode>& path,
                         std::vector<Symbol>& out) const {
   for (auto end = static_cast<uint32_t>(path.size() - 1); end > 0;) {

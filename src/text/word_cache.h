@@ -11,8 +11,8 @@
 
 namespace sftrun::text {
 
-/// The tokens of words that a thread has met (bounded, direct-mapped): most words of a text are a
-/// few thousand that return.
+/// A cache of the tokens of words (bounded, direct-mapped): most words of a text are among a few
+/// thousand.
 class WordCache {
  public:
   static constexpr size_t kMaxWordBytes = 31, kMaxTokens = 6;

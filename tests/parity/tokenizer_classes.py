@@ -7,7 +7,7 @@ from parity_record import Found
 from tokenizer_directories import auto, fixture, write_directory
 from tokenizers import Tokenizer
 
-WARNING = b"puts the class's in its place"
+WARNING = b"transformers 5 uses the class"
 MODEL_TYPES = ["llama", "mistral", "mixtral", "smollm3", "qwen2", "qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text",
                "phi3", "olmo2", "olmo3", "granite", "gpt_oss", "gemma3_text"]
 CLASSES = [None, "GPT2Tokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast", "Qwen3_5Tokenizer", "TokenizersBackend",

@@ -58,9 +58,9 @@ TEST(ChatLabels, RunFromTheGenerationPromptThroughTheEndOfTurnToken) {
             "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n{d<|im_end|>}\n");
 }
 
-/// Learnt tokens of a tokenizer that puts a space before every piece, and whose <|user|> takes the
+/// Trained tokens of a tokenizer that puts a space before every piece, and whose <|user|> takes the
 /// white space behind it (Phi-3's).
-std::vector<std::string> learnt_pieces(const std::string& answer) {
+std::vector<std::string> trained_pieces(const std::string& answer) {
   const std::string path = std::string(SFTRUN_TEST_DATA) + "/text/llama2.tokenizer.json";
   const Tokenizer pieces = Tokenizer::from_json(read_text_file(path), path);
   const Json messages = Json::array(
@@ -70,21 +70,21 @@ std::vector<std::string> learnt_pieces(const std::string& answer) {
       "{{ m.content }}</s>{% endif %}{% endfor %}");
   const LabelledTokens tokens = tokenize_labelled(
       pieces, label_conversation(chat_template, pieces, messages, {}, LossOn::kAssistant));
-  std::vector<std::string> learnt;
+  std::vector<std::string> trained;
   for (size_t i = 0; i < tokens.ids.size(); ++i) {
-    if (tokens.mask[i]) learnt.push_back(pieces.id_to_token(tokens.ids[i]));
+    if (tokens.mask[i]) trained.push_back(pieces.id_to_token(tokens.ids[i]));
   }
-  return learnt;
+  return trained;
 }
 
-TEST(ChatLabels, TheSpaceThatTheTokenizerPutsBeforeAnAnswerIsLearnt) {
+TEST(ChatLabels, TheSpaceThatTheTokenizerPutsBeforeAnAnswerIsTrained) {
   using Pieces = std::vector<std::string>;
-  EXPECT_EQ(learnt_pieces("~"), (Pieces{"\u2581", "<0x7E>", "</s>"}));
+  EXPECT_EQ(trained_pieces("~"), (Pieces{"\u2581", "<0x7E>", "</s>"}));
 }
 
-TEST(ChatLabels, AMarkerThatTakesAnAnswersFirstSpacesIsNotLearnt) {
+TEST(ChatLabels, AMarkerThatTakesAnAnswersFirstSpacesIsNotTrained) {
   using Pieces = std::vector<std::string>;
-  EXPECT_EQ(learnt_pieces(" \n~"), (Pieces{"\u2581", "<0x7E>", "</s>"}));
+  EXPECT_EQ(trained_pieces(" \n~"), (Pieces{"\u2581", "<0x7E>", "</s>"}));
 }
 
 TEST(ChatLabels, AreNotMisledByTextThatRepeatsItselfOrTheMarkers) {

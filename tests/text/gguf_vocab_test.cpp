@@ -22,7 +22,7 @@ struct Case {
 };
 
 /// BPE of pieces that SentencePiece did not train: some neighbours that make a token never merge.
-constexpr const char* kAnotherBpe = "a reader would split `";
+constexpr const char* kAnotherBpe = "llama.cpp would split `";
 
 class GgufVocabs : public testing::TestWithParam<Case> {
  protected:

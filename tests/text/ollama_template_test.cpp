@@ -138,29 +138,29 @@ TEST(OllamaTemplate, ThereIsNoneThatIsNotEqual) {
   };
   EXPECT_EQ(reason_of("{{ strftime_now('%d %b %Y') }}" + over(turn)), "it writes the date");
   EXPECT_EQ(reason_of(over("{{ m.role + ':' + m.content.split('</think>')[-1] + '\n' }}")),
-            "it changes what some messages say, as templates of thinking models do");
+            "it changes the content of some messages, like templates of thinking models");
   // Known by its own source alone.
   EXPECT_EQ(reason_of(over("{{ m.role + ':' + m.content.replace('<|channel|>', '') + '\n' }}")),
-            "it changes what some messages say, as templates of thinking models do");
+            "it changes the content of some messages, like templates of thinking models");
   EXPECT_EQ(
       reason_of(over("{% if loop.last and m.role == 'user' %}{{ 'now ' }}{% endif %}" + turn)),
-      "what it writes around a message depends on more than whose turn it is");
+      "the text around a message depends on more than its role");
   EXPECT_EQ(reason_of("{{ messages | length }}" + over(turn)),
-            "what it writes around a message depends on more than whose turn it is");
+            "the text around a message depends on more than its role");
   EXPECT_EQ(reason_of(over("{% if m.role == 'system' %}{{ m.content }}{% endif %}") +
                       over("{% if m.role != 'system' %}" + turn + "{% endif %}")),
-            "system messages amid a conversation change what it writes");
+            "system messages inside a conversation change its output");
   EXPECT_EQ(reason_of(over("{% if loop.last %}" + turn + "{% endif %}")),
-            "it does not write every user message once and in its place");
+            "it does not write every user message once and in order");
   EXPECT_EQ(reason_of(over("{{ m.content | upper }}")),
-            "it does not write every user message once and in its place");
+            "it does not write every user message once and in order");
   EXPECT_EQ(reason_of(over("{{ m.content | replace('\n', ' ') }}")),
             "it changes the white space around user messages");
   EXPECT_EQ(reason_of("{{ raise_exception('never') }}"),
             "it refuses a plain conversation (the template refuses this: never)");
   EXPECT_EQ(reason_of(over(turn) + "{% if messages | length == 6 %}{{ raise_exception('four') }}"
                                    "{% endif %}"),
-            "it refuses conversations in which users and assistants take turns");
+            "it refuses conversations of alternating user and assistant messages");
 }
 
 /// As transformers' continue_final_message.

@@ -63,9 +63,8 @@ TEST(Tiktoken, MergesByRankAndNumbersSpecialTokensOn) {
   testing::internal::CaptureStderr();
   const Tokenizer tokenizer = directory.load();
   const std::string warning = testing::internal::GetCapturedStderr();
-  EXPECT_NE(
-      warning.find("tokenizer.model: this tiktoken vocabulary of 6 tokens is not one of those"),
-      std::string::npos);
+  EXPECT_NE(warning.find("tokenizer.model: this tiktoken vocabulary of 6 tokens is unknown"),
+            std::string::npos);
   EXPECT_EQ(tokenizer.encode("abcab <s>c<|reserved_token_7|><e>", true),
             Ids({5, 4, 3, 6, 2, 7, 8}));
   EXPECT_EQ(tokenizer.decode(Ids{5, 6, 4}, true), "abcab");
@@ -119,7 +118,7 @@ TEST(Tekken, PutsSpecialTokensFirst) {
   EXPECT_EQ(tokenizer.bos_id(), 1);
   directory.write("tekken.json",
                   R"({"config": {"pattern": "a", "default_num_special_tokens": 3},)" + vocab + "}");
-  EXPECT_NE(directory.error().find("impossible number of special tokens 3"), std::string::npos);
+  EXPECT_NE(directory.error().find("invalid number of special tokens 3"), std::string::npos);
   directory.write("tekken.json", "{");
   EXPECT_NE(directory.error().find("not valid JSON"), std::string::npos);
 }
@@ -144,13 +143,12 @@ TEST(VocabFiles, FollowTheTokenizersClass) {
   directory.write("tokenizer_config.json", R"({"tokenizer_class": "Qwen2TokenizerFast"})");
   EXPECT_EQ(directory.load().encode("ab11<|endoftext|>", true), Ids({2, 3, 3, 5}));
   directory.write("tokenizer_config.json", R"({"tokenizer_class": "OddTokenizer"})");
-  EXPECT_NE(directory.error().find("how `OddTokenizer` splits texts is not known"),
-            std::string::npos);
+  EXPECT_NE(directory.error().find("`OddTokenizer` needs a tokenizer.json"), std::string::npos);
   directory.write("tokenizer_config.json", "{}");
   directory.write("merges.txt", "a b\na b c\n");
   EXPECT_NE(directory.error().find("merges.txt:2"), std::string::npos);
   directory.write("vocab.json", R"({"a": -1})");
-  EXPECT_NE(directory.error().find("impossible id -1"), std::string::npos);
+  EXPECT_NE(directory.error().find("invalid id -1"), std::string::npos);
 }
 
 TEST(TokenizerJson, OfAnotherClassIsFollowedWithAWarning) {
@@ -250,7 +248,7 @@ TEST(SentencePiece, RefusesWhatIsDamaged) {
     return error_of([&] { read_sentencepiece_model(bytes, "m.model"); });
   };
   const std::string model = sentencepiece_model(1);
-  EXPECT_NE(error(model.substr(0, model.size() - 3)).find("damaged or of another kind"),
+  EXPECT_NE(error(model.substr(0, model.size() - 3)).find("damaged or has another format"),
             std::string::npos);
   EXPECT_NE(error("").find("it has no pieces"), std::string::npos);
   EXPECT_NE(error(sentencepiece_model(3)).find("of whole words or characters"), std::string::npos);

@@ -228,10 +228,10 @@ TEST(TokenizerErrors, NameWhatIsMalformed) {
   EXPECT_NE(load_error(document).find("merge 3 is not a pair"), std::string::npos);
   document = small_tokenizer();
   document["model"]["vocab"]["x"] = "8";
-  EXPECT_NE(load_error(document).find("`model.vocab` holds a value that is no integer"),
+  EXPECT_NE(load_error(document).find("`model.vocab` holds a value that is not an integer"),
             std::string::npos);
   document["model"]["vocab"]["x"] = 2000000000;
-  EXPECT_NE(load_error(document).find("the token `x` has the impossible id 2000000000"),
+  EXPECT_NE(load_error(document).find("the token `x` has the invalid id 2000000000"),
             std::string::npos);
   document["model"].erase("vocab");
   EXPECT_NE(load_error(document).find("`model.vocab`"), std::string::npos);
@@ -289,7 +289,7 @@ TEST(TokenizerDirectory, AddsTheTokensOfOtherFiles) {  // equal ids on many file
   EXPECT_EQ(written.encode("<old><pad><x>ab<|end|>", false), Ids({8, 9, 10, 0, 1, 7}));
   write_file_atomically(folder / "tokenizer_config.json",
                         R"({"added_tokens_decoder": {"x": {"content": "<old>"}}})");
-  EXPECT_NE(error_of([&] { Tokenizer::from_directory(folder); }).find("the impossible entry `x`"),
+  EXPECT_NE(error_of([&] { Tokenizer::from_directory(folder); }).find("the invalid entry `x`"),
             std::string::npos);
   std::filesystem::remove_all(folder);
 }

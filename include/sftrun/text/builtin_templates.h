@@ -4,12 +4,12 @@
 #include <string_view>
 #include <vector>
 
-/// Chat templates for models without one of their own, chosen by name.
+/// Built-in chat templates, selected by name, for models without a chat template.
 namespace sftrun::text {
 
-/// Empty: there is none of this name.
+/// Empty: no template has this name.
 std::string_view builtin_template(std::string_view name);
-/// In the order in which they are listed to users.
+/// In the order for messages and documents.
 std::vector<std::string> builtin_template_names();
 
 }  // namespace sftrun::text

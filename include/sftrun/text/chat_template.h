@@ -7,18 +7,19 @@
 #include <string_view>
 #include <vector>
 
-/// Chat templates: Jinja as Hugging Face renders it (ImmutableSandboxedEnvironment, trim_blocks,
+/// Chat templates: Jinja as in transformers (ImmutableSandboxedEnvironment, trim_blocks,
 /// lstrip_blocks, loop controls, tojson with ensure_ascii off, raise_exception, strftime_now, {%
 /// generation %}), with the origin of every byte.
 namespace sftrun::text {
 
-/// Ordered, as dictionaries are in Python: templates iterate and print them.
+/// Keeps the order of keys, like Python's dictionaries, because templates iterate over them and
+/// print them.
 using Json = nlohmann::ordered_json;
 
-/// Where a run of output bytes came from.
+/// The origin of a run of output bytes.
 struct Origin {
   enum class Kind : uint8_t {
-    kTemplate,  ///< literal text of the template, or a value it computed
+    kTemplate,  ///< literal text of the template, or a computed value
     kMessage,   ///< a field of a message, possibly through filters that keep characters (trim,
                 ///< slices, split, …)
     kOther,     ///< another variable (tools, bos_token, kwargs)
@@ -44,27 +45,27 @@ struct RenderOptions {
   Json tools;                    ///< null or array
   Json kwargs = Json::object();  ///< chat_template_kwargs, visible as variables
   std::string bos_token, eos_token, unk_token,
-      pad_token;            ///< empty: the template sees them undefined
-  int64_t now_unix_s = -1;  ///< what strftime_now sees; -1: the clock (local time)
+      pad_token;            ///< empty: undefined in the template
+  int64_t now_unix_s = -1;  ///< time for strftime_now; -1: now (local time)
 };
 
 /// Immutable; `render` is safe to call from several threads.
 class ChatTemplate {
  public:
-  /// @throws DataError with template line and what was wrong.
+  /// @throws DataError with the template line and the problem.
   explicit ChatTemplate(std::string_view source, std::string name = "chat template");
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   /// @param messages array of {"role", "content", …}; where one of reasoning_content, thinking and
-  /// reasoning is given, the template sees the first two, as transformers hands them over
-  /// @throws DataError carrying raise_exception's text, or the template line of a run-time error.
+  /// reasoning is given, the template gets the first two, as in transformers
+  /// @throws DataError with the text of raise_exception, or the template line of a run-time error.
   Rendered render(const Json& messages, const RenderOptions& options) const;
   /// The same for the first `num_messages` messages.
   Rendered render_prefix(const Json& messages, size_t num_messages,
                          const RenderOptions& options) const;
-  /// Whether the template marks the assistant's text itself.
+  /// Whether the template has {% generation %} marks.
   bool has_generation_marks() const;
   const std::string& source() const;
 

@@ -8,20 +8,20 @@
 
 namespace sftrun::text {
 
-/// The text of tokens as a model generates them, up to the first stop text. A stop text may span
-/// tokens and begin or end inside one.
+/// The text of generated tokens, up to the first stop text. A stop text may span tokens, and begin
+/// or end inside one.
 class GeneratedText {
  public:
-  /// @param stop_texts none empty   @param tokenizer outlives this
+  /// @param stop_texts not empty strings   @param tokenizer must outlive this object
   GeneratedText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts);
 
-  /// @return false: a stop text is complete, and nothing may follow
+  /// @return false: a stop text is complete; no more tokens may be added
   bool add(TokenId token);
 
-  /// What later tokens do not change: without part of a character at the end, and without what a
-  /// stop text may begin with. Never shorter than before.
+  /// The text that later tokens cannot change: without an incomplete character at the end, and
+  /// without a possible beginning of a stop text. It never becomes shorter.
   std::string_view settled() const { return std::string_view(text_).substr(0, num_settled_); }
-  /// All of it, without the stop text.
+  /// The complete text, without the stop text.
   const std::string& text() const { return text_; }
 
  private:

@@ -32,7 +32,7 @@ Value unsafe_attribute(const Value& value, std::string_view name) {
       fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(value)));
 }
 
-/// What Python's getattr() finds, as far as the sandbox shows it.
+/// The result of Python's getattr() in the sandbox.
 std::optional<Value> own_attribute(Runtime& runtime, const Value& value, std::string_view name) {
   if (name == "__class__" || name == "__dict__" || name == "__init__" || name == "__doc__") {
     return unsafe_attribute(value, name);
@@ -52,7 +52,7 @@ std::optional<Value> own_attribute(Runtime& runtime, const Value& value, std::st
   return std::nullopt;
 }
 
-/// What Python's value[key] finds; nothing where it raises LookupError or TypeError.
+/// The result of Python's value[key]; nothing if it raises LookupError or TypeError.
 std::optional<Value> own_item(const Value& value, const Value& key) {
   if (value.is_dict()) {
     const bool hashable = !key.is_list() && !key.is_dict();
@@ -115,7 +115,7 @@ Int slice_index(const Value& value) {
 Bounds slice_bounds(Int length, const Value& start, const Value& stop, const Value& step) {
   Bounds bounds{0, 0, step.is_none() ? Int{1} : slice_index(step)};
   if (bounds.step == 0) fail("slice step cannot be zero");
-  constexpr Int kFar = Int{1} << 62;  // beyond every text, and far from overflow
+  constexpr Int kFar = Int{1} << 62;  // larger than every text, without overflow
   bounds.step = std::clamp(bounds.step, -kFar, kFar);
   const bool forward = bounds.step > 0;
   const Int lowest = forward ? 0 : -1, highest = forward ? length : length - 1;

@@ -14,7 +14,7 @@ namespace sftrun::text::jinja {
 Value get_attribute(Runtime& runtime, const Value& value, std::string_view name);
 /// value[key]: the item first, then the attribute.
 Value get_item(Runtime& runtime, const Value& value, const Value& key);
-/// value[start:stop:step]; None stands for what is left out.
+/// value[start:stop:step]; None for an omitted part.
 Value get_slice(Runtime& runtime, const Value& value, const Value& start, const Value& stop,
                 const Value& step);
 

@@ -4,9 +4,9 @@
 
 namespace sftrun::text::jinja {
 
-/// What jinja2's compiler works out before a template runs: which names a scope leaves unset until
-/// it assigns them, which of caller, kwargs and varargs a macro uses, and that filters and tests
-/// exist.
+/// The analysis of jinja2's compiler before a template runs: the names that are undefined in a
+/// scope until it assigns them, which of caller, kwargs and varargs a macro uses, and whether
+/// filters and tests exist.
 /// @throws TemplateError with the line.
 void analyse(Template& parsed);
 

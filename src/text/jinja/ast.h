@@ -22,7 +22,7 @@ class SymbolTable {
     if (is_new) names_.push_back(name);
     return it->second;
   }
-  /// -1 if the template never mentions it.
+  /// -1 if the template does not use it.
   Symbol find(const std::string& name) const {
     const auto it = ids_.find(name);
     return it == ids_.end() ? -1 : it->second;
@@ -108,7 +108,7 @@ struct Parameter {
   ExprPtr otherwise;  ///< null: none
 };
 
-/// What `{% macro %}` and `{% call %}` define.
+/// The definition of a `{% macro %}` or `{% call %}`.
 struct MacroDefinition {
   std::string name;
   std::vector<Parameter> parameters;
@@ -129,8 +129,8 @@ struct Statement {
   bool recursive = false;  ///< for … recursive
   bool scoped = false;     ///< block … scoped
   std::unique_ptr<MacroDefinition> macro;
-  /// Names that this statement's scope assigns before it reads them: undefined until then, whatever
-  /// the context holds (filled by the analysis).
+  /// Names that this statement's scope assigns before it reads them. They are undefined until then,
+  /// even if the context has them (filled by the analysis).
   std::vector<Symbol> unset, unset_otherwise;
 };
 

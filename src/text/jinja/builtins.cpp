@@ -84,7 +84,7 @@ Value strftime_now(Runtime& runtime, const Args& args) {
   return Value::string(out);
 }
 
-/// cycler(a, b, …): hands out its arguments in turn.
+/// cycler(a, b, …): returns its arguments one after the other.
 class Cycler : public Object {
  public:
   explicit Cycler(Value items) : items_(std::move(items)) {}

@@ -8,7 +8,7 @@
 
 namespace sftrun::text::jinja {
 
-/// The functions every chat template sees: range, dict, namespace, cycler, joiner, raise_exception,
+/// The functions of every chat template: range, dict, namespace, cycler, joiner, raise_exception,
 /// strftime_now.
 std::vector<std::pair<std::string, Value>> builtin_functions();
 

@@ -5,13 +5,13 @@
 
 namespace sftrun::text::jinja {
 
-/// What went wrong in a template. The interpreter knows the line; the public API turns this into a
+/// An error in a template. The interpreter adds the line; the public API converts it to a
 /// DataError.
 class TemplateError : public std::runtime_error {
  public:
   explicit TemplateError(const std::string& message, int line = 0)
       : std::runtime_error(message), line_(line) {}
-  int line() const { return line_; }  ///< 1-based; 0: where the interpreter stands
+  int line() const { return line_; }  ///< from 1; 0: the current line of the interpreter
 
  private:
   int line_;

@@ -10,10 +10,10 @@ namespace sftrun::text::jinja {
 /// A filter: what `{{ value | name(args) }}` calls.
 using Filter = Value (*)(Runtime&, const Value& value, const Args& args);
 
-/// jinja2's built-in filters (tojson as transformers replaces it), or null.
+/// jinja2's built-in filters (tojson as in transformers), or null.
 Filter find_filter(std::string_view name);
 
-// The groups it looks in.
+// The groups that it searches.
 Filter find_text_filter(std::string_view name);
 Filter find_wrapping_filter(std::string_view name);
 Filter find_number_filter(std::string_view name);

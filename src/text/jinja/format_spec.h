@@ -8,7 +8,7 @@
 
 namespace sftrun::text::jinja {
 
-/// One conversion: what str.format's specification and a printf conversion have in common.
+/// One conversion: the common parts of str.format's specification and a printf conversion.
 struct FormatSpec {
   std::string fill = " ";
   char align = 0;  ///< '<', '>', '^', '=' or 0: the type's own
@@ -20,11 +20,11 @@ struct FormatSpec {
   char type = 0;
 };
 
-/// @throws TemplateError for what is no specification.
+/// @throws TemplateError for an invalid specification.
 FormatSpec parse_format_spec(std::string_view text);
 /// A number as text with its sign, padded. @throws TemplateError for a type that does not fit.
 std::string format_number(Runtime& runtime, const FormatSpec& spec, const Value& value);
-/// Fills up to the width. @param align where the specification gives none
+/// Pads to the width. @param align the default alignment
 TaggedText pad(Runtime& runtime, const FormatSpec& spec, const TaggedText& text, char align);
 
 }  // namespace sftrun::text::jinja

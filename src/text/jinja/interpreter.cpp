@@ -184,7 +184,7 @@ TaggedText Interpreter::captured_body(const Statement& s, const FramePtr& frame)
 
 // ---- Loops
 
-/// The items that `for … if …` keeps, tested one at a time as the loop asks for them.
+/// The items of `for … if …`, tested one at a time when the loop needs them.
 Value Interpreter::filtered_items(const Statement& s, const Value& items, const FramePtr& frame) {
   keep_frame(frame);
   return make_generator("generator", items, 0, [this, &s, frame](Iterator& source, Value& out) {

@@ -9,23 +9,24 @@
 
 namespace sftrun::text::jinja {
 
-/// A scope's variables while it runs. Inner scopes see outer ones; assignments stay in their own.
+/// The variables of a running scope. Inner scopes see outer variables; assignments affect only
+/// their own scope.
 struct Frame {
   struct Slot {
     Symbol symbol;
-    std::optional<Value> value;  ///< none: undefined here, whatever outer scopes hold
+    std::optional<Value> value;  ///< none: undefined here, even if an outer scope has it
   };
   std::shared_ptr<Frame> parent;
   std::vector<Slot> slots;
 
-  /// Of the scope and of those around it.
+  /// Of the scope and the scopes around it.
   size_t num_slots() const;
   Slot* find(Symbol symbol);
   void set(Symbol symbol, std::optional<Value> value);
 };
 using FramePtr = std::shared_ptr<Frame>;
 
-/// What a loop's body asks of the loop.
+/// The loop that a body belongs to.
 enum class Flow : uint8_t { kNormal, kBreak, kContinue };
 
 /// One render of a parsed template.
@@ -45,7 +46,7 @@ class Interpreter {
   Value call_macro(const Statement& statement, const FramePtr& closure, const Args& args);
 
  private:
-  /// Sends what is printed into a buffer of its own while it lives.
+  /// Redirects printed text to a buffer for its lifetime.
   class Capture;
 
   // Statements (interpreter.cpp)

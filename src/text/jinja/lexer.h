@@ -6,7 +6,7 @@
 
 #include "jinja/value.h"
 
-/// Template source to tokens, as jinja2's lexer with trim_blocks and lstrip_blocks makes them.
+/// Splits template source into tokens, like jinja2's lexer with trim_blocks and lstrip_blocks.
 namespace sftrun::text::jinja {
 
 enum class TokenType : uint8_t {

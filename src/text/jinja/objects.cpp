@@ -26,7 +26,7 @@ class IndexedIterator : public Iterator {
   std::function<Value(size_t)> element_;
 };
 
-/// Takes from a generator that it keeps alive.
+/// Reads from a generator that it keeps alive.
 class SharedIterator : public Iterator {
  public:
   explicit SharedIterator(ObjectPtr owner) : owner_(std::move(owner)) {}
@@ -191,7 +191,7 @@ bool LoopContext::advance(Value& item) {
 
 namespace {
 
-/// Hands out what a loop has left.
+/// Iterates over the rest of a loop.
 class LoopIterator : public Iterator {
  public:
   explicit LoopIterator(ObjectPtr loop) : loop_(std::move(loop)) {}
@@ -222,7 +222,7 @@ class VectorIterator : public Iterator {
 
 }  // namespace
 
-/// What has no length of its own is read to its end, and then handed out from there.
+/// An iterable without a length is read to its end, and then iterated from the copy.
 int64_t LoopContext::total() const {
   if (length_) return *length_;
   if (items_.is_object() && !items_.object()->length()) {

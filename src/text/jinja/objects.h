@@ -48,7 +48,7 @@ class DictView : public Object {
   Part part_;
 };
 
-/// An iterator that is spent once: what map, select, reverse and their like return.
+/// An iterator that can be used once: the result of map, select, reverse and similar filters.
 class Generator : public Object {
  public:
   Generator(std::string type, IteratorPtr items, int depth)
@@ -64,8 +64,8 @@ class Generator : public Object {
   IteratorPtr items_;
   int depth_;
 };
-/// A generator over `source` that yields what `step` makes of its items; `step` returns false to
-/// end.
+/// A generator over `source` that yields the result of `step` for its items; `step` returns false
+/// to end.
 /// @param captured_depth of the deepest value that `step` holds
 Value make_generator(std::string type, const Value& source, int captured_depth,
                      std::function<bool(Iterator& source, Value& out)> step);
@@ -122,14 +122,14 @@ class BoundMethod : public Object {
   Body body_;
 };
 
-/// What `loop` is inside a for.
+/// The variable `loop` of a for statement.
 class LoopContext : public Object {
  public:
   using Recurse = std::function<Value(const Value& items, int depth0)>;
   LoopContext(Value items, IteratorPtr iterator, Recurse recurse, int depth0);
 
   bool advance(Value& item);  ///< the next item, or false
-  void finish();              ///< the loop is over: lets go of what `changed` remembers
+  void finish();              ///< end of the loop: releases the value of `changed`
   std::string type_name() const override { return "LoopContext"; }
   std::string repr(Runtime& runtime) const override;
   std::optional<Value> attribute(Runtime& runtime, std::string_view name) override;

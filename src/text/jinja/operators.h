@@ -17,7 +17,7 @@ bool compare(Runtime& runtime, std::string_view op, const Value& a, const Value&
 bool contains(Runtime& runtime, const Value& container, const Value& item);
 /// str + str, escaping the plain side where the other is marked safe.
 Value concatenate(Runtime& runtime, const Value& a, const Value& b);
-/// The integer, refused beyond 120 bits. (Python's have no end; nothing honest needs more.)
+/// The integer; an error beyond 120 bits. (Python's integers are unlimited.)
 Int checked_integer(Int value);
 
 }  // namespace sftrun::text::jinja

@@ -8,8 +8,7 @@
 
 namespace sftrun::text::jinja {
 
-/// What one render may spend. A chat template is other people's code: it must end, and fit in
-/// memory.
+/// Limits of one render. A chat template is untrusted code: it must end and fit in memory.
 struct Limits {
   size_t max_text_bytes = size_t{64} << 20;  ///< of any one string
   size_t max_work = size_t{1} << 30;         ///< bytes produced in all; a step costs kStepCost
@@ -27,23 +26,24 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  /// Holds an object that can change, and so be part of a cycle, until the render ends.
+  /// Keeps an object that can change, and so be part of a cycle, until the render ends.
   const ObjectPtr& keep(ObjectPtr object) { return kept_.emplace_back(std::move(object)); }
 
-  /// Pays for `num_bytes` about to be produced as one string (or elements times their size).
+  /// Counts `num_bytes` of a string before it is produced (or elements times their size).
   void charge(size_t num_bytes) {
     check_size(num_bytes);
     work(num_bytes + kStepCost);
   }
-  /// Pays for bytes that are looked at.
+  /// Counts bytes that are read.
   void work(size_t num_bytes) {
     if (num_bytes > limits_.max_work - work_)
-      fail("the template does too much work (limit reached)");
+      fail("the template takes too many steps (limit reached)");
     work_ += num_bytes;
   }
   void step() { charge(0); }
   void check_size(size_t num_bytes) const {
-    if (num_bytes > limits_.max_text_bytes) fail("the template makes a text of more than 64 MiB");
+    if (num_bytes > limits_.max_text_bytes)
+      fail("the template produces a text of more than 64 MiB");
   }
   int64_t now_unix_s() const { return now_unix_s_; }
 
@@ -84,9 +84,10 @@ class Params {
   /// The argument, or null when it was not given.
   const Value* operator[](size_t index) const { return values_[index]; }
   const Value& required(size_t index) const;
-  Int integer(size_t index, Int otherwise) const;  ///< @throws TemplateError if it is no integer
-  bool flag(size_t index, bool otherwise) const;   ///< truthiness
-  /// @throws TemplateError if it is no string
+  Int integer(size_t index,
+              Int otherwise) const;               ///< @throws TemplateError if it is not an integer
+  bool flag(size_t index, bool otherwise) const;  ///< truthiness
+  /// @throws TemplateError if it is not a string
   const TaggedText& text(size_t index) const;
   bool given(size_t index) const { return values_[index] != nullptr; }
   bool given_not_none(size_t index) const { return given(index) && !values_[index]->is_none(); }

@@ -65,7 +65,7 @@ Value map_filter(Runtime& runtime, const Value& value, const Args& args) {
                         });
 }
 
-/// @param wanted what the test must say for an item to be kept
+/// @param wanted keep items with this result of the test
 Value selection(Runtime& runtime, const Value& value, const Args& args, bool wanted,
                 bool by_attribute) {
   if (!truthy(value)) return empty_generator();

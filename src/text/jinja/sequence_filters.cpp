@@ -34,7 +34,7 @@ Value first(Runtime&, const Value& value, const Args& args) {
   return any ? item : Value::undefined("No first item, sequence was empty.");
 }
 
-/// The items from the end; Python's reversed(). @throws TemplateError for what has no order or no
+/// The items in reverse order; Python's reversed(). @throws TemplateError without an order or a
 /// length
 std::vector<Value> reversed(Runtime& runtime, const Value& value) {
   auto* object = value.is_object() ? value.object().get() : nullptr;

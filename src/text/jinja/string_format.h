@@ -10,7 +10,7 @@ Value percent_format(Runtime& runtime, const Value& format, const Value& values)
 /// Python's str.format. `!r`, `!s`, attribute and item paths, and format specifications with fill,
 /// alignment, sign, width, grouping, precision and type.
 Value brace_format(Runtime& runtime, const Value& format, const Args& args);
-/// `replace` of text_ops.h, paid for before it is made.
+/// `replace` of text_ops.h, with a check of the limits.
 TaggedText paid_replace(Runtime& runtime, const TaggedText& text, std::string_view old,
                         const TaggedText& with, int64_t count);
 /// Python's format(value, specification).

@@ -7,14 +7,14 @@
 
 namespace sftrun::text::jinja {
 
-/// Names where bytes came from: an index into the render's table of origins, and one flag bit.
+/// The origin of bytes: an index into the render's table of origins, and one flag bit.
 using OriginId = uint32_t;
 inline constexpr OriginId kFromTemplate = 0;
 inline constexpr OriginId kFromOther = 1;
 inline constexpr OriginId kFirstMessageOrigin = 2;  ///< from here on: one id for a (message, field)
 inline constexpr OriginId kInGeneration = 0x8000'0000U;  ///< inside {% generation %}
 
-/// UTF-8 text in which every byte knows its origin. Cheap while all bytes share one.
+/// UTF-8 text with the origin of every byte. Cheap if all bytes have the same origin.
 class TaggedText {
  public:
   struct Run {

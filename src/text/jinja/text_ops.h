@@ -13,7 +13,7 @@
 namespace sftrun::text::jinja {
 
 enum class Side : uint8_t { kLeft = 1, kRight = 2, kBoth = 3 };
-/// @param chars the characters to take off; none: white space
+/// @param chars the characters to remove; none: white space
 TaggedText strip(const TaggedText& text, std::optional<std::string_view> chars, Side side);
 
 TaggedText with_case(const TaggedText& text, unicode::Case to);
@@ -21,26 +21,25 @@ TaggedText capitalize(const TaggedText& text);
 TaggedText title_words(const TaggedText& text);  ///< str.title
 TaggedText swap_case(const TaggedText& text);
 
-/// As std::string_view::find, in time that grows with the text's length alone: texts and what is
-/// looked for come from templates.
+/// Like std::string_view::find, but in linear time, because both texts come from templates.
 size_t find(std::string_view text, std::string_view wanted, size_t from = 0);
-/// What that costs, in bytes looked at.
+/// Its cost in bytes read.
 size_t find_cost(std::string_view text, std::string_view wanted);
 
 /// @param count most replacements; negative: all
 TaggedText replace(const TaggedText& text, std::string_view old, const TaggedText& with,
                    int64_t count);
 
-/// How many replacements that makes.
+/// Number of replacements.
 size_t count_replacements(const TaggedText& text, std::string_view old, int64_t count);
 
 /// @param max_splits negative: no limit
 std::vector<TaggedText> split(const TaggedText& text, std::string_view separator,
                               int64_t max_splits, bool from_right);
-size_t count_words(const TaggedText& text);  ///< that splitting on space finds
+size_t count_words(const TaggedText& text);  ///< separated by white space
 std::vector<TaggedText> split_on_space(const TaggedText& text, int64_t max_splits, bool from_right);
 std::vector<TaggedText> split_lines(const TaggedText& text, bool keep_ends);
 
-bool is_line_break(char32_t code);  ///< what str.splitlines splits at
+bool is_line_break(char32_t code);  ///< separators of str.splitlines
 
 }  // namespace sftrun::text::jinja

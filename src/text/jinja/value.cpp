@@ -14,7 +14,7 @@ constexpr size_t kIndexFrom = 8;  ///< entries from which a dictionary is worth 
 
 void check_size(int depth, size_t num_nodes) {
   if (depth > kMaxValueDepth) fail("values are nested too deeply");
-  if (num_nodes > kMaxValueNodes) fail("a value holds too many others");
+  if (num_nodes > kMaxValueNodes) fail("a value contains too many values");
 }
 
 Value make_sequence(std::vector<Value> items, bool is_tuple, Value (*wrap)(SequencePtr)) {
@@ -181,7 +181,7 @@ Value Object::call(Runtime&, const Args&) {
   fail("'" + type_name() + "' object is not callable");
 }
 
-// ---- Questions about values
+// ---- Properties of values
 
 std::string type_name(const Value& value) {
   if (value.is_none()) return "NoneType";

@@ -14,26 +14,23 @@
 #include "jinja/error.h"
 #include "jinja/tagged_text.h"
 
-/// The values a template computes with: Python's, as far as a sandboxed Jinja template can see
-/// them. Containers never change after they are made (the sandbox forbids it), so they are shared,
-/// not copied.
+/// The values of a template: Python's values as a sandboxed Jinja template sees them. Containers
+/// never change after they are made (the sandbox forbids it), so they are shared and not copied.
 namespace sftrun::text::jinja {
 
 class Value;
 class Runtime;
 class Object;
 
-/// Wide enough for every integer a JSON file can hold and for products of them.
+/// Wide enough for every integer in a JSON file and for products of them.
 __extension__ typedef __int128 Int;
 
-inline constexpr int kMaxValueDepth =
-    400;  ///< keeps recursion over values far from the stack's end
-inline constexpr size_t kMaxValueNodes =
-    size_t{8} << 20;  ///< as a walk over it counts, shared parts each time
+inline constexpr int kMaxValueDepth = 400;                 ///< limits recursion over values
+inline constexpr size_t kMaxValueNodes = size_t{8} << 20;  ///< shared parts count each time
 
 struct None {};
 struct Undefined {
-  std::string message;  ///< what an operation on it says, as jinja2 words it
+  std::string message;  ///< jinja2's message for an operation on it
 };
 struct Str {
   TaggedText text;
@@ -103,10 +100,10 @@ class Value {
 
   OriginId origin() const {
     return origin_;
-  }  ///< of what printing a number or a container's frame yields
+  }  ///< origin of printed numbers and of brackets of containers
   Value with_origin(OriginId origin) const;
-  int depth() const;         ///< 0 for what holds no other values
-  size_t num_nodes() const;  ///< steps of a walk over it
+  int depth() const;         ///< 0 without other values inside
+  size_t num_nodes() const;  ///< number of values, including itself
   /// Python's `is`, where strings and numbers count as the same when equal.
   bool same_as(const Value& other) const;
 
@@ -167,7 +164,7 @@ class Object : public std::enable_shared_from_this<Object> {
   virtual bool truthy() { return length().value_or(1) != 0; }
   virtual bool equals(const Object& other) const { return this == &other; }
   virtual int depth() const { return 1; }
-  virtual void release() {}  ///< lets go of other values, so that cycles end with the render
+  virtual void release() {}  ///< releases other values, to break cycles at the end of the render
 };
 
 std::string type_name(const Value& value);  ///< Python's type(x).__name__
