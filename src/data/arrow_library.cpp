@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kName = "libsftrun_arrow.so";
 
-/// This code lies in lib/libsftrun_engine.so, or in bin/sftrun beside lib.
+/// This code is in lib/libsftrun_engine.so, or in bin/sftrun beside lib.
 std::vector<fs::path> candidates() {
   std::vector<fs::path> found;
   Dl_info info{};

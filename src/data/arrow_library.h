@@ -4,7 +4,7 @@
 
 namespace sftrun::data {
 
-/// Loads libsftrun_arrow.so, which lies beside the engine. @throws DataError if it is not there
+/// Loads libsftrun_arrow.so, which is beside the engine. @throws DataError if it does not exist
 const ArrowTable& arrow_library();
 
 }  // namespace sftrun::data

@@ -7,7 +7,7 @@
 namespace sftrun::data {
 namespace {
 
-constexpr int64_t kHopeless = 1000;             // records, and all of them bad
+constexpr int64_t kHopeless = 1000;             // give up if so many records are all bad
 constexpr std::chrono::seconds kReadOnFor{30};  // after the first bad record
 
 std::string reason_of(const DataError& error) {
@@ -47,8 +47,8 @@ std::string BadRecords::fix(int64_t num_records) const {
     return error.fix() == first_.front().fix();
   });
   std::string fix = first_.front().fix();
-  if (!fix.empty() && !have_one_fix) fix = "of the first: " + fix;
-  if (count_ == num_records) return fix;  // nothing would be left
+  if (!fix.empty() && !have_one_fix) fix = "for the first: " + fix;
+  if (count_ == num_records) return fix;  // no record would remain
   const char* skip = count_ == 1 ? "data.bad_records: skip leaves this record out"
                                  : "data.bad_records: skip leaves these records out";
   return fix.empty() ? skip : fix + "; or " + skip;
@@ -70,9 +70,9 @@ void BadRecords::refuse(int64_t num_records, const std::string& scope) const {
   } else if (same_reason_) {
     std::vector<std::string> places;
     for (size_t i = 1; i < first_.size(); ++i) places.push_back(first_[i].where());
-    message =
-        fmt::format("{}{}; the same in {} more records: {}{}", scope, reason_of(first), count_ - 1,
-                    join(places, ", "), count_ > static_cast<int64_t>(kKept) ? ", …" : "");
+    message = fmt::format("{}{}; same problem in {} more records: {}{}", scope, reason_of(first),
+                          count_ - 1, join(places, ", "),
+                          count_ > static_cast<int64_t>(kKept) ? ", …" : "");
   } else {
     message = fmt::format("{}{} records cannot be used:", scope, count_);
     for (const DataError& error : first_)

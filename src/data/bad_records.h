@@ -12,30 +12,30 @@
 
 namespace sftrun::data {
 
-/// Records that cannot be used: malformed, of another format, or refused by the chat template. All
-/// are counted; the first ten are kept for the message.
+/// Records that cannot be used: malformed, in another format, or refused by the chat template. All
+/// are counted, and the first ten are kept for the message.
 class BadRecords {
  public:
   /// @param record its number in the data set, from 0
   void add(const DataError& error, int64_t record);
   int64_t count() const { return count_; }
 
-  /// Of the numbers of these records.
+  /// A hash of the numbers of these records.
   std::string fingerprint() const { return fingerprint_.hex(); }
-  /// "2 bad records left out (data.bad_records: skip): a.jsonl:2 (malformed JSON: …), …": the first
-  /// three.
+  /// "2 bad records left out (data.bad_records: skip): a.jsonl:2 (malformed JSON: …), …", with the
+  /// first three.
   std::string left_out() const;
-  /// Whether nothing more is learnt by reading on: all of the first thousand records are bad.
+  /// Whether to give up: all of the first thousand records are bad.
   bool is_hopeless(int64_t num_records) const;
-  /// Whether reading on, only to count, has taken long enough.
+  /// Whether reading on, only to count, should stop.
   bool took_long() const;
 
-  /// @throws DataError as `refuse` does, unless they may be left out and others are there
+  /// @throws DataError as `refuse`, unless bad records may be left out and other records exist
   void require_usable(config::BadRecords choice, int64_t num_records,
                       const std::string& scope = {}) const;
-  /// @param num_records that were looked at, these among them
+  /// @param num_records records that were read, including the bad ones
   /// @param scope "of the first 100 records: ", or empty
-  /// @throws DataError naming the first ten, with their reasons, and how many there are
+  /// @throws DataError with the first ten, their reasons, and the number of all
   [[noreturn]] void refuse(int64_t num_records, const std::string& scope = {}) const;
 
  private:

@@ -13,8 +13,8 @@
 namespace sftrun::data {
 namespace {
 
-/// Streams of one seed: two an epoch, so that the order of examples and the order of bins are
-/// independent.
+/// Random streams of one seed: two per epoch, so that the order of examples and the order of bins
+/// are independent.
 RandomStream example_order_stream(uint64_t seed, int64_t epoch) {
   return {seed, 2 * static_cast<uint64_t>(epoch)};
 }
@@ -22,7 +22,7 @@ RandomStream bin_order_stream(uint64_t seed, int64_t epoch) {
   return {seed, 2 * static_cast<uint64_t>(epoch) + 1};
 }
 
-/// Apart from the others: what is drawn of the data set `group` in an epoch.
+/// A separate stream: the random share of the data set `group` in an epoch.
 RandomStream share_stream(uint64_t seed, int64_t epoch, size_t group) {
   constexpr uint64_t kShares = 0x73686172652d7631;
   return {seed ^ kShares, (static_cast<uint64_t>(epoch) << 16) + group};
@@ -58,8 +58,8 @@ std::vector<int64_t> examples_of(const BatchPlanOptions& options, int64_t num_ex
   return order;
 }
 
-/// Within windows of many batches the longest go together; then the batches' order is shuffled, all
-/// but that of a last, shorter one.
+/// Sorts by length within windows of many batches, then shuffles the batches, except a last,
+/// shorter one.
 void group_by_length(std::vector<int64_t>& order, const std::vector<int64_t>& lengths,
                      const BatchPlanOptions& options, int64_t epoch) {
   constexpr int64_t kBatchesInWindow = 50;  // as transformers' LengthGroupedSampler
@@ -100,7 +100,7 @@ std::vector<Bin> form_bins(const std::vector<int64_t>& lengths, const BatchPlanO
   std::vector<Bin> bins =
       pack_first_fit_decreasing(order, lengths, options.bin_tokens, kPackingWindow, &window_ends);
   if (options.shuffle) {
-    // Bins ordered by their first example would put those of many short examples first.
+    // In the order of their first examples, bins of many short examples would come first.
     RandomStream random = bin_order_stream(options.seed, epoch);
     int64_t begin = 0;
     for (const int64_t end : window_ends) {

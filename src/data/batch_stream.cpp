@@ -18,18 +18,18 @@
 namespace sftrun::data {
 namespace {
 
-/// Apart from the streams of epochs and splits.
+/// Separate from the random streams of epochs and splits.
 RandomStream window_stream(uint64_t seed, int64_t window) {
   constexpr uint64_t kWindows = 0x73747265616d2d31;
   return {seed ^ kWindows, static_cast<uint64_t>(window)};
 }
 
-/// Where a data set stands: `record` records into its `pass`th reading.
+/// Position in a data set: after `record` records of pass `pass`.
 struct SourcePosition {
   int64_t pass = 0, record = 0;
 };
 
-/// A data set, again and again.
+/// A data set that is read repeatedly.
 class EndlessSource {
  public:
   EndlessSource(const config::RunConfig& config, const config::DataSource& source,
@@ -42,7 +42,7 @@ class EndlessSource {
     reopen();
     current_->require_one_format();
     checks_.emplace(model, config.data, current_->format().format, current_->rule());
-    log::info("data: {} is streamed; it holds {} records: {}", shown_name(source.path),
+    log::info("data: {} is streamed; format of records: {} ({})", shown_name(source.path),
               name_of(current_->format().format), current_->format().reason);
     estimated_records_ = current_->estimated_records();
   }
@@ -50,7 +50,7 @@ class EndlessSource {
   void seek(const SourcePosition& position) {
     position_ = position;
     if (position.record > 0) current_->skip(position.record);
-    checks_.reset();  // the run has judged them when it began
+    checks_.reset();  // they were checked at the start of the run
   }
 
   /// Appends the examples of the next `count` records, and adds the bad ones among them to `bad`.
@@ -99,7 +99,7 @@ class EndlessSource {
     block_ = {};
     if (!any_in_pass_ && position_.record > 0) {
       throw DataError("no record can be trained on", source_.path,
-                      "look at what sftrun preview says of them");
+                      "see the output of sftrun preview");
     }
     any_in_pass_ = false;
     position_ = {position_.pass + 1, 0};
@@ -124,15 +124,15 @@ class EndlessSource {
   TokenizedSource::Block block_;
   size_t next_ = 0;
   SourcePosition position_;
-  bool any_in_pass_ = true;  // after a seek nobody knows
+  bool any_in_pass_ = true;  // unknown after a seek
   double estimated_records_ = 0;
   std::optional<DatasetChecks> checks_;
 };
 
 [[noreturn]] void refuse_position() {
-  throw DataError("the checkpoint's place in the data is not one of these data", "data.train",
-                  "streamed data cannot be changed in the middle of a run: give back the data it "
-                  "began with, or start another run in another output.dir");
+  throw DataError("the checkpoint's position is not in these data", "data.train",
+                  "streamed data must not change during a run: restore the data of the run, "
+                  "or start a new run in another output.dir");
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ struct BatchStream::Window {
   double epochs_begin = 0, epochs_end = 0;
   std::vector<Example> examples;
   std::vector<Bin> bins;
-  int64_t num_bad = 0;         // records that were left out
+  int64_t num_bad = 0;         // bad records that were left out
   int64_t num_bad_before = 0;  // between the last window and `begin`: those had no example
 };
 

@@ -19,11 +19,11 @@ void check_parts(const Json& parts, const std::string& name, const std::string& 
     const Json& part = parts[i];
     const bool typed = part.is_object() && part.contains("type") && part["type"].is_string();
     if (typed && part["type"] != "text") {
-      throw DataError(fmt::format("{}[{}] is of type {}", name, i, part["type"].dump()), where,
-                      "sftrun trains on text: leave such records out");
+      throw DataError(fmt::format("{}[{}] has the type {}", name, i, part["type"].dump()), where,
+                      "sftrun trains only on text; remove such records");
     }
     if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) {
-      throw DataError(fmt::format("{}[{}] is no text part", name, i), where,
+      throw DataError(fmt::format("{}[{}] is not a text part", name, i), where,
                       R"(write {"type": "text", "text": "…"})");
     }
   }
@@ -35,7 +35,7 @@ bool reads_parts(const TextModel& model) {
     const std::string text = model.chat_template->render(probe(parts), model.render_defaults).text;
     const auto holds = [&](const char* what) { return text.find(what) != std::string::npos; };
     return holds("sftrun") && !holds(": 'sftrun'") && !holds(R"(: "sftrun")");
-  } catch (const DataError&) {  // a template for strings adds them together
+  } catch (const DataError&) {  // a template for strings concatenates them
     return false;
   }
 }

@@ -20,7 +20,7 @@ namespace sftrun::data {
 namespace fs = std::filesystem;
 namespace {
 
-/// One data set, tokenised.
+/// One tokenized data set.
 struct LoadedSource {
   ExampleStore examples;
   DatasetPart part;
@@ -28,8 +28,8 @@ struct LoadedSource {
   std::string fingerprint;
 };
 
-/// What templates that print the date are rendered with. Where they print no time of day, all
-/// moments of a day are alike.
+/// The time for templates that print the date. If they print no time of day, it is rounded to the
+/// day.
 int64_t rendering_moment(const TextModel& model) {
   if (!model.chat_template) return 0;
   const std::string& source = model.chat_template->source();
@@ -138,7 +138,7 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   const RecordFormat format = records.format().format;
   const size_t num_files = records.files().size();
   const std::string subset = subset_of(source);
-  log::info("data: {}{}{} holds {} records: {}",
+  log::info("data: {}{}{}: format of records: {} ({})",
             shown_name(num_files == 1 ? records.files()[0].path : source.path), subset,
             num_files == 1 ? "" : fmt::format(" ({} files)", num_files), name_of(format),
             records.format().reason);
@@ -159,7 +159,7 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   for (const Json& remark : header.at("remarks"))
     remarks.push_back({remark.at(0).get<bool>(), remark.at(1).get<std::string>()});
   say(remarks);
-  if (loaded.stats.num_bad > 0) {  // which ones is for this program to say
+  if (loaded.stats.num_bad > 0) {  // this program reports which ones
     loaded.fingerprint = Fingerprint()
                              .add(loaded.fingerprint)
                              .add(header.at("bad_records").get<std::string>())
@@ -184,10 +184,10 @@ void log_mix(const std::vector<DatasetPart>& parts, const std::vector<DatasetSta
     shares.push_back(fmt::format("{} {:.1f}% (weight {:g})", parts[i].name, 100 * tokens / total,
                                  parts[i].weight));
   }
-  log::info("data: an epoch's tokens: {}", join(shares, ", "));
+  log::info("data: tokens of an epoch: {}", join(shares, ", "));
 }
 
-/// All data sets; what shows at once is told before anything is tokenised.
+/// All data sets. Errors that are visible at once are reported before anything is tokenized.
 std::vector<std::unique_ptr<TokenizedSource>> open_all(
     const config::RunConfig& config, const std::vector<config::DataSource>& sources, SplitRole role,
     const TextModel& model, int num_threads) {

@@ -46,7 +46,7 @@ std::string Tally::places() const {
 DatasetChecks::DatasetChecks(const TextModel& model, const config::DataConfig& data,
                              RecordFormat format, const LengthRule& rule)
     : model_(model), data_(data), is_text_(format == RecordFormat::kText), rule_(rule) {
-  // A tokenizer that begins texts with BOS belongs to a model that has always seen one.
+  // If the tokenizer adds BOS, the model was always trained with one.
   const auto bos = model.tokenizer->bos_id();
   const std::vector<text::TokenId> plain =
       model.tokenizer->encode("a", /*add_special_tokens=*/true);
@@ -123,7 +123,7 @@ std::vector<Remark> DatasetChecks::conclude() const {
   std::vector<Remark> remarks;
   remark_on_records(remarks);
   remark_on_roles(remarks);
-  if (first_kept_) require_learnt_ends(remarks);
+  if (first_kept_) require_trained_ends(remarks);
   remark_on_thinking(remarks);
   remark_on_templates(remarks);
   if (!first_kept_) refuse_empty();
@@ -131,44 +131,44 @@ std::vector<Remark> DatasetChecks::conclude() const {
   return remarks;
 }
 
-/// A model that never learns its end-of-turn token answers without end.
-void DatasetChecks::require_learnt_ends(std::vector<Remark>& remarks) const {
+/// A model that is not trained on its end-of-turn token does not stop.
+void DatasetChecks::require_trained_ends(std::vector<Remark>& remarks) const {
   const std::string stops = stop_tokens_of(model_);
   const bool ends_are_meant = !is_text_ && data_.loss_on != config::LossOnChoice::kAll;
   if (without_end_.count() == stats_.num_examples && ends_are_meant) {
     throw DataError(
-        fmt::format("no example learns an end-of-turn token, so the trained model would not know "
-                    "where to stop; the last answer of this one, as it would be trained on, is\n{}",
+        fmt::format("no example trains on an end-of-turn token, so the trained model would not "
+                    "stop; the last answer of this one, as it would be trained on, is\n{}",
                     shortened(last_answer(*first_kept_, *model_.tokenizer))),
         first_kept_place_,
-        fmt::format("let the chat template write a stop token of the model ({}) after each answer, "
-                    "inside its generation marks if it has any (sftrun preview shows the labels); "
-                    "where examples are cut off, raise model.max_seq_len",
-                    stops));
+        fmt::format(
+            "change the chat template to write a stop token of the model ({}) after each answer, "
+            "inside its generation marks if it has any (sftrun preview shows the labels); "
+            "if examples are truncated, raise model.max_seq_len",
+            stops));
   }
   if (without_end_.count() > 0) {
     remarks.push_back(
-        {true, fmt::format("data: {} of {} examples do not learn an end-of-turn token: {}",
+        {true, fmt::format("data: {} of {} examples do not train on an end-of-turn token: {}",
                            without_end_.count(), stats_.num_examples, without_end_.places())});
   }
   if (num_stop_ == 0 && num_special_ > 0) {
     remarks.push_back(
         {true,
-         fmt::format(
-             "data: answers end in `{}`, which is no token that generation with this model stops "
-             "at ({}): add its id to eos_token_id in the model's generation_config.json",
-             last_token(*first_kept_, *model_.tokenizer), stops)});
+         fmt::format("data: answers end in `{}`, but generation with this model stops only at {}: "
+                     "add the token's id to eos_token_id in the model's generation_config.json",
+                     last_token(*first_kept_, *model_.tokenizer), stops)});
   }
 }
 
 void DatasetChecks::remark_on_thinking(std::vector<Remark>& remarks) const {
   if (data_.empty_thinking == config::EmptyThinking::kWarn) {
     warn(remarks, empty_thinking_,
-         "answers begin with empty reasoning, which teaches the model not to reason",
-         "data.empty_thinking: drop does not train on it, keep says that it is intended");
+         "answers begin with empty reasoning, which trains the model not to reason",
+         "data.empty_thinking: drop does not train on it; keep trains on it without this warning");
   } else if (data_.empty_thinking == config::EmptyThinking::kDrop && empty_thinking_.count() > 0) {
     remarks.push_back(
-        {false, fmt::format("data: the empty reasoning of {} answers carries no label",
+        {false, fmt::format("data: the empty reasoning of {} answers is not trained on",
                             empty_thinking_.count())});
   }
 }
@@ -189,7 +189,7 @@ std::string advice_on_role(const std::string& role) {
 void DatasetChecks::remark_on_roles(std::vector<Remark>& remarks) const {
   for (const auto& [role, records] : unknown_roles_) {
     warn(remarks, records,
-         fmt::format("records have the role `{}`, which the chat template does not name", role),
+         fmt::format("records have the role `{}`, which is not in the chat template", role),
          advice_on_role(role));
   }
 }
@@ -201,79 +201,78 @@ void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
          advice_on_column(column));
   }
   warn(remarks, begins_with_answer_, "conversations begin with an assistant turn",
-       "the model learns to speak first; put the user's turn before it where that is not meant");
-  warn(
-      remarks, empty_answers_, "answers are empty",
-      "the model learns to end its answer at once; leave such records out, or set \"train\": false "
-      "for the turn");
+       "the model is trained to speak first; if that is not intended, add a user turn before it");
+  warn(remarks, empty_answers_, "answers are empty",
+       "the model is trained to answer nothing; remove such records, or set \"train\": false "
+       "for the turn");
 }
 
 void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
   const std::string other_template =
       "they are not trained on; set model.chat_template to a template that writes them";
-  warn(remarks, tool_calls_, "answers call tools, and the chat template leaves the calls out",
+  warn(remarks, tool_calls_, "answers call tools, but the chat template omits the calls",
        other_template);
-  warn(remarks, reasoning_, "answers come with reasoning, and the chat template leaves it out",
+  warn(remarks, reasoning_, "answers have reasoning, but the chat template omits it",
        other_template);
   warn(remarks, earlier_reasoning_,
-       "answers before a conversation's last come with reasoning, and the chat template leaves it "
-       "out",
+       "answers before the last one of a conversation have reasoning, but the chat template omits "
+       "it",
        data_.thinking == config::Thinking::kKeep
-           ? "it does not heed thinking: keep; data.thinking: split learns each answer with its "
+           ? "it ignores thinking: keep; data.thinking: split trains on each answer with its "
              "reasoning"
            : "they are trained on without it; data.thinking: split trains on each answer with its "
-             "reasoning, keep asks the template to leave it in");
-  warn(remarks, tools_, "conversations name tools, and the chat template leaves them out",
-       "the model is not told of them; set model.chat_template to a template that writes them");
-  warn(remarks, control_tokens_, "messages hold control tokens of the model in their text",
+             "reasoning, keep asks the template to keep it");
+  warn(remarks, tools_, "conversations have tools, but the chat template omits them",
+       "the model does not see them; set model.chat_template to a template that writes them");
+  warn(remarks, control_tokens_, "the text of messages contains control tokens of the model",
        "they are read as if the chat template had written them; take them out where that is not "
        "meant");
   if (!expects_bos_) return;
   warn(remarks, missing_bos_,
        fmt::format("conversations begin without {}, which the tokenizer puts before texts",
                    model_.tokenizer->id_to_token(*model_.tokenizer->bos_id())),
-       "let the chat template begin with {{ bos_token }}");
+       "change the chat template to begin with {{ bos_token }}");
 }
 
 void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {
   remarks.push_back(
-      {false,
-       fmt::format("data: {} records, {} examples, {} tokens of which {} carry a label ({:.1f}%), "
-                   "longest {}",
-                   stats_.num_records, stats_.num_examples,
-                   format_count(static_cast<uint64_t>(stats_.num_tokens)),
-                   format_count(static_cast<uint64_t>(stats_.num_label_tokens)),
-                   100.0 * static_cast<double>(stats_.num_label_tokens) /
-                       static_cast<double>(stats_.num_tokens),
-                   stats_.longest)});
+      {false, fmt::format("data: {} records, {} examples, {} tokens, {} trained on ({:.1f}%), "
+                          "longest {}",
+                          stats_.num_records, stats_.num_examples,
+                          format_count(static_cast<uint64_t>(stats_.num_tokens)),
+                          format_count(static_cast<uint64_t>(stats_.num_label_tokens)),
+                          100.0 * static_cast<double>(stats_.num_label_tokens) /
+                              static_cast<double>(stats_.num_tokens),
+                          stats_.longest)});
   const auto remark = [&](const Tally& tally, const std::string& what) {
     if (tally.count() == 0) return;
     remarks.push_back({true, fmt::format("data: {} {}: {}", tally.count(), what, tally.places())});
   };
   remark(too_long_,
-         fmt::format("examples left out, longer than model.max_seq_len = {}", rule_.max_seq_len));
+         fmt::format("examples left out, because they are longer than model.max_seq_len = {}",
+                     rule_.max_seq_len));
   remark(truncated_, fmt::format("examples truncated to {} tokens", rule_.max_seq_len));
-  remark(labels_cut_off_, fmt::format("examples left out, no label within their first {} tokens",
-                                      rule_.max_seq_len));
-  remark(without_labels_, "examples left out, no token carries a label");
+  remark(labels_cut_off_,
+         fmt::format("examples left out, because no label is in their first {} tokens",
+                     rule_.max_seq_len));
+  remark(without_labels_, "examples left out, because no token has a label");
 }
 
-/// Where nothing is left the warnings are not heard.
+/// If no example is left, the warnings are not printed.
 std::string DatasetChecks::unknown_roles_fix() const {
   return unknown_roles_.empty() ? "" : advice_on_role(unknown_roles_.begin()->first) + "; ";
 }
 
 void DatasetChecks::refuse_empty() const {
   if (first_without_labels_) {
-    throw DataError(
-        fmt::format("no token of any record carries a label, so there is nothing to "
-                    "learn; this one reads\n{}",
-                    first_without_labels_->first),
-        first_without_labels_->second,
-        unknown_roles_fix() +
-            "look at it with sftrun preview; check that conversations hold assistant turns "
-            "(not all \"train\": "
-            "false), data.loss_on and model.max_seq_len");
+    throw DataError(fmt::format("no token of any record has a label, so there is nothing to "
+                                "train on; one record is\n{}",
+                                first_without_labels_->first),
+                    first_without_labels_->second,
+                    unknown_roles_fix() +
+                        "see sftrun preview; check that conversations have assistant turns "
+                        "(not all \"train\": "
+                        "false), data.loss_on and model.max_seq_len");
   }
   SFTRUN_CHECK(shortest_too_long_.has_value());
   throw DataError(

@@ -11,18 +11,18 @@
 #include "sftrun/data/dataset.h"
 #include "tokenized_source.h"
 
-/// What is looked at between reading a data set and training on it: mistakes that training itself
-/// would not notice.
+/// Checks of a data set before training, for mistakes that training itself would not notice.
 namespace sftrun::data {
 
-/// What is said about a data set; kept with it, to be said again when it is used again.
+/// A remark about a data set. It is cached with the data, and logged again when they are used
+/// again.
 struct Remark {
   bool is_warning = false;
   std::string text;
 };
 void say(const std::vector<Remark>& remarks);
 
-/// How often something was found, and the first few places.
+/// How often a problem was found, and the first places.
 class Tally {
  public:
   void add(int64_t number, const std::string& place);
@@ -36,28 +36,28 @@ class Tally {
   bool more_ = false;
 };
 
-/// Counts while a data set goes by, and judges at its end.
+/// Counts while a data set is read, and checks the counts at the end.
 class DatasetChecks {
  public:
   DatasetChecks(const TextModel& model, const config::DataConfig& data, RecordFormat format,
                 const LengthRule& rule);
 
   void add(const std::vector<Outcome>& record, const std::string& place);
-  /// @throws DataError where all records so far are bad, and there are a thousand
+  /// @throws DataError if the first thousand records are all bad
   void add(const TokenizedSource::Block& block);
   const BadRecords& bad_records() const { return bad_; }
 
   /// @param scope see BadRecords   @throws DataError for bad records, unless they are left out
   void require_usable_records(const std::string& scope = {}) const;
-  /// Remarks on what is doubtful. @throws DataError showing an example where training is bound to
-  /// harm, or where nothing is left to train on
+  /// Remarks about doubtful data. @throws DataError with an example if training would harm the
+  /// model, or if nothing is left to train on
   std::vector<Remark> conclude() const;
   const DatasetStats& stats() const { return stats_; }
 
  private:
   void add(const Outcome& outcome, const std::string& place);
   void count(const Outcome& outcome, const std::string& place);
-  void require_learnt_ends(std::vector<Remark>& remarks) const;
+  void require_trained_ends(std::vector<Remark>& remarks) const;
   void remark_on_thinking(std::vector<Remark>& remarks) const;
   void remark_on_templates(std::vector<Remark>& remarks) const;
   void remark_on_roles(std::vector<Remark>& remarks) const;

@@ -14,8 +14,7 @@ std::string_view without_leading_space(std::string_view text) {
   return first == std::string_view::npos ? std::string_view{} : text.substr(first);
 }
 
-/// The bytes of `text` that empty reasoning at its beginning takes, with the white space around it;
-/// 0 where there is none.
+/// Size of the empty reasoning at the beginning of `text`, with the white space around it; 0: none.
 size_t empty_thinking_bytes(std::string_view text) {
   using Pair = std::pair<std::string_view, std::string_view>;
   static constexpr std::array kMarks = {

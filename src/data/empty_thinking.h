@@ -2,11 +2,12 @@
 
 #include "sftrun/text/chat_labels.h"
 
-/// Reasoning that a template writes although there is none (`<think>\n\n</think>`): learnt, it
-/// teaches a reasoning model to think nothing.
+/// Empty reasoning that a template writes (`<think>\n\n</think>`): training on it teaches a
+/// reasoning model not to reason.
 namespace sftrun::data {
 
-/// How many runs begin with empty reasoning. With `drop` they begin behind it instead.
+/// Number of runs that begin with empty reasoning. With `drop` the runs are shortened to begin
+/// after it.
 int64_t find_empty_thinking(text::LabelledConversation& conversation, bool drop);
 
 }  // namespace sftrun::data

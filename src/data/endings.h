@@ -6,12 +6,12 @@
 #include "sftrun/data/example.h"
 #include "sftrun/data/text_model.h"
 
-/// Whether a model trained on an example learns where to stop: the failure that nobody sees before
-/// the trained model talks on and on.
+/// Whether an example trains the model to stop. Without it, the mistake is visible only when the
+/// trained model does not stop.
 namespace sftrun::data {
 
 enum class Ending : uint8_t {
-  kStop,     ///< a token that generation stops at carries a label
+  kStop,     ///< a stop token of the model has a label
   kSpecial,  ///< a run of labels ends with another special token
   kNone,
 };
@@ -20,9 +20,9 @@ Ending ending_of(const Example& example, const TextModel& model);
 
 /// The text of the last run of labels.
 std::string last_answer(const Example& example, const text::Tokenizer& tokenizer);
-/// The last token of it, as the vocabulary has it.
+/// The last token of it, as in the vocabulary.
 std::string last_token(const Example& example, const text::Tokenizer& tokenizer);
-/// `<|im_end|>`, `<|endoftext|>`; "none" where the model names no stop token.
+/// `<|im_end|>`, `<|endoftext|>`; "none" if the model has no stop token.
 std::string stop_tokens_of(const TextModel& model);
 
 }  // namespace sftrun::data

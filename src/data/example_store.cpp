@@ -28,8 +28,8 @@ uint64_t num_blocks_of(uint64_t bytes) {
 }
 
 [[noreturn]] void fail_damaged(const std::filesystem::path& file) {
-  throw DataError("no file of tokenised examples, or a damaged one", file.string(),
-                  "run the same command again: what is damaged is tokenised anew");
+  throw DataError("not a file of tokenized examples, or damaged", file.string(),
+                  "rerun the same command: damaged files are tokenized again");
 }
 
 /// @param bytes a whole file   @return its footer, in which nothing points outside
@@ -61,9 +61,9 @@ void append_marked(const Example& example, std::vector<MarkedToken>& out) {
   SFTRUN_CHECK(example.tokens.size() == example.labels.size());
   for (size_t i = 0; i < example.tokens.size(); ++i) {
     SFTRUN_CHECK(example.tokens[i] >= 0);
-    const bool learnt = i > 0 && example.labels[i - 1] != kIgnoreIndex;
-    SFTRUN_CHECK(!learnt || example.labels[i - 1] == example.tokens[i]);
-    out.push_back(static_cast<MarkedToken>(example.tokens[i]) | (learnt ? kLearntBit : 0));
+    const bool trained = i > 0 && example.labels[i - 1] != kIgnoreIndex;
+    SFTRUN_CHECK(!trained || example.labels[i - 1] == example.tokens[i]);
+    out.push_back(static_cast<MarkedToken>(example.tokens[i]) | (trained ? kLabelBit : 0));
   }
 }
 
@@ -82,7 +82,7 @@ StoredExample stored_of(const Example& example, uint64_t offset) {
 }  // namespace
 
 struct ExampleStore::Contents {
-  // One of the two: what is mapped, or what is held.
+  // One of the two: a mapped file, or values in memory.
   MappedFile file;
   std::vector<MarkedToken> held_tokens;
   std::vector<StoredExample> held_index;
@@ -120,8 +120,8 @@ struct ExampleStore::Contents {
     }
   }
 
-  /// Pages that were read stay in the page cache, but count as this process's no longer: an epoch
-  /// over a large file would make it look as large.
+  /// Pages that were read remain in the page cache but are not counted as memory of this process;
+  /// otherwise an epoch over a large file would count all of it.
   void note_touched(uint64_t bytes) const {
     constexpr uint64_t kReleaseEvery = uint64_t{64} << 20;
     if (file.bytes().empty()) return;

@@ -15,7 +15,7 @@ bool is_optional(const std::string& field) {
   return field == "input" || field == "system" || field == "tools";
 }
 
-/// The value at a column's name, or along it where its dots lead inside: "answers.text.0".
+/// The value of a column, or inside it if the name has dots: "answers.text.0".
 const Json* find_column(const Json& record, const std::string& column) {
   if (const auto whole = record.find(column); whole != record.end()) return &*whole;
   const Json* at = &record;
@@ -37,21 +37,20 @@ const Json* find_column(const Json& record, const std::string& column) {
   return at;
 }
 
-/// A class label or a number is text to a language model.
+/// Class labels and numbers are converted to text.
 Json as_text(const Json& value) {
   if (value.is_number() || value.is_boolean()) return value.dump();
   return value;
 }
 
-/// Tables without lists hold conversations as texts of JSON.
+/// Tables without lists store conversations as JSON strings.
 void read_turns(Json& record, const char* key, const std::string& where) {
   const auto it = record.find(key);
   if (it == record.end() || !it->is_string()) return;
   Json turns = parse_json_text(it->get<std::string>());
   if (!turns.is_array()) {
-    throw DataError(fmt::format("\"{}\" is a text, and not one of JSON that holds a list", key),
-                    where,
-                    "columns of texts are mapped by data.fields: {prompt: …, completion: …}");
+    throw DataError(fmt::format("\"{}\" is a string that is not a JSON list", key), where,
+                    "map text columns with data.fields: {prompt: …, completion: …}");
   }
   *it = std::move(turns);
 }
@@ -80,7 +79,7 @@ Json FieldMap::apply(Json record, const std::string& where) const {
   for (const auto& [ours, theirs] : columns_) {
     const Json* value = find_column(record, theirs);
     if (value == nullptr && !is_optional(ours)) {
-      throw DataError(fmt::format("the record has no \"{}\", which data.fields names for {} (its "
+      throw DataError(fmt::format("the record has no \"{}\", which data.fields maps to {} (its "
                                   "keys: {})",
                                   theirs, ours, keys_of(record)),
                       where, "correct data.fields, or the record");
@@ -111,7 +110,7 @@ void FieldMap::require_pairs(const Json& record, const std::string& where) const
   for (const auto& [one, other] : kPairs) {
     if (!maps(one) || maps(other) || record.contains(other)) continue;
     throw DataError(fmt::format("data.fields maps {}, but {} is neither mapped nor a column (the "
-                                "record's keys now: {})",
+                                "record's keys: {})",
                                 one, other, keys_of(record)),
                     where, fmt::format("add {}: COLUMN to data.fields", other));
   }

@@ -11,15 +11,15 @@
 
 namespace sftrun::data {
 
-/// `data.fields`: columns by their own names made into a record of a known format.
+/// `data.fields`: renames columns to the keys of a known format.
 class FieldMap {
  public:
-  /// @param fields our name -> the file's, checked by the configuration
+  /// @param fields key of the format -> column, checked by the configuration
   FieldMap(const Json& fields, config::DataFormat format);
 
-  /// The record with what the map names under our names, conversations as lists (tables often hold
-  /// them as texts of JSON). What the map does not name is kept.
-  /// @throws DataError for a column that is not there
+  /// The record with renamed columns, and conversations as lists (tables often store them as JSON
+  /// strings). Other columns are kept.
+  /// @throws DataError for a column that does not exist
   Json apply(Json record, const std::string& where) const;
 
   /// @throws DataError if the map names one column of a pair, and `record`, already mapped, lacks

@@ -9,8 +9,8 @@
 #include "tokenized_source.h"
 #include "unread_columns.h"
 
-/// The first records of a data set, before a run: without a model, as training takes them, and to
-/// be shown.
+/// Reads the first records of a data set before a run: without a model, as training uses them, and
+/// for preview.
 namespace sftrun::data {
 namespace {
 
@@ -19,7 +19,7 @@ std::string scope_of(int64_t num_records, bool is_whole) {
   return is_whole ? "" : fmt::format("of the first {} records: ", num_records);
 }
 
-/// What records hold that a run would leave out, or not learn.
+/// Parts of records that a run would not read or not train on.
 struct Doubts {
   std::map<std::string, int64_t> roles, columns;
   BadRecords bad;
@@ -56,7 +56,7 @@ struct Doubts {
   }
 };
 
-/// What training would make of a sequence.
+/// How training would use a sequence.
 PreviewedSequence previewed(Sequence sequence, const LengthRule& rule, const std::string& place,
                             const std::string& where) {
   const auto length = static_cast<int64_t>(sequence.ids.size());
@@ -73,7 +73,7 @@ PreviewedSequence previewed(Sequence sequence, const LengthRule& rule, const std
       shown.left_out = fmt::format("no label within its first {} tokens", rule.max_seq_len);
       break;
     case Fate::kWithoutLabels:
-      shown.left_out = "no token carries a label";
+      shown.left_out = "no token has a label";
       break;
   }
   shown.sequence = std::move(sequence);

@@ -7,8 +7,8 @@
 namespace sftrun::data {
 namespace {
 
-/// Whether a token among the first `count` but the very first, which nothing predicts, is to be
-/// learnt.
+/// Whether one of the first `count` tokens has a label. The very first token has none, because
+/// nothing predicts it.
 bool has_target(const Sequence& sequence, int64_t count) {
   const auto end =
       sequence.mask.begin() + std::min<int64_t>(count, static_cast<int64_t>(sequence.mask.size()));

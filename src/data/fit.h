@@ -8,22 +8,22 @@
 
 namespace sftrun::data {
 
-/// What becomes of a sequence in training.
+/// What training does with a sequence.
 enum class Fate : uint8_t { kKept, kTruncated, kTooLong, kLabelsCutOff, kWithoutLabels };
 
 struct LengthRule {
   int64_t max_seq_len = 2048;
   config::TooLong too_long = config::TooLong::kDrop;  ///< not auto
 };
-/// `data.too_long` with auto resolved for the format: a text may end anywhere, a conversation may
-/// not.
+/// `data.too_long`, with auto resolved for the format: a text may be truncated anywhere, a
+/// conversation may not.
 LengthRule length_rule(const config::RunConfig& config, RecordFormat format);
 
 /// @param where "file:line"   @throws DataError for an over-long sequence under too_long: error
 Fate fate_of(const Sequence& sequence, const LengthRule& rule, const std::string& where);
 
-/// The first max_seq_len tokens, their labels shifted: labels[i] = tokens[i + 1] where that token
-/// is to be learnt.
+/// The first max_seq_len tokens with shifted labels: labels[i] = tokens[i + 1] if that token is
+/// trained on.
 Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record);
 
 }  // namespace sftrun::data

@@ -41,7 +41,7 @@ std::unique_ptr<RecordReader> open_input(const std::string& input, SourceFile& f
   return open_records(input);
 }
 
-/// Tables without lists hold conversations as texts of JSON.
+/// Tables without lists store conversations as JSON strings.
 void read_conversations(Json& record) {
   for (const char* key : {"messages", "conversations"}) {
     const auto it = record.find(key);

@@ -10,34 +10,35 @@
 namespace sftrun::data {
 namespace {
 
-constexpr size_t kMostDepth = 512;  // far beyond data, far below what the stack holds
+constexpr size_t kMostDepth = 512;  // more than data need, and safe for the stack
 
-/// nlohmann's message without its error number and position, which the caller shows in our form.
+/// nlohmann's message without its error number and position, which the caller adds.
 std::string reason_of(const nlohmann::json::parse_error& error) {
   const std::string_view text = error.what();
   const size_t column = text.find("column ");
   const size_t colon = column == std::string_view::npos ? column : text.find(": ", column);
-  // It quotes what was read last, be it megabytes.
+  // The message quotes the last text, which may be megabytes.
   return excerpt(colon == std::string_view::npos ? text : text.substr(colon + 2));
 }
 
-/// @param column of the byte, from 1, that is refused
+/// @param column of the refused byte, from 1
 const char* fix_for(std::string_view line, std::string_view reason, size_t column) {
   const std::string_view rest = line.substr(std::min(column - (column > 0 ? 1 : 0), line.size()));
   if (rest.starts_with("NaN") || rest.starts_with("Infinity")) {
-    return "JSON has neither NaN nor Infinity, which Python writes all the same: put null there; "
+    return "JSON has neither NaN nor Infinity, although Python writes them: use null; "
            "json.dumps(…, allow_nan=False) finds them";
   }
   if (reason.find("surrogate") != std::string_view::npos) {
-    return "a \\ud8… escape without its other half, which Python writes of a text that was cut or "
-           "not decoded: correct the text by "
+    return "half of a surrogate pair (\\ud8…), which Python writes for text that was cut or "
+           "not decoded: correct the text with "
            "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')";
   }
   const bool unfinished = line == "{" || line.ends_with(',') || line.ends_with('[');
-  if (unfinished) return "a record must stand on one line: jq -c . in.json > out.jsonl";
+  if (unfinished) return "write each record on one line: jq -c . in.json > out.jsonl";
   if (line.starts_with('{')) return "write one JSON object per line";
-  return "data are JSON lines, one {…} a line, not CSV or plain text; lines of text become records "
-         "by: jq -Rc '{text: .}' in.txt > out.jsonl";
+  return "the file must have one JSON object per line, not CSV or plain text; to convert lines of "
+         "text: "
+         "jq -Rc '{text: .}' in.txt > out.jsonl";
 }
 
 }  // namespace
@@ -47,22 +48,22 @@ Json parse_json_line(std::string_view line, const std::string& where) {
     throw DataError("invalid UTF-8", fmt::format("{}:{}", where, invalid + 1),
                     "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)");
   }
-  // The parser takes a NUL for the end, and would leave what follows unread.
+  // The parser treats a NUL as the end, and would ignore the rest.
   if (const size_t nul = line.find('\0'); nul != std::string_view::npos) {
     throw DataError("malformed JSON: a NUL byte", fmt::format("{}:{}", where, nul + 1),
-                    "the file is damaged, or no text: write it again");
+                    "the file is damaged or not text: write it again");
   }
   const JsonShape shape = json_shape(line, kMostDepth);
   if (shape.depth > kMostDepth)
     throw DataError(fmt::format("JSON nested deeper than {} levels", kMostDepth), where,
-                    "leave that value out: no record needs it");
+                    "remove that value");
   if (const std::string excess = json_excess(shape); !excess.empty())
-    throw DataError(excess, where, "leave it out: no record needs that");
+    throw DataError(excess, where, "remove it");
   try {
     Json record = Json::parse(line);
     if (record.is_object()) return record;
     throw DataError(fmt::format("a record must be a JSON object, not {}", record.type_name()),
-                    where, "write one {…} a line");
+                    where, "write one JSON object per line");
   } catch (const Json::parse_error& error) {
     const std::string reason = reason_of(error);
     throw DataError("malformed JSON: " + reason, fmt::format("{}:{}", where, error.byte),

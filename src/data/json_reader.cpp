@@ -27,7 +27,8 @@ class JsonBlock : public RecordBlock {
     return parse_json_line(record(index), where);
   }
   std::string_view line(size_t index) const override {
-    const std::string_view text = trim(record(index));  // an array's may stand on several
+    const std::string_view text =
+        trim(record(index));  // elements of an array may have several lines
     return text.find('\n') == std::string_view::npos ? text : std::string_view();
   }
 
@@ -42,7 +43,7 @@ class JsonBlock : public RecordBlock {
   std::vector<Place> records_;
 };
 
-/// Each line a text.
+/// Each line is a text.
 class TextBlock final : public JsonBlock {
  public:
   using JsonBlock::JsonBlock;
@@ -52,28 +53,28 @@ class TextBlock final : public JsonBlock {
                       "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)");
     }
     if (record(index).find('\0') != std::string_view::npos) {
-      throw DataError("a NUL byte in a text", where,
-                      "the file is damaged, or no text: write it again");
+      throw DataError("a NUL byte in the text", where,
+                      "the file is damaged or not text: write it again");
     }
     return {{"text", record(index)}};
   }
   std::string_view line(size_t /*index*/) const override { return {}; }
 };
 
-/// Finds records in text that grows at its end and is taken away from its front.
+/// Finds records in a buffer of text: bytes are appended at its end and removed from its front.
 class Splitter {
  public:
   virtual ~Splitter() = default;
-  /// Looks at what was added to `text`; `at_end`: nothing follows.
+  /// Scans the text that was added; `at_end`: nothing follows.
   virtual void scan(const std::string& text, bool at_end) = 0;
-  /// Bytes up to which the records found so far reach; 0: none was found.
+  /// End of the last record that was found, in bytes; 0: none.
   size_t num_complete() const { return complete_; }
-  /// Of the text that was scanned last: bytes behind the last record that is complete.
+  /// Number of scanned bytes after the last complete record.
   size_t num_pending(const std::string& text) const { return text.size() - complete_; }
-  /// The line that is looked at.
+  /// The current line.
   int64_t line() const { return line_; }
   bool has_records() const { return !records_.empty(); }
-  /// The records found; what follows is counted from the front of what is left.
+  /// Takes the records that were found; later positions count from the front of the remaining text.
   std::vector<JsonBlock::Place> take() {
     moved(complete_);
     scanned_ -= complete_;
@@ -82,7 +83,7 @@ class Splitter {
   }
 
  protected:
-  virtual void moved(size_t /*num_bytes*/) {}  // what follows begins that much earlier now
+  virtual void moved(size_t /*num_bytes*/) {}  // later positions are that much smaller
 
   std::vector<JsonBlock::Place> records_;
   size_t complete_ = 0, scanned_ = 0;
@@ -91,7 +92,7 @@ class Splitter {
 
 class LineSplitter final : public Splitter {
  public:
-  /// @param keeps_spaces around what a line holds
+  /// @param keeps_spaces keep white space at the ends of a line
   explicit LineSplitter(bool keeps_spaces) : keeps_spaces_(keeps_spaces) {}
 
   void scan(const std::string& text, bool at_end) override {
@@ -120,8 +121,8 @@ class LineSplitter final : public Splitter {
   size_t searched_ = 0;  // no line ends before it
 };
 
-/// The elements of one array. Only braces, brackets and strings are looked at; each element is
-/// judged when it is parsed.
+/// The elements of one array. Only braces, brackets and strings are scanned; each element is
+/// validated when it is parsed.
 class ArraySplitter final : public Splitter {
  public:
   explicit ArraySplitter(std::string name) : name_(std::move(name)) {}
@@ -139,7 +140,7 @@ class ArraySplitter final : public Splitter {
     }
     if (at_end && !closed_) {
       throw DataError("the JSON array is not closed", fmt::format("{}:{}", name_, line_),
-                      "the file is cut off: write it again");
+                      "the file is truncated: write it again");
     }
     if (closed_) complete_ = scanned_;
   }
@@ -167,7 +168,7 @@ class ArraySplitter final : public Splitter {
     if (c == '"') in_string_ = true;
     if (c == '{' || c == '[') ++depth_;
     if (c == '}' || c == ']') --depth_;
-    if (depth_ < 1) refuse("a bracket too many");
+    if (depth_ < 1) refuse("one closing bracket too many");
   }
 
   void end_element(char c) {
@@ -185,7 +186,7 @@ class ArraySplitter final : public Splitter {
 
   [[noreturn]] void refuse(const char* what) const {
     throw DataError(what, fmt::format("{}:{}", name_, line_),
-                    "the file must be one JSON array of objects, or one JSON object a line");
+                    "the file must be one JSON array of objects, or have one JSON object per line");
   }
 
   std::string name_;
@@ -259,7 +260,7 @@ class JsonReader final : public RecordReader {
       throw DataError(
           fmt::format("a record of more than {} MiB", sizes_.limits.record_bytes >> 20),
           fmt::format("{}:{}", name_, splitter_->line()),
-          "write one JSON object a line; a text that long is better split into several records");
+          "write one JSON object per line; split such a long text into several records");
     }
     if (blank_bytes_ > sizes_.limits.blank_bytes) fail_blank(splitter_->line());
   }

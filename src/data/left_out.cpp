@@ -26,7 +26,7 @@ bool shows(const text::Rendered& rendered, int32_t message, const std::set<std::
                      });
 }
 
-/// Reasoning at the beginning of an answer's own content; empty: there is none.
+/// Reasoning at the beginning of an answer's content; empty: none.
 std::string thought_in(const Json& answer) {
   const auto content = answer.find("content");
   if (content == answer.end() || !content->is_string()) return {};
@@ -43,7 +43,7 @@ bool shows_a_tool(const std::string& text, const Json& tools) {
   return std::any_of(tools.begin(), tools.end(), [&](const Json& tool) {
     const Json& function = tool.is_object() && tool.contains("function") ? tool["function"] : tool;
     if (!function.is_object() || !function.contains("name") || !function["name"].is_string())
-      return true;  // of a kind we do not know
+      return true;  // of an unknown kind
     return text.find(function["name"].get<std::string>()) != std::string::npos;
   });
 }
@@ -58,15 +58,15 @@ LeftOut find_left_out(const LabelledConversation& conversation, const Json& mess
                       const Json& tools) {
   const std::set<std::string> reasoning = {"reasoning_content", "thinking", "reasoning"};
   LeftOut left_out;
-  std::set<int32_t> learnt;
-  for (const LabelledConversation::Run& run : conversation.runs) learnt.insert(run.message);
-  for (const int32_t message : learnt) {
+  std::set<int32_t> trained;
+  for (const LabelledConversation::Run& run : conversation.runs) trained.insert(run.message);
+  for (const int32_t message : trained) {
     if (message < 0 || static_cast<size_t>(message) >= messages.size()) continue;
     const Json& answer = messages[static_cast<size_t>(message)];
     if (makes_calls(answer) &&
         !shows(conversation.rendered, message, {"tool_calls", "function_call"}))
       ++left_out.tool_calls;
-    const bool is_last = message == *learnt.rbegin();
+    const bool is_last = message == *trained.rbegin();
     const bool reasons = std::any_of(reasoning.begin(), reasoning.end(), [&](const auto& key) {
       return is_given(answer, key.c_str());
     });
@@ -95,9 +95,9 @@ void drop_empty_answers(LabelledConversation& conversation, const Json& messages
 }
 
 int64_t count_empty_answers(const LabelledConversation& conversation, const Json& messages) {
-  std::set<int32_t> learnt;
-  for (const LabelledConversation::Run& run : conversation.runs) learnt.insert(run.message);
-  return std::count_if(learnt.begin(), learnt.end(), [&](int32_t message) {
+  std::set<int32_t> trained;
+  for (const LabelledConversation::Run& run : conversation.runs) trained.insert(run.message);
+  return std::count_if(trained.begin(), trained.end(), [&](int32_t message) {
     if (message < 0 || static_cast<size_t>(message) >= messages.size()) return false;
     const Json& answer = messages[static_cast<size_t>(message)];
     if (answer["role"] != "assistant" || makes_calls(answer)) return false;

@@ -9,8 +9,8 @@
 namespace sftrun::data {
 namespace {
 
-/// A complete binary tree over bins that knows, for every range, the largest room left: finds the
-/// first bin with at least `needed` room in O(log n).
+/// A complete binary tree over bins with the largest free space of every range. It finds the first
+/// bin with at least `needed` free tokens in O(log n).
 class FirstFitTree {
  public:
   FirstFitTree(size_t num_bins, int64_t capacity)

@@ -8,9 +8,9 @@ namespace {
 
 constexpr std::string_view kStyle = R"(
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --quiet: #667080; --line: #d5dae1;
-  --given-a: #eef1f5; --given-b: #e0e5ec; --learnt-a: #b5ecc4; --learnt-b: #93dfa9; --special: #8250df; --warn: #b35900; }
+  --given-a: #eef1f5; --given-b: #e0e5ec; --trained-a: #b5ecc4; --trained-b: #93dfa9; --special: #8250df; --warn: #b35900; }
 @media (prefers-color-scheme: dark) { :root { --page: #14171b; --ink: #e4e8ee; --quiet: #95a0af; --line: #343b45;
-  --given-a: #22272e; --given-b: #2d343d; --learnt-a: #14532d; --learnt-b: #1a6b3a; --special: #c9a2ff; --warn: #ffb366; } }
+  --given-a: #22272e; --given-b: #2d343d; --trained-a: #14532d; --trained-b: #1a6b3a; --special: #c9a2ff; --warn: #ffb366; } }
 body { margin: 2rem auto; max-width: 70rem; padding: 0 1rem; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.35rem; } h2 { font-size: 1rem; margin: 2rem 0 .5rem; }
@@ -19,7 +19,7 @@ h1 { font-size: 1.35rem; } h2 { font-size: 1rem; margin: 2rem 0 .5rem; }
   border: 1px solid var(--line); border-radius: 6px; padding: .75rem; }
 .tokens span, .legend span { border-radius: 2px; padding: 1px 0; font-family: ui-monospace, monospace; }
 .a { background: var(--given-a); } .b { background: var(--given-b); }
-.l.a { background: var(--learnt-a); } .l.b { background: var(--learnt-b); }
+.l.a { background: var(--trained-a); } .l.b { background: var(--trained-b); }
 .s { color: var(--special); font-weight: 600; } .x { text-decoration: line-through; opacity: .5; }
 .tokens span:hover { outline: 2px solid var(--special); }
 )";
@@ -49,7 +49,7 @@ std::string escaped(std::string_view text) {
 
 std::string classes_of(const ShownToken& token, bool odd) {
   std::string classes = odd ? "b" : "a";
-  if (token.learnt) classes += " l";
+  if (token.trained) classes += " l";
   if (token.special) classes += " s";
   if (token.cut) classes += " x";
   return classes;
@@ -59,7 +59,7 @@ std::string token_html(const ShownToken& token, const std::string& origin, bool 
   std::string text;
   for_each_line(
       token.text, [&](std::string_view part) { text += escaped(part); }, [&] { text += "⏎\n"; });
-  const char* label = token.cut ? "cut off" : token.learnt ? "trained on" : "not trained on";
+  const char* label = token.cut ? "cut off" : token.trained ? "trained on" : "not trained on";
   return fmt::format("<span class=\"{}\" title=\"id {}&#10;{}&#10;{}\">{}</span>",
                      classes_of(token, odd), token.id, label, escaped(origin), text);
 }
@@ -91,7 +91,8 @@ std::string preview_html(const std::vector<Preview>& previews, const TextModel& 
       "<span class=\"a\">giv</span><span class=\"b\">en</span> <span class=\"a "
       "s\">&lt;special&gt;</span> "
       "<span class=\"a x\">cut off</span> &nbsp;⏎ a line feed. "
-      "Shades change from token to token; point at one for its id, its label and where it came "
+      "Shades alternate between tokens; point at a token to see its id, its label and where it "
+      "comes "
       "from.</p>\n",
       escaped(title), kStyle);
   for (const Preview& preview : previews) {

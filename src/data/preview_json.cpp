@@ -12,9 +12,9 @@ Json sequence_json(const PreviewedSequence& previewed, const text::Tokenizer& to
     for (const ShownToken& token : run.tokens) {
       ids.push_back(token.id);
       tokens.push_back(token.text);
-      labels.push_back(token.learnt ? token.id : kIgnoreIndex);
+      labels.push_back(token.trained ? token.id : kIgnoreIndex);
       origins.push_back(run.origin);
-      num_labels += token.learnt ? 1 : 0;
+      num_labels += token.trained ? 1 : 0;
     }
   }
   return {{"place", previewed.place},

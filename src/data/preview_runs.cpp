@@ -10,7 +10,7 @@
 namespace sftrun::data {
 namespace {
 
-/// Control characters but line feed and tab, and bytes that are no whole character, as \xNN.
+/// Writes control characters except line feed and tab, and incomplete characters, as \xNN.
 std::string printable(std::string_view bytes) {
   const bool valid = is_valid_utf8(bytes);
   std::string text;
@@ -25,9 +25,8 @@ std::string printable(std::string_view bytes) {
   return text;
 }
 
-/// Whether training learns token i: it carries a label and something stands before it to predict it
-/// from.
-bool is_learnt(const PreviewedSequence& previewed, size_t i) {
+/// Whether token i is trained on: it has a label, and a token before it to predict it from.
+bool is_trained_on(const PreviewedSequence& previewed, size_t i) {
   return previewed.left_out.empty() && i > 0 && static_cast<int64_t>(i) < previewed.num_kept &&
          previewed.sequence.mask[i] != 0;
 }
@@ -57,13 +56,13 @@ std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
                 ? tokenizer.id_to_token(id)
                 : printable(
                       std::string_view(sequence.text).substr(span.begin, span.end - span.begin)),
-        .learnt = is_learnt(previewed, i),
+        .trained = is_trained_on(previewed, i),
         .special = tokenizer.is_special(id),
         .cut = static_cast<int64_t>(i) >= previewed.num_kept};
     std::string origin = origin_at(sequence, span);
     const bool continues = !runs.empty() && runs.back().origin == origin &&
-                           runs.back().learnt == token.learnt && runs.back().cut == token.cut;
-    if (!continues) runs.push_back({std::move(origin), token.learnt, token.cut, {}});
+                           runs.back().trained == token.trained && runs.back().cut == token.cut;
+    if (!continues) runs.push_back({std::move(origin), token.trained, token.cut, {}});
     runs.back().tokens.push_back(std::move(token));
   }
   return runs;
@@ -72,11 +71,11 @@ std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
 std::string headline(const PreviewedSequence& previewed) {
   const size_t num_tokens = previewed.sequence.ids.size();
   if (num_tokens == 0) return fmt::format("{}: LEFT OUT: {}", previewed.place, previewed.left_out);
-  size_t learnt = 0;
-  for (size_t i = 0; i < num_tokens; ++i) learnt += is_learnt(previewed, i) ? 1 : 0;
+  size_t trained = 0;
+  for (size_t i = 0; i < num_tokens; ++i) trained += is_trained_on(previewed, i) ? 1 : 0;
   std::string text = fmt::format(
-      "{}: {} tokens, {} trained on ({:.1f}%)", previewed.place, num_tokens, learnt,
-      100.0 * static_cast<double>(learnt) / static_cast<double>(std::max<size_t>(num_tokens, 1)));
+      "{}: {} tokens, {} trained on ({:.1f}%)", previewed.place, num_tokens, trained,
+      100.0 * static_cast<double>(trained) / static_cast<double>(std::max<size_t>(num_tokens, 1)));
   if (!previewed.left_out.empty()) return text + "; LEFT OUT: " + previewed.left_out;
   if (previewed.num_kept < static_cast<int64_t>(num_tokens)) {
     text += fmt::format("; TRUNCATED to its first {}", previewed.num_kept);

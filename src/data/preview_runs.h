@@ -8,24 +8,24 @@
 
 namespace sftrun::data {
 
-/// A token as it is shown.
+/// A token for display.
 struct ShownToken {
   text::TokenId id = 0;
-  std::string text;     ///< valid UTF-8: bytes of a part of a character are written \xE2
-  bool learnt = false;  ///< carries a label
+  std::string text;      ///< valid UTF-8; bytes of an incomplete character are written as \xE2
+  bool trained = false;  ///< trained on
   bool special = false;
-  bool cut = false;  ///< past max_seq_len: training does not see it
+  bool cut = false;  ///< after max_seq_len: not used in training
 };
-/// Neighbouring tokens of one origin that are all learnt or all not.
+/// Adjacent tokens of one origin that are all trained on or all not.
 struct ShownRun {
   std::string origin;  ///< "messages[1] user content", "template", "added by the tokenizer"
-  bool learnt = false, cut = false;
+  bool trained = false, cut = false;
   std::vector<ShownToken> tokens;
 };
 std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
                                  const text::Tokenizer& tokenizer);
 
-/// "line 3: 120 tokens, 40 learnt (33.3%)", and why it is left out or cut.
+/// "line 3: 120 tokens, 40 trained on (33.3%)", and why it is left out or truncated.
 std::string headline(const PreviewedSequence& previewed);
 
 /// Calls `on_text(text)` for what lies between line feeds, and `on_line_feed()` at each.

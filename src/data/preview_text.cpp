@@ -6,11 +6,11 @@
 namespace sftrun::data {
 namespace {
 
-/// How things look, with and without colours. Neighbouring tokens alternate between two shades.
+/// Formatting, with and without colours. Adjacent tokens alternate between two shades.
 struct Look {
   bool colour = false;
 
-  std::string learnt_mark(bool learnt) const { return learnt ? ">> " : "   "; }
+  std::string trained_mark(bool trained) const { return trained ? ">> " : "   "; }
   std::string bold(std::string_view text) const {
     return colour ? fmt::format("\x1b[1m{}\x1b[0m", text) : std::string(text);
   }
@@ -19,9 +19,9 @@ struct Look {
   }
   std::string token(const ShownToken& token, std::string_view text, bool odd) const {
     if (!colour) return token.special ? fmt::format("⟨{}⟩", text) : std::string(text);
-    // 256-colour backgrounds: two greens for what is learnt, two greys for what is not, readable on
-    // light and dark.
-    const int background = token.learnt ? (odd ? 28 : 34) : (odd ? 238 : 242);
+    // 256-colour backgrounds: two greens for tokens that are trained on, two greys for others;
+    // readable on light and dark terminals.
+    const int background = token.trained ? (odd ? 28 : 34) : (odd ? 238 : 242);
     const char* weight = token.special ? "1;4;" : "";
     const char* faint = token.cut ? "9;" : "";
     return fmt::format("\x1b[{}{}38;5;15;48;5;{}m{}\x1b[0m", weight, faint, background, text);
@@ -32,18 +32,18 @@ struct Look {
 constexpr size_t kOriginWidth = 34;
 
 std::string legend(const Look& look) {
-  const ShownToken learnt{.learnt = true}, given{}, special{.special = true};
+  const ShownToken trained{.trained = true}, given{}, special{.special = true};
   if (!look.colour) {
     return ">> tokens that are trained on (carry labels); │ separates tokens; ⟨…⟩ a special "
            "token; ⏎ a line feed\n";
   }
   return fmt::format("{}{} trained on   {}{} not trained on   {} special token   ⏎ line feed\n",
-                     look.token(learnt, "to", false), look.token(learnt, "kens", true),
+                     look.token(trained, "to", false), look.token(trained, "kens", true),
                      look.token(given, "to", false), look.token(given, "kens", true),
                      look.token(special, "<s>", false));
 }
 
-/// The run's tokens; a line feed continues below, under the first token.
+/// The run's tokens; text after a line feed continues below the first token.
 std::string tokens_of(const ShownRun& run, const Look& look) {
   std::string out;
   const std::string indent(3 + kOriginWidth + 1, ' ');
@@ -78,7 +78,7 @@ std::string preview_text(const Preview& preview, const TextModel& model, bool co
     for (const ShownRun& run : shown_runs(previewed, *model.tokenizer)) {
       const std::string origin =
           fmt::format("{:<{}} ", run.cut ? "(cut) " + run.origin : run.origin, kOriginWidth);
-      out += look.learnt_mark(run.learnt) + look.dim(origin) + tokens_of(run, look) + '\n';
+      out += look.trained_mark(run.trained) + look.dim(origin) + tokens_of(run, look) + '\n';
     }
   }
   return out;

@@ -10,7 +10,7 @@
 namespace sftrun::data {
 namespace {
 
-/// The record as one of training's with its answer, which is not looked at.
+/// The record in the form of a training record; its answer is ignored.
 struct Asked {
   Json record;
   RecordFormat format = RecordFormat::kText;
@@ -33,7 +33,7 @@ Asked asked_by(const Json& record, const std::string& where) {
     asked.format = RecordFormat::kAlpaca;
     asked.record["output"] = "";
   } else if (!has("text")) {
-    throw DataError(fmt::format("the record holds no prompt; its keys: {}", keys_of(record)), where,
+    throw DataError(fmt::format("the record has no prompt; its keys: {}", keys_of(record)), where,
                     "known: \"messages\"; \"conversations\"; \"prompt\"; \"instruction\" with or "
                     "without \"input\"; \"text\"");
   }
@@ -69,7 +69,7 @@ std::string render(const Conversation& conversation, const TextModel& model,
 
 [[noreturn]] void throw_no_template(const std::string& where) {
   throw DataError("this record is a conversation, and the model has no chat template", where,
-                  "give a model with a chat template, or records with \"prompt\" or \"text\" "
+                  "use a model with a chat template, or records with \"prompt\" or \"text\" "
                   "strings");
 }
 

@@ -24,7 +24,7 @@ bool is_preference(const Json& record) {
   return record.contains("chosen") && record.contains("rejected");
 }
 
-/// DPO's and reward models' data would be half of something else.
+/// Refuses preference data, because training on half of it would be a mistake.
 [[noreturn]] void refuse_preference(const Json& record, const std::string& where) {
   const bool has_prompt = record.contains("prompt") && record["prompt"].is_string();
   throw DataError(
@@ -42,10 +42,10 @@ const Json& require(const Json& record, const char* key, RecordFormat format,
   const auto it = record.find(key);
   if (it != record.end()) return *it;
   if (is_preference(record)) refuse_preference(record, where);
-  throw DataError(fmt::format("the record has no \"{}\", which data.format {} needs (its keys: {})",
-                              key, name_of(format), keys_of(record)),
-                  where,
-                  "correct the record, or set data.format; all records of a file have one format");
+  throw DataError(
+      fmt::format("the record has no \"{}\", which data.format {} requires (its keys: {})", key,
+                  name_of(format), keys_of(record)),
+      where, "correct the record, or set data.format; all records of a file have one format");
 }
 
 std::string require_string(const Json& record, const char* key, RecordFormat format,
@@ -62,7 +62,7 @@ std::string optional_string(const Json& record, const char* key, const std::stri
   throw DataError(fmt::format("\"{}\" must be a string, not {}", key, it->type_name()), where);
 }
 
-/// What takes a turn's label away must be meant so: a `"train": "false"` would be learnt.
+/// Refuses values such as `"train": "false"`, which would be trained on.
 void check_turn_weight(const Json& message, const std::string& name, const std::string& where) {
   const auto train = message.find("train");
   if (train != message.end() && !train->is_boolean()) {
@@ -73,7 +73,7 @@ void check_turn_weight(const Json& message, const std::string& name, const std::
   if (weight == message.end()) return;
   if (!weight->is_number() || (*weight != 0 && *weight != 1)) {
     throw DataError(fmt::format("{}.weight must be 0 or 1, not {}", name, weight->dump()), where,
-                    "a turn is trained on or not; other weights are not supported");
+                    "other weights of a turn are not supported");
   }
 }
 
@@ -89,7 +89,7 @@ std::string fix_for_turn(const Json& turn, const std::string& key) {
   return R"(write {"role": "user", "content": "…"}; other keys are renamed by data.fields: {role: …, content: …})";
 }
 
-/// Beside what a message has instead of content.
+/// Keys that a message may have instead of content.
 bool may_lack_content(const Json& message) {
   for (const char* key : {"tool_calls", "function_call", "tool_responses"}) {
     const auto value = message.find(key);
@@ -98,8 +98,8 @@ bool may_lack_content(const Json& message) {
   return false;
 }
 
-/// A misspelt "content" would reach the chat template, whose complaint names neither message nor
-/// key. What has none on purpose holds something else that templates know.
+/// Reports a misspelt "content" here, because the chat template's error would name neither message
+/// nor key. A message without content must have another key that templates know.
 void check_content_key(const Json& message, const std::string& name, const std::string& where) {
   constexpr std::array<std::string_view, 13> kKnown = {
       "role",          "name",           "train",
@@ -110,7 +110,7 @@ void check_content_key(const Json& message, const std::string& name, const std::
   if (message.contains("content")) {
     if (!message["content"].is_null() || may_lack_content(message)) return;
     throw DataError(fmt::format("{}.content is null, and the message has no tool_calls", name),
-                    where, "write the text, or leave the record out");
+                    where, "write the text, or remove the record");
   }
   for (const auto& [key, value] : message.items()) {
     if (std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
@@ -121,7 +121,7 @@ void check_content_key(const Json& message, const std::string& name, const std::
   if (may_lack_content(message)) return;
   throw DataError(fmt::format("{} has neither \"content\" nor \"tool_calls\" (its keys: {})", name,
                               keys_of(message)),
-                  where, "write the text, or leave the record out");
+                  where, "write the text, or remove the record");
 }
 
 }  // namespace
@@ -133,14 +133,14 @@ void require_messages(const Json& messages, const std::string& key, const std::s
         R"(write [{"role": "user", "content": "…"}, …])");
   }
   if (messages.empty()) {
-    throw DataError(fmt::format("\"{}\" holds no messages", key), where,
-                    "leave the record out; there is nothing to learn without an assistant's turn");
+    throw DataError(fmt::format("\"{}\" is empty", key), where,
+                    "remove the record; there is nothing to train on without an assistant message");
   }
   for (size_t i = 0; i < messages.size(); ++i) {
     const Json& message = messages[i];
     if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
       throw DataError(
-          fmt::format("{}[{}] is no message: it needs a \"role\"{}", key, i,
+          fmt::format("{}[{}] is not a message: it needs a \"role\"{}", key, i,
                       message.is_object() ? fmt::format(" (its keys: {})", keys_of(message)) : ""),
           where, fix_for_turn(message, key));
     }
@@ -167,7 +167,7 @@ void check_messages(const Json& messages, const char* key, const std::string& wh
     check_turn_weight(messages[i], fmt::format("{}[{}]", key, i), where);
 }
 
-/// "tools" as a list; some data sets hold it as a string of JSON.
+/// "tools" as a list; some data sets store it as a JSON string.
 Json tools_of(const Json& record, const std::string& where) {
   const auto it = record.find("tools");
   if (it == record.end() || it->is_null()) return nullptr;
@@ -208,7 +208,7 @@ std::string sharegpt_role(const std::string& from, const std::string& turn,
     if (from == name) return std::string(role);
   }
   throw DataError(
-      fmt::format("{}.from is \"{}\", which is no role known", turn, from), where,
+      fmt::format("{}.from is \"{}\", which is not a known role", turn, from), where,
       fmt::format("known: human, user; gpt, assistant, chatgpt, model, bot, function_call; system; "
                   "tool, observation, function_response; others by data.fields: {{roles: {{{}: "
                   "user}}}}",
@@ -301,7 +301,7 @@ RecordShape shape_of_alpaca(const Json& record, bool has_chat_template, const st
   return conversation_of(record, std::move(messages), 0, where);
 }
 
-/// The column that one of `words` names, whatever else its name says: "Question", "user_query".
+/// A column whose name contains one of `words`: "Question", "user_query".
 std::string column_like(const Json& record, const std::vector<std::string_view>& words) {
   for (const std::string_view word : words) {
     for (const auto& [key, value] : record.items()) {
@@ -311,7 +311,7 @@ std::string column_like(const Json& record, const std::vector<std::string_view>&
   return {};
 }
 
-/// How data.fields would name this record's columns.
+/// A suggestion of data.fields for this record's columns.
 std::string fix_for_columns(const Json& record) {
   if (record.size() == 1) {
     for (const char* delimiter : {";", "\t", "|"}) {
@@ -361,7 +361,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where) {
     const Json& turns = record["messages"];
     if (turns.is_array() && !turns.empty() && is_sharegpt_turn(turns[0]) &&
         !turns[0].contains("role"))
-      return {RecordFormat::kShareGpt, "its \"messages\" hold \"from\" and \"value\""};
+      return {RecordFormat::kShareGpt, "its \"messages\" have \"from\" and \"value\""};
     return {RecordFormat::kMessages, "it has \"messages\""};
   }
   if (has("conversations")) return {RecordFormat::kShareGpt, "it has \"conversations\""};

@@ -9,14 +9,14 @@
 
 namespace sftrun::data {
 
-/// A record as a conversation, whatever its format was.
+/// A record of any format as a conversation.
 struct Conversation {
   Json messages = Json::array();   ///< objects with a string "role"
   size_t num_prompt_messages = 0;  ///< leading messages that are not trained on
   Json tools;                      ///< null or array
   Json kwargs = Json::object();    ///< the record's own chat_template_kwargs
 };
-/// A record as text. The prompt is given, the completion learnt.
+/// A record as text. Only the completion is trained on.
 struct PlainText {
   std::string prompt, completion;
 };
@@ -25,7 +25,7 @@ using RecordShape = std::variant<Conversation, PlainText>;
 /// A record's keys for messages: `"id", "text"`; "none".
 std::string keys_of(const Json& record);
 
-/// What the model's chat template has to do with how records are read.
+/// Properties of the model's chat template that affect how records are read.
 struct TemplateTraits {
   bool exists = true;         ///< without one Alpaca records are plain text
   bool writes_calls = false;  ///< of tools: ShareGPT's `function_call` turns become such

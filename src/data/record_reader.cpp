@@ -88,8 +88,9 @@ std::unique_ptr<RecordReader> open_records(const fs::path& file) {
       (extension == ".arrow" && magic.starts_with("\xff\xff\xff\xff")))
     return arrow_library().read_arrow(file);
   if ((extension == ".parquet" || extension == ".arrow") && !magic.empty()) {
-    throw DataError(fmt::format("this is no {} file", extension.substr(1)), file.string(),
-                    "it is damaged, not fetched (a Git LFS pointer?), or has the wrong extension");
+    throw DataError(
+        fmt::format("this is not a {} file", extension.substr(1)), file.string(),
+        "it is damaged, not downloaded (a Git LFS pointer?), or has the wrong extension");
   }
   const Compression compression = compression_of(magic);
   const bool is_csv = (extension == ".csv" || extension == ".tsv") && !magic.empty();

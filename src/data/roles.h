@@ -5,15 +5,15 @@
 
 #include "sftrun/data/json_lines.h"
 
-/// Roles of messages. Templates may have roles of their own, so none is refused; but the turns of a
-/// misspelt "assistant" are rendered and never learnt.
+/// Roles of messages. Templates may define roles, so none is refused. But turns with a misspelt
+/// "assistant" are rendered and not trained on.
 namespace sftrun::data {
 
 /// The roles in a conversation that no known template uses and that this template's source does not
 /// name, each once.
 std::vector<std::string> unknown_roles(const Json& messages, const std::string& template_source);
 
-/// What may be meant: "assistant" for "asistant" and for "gpt"; empty: nobody knows.
+/// The role that is probably meant: "assistant" for "asistant" and "gpt"; empty: unknown.
 std::string likely_role(const std::string& role);
 
 }  // namespace sftrun::data

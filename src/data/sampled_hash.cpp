@@ -18,7 +18,8 @@ constexpr size_t kChunkBytes = size_t{1} << 20;
 uint64_t size_of(const fs::path& file) {
   struct stat info {};
   if (::stat(file.c_str(), &info) != 0)
-    throw DataError("cannot open file: it does not exist, or may not be read", file.string());
+    throw DataError("cannot open file: it does not exist, or there is no read permission",
+                    file.string());
   if (!S_ISREG(info.st_mode)) throw DataError("not a regular file", file.string());
   return static_cast<uint64_t>(info.st_size);
 }

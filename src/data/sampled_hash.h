@@ -5,7 +5,7 @@
 
 namespace sftrun::data {
 
-/// Fingerprint of a file's size, beginning and end: for files that nobody wants to read first.
+/// Fingerprint of a file's size, beginning and end, for large files.
 std::string sampled_hash(const std::filesystem::path& file);
 
 }  // namespace sftrun::data

@@ -20,9 +20,9 @@ using config::LossOnChoice;
 using text::LabelledConversation;
 
 /// A slice of a conversation that becomes one sequence: messages [0, end), of which those from
-/// `first_learnt` on are learnt.
+/// `first_trained` on are trained on.
 struct Slice {
-  size_t first_learnt = 0, end = 0;
+  size_t first_trained = 0, end = 0;
 };
 
 std::string role_of(const Json& messages, size_t index) {
@@ -48,8 +48,8 @@ std::vector<Slice> split_at_user_turns(const Json& messages, size_t num_prompt_m
   return slices;
 }
 
-/// The variables by which templates are asked to keep reasoning of earlier turns; each reads its
-/// own and ignores the others.
+/// The variables of templates for keeping the reasoning of earlier turns. Each template reads its
+/// own variable.
 void ask_to_keep_thinking(Json& kwargs) {
   kwargs["preserve_thinking"] = true;
   kwargs["keep_thinking"] = true;
@@ -75,9 +75,9 @@ text::LossOn text_loss_on(LossOnChoice choice, size_t num_prompt_messages) {
   invariant_failed(__FILE__, __LINE__, "unknown loss_on");
 }
 
-void drop_runs_before(LabelledConversation& conversation, size_t first_learnt) {
+void drop_runs_before(LabelledConversation& conversation, size_t first_trained) {
   std::erase_if(conversation.runs, [&](const LabelledConversation::Run& run) {
-    return run.message < static_cast<int32_t>(first_learnt);
+    return run.message < static_cast<int32_t>(first_trained);
   });
 }
 
@@ -116,7 +116,7 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
   LabelledConversation conversation =
       text::label_conversation(*model.chat_template, *model.tokenizer, shown, render,
                                text_loss_on(options.loss_on, num_prompt_messages));
-  if (options.loss_on != LossOnChoice::kAll) drop_runs_before(conversation, slice.first_learnt);
+  if (options.loss_on != LossOnChoice::kAll) drop_runs_before(conversation, slice.first_trained);
   if (options.loss_on == LossOnChoice::kCompletion && num_prompt_messages > 0) {
     extend_to_end(conversation);
   }
@@ -139,7 +139,7 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
   return sequence;
 }
 
-/// A model that saw one BOS in pre-training sees two: nothing fails, it only gets worse.
+/// Refuses two BOS tokens: training would work, but the model would be worse.
 void refuse_doubled_bos(const Sequence& sequence, const text::Tokenizer& tokenizer,
                         const std::string& where) {
   const auto bos = tokenizer.bos_id();
@@ -152,15 +152,15 @@ void refuse_doubled_bos(const Sequence& sequence, const text::Tokenizer& tokeniz
   throw DataError(
       fmt::format("the example begins with {} twice: {} …", tokenizer.id_to_token(*bos), shown),
       where,
-      by_tokenizer ? "the tokenizer adds one itself: take it out of the text"
-                   : "take one of them out of the text or the chat template");
+      by_tokenizer ? "the tokenizer adds one; remove it from the text"
+                   : "remove one of them from the text or the chat template");
 }
 
 bool has_label(const Sequence& sequence) {
   return std::find(sequence.mask.begin(), sequence.mask.end(), 1) != sequence.mask.end();
 }
 
-/// Whether the first turn behind the system's is the assistant's.
+/// Whether the first turn after the system message is the assistant's.
 bool begins_with_answer(const Json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string role = role_of(messages, i);

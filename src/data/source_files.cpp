@@ -40,11 +40,12 @@ std::vector<fs::path> files_in(const fs::path& folder, bool with_hidden) {
 std::string fix_for(const SplitFiles& found, const config::DataSource& source) {
   const std::string advice = advice_on_split(source.split);
   if (!advice.empty()) return advice;
-  if (found.names.empty()) return "no file's name names one: leave `split` out, or name a file";
+  if (found.names.empty()) return "no file name contains a split: remove `split`, or name a file";
   const std::string there = join(found.names, ", ");
   if (!source.split.empty()) return "it has " + there;
-  // Names such as test_prompts.jsonl need not mean splits; but then which are meant?
-  return fmt::format("its files name {}; say which as {{path: …, split: …}}, or name files", there);
+  // Names such as test_prompts.jsonl need not be splits, but the choice would be ambiguous.
+  return fmt::format(
+      "its files have the splits {}; choose one with {{path: …, split: …}}, or name files", there);
 }
 
 DatasetCard card_of(const fs::path& folder) {
@@ -59,13 +60,14 @@ void refuse_name_without_subsets(const config::DataSource& source) {
   if (source.name.empty() || source.name == "default") return;
   const fs::path folder = fs::path(source.path) / source.name;
   std::error_code ignored;
-  throw DataError(fmt::format("`name: {}` does nothing here: subsets are what `configs` in a data "
-                              "set's README.md declares, and there are none",
-                              source.name),
-                  source.path,
-                  fs::is_directory(folder, ignored)
-                      ? fmt::format("for the folder of that name write path: {}", folder.string())
-                      : "leave `name` out; path may be a folder or a pattern in the data set");
+  throw DataError(
+      fmt::format("`name: {}` has no effect: subsets are declared in `configs` of a data "
+                  "set's README.md, and there are none",
+                  source.name),
+      source.path,
+      fs::is_directory(folder, ignored)
+          ? fmt::format("for the folder of that name write path: {}", folder.string())
+          : "remove `name`; path may be a folder or a pattern in the data set");
 }
 
 std::vector<fs::path> files_by_card(const fs::path& folder, const DatasetCard& card,
@@ -87,8 +89,8 @@ std::vector<fs::path> files_by_names(const fs::path& folder, const config::DataS
   std::erase_if(all, [](const fs::path& file) { return !is_data(file); });
   if (all.empty()) {
     throw DataError(
-        "the folder holds no data files", folder.string(),
-        "known: .jsonl, .json, .csv, .tsv, .parquet and .arrow; .gz and .zst of the texts");
+        "the folder has no data files", folder.string(),
+        "known: .jsonl, .json, .csv, .tsv, .parquet and .arrow; text files also as .gz and .zst");
   }
   const SplitFiles found = files_of_split(all, source.split, default_splits(role));
   if (!found.missing.empty()) {
@@ -108,17 +110,17 @@ std::vector<fs::path> files_of_folder(const fs::path& folder, const config::Data
   return files;
 }
 
-/// A file is taken whole; what a `split` or a `name` would leave of it nobody would notice.
+/// A file is used completely, so `split` or `name` would have no effect without notice.
 void refuse_part(const config::DataSource& source, const char* key, const char* kind,
                  const std::string& value) {
   if (value.empty()) return;
   const std::string advice = advice_on_split(value);
   throw DataError(
-      fmt::format("`{}: {}` does nothing here: {} are those of folders and of data "
+      fmt::format("`{}: {}` has no effect: {} exist only for folders and data "
                   "sets on the hub, and this is {}",
                   key, value, kind, is_glob(source.path) ? "a pattern" : "one file"),
       source.path,
-      advice.empty() ? fmt::format("leave `{}` out, or give the folder as path", key) : advice);
+      advice.empty() ? fmt::format("remove `{}`, or use the folder as path", key) : advice);
 }
 
 }  // namespace

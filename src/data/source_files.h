@@ -14,8 +14,8 @@ namespace sftrun::data {
 /// some (core/dataset_card.h), and of a split, where that, or folders or file names say so
 /// (train-00000-of-00002.parquet, data/validation/…), and what `save_to_disk` wrote.
 /// A file's name is what tells its split, also where it is a link.
-/// @param role which split is meant where source.split does not say
-/// @throws DataError naming what there is; for a split or subset of what is no folder or has none
+/// @param role the split to use if source.split is empty
+/// @throws DataError with the existing names, for an unknown split or subset, or if there are none
 std::vector<std::filesystem::path> source_files(const config::DataSource& source, SplitRole role);
 /// For messages, after the name of a data set of several subsets: ", subset `en` of 3"; else empty.
 std::string subset_of(const config::DataSource& source);

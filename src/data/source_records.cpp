@@ -68,20 +68,20 @@ SourceRecords::SourceRecords(const config::DataConfig& data, const config::DataS
   }
   first_ = read();
   if (!first_) {
-    throw DataError("the file holds no records", source.path, "write one JSON object a line");
+    throw DataError("the file has no records", source.path, "write one JSON object per line");
   }
   estimated_records_ = static_cast<double>(first_->count) / std::clamp(fraction_read(), 1e-9, 1.0);
   if (source.max_samples)
     estimated_records_ = std::min(estimated_records_, static_cast<double>(*source.max_samples));
   const config::DataFormat configured = format_of(data, source);
   if (configured != config::DataFormat::kAuto) {
-    format_ = {record_format(configured), "data.format says so"};
+    format_ = {record_format(configured), "set by data.format"};
     return;
   }
   format_ = detect();
 }
 
-/// Of the first record that has one: those before it may be bad.
+/// The format of the first record that has one; records before it may be bad.
 DetectedFormat SourceRecords::detect() const {
   BadRecords bad;
   for (size_t i = 0; i < first_->count; ++i) {
@@ -121,18 +121,20 @@ void SourceRecords::require_same_format(size_t file) const {
   } catch (const DataError&) {
     if (other.reason.empty()) return;  // a bad record, as there may be everywhere
   }
-  throw DataError(fmt::format("the files of one data set must have one format: {} holds {} records "
-                              "({}), {} holds {} records ({})",
-                              files_[0].path, name_of(format_.format), format_.reason, named.path,
-                              name_of(other.format), other.reason),
-                  place, "list them as data sets of their own: data.train: [a.jsonl, b.jsonl]");
+  throw DataError(
+      fmt::format("the files of a data set must have the same format: {} has {} records "
+                  "({}), {} has {} records ({})",
+                  files_[0].path, name_of(format_.format), format_.reason, named.path,
+                  name_of(other.format), other.reason),
+      place, "list them as separate data sets: data.train: [a.jsonl, b.jsonl]");
 }
 
 std::unique_ptr<RecordReader> SourceRecords::open(size_t file) const {
   auto reader = open_records(files_[file].path);
   if (reader->is_plain_text() && !takes_text_) {
-    throw DataError("this is plain text, and no records", files_[file].path,
-                    "set data.format: text to learn it line by line, each non-empty line a record");
+    throw DataError(
+        "this is plain text, not records", files_[file].path,
+        "set data.format: text to train on it line by line; each non-empty line is a record");
   }
   return reader;
 }

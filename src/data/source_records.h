@@ -19,20 +19,20 @@ class SourceRecords {
   /// Consecutive records of one file.
   struct Block {
     std::shared_ptr<const RecordBlock> records;
-    size_t count = 0;  ///< how many of them belong to the data set
+    size_t count = 0;  ///< number of them that belong to the data set
     int32_t file = 0;
   };
 
-  /// @throws DataError for files that are not there or hold no records
+  /// @throws DataError for files that do not exist or have no records
   SourceRecords(const config::DataConfig& data, const config::DataSource& source, SplitRole role);
 
   /// The next block; nothing at the end (or at max_samples).
   std::optional<Block> next();
-  /// Leaves out the first `count` records. To be called before next().
+  /// Skips the first `count` records. Call it before next().
   void skip(int64_t count);
 
-  /// Looks into the files behind the first (into some of very many): in a folder or a pattern they
-  /// may be of another kind. @throws DataError naming such a file, or one that cannot be read
+  /// Checks the other files (some of them if they are many): in a folder or a pattern they may have
+  /// another format. @throws DataError naming such a file, or one that cannot be read
   void require_one_format() const;
 
   Json parse(const Block& block, size_t index) const;
@@ -40,7 +40,7 @@ class SourceRecords {
   const std::vector<SourceFile>& files() const { return files_; }
   const DetectedFormat& format() const { return format_; }  ///< configured, or of the first record
   double fraction_read() const;                             ///< of the files' bytes
-  /// How many there are, from how much of the files the first block takes.
+  /// Estimated number of records, from the first block's share of the files.
   double estimated_records() const { return estimated_records_; }
 
  private:

@@ -12,7 +12,7 @@ namespace sftrun::data {
 namespace {
 
 constexpr uint64_t kSplitStream =
-    0x73706c69742d7631;  // apart from the streams of epochs, which count from 0
+    0x73706c69742d7631;  // separate from the streams of epochs, which begin at 0
 
 /// Numbers records over all parts; examples of one record share its number.
 std::vector<int64_t> record_numbers(const Dataset& all) {
@@ -75,7 +75,7 @@ int64_t num_split_off(double val_split, int64_t num_records) {
     throw DataError(
         fmt::format("data.val_split = {} leaves nothing to train on: there are {} usable records",
                     val_split, num_records),
-        "data.val_split", "lower it, or give a validation file as data.val");
+        "data.val_split", "lower it, or set data.val to a validation file");
   }
   return num_val;
 }

@@ -29,11 +29,11 @@ void require_embedded(std::span<const text::TokenId> ids, const TextModel& model
   for (const text::TokenId id : ids) {
     if (id < *model.num_embeddings) continue;
     throw DataError(
-        fmt::format("the text holds the token `{}` with the id {}, and the model has embeddings "
-                    "for {} tokens only",
+        fmt::format("the text contains the token `{}` with the id {}, but the model has embeddings "
+                    "for only {} tokens",
                     model.tokenizer->id_to_token(id), id, *model.num_embeddings),
         where,
-        "take the token out of the text or the chat template, or out of the tokenizer's files "
+        "remove the token from the text or the chat template, or from the tokenizer's files "
         "(tokenizer_config.json, special_tokens_map.json, added_tokens.json), or enlarge the model "
         "with resize_token_embeddings of transformers");
   }
@@ -62,7 +62,7 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
     if (!std::filesystem::exists(configured, ignored)) {
       throw ConfigError("no such chat template file",
                         fmt::format("model.chat_template: {}", excerpt(configured)),
-                        "give a path to a Jinja file, the template itself, or one of " +
+                        "write the path of a Jinja file, the template itself, or one of " +
                             join(text::builtin_template_names(), ", "));
     }
     model.chat_template = parse(read_text_file(configured), configured);

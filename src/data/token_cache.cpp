@@ -20,17 +20,18 @@ namespace {
 
 constexpr const char* kFile = "examples";
 
-/// Held while one process writes what others wait for.
+/// A lock: one process writes, the others wait.
 class FolderLock {
  public:
   FolderLock(const fs::path& folder, const std::string& name) {
     fd_ = ::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd_ < 0) throw DeviceError("cannot make a lock file", (folder / "lock").string());
+    if (fd_ < 0) throw DeviceError("cannot create a lock file", (folder / "lock").string());
     bool said = false;
     while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-      // Some network file systems have no locks; then several may write, each its own file.
+      // Some network file systems have no locks; then several processes may write, each to its own
+      // file.
       if (errno != EWOULDBLOCK && errno != EINTR) return;
-      if (!said) log::info("data: another process is tokenising {}; waiting for it", name);
+      if (!said) log::info("data: another process is tokenizing {}; waiting for it", name);
       said = true;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
@@ -43,13 +44,14 @@ class FolderLock {
   int fd_ = -1;
 };
 
-/// A whole file may still be another data set's, if somebody moved it here.
+/// A valid file may belong to another data set, if it was moved here.
 void require_key(const ExampleStore& store, const fs::path& file, const std::string& key) {
   if (store.header().value("key", nlohmann::ordered_json()) != key)
-    throw DataError("the tokenised examples of another data set or configuration", file.string());
+    throw DataError("the tokenized examples belong to another data set or configuration",
+                    file.string());
 }
 
-/// @param warns of a damaged file: whoever holds the lock does, and so it is said once
+/// @param warns warn about a damaged file; only the process with the lock does
 std::optional<ExampleStore> opened(const fs::path& file, const std::string& key, int num_threads,
                                    bool warns) {
   std::error_code ignored;
@@ -59,16 +61,16 @@ std::optional<ExampleStore> opened(const fs::path& file, const std::string& key,
     require_key(store, file, key);
     return store;
   } catch (const DataError& error) {
-    if (warns) log::warn("data: {}: {}; it is made anew", file.string(), error.message());
+    if (warns) log::warn("data: {}: {}; tokenizing again", file.string(), error.message());
     return std::nullopt;
   }
 }
 
-/// A file that goes when nobody has it mapped any longer.
+/// A file that is deleted when it is no longer mapped.
 ExampleStore unkept(const std::function<void(const fs::path&)>& write) {
   std::string folder = (fs::temp_directory_path() / "sftrun-data-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr)
-    throw DeviceError("cannot make a temporary folder", folder, "set TMPDIR, or data.cache_dir");
+    throw DeviceError("cannot create a temporary folder", folder, "set TMPDIR, or data.cache_dir");
   struct Remover {
     fs::path path;
     ~Remover() {
@@ -90,7 +92,7 @@ TokenCache::TokenCache(const std::string& configured, int num_threads) : num_thr
   std::error_code code;
   fs::create_directories(folder_ / "hashes", code);
   if (!code && ::access((folder_ / "hashes").c_str(), W_OK) == 0) return;
-  log::warn("data: {} cannot be written to, so what is tokenised is not kept (data.cache_dir)",
+  log::warn("data: {} cannot be written, so tokenized data are not cached (data.cache_dir)",
             folder_.string());
   folder_.clear();
 }
@@ -117,8 +119,8 @@ ExampleStore TokenCache::get(const std::string& key, const std::string& name,
               format_bytes(fs::file_size(folder / kFile, ignored)));
     return ExampleStore::open(folder / kFile, num_threads_);
   } catch (const DeviceError& error) {
-    throw DeviceError("tokenised data: " + error.message(), error.where(),
-                      "free disk space, or point data.cache_dir to where there is some");
+    throw DeviceError("tokenized data: " + error.message(), error.where(),
+                      "free disk space, or set data.cache_dir to another disk");
   }
 }
 

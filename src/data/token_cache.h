@@ -6,27 +6,28 @@
 
 #include "sftrun/data/example_store.h"
 
-/// Tokenised data sets that are kept: a folder for each, named by what it was made of.
+/// A cache of tokenized data sets: one folder per data set, named by a hash of everything it
+/// depends on.
 namespace sftrun::data {
 
 class TokenCache {
  public:
   /// @param configured data.cache_dir: a folder, empty for the user's cache, or "none"
-  /// @param num_threads that compare what is kept with its checksums
+  /// @param num_threads threads that verify checksums
   explicit TokenCache(const std::string& configured, int num_threads = 1);
 
-  /// Where hashes of data files are remembered; empty: nowhere.
+  /// Folder for the hashes of data files; empty: none.
   std::filesystem::path hashes() const;
 
-  /// The examples under `key`, written by `write` (with "key" in the header) if they are not there
-  /// yet, or damaged, or another key's. Of several processes that ask at once one writes, the others wait for it; what a killed one has left is
-  /// removed.
+  /// The examples of `key`. `write` writes them (with "key" in the header) if they are missing,
+  /// damaged or of another key. If several processes call it, one writes and the others wait; files
+  /// of killed processes are removed.
   /// @param name for messages   @throws what `write` throws; DeviceError (disk full, …)
   ExampleStore get(const std::string& key, const std::string& name,
                    const std::function<void(const std::filesystem::path&)>& write) const;
 
  private:
-  std::filesystem::path folder_;  // empty: nothing is kept
+  std::filesystem::path folder_;  // empty: no cache
   int num_threads_;
 };
 

@@ -72,7 +72,8 @@ void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& rea
       block.records[index].push_back(std::move(outcome));
     }
   } catch (const DataError& error) {
-    if (is_built && skips_bad_records_) throw;  // it is good, and data.too_long: error refuses it
+    if (is_built && skips_bad_records_)
+      throw;  // the record is valid, but data.too_long: error refuses it
     block.records[index].clear();
     block.bad[index] = error;
   }

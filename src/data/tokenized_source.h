@@ -12,7 +12,7 @@
 
 namespace sftrun::data {
 
-/// One sequence of a record, decided.
+/// One sequence of a record, and what training does with it.
 struct Outcome {
   Fate fate = Fate::kKept;
   int64_t length = 0;  ///< before truncation
@@ -22,28 +22,29 @@ struct Outcome {
   LeftOut left_out;
   std::vector<std::string> unknown_roles, unread_columns;
   bool begins_with_answer = false;
-  std::string text;  ///< its beginning, when no token of it carries a label
+  std::string text;  ///< its beginning, if no token has a label
 };
 
-/// The beginning of a text, for errors that show one.
+/// The beginning of a text, for error messages.
 std::string shortened(const std::string& text);
 
-/// A data set's records, rendered, tokenised and masked block by block, in order.
+/// Renders, tokenizes and masks a data set's records, block by block, in order.
 class TokenizedSource {
  public:
   /// Outcomes of consecutive records of one file.
   struct Block {
-    std::vector<std::vector<Outcome>> records;  ///< of each record, its sequences
-    std::vector<std::string> places;            ///< of each record, for messages
-    std::vector<std::optional<DataError>> bad;  ///< why a record cannot be used: it has no outcomes
+    std::vector<std::vector<Outcome>> records;  ///< the sequences of each record
+    std::vector<std::string> places;            ///< place of each record, for messages
+    std::vector<std::optional<DataError>>
+        bad;  ///< why a record cannot be used; it then has no outcomes
   };
 
   TokenizedSource(const config::RunConfig& config, const config::DataSource& source, SplitRole role,
                   const TextModel& model, int num_threads);
 
-  /// Examples' `record` counts from 0 over the data set, bad records too.
-  /// @throws DataError for a file that is broken as a whole, and with data.bad_records: skip for a
-  /// record that data.too_long: error refuses
+  /// `record` of examples counts all records of the data set from 0, including bad ones.
+  /// @throws DataError for an unreadable file, and, also with data.bad_records: skip, for a record
+  /// that data.too_long: error refuses
   std::optional<Block> next();
   void skip(int64_t num_records);  ///< to be called before next()
   void require_one_format() const { records_.require_one_format(); }

@@ -20,7 +20,7 @@ void TokenizingProgress::update(double fraction, int64_t num_records) {
 std::string TokenizingProgress::line(const std::string& name, double fraction, int64_t num_records,
                                      double seconds) {
   const double done = std::clamp(fraction, 1e-9, 1.0);
-  return fmt::format("{}: {:.0f}% tokenised ({} records), about {} left", name, 100 * done,
+  return fmt::format("{}: {:.0f}% tokenized ({} records), about {} left", name, 100 * done,
                      format_count(static_cast<uint64_t>(num_records)),
                      format_duration(seconds / done - seconds));
 }

@@ -6,7 +6,7 @@
 
 namespace sftrun::data {
 
-/// Says how far tokenising is, every few seconds.
+/// Logs the progress of tokenizing every few seconds.
 class TokenizingProgress {
  public:
   explicit TokenizingProgress(std::string name,
@@ -16,7 +16,7 @@ class TokenizingProgress {
   /// @param fraction of the source that was read
   void update(double fraction, int64_t num_records);
 
-  /// "chat.jsonl: 25% tokenised (3,000 records), about 15 s left"
+  /// "chat.jsonl: 25% tokenized (3,000 records), about 15 s left"
   static std::string line(const std::string& name, double fraction, int64_t num_records,
                           double seconds);
 

@@ -12,11 +12,11 @@ constexpr const char* kProbe = R"({"sftrun": 1})";
 
 Json call_of(const std::string& name, Json arguments) {
   return {{"type", "function"},
-          {"id", "call00000"},  // Mistral's templates want nine characters
+          {"id", "call00000"},  // Mistral's templates require nine characters
           {"function", {{"name", name}, {"arguments", std::move(arguments)}}}};
 }
 
-/// What the template writes of a question and this answer; empty: it fails.
+/// The template's text of a question and this answer; empty: it fails.
 std::string rendered_answer(const TextModel& model, const Json& answer) {
   const Json messages = {{{"role", "user"}, {"content", "q"}}, answer};
   try {
@@ -42,7 +42,7 @@ bool is_call(const Json& value) {
          value.contains("arguments");
 }
 
-/// The object that a string holds; null where it holds none.
+/// The JSON object in a string; null: none.
 Json object_in(const Json& text) {
   if (!text.is_string()) return nullptr;
   Json parsed = parse_json_text(text.get_ref<const std::string&>());

@@ -39,11 +39,11 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
 std::string advice_on_column(const std::string& column) {
   if (column == "history") return "earlier turns are read from \"messages\"";
   if (column == "system") return "write it as a message of the role system";
-  if (column == "functions") return "call it \"tools\"";
+  if (column == "functions") return "rename it to \"tools\"";
   if (column == "tools" || column == "chat_template_kwargs")
-    return "it belongs to conversations: \"messages\"";
-  if (column == "label") return "leave out the records whose label is false";
-  if (column == "chosen" || column == "rejected") return "sftrun does SFT only";
+    return "it is read only from conversations: \"messages\"";
+  if (column == "label") return "remove the records whose label is false";
+  if (column == "chosen" || column == "rejected") return "only SFT is supported";
   return "sftrun trains on text";
 }
 

@@ -241,13 +241,13 @@ TEST_F(Datasets, EmptyAnswersAndAssistantsThatBeginAreWarnedOf) {
                                        R"({"prompt": "p", "completion": ""})"
                                        "\n");
   EXPECT_NE(strings.find("1 answers are empty: "), std::string::npos) << strings;
-  const std::string unlearnt = Json({{"messages",
-                                      {{{"role", "user"}, {"content", "q"}},
-                                       {{"role", "assistant"}, {"content", ""}, {"train", false}},
-                                       {{"role", "user"}, {"content", "q"}},
-                                       {{"role", "assistant"}, {"content", "a"}}}}})
-                                   .dump();
-  EXPECT_EQ(warnings(chat("q", "a") + unlearnt + "\n"), "");
+  const std::string untrained = Json({{"messages",
+                                       {{{"role", "user"}, {"content", "q"}},
+                                        {{"role", "assistant"}, {"content", ""}, {"train", false}},
+                                        {{"role", "user"}, {"content", "q"}},
+                                        {{"role", "assistant"}, {"content", "a"}}}}})
+                                    .dump();
+  EXPECT_EQ(warnings(chat("q", "a") + untrained + "\n"), "");
   EXPECT_EQ(warnings(text_records(2)), "");
 }
 
@@ -467,23 +467,23 @@ TEST_F(Datasets, AModelThatWouldNeverStopIsRefused) {
   EXPECT_NE(no_end.message().find("\nfirst"), std::string::npos) << no_end.message();
   EXPECT_TRUE(no_end.where().ends_with("train.jsonl:1")) << no_end.where();
   EXPECT_NE(no_end.fix().find("`<|im_end|>`"), std::string::npos) << no_end.fix();
-  model_ = model_ending_in("{% endgeneration %}<|im_end|>");  // outside what is learnt
+  model_ = model_ending_in("{% endgeneration %}<|im_end|>");  // outside what is trained on
   EXPECT_EQ(failure(chat("q", "first")).message(), failure(chat("q", "first")).message());
   model_ = model_ending_in("<|im_end|>{% endgeneration %}");
   EXPECT_EQ(load(chat("q", "a")).examples().size(), 1);
   model_ = model_ending_in("<|im_end|>{{ '\\n' }}{% endgeneration %}");
   EXPECT_EQ(load(chat("q", "a")).examples().size(), 1);
-  model_ = model_ending_in("</s>{% endgeneration %}");  // special: learnt, with a warning
+  model_ = model_ending_in("</s>{% endgeneration %}");  // special: trained on, with a warning
   model_.stop_ids = {test::kImEnd};
   EXPECT_EQ(load(chat("q", "a")).examples().size(), 1);
 }
 
-TEST_F(Datasets, EndsThatAreCutOffAreNotLearnt) {
+TEST_F(Datasets, EndsThatAreCutOffAreNotTrained) {
   config_.model.max_seq_len = 40;
   config_.data.too_long = TooLong::kTruncate;
   const std::string long_chat = chat("q", std::string(60, 'x'));
   EXPECT_NE(failure(long_chat).fix().find("raise model.max_seq_len"), std::string::npos);
-  EXPECT_EQ(load(long_chat + chat("q", "a")).examples().size(), 2) << "one is learnt";
+  EXPECT_EQ(load(long_chat + chat("q", "a")).examples().size(), 2) << "one is trained";
   EXPECT_EQ(load(R"({"text": ")" + std::string(60, 'x') + "\"}").examples().size(), 1)
       << "a text may end anywhere";
 }
@@ -498,7 +498,7 @@ TEST_F(Datasets, ADoubledBosIsRefused) {
   EXPECT_NE(failure(chat("q", "a")).fix().find("chat template"), std::string::npos);
 }
 
-TEST_F(Datasets, EmptyReasoningIsLeftUnlearntWhenAsked) {
+TEST_F(Datasets, EmptyReasoningIsLeftUntrainedWhenAsked) {
   model_ = test::toy_model(
       "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\\n' }}"
       "{%- if m.role == 'assistant' -%}{{ '<think>\\n\\n</think>\\n\\n' }}{%- endif -%}"
@@ -525,7 +525,7 @@ TEST_F(Datasets, EmptyReasoningIsWarnedOf) {
   EXPECT_EQ(warnings(chat("q", "a")), "");
 }
 
-TEST_F(Datasets, EndsThatAreNotLearntAreWarnedOf) {
+TEST_F(Datasets, EndsThatAreNotTrainedAreWarnedOf) {
   config_.model.max_seq_len = 40;
   config_.data.too_long = TooLong::kTruncate;
   const std::string cut = warnings(chat("q", std::string(60, 'x')) + chat("q", "a"));
@@ -609,7 +609,7 @@ TEST_F(Datasets, MisspeltRolesAreWarnedOf) {
   EXPECT_EQ(warnings(turns("narrator", "assistant")), "") << "the template's own";
 }
 
-TEST_F(Datasets, NothingLearntForAMisspeltRoleIsSaid) {
+TEST_F(Datasets, NothingTrainedForAMisspeltRoleIsSaid) {
   const DataError error = failure(
       R"({"messages": [{"role": "user", "content": "q"}, {"role": "asistant", "content": "a"}]})");
   EXPECT_NE(error.fix().find("did you mean `assistant`?"), std::string::npos) << error.fix();
@@ -678,7 +678,7 @@ TEST_F(Datasets, AMissingBosIsWarnedOf) {
   EXPECT_EQ(warnings(chat("q", "a")), "");
 }
 
-TEST_F(Datasets, ATurnIsLearntOrNot) {
+TEST_F(Datasets, ATurnIsTrainedOrNot) {
   const auto with = [](const char* extra) {
     return std::string(R"({"messages": [{"role": "user", "content": "q"}, )") +
            R"({"role": "assistant", "content": "a", )" + extra + "}]}\n";

@@ -20,8 +20,8 @@ std::vector<Sequence> build(const char* json, RecordFormat format, SequenceOptio
   return SequenceBuilder(format, model, std::move(options)).build(Json::parse(json), "f.jsonl:3");
 }
 
-/// What is learnt, as text, with runs that are apart separated by '|'.
-std::string learnt(const Sequence& sequence) {
+/// What is trained on, as text, with runs that are apart separated by '|'.
+std::string trained(const Sequence& sequence) {
   std::string out;
   for (size_t i = 0; i < sequence.ids.size(); ++i) {
     if (!sequence.mask[i]) continue;
@@ -49,8 +49,8 @@ TEST(Conversations, RenderedWithNothingAdded) {
   EXPECT_EQ(sequences[0].ids.back(), '\n');
 }
 
-// Every built-in template: the answers and their ends are learnt, and nothing else.
-TEST(BuiltinTemplates, AnswersAndTheirEndsAreLearnt) {
+// Every built-in template: the answers and their ends are trained on, and nothing else.
+TEST(BuiltinTemplates, AnswersAndTheirEndsAreTrained) {
   const std::map<std::string, std::string> ends = {
       {"chatml", "<|im_end|>"}, {"llama3", "<|eot_id|>"},   {"llama2", " </s>"},
       {"mistral", "</s>"},      {"gemma", "<end_of_turn>"}, {"phi3", "<|end|>"},
@@ -66,8 +66,9 @@ TEST(BuiltinTemplates, AnswersAndTheirEndsAreLearnt) {
     const auto sequences = build(kTwoTurns, RecordFormat::kMessages, {}, model);
     ASSERT_EQ(sequences.size(), 1U);
     const std::string& end = ends.at(name);
-    std::string run = learnt(sequences[0]);
-    if (run.starts_with(' ')) {  // where an answer begins behind a space, the space is learnt, too
+    std::string run = trained(sequences[0]);
+    if (run.starts_with(
+            ' ')) {  // where an answer begins behind a space, the space is trained on, too
       EXPECT_EQ(run, " a1" + end + "| a2" + end);
     } else {
       EXPECT_EQ(run, "a1" + end + "|a2" + end);
@@ -78,23 +79,23 @@ TEST(BuiltinTemplates, AnswersAndTheirEndsAreLearnt) {
 }
 
 TEST(Conversations, LossOn) {
-  const auto learnt_on = [](LossOnChoice loss_on) {
-    return learnt(build(kTwoTurns, RecordFormat::kMessages, {.loss_on = loss_on}).at(0));
+  const auto trained_on = [](LossOnChoice loss_on) {
+    return trained(build(kTwoTurns, RecordFormat::kMessages, {.loss_on = loss_on}).at(0));
   };
-  EXPECT_EQ(learnt_on(LossOnChoice::kAssistant), "a1<|im_end|>|a2<|im_end|>");
-  EXPECT_EQ(learnt_on(LossOnChoice::kLastAssistant), "a2<|im_end|>");
-  EXPECT_EQ(learnt_on(LossOnChoice::kCompletion), "a2<|im_end|>");
+  EXPECT_EQ(trained_on(LossOnChoice::kAssistant), "a1<|im_end|>|a2<|im_end|>");
+  EXPECT_EQ(trained_on(LossOnChoice::kLastAssistant), "a2<|im_end|>");
+  EXPECT_EQ(trained_on(LossOnChoice::kCompletion), "a2<|im_end|>");
   const auto all = build(kTwoTurns, RecordFormat::kMessages, {.loss_on = LossOnChoice::kAll}).at(0);
-  EXPECT_EQ(learnt(all), all.text);
+  EXPECT_EQ(trained(all), all.text);
 }
 
-TEST(Conversations, MessagesCanBeLeftUnlearnt) {
-  EXPECT_EQ(learnt(build(R"({"messages": [{"role": "user", "content": "q"},
+TEST(Conversations, MessagesCanBeLeftUntrained) {
+  EXPECT_EQ(trained(build(R"({"messages": [{"role": "user", "content": "q"},
       {"role": "assistant", "content": "a", "train": false}, {"role": "user", "content": "r"},
       {"role": "assistant", "content": "b"}, {"role": "user", "content": "r"},
       {"role": "assistant", "content": "c", "weight": 0}]})",
-                         RecordFormat::kMessages)
-                       .at(0)),
+                          RecordFormat::kMessages)
+                        .at(0)),
             "b<|im_end|>");
 }
 
@@ -103,13 +104,13 @@ TEST(Conversations, PromptCompletionOfMessages) {
       R"({"prompt": [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"},
       {"role": "user", "content": "q2"}],
       "completion": [{"role": "assistant", "content": "a2"}, {"role": "user", "content": "q3"}, {"role": "assistant", "content": "a3"}]})";
-  const auto learnt_on = [&](LossOnChoice loss_on) {
-    return learnt(build(kRecord, RecordFormat::kPromptCompletion, {.loss_on = loss_on}).at(0));
+  const auto trained_on = [&](LossOnChoice loss_on) {
+    return trained(build(kRecord, RecordFormat::kPromptCompletion, {.loss_on = loss_on}).at(0));
   };
-  EXPECT_EQ(learnt_on(LossOnChoice::kAssistant),
+  EXPECT_EQ(trained_on(LossOnChoice::kAssistant),
             "a2<|im_end|>|a3<|im_end|>");  // not a1: it is the prompt's
-  EXPECT_EQ(learnt_on(LossOnChoice::kLastAssistant), "a3<|im_end|>");
-  EXPECT_EQ(learnt_on(LossOnChoice::kCompletion),  // as TRL's completion_only_loss
+  EXPECT_EQ(trained_on(LossOnChoice::kLastAssistant), "a3<|im_end|>");
+  EXPECT_EQ(trained_on(LossOnChoice::kCompletion),  // as TRL's completion_only_loss
             "a2<|im_end|>\n<|im_start|>user\nq3<|im_end|>\n<|im_start|>assistant\na3<|im_end|>\n");
 }
 
@@ -132,7 +133,7 @@ TEST(ContentParts, ReachTemplatesThatReadThem) {
                       "{% endfor %}<|im_end|>{% endfor %}"
                       "{% if add_generation_prompt %}assistant:{% endif %}"));
   EXPECT_EQ(sequences.at(0).text, "user:[q][r]<|im_end|>assistant:[a]<|im_end|>");
-  EXPECT_EQ(learnt(sequences.at(0)), "[a]<|im_end|>");
+  EXPECT_EQ(trained(sequences.at(0)), "[a]<|im_end|>");
 }
 
 TEST(ContentParts, AreJoinedForTemplatesThatReadStrings) {
@@ -140,7 +141,7 @@ TEST(ContentParts, AreJoinedForTemplatesThatReadStrings) {
       "<|im_start|>user\nq\nr<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n";
   const auto by_tilde = build(kParts, RecordFormat::kMessages);  // would print the list
   EXPECT_EQ(by_tilde.at(0).text, kText);
-  EXPECT_EQ(learnt(by_tilde.at(0)), "a<|im_end|>");
+  EXPECT_EQ(trained(by_tilde.at(0)), "a<|im_end|>");
   const auto by_plus = build(  // would fail
       kParts, RecordFormat::kMessages, {},
       test::toy_model("{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + "
@@ -180,7 +181,7 @@ TEST(Embeddings, TokensWithoutOneAreRefused) {
   }
 }
 
-TEST(Tools, CallsAreLearntAndToolsAndResultsAreNot) {
+TEST(Tools, CallsAreTrainedAndToolsAndResultsAreNot) {
   const auto sequences = build(
       R"({"tools": [{"type": "function", "function": {"name": "add"}}], "messages": [
       {"role": "user", "content": "1+2?"},
@@ -200,7 +201,7 @@ TEST(Tools, CallsAreLearntAndToolsAndResultsAreNot) {
             "add;<|im_start|>user\n1+2?<|im_end|><|im_start|>assistant\n"
             R"(add{"a": 1}add{"a": 2}<|im_end|>)"
             "<|im_start|>tool\nc13<|im_end|><|im_start|>assistant\n3<|im_end|>");
-  EXPECT_EQ(learnt(sequences.at(0)), R"(add{"a": 1}add{"a": 2}<|im_end|>|3<|im_end|>)");
+  EXPECT_EQ(trained(sequences.at(0)), R"(add{"a": 1}add{"a": 2}<|im_end|>|3<|im_end|>)");
 }
 
 /// OpenAI's records have null content beside calls. transformers leaves null out; what a template
@@ -217,7 +218,8 @@ TEST(Tools, ContentThatIsNullOrMissingBesideACall) {
             "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}" + of_content + calls +
             "<|im_end|>{% endfor %}"
             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"));
-    EXPECT_EQ(learnt(sequences.at(0)).substr(learnt(sequences.at(0)).find("add")), "add<|im_end|>");
+    EXPECT_EQ(trained(sequences.at(0)).substr(trained(sequences.at(0)).find("add")),
+              "add<|im_end|>");
     const std::string& all = sequences.at(0).text;
     return all.substr(all.rfind('\n') + 1);
   };
@@ -237,7 +239,7 @@ TEST(Tools, ContentThatIsNullOrMissingBesideACall) {
 /// Arguments as OpenAI's API has them, a string of JSON: templates that write an object would quote
 /// it once more; those that know strings get them as they are.
 TEST(Tools, ArgumentsThatAreAString) {
-  const auto learnt_by = [](const std::string& of_call, const std::string& arguments) {
+  const auto trained_by = [](const std::string& of_call, const std::string& arguments) {
     const auto sequences = build(
         (R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "",
              "tool_calls": [{"function": {"name": "add", "arguments": )" +
@@ -250,7 +252,7 @@ TEST(Tools, ArgumentsThatAreAString) {
             of_call +
             "{% endfor %}<|im_end|>{% endfor %}"
             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"));
-    return learnt(sequences.at(0));
+    return trained(sequences.at(0));
   };
   const std::string quotes = "{{ c.function.arguments | tojson }}";
   const std::string walks =
@@ -259,15 +261,15 @@ TEST(Tools, ArgumentsThatAreAString) {
       "{% if c.function.arguments is string %}{{ c.function.arguments }}"
       "{% else %}" +
       quotes + "{% endif %}";
-  EXPECT_EQ(learnt_by(quotes, R"({"a":1})"), R"(add{"a": 1}<|im_end|>)");
-  EXPECT_EQ(learnt_by(walks, R"({"a":1})"), "adda=1<|im_end|>");
-  EXPECT_EQ(learnt_by(knows, R"({"a":1})"), R"(add{"a":1}<|im_end|>)");
-  EXPECT_EQ(learnt_by(quotes, "one"), R"(add"one"<|im_end|>)") << "no object";
+  EXPECT_EQ(trained_by(quotes, R"({"a":1})"), R"(add{"a": 1}<|im_end|>)");
+  EXPECT_EQ(trained_by(walks, R"({"a":1})"), "adda=1<|im_end|>");
+  EXPECT_EQ(trained_by(knows, R"({"a":1})"), R"(add{"a":1}<|im_end|>)");
+  EXPECT_EQ(trained_by(quotes, "one"), R"(add"one"<|im_end|>)") << "no object";
 }
 
-TEST(Tools, AnAnswerOfWhichTheTemplateDropsAllIsNotLearnt) {
+TEST(Tools, AnAnswerOfWhichTheTemplateDropsAllIsNotTrained) {
   const std::string call = R"("tool_calls": [{"function": {"name": "add", "arguments": {}}}])";
-  const auto learnt_of = [&](const std::string& content) {
+  const auto trained_of = [&](const std::string& content) {
     const std::string record =
         R"({"messages": [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": )" +
         content + ", " + call +
@@ -275,10 +277,10 @@ TEST(Tools, AnAnswerOfWhichTheTemplateDropsAllIsNotLearnt) {
     const auto sequences =
         build(record.c_str(), RecordFormat::kMessages, {}, test::toy_model(test::kChatMl));
     EXPECT_EQ(sequences.at(0).left_out.tool_calls, 1);
-    return learnt(sequences.at(0));
+    return trained(sequences.at(0));
   };
-  EXPECT_EQ(learnt_of("\"\""), "3<|im_end|>");
-  EXPECT_EQ(learnt_of("\"I add.\""), "I add.<|im_end|>|3<|im_end|>");
+  EXPECT_EQ(trained_of("\"\""), "3<|im_end|>");
+  EXPECT_EQ(trained_of("\"I add.\""), "I add.<|im_end|>|3<|im_end|>");
 }
 
 constexpr const char* kThinking = R"({"messages": [
@@ -289,13 +291,13 @@ TEST(Thinking, AsTheTemplateHasIt) {
   const auto sequences =
       build(kThinking, RecordFormat::kMessages, {}, test::toy_model(test::kThinkingChatMl));
   ASSERT_EQ(sequences.size(), 1U);
-  EXPECT_EQ(learnt(sequences[0]), "a1<|im_end|>|a2<|im_end|>");  // a third user turn follows
+  EXPECT_EQ(trained(sequences[0]), "a1<|im_end|>|a2<|im_end|>");  // a third user turn follows
 }
 
 TEST(Thinking, KeepAsksTheTemplate) {
   const auto sequences = build(kThinking, RecordFormat::kMessages, {.thinking = Thinking::kKeep},
                                test::toy_model(test::kThinkingChatMl));
-  EXPECT_EQ(learnt(sequences.at(0)), "t1</think>a1<|im_end|>|t2</think>a2<|im_end|>");
+  EXPECT_EQ(trained(sequences.at(0)), "t1</think>a1<|im_end|>|t2</think>a2<|im_end|>");
 }
 
 TEST(Thinking, SplitLearnsEveryAnswerWithItsReasoning) {
@@ -304,34 +306,34 @@ TEST(Thinking, SplitLearnsEveryAnswerWithItsReasoning) {
   ASSERT_EQ(sequences.size(), 2U);
   EXPECT_EQ(sequences[0].text,
             "<|im_start|>user\nq1<|im_end|>\n<|im_start|>assistant\nt1</think>a1<|im_end|>\n");
-  EXPECT_EQ(learnt(sequences[0]), "t1</think>a1<|im_end|>");
+  EXPECT_EQ(trained(sequences[0]), "t1</think>a1<|im_end|>");
   EXPECT_EQ(sequences[1].text,
             "<|im_start|>user\nq1<|im_end|>\n<|im_start|>assistant\na1<|im_end|>\n"
             "<|im_start|>user\nq2<|im_end|>\n<|im_start|>assistant\nt2</think>a2<|im_end|>\n");
-  EXPECT_EQ(learnt(sequences[1]), "t2</think>a2<|im_end|>");
+  EXPECT_EQ(trained(sequences[1]), "t2</think>a2<|im_end|>");
 }
 
-TEST(Thinking, SplitSkipsTurnsThatAreNotLearnt) {
+TEST(Thinking, SplitSkipsTurnsThatAreNotTrained) {
   const auto sequences = build(
       R"({"messages": [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1", "train": false},
       {"role": "user", "content": "q2"}, {"role": "assistant", "content": "a2"}]})",
       RecordFormat::kMessages, {.thinking = Thinking::kSplit});
   ASSERT_EQ(sequences.size(), 1U);
-  EXPECT_EQ(learnt(sequences[0]), "a2<|im_end|>");
+  EXPECT_EQ(trained(sequences[0]), "a2<|im_end|>");
 }
 
 TEST(Thinking, KwargsReachTheTemplate) {
   const TextModel model = test::toy_model(test::kThinkingChatMl);
-  const auto learnt_with = [&](const char* record, Json kwargs) {
-    return learnt(
+  const auto trained_with = [&](const char* record, Json kwargs) {
+    return trained(
         build(record, RecordFormat::kMessages, {.chat_template_kwargs = std::move(kwargs)}, model)
             .at(0));
   };
   constexpr const char* kKept = "t1</think>a1<|im_end|>|t2</think>a2<|im_end|>";
-  EXPECT_EQ(learnt_with(kThinking, {{"preserve_thinking", true}}), kKept);
+  EXPECT_EQ(trained_with(kThinking, {{"preserve_thinking", true}}), kKept);
   Json record = Json::parse(kThinking);
   record["chat_template_kwargs"] = {{"preserve_thinking", true}};
-  EXPECT_EQ(learnt_with(record.dump().c_str(), {{"preserve_thinking", false}}),
+  EXPECT_EQ(trained_with(record.dump().c_str(), {{"preserve_thinking", false}}),
             kKept);  // the record's own wins
 }
 
@@ -345,7 +347,7 @@ TEST(Templates, SeeTheTimeOfTheRunNotOfTheMoment) {
   EXPECT_EQ(sequences[0].text, "1971a");
 }
 
-TEST(Strings, TextIsLearntWithItsEnd) {
+TEST(Strings, TextIsTrainedWithItsEnd) {
   const Sequence text = build(R"({"text": "hé"})", RecordFormat::kText).at(0);
   EXPECT_EQ(text.ids, (std::vector<int32_t>{'h', 0xC3, 0xA9, test::kEos}));
   EXPECT_EQ(text.mask, (std::vector<uint8_t>{1, 1, 1, 1}));
@@ -361,7 +363,7 @@ TEST(Strings, AnEndThatStandsThereIsNotDoubled) {
             (std::vector<int32_t>{'h'}));
 }
 
-TEST(Strings, OnlyTheCompletionIsLearnt) {
+TEST(Strings, OnlyTheCompletionIsTrained) {
   constexpr const char* kRecord = R"({"prompt": "ab", "completion": "c"})";
   const TextModel model = test::toy_model("", /*adds_bos=*/true);
   const Sequence sequence = build(kRecord, RecordFormat::kPromptCompletion, {}, model).at(0);

@@ -12,23 +12,23 @@
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/dataset.h"
 
-/// Global batches of data that are tokenised while training (data.streaming).
+/// Global batches of data that are tokenized during training (data.streaming).
 namespace sftrun::data {
 
 /// The batch of one optimizer step.
 struct StepBatch {
   ExampleStore examples;
   std::vector<Bin> bins;          ///< over `examples`
-  std::vector<SourceFile> files;  ///< what `StoredExample::file` counts
+  std::vector<SourceFile> files;  ///< indexed by `StoredExample::file`
   int64_t label_tokens = 0, tokens = 0;
 };
 
-/// Records are taken in windows of data.shuffle_buffer, in the order of the files; of several data
-/// sets, each window holds of each as much as its weight and (estimated) size say. A window's
-/// examples are packed together and their bins shuffled. A data set that ends begins anew.
+/// Records are read in windows of data.shuffle_buffer, in the order of the files. With several data
+/// sets, the share of each in a window follows from its weight and (estimated) size. The examples
+/// of a window are packed together and their bins are shuffled. At its end a data set starts again.
 ///
-/// What comes depends on data, seed and settings alone, not on ranks or resumption. The next window
-/// is made in the background.
+/// The batches depend only on data, seed and settings, not on ranks or resuming. The next window is
+/// prepared in the background.
 class BatchStream {
  public:
   /// @param position of an earlier stream of the same data; null: from the beginning
@@ -40,15 +40,15 @@ class BatchStream {
 
   /// @throws DataError as load_dataset, for the records read
   StepBatch next();
-  /// Where the batch after the last one begins.
+  /// The position after the last batch.
   nlohmann::ordered_json position() const;
-  double epochs() const;  ///< passes over the data so far, estimated where there are several sets
+  double epochs() const;  ///< passes over the data so far; estimated if there are several data sets
   int64_t num_bad_records() const;  ///< left out so far (data.bad_records: skip)
   /// Each file and a hash of its size, beginning and end.
   const std::vector<std::pair<std::string, std::string>>& file_hashes() const {
     return file_hashes_;
   }
-  /// Of the files' sizes, beginnings and ends, tokenizer and template.
+  /// A hash of the files' sizes, beginnings and ends, of tokenizer and template.
   const std::string& fingerprint() const { return fingerprint_; }
 
  private:

@@ -11,12 +11,12 @@ namespace sftrun::data {
 
 using config::DataProblems;
 
-/// Goes on after an error of one data set, so that those of the others are reported, too.
+/// Continues after an error of one data set, so that errors of the others are reported, too.
 class ProblemCollector {
  public:
-  /// Calls `action`; keeps the DataError that it throws. Other errors pass.
+  /// Calls `action` and keeps a DataError. Other errors are not caught.
   void run(const std::function<void()>& action);
-  /// @throws the DataError as it was where there is one, DataProblems where there are several
+  /// @throws the DataError if there is one, DataProblems if there are several
   void throw_if_any() const;
 
  private:

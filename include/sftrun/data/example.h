@@ -6,10 +6,10 @@
 
 namespace sftrun::data {
 
-/// Label of a position without a label; PyTorch's ignore_index.
+/// Value of a label that is not trained on; PyTorch's ignore_index.
 inline constexpr int32_t kIgnoreIndex = -100;
 
-/// One tokenised training example. `labels[i]` is the token to predict *at* position i from tokens
+/// One tokenized training example. `labels[i]` is the token to predict *at* position i from tokens
 /// 0..i, already shifted: labels[i] == tokens[i + 1] or kIgnoreIndex; the last is always
 /// kIgnoreIndex.
 struct Example {

@@ -11,13 +11,13 @@
 #include "sftrun/core/xxh3.h"
 #include "sftrun/data/example.h"
 
-/// Tokenised examples in memory or in a mapped file. Data sets may be larger than memory, and the
+/// Tokenized examples in memory or in a mapped file. Data sets may be larger than memory, and the
 /// ranks of a machine share one copy.
 namespace sftrun::data {
 
 /// A token; its highest bit says whether it has a label.
 using MarkedToken = uint32_t;
-inline constexpr MarkedToken kLearntBit = MarkedToken{1} << 31;
+inline constexpr MarkedToken kLabelBit = MarkedToken{1} << 31;
 
 /// Location and origin of an example; an entry of the index in the file.
 struct StoredExample {
@@ -37,12 +37,12 @@ struct ExampleView {
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   int32_t token(int64_t i) const {
-    return static_cast<int32_t>(tokens[static_cast<size_t>(i)] & ~kLearntBit);
+    return static_cast<int32_t>(tokens[static_cast<size_t>(i)] & ~kLabelBit);
   }
   /// Label of position i as in Example: the next token, or kIgnoreIndex if that has no label.
   int32_t label(int64_t i) const {
-    const bool learnt = i + 1 < size() && (tokens[static_cast<size_t>(i) + 1] & kLearntBit) != 0;
-    return learnt ? token(i + 1) : kIgnoreIndex;
+    const bool trained = i + 1 < size() && (tokens[static_cast<size_t>(i) + 1] & kLabelBit) != 0;
+    return trained ? token(i + 1) : kIgnoreIndex;
   }
 };
 

@@ -6,19 +6,19 @@
 
 #include "sftrun/data/json_lines.h"
 
-/// What commands read from --input and write to --output.
+/// Records that commands read from --input and write to --output.
 namespace sftrun::data {
 
 struct InputRecord {
-  /// The record as one line of JSON, byte for byte the file's where it has one.
+  /// The record as one line of JSON; for JSON lines, exactly the line of the file.
   std::string line;
-  /// The same; conversations that a table holds as texts of JSON are lists here.
+  /// The same; conversations that a table stores as JSON strings are lists here.
   Json record;
   std::string where;  ///< "file:line" or "file, row N", for errors
 };
 
-/// Reads every record of a file of a kind that training reads (data/record_reader.h; lines of a
-/// .txt file are {"text"}), or of standard input.
+/// Reads all records of a file in a format of training (data/record_reader.h; lines of a .txt file
+/// are {"text"}), or of standard input.
 /// @param input a file; "-": JSON lines or one JSON array from standard input
 /// @throws DataError
 std::vector<InputRecord> read_input_records(const std::string& input, int num_threads);

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-/// JSON lines: one JSON object a line, UTF-8.
+/// JSON lines: one JSON object per line, UTF-8.
 namespace sftrun::data {
 
 /// Keeps the order of keys.

@@ -7,20 +7,20 @@
 #include "sftrun/data/message_form.h"
 #include "sftrun/data/text_model.h"
 
-/// Records to the tokens that a model is to continue.
+/// Converts records to the tokens of a prompt.
 namespace sftrun::data {
 
-/// What is asked of a record's format; an answer that it holds already is left out:
+/// The prompt of each record format; an answer in the record is ignored:
 ///
 ///   messages, sharegpt      the conversation up to the last answer
 ///   prompt (completion)     a list of messages, or a string
 ///   instruction (output)    "instruction\n\ninput", after "system"
-///   text                    the text, as it stands
+///   text                    the text
 ///
-/// Strings of the second and third are a user's turn when chatting, else text to continue. Turns
-/// are rendered by the chat template with its generation prompt; texts get the tokenizer's own
-/// special tokens. "tools" and "chat_template_kwargs" are read as in training. Immutable; safe to
-/// use from several threads.
+/// With chat, strings of the second and third become a user message, else they are text to
+/// continue. Messages are rendered by the chat template with its generation prompt; texts get the
+/// tokenizer's special tokens. "tools" and "chat_template_kwargs" are read as in training.
+/// Immutable; safe to use from several threads.
 class PromptBuilder {
  public:
   /// @param chat strings are a user's turn; only for a model with a chat template

@@ -45,7 +45,7 @@ struct Sequence {
     int32_t message = -1;  ///< index into the record's messages, -1 for none
   };
   std::vector<Part> parts;         ///< in order, covering `text`; only when asked for
-  int64_t num_empty_answers = 0;   ///< answers to be learnt that hold nothing
+  int64_t num_empty_answers = 0;   ///< empty answers that are trained on
   int64_t num_empty_thinking = 0;  ///< answers that begin with empty reasoning
   int64_t num_control_tokens = 0;  ///< messages whose own text holds control tokens of the model
   LeftOut left_out;
