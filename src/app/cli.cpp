@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kCommandLine = "the command line";
 
-/// Flags of the interface whose features this version does not have.
+/// Flags of other programs for features that this version does not have.
 constexpr auto kLaterFlags =
     std::to_array<std::string_view>({"--accelerate-config", "--deepspeed"});
 
@@ -65,8 +65,8 @@ std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
   return fmt::format("`{} --help` lists every flag", full_name(command));
 }
 
-/// The .gguf file that an adapter's run trained on, where it is still there. Its
-/// adapter_config.json names the model that the file was converted from, which others can load.
+/// The .gguf file that the adapter was trained on, if it still exists. adapter_config.json names
+/// the model from which the file was converted, because other programs can load that one.
 std::string gguf_of_run(const std::filesystem::path& adapter) {
   const std::filesystem::path run = observe::run_directory_of(adapter);
   if (run.empty()) return {};
@@ -75,16 +75,16 @@ std::string gguf_of_run(const std::filesystem::path& adapter) {
     const bool is_gguf = ascii_lower(path.extension().string()) == ".gguf";
     return is_gguf && std::filesystem::is_regular_file(path) ? path.string() : "";
   } catch (const Error&) {
-    return {};  // no report of ours
+    return {};  // run.json was not written by sftrun
   }
 }
 
-/// What `adapter_config.json` calls its base.
+/// The base model that `adapter_config.json` names.
 ModelAsked base_of(const std::filesystem::path& adapter) {
   const std::filesystem::path file = adapter / "adapter_config.json";
   const auto json = nlohmann::json::parse(read_text_file(file), nullptr, false);
   if (!json.is_object())
-    throw DataError("not a JSON object: the file is damaged or cut short", file.string(),
+    throw DataError("not a JSON object: the file is damaged or truncated", file.string(),
                     "copy or download the adapter again");
   const auto text = [&](const char* key) {
     const auto found = json.find(key);
@@ -100,7 +100,7 @@ ModelAsked base_of(const std::filesystem::path& adapter) {
   }
   if (!base.name.empty()) return base;
   throw DataError("the adapter does not say which model it was trained on", file.string(),
-                  "give the model by --model");
+                  "name the model with --model");
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ std::string HelpFormatter::make_option_name(const CLI::Option* option, bool is_p
 }
 
 std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
-  // CLI11 says type:validator; what the validator takes is enough.
+  // CLI11 writes type:validator; the validator's words are enough.
   const std::string type = option->get_type_name();
   const std::string takes = type.substr(type.find(':') + 1);
   return takes.empty() ? "" : " " + takes;
@@ -199,10 +199,10 @@ void add_compute_flags(CLI::App& command, ComputeFlags& flags) {
       ->capture_default_str();
   command
       .add_option("--dtype", flags.dtype,
-                  "Compute dtype; auto: bf16 where the hardware is fast in it, else fp32")
+                  "Compute dtype; auto: bf16 if the hardware supports it, else fp32")
       ->transform(compute_dtype())
       ->capture_default_str();
-  command.add_option("--threads", flags.threads, "CPU threads [all the process may use]")
+  command.add_option("--threads", flags.threads, "CPU threads [all that the process may use]")
       ->check(at_least(1));
 }
 
@@ -221,7 +221,7 @@ void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {
 
 void require(bool given, const CLI::App& command, const std::string& flag) {
   if (given) return;
-  throw ConfigError(fmt::format("`{}` needs {}", full_name(command), flag),
+  throw ConfigError(fmt::format("`{}` requires {}", full_name(command), flag),
                     std::string(kCommandLine),
                     fmt::format("`{} --help` shows how to call it", full_name(command)));
 }
@@ -232,7 +232,7 @@ void require_config(const CLI::App& command, const std::filesystem::path& config
     return word.ends_with(".yaml") || word.ends_with(".yml");
   });
   if (config.empty() && yaml != overrides.end()) {
-    throw ConfigError(fmt::format("`{}` needs --config", full_name(command)),
+    throw ConfigError(fmt::format("`{}` requires --config", full_name(command)),
                       std::string(kCommandLine), fmt::format("write --config {}", *yaml));
   }
   require(!config.empty(), command, "--config");
@@ -245,7 +245,7 @@ void require_at_most_one(const CLI::App& command, const std::vector<std::string>
     if (command.count(flag) > 0) given.push_back(flag);
   }
   if (given.size() <= 1) return;
-  throw ConfigError(fmt::format("{} exclude each other", join(given, " and ")),
+  throw ConfigError(fmt::format("{} cannot be used together", join(given, " and ")),
                     std::string(kCommandLine), "keep one of them");
 }
 
@@ -342,10 +342,10 @@ void check_quant_flags(const CLI::App& command, const std::string& flag,
   for (const char* given : {"--block-size", "--no-double-quant", "--skip-modules"}) {
     const bool is_of_blocks = std::string_view(given) != "--skip-modules";
     if (command.count(given) == 0 || (is_in_rows && !is_of_blocks)) continue;
-    throw ConfigError(fmt::format("{} is of {}, {} is {}{}", given,
-                                  is_of_blocks ? "4 bits" : "models in 4 or 8 bits", flag, method,
-                                  is_in_rows ? ": a row has one factor" : ""),
-                      fmt::format("{} on the command line", given), "leave it away");
+    throw ConfigError(fmt::format("{} is only for {}, but {} is {}{}", given,
+                                  is_of_blocks ? "4-bit formats" : "quantised models", flag, method,
+                                  is_in_rows ? ": each row has one scale" : ""),
+                      fmt::format("{} on the command line", given), "remove it");
   }
 }
 
@@ -360,7 +360,8 @@ void check_extras(const CLI::App& command) {
   }
   if (std::find(kLaterFlags.begin(), kLaterFlags.end(), word) != kLaterFlags.end()) {
     throw ConfigError(fmt::format("{} is not supported in this version", word),
-                      std::string(kCommandLine), "remove it; parallel.strategy ddp is what exists");
+                      std::string(kCommandLine),
+                      "remove it; the only strategy on several devices is parallel.strategy ddp");
   }
   throw ConfigError(fmt::format("unknown flag {}", word), std::string(kCommandLine),
                     unknown_flag_fix(command, word));

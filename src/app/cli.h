@@ -12,10 +12,11 @@
 #include "commands.h"
 #include "sftrun/hub/hub.h"
 
-/// What the subcommands' parsers share. Each `add_<command>` registers one with its flags.
+/// Helpers that the subcommands' parsers share. Each `add_<command>` registers one subcommand with
+/// its flags.
 namespace sftrun::app {
 
-/// A registered subcommand and what runs once its flags are parsed.
+/// A registered subcommand, and the function that runs after its flags are parsed.
 struct Command {
   CLI::App* parser;
   std::function<int()> run;
@@ -42,13 +43,13 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option_desc(const CLI::Option* option) const override;
 };
 
-/// A subcommand that leaves flags it does not know to `check_extras`.
+/// Adds a subcommand. Unknown flags are left for `check_extras`.
 CLI::App* add_command(CLI::App& parent, const std::string& name, const std::string& description,
                       const std::string& example);
 
-/// Accepts one of `words`; another is an error that lists them and names the nearest.
+/// Accepts one of `words`. The error for another word lists them and suggests the nearest.
 CLI::Validator one_of(std::vector<std::string> words);
-/// The same for element types, other spellings of which are rewritten.
+/// The same for dtypes. Other names of a dtype are accepted and rewritten.
 CLI::Validator compute_dtype();  ///< auto, fp32, bf16, fp16
 CLI::Validator stored_dtype();   ///< auto, bf16, f16, f32
 /// "f32", "f16" or "bf16" for any name of these types; other texts are returned unchanged.
@@ -57,83 +58,84 @@ CLI::Validator device_name();  ///< auto, cuda, cpu
 CLI::Validator at_least(int64_t min);
 CLI::Validator in_range(double min, double max);
 
-/// What a command that computes computes on, and in what.
+/// Device and compute dtype of a command.
 struct ComputeFlags {
   std::string device = "auto", dtype = "auto";
   std::optional<int64_t> threads;
 };
-/// --model, and --adapter, whose base is the model where none is given.
+/// --model and --adapter. Without --model the adapter's base is used.
 void add_model_flags(CLI::App& command, std::string& model, std::string& adapter);
 /// `--device`, `--dtype` and `--threads`
 void add_compute_flags(CLI::App& command, ComputeFlags& flags);
 /// `--as-stored`
 void add_as_stored_flag(CLI::App& command, bool& as_stored);
 
-/// `[section.key=value ...]`, checked for form.
+/// `[section.key=value ...]`. Only their form is checked.
 void add_overrides(CLI::App& command, std::vector<std::string>& overrides);
 
-/// @throws ConfigError "`sftrun train` needs --config" with how to call it.
+/// @throws ConfigError "`sftrun train` requires --config", with an example.
 void require(bool given, const CLI::App& command, const std::string& flag);
-/// The YAML of --config exists. @param overrides where a YAML without --config before it ends up
+/// Checks that --config names an existing file. @param overrides the arguments among which a YAML
+/// file without --config is found
 void require_config(const CLI::App& command, const std::filesystem::path& config,
                     const std::vector<std::string>& overrides);
 /// @throws ConfigError naming the flags if more than one is given.
 void require_at_most_one(const CLI::App& command, const std::vector<std::string>& flags);
 /// @throws DataError naming `flag` if there is no such file or directory.
 void require_exists(const std::string& flag, const std::filesystem::path& path);
-/// @throws ConfigError naming `flag` if `path` could not be created for want of a directory, or is
-/// one.
+/// @throws ConfigError naming `flag` if the directory of `path` does not exist, or if `path` is a
+/// directory.
 void require_writable_file(const std::string& flag, const std::filesystem::path& path);
 
-/// --input and --output of the commands that answer records. Both may be `-`.
+/// --input and --output of the commands that process records. Both may be `-`.
 struct RecordFlags {
   std::string input, output;
   bool overwrite = false;
   bool replaces_jsonl = false;  ///< an output that ends in .jsonl is replaced without --overwrite
 };
-/// @param holds what a record of the input holds   @param written what is written, in words
+/// @param holds describes the records of the input   @param written describes the output
 void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& holds,
                       const std::string& written);
-/// @throws DataError for an input that is not there; ConfigError for an output that cannot be
-/// created, that is the input, or that holds something, unless it may be overwritten
+/// @throws DataError if the input does not exist; ConfigError if the output cannot be created, is
+/// the input, or exists and may not be overwritten
 void check_record_flags(const RecordFlags& flags);
 
-/// Where the model to load lies: `model`, or the base of `adapter` where that is all there is.
+/// The path of the model to load: `model`, or the base of `adapter` if only that is given.
 /// @throws ConfigError, and as find_model
 std::string checked_model(const CLI::App& command, const std::string& model,
                           const std::string& adapter,
                           hub::ModelParts parts = hub::ModelParts::kAll);
 
-/// Puts the directory of an adapter in the place of what --adapter names, as app::find_adapter.
+/// Replaces what --adapter names by the adapter's directory, with app::find_adapter.
 void find_adapter(std::string& adapter);
 
-/// How `sftrun quantize`, and `sftrun merge` into a quantised model, quantise.
+/// Quantisation flags of `sftrun quantize` and of `sftrun merge` into a quantised model.
 struct QuantFlags {
   std::optional<int64_t> block_size;
   bool no_double_quant = false;
   std::vector<std::string> skip_modules;
 };
-/// @param block_size what is taken without the flag, in words
+/// @param block_size describes the default
 void add_quant_flags(CLI::App& command, QuantFlags& flags, const std::string& block_size);
-/// @param flag what asked for `method`: "nf4", "int8", "bf16"
-/// @throws ConfigError of flags that say nothing about it
+/// @param flag the flag that selects `method` ("nf4", "int8", "bf16")
+/// @throws ConfigError for flags that do not apply to the method
 void check_quant_flags(const CLI::App& command, const std::string& flag, const std::string& method);
 
-/// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's
+/// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, like Hugging Face's
 /// `max_shard_size`. @throws ConfigError
 int64_t parse_size(const std::string& text);
 /// `--output`, `--overwrite` and `--json` of the commands that write models.
 struct OutputFlags {
   std::filesystem::path path;
   bool overwrite = false, json = false;
-  bool is_file() const { return path.extension() == ".gguf"; }  ///< and not a directory to make
+  bool is_file() const { return path.extension() == ".gguf"; }  ///< else a directory to create
 };
 void add_output_flags(CLI::App& command, OutputFlags& flags, const std::string& description);
-/// @throws ConfigError naming --output where something is there that is not to be replaced.
-/// Replaced are files, and directories that hold a model or an adapter.
+/// @throws ConfigError naming --output if it exists and may not be replaced. Only files, and
+/// directories that hold a model or an adapter, are replaced.
 void check_output(const OutputFlags& output);
-/// @throws ConfigError where replacing the output would remove what is read. @param input a model
-/// or an adapter; empty: none
+/// @throws ConfigError if replacing the output would remove `input`. @param input a model or an
+/// adapter; empty: none
 void require_apart(const OutputFlags& output, const std::filesystem::path& input);
 
 /// null for an option that was not given, else its value.
@@ -145,10 +147,11 @@ inline nlohmann::json or_null(const std::string& value) {
   return value.empty() ? nlohmann::json(nullptr) : nlohmann::json(value);
 }
 
-/// Unknown flags and words of the parsed command. @throws ConfigError naming the nearest flag
+/// Checks the command for unknown flags and words. @throws ConfigError that suggests the nearest
+/// flag
 void check_extras(const CLI::App& command);
 
-/// `--nproc_per_node` to `--nproc-per-node`, up to the first "--".
+/// Rewrites `--nproc_per_node` to `--nproc-per-node`, up to the first "--".
 std::vector<std::string> with_hyphens(int argc, const char* const* argv);
 
 }  // namespace sftrun::app

@@ -17,7 +17,7 @@ nlohmann::json request(const BenchOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--arch", "--model"});
   require(!options.arch.empty() || !options.model.empty(), command, "--arch or --model");
   if (!options.arch.empty()) require_exists("--arch", options.arch);
-  config::config_from_overrides(options.overrides);  // a mistake shows here, in milliseconds
+  config::config_from_overrides(options.overrides);  // reports mistakes before the engine is loaded
   return {
       {"arch", or_null(options.arch)},
       {"model", options.model.empty() ? nlohmann::json(nullptr)
@@ -40,7 +40,7 @@ Command add_bench(CLI::App& sftrun) {
       sftrun, "bench",
       "Measure training throughput on synthetic tokens (LoRA r 8 on q, k, v, o unless overridden)",
       "sftrun bench --model models/base --seq-len 1024 --dtype bf16 tuning.lora.r=16 --json");
-  command->add_option("--arch", options->arch, "A config.json: random weights of that shape")
+  command->add_option("--arch", options->arch, "A config.json; the weights are random")
       ->type_name("FILE");
   command->add_option("-m,--model", options->model,
                       "Directory in Hugging Face layout, .gguf file, or a name on the hub");
@@ -51,7 +51,7 @@ Command add_bench(CLI::App& sftrun) {
   command->add_option("--batch-size", options->batch_size, "Examples per step")
       ->check(at_least(1))
       ->capture_default_str();
-  command->add_option("--steps", options->steps, "Steps to measure, after one to warm up")
+  command->add_option("--steps", options->steps, "Steps to measure, after one warm-up step")
       ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--dtype", options->dtype, "Compute dtype")
@@ -60,7 +60,7 @@ Command add_bench(CLI::App& sftrun) {
   command->add_option("--device", options->device, "Device to compute on")
       ->check(device_name())
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "CPU threads [all the process may use]")
+  command->add_option("--threads", options->threads, "CPU threads [all that the process may use]")
       ->check(at_least(1));
   command->add_flag("--json", options->json, "Print one JSON object");
   return {command,

@@ -20,7 +20,8 @@ Command add_action(CLI::App& config, const std::string& action, const std::strin
   command->add_flag("--json", options->json, "Print one JSON object");
   command
       ->add_option("--world-size", options->world_size,
-                   "Devices to resolve batch sizes for [as many as they imply, else 1]")
+                   "Number of devices for automatic batch sizes [the number that the batch sizes "
+                   "imply, else 1]")
       ->check(at_least(1));
   return {command, [options, command] {
             require_config(*command, options->config, options->overrides);
@@ -34,15 +35,16 @@ std::vector<Command> add_config(CLI::App& sftrun) {
   CLI::App* config = add_command(sftrun, "config", "Check, show and document configurations",
                                  "sftrun config check --config configs/run_lora.yaml");
   config->require_subcommand(0, 1);
-  return {add_action(
-              *config, "check",
-              "Validate a configuration and its overrides; each problem with its place and its fix",
-              true),
-          add_action(*config, "show",
-                     "Print what would run, with every default and automatic value", true),
-          add_action(*config, "reference", "Print every key as Markdown (docs/configuration.md)",
-                     false),
-          add_action(*config, "schema", "Print a JSON Schema for editors", false)};
+  return {
+      add_action(
+          *config, "check",
+          "Validate a configuration and its overrides; print each problem with its place and a fix",
+          true),
+      add_action(*config, "show",
+                 "Print the complete configuration, with defaults and automatic values", true),
+      add_action(*config, "reference", "Print every key as Markdown (docs/configuration.md)",
+                 false),
+      add_action(*config, "schema", "Print a JSON Schema for editors", false)};
 }
 
 }  // namespace sftrun::app

@@ -22,7 +22,9 @@ struct GenerateOptions {
 };
 
 void add_sampling_flags(CLI::App& command, GenerateOptions& options) {
-  command.add_option("--max-new-tokens", options.max_new_tokens, "Most tokens to generate")
+  command
+      .add_option("--max-new-tokens", options.max_new_tokens,
+                  "Maximum number of tokens to generate")
       ->check(at_least(1))
       ->capture_default_str();
   command

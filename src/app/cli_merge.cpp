@@ -27,7 +27,7 @@ struct MergeOptions {
   OutputFlags output;
 };
 
-/// Those that --format takes, "auto" first.
+/// The dtypes that --format accepts, "auto" first.
 std::vector<std::string> dtypes_of(const std::string& format) {
   if (format == "gguf") {
     std::vector<std::string> mixes = weights::gguf_mixes();
@@ -56,29 +56,30 @@ CLI::Validator merged_dtype() {
       join(all_dtypes(), "|"));
 }
 
-/// A name that ends in .gguf is that file.
+/// An --output that ends in .gguf is a file.
 void resolve_format(MergeOptions& options) {
   if (options.format.empty()) options.format = options.output.is_file() ? "gguf" : "safetensors";
   if (!options.output.is_file() || options.format.ends_with("gguf")) return;
-  throw ConfigError(fmt::format("--output names a .gguf file, --format is {}", options.format),
+  throw ConfigError(fmt::format("--output names a .gguf file, but --format is {}", options.format),
                     "--output on the command line",
-                    fmt::format("name a directory, or leave --format {} away", options.format));
+                    fmt::format("name a directory, or remove --format {}", options.format));
 }
 
 void check_unused(const MergeOptions& options, const CLI::App& command) {
   const auto refuse = [&](const char* flag, const std::string& of) {
     if (command.count(flag) == 0) return;
-    throw ConfigError(fmt::format("{} is of {}, --format is {}", flag, of, options.format),
-                      fmt::format("{} on the command line", flag), "leave it away");
+    throw ConfigError(
+        fmt::format("{} is only for {}, but --format is {}", flag, of, options.format),
+        fmt::format("{} on the command line", flag), "remove it");
   };
   const auto refuse_of_model = [&](const char* flag) {
     if (command.count(flag) == 0) return;
-    throw ConfigError(fmt::format("{} is of adapters, and there is no --adapter", flag),
+    throw ConfigError(fmt::format("{} is only for adapters, and there is no --adapter", flag),
                       fmt::format("{} on the command line", flag),
-                      "leave it away, or name the adapter with --adapter");
+                      "remove it, or name the adapter with --adapter");
   };
   if (options.format == "vllm") refuse("--dtype", "merged models and adapters for llama.cpp");
-  if (options.format != "safetensors") refuse("--max-shard-size", "models as safetensors");
+  if (options.format != "safetensors") refuse("--max-shard-size", "safetensors models");
   if (options.format != "safetensors" && options.format != "gguf") {
     for (const char* flag : {"--sample", "--data", "--device", "--as-stored"})
       refuse(flag, "merged models");
@@ -92,8 +93,8 @@ void check_dtype(const MergeOptions& options) {
   if (std::find(known.begin(), known.end(), options.dtype) != known.end()) return;
   const std::vector<std::string> of_gguf = dtypes_of("gguf");
   const bool is_gguf = std::find(of_gguf.begin(), of_gguf.end(), options.dtype) != of_gguf.end();
-  throw ConfigError(fmt::format("--dtype {} is of {} models, --format is {}", options.dtype,
-                                is_gguf ? "GGUF" : "safetensors", options.format),
+  throw ConfigError(fmt::format("--dtype {} is only for {} models, but --format is {}",
+                                options.dtype, is_gguf ? "GGUF" : "safetensors", options.format),
                     "--dtype on the command line",
                     fmt::format("write --format {}, or one of {}", is_gguf ? "gguf" : "safetensors",
                                 join(known, ", ")));
@@ -111,7 +112,7 @@ void check(const MergeOptions& options, const CLI::App& command) {
   check_output(options.output);
 }
 
-/// Where the model lies, which is not to be replaced by what is made of it.
+/// The path of the model. The output may not replace it.
 std::filesystem::path model_of(const MergeOptions& options, const CLI::App& command,
                                hub::ModelParts parts = hub::ModelParts::kAll) {
   const std::filesystem::path model = checked_model(command, options.model, options.adapter, parts);
@@ -137,24 +138,24 @@ int merge(const MergeOptions& options, const CLI::App& command) {
                                  {"device", options.device}});
 }
 
-/// Into a directory that is there as a whole or not at all.
+/// Writes into a directory that appears only when it is complete.
 void write_output(const MergeOptions& options,
                   const std::function<void(const std::filesystem::path&)>& write) {
   write_new_directory(options.output.path, "the adapter", write,
                       options.output.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
 }
 
-/// An adapter was written: the same to people and to programs.
+/// Reports the written adapter, as a log line or as JSON.
 int say_written(const MergeOptions& options, const std::string& reader,
                 const std::filesystem::path& path, const std::string& dtype) {
-  log::info("wrote the adapter {} as {} reads it: {}", options.adapter, reader, path.string());
+  log::info("wrote the adapter {} in the format of {}: {}", options.adapter, reader, path.string());
   if (options.output.json) {
     fmt::print("{}\n", weights::describe_written(path, options.format, dtype, nullptr).dump());
   }
   return static_cast<int>(ExitCode::kDone);
 }
 
-/// Of the model only its configuration is read.
+/// Only the model's configuration is read.
 int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
   const std::filesystem::path model = model_of(options, command, hub::ModelParts::kText);
   write_output(options, [&](const std::filesystem::path& directory) {
@@ -163,8 +164,8 @@ int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
   return say_written(options, "vLLM", options.output.path, "f32");
 }
 
-/// For Ollama, over a base that is a GGUF file: it reads no other that the adapter's order of rows
-/// is certain to fit.
+/// For Ollama, if the base is a GGUF file: only then is it certain that the order of the adapter's
+/// rows fits the model that Ollama loads.
 void write_modelfile(const std::filesystem::path& model, const MergeOptions& options,
                      const std::filesystem::path& adapter) {
   const auto base = weights::Checkpoint::open(model);
@@ -176,8 +177,8 @@ void write_modelfile(const std::filesystem::path& model, const MergeOptions& opt
   modelfile.write_to(adapter.parent_path());
 }
 
-/// Of the model only its configuration is read, of a GGUF file also what its Modelfile needs. A
-/// file that --output names stands alone.
+/// Only the model's configuration is read, and, from a GGUF file, what its Modelfile needs. If
+/// --output names a file, only that file is written.
 int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
   namespace fs = std::filesystem;
   const fs::path model = model_of(options, command, hub::ModelParts::kText);
@@ -217,14 +218,15 @@ Command add_merge(CLI::App& sftrun) {
                   "vLLM or llama.cpp",
                   "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16\n"
                   "  sftrun merge --model runs/full --output mine.gguf --dtype q4_k_m");
-  command->add_option("-m,--model", options->model,
-                      "The adapter's base model [as the adapter names it]; without --adapter the "
-                      "model to convert: HF directory, run directory of full training, .gguf file, "
-                      "or a name on the hub");
+  command->add_option(
+      "-m,--model", options->model,
+      "The adapter's base model [the one that the adapter names]; without --adapter the "
+      "model to convert: HF directory, run directory of full training, .gguf file, "
+      "or a name on the hub");
   command
       ->add_option("--adapter", options->adapter,
                    "PEFT adapter: directory, or a name on the hub; without it the model is "
-                   "converted as it is")
+                   "only converted")
       ->type_name("ADAPTER");
   add_output_flags(*command, options->output, "New directory, or the .gguf file to write");
   command
@@ -235,12 +237,15 @@ Command add_merge(CLI::App& sftrun) {
       ->transform(merged_dtype())
       ->capture_default_str();
   add_quant_flags(*command, options->quant, "the base's where it is in 4 bits, else 64");
-  command->add_option("--max-shard-size", options->max_shard_size, "Largest file; more are split")
+  command
+      ->add_option("--max-shard-size", options->max_shard_size,
+                   "Maximum file size; larger models are split into several files")
       ->capture_default_str();
   command
-      ->add_option("--format", options->format,
-                   "safetensors or gguf: the merged model; vllm or lora-gguf: the adapter alone, "
-                   "as vLLM or llama.cpp reads it [safetensors; gguf where --output ends in .gguf]")
+      ->add_option(
+          "--format", options->format,
+          "safetensors or gguf: the merged model; vllm or lora-gguf: only the adapter, for "
+          "vLLM or llama.cpp [safetensors; gguf if --output ends in .gguf]")
       ->check(one_of({"safetensors", "gguf", "vllm", "lora-gguf"}));
   command->add_flag(
       "--as-stored", options->as_stored,

@@ -13,7 +13,7 @@
 namespace sftrun::app {
 namespace fs = std::filesystem;
 
-/// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, as Hugging Face's
+/// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, like Hugging Face's
 /// `max_shard_size`.
 int64_t parse_size(const std::string& text) {
   struct Unit {
@@ -57,8 +57,8 @@ CLI::Validator stored_dtype() {
 
 void add_output_flags(CLI::App& command, OutputFlags& flags, const std::string& description) {
   command.add_option("--output", flags.path, description)->type_name("PATH");
-  command.add_flag("--overwrite", flags.overwrite, "Replace what --output names");
-  command.add_flag("--json", flags.json, "Print one JSON object about what was written");
+  command.add_flag("--overwrite", flags.overwrite, "Replace --output if it exists");
+  command.add_flag("--json", flags.json, "Print a JSON object that describes the result");
 }
 
 namespace {
@@ -105,8 +105,8 @@ void require_apart(const OutputFlags& output, const fs::path& input) {
   const fs::path written = fs::weakly_canonical(output.path), read = fs::weakly_canonical(input);
   const auto [end, _] = std::mismatch(written.begin(), written.end(), read.begin(), read.end());
   if (end != written.end()) return;
-  throw ConfigError(fmt::format("--overwrite would remove {}, which is read", input.string()),
-                    kOutput, "name another output");
+  throw ConfigError(fmt::format("--overwrite would remove the input {}", input.string()), kOutput,
+                    "name another output");
 }
 
 }  // namespace sftrun::app

@@ -16,7 +16,7 @@ struct QuantizeOptions {
   OutputFlags output;
 };
 
-/// Of GGUF files, which are written as `sftrun merge --format gguf` writes them.
+/// The methods for GGUF files, which are written like those of `sftrun merge --format gguf`.
 std::vector<std::string> gguf_methods() {
   std::vector<std::string> methods = weights::gguf_mixes();
   std::erase_if(methods, [](const std::string& mix) { return !mix.starts_with('q'); });
@@ -40,16 +40,17 @@ void check(const QuantizeOptions& options, const CLI::App& command) {
   check_quant_flags(command, "--method", options.method);
   if (options.output.is_file() && !is_of_gguf(options)) {
     throw ConfigError(
-        fmt::format("--output names a .gguf file, --method {} is written as safetensors",
+        fmt::format("--output names a .gguf file, but --method {} writes safetensors",
                     options.method),
         "--output on the command line",
-        "name a directory, or a method of GGUF: --method " + gguf_methods().front());
+        "name a directory, or choose a GGUF method: --method " + gguf_methods().front());
   }
   for (const char* flag : {"--dtype", "--max-shard-size"}) {
     if (!is_of_gguf(options) || command.count(flag) == 0) continue;
     throw ConfigError(
-        fmt::format("{} is of models as safetensors, --method {} is GGUF's", flag, options.method),
-        fmt::format("{} on the command line", flag), "leave it away");
+        fmt::format("{} is only for safetensors models, but --method {} writes a GGUF file", flag,
+                    options.method),
+        fmt::format("{} on the command line", flag), "remove it");
   }
   check_output(options.output);
 }
@@ -85,8 +86,7 @@ int quantize(const QuantizeOptions& options, const CLI::App& command) {
 Command add_quantize(CLI::App& sftrun) {
   auto options = std::make_shared<QuantizeOptions>();
   CLI::App* command = add_command(
-      sftrun, "quantize",
-      "Quantise a model and write it as transformers, vLLM or llama.cpp loads it",
+      sftrun, "quantize", "Quantise a model and write it for transformers, vLLM or llama.cpp",
       "sftrun quantize --model models/base --method nf4 --output models/base-bnb-4bit\n"
       "  sftrun quantize --model models/base --method q4_k_m --output base-Q4_K_M.gguf");
   command->add_option("-m,--model", options->model,
@@ -94,17 +94,19 @@ Command add_quantize(CLI::App& sftrun) {
   add_output_flags(*command, options->output, "New directory, or the .gguf file to write");
   command
       ->add_option("--method", options->method,
-                   "nf4, fp4 and int8 as bitsandbytes has them; fp8 (e4m3) as compressed-tensors, "
-                   "which vLLM reads, too; those of GGUF, for llama.cpp")
+                   "nf4, fp4, int8: formats of bitsandbytes; fp8 (e4m3): compressed-tensors, which "
+                   "vLLM reads, too; the other methods write GGUF files")
       ->check(one_of(all_methods()))
       ->capture_default_str();
   add_quant_flags(*command, options->quant, "64");
   command
       ->add_option("--dtype", options->dtype,
-                   "dtype of what is not quantised, and of dequantised values; auto: the base's")
+                   "dtype of the modules that are not quantised; auto: the base's")
       ->transform(stored_dtype())
       ->capture_default_str();
-  command->add_option("--max-shard-size", options->max_shard_size, "Largest file; more are split")
+  command
+      ->add_option("--max-shard-size", options->max_shard_size,
+                   "Maximum file size; larger models are split into several files")
       ->capture_default_str();
   return {command, [options, command] { return quantize(*options, *command); }};
 }

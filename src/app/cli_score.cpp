@@ -8,7 +8,7 @@ namespace {
 
 struct ScoreOptions {
   std::string model, adapter;
-  RecordFlags records{.replaces_jsonl = true};  // scores are the same every time
+  RecordFlags records{.replaces_jsonl = true};  // the same input always gives the same scores
   ComputeFlags compute;
   bool as_stored = false, json = false;
 };
@@ -33,7 +33,7 @@ Command add_score(CLI::App& sftrun) {
       "\"tokens\"",
       "sftrun score --model models/base --adapter runs/first/adapter --input in.jsonl --output "
       "out.jsonl\n\n"
-      "Labelled are all tokens but the first of a text, the completion after a prompt, and the "
+      "Labelled tokens: all but the first of a text, the completion after a prompt, and the "
       "assistant's\nturns of messages. No end-of-text token is added; training adds one to texts.");
   add_model_flags(*command, options->model, options->adapter);
   add_record_flags(*command, options->records, "text, messages or prompt and completion",

@@ -8,14 +8,13 @@ Command add_tokenize(CLI::App& sftrun) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command =
       add_command(sftrun, "tokenize",
-                  "Tokenise records: adds \"input_ids\"; with --chat also \"assistant_mask\"",
+                  "Tokenize records: adds \"input_ids\"; with --chat also \"assistant_mask\"",
                   "sftrun tokenize --model models/base --chat --input in.jsonl --output out.jsonl");
   command
       ->add_option("-m,--model", options->model,
                    "Directory in Hugging Face layout, .gguf file, or a name on the hub")
       ->type_name("MODEL");
-  command->add_flag("--chat", options->chat,
-                    "Records are messages: render the chat template, add nothing else");
+  command->add_flag("--chat", options->chat, "Records hold messages: apply the chat template");
   auto records = std::make_shared<RecordFlags>(RecordFlags{.replaces_jsonl = true});
   add_record_flags(*command, *records, "text, or messages with --chat",
                    "the records with their token ids");

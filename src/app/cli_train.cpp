@@ -16,7 +16,7 @@ int64_t to_number(const std::string& text, int64_t fallback) {
   return CLI::detail::lexical_cast(text, number) ? number : fallback;
 }
 
-/// "auto", "gpu" and "cpu" as torchrun has them, or a number of processes.
+/// "auto", "gpu" or "cpu", as in torchrun, or a number of processes.
 CLI::Validator process_count() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
@@ -34,14 +34,15 @@ CLI::Validator gpu_list() {
             return fmt::format("`{}` is neither a number of GPUs nor a list like 0,2,3", text);
         }
         if (text == "0")
-          return "0 is a number of GPUs; for GPU 0 alone set CUDA_VISIBLE_DEVICES=0, for none "
+          return "0 would be a number of GPUs; to use only GPU 0 set CUDA_VISIBLE_DEVICES=0, to "
+                 "use none "
                  "--device cpu";
         return {};
       },
       "N|0,2,3");
 }
 
-/// Says which setting of the machine file stands in for a flag.
+/// Logs a setting that is taken from the machine file.
 void note(const config::MachineSettings& machine, std::string_view setting) {
   log::info("{} (from {})", setting, machine.file.string());
 }
@@ -59,8 +60,8 @@ void set_master(TrainOptions& options, const std::string& master, bool port_give
   options.master_port = static_cast<int>(port);
 }
 
-/// The machine file's word where no flag spoke. It describes launches: a worker that something else
-/// started, or this program's own, has been told its place.
+/// Applies the machine file where no flag is given. It describes launches, so it is not used in
+/// workers.
 void apply_machine_file(TrainOptions& options, const CLI::App& command) {
   const bool launcher_asked_for =
       options.nproc_per_node != "auto" || !options.gpus.empty() || options.nnodes > 1;
@@ -91,11 +92,11 @@ void check(const TrainOptions& options, const CLI::App& command) {
   if (options.node_rank >= options.nnodes) {
     throw ConfigError(
         fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes),
-        "the command line", "ranks of nodes count from 0");
+        "the command line", "nodes are numbered from 0");
   }
   if (options.overwrite && command.count("--resume") > 0) {
     throw ConfigError("--overwrite and --resume are both given", "the command line",
-                      "give --overwrite to start afresh, or --resume to continue");
+                      "use --overwrite to start from the beginning, or --resume to continue");
   }
   if (options.resume != "auto" && options.resume != "never")
     require_exists("--resume", options.resume);
@@ -107,8 +108,7 @@ void add_launch_flags(CLI::App& command, TrainOptions& options) {
                   "Worker processes on this machine; auto: one per GPU; without a GPU, one")
       ->check(process_count())
       ->capture_default_str();
-  command
-      .add_option("--gpus", options.gpus, "How many GPUs, or which; all visible ones if not given")
+  command.add_option("--gpus", options.gpus, "Number of GPUs, or their indices [all visible]")
       ->check(gpu_list())
       ->type_name("N|0,2,3");
   command.add_option("--nnodes", options.nnodes, "Machines in the run")
@@ -138,16 +138,18 @@ void add_run_flags(CLI::App& command, TrainOptions& options) {
                   "directory")
       ->capture_default_str()
       ->type_name("auto|never|DIR");
-  command.add_flag("--overwrite", options.overwrite,
-                   "Start afresh, and move what the run directory holds of an earlier run aside");
+  command.add_flag(
+      "--overwrite", options.overwrite,
+      "Start from the beginning; files of an earlier run in the run directory are moved aside");
   command.add_flag("--allow-changed-data", options.allow_changed_data,
                    "Resume although the data set has changed");
-  command.add_flag("--allow-changed-length", options.allow_changed_length,
-                   "Resume with other train.epochs or train.max_steps, along the new schedule");
+  command.add_flag(
+      "--allow-changed-length", options.allow_changed_length,
+      "Resume with another train.epochs or train.max_steps, on the new learning-rate schedule");
   command.add_flag("--allow-backend-change", options.allow_backend_change,
                    "Resume although tuning.backend has changed");
   command.add_flag("--dry-run", options.dry_run,
-                   "Check settings, model and first records, print what would run, and stop");
+                   "Check settings, model and first records, print the resolved run, and stop");
   command.add_option("--device", options.device, "Device to train on")
       ->check(device_name())
       ->capture_default_str();
@@ -167,7 +169,9 @@ Command add_train(CLI::App& sftrun) {
   add_launch_flags(*command, *options);
   add_run_flags(*command, *options);
   constexpr const char* kHidden = "";
-  command->add_option("--model-path", options->model_path, "The launcher's word to its workers")
+  command
+      ->add_option("--model-path", options->model_path,
+                   "Path of the model, from the launcher to its workers")
       ->group(kHidden);
   return {command, [options, command] {
             check(*options, *command);

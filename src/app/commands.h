@@ -8,9 +8,9 @@
 
 #include "sftrun/config/run_config.h"
 
-/// One function per subcommand that runs in the front, called with arguments already parsed and
-/// checked for form. Each returns the process's exit code and throws sftrun::Error for what a user
-/// can mend.
+/// One function per subcommand of the front end. Arguments are already parsed and their form is
+/// checked. Each function returns the exit code, and throws sftrun::Error for problems that a user
+/// can fix.
 namespace sftrun::app {
 
 struct TrainOptions {
@@ -26,7 +26,7 @@ struct TrainOptions {
   bool dry_run = false, overwrite = false;
   bool allow_changed_data = false, allow_changed_length = false, allow_backend_change = false;
   std::string device = "auto";
-  /// Where the launcher has found the model, for the workers that it starts; empty: to be found.
+  /// The model's path, from the launcher to its workers; empty: not known yet.
   std::filesystem::path model_path;
 };
 int run_train(const TrainOptions& options);
@@ -62,12 +62,11 @@ struct ConfigOptions {
   std::filesystem::path config;
   std::vector<std::string> overrides;
   bool json = false;
-  int world_size = 0;  ///< devices to resolve batch sizes for; 0: as many as they imply, else one
+  int world_size = 0;  ///< number of devices for batch sizes; 0: the number that they imply, else 1
 };
 int run_config(const ConfigOptions& options);
 
-/// Commands that compute: loads the engine beside this executable and calls it. @param request see
-/// engine_api.h
+/// Loads the engine beside this executable and calls it. @param request see engine_api.h
 int run_in_engine(const std::string& command, const nlohmann::json& request);
 
 /// Names and versions of this program and the libraries it uses, LibTorch's and NCCL's read without

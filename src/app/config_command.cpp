@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// @throws DataError for files that a run would miss; what a hub has is not looked for
+/// @throws DataError for files that do not exist. Names on a hub are not looked up.
 void require_local_files(const config::LoadedConfig& loaded) {
   config::LoadedConfig here = loaded;
   for (auto* sources : {&here.config.data.train, &here.config.data.val})
@@ -31,7 +31,7 @@ void require_local_files(const config::LoadedConfig& loaded) {
   config::require_files(here);
 }
 
-/// For `config show`, which may be asked before there are data.
+/// For `config show`, which may be called before the data exist.
 std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
   std::vector<std::string> warnings = loaded.warnings;
   try {
@@ -44,7 +44,7 @@ std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
   return warnings;
 }
 
-/// What the first records of the run's data look like.
+/// Reads the first records of the run's data.
 std::vector<data::SourceLook> look_at_data(const config::RunConfig& config,
                                            std::vector<std::string>& warnings) {
   std::vector<data::SourceLook> looks;
@@ -63,7 +63,7 @@ std::vector<data::SourceLook> look_at_data(const config::RunConfig& config,
   return looks;
 }
 
-/// Names that only a hub can know.
+/// Names that are not local files.
 std::vector<std::string> names_on_hub(const config::RunConfig& config) {
   std::vector<std::string> names;
   for (const auto* sources : {&config.data.train, &config.data.val}) {
@@ -89,8 +89,8 @@ Json overrides_json(const config::LoadedConfig& loaded) {
   return overrides;
 }
 
-/// The number of devices asked about: batch_size, grad_accum and global_batch_size together say it
-/// too.
+/// The number of devices: --world-size, or the number that batch_size, grad_accum and
+/// global_batch_size together imply.
 int world_size_of(const ConfigOptions& options, const config::RunConfig& config) {
   const auto& [batch, accum, global] =
       std::tie(config.train.batch_size.value, config.train.grad_accum.value,
@@ -117,8 +117,8 @@ bool is_here(const std::vector<config::DataSource>& sources) {
   });
 }
 
-/// Completes `config` by what the model's files and this machine say, where the model is here; of
-/// the run's length what the first records say, where the data are here.
+/// Fills in values of `config` from the model's files and this machine, if the model is local, and
+/// the number of steps from the first records, if the data are local.
 /// @return lines to print
 std::vector<std::string> look_at_model(config::RunConfig& config, const BatchRequest& batches,
                                        bool on_gpu) {
@@ -126,7 +126,7 @@ std::vector<std::string> look_at_model(config::RunConfig& config, const BatchReq
   std::error_code ignored;
   resolve_auto(config, {}, on_gpu);
   if (!std::filesystem::exists(model, ignored)) {
-    return {fmt::format("{} is not a file or directory here: quant and steps are not known",
+    return {fmt::format("{} is not a local file or directory: quant and steps are unknown",
                         config.model.name)};
   }
   const ModelHeaders headers = read_headers(model);
@@ -134,7 +134,7 @@ std::vector<std::string> look_at_model(config::RunConfig& config, const BatchReq
   const std::string positions = plan::position_warning(config.model, headers.arch);
   if (!positions.empty()) log::warn("{}", positions);
   if (!is_here(config.data.train) || !is_here(config.data.val))
-    return {"the data are not here: steps are not known"};
+    return {"the data are not local: the number of steps is unknown"};
   RunCheck check = check_run(config, model, headers);
   const Forecast steps = forecast(config, check.train, batches);
   apply_sizes(steps, config);
@@ -142,8 +142,8 @@ std::vector<std::string> look_at_model(config::RunConfig& config, const BatchReq
   return std::move(check.lines);
 }
 
-/// As look_at_model; what is wrong with the model or the data is a warning: the configuration is
-/// shown all the same.
+/// Like look_at_model, but problems of the model or the data are warnings: the configuration is
+/// still shown.
 std::vector<std::string> try_model(config::RunConfig& config, const BatchRequest& batches,
                                    bool on_gpu) {
   try {
@@ -210,7 +210,7 @@ int check_as_json(const ConfigOptions& options) {
 
 int check(const ConfigOptions& options) {
   const config::LoadedConfig loaded = load_resolved(options);
-  warn(loaded.warnings);  // also where an error follows
+  warn(loaded.warnings);  // also if an error follows
   require_local_files(loaded);
   std::vector<std::string> warnings;
   const std::vector<data::SourceLook> looks = look_at_data(loaded.config, warnings);
@@ -218,10 +218,10 @@ int check(const ConfigOptions& options) {
   warnings.insert(warnings.end(), loaded.warnings.begin(), loaded.warnings.end());
   for (const data::SourceLook& look : looks) fmt::print("{}\n", text_of(look));
   for (const std::string& name : names_on_hub(loaded.config)) {
-    fmt::print("{}: {}on the hub, not looked at here\n", name,
+    fmt::print("{}: {}on the hub, not checked\n", name,
                hub::begins_as_hub_name(name) ? "" : "no file or folder of that name; ");
   }
-  fmt::print("{}{}: valid{} (the model is not looked at here: train --dry-run does that)\n",
+  fmt::print("{}{}: valid{} (the model was not checked; train --dry-run checks it)\n",
              overrides_text(loaded, ""), options.config.string(),
              warnings.empty()
                  ? ""

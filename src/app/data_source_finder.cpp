@@ -13,7 +13,7 @@
 namespace sftrun::app {
 namespace {
 
-/// What is read of a snapshot: of a pattern, what it matches there.
+/// The path in a snapshot that is read; of a pattern, the matching files.
 std::string opened(const hub::Snapshot& snapshot) {
   const bool is_pattern = holds_wildcards(snapshot.name.path);
   return (is_pattern ? snapshot.directory / snapshot.name.path : snapshot.path).string();

@@ -4,15 +4,15 @@
 
 #include "sftrun/config/run_config.h"
 
-/// Data that data.train and data.val name on a hub.
+/// Data sets on a hub that data.train and data.val name.
 namespace sftrun::app {
 
-/// hf://datasets/owner/name…, or owner/name without the extension of a data file. Files here come
+/// hf://datasets/owner/name…, or owner/name without the extension of a data file. Local files come
 /// first.
 bool may_be_on_hub(const std::string& path);
 
-/// Puts the local folder or file in the place of each name on a hub: looked up in the cache, else
-/// downloaded. @throws as hub::get_dataset, naming the key's place
+/// Replaces each name on a hub by the local folder or file: from the cache, or downloaded. @throws
+/// as hub::get_dataset, naming the key's place
 void find_data(config::LoadedConfig& loaded, bool quiet);
 
 }  // namespace sftrun::app

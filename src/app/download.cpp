@@ -24,11 +24,12 @@ hub::RepoName name_of(const DownloadOptions& options) {
   const auto name = names_a_dataset(options.name) ? hub::parse_dataset_name(options.name)
                                                   : hub::parse_model_name(options.name);
   if (!name || is_here) {
-    throw ConfigError(is_here ? fmt::format("{} is a file or directory here", options.name)
-                              : fmt::format("{} is no name on the hub", options.name),
+    throw ConfigError(is_here ? fmt::format("{} is a local file or directory", options.name)
+                              : fmt::format("{} is not a name on the hub", options.name),
                       kWhere,
-                      name ? fmt::format("for the hub's, write hf://{}", name->text())
-                           : "write owner/name, or hf://owner/name/file.gguf for one file");
+                      name
+                          ? fmt::format("for the repository on the hub write hf://{}", name->text())
+                          : "write owner/name, or hf://owner/name/file.gguf for one file");
   }
   return hub::with_revision(*name, options.revision);
 }
@@ -44,7 +45,7 @@ hub::Snapshot download(const hub::RepoName& name, const DownloadOptions& options
   } catch (const DataError& error) {
     if (!error.message().starts_with("no model ")) throw;
     throw DataError(error.message(), error.where(),
-                    fmt::format("{}; a data set is called hf://datasets/{}", error.fix(), name.id));
+                    fmt::format("{}; for a data set write hf://datasets/{}", error.fix(), name.id));
   }
 }
 

@@ -18,7 +18,7 @@ std::filesystem::path require_engine() {
     looked += (looked.empty() ? "" : ", ") + candidate.lexically_normal().string();
   }
   throw DeviceError("the engine (libsftrun_engine.so) is not installed", "looked for " + looked,
-                    "build it (make build), or point SFTRUN_ENGINE to it");
+                    "build it (make build), or set SFTRUN_ENGINE to its path");
 }
 
 [[noreturn]] void report_load_failure(const std::filesystem::path& engine,
@@ -26,16 +26,16 @@ std::filesystem::path require_engine() {
   const bool torch =
       reason.find("libtorch") != std::string::npos || reason.find("libc10") != std::string::npos;
   throw DeviceError(fmt::format("cannot load the engine: {}", reason), engine.string(),
-                    torch ? "its LibTorch has moved or is missing: run scripts/bootstrap.sh and "
+                    torch ? "LibTorch has moved or is missing: run scripts/bootstrap.sh and "
                             "build again, or put the torch package's "
                             "lib directory into LD_LIBRARY_PATH"
                           : "build it again (make build)");
 }
 
-/// GNU OpenMP's threads spin for milliseconds at the end of every loop before they sleep. Where
-/// other processes want the cores that takes the time of the thread that is waited for: generation
-/// was four times slower. A tenth of a millisecond costs nothing on an idle machine. Read by the
-/// library when it is loaded.
+/// GNU OpenMP's threads spin for milliseconds at the end of every loop before they sleep. If other
+/// processes use the cores, spinning takes time from the thread that is waited for: generation was
+/// four times slower. A tenth of a millisecond costs nothing on an idle machine. OpenMP reads the
+/// variable when it is loaded.
 void limit_spinning() {
   constexpr int kKeepTheUsers = 0;
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", "10000", kKeepTheUsers);
@@ -44,7 +44,7 @@ void limit_spinning() {
 SftrunEngineRun load_engine() {
   const std::filesystem::path engine = require_engine();
   limit_spinning();
-  // Never closed: LibTorch does not survive being unloaded.
+  // Never closed: LibTorch cannot be unloaded safely.
   void* handle = dlopen(engine.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) report_load_failure(engine, dlerror());
   auto* run = reinterpret_cast<SftrunEngineRun>(dlsym(handle, "sftrun_engine_run"));

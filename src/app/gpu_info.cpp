@@ -119,7 +119,7 @@ Json as_json(const GpuReport& report, const HostInfo& host) {
   return answer;
 }
 
-/// "what 12 unit", or "what ?" where the driver does not tell.
+/// "12 unit", or "?" if the driver does not report the value.
 template <typename T>
 std::string shown(const std::optional<T>& value, std::string_view unit) {
   return value ? fmt::format("{}{}", *value, unit) : "?";
@@ -135,7 +135,7 @@ std::string text_of(const GpuInfo& gpu) {
   std::string text = fmt::format("\nGPU {}: {}", gpu.index, gpu.name);
   if (gpu.compute_major > 0)
     text += fmt::format(" (sm_{}{})", gpu.compute_major, gpu.compute_minor);
-  if (gpu.is_too_old()) text += "  REFUSED: older than sm_80 (Ampere)";
+  if (gpu.is_too_old()) text += "  NOT SUPPORTED: older than sm_80 (Ampere)";
   text += fmt::format("\n  memory       {} total, {} free\n", shown_bytes(gpu.memory_total_bytes),
                       shown_bytes(gpu.memory_free_bytes));
   text += fmt::format("  utilization  {}\n", shown(gpu.utilization_percent, "%"));
@@ -187,7 +187,7 @@ std::string versions_text(const GpuReport& report) {
 
 std::string text_of(const HostInfo& host) {
   std::string text = fmt::format("\nCPU: {}\n", host.model.empty() ? "unknown model" : host.model);
-  const std::string physical =  // unknown where /sys is not mounted
+  const std::string physical =  // unknown if /sys is not mounted
       host.physical_cores > 0 ? fmt::format("{} physical, ", host.physical_cores) : "";
   text += fmt::format("  cores        {}{} logical; this process may use {}", physical,
                       host.logical_cpus, host.allowed.size());
@@ -204,8 +204,7 @@ std::string text_of(const HostInfo& host) {
 std::string as_text(const GpuReport& report, const HostInfo& host) {
   std::string text = fmt::format("Number of GPUs: {}\n", report.gpus.size());
   if (report.gpus.empty())
-    text +=
-        fmt::format("There is no GPU to train on: {}. Training runs on the CPU.\n", report.problem);
+    text += fmt::format("No GPU was found: {}. Training runs on the CPU.\n", report.problem);
   else if (!report.problem.empty())
     text += fmt::format("warning: {}\n", report.problem);
   for (const GpuInfo& gpu : report.gpus) text += text_of(gpu);

@@ -42,7 +42,7 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
   return names;
 }
 
-/// A word where a command should stand.
+/// Reports a word that is not a command.
 [[noreturn]] void unknown_command(const CLI::App& app, const std::string& prefix) {
   const std::string word = app.remaining().front();
   if (word.starts_with('-')) {
@@ -51,8 +51,8 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
   }
   for (const std::string_view later : kLaterCommands) {
     if (prefix == "sftrun" && word == later) {
-      throw ConfigError(fmt::format("`sftrun {}` is not in this version", word), "the command line",
-                        "`sftrun --help` lists what is");
+      throw ConfigError(fmt::format("this version has no command `sftrun {}`", word),
+                        "the command line", "`sftrun --help` lists the commands");
     }
   }
   const std::string near = nearest(word, subcommands_of(app));
@@ -67,7 +67,7 @@ int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
     check_extras(*command.parser);
     return command.run();
   }
-  // No command that runs: nothing was typed, or a word that is none.
+  // No command to run: nothing was typed, or an unknown word.
   const CLI::App& innermost =
       sftrun.get_subcommands().empty() ? sftrun : *sftrun.get_subcommands().front();
   if (!innermost.remaining().empty()) {
@@ -78,7 +78,8 @@ int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App sftrun("Fine-tunes language models: YAML in, adapter out.", "sftrun");
+  CLI::App sftrun("Fine-tunes language models. Reads a YAML file, writes a PEFT adapter.",
+                  "sftrun");
   sftrun.formatter(std::make_shared<HelpFormatter>());  // commands inherit it
   sftrun.allow_extras();
   sftrun.require_subcommand(0, 1);
@@ -99,7 +100,7 @@ int run(int argc, char** argv) {
     return static_cast<int>(ExitCode::kDone);
   } catch (const CLI::ParseError& error) {
     throw ConfigError(error.what(), "the command line",
-                      "--help after the command documents every flag");
+                      "add --help after the command to see its flags");
   }
   if (version) {
     fmt::print("{}", version_text());
@@ -108,7 +109,7 @@ int run(int argc, char** argv) {
   return dispatch(sftrun, commands);
 }
 
-/// Not fmt::print, which throws where nobody reads stderr any more.
+/// Not fmt::print, which throws if stderr is closed.
 int fail(ExitCode code, const std::string& text) {
   std::fputs((text + "\n").c_str(), stderr);
   return static_cast<int>(code);

@@ -21,14 +21,14 @@ namespace {
 constexpr const char* kWhatToGive =
     "give a directory in Hugging Face layout, a .gguf file, or a name on the hub: owner/name";
 
-/// Only a name of the right form is looked for on the hub.
+/// Only names of this form are looked up on the hub.
 std::optional<hub::RepoName> name_on_hub(const ModelAsked& asked) {
   std::optional<hub::RepoName> name = hub::parse_model_name(asked.name);
   if (name) name = hub::with_revision(*name, asked.revision);
   return name;
 }
 
-/// The revision apart, as PEFT and transformers have it.
+/// With the revision apart, as in PEFT and transformers.
 ModelSource source_of(hub::RepoName name, const std::filesystem::path& path) {
   const std::string revision = std::exchange(name.revision, {});
   return {path, name.text(), revision};
@@ -49,7 +49,7 @@ std::string listed(const std::vector<std::string>& names) {
          (names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : "");
 }
 
-/// The one .gguf file of a directory; the directory itself where it has none.
+/// The only .gguf file of a directory; the directory itself if it has none.
 std::filesystem::path gguf_in(const std::filesystem::path& directory, const ModelAsked& asked) {
   std::vector<std::string> names;
   std::error_code code;
@@ -66,8 +66,9 @@ std::filesystem::path gguf_in(const std::filesystem::path& directory, const Mode
   if (std::all_of(names.begin(), names.end(),
                   [&](const std::string& name) { return split.matches(name); })) {
     throw DataError(
-        fmt::format("{} holds a model split into several GGUF files, which are not read: {}",
-                    asked.name, listed(names)),
+        fmt::format(
+            "{} holds a model that is split into several GGUF files, which is not supported: {}",
+            asked.name, listed(names)),
         asked.where, "join them: llama-gguf-split --merge FIRST_FILE model.gguf");
   }
   if (names.size() == 1) return first;
@@ -76,8 +77,8 @@ std::filesystem::path gguf_in(const std::filesystem::path& directory, const Mode
       asked.where, fmt::format("name one of them: {}", first));
 }
 
-/// What is opened of a directory that is named: of a run `runs/first` its result,
-/// `runs/first/model`; the one .gguf file.
+/// The path to open for a directory: `runs/first/model` for the run directory `runs/first`, or the
+/// only .gguf file.
 std::filesystem::path model_at(const ModelAsked& asked) {
   std::error_code ignored;
   const std::filesystem::path path = asked.name;
@@ -87,20 +88,20 @@ std::filesystem::path model_at(const ModelAsked& asked) {
   if (!std::filesystem::is_directory(path, ignored) || holds("config.json")) return path;
   if (holds("model/config.json")) return path / "model";
   if (holds("adapter/adapter_config.json")) {
-    throw DataError(
-        fmt::format("{} is a run's directory, which holds an adapter and no model", asked.name),
-        asked.where, fmt::format("give the adapter: --adapter {}", (path / "adapter").string()));
+    throw DataError(fmt::format("{} is a run directory with an adapter and no model", asked.name),
+                    asked.where,
+                    fmt::format("name the adapter: --adapter {}", (path / "adapter").string()));
   }
   return gguf_in(path, asked);
 }
 
-/// @param may_be_on_hub the name has the form of the hub's
+/// @param may_be_on_hub the name has the form of names on the hub
 [[noreturn]] void throw_no_model(const ModelAsked& asked, bool may_be_on_hub) {
   const std::string near = near_path(asked.name);
   std::string fix =
-      near.empty() ? kWhatToGive : fmt::format("did you mean {}? else {}", near, kWhatToGive);
+      near.empty() ? kWhatToGive : fmt::format("did you mean {}? Otherwise {}", near, kWhatToGive);
   if (asked.where.ends_with("adapter_config.json") && near.empty())
-    fix = "if the adapter's base model was moved, give its new place: --model PATH";
+    fix = "if the adapter's base model was moved, name its new path: --model PATH";
   if (may_be_on_hub) {
     fix = fix_for_path(asked.name, fmt::format("for a model on the hub write hf://{}", asked.name));
   }
@@ -122,7 +123,7 @@ void rethrow_as_unknown_path(const Error& error, const std::string& path,
       error.where().empty() ? place : fmt::format("{}; {}", place, error.where());
   if (hub::begins_as_hub_name(path)) throw Error(error.code(), error.message(), where, error.fix());
   throw Error(error.code(), fmt::format("no file or directory {}; {}", path, error.message()),
-              where, fix_for_path(path, "or, where a name on the hub is meant: " + error.fix()));
+              where, fix_for_path(path, "or, if it is a name on the hub: " + error.fix()));
 }
 
 std::string fix_for_path(const std::string& path, const std::string& other) {
@@ -135,7 +136,7 @@ ModelSource find_model(const ModelAsked& asked) {
   std::error_code ignored;
   if (std::filesystem::exists(asked.name, ignored)) {
     if (!asked.revision.empty() && !asked.quiet)
-      log::warn("model.revision has no effect: {} is a file or directory here", asked.name);
+      log::warn("model.revision has no effect: {} is a local file or directory", asked.name);
     const std::filesystem::path path = model_at(asked);
     return {path, path.string(), ""};
   }
@@ -160,13 +161,12 @@ std::filesystem::path find_adapter(const ModelAsked& asked) {
       return std::filesystem::exists(file, ignored);
     };
     if (!holds(adapter / "adapter_config.json") && holds(model / "config.json")) {
-      throw DataError(
-          fmt::format("{} is a run's directory, which holds a model and no adapter", asked.name),
-          asked.where, fmt::format("give the model: --model {}", model.string()));
+      throw DataError(fmt::format("{} is a run directory with a model and no adapter", asked.name),
+                      asked.where, fmt::format("name the model: --model {}", model.string()));
     }
     if (!holds(adapter / "adapter_config.json") && holds(adapter / "config.json")) {
-      throw DataError(fmt::format("{} holds a model and no adapter", asked.name), asked.where,
-                      fmt::format("give it as the model: --model {}", asked.name));
+      throw DataError(fmt::format("{} is a model, not an adapter", asked.name), asked.where,
+                      fmt::format("name it with --model {}", asked.name));
     }
     if (const std::string notice = observe::notice_of_result(asked.name, adapter); !notice.empty())
       log::warn("{}", notice);

@@ -19,7 +19,7 @@
 namespace sftrun::app {
 namespace {
 
-/// https://no-color.org: any value but the empty one turns colours off.
+/// https://no-color.org: any value that is not empty turns colours off.
 bool wants_colour() {
   const char* no_color = std::getenv("NO_COLOR");
   return ::isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0');
@@ -38,7 +38,7 @@ int run_preview(const PreviewOptions& options) {
                                         .parts = hub::ModelParts::kText});
   const data::TextModel model = load_text_model(found.path, config.model.chat_template);
   std::vector<data::Preview> previews;
-  data::ProblemCollector problems, refusals;  // the second do not keep from showing records
+  data::ProblemCollector problems, refusals;  // records are shown in spite of `refusals`
   for (const config::DataSource& source : config.data.train) {
     problems.run([&] {
       previews.push_back(data::preview_dataset(config, source, model, options.num_examples));

@@ -25,7 +25,7 @@ namespace sftrun::app {
 namespace fs = std::filesystem;
 namespace {
 
-/// Also weights of a kind that is refused: a dry run is to say so.
+/// Also weights in formats that are refused, so that a dry run reports them.
 bool has_weight_files(const fs::path& directory) {
   constexpr std::array kFiles = {"model.safetensors", "model.safetensors.index.json",
                                  "pytorch_model.bin", "pytorch_model.bin.index.json"};
@@ -40,7 +40,7 @@ bool may_have_weights(const fs::path& model) {
   return !fs::is_directory(model, ignored) || has_weight_files(model);
 }
 
-/// A GGUF file's vocabulary was parsed and dropped; the launcher stays small while workers run.
+/// Returns the memory of the parsed vocabulary, so that the launcher is small while workers run.
 void return_freed_memory() {
   ::malloc_trim(0);
 }
@@ -70,14 +70,14 @@ std::string text_of(const config::TuningConfig& tuning, const spec::ArchSpec& ar
   int64_t total = 0;
   for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) total += tensor.numel();
   const auto count = [](int64_t number) { return format_count(static_cast<uint64_t>(number)); };
-  return fmt::format("model: {}, {} layers, {} parameters; {} values are trained", arch.family,
+  return fmt::format("model: {}, {} layers, {} parameters, {} of them trainable", arch.family,
                      arch.num_layers, count(total), count(num_trained(tuning, arch)));
 }
 
 std::string text_of(const data::DatasetTrial& trial) {
   return fmt::format(
-      "data: {}{}: {} records; {}: {} examples, {} tokens of which {} carry a label, longest {}",
-      trial.name, trial.num_files == 1 ? "" : fmt::format(" ({} files)", trial.num_files),
+      "data: {}{}: {} records; {}: {} examples, {} tokens, {} trained on, longest {}", trial.name,
+      trial.num_files == 1 ? "" : fmt::format(" ({} files)", trial.num_files),
       data::name_of(trial.format),
       trial.is_whole
           ? fmt::format("all {}", trial.stats.num_records)
@@ -87,7 +87,8 @@ std::string text_of(const data::DatasetTrial& trial) {
       format_count(static_cast<uint64_t>(trial.stats.num_label_tokens)), trial.stats.longest);
 }
 
-/// Of data that were only begun the number of records is an estimate, and must be far off.
+/// If only the first records were read, their number is an estimate; val_split must then exceed it
+/// by far.
 void check_val_split(double val_split, const std::vector<data::DatasetTrial>& train) {
   if (val_split == 0) return;
   constexpr double kFarOff = 2;
@@ -116,14 +117,14 @@ spec::ArchSpec read_arch(const fs::path& model) {
   if (!fs::exists(file, ignored)) return arch_of_checkpoint(model);
   const auto config = nlohmann::json::parse(read_text_file(file), nullptr, false);
   if (config.is_discarded() && has_weight_files(model))
-    return arch_of_checkpoint(model);  // says where
-  if (config.is_discarded()) throw DataError("not valid JSON", file.string(), "fetch it again");
+    return arch_of_checkpoint(model);  // its error names the file
+  if (config.is_discarded()) throw DataError("not valid JSON", file.string(), "download it again");
   return spec::ArchSpec::from_hf_config(config, file.string());
 }
 
 namespace {
 
-/// Weights that are not here are dense where config.json says nothing else.
+/// Weights that are not local are assumed to be dense, unless config.json names a format.
 bool says_quantised(const fs::path& config_json) {
   const auto config = nlohmann::json::parse(read_text_file(config_json), nullptr, false);
   return !config.is_object() || config.contains("quantization_config");
@@ -158,7 +159,7 @@ void require_modules_exist(const std::vector<std::string>& names, const spec::Ar
     if (is_there) continue;
     throw ConfigError(fmt::format("no module of the model is named `{}`", name),
                       "tuning.skip_modules",
-                      "name modules as the model does: lm_head, down_proj or layers.0.mlp");
+                      "use the model's names of modules: lm_head, down_proj or layers.0.mlp");
   }
 }
 
@@ -180,15 +181,15 @@ void warn_of_files_in_both(const config::DataConfig& data) {
   const std::vector<std::string> both = data::files_in_both(data);
   if (both.empty()) return;
   log::warn(
-      "data.val reads what data.train reads ({}{}): its loss will say nothing of other data; "
-      "data.val_split holds records out",
+      "data.val reads the same files as data.train ({}{}), so its loss says nothing about unseen "
+      "data; data.val_split holds out records",
       both[0], both.size() > 1 ? fmt::format(" and {} more", both.size() - 1) : "");
 }
 
 namespace {
 
-/// What vLLM makes of the adapter that the run is to leave; one that it starts from says by itself
-/// what it adapts.
+/// Logs whether vLLM can load the adapter that the run will write. If the run starts from an
+/// adapter, that adapter decides which modules it has.
 void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (!tuning.trains_adapter() || !tuning.lora.init_from.empty()) return;
   const std::set<std::string> adapted = spec::adapted_names(plan::lora_targets(tuning.lora), arch);
@@ -210,14 +211,14 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
   const std::string form =
       plan::keeps_stored(tuning, !stored.empty())
           ? (tuning.skip_modules.empty() && tuning.quant_embeddings != false
-                 ? "quantised matrices as in its files, the rest"
-                 : "quantised matrices as in its files (except those that tuning.skip_modules or "
+                 ? "quantised matrices as in the files, the rest"
+                 : "quantised matrices as in the files (except those that tuning.skip_modules or "
                    "quant_embeddings name), the rest")
       : tuning.quantises_base()
           ? fmt::format("linear layers{} in {}, the rest",
                         tuning.quant_embeddings.value_or(false) ? ", embedding and head" : "",
                         tuning.quant_word())
-          : "all of it";
+          : "all weights";
   return fmt::format("base: {} in memory: {} in {}", format_bytes(static_cast<uint64_t>(bytes)),
                      form, config::dtype_name(dtype));
 }

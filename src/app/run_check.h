@@ -10,39 +10,39 @@
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/spec/arch_spec.h"
 
-/// What can be known of a run before a worker starts.
+/// Checks of a run before a worker starts.
 namespace sftrun::app {
 
-/// From config.json or a GGUF file's header; of a directory no weights need to be there.
-/// @throws DataError as weights::Checkpoint::open for what it reads
+/// Reads config.json or a GGUF file's header. A directory needs no weights.
+/// @throws DataError as weights::Checkpoint::open
 spec::ArchSpec read_arch(const std::filesystem::path& model);
 
-/// What a model's files say before any weight is read.
+/// What the headers of a model's files say.
 struct ModelHeaders {
   spec::ArchSpec arch;
-  plan::StoredBytes stored;           ///< empty where its weights are not here
+  plan::StoredBytes stored;           ///< empty if the weights are not local
   std::set<std::string> block_kinds;  ///< weights::block_kinds
   bool has_weights = false;           ///< else only config.json was read
-  bool knows_form = false;            ///< whether block_kinds is known to be all there is
+  bool knows_form = false;            ///< whether block_kinds is complete
 };
-/// @throws as read_arch, and what is wrong with the headers of its weights
+/// @throws as read_arch, and DataError for invalid headers of the weights
 ModelHeaders read_headers(const std::filesystem::path& model);
 
-/// Whether there is something to train by the names that `tuning` gives. @throws ConfigError naming
-/// what there is
+/// Checks that the names in `tuning` select parameters. @throws ConfigError that lists the existing
+/// names
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch);
 
-/// Warns of files that are both trained and validated on.
+/// Warns about files that are used for both training and validation.
 void warn_of_files_in_both(const config::DataConfig& data);
 
 struct RunCheck {
-  std::vector<std::string> lines;         ///< what was found
+  std::vector<std::string> lines;         ///< the report
   std::vector<data::DatasetTrial> train;  ///< of config.data.train, in their order
 };
-/// Reads what a run would read first: tokenizer and template, and the first records of each data
-/// set. Logs what training would warn of.
+/// Reads tokenizer, template and the first records of each data set. Logs the warnings that
+/// training would log.
 /// @param config with dtype resolved   @param headers of the model
-/// @throws what the run would throw
+/// @throws the errors that the run would throw
 RunCheck check_run(const config::RunConfig& config, const std::filesystem::path& model,
                    const ModelHeaders& headers);
 

@@ -43,7 +43,7 @@ Epoch epoch_of(const config::RunConfig& config, const std::vector<data::DatasetT
   return epoch;
 }
 
-/// The run's own plan of batches, for the examples that were read.
+/// The batch plan of the run, for the examples that were read.
 data::BatchPlan plan_of(const config::RunConfig& config,
                         const std::vector<data::DatasetTrial>& train, int64_t bin_tokens,
                         int64_t global_batch_size) {
@@ -60,12 +60,12 @@ data::BatchPlan plan_of(const config::RunConfig& config,
     lengths.insert(lengths.end(), train[i].lengths.begin(), train[i].lengths.end());
     options.groups.push_back({begin, std::ssize(lengths), config.data.train[i].weight});
   }
-  std::vector<int64_t> label_tokens(lengths.size(), 1);  // of no account here
+  std::vector<int64_t> label_tokens(lengths.size(), 1);  // not used here
   return {std::move(lengths), std::move(label_tokens), options};
 }
 
-/// How many bins the examples that were read take, over those that their tokens would fill: at
-/// least 1, because examples leave room in their bins.
+/// Number of bins of the examples that were read, divided by the number that their tokens would
+/// fill: at least 1, because bins are not full.
 double bins_over_full_ones(const config::RunConfig& config,
                            const std::vector<data::DatasetTrial>& train, int64_t bin_tokens) {
   double tokens = 0;
@@ -93,7 +93,7 @@ std::string duration_line(const Forecast& forecast, const config::RunConfig& con
   const observe::RunSummary earlier =
       observe::read_run_summary(std::filesystem::path(config.output.dir) / "metrics.jsonl");
   if (earlier.tokens <= 0 || earlier.seconds <= 0)
-    return "duration: not known before steps have run; the progress line estimates it then";
+    return "duration: unknown until the first steps have run; then the progress line estimates it";
   const double rate = static_cast<double>(earlier.tokens) / earlier.seconds;
   const double tokens = static_cast<double>(forecast.tokens_per_epoch) *
                         static_cast<double>(forecast.steps) /

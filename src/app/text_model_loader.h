@@ -7,8 +7,8 @@
 
 namespace sftrun::app {
 
-/// Tokenizer and chat template of a model: a GGUF file, or a directory in Hugging Face layout, of
-/// which only the tokenizer's files need to be there.
+/// Loads tokenizer and chat template of a model: a GGUF file, or a directory in Hugging Face layout
+/// in which only the tokenizer's files are needed.
 /// @param configured_template model.chat_template; empty: the model's own
 data::TextModel load_text_model(const std::filesystem::path& model,
                                 const std::string& configured_template);

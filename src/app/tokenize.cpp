@@ -37,8 +37,8 @@ Json tokenized_chat(const Json& record, const data::TextModel& model, const std:
   const bool is_text = format == RecordFormat::kText ||
                        (format == RecordFormat::kPromptCompletion && record["prompt"].is_string());
   if (is_text) {
-    throw DataError("the record is no conversation, which --chat needs: \"messages\"", where,
-                    "leave --chat away");
+    throw DataError("the record has no \"messages\", which --chat requires", where,
+                    "remove --chat");
   }
   const data::Sequence sequence =
       data::SequenceBuilder(format, model, {}).build(record, where).at(0);

@@ -29,10 +29,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A configuration with everything that is known about it before a worker starts.
+/// A configuration, and the values known before a worker starts.
 struct Run {
-  config::LoadedConfig loaded;       ///< resolved, but for what the device and the data decide
-  std::filesystem::path model_path;  ///< where the model lies, whatever it is called
+  config::LoadedConfig
+      loaded;  ///< resolved, except for values that depend on the device and the data
+  std::filesystem::path model_path;  ///< the model's path on this machine
   BatchRequest batches;
 };
 
@@ -50,8 +51,8 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
   }
 }
 
-/// The largest micro-batch that fits, for train.batch_size: auto. From total memory, not what
-/// happens to be free, so that launcher and workers come to the same answer.
+/// The largest micro-batch that fits, for train.batch_size: auto. Computed from the total memory,
+/// not the free memory, so that launcher and workers get the same result.
 int64_t largest_micro_batch(const config::RunConfig& config, const ModelHeaders& headers,
                             int local_world_size, const std::string& device) {
   const spec::ArchSpec& arch = headers.arch;
@@ -74,7 +75,7 @@ int64_t largest_micro_batch(const config::RunConfig& config, const ModelHeaders&
   return plan::max_micro_batch(arch, config, share, half ? kHalfBytes : kFullBytes, stored);
 }
 
-/// Where the adapter lies that the run starts from; it is called so from here on.
+/// Replaces init_from by the path of the adapter.
 void locate_adapter(config::LoadedConfig& loaded, bool quiet) {
   constexpr const char* kKey = "tuning.lora.init_from";
   std::string& adapter = loaded.config.tuning.lora.init_from;
@@ -83,8 +84,8 @@ void locate_adapter(config::LoadedConfig& loaded, bool quiet) {
       find_adapter({.name = adapter, .where = loaded.place_of(kKey), .quiet = quiet}).string();
 }
 
-/// Where the model lies. One of the hub's is called owner/name from here on, wherever its files
-/// are: so run.json and the adapter name it, and others find it.
+/// Finds the model's path. model.name of a model on the hub becomes owner/name, so that run.json
+/// and the adapter name it in a way that others can find.
 std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOptions& options,
                                    bool quiet) {
   config::ModelConfig& model = loaded.config.model;
@@ -100,7 +101,7 @@ std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOpti
   return source.path;
 }
 
-/// @param headers of the model; null: read where batch_size is auto
+/// @param headers of the model; null: read if batch_size is auto
 Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_path,
                 const ModelHeaders* headers, const std::filesystem::path& yaml, int world_size,
                 int local_world_size, const std::string& device) {
@@ -115,14 +116,14 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   return run;
 }
 
-/// Every `auto` that is known before the data are read.
+/// Resolves each `auto` that does not depend on the data.
 config::RunConfig shown_config(const Run& run, const ModelHeaders& headers, bool on_gpu) {
   config::RunConfig shown = run.loaded.config;
   resolve_auto(shown, headers, on_gpu);
   return shown;
 }
 
-/// A model that cannot be read is left to the engine, which says what is wrong with it.
+/// If a model cannot be read, the engine reports the error.
 std::optional<ModelHeaders> headers_if_readable(const std::filesystem::path& model) {
   try {
     return read_headers(model);
@@ -140,7 +141,7 @@ std::vector<std::string> override_lines(const Run& run) {
   return lines;
 }
 
-/// What was resolved: "train.learning_rate = 0.0002".   @param asked before
+/// The resolved values: "train.learning_rate = 0.0002".   @param asked the configuration before
 std::vector<std::string> resolved_values(const config::RunConfig& asked,
                                          const config::RunConfig& shown) {
   std::vector<std::string> values;
@@ -148,7 +149,7 @@ std::vector<std::string> resolved_values(const config::RunConfig& asked,
   return values;
 }
 
-/// How many bins a step has follows from the data, and is said by the workers who read them.
+/// The number of bins per step depends on the data; the workers, which read them, log it.
 bool follows_from_data(const Run& run, const std::string& resolved) {
   const config::RunConfig& config = run.loaded.config;
   if (!run.batches.steps_are_auto || config.data.streaming || config.train.max_steps) return false;
@@ -157,7 +158,7 @@ bool follows_from_data(const Run& run, const std::string& resolved) {
          begins("train.global_batch_size ");
 }
 
-/// What is known of the configuration and the model; the data are read by the workers.
+/// Logs the configuration and the model. The workers read the data.
 void warn(const Run& run, const ModelHeaders* headers) {
   for (const std::string& warning : run.loaded.warnings) log::warn("{}", warning);
   if (headers == nullptr) return;
@@ -165,7 +166,7 @@ void warn(const Run& run, const ModelHeaders* headers) {
   if (!positions.empty()) log::warn("{}", positions);
 }
 
-/// @param asked before anything was resolved
+/// @param asked the configuration before it was resolved
 void announce(const config::RunConfig& asked, const Run& run, const config::RunConfig& shown) {
   for (const std::string& line : override_lines(run)) log::info("override: {}", line);
   std::vector<std::string> resolved = resolved_values(asked, shown);
@@ -195,8 +196,8 @@ nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
           {"device", options.device}};
 }
 
-/// What a run trains is known before its data are tokenised. A model without config.json is left to
-/// the engine, which says what is wrong with it.
+/// Checks the trainable parameters before data are tokenized. For a model without config.json the
+/// engine reports the error.
 void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers) {
   std::error_code ignored;
   const std::filesystem::path& model = run.model_path;
@@ -214,7 +215,7 @@ void warn_and_announce(const config::RunConfig& asked, const Run& run,
   announce(asked, run, shown);
 }
 
-/// YAML, with what is no configuration as comments.
+/// YAML; everything that is not configuration is in comments.
 void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHeaders& headers,
                    bool on_gpu, const std::string& launch) {
   config::RunConfig shown = shown_config(run, headers, on_gpu);
@@ -233,7 +234,7 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
   fmt::print("{}", config::to_yaml(shown));
 }
 
-/// Something else started one process per rank, and this is one of them.
+/// Runs as a rank that another launcher (torchrun, Slurm, MPI) has started.
 int run_worker(const TrainOptions& options, const launch::ExternalWorker& external,
                const launch::Environment& env) {
   for (const auto& [name, value] : external.variables) ::setenv(name.c_str(), value.c_str(), 1);
@@ -243,7 +244,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   find_data(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
   locate_adapter(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
-  if (worker.rank == 0) config::require_files(loaded);  // before a model is downloaded in vain
+  if (worker.rank == 0) config::require_files(loaded);  // before a model is downloaded
   if (worker.rank == 0 && !worker.supervised) warn_of_files_in_both(loaded.config.data);
   const auto model_path =
       locate_model(loaded, options, /*quiet=*/worker.rank != 0 || worker.supervised);
@@ -258,8 +259,8 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
     ::prctl(PR_SET_NAME, "sftrun");  // started through /proc/self/exe, it is listed as "exe"
     const int code = run_in_engine("worker", engine_request(options, run));
     if (code == 0) return code;
-    // Unloading LibTorch takes up to seconds on a busy machine; the others and the user wait for
-    // it.
+    // Unloading LibTorch takes up to seconds on a busy machine, while other ranks and the user
+    // wait.
     std::fflush(nullptr);
     ::_exit(code);
   }
@@ -295,8 +296,8 @@ launch::LaunchRequest launch_request(const TrainOptions& options, const config::
                             env.contains("SFTRUN_SHARE_GPUS")};
 }
 
-/// This program again, as a worker; launch flags are not passed on, torchrun's variables say it
-/// all.
+/// Command line of a worker, which is this program. Launch flags are not passed on; torchrun's
+/// variables replace them.
 launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run,
                                      const std::string& device, bool is_restart) {
   std::vector<std::string> arguments = {"sftrun",   "train", "--config", options.config.string(),
@@ -305,7 +306,8 @@ launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run
     arguments.push_back("--overwrite");
   else
     arguments.insert(arguments.end(), {"--resume", is_restart ? "auto" : options.resume});
-  if (run.model_path != run.loaded.config.model.name) {  // on a hub, and found once for all
+  if (run.model_path !=
+      run.loaded.config.model.name) {  // on a hub: the launcher found it for all workers
     arguments.insert(arguments.end(), {"--model-path", run.model_path.string()});
   }
   if (options.allow_changed_data) arguments.push_back("--allow-changed-data");
@@ -314,7 +316,7 @@ launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run
   arguments.insert(arguments.end(), options.overrides.begin(), options.overrides.end());
   if (const std::string& adapter = run.loaded.config.tuning.lora.init_from; !adapter.empty())
     arguments.push_back("tuning.lora.init_from=" +
-                        adapter);  // a run goes on, and so does its newest
+                        adapter);  // a resumed run uses its newest checkpoint
   return {.executable = "/proc/self/exe", .arguments = std::move(arguments)};
 }
 
@@ -325,7 +327,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
       launch::make_plan(launch_request(options, loaded.config, env), machine);
   find_data(loaded, /*quiet=*/false);
   locate_adapter(loaded, /*quiet=*/false);
-  config::require_files(loaded);  // before a model is downloaded in vain
+  config::require_files(loaded);  // before a model is downloaded
   warn_of_files_in_both(loaded.config.data);
   const auto model_path = locate_model(loaded, options, /*quiet=*/false);
   const config::RunConfig asked = loaded.config;
@@ -358,7 +360,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
 
 namespace {
 
-/// A job that its scheduler started again goes on with what its first start began.
+/// A job that its scheduler restarted resumes its run.
 bool is_started_again(const launch::Environment& env) {
   for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}) {
     const auto count = env.find(name);
@@ -370,8 +372,8 @@ bool is_started_again(const launch::Environment& env) {
 }  // namespace
 
 int run_train(const TrainOptions& asked) {
-  // A run goes on when the pipe behind it closes (`sftrun train | head`): its log is in a file. A
-  // dry run is nothing but its output.
+  // A run continues if its output pipe is closed (`sftrun train | head`), because its log is also
+  // in a file. A dry run only prints.
   if (!asked.dry_run) ::signal(SIGPIPE, SIG_IGN);
   const launch::Environment env = launch::current_environment();
   TrainOptions options = asked;

@@ -29,13 +29,13 @@ std::string match_in_file(const std::filesystem::path& path, const std::string& 
   return std::regex_search(text, match, std::regex(pattern)) ? match[1].str() : "";
 }
 
-/// Of the wheel (version.py) or of the C++ package (build-version).
+/// The version of the wheel (version.py) or of the C++ package (build-version).
 std::string torch_version(const std::filesystem::path& torch) {
   const std::string wheel = match_in_file(torch / "version.py", "__version__ = '([^']+)'");
   return wheel.empty() ? match_in_file(torch / "build-version", "(\\S+)") : wheel;
 }
 
-/// Of the wheel's dependency beside it, which its installation record names.
+/// The version of the wheel's dependency, from its installation record.
 std::string nccl_version(const std::filesystem::path& torch) {
   static const std::regex kRecord("nvidia_nccl_cu[0-9]+-([0-9.]+)\\.dist-info");
   std::error_code ignored;
@@ -61,7 +61,7 @@ std::string engine_lines() {
   if (!engine) return line("engine", "not installed (build it: make build)");
   std::string text = line("engine", engine->lexically_normal().string());
   const auto torch = torch_directory(*engine);
-  if (!torch) return text + line("LibTorch", "not found where the engine looks for it");
+  if (!torch) return text + line("LibTorch", "not found in the engine's search path");
   const std::string version = torch_version(*torch);
   text += line("LibTorch",
                fmt::format("{} ({})", version.empty() ? "unknown" : version, torch->string()));

@@ -115,7 +115,7 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown flag --batch-size", "train.batch_size=VALUE"], "train", "--batch_size=4")
         self.expect(USAGE, ["unknown flag --train.batch_size", "train.batch_size=VALUE"], "train", "--train.batch_size=4")
         self.expect(USAGE, ["unexpected argument `more`"], "gpu-info", "more")
-        self.expect(USAGE, ["`sftrun eval` is not in this version"], "eval", "--config", "run.yaml")
+        self.expect(USAGE, ["this version has no command `sftrun eval`"], "eval", "--config", "run.yaml")
         self.expect(USAGE, ["--deepspeed is not supported in this version"], "train", "--config", "run.yaml", "--deepspeed", "x")
 
     def test_values_of_flags_are_checked(self):
@@ -129,30 +129,30 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["`int4` is not one of"], "score", "--dtype", "int4")
 
     def test_what_is_missing_or_too_much(self):
-        self.expect(USAGE, ["`sftrun train` needs --config"], "train")
+        self.expect(USAGE, ["`sftrun train` requires --config"], "train")
         self.expect(USAGE, ["write --config run.yaml"], "train", "run.yaml")
-        self.expect(USAGE, ["needs --prompt or --input"], "generate", "--model", "model")
-        self.expect(USAGE, ["--prompt and --input exclude each other"], "generate", "--model", "model", "--prompt", "a",
+        self.expect(USAGE, ["requires --prompt or --input"], "generate", "--model", "model")
+        self.expect(USAGE, ["--prompt and --input cannot be used together"], "generate", "--model", "model", "--prompt", "a",
                     "--input", "train.jsonl")
-        self.expect(USAGE, ["needs --output with --input"], "generate", "--model", "model", "--input", "train.jsonl")
-        self.expect(USAGE, ["--arch and --model exclude each other"], "bench", "--model", "model", "--arch", "run.yaml")
+        self.expect(USAGE, ["requires --output with --input"], "generate", "--model", "model", "--input", "train.jsonl")
+        self.expect(USAGE, ["--arch and --model cannot be used together"], "bench", "--model", "model", "--arch", "run.yaml")
         self.expect(USAGE, ["no such directory: nowhere"], "score", "--model", "model", "--input", "train.jsonl",
                     "--output", "nowhere/out.jsonl")
         self.expect(USAGE, ["adapter exists and is not an empty directory", "or replace it with --overwrite"], "merge", "--adapter", "adapter",
                     "--output", "adapter")
-        self.expect(USAGE, ["--overwrite would remove adapter, which is read"], "merge", "--adapter", "adapter", "--output", "adapter", "--overwrite")
-        self.expect(USAGE, ["`sftrun merge` needs --adapter or --model"], "merge", "--output", "out")
-        self.expect(USAGE, ["`sftrun merge` needs --adapter"], "merge", "--model", "model", "--output", "out", "--format", "vllm")
-        self.expect(USAGE, ["--as-stored is of adapters, and there is no --adapter"], "merge", "--model", "model", "--output", "out", "--as-stored")
-        self.expect(USAGE, ["--output names a .gguf file, --format is vllm"], "merge", "--adapter", "adapter", "--output", "out.gguf", "--format", "vllm")
+        self.expect(USAGE, ["--overwrite would remove the input adapter"], "merge", "--adapter", "adapter", "--output", "adapter", "--overwrite")
+        self.expect(USAGE, ["`sftrun merge` requires --adapter or --model"], "merge", "--output", "out")
+        self.expect(USAGE, ["`sftrun merge` requires --adapter"], "merge", "--model", "model", "--output", "out", "--format", "vllm")
+        self.expect(USAGE, ["--as-stored is only for adapters, and there is no --adapter"], "merge", "--model", "model", "--output", "out", "--as-stored")
+        self.expect(USAGE, ["--output names a .gguf file, but --format is vllm"], "merge", "--adapter", "adapter", "--output", "out.gguf", "--format", "vllm")
         for_vllm = ["merge", "--adapter", "adapter", "--output", "out", "--format", "vllm"]
-        self.expect(USAGE, ["--max-shard-size is of models as safetensors, --format is vllm"], *for_vllm, "--max-shard-size", "1GB")
-        self.expect(USAGE, ["--dtype is of merged models"], *for_vllm, "--dtype", "auto")
+        self.expect(USAGE, ["--max-shard-size is only for safetensors models, but --format is vllm"], *for_vllm, "--max-shard-size", "1GB")
+        self.expect(USAGE, ["--dtype is only for merged models"], *for_vllm, "--dtype", "auto")
         self.expect(USAGE, ["`gguff` is not one of"], "merge", "--adapter", "adapter", "--output", "out", "--format", "gguff")
-        self.expect(USAGE, ["--sample is of merged models, --format is vllm"], *for_vllm, "--sample", "4")
+        self.expect(USAGE, ["--sample is only for merged models, but --format is vllm"], *for_vllm, "--sample", "4")
         self.expect(DATA, ["no such file or directory: none.jsonl", "--data on the command line"], *for_vllm[:-2], "--data", "none.jsonl")
         for dtype, form, of in (("q4_0", "safetensors", "GGUF"), ("nf4", "gguf", "safetensors"), ("fp4", "lora-gguf", "safetensors")):
-            self.expect(USAGE, [f"--dtype {dtype} is of {of} models, --format is {form}", f"fix: write --format {of.lower()}"], "merge",
+            self.expect(USAGE, [f"--dtype {dtype} is only for {of} models, but --format is {form}", f"fix: write --format {of.lower()}"], "merge",
                         "--adapter", "adapter", "--output", "out", "--format", form, "--dtype", dtype)
 
     def test_files_that_are_not_there(self):
@@ -212,7 +212,7 @@ class CommandLineTest(unittest.TestCase):
         shutil.rmtree(self.folder / "gguf")
         for number in (1, 2):
             add(f"big-0000{number}-of-00002.gguf")
-        self.expect(DATA, ["split into several GGUF files, which are not read: big-00001-of-00002.gguf, big-00002", "llama-gguf-split --merge"],
+        self.expect(DATA, ["split into several GGUF files, which is not supported: big-00001-of-00002.gguf, big-00002", "llama-gguf-split --merge"],
                     *words)
 
     def test_an_adapter_alone_finds_its_base(self):
@@ -227,12 +227,12 @@ class CommandLineTest(unittest.TestCase):
         (self.folder / "adapter").rename(self.folder / "runs/first/adapter")
         asked = self.request("generate", "--adapter", "runs/first", "--prompt", "a")
         self.assertEqual(asked["adapter"], "runs/first/adapter")
-        self.expect(DATA, ["runs/first is a run's directory", "fix: give the adapter: --adapter runs/first/adapter"], "generate",
+        self.expect(DATA, ["runs/first is a run directory", "fix: name the adapter: --adapter runs/first/adapter"], "generate",
                     "--model", "runs/first", "--prompt", "a")
         (self.folder / "runs/second/model").mkdir(parents=True)
         self.write("runs/second/model/config.json", "{}")
         self.assertEqual(self.request("generate", "--model", "runs/second", "--prompt", "a")["model"], "runs/second/model")
-        self.expect(DATA, ["runs/second is a run's directory, which holds a model", "fix: give the model: --model runs/second/model"],
+        self.expect(DATA, ["runs/second is a run directory with a model", "fix: name the model: --model runs/second/model"],
                     "generate", "--adapter", "runs/second", "--prompt", "a")
 
     def test_every_command_takes_a_run_for_its_adapter(self):
@@ -269,7 +269,7 @@ class CommandLineTest(unittest.TestCase):
                              "--skip-modules", "layers.0", "q_proj")
         self.assertEqual((asked["block_size"], asked["no_double_quant"], asked["skip_modules"]), (128, True, ["layers.0", "q_proj"]))
         for dtype, flag in (("int8", "--block-size"), ("bf16", "--skip-modules")):
-            self.expect(USAGE, [f"{flag} is of ", f"--dtype is {dtype}", "leave it away"],
+            self.expect(USAGE, [f"{flag} is only for ", f"--dtype is {dtype}", "remove it"],
                         "merge", "--adapter", "adapter", "--output", "out", "--dtype", dtype, flag, "32")
         asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--sample", "0", "--data", "train.jsonl", "--device", "cpu")
         self.assertEqual((asked["sample"], asked["data"], asked["device"]), (0, "train.jsonl", "cpu"))
@@ -281,15 +281,15 @@ class CommandLineTest(unittest.TestCase):
                                  "overwrite": False, "json": False})
         asked = self.request("quantize", "--model", "model", "--output", "out.gguf", "--method", "q4_k_m", of="merge")
         self.assertEqual((asked["format"], asked["dtype"], asked["adapter"]), ("gguf", "q4_k_m", None))
-        self.expect(USAGE, ["--output names a .gguf file, --method nf4 is written as safetensors"], "quantize", "--model", "model", "--output", "out.gguf")
-        self.expect(USAGE, ["--dtype is of models as safetensors, --method q8_0 is GGUF's"], "quantize", "--model", "model", "--output", "out",
+        self.expect(USAGE, ["--output names a .gguf file, but --method nf4 writes safetensors"], "quantize", "--model", "model", "--output", "out.gguf")
+        self.expect(USAGE, ["--dtype is only for safetensors models, but --method q8_0 writes a GGUF file"], "quantize", "--model", "model", "--output", "out",
                     "--method", "q8_0", "--dtype", "bf16")
         self.expect(USAGE, ["`int4` is not one of nf4, fp4, fp8, int8, q8_0"], "quantize", "--model", "model", "--output", "out", "--method", "int4")
         self.expect(
-            USAGE, ["--block-size is of 4 bits, --method is fp8", "leave it away"],
+            USAGE, ["--block-size is only for 4-bit formats, but --method is fp8", "remove it"],
             "quantize", "--model", "model", "--output", "out", "--method", "fp8", "--block-size", "32",
         )
-        self.expect(USAGE, ["`sftrun quantize` needs --output"], "quantize", "--model", "model")
+        self.expect(USAGE, ["`sftrun quantize` requires --output"], "quantize", "--model", "model")
         self.expect(USAGE, ["adapter exists and is not an empty directory"], "quantize", "--model", "model", "--output", "adapter")
 
     def test_bench(self):
@@ -326,7 +326,7 @@ class CommandLineTest(unittest.TestCase):
         self.write("train.jsonl", json.dumps({"messages": [{"role": "usr", "content": "a"},
                                                            {"role": "assistant", "content": "b"}]}) + "\n")
         self.assertIn("warning: train.jsonl: 1 of the first 1 records have the role `usr` (`user`?)", self.sftrun(*check).stderr)
-        self.expect(DONE, ["owner/data: no file or folder of that name; on the hub, not looked at here"], *check,
+        self.expect(DONE, ["owner/data: no file or folder of that name; on the hub, not checked"], *check,
                     "data.val=owner/data")
         self.expect(DATA, ["`split: test` does nothing here"], *check, "data.train=[{path: train.jsonl, split: test}]")
         (self.folder / "train.jsonl").unlink()
@@ -350,11 +350,11 @@ class CommandLineTest(unittest.TestCase):
         shutil.copytree(MODEL, self.folder / "model")
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         self.write("train.jsonl", (json.dumps({"messages": turns}) + "\n") * 60)
-        self.dry_run(DONE, ["# model: llama, ", "values are trained\n", "# data: train.jsonl: messages records; all 60: 60 examples"])
+        self.dry_run(DONE, ["# model: llama, ", "of them trainable\n", "# data: train.jsonl: messages records; all 60: 60 examples"])
         for mode in "tuning.mode=full", "tuning.mode=partial":
-            self.dry_run(DONE, ["values are trained\n"], mode, *["tuning.trainable=[norm]"] * mode.endswith("partial"))
+            self.dry_run(DONE, ["of them trainable\n"], mode, *["tuning.trainable=[norm]"] * mode.endswith("partial"))
         done = self.dry_run(DONE, ["# data: train.jsonl"], "data.val=train.jsonl")
-        self.assertIn("data.val reads what data.train reads (train.jsonl)", done.stderr)
+        self.assertIn("data.val reads the same files as data.train (train.jsonl)", done.stderr)
         self.dry_run(USAGE, ["no linear layer is named `qproj`", "did you mean `q_proj`?"], "tuning.lora.target_modules=[qproj]")
         self.dry_run(USAGE, ["tuning.trainable matches no parameter"], "tuning.mode=partial", "tuning.trainable=[nothing]")
         self.dry_run(USAGE, ["chatmll"], "model.chat_template=chatmll")
@@ -385,7 +385,7 @@ class CommandLineTest(unittest.TestCase):
     def test_a_dry_run_resolves_what_is_auto(self):
         self.real_model()
         done = self.dry_run(DONE, ["  attention: flash\n", "  quant: none\n", "  strategy: single\n", "# resolved: model.attention = flash\n",
-                                   "duration: not known"])
+                                   "duration: unknown"])
         self.assertRegex(done.stdout, "(?m)^  dtype: (fp32|bf16)$")
         self.assertIn("  quant: nf4\n", self.dry_run(DONE, [], "tuning.mode=qlora").stdout)
         (self.folder / "model/model.safetensors").rename(self.folder / "elsewhere")
@@ -396,7 +396,7 @@ class CommandLineTest(unittest.TestCase):
         self.write("model/config.json", json.dumps(config))
         (self.folder / "elsewhere").rename(self.folder / "model/model.safetensors")
         self.assertIn("  strategy: ddp\n", self.dry_run(DONE, [], "--nproc-per-node", "2").stdout)
-        self.dry_run(DONE, ["  quant: gguf\n", "quantised matrices as in its files"], f"model.name={GGUF}")
+        self.dry_run(DONE, ["  quant: gguf\n", "quantised matrices as in the files"], f"model.name={GGUF}")
 
     def test_a_dry_run_counts_steps(self):
         self.real_model()
@@ -462,9 +462,9 @@ class CommandLineTest(unittest.TestCase):
         again = self.sftrun("config", "show", "--config", "resolved.yaml")
         self.assertEqual([line for line in again.stdout.splitlines() if line.startswith("  ")],
                          [line for line in done.stdout.splitlines() if line.startswith("  ")])
-        self.expect(DONE, ["# owner/model is not a file or directory here", "  quant: auto\n"], *show, "model.name=owner/model")
+        self.expect(DONE, ["# owner/model is not a local file or directory", "  quant: auto\n"], *show, "model.name=owner/model")
         (self.folder / "train.jsonl").unlink()
-        self.expect(DONE, ["# the data are not here: steps are not known", "  quant: none\n"], *show)
+        self.expect(DONE, ["# the data are not local: the number of steps is unknown", "  quant: none\n"], *show)
 
     def test_targets_are_checked_before_a_worker_starts(self):
         shutil.rmtree(self.folder / "model")

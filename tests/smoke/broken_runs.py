@@ -366,7 +366,7 @@ def tokens_damaged(folder):
         flip_a_bit(kept, part_of_tokenised_file(whole, part))
         shutil.rmtree(folder / "run")
         ended = Run(folder, 2, *command).end()
-        expect_success(ended, "a damaged one; it is made anew")
+        expect_success(ended, "a damaged one; tokenizing again")
         expect(ended[1].count("it is made anew") == 1, f"warned of {part} more than once", ended[1])
         expect(adapter.read_bytes() == undisturbed, f"another adapter after damage of the {part}")
         expect(kept.read_bytes() == whole, f"{part}: the file was not made anew")
@@ -430,8 +430,8 @@ def disk_space_checked_first(folder):
 def run_directory_read_only(folder):
     """The run directory may not be written."""
     with disk_faults.read_only(folder, "run") as prefix:
-        row = expect_error(Run(folder, 2, prefix=prefix).end(), 2, "cannot write in the run directory: Permission denied",
-                           r"\n  at   run/\.lock", r"\n  fix: choose an output\.dir that you may write to")
+        row = expect_error(Run(folder, 2, prefix=prefix).end(), 2, "cannot write to the run directory: Permission denied",
+                           r"\n  at   run/\.lock", r"\n  fix: choose an output\.dir with write permission")
         expect(not os.listdir(folder / "run"), f"written: {os.listdir(folder / 'run')}")
     return row
 

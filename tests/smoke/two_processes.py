@@ -126,7 +126,7 @@ def check_configured_template(sftrun, folder):
 
 
 # What is warned of: by the front, of configuration, model and data; by the engine, of the data and of the configuration.
-WARNED = ["data.val reads what data.train reads", "model.revision has no effect", "more than the model's 128 positions",
+WARNED = ["data.val reads the same files as data.train", "model.revision has no effect", "more than the model's 128 positions",
           "records have the role", "tuning.double_quant changes nothing"]
 
 
