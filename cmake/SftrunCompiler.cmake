@@ -1,5 +1,5 @@
-# Warnings as errors for our own code, sanitizers, ccache and mold where they are installed.
-# Other compilers than the one the code is kept clean with may warn of more, which must not stop a user's build.
+# Warnings as errors, sanitizers, ccache and mold.
+# The code has no warnings with GCC 12. Other compilers may have other warnings, which must not stop a user's build.
 set(werror_default OFF)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^12[.]")
   set(werror_default ON)
@@ -25,13 +25,13 @@ if(SFTRUN_CCACHE)
 endif()
 find_program(SFTRUN_MOLD mold)
 if(SFTRUN_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)
-  # Segments on pages of their own: where the code ended in the last bytes of a page and a thread-local variable of one byte came
-  # next, mold 1.10 let the read-only data begin in a page that no segment maps, and the program did not load ("cannot apply
-  # additional memory protection after relocation").
+  # Each segment on its own pages. If the code ended in the last bytes of a page and a thread-local variable of one byte followed,
+  # mold 1.10 placed the read-only data in a page that no segment maps, and the program did not load ("cannot apply additional memory
+  # protection after relocation").
   add_link_options(-fuse-ld=mold -Wl,-z,separate-loadable-segments)
 endif()
 
-# A library says what it needs: one that only works where somebody else happens to have loaded its symbols does not link.
+# A library must link everything that it uses; symbols that happen to be loaded by another library are an error.
 if(NOT APPLE AND NOT SFTRUN_SANITIZE)
   string(APPEND CMAKE_SHARED_LINKER_FLAGS " -Wl,-z,defs")
   string(APPEND CMAKE_MODULE_LINKER_FLAGS " -Wl,-z,defs")

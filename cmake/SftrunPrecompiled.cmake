@@ -1,9 +1,9 @@
-# Headers that most files include, parsed once: a file with LibTorch compiles in a quarter of the time.
+# Headers that most files include are parsed once: a file with LibTorch compiles in a quarter of the time.
 #
-# A file still includes all that it uses. SFTRUN_PRECOMPILE=OFF, as `make asan` has it, builds without, and finds what is missing.
+# A file still includes everything that it uses. SFTRUN_PRECOMPILE=OFF (as in `make asan`) finds missing includes.
 option(SFTRUN_PRECOMPILE "Precompile the headers of the standard library, nlohmann/json, LibTorch and GoogleTest" ON)
-# The date and the macros of a precompiled header are not those of the file, which ccache is to overlook. It takes the files
-# that were included from the compiler (-MD), not from a run of the preprocessor of its own.
+# ccache must ignore that the date and the macros of a precompiled header differ from those of the file. It takes the list of included
+# files from the compiler (-MD) and does not run the preprocessor.
 if(SFTRUN_PRECOMPILE AND SFTRUN_CCACHE)
   find_program(SFTRUN_ENV env REQUIRED)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_ENV} CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=true ${SFTRUN_CCACHE})
@@ -13,8 +13,8 @@ set(sftrun_common_headers
     <algorithm> <chrono> <cstdint> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional> <set> <span> <sstream>
     <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector> <fmt/format.h> <nlohmann/json.hpp>)
 
-# A target of which others take the header: sftrun_precompiled(NAME [OF_EXECUTABLES] HEADERS … LIBS …). Code of executables is
-# compiled with -fPIE, of libraries with -fPIC, and a header fits only one of them.
+# A target whose precompiled header others reuse: sftrun_precompiled(NAME [OF_EXECUTABLES] HEADERS … LIBS …). Executables are compiled
+# with -fPIE and libraries with -fPIC, and a header fits only one of them.
 function(sftrun_precompiled name)
   cmake_parse_arguments(P "OF_EXECUTABLES" "" "HEADERS;LIBS" ${ARGN})
   if(NOT SFTRUN_PRECOMPILE)
@@ -35,7 +35,7 @@ function(sftrun_precompiled name)
   endif()
 endfunction()
 
-# Compiles TARGET with the header of HEADER_TARGET, whose macros and options it takes: with others the compiler refuses the header.
+# Compiles TARGET with the header of HEADER_TARGET, and with its macros and options: with others the compiler refuses the header.
 function(sftrun_precompile target header_target)
   if(NOT SFTRUN_PRECOMPILE)
     return()

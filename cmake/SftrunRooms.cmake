@@ -12,11 +12,11 @@ function(sftrun_together target)
   endif()
 endfunction()
 
-# A room is one static library from src/<room>/, with its headers in include/sftrun/<room>/.
+# A module (room) is a static library from src/<room>/, with its headers in include/sftrun/<room>/.
 #
-# Each room exports an include directory of its own (a link to its headers under the build folder), so a room
-# finds only the headers of the rooms it names in DEPS: an upward include is a compile error. What does nothing for long (COLD)
-# is compiled with -O1, in two thirds of the time.
+# Each module exports its own include directory (a link to its headers in the build folder), so a module finds only the headers of the
+# modules in its DEPS: including a higher module is a compile error. Modules without hot code (COLD) are compiled with -O1, which takes
+# a third less time.
 function(sftrun_room name)
   cmake_parse_arguments(ROOM "TORCH;COLD" "" "DEPS;LIBS;PRIVATE_LIBS;EXCLUDE" ${ARGN})
   set(view ${CMAKE_BINARY_DIR}/rooms/${name})
@@ -46,7 +46,7 @@ function(sftrun_room name)
   target_link_libraries(sftrun_${name} PUBLIC ${deps} ${ROOM_LIBS} PRIVATE ${ROOM_PRIVATE_LIBS} sftrun_compiler)
 endfunction()
 
-# One GoogleTest binary a room, from tests/<room>/*_test.cpp; each case is a ctest case.
+# One GoogleTest binary per module, from tests/<room>/*_test.cpp; each case is a ctest case.
 # Fixtures are found under SFTRUN_TEST_DATA (tests/data).
 function(sftrun_room_tests name)
   cmake_parse_arguments(T "" "" "LIBS" ${ARGN})

@@ -1,7 +1,7 @@
-# LibTorch without find_package(Torch): CPU and Gloo code needs neither nvcc nor CUDA headers this way, and the engine
-# links libtorch_cpu alone (libtorch.so would pull CUDA, cuDNN and NCCL into every start).
+# Finds LibTorch without find_package(Torch), so that CPU and Gloo code needs neither nvcc nor CUDA headers. The engine links only
+# libtorch_cpu (libtorch.so would load CUDA, cuDNN and NCCL at every start).
 #
-# Looked for in: SFTRUN_TORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, .venv of this checkout, the Python on PATH.
+# Searched in: SFTRUN_TORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, .venv of this checkout, the Python on PATH.
 set(SFTRUN_TORCH_ROOT "" CACHE PATH "Folder of LibTorch: holds include/ and lib/libtorch_cpu.so")
 
 set(candidates ${SFTRUN_TORCH_ROOT})
@@ -38,7 +38,7 @@ find_path(SFTRUN_GLOO_INCLUDE gloo/rendezvous/store.h)
 if(NOT SFTRUN_GLOO_INCLUDE)
   message(FATAL_ERROR "Gloo's headers not found (Debian: libgloo-dev). They are needed to compile against c10d.")
 endif()
-# The wheel's include folder carries another version of fmt; ours must be found first.
+# The wheel's include folder has another version of fmt; the one that is linked must be found first.
 get_target_property(fmt_include fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
 set(fmt_view ${CMAKE_BINARY_DIR}/rooms/fmt)
 file(MAKE_DIRECTORY ${fmt_view})
