@@ -2,22 +2,23 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 
 namespace sftrun {
 namespace {
 
 TEST(Utf8, EveryCodePointIsEncodedAndDecoded) {
-  for (char32_t code = 0; code < 0x110000; ++code) {
+  for (uint32_t code = 0; code < 0x110000; ++code) {
     if (code == 0xD800) code = 0xE000;  // surrogates are not characters
     std::string text = "a";
     append_utf8(text, code);
     ASSERT_TRUE(is_valid_utf8(text)) << code;
     const DecodedChar fast = decode_char(text.data() + 1), checked = decode_char_at(text, 1),
                       last = decode_last_char(text);
-    ASSERT_EQ(fast.code, code);
-    ASSERT_EQ(checked.code, code);
-    ASSERT_EQ(last.code, code);
+    ASSERT_EQ(uint32_t{fast.code}, code);
+    ASSERT_EQ(uint32_t{checked.code}, code);
+    ASSERT_EQ(uint32_t{last.code}, code);
     ASSERT_EQ(fast.num_bytes, text.size() - 1);
     ASSERT_EQ(checked.num_bytes, text.size() - 1);
   }
@@ -34,7 +35,7 @@ TEST(Utf8, FindsTheFirstInvalidByte) {
 
 TEST(Utf8, InvalidBytesAreCodePointsOfTheirOwn) {
   const std::string text = "\xED\xA0\x80";
-  EXPECT_EQ(decode_char_at(text, 0).code, 0xEDU);
+  EXPECT_EQ(uint32_t{decode_char_at(text, 0).code}, 0xEDU);
   EXPECT_EQ(decode_char_at(text, 0).num_bytes, 1U);
   EXPECT_EQ(decode_char_at("\xE2\x82", 0).num_bytes, 1U);
 }
