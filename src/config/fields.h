@@ -49,17 +49,16 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
   field(model.revision, "revision", any().otherwise("main"),
         "Branch, tag or commit of a model on the hub.", "main");
   field(model.max_seq_len, "max_seq_len", at_least(1),
-        "Tokens in a bin when packing; the longest example otherwise.", "2048");
+        "Tokens per packed sequence; without packing the maximum length of an example.", "2048");
   field(model.dtype, "dtype", any(),
-        "Numbers the base model computes in. auto: bf16 on GPUs and on CPUs that multiply it in "
-        "hardware (AVX512-BF16), else fp32.",
+        "Compute dtype. auto: bf16 on GPUs and on CPUs with bf16 instructions (AVX512-BF16), else "
+        "fp32.",
         "bf16");
-  field(
-      model.attention, "attention", any(),
-      "Attention kernel on CUDA. auto and flash: FlashAttention 2. cudnn: cuDNN's where it can be "
-      "used (docs/attention.md), else FlashAttention. measure: times both at the first batch of "
-      "each shape and keeps the faster, so that two runs may differ in their last bits.",
-      "cudnn");
+  field(model.attention, "attention", any(),
+        "Attention kernel on CUDA. auto and flash: FlashAttention 2. cudnn: cuDNN if it can be "
+        "used (docs/attention.md), else FlashAttention. measure: times both at the first batch of "
+        "each shape and uses the faster one, so two runs may differ in their last bits.",
+        "cudnn");
   field(
       model.chat_template, "chat_template", any().otherwise("the model's own"),
       "A Jinja chat template: a file, the template itself, or the name of a built-in one (chatml, "
@@ -69,142 +68,133 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
 
 template <class Visitor>
 void visit_fields(LoraConfig& lora, Visitor&& field) {
-  field(lora.r, "r", between(1, 65536), "Rank of the update.", "16");
-  field(lora.alpha, "alpha", above(0), "The update is scaled by alpha / r.", "32");
-  field(lora.dropout, "dropout", from_until(0, 1), "Dropout on the input of the update.", "0.05");
-  field(
-      lora.target_modules, "target_modules", any(),
-      "Modules that get an update: ends of linear layers' names, embed_tokens, lm_head; all-linear "
-      "is every linear layer but lm_head.",
-      "[q_proj, k_proj, v_proj, o_proj]");
-  field(
-      lora.target_parameters, "target_parameters", any(),
-      "Of mixtures of experts: the experts' matrices and routers that get an update, by endings of "
-      "their names.",
-      "[mlp.experts.gate_up_proj, mlp.experts.down_proj]");
-  field(lora.rslora, "rslora", any(), "Scale by alpha / sqrt(r) instead (rank-stabilised LoRA).",
-        "true");
+  field(lora.r, "r", between(1, 65536), "LoRA rank.", "16");
+  field(lora.alpha, "alpha", above(0),
+        "LoRA scale: the low-rank product is multiplied by alpha / r.", "32");
+  field(lora.dropout, "dropout", from_until(0, 1), "Dropout on the input of LoRA's A.", "0.05");
+  field(lora.target_modules, "target_modules", any(),
+        "Modules that get LoRA: endings of the names of linear layers, embed_tokens, lm_head. "
+        "all-linear: every linear layer except lm_head.",
+        "[q_proj, k_proj, v_proj, o_proj]");
+  field(lora.target_parameters, "target_parameters", any(),
+        "Mixtures of experts: endings of the names of experts' matrices and routers that get LoRA.",
+        "[mlp.experts.gate_up_proj, mlp.experts.down_proj]");
+  field(lora.rslora, "rslora", any(),
+        "Scale by alpha / sqrt(r) instead of alpha / r (rank-stabilised LoRA).", "true");
   field(lora.rank_pattern, "rank_pattern", any(),
-        "Ranks of single updates where they are not `r`: names, their ends or regular expressions "
-        "over them, as in peft; the first that matches decides.",
+        "Ranks of modules that differ from `r`. Keys are names, endings of names, or regular "
+        "expressions, as in PEFT; the first match applies.",
         "{o_proj: 8, 'layers.[01].mlp.down_proj': 32}");
   field(lora.alpha_pattern, "alpha_pattern", any(),
-        "Likewise where the scale is not of `alpha`; it is divided by the update's own rank.",
-        "{o_proj: 16}");
+        "The same for `alpha`, which is divided by the rank of the module.", "{o_proj: 16}");
   field(lora.dora, "dora", any(),
-        "Weight-decomposed LoRA: the rows of a matrix and its update are scaled to lengths that "
-        "train, too.",
+        "DoRA (weight-decomposed LoRA): the magnitude of each row of the weight is trained, too.",
         "true");
   field(lora.modules_to_save, "modules_to_save", any(),
-        "Modules that train whole beside the updates and are saved with them: names or their ends.",
+        "Modules that are fully trained and saved in the adapter: names or endings of names.",
         "[lm_head, embed_tokens]");
   field(lora.init, "init", any(),
-        "How updates start. default: A random, B zero; pissa: from the largest singular values of "
-        "the weights, which leave the base.",
+        "Initial LoRA weights. default: A random, B zero. pissa: the largest singular values of "
+        "the base weights, which are subtracted from the base.",
         "pissa");
-  field(lora.init_from, "init_from", any().otherwise("a fresh update"),
-        "A PEFT adapter to start from: its directory or that of its run, or a name on the hub.",
+  field(lora.init_from, "init_from", any().otherwise("new LoRA weights"),
+        "A PEFT adapter to start from: its directory, its run directory, or a name on the hub.",
         "runs/first");
 }
 
 template <class Visitor>
 void visit_fields(TuningConfig& tuning, Visitor&& field) {
   field(tuning.mode, "mode", any(),
-        "lora trains a low-rank update beside a frozen base, qlora the same beside one in 4 bits, "
-        "full everything, partial what `trainable` matches.",
+        "lora: trains LoRA on a frozen base. qlora: the same on a base in 4 bits. full: trains all "
+        "parameters. partial: trains the parameters that `trainable` matches.",
         "lora");
   field(tuning.backend, "backend", any(),
-        "fused: fused operations (`unsloth` is an alias); bnb: plain operations, the reference's "
-        "numerics.",
+        "fused: fused operations (`unsloth` is an alias). bnb: plain operations with the numerics "
+        "of transformers and bitsandbytes.",
         "fused");
-  field(
-      tuning.quant, "quant",
-      any().otherwise("what the checkpoint is; else nf4 for mode qlora, none otherwise"),
-      "Storage of the frozen linear layers but routers: nf4, fp4 or int8, as bitsandbytes has "
-      "them; fp8, e4m3 with a factor for each row, products by which take activations in e4m3, "
-      "too; gguf or mxfp4, the blocks that the file has; stored, whatever quantised form the files "
-      "have; none, unpacked to the run's dtype.",
-      "nf4");
-  field(
-      tuning.double_quant, "double_quant", any(),
-      "Of nf4 and fp4: the blocks' factors are quantised, too (4.13 bits a value instead of 4.5).",
-      "true");
+  field(tuning.quant, "quant",
+        any().otherwise("the format of the model's files; else nf4 for mode qlora, none otherwise"),
+        "Format of the frozen linear layers, except routers. nf4, fp4, int8: formats of "
+        "bitsandbytes. fp8: e4m3 with a scale for each row; activations are rounded to e4m3, too. "
+        "gguf, mxfp4: the blocks in the file. stored: any quantised format of the files. none: "
+        "dequantised to the run's dtype.",
+        "nf4");
+  field(tuning.double_quant, "double_quant", any(),
+        "nf4 and fp4: the block scales are quantised, too (4.13 bits per value instead of 4.5).",
+        "true");
   field(tuning.quant_block_size, "quant_block_size", any(),
-        "Of nf4 and fp4: values that share a factor: 32, 64, 128, 256, 512, 1024, 2048 or 4096.",
+        "nf4 and fp4: number of values that share a scale: 32, 64, 128, 256, 512, 1024, 2048 or "
+        "4096.",
         "64");
-  field(
-      tuning.quant_embeddings, "quant_embeddings",
-      any().otherwise("what the checkpoint has of them"),
-      "Whether embedding and head are held as `quant` says (true), or in the run's dtype (false).",
-      "false");
+  field(tuning.quant_embeddings, "quant_embeddings", any().otherwise("as in the model's files"),
+        "Whether embedding and head are quantised as `quant` says (true) or kept in the run's "
+        "dtype (false).",
+        "false");
   field(tuning.skip_modules, "skip_modules", any(),
         "Modules that are not quantised: names or parts of names.", "[layers.0, down_proj]");
-  field(
-      tuning.trainable, "trainable", any(),
-      "For mode partial: regular expressions over parameter names; what one of them finds trains.",
-      "['layers\\.(28|29)\\.', 'norm']");
+  field(tuning.trainable, "trainable", any(),
+        "For mode partial: regular expressions. Parameters whose names match one of them are "
+        "trained.",
+        "['layers\\.(28|29)\\.', 'norm']");
 }
 
 template <class Visitor>
 void visit_fields(DataConfig& data, Visitor&& field) {
-  field(data.train, "train", any().otherwise("required"),
-        "What to train on: a file (JSON lines, JSON, CSV, TSV, Parquet, Arrow; also .gz and .zst), "
-        "a glob, a folder, a data set on the hub, or a list of these, each as {path, name, split, "
-        "weight, format, fields, max_samples}; `name` is that of a subset. docs/data.md has the "
-        "rules.",
-        "[{path: chat.jsonl, weight: 2}, 'code/*.parquet']");
-  field(data.val, "val", any().otherwise("none"), "What to evaluate on, as `train`.",
+  field(
+      data.train, "train", any().otherwise("required"),
+      "Training data: a file (JSON lines, JSON, CSV, TSV, Parquet, Arrow; also .gz and .zst), a "
+      "glob, a folder, a data set on the hub, or a list of these, each as {path, name, split, "
+      "weight, format, fields, max_samples}; `name` selects a subset. docs/data.md has the rules.",
+      "[{path: chat.jsonl, weight: 2}, 'code/*.parquet']");
+  field(data.val, "val", any().otherwise("none"), "Validation data, in the same form as `train`.",
         "data/val.jsonl");
   field(data.val_split, "val_split", at_least(0),
-        "Instead of `val`: the share (below 1) or number (from 1) of training records held out.",
+        "Instead of `val`: share (below 1) or number (1 or more) of training records to hold out.",
         "0.05");
-  field(data.format, "format", any(), "Record format; auto looks at the records' keys.",
+  field(data.format, "format", any(), "Record format. auto: detected from the records' keys.",
         "messages");
   field(data.fields, "fields", any(),
-        "Names of the columns that hold what the format needs, where they are not its own: "
-        "messages (or conversations), role, content, prompt, completion, instruction, input, "
-        "output, system, text, tools; dots lead inside. `roles` maps roles.",
+        "Names of the columns, if they differ from those of the format: messages (or "
+        "conversations), role, content, prompt, completion, instruction, input, output, system, "
+        "text, tools. Dots select inside a column. `roles` maps the names of roles.",
         "{prompt: question, completion: answers.0.text}");
-  field(data.shuffle, "shuffle", any(), "A new order every epoch, the same for a given seed.",
-        "true");
+  field(data.shuffle, "shuffle", any(),
+        "Shuffle the examples in every epoch. The order depends only on the seed.", "true");
   field(data.packing, "packing", any(),
-        "Pack several examples into one sequence of max_seq_len tokens (a bin); they never see "
-        "each other.",
+        "Pack several examples into one sequence of max_seq_len tokens (a bin). Attention does not "
+        "cross examples.",
         "true");
   field(data.bin_tokens, "bin_tokens", between(1, 1 << 24),
-        "Tokens in a bin when packing; an example that is longer makes the bins as long. auto: "
-        "max_seq_len, and less for small data sets.",
+        "Tokens per packed sequence (bin); a longer example gets a bin of its own. auto: "
+        "max_seq_len, less for small data sets.",
         "1024");
   field(data.group_by_length, "group_by_length", any(),
-        "Without packing: batches of examples of similar length, in random order.", "true");
-  field(data.seed, "seed", at_least(0), "Of the order and of val_split.", "42");
+        "Without packing: batches with examples of similar length, in random order.", "true");
+  field(data.seed, "seed", at_least(0), "Seed of the order of examples and of val_split.", "42");
   field(data.streaming, "streaming", any(),
-        "Tokenise while training, without reading everything first; needs train.max_steps.",
-        "true");
+        "Tokenize during training instead of before it. Requires train.max_steps.", "true");
   field(data.shuffle_buffer, "shuffle_buffer", between(1, 1 << 24),
-        "When streaming: records that are shuffled and packed together.", "65536");
+        "Streaming: number of records that are shuffled and packed together.", "65536");
   field(data.cache_dir, "cache_dir", any().otherwise("~/.cache/sftrun/data"),
-        "Where tokenised data sets are kept for later runs and shared by the ranks; none: nowhere.",
+        "Directory of cached tokenized data sets, for later runs and all ranks. none: no cache.",
         "none");
   field(data.loss_on, "loss_on", any(),
-        "Which tokens carry a label (`responses` is an alias of assistant).", "assistant");
-  field(
-      data.thinking, "thinking", any(),
-      "Reasoning in earlier assistant turns: as the template has it, kept, or one example a turn.",
-      "template");
+        "Tokens that are trained on (`responses` is an alias of assistant).", "assistant");
+  field(data.thinking, "thinking", any(),
+        "Reasoning in earlier assistant turns. template: as the chat template renders it. keep: "
+        "kept. split: one example per turn.",
+        "template");
   field(data.empty_thinking, "empty_thinking", any(),
-        "Answers that begin with empty reasoning (`<think></think>`) as the template writes it: "
-        "trained on with a warning, trained on without that part (drop), or trained on.",
+        "Answers for which the template writes empty reasoning (`<think></think>`). warn: train on "
+        "it, with a warning. drop: do not train on that part. keep: train on it.",
         "drop");
   field(data.chat_template_kwargs, "chat_template_kwargs", any(),
-        "Variables handed to the chat template.", "{enable_thinking: false}");
-  field(
-      data.too_long, "too_long", any(),
-      "What to do with an example longer than max_seq_len. auto: drop for chat, truncate for text.",
-      "truncate");
+        "Variables for the chat template.", "{enable_thinking: false}");
+  field(data.too_long, "too_long", any(),
+        "Examples longer than max_seq_len. auto: drop for chat, truncate for text.", "truncate");
   field(data.bad_records, "bad_records", any(),
-        "Records that cannot be used (malformed JSON, a missing key): error stops and names the "
-        "first ten with their lines; skip leaves them out and counts them.",
+        "Records that cannot be used (malformed JSON, a missing key). error: stop, and list the "
+        "first ten with their lines. skip: leave them out, and count them.",
         "skip");
 }
 
@@ -214,19 +204,18 @@ inline constexpr double kMaxBatch = 1 << 20;
 template <class Visitor>
 void visit_batch_fields(TrainConfig& train, Visitor&& field) {
   field(train.epochs, "epochs", above(0), "Passes over the data.", "3");
-  field(train.max_steps, "max_steps", at_least(1).otherwise("by epochs"),
-        "Optimizer steps to stop after, whatever epochs says.", "200");
+  field(train.max_steps, "max_steps", at_least(1).otherwise("from epochs"),
+        "Stop after this number of optimizer steps; overrides epochs.", "200");
   field(train.batch_size, "batch_size", between(1, kMaxBatch),
-        "Per device and micro-batch: packed sequences of max_seq_len tokens, or examples without "
-        "packing.",
+        "Packed sequences of max_seq_len tokens (without packing: examples) per device and "
+        "micro-batch.",
         "4");
   field(train.grad_accum, "grad_accum", between(1, kMaxBatch), "Micro-batches per optimizer step.",
         "4");
-  field(
-      train.global_batch_size, "global_batch_size", between(1, kMaxBatch),
-      "batch_size * grad_accum * devices. Where this and grad_accum are auto the target is 32, and "
-      "less for small data sets.",
-      "32");
+  field(train.global_batch_size, "global_batch_size", between(1, kMaxBatch),
+        "batch_size * grad_accum * devices. If this and grad_accum are auto, the target is 32, "
+        "less for small data sets.",
+        "32");
 }
 
 template <class Visitor>
@@ -234,98 +223,98 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
   field(train.learning_rate, "learning_rate",
         between(0, 1).otherwise("2e-4 for lora and qlora, 2e-5 for full and partial"),
         "Peak learning rate, reached when warm-up ends.", "1e-4");
-  field(train.scheduler, "scheduler", any(), "Learning rate after warm-up.", "cosine");
+  field(train.scheduler, "scheduler", any(), "Learning-rate schedule after the warm-up.", "cosine");
   field(train.warmup_ratio, "warmup_ratio", between(0, 1).otherwise("0.03 without warmup_steps"),
-        "Linear warm-up, as a share of all steps.", "0.1");
-  field(train.warmup_steps, "warmup_steps", at_least(0).otherwise("by warmup_ratio"),
-        "Linear warm-up, in optimizer steps.", "20");
+        "Share of all steps with linear warm-up.", "0.1");
+  field(train.warmup_steps, "warmup_steps", at_least(0).otherwise("from warmup_ratio"),
+        "Optimizer steps with linear warm-up.", "20");
   field(train.warmup_from, "warmup_from",
-        any().otherwise("zero where warmup_ratio or warmup_steps is given, else first_step"),
-        "Where the warm-up begins. zero: at 0, as in transformers, so that the first step does not "
-        "move the weights; first_step: of n steps the first has 1/n of the learning rate.",
+        any().otherwise("zero if warmup_ratio or warmup_steps is set, else first_step"),
+        "Learning rate of the first warm-up step. zero: 0, as in transformers, so that the first "
+        "step does not change the weights. first_step: 1/n of the learning rate with n warm-up "
+        "steps.",
         "first_step");
   field(train.optimizer, "optimizer", any(),
-        "How gradients become updates: docs/optimizers.md compares state size and reference of "
-        "each.",
+        "Optimizer. docs/optimizers.md compares the size of their states and their references.",
         "adamw_8bit");
   field(train.adam_beta1, "adam_beta1", from_until(0, 1),
-        "Decay of the first moment; of Lion, too.", "0.9");
+        "Decay of the first moment; also Lion's beta1.", "0.9");
   field(train.adam_beta2, "adam_beta2", from_until(0, 1),
-        "Decay of the second moment; of Lion's momentum.", "0.95");
+        "Decay of the second moment; also Lion's beta2.", "0.95");
   field(train.adam_epsilon, "adam_epsilon", above(0), "Added to the denominator.", "1e-6");
   field(train.weight_decay, "weight_decay", at_least(0),
-        "Weight decay, decoupled from the gradient (sgd: added to it).", "0.01");
+        "Weight decay, decoupled from the gradient (sgd: added to the gradient).", "0.01");
   field(train.momentum, "momentum", from_until(0, 1).otherwise("sgd: 0, muon: 0.95"),
         "Momentum of sgd and muon.", "0.9");
   field(train.nesterov, "nesterov", any().otherwise("sgd: false, muon: true"),
         "Nesterov momentum of sgd and muon.", "true");
-  field(
-      train.muon_lr, "muon_lr", any(),
-      "Learning rate of a matrix under muon. match_rms_adamw: times 0.2 sqrt(max(rows, columns)), "
-      "so that learning rates for AdamW fit; original: times sqrt(max(1, rows / columns)).",
-      "original");
+  field(train.muon_lr, "muon_lr", any(),
+        "muon's factor of the learning rate of a matrix. match_rms_adamw: 0.2 sqrt(max(rows, "
+        "columns)), so that learning rates for AdamW fit. original: sqrt(max(1, rows / columns)).",
+        "original");
   field(train.loraplus_lr_ratio, "loraplus_lr_ratio", above(0).otherwise("1"),
-        "LoRA+: the updates' B, and what has one dimension, learn at so many times learning_rate.",
+        "LoRA+: the learning rate of LoRA's B, and of tensors with one dimension, is this multiple "
+        "of learning_rate.",
         "16");
   field(train.neftune_noise_alpha, "neftune_noise_alpha", above(0).otherwise("no noise"),
-        "NEFTune: while training, embeddings get uniform noise of up to "
-        "alpha / sqrt(tokens of the document * hidden size).",
+        "NEFTune: during training, embeddings get uniform noise of up to alpha / sqrt(tokens of "
+        "the document * hidden size).",
         "5");
   field(train.max_grad_norm, "max_grad_norm", at_least(0),
-        "Gradients of a larger norm are scaled down to it; 0: never.", "0.3");
-  field(
-      train.router_aux_loss_coef, "router_aux_loss_coef",
-      at_least(0).otherwise("what the model's config.json asks for"),
-      "Mixtures of experts: what the routers' load-balancing loss is multiplied by, the mean over "
-      "a step's micro-batches, before it is added to the loss; 0: there is none.",
-      "0.001");
-  field(train.bf16, "bf16", any().otherwise("by model.dtype"),
-        "true: the same as model.dtype bf16; false: not bf16.", "true");
-  field(train.fp16, "fp16", any().otherwise("by model.dtype"),
-        "true: the same as model.dtype fp16; false: not fp16.", "false");
+        "Gradients with a larger norm are scaled down to it. 0: no clipping.", "0.3");
+  field(train.router_aux_loss_coef, "router_aux_loss_coef",
+        at_least(0).otherwise("from the model's config.json"),
+        "Mixtures of experts: factor of the routers' load-balancing loss, which is averaged over "
+        "the micro-batches of a step. 0: no such loss.",
+        "0.001");
+  field(train.bf16, "bf16", any().otherwise("from model.dtype"),
+        "true: same as model.dtype bf16. false: not bf16.", "true");
+  field(train.fp16, "fp16", any().otherwise("from model.dtype"),
+        "true: same as model.dtype fp16. false: not fp16.", "false");
   field(train.gradient_checkpointing, "gradient_checkpointing", any(),
-        "Recompute each block in the backward pass: less memory, about a third more time.", "true");
-  field(train.seed, "seed", at_least(0), "Of dropout and initial adapter weights.", "42");
+        "Recompute each layer in the backward pass: less memory, about a third more time.", "true");
+  field(train.seed, "seed", at_least(0), "Seed of dropout and of initial LoRA weights.", "42");
 }
 
 template <class Visitor>
 void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
   field(train.eval_strategy, "eval_strategy", any(),
-        "When to evaluate. auto: by eval_steps if given, else every epoch if there is validation "
+        "When to evaluate. auto: every eval_steps if set, else every epoch if there is validation "
         "data.",
         "steps");
   field(train.eval_steps, "eval_steps", at_least(1).otherwise("none"),
         "Optimizer steps between evaluations.", "200");
   field(train.eval_on_start, "eval_on_start", any(), "Evaluate before the first step too.", "true");
   field(train.eval_batch_size, "eval_batch_size", between(1, kMaxBatch),
-        "Bins or examples per device in evaluation. auto: batch_size.", "8");
+        "Packed sequences or examples per device in evaluation. auto: batch_size.", "8");
   field(train.save_steps, "save_steps", at_least(1).otherwise("none"),
         "Optimizer steps between checkpoints.", "500");
   field(train.save_every, "save_every", any(),
-        "Time between checkpoints (90s, 10m, 1h30m); 0: only by save_steps and at the end.", "30m");
+        "Time between checkpoints (90s, 10m, 1h30m). 0: only by save_steps and at the end.", "30m");
   field(train.save_total_limit, "save_total_limit", at_least(1).otherwise("all are kept"),
-        "Checkpoints to keep; older ones are removed.", "3");
+        "Number of checkpoints to keep; older ones are removed.", "3");
   field(train.logging_steps, "logging_steps", at_least(1),
-        "Optimizer steps between lines on the console; metrics.jsonl has every step.", "10");
+        "Optimizer steps between log lines. metrics.jsonl has every step.", "10");
 }
 
 template <class Visitor>
 void visit_device_fields(TrainConfig& train, Visitor&& field) {
   field(train.ddp_find_unused_parameters, "ddp_find_unused_parameters", any(),
-        "Accepted from other trainers' files; parameters without a gradient are always allowed.",
+        "Accepted for compatibility, without effect: parameters without a gradient are always "
+        "allowed.",
         "false");
   field(train.ddp_broadcast_buffers, "ddp_broadcast_buffers", any(),
-        "Accepted from other trainers' files; models here have no buffers that change.", "false");
+        "Accepted for compatibility, without effect: models have no buffers that change.", "false");
   field(train.ddp_bucket_cap_mb, "ddp_bucket_cap_mb", at_least(1),
-        "Gradient bytes summed over the devices at once, in MiB.", "200");
+        "Size of a gradient bucket for the all-reduce, in MiB.", "200");
   field(train.dataloader_num_workers, "dataloader_num_workers", between(0, 256),
-        "Threads that prepare data; 0: as many as the process may use.", "4");
+        "Threads that prepare data. 0: all that the process may use.", "4");
   field(train.dataloader_pin_memory, "dataloader_pin_memory", any(),
-        "Stage batches in page-locked memory (CUDA).", "true");
+        "Copy batches through page-locked (pinned) memory (CUDA).", "true");
   field(train.cuda_graphs, "cuda_graphs", any(),
-        "Capture the forward and backward pass of a micro-batch in a CUDA graph where its shape "
-        "comes again; shapes are rounded up to few. auto: of micro-batches so small that launching "
-        "would take longer than computing (docs/cuda-graphs.md).",
+        "Capture the forward and backward pass of a micro-batch in a CUDA graph if its shape "
+        "repeats; shapes are rounded up to a few sizes. auto: only for micro-batches that are so "
+        "small that launching kernels takes longer than computing (docs/cuda-graphs.md).",
         "off");
 }
 
@@ -339,21 +328,21 @@ void visit_fields(TrainConfig& train, Visitor&& field) {
 
 template <class Visitor>
 void visit_fields(ParallelConfig& parallel, Visitor&& field) {
-  field(
-      parallel.strategy, "strategy", any(),
-      "How the model is spread over the devices. auto: single on one process; ddp on several: each "
-      "has the whole model, and gradients are summed.",
-      "ddp");
+  field(parallel.strategy, "strategy", any(),
+        "How devices share the work. auto: single on one process, ddp on several. ddp: each device "
+        "has the whole model, and gradients are summed.",
+        "ddp");
   field(parallel.backend, "backend", any(),
-        "Library of the collectives. auto: nccl between GPUs, gloo otherwise.", "gloo");
+        "Library for collectives. auto: nccl between GPUs, else gloo.", "gloo");
   field(parallel.timeout, "timeout", any(),
-        "How long ranks wait for one another: to come, and in every collective (90s, 10m, 1h).",
+        "Maximum time that ranks wait for each other, at the rendezvous and in every collective "
+        "(90s, 10m, 1h).",
         "10m");
 }
 
 template <class Visitor>
 void visit_fields(OutputConfig& output, Visitor&& field) {
-  field(output.dir, "dir", any().otherwise("runs/<name of the yaml>"), "The run directory.",
+  field(output.dir, "dir", any().otherwise("runs/<name of the YAML file>"), "Run directory.",
         "runs/first");
   field(output.tensorboard, "tensorboard", any(), "Write TensorBoard event files.", "true");
 }
@@ -362,12 +351,12 @@ void visit_fields(OutputConfig& output, Visitor&& field) {
 template <class Visitor>
 void visit_sections(RunConfig& config, Visitor&& section) {
   section("model", config.model, "The base model.");
-  section("tuning", config.tuning, "What trains.");
-  section("tuning.lora", config.tuning.lora, "The low-rank update, for the modes lora and qlora.");
-  section("data", config.data, "What it learns from.");
-  section("train", config.train, "How it learns.");
-  section("parallel", config.parallel, "Several devices.");
-  section("output", config.output, "Where results go.");
+  section("tuning", config.tuning, "What is trained, and the format of the base.");
+  section("tuning.lora", config.tuning.lora, "LoRA, for the modes lora and qlora.");
+  section("data", config.data, "Training and validation data.");
+  section("train", config.train, "Optimization, evaluation and checkpoints.");
+  section("parallel", config.parallel, "Distributed training.");
+  section("output", config.output, "Output files.");
 }
 
 }  // namespace sftrun::config
