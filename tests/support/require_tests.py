@@ -8,6 +8,7 @@ Tests may be skipped where something is not installed (the reference environment
 """
 
 import argparse
+import os
 import pathlib
 import sys
 import xml.etree.ElementTree
@@ -17,8 +18,9 @@ PARITY = ["added_tokens", "adamw_8bit", "converted", "demo_model", "families", "
           "training"]
 SMOKE = ["bad_input", "broken_runs", "configs", "damaged_files", "data_sets", "hostile_input", "hub_models", "inference", "merging", "random_kills",
          "torchrun", "two_processes"]
+AS_ROOT = ["smoke.mpirun", "smoke.slurm"]  # only root can install and start them
 REQUIRED = [*(f"parity.{name}" for name in PARITY), *(f"smoke.{name}" for name in SMOKE), "app.command_line", "hub.downloads",
-            "scripts.same_losses"]
+            "scripts.same_losses", *(AS_ROOT if os.geteuid() == 0 else [])]
 
 
 def main():
