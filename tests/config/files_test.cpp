@@ -45,7 +45,7 @@ TEST_F(ConfigTest, EveryMistakeHasItsMessage) {
   }
 }
 
-TEST_F(ConfigTest, OfManyProblemsTheFirstTwentyAreTold) {
+TEST_F(ConfigTest, ReportsTheFirstTwentyProblems) {
   std::string keys;
   for (int i = 0; i < 40'000; ++i) keys += fmt::format("no_such_key_{}: 1\n", i);
   try {
@@ -60,7 +60,7 @@ TEST_F(ConfigTest, OfManyProblemsTheFirstTwentyAreTold) {
   }
 }
 
-TEST_F(ConfigTest, ExpressionsOfTrainableAreJudged) {
+TEST_F(ConfigTest, ChecksRegularExpressionsOfTrainable) {
   const std::string deep = std::string(20'000, '(') + std::string(20'000, ')');
   for (const std::string& pattern : {std::string("("), deep}) {
     try {
@@ -75,7 +75,7 @@ TEST_F(ConfigTest, ExpressionsOfTrainableAreJudged) {
   }
 }
 
-TEST_F(ConfigTest, LongKeysAreQuotedInPart) {
+TEST_F(ConfigTest, TruncatesLongKeys) {
   try {
     load(std::string(900, 'k') + ": 1\n");
     ADD_FAILURE() << "no error";

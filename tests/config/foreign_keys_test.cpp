@@ -58,7 +58,7 @@ class ForeignKeysTest : public ConfigTest {
   Binding fields_ = bind(defaults_);
 };
 
-TEST_F(ForeignKeysTest, EverySettingThatIsNamedExists) {
+TEST_F(ForeignKeysTest, NamedSettingsExist) {
   for (const ForeignKey& key : foreign_keys()) {
     EXPECT_TRUE(key.field.empty() || is_ours(std::string(key.field))) << key.name << key.field;
     EXPECT_FALSE(key.field.empty() && key.advice.empty()) << key.name;
@@ -71,7 +71,7 @@ TEST_F(ForeignKeysTest, EverySettingThatIsNamedExists) {
   }
 }
 
-TEST_F(ForeignKeysTest, ValuesThatAreNamedAreTaken) {
+TEST_F(ForeignKeysTest, NamedValuesAreAccepted) {
   for (const auto& [key, value] :
        std::vector<std::pair<std::string, std::string>>{{"tuning.mode", "qlora"},
                                                         {"tuning.quant", "nf4"},
@@ -90,7 +90,7 @@ TEST_F(ForeignKeysTest, ValuesThatAreNamedAreTaken) {
   }
 }
 
-TEST_F(ForeignKeysTest, NamesAreListedOnceAndHideNoFieldOfOurs) {
+TEST_F(ForeignKeysTest, NamesAreUniqueAndNotFields) {
   std::set<std::string_view> names;
   for (const ForeignKey& key : foreign_keys())
     EXPECT_TRUE(names.insert(key.name).second) << key.name;
@@ -106,7 +106,7 @@ TEST_F(ForeignKeysTest, NamesAreListedOnceAndHideNoFieldOfOurs) {
   }
 }
 
-TEST_F(ForeignKeysTest, EveryKeyOfOtherToolsIsAnswered) {
+TEST_F(ForeignKeysTest, AnswersEveryKeyOfOtherTools) {
   const std::vector<NamedKey> keys = keys_of_other_tools();
   EXPECT_GT(keys.size(), 600U);
   std::set<std::string> tools;

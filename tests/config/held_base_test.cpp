@@ -46,7 +46,7 @@ TEST(HeldBase, PissaSurvivesTheFile) {
   EXPECT_FALSE(HeldBase::from_json(before, "sftrun_base.json").pissa());
 }
 
-TEST(HeldBase, InWords) {
+TEST(HeldBase, DescribesItself) {
   HeldBase held = in_nf4();
   EXPECT_EQ(held.words(), "nf4 in blocks of 128 with quantised scales");
   held.tuning.double_quant = false;
@@ -65,7 +65,7 @@ TEST(HeldBase, InWords) {
 }
 
 /// `sftrun quantize` writes what transformers loads: linear layers.
-TEST(HeldBase, WhatStaysDenseWhenItIsWritten) {
+TEST(HeldBase, PartsThatStayDenseWhenWritten) {
   TuningConfig tuning = in_nf4().tuning;
   EXPECT_EQ(dense_when_written(tuning, /*has_experts=*/false), "");
   EXPECT_EQ(dense_when_written(tuning, /*has_experts=*/true), "experts");

@@ -94,7 +94,7 @@ TEST_F(ConfigTest, PrecedenceAndOverridesInForce) {
   EXPECT_EQ(loaded.place_of("train.grad_accum"), (directory_ / "run.yaml").string() + ":3:35");
 }
 
-TEST_F(ConfigTest, TheRunsHalfPrecisionOutranksTheMachines) {
+TEST_F(ConfigTest, HalfPrecisionOfTheRunTakesPrecedence) {
   write("sftrun/machine.yaml", "dtype: fp32\n");  // found by XDG_CONFIG_HOME
   LoadedConfig loaded = load("train: {bf16: true}");
   EXPECT_EQ(loaded.config.model.dtype, DTypeChoice::kAuto);
@@ -141,7 +141,7 @@ TEST_F(ConfigTest, EnvironmentReachesInsideMaps) {
             (std::vector<std::string>{"q_proj", "v_proj"}));
 }
 
-TEST_F(ConfigTest, EnvironmentMistakesAreTold) {
+TEST_F(ConfigTest, ReportsMistakesInTheEnvironment) {
   set("SFTRUN_TRAIN_BATCH_SIZE", "4");
   const LoadedConfig loaded = load("");
   ASSERT_EQ(loaded.warnings.size(), 1u);
@@ -197,13 +197,13 @@ TEST_F(ConfigTest, EmptyValuesGiveDefaults) {
   EXPECT_EQ(loaded.config.tuning.lora.r, 16);
 }
 
-TEST_F(ConfigTest, LaterKeysThatAskForNothingPass) {
+TEST_F(ConfigTest, UnsupportedKeysWithoutEffectAreAccepted) {
   EXPECT_TRUE(load("parallel: {tp: 1, pp: 1, offload: none, deepspeed: null, device_map: }\n"
                    "tuning: {train_parts: []}\ntrain: {early_stopping: no}\n")
                   .warnings.empty());
 }
 
-TEST_F(ConfigTest, PathsAreRelativeToHereThenToTheYaml) {
+TEST_F(ConfigTest, PathsAreRelativeToTheCurrentDirectoryOrTheYaml) {
   write("sub/t.jsonl", "{}");
   write("sub/base/config.json", "{}");
   const auto yaml =
@@ -251,7 +251,7 @@ TEST_F(ConfigTest, PatternsAreLookedUpBesideTheYaml) {
                           {"data.val: no file matches: *.csv", "run.yaml:2:"});
 }
 
-TEST_F(ConfigTest, AModelMayBeAHubs) {  // whoever loads it looks for it, and names this place
+TEST_F(ConfigTest, AModelMayBeOnAHub) {  // whoever loads it looks for it, and names this place
   write("t.jsonl", "{}");
   const LoadedConfig loaded = load("");
   require_files(loaded);

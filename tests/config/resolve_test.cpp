@@ -28,7 +28,7 @@ TEST(ResolveBatch, AimsAt32) {
   }
 }
 
-TEST(ResolveBatch, HoldsItsPromisesEverywhere) {
+TEST(ResolveBatch, HasItsPropertiesForAllSizes) {
   for (int64_t world_size = 1; world_size <= 70; ++world_size) {
     for (int64_t most = 1; most <= 12; ++most) {
       for (const int64_t target : {1, 7, 32, 48, 256}) {
@@ -82,7 +82,7 @@ TEST(Resolve, DerivesTheThirdBatchSize) {
   }
 }
 
-TEST_F(ConfigTest, BatchSizesThatDoNotDivideSayWhatWould) {
+TEST_F(ConfigTest, SuggestsBatchSizesThatDivide) {
   LoadedConfig loaded = load("train: {global_batch_size: 30}", {"train.batch_size=4"});
   const std::string file = (directory_ / "run.yaml").string();
   try {

@@ -83,7 +83,7 @@ TEST(Json, RoundTrips) {
   EXPECT_NE(to_json(from_examples()), to_json(RunConfig{}));
 }
 
-TEST(Json, SaysWhatIsMissing) {
+TEST(Json, ReportsMissingKeys) {
   auto json = to_json(RunConfig{});
   json["train"].erase("seed");
   json["data"]["packing"] = 3;

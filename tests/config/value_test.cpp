@@ -44,7 +44,7 @@ TEST(Value, JsonKeepsTypes) {
   EXPECT_EQ(to_json(value_from_json(json)), json);
 }
 
-TEST(YamlText, QuotesWhatReadersWouldMistake) {
+TEST(YamlText, QuotesAmbiguousText) {
   EXPECT_EQ(yaml_text("all-linear"), "all-linear");
   EXPECT_EQ(yaml_text("runs/first"), "runs/first");
   for (const char* text : {"no", "On", "null", "12", "1e5", "", "a: b", "#x", "2024-01-01", "a b",

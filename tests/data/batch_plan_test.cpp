@@ -138,7 +138,7 @@ TEST(BatchPlan, ShuffleMovesExamplesOverTheWholeEpoch) {
   EXPECT_NEAR(distance / 1000, 1000.0 / 3, 40);  // the mean for a uniform permutation is n / 3
 }
 
-TEST(BatchPlan, WeightsSayHowOftenAnEpochSeesAnExample) {
+TEST(BatchPlan, WeightsSetHowOftenAnExampleIsUsed) {
   const std::vector<int64_t> lengths(400, 7);
   BatchPlanOptions options{.max_seq_len = 64, .global_batch_size = 8, .seed = 3};
   options.groups = {{0, 100, 2}, {100, 300, 0.25}, {300, 400, 1.5}};

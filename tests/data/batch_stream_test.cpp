@@ -113,7 +113,7 @@ TEST_F(BatchStreams, ShufflesWithinTheBuffer) {
             (std::vector<std::vector<std::string>>{{"a0"}, {"a1"}, {"a2"}, {"a3"}}));
 }
 
-TEST_F(BatchStreams, WeightsSayWhatAWindowHolds) {
+TEST_F(BatchStreams, WeightsSetTheSharesOfAWindow) {
   add("a", 100);
   add("b", 50, 2);
   config_.data.packing = false;
@@ -141,7 +141,7 @@ TEST_F(BatchStreams, FilesAndPlacesOfExamples) {
   }
 }
 
-TEST_F(BatchStreams, WhatCannotBeTrainedOnIsRefused) {
+TEST_F(BatchStreams, RefusesDataThatCannotBeTrainedOn) {
   add("a", 10);
   model_ = test::toy_model();
   config_.model.max_seq_len = 2;

@@ -174,7 +174,7 @@ TEST_F(Datasets, AFileThatIsBrokenAsAWholeIsAnError) {
   EXPECT_THROW(load_dataset(config_, {{.path = parquet.string()}}, false, model_, 1), DataError);
 }
 
-TEST_F(Datasets, AllFaultyDataSetsAreTold) {
+TEST_F(Datasets, ReportsAllFaultyDataSets) {
   const auto a = write("{\"text\": oops}\n{\"text\": \"a\"}\n", "a.jsonl"),
              b = write(text_records(3), "b.jsonl"),
              c = write("{\"text\": \"a\"}\n{\"txt\": 1}\n", "c.jsonl");
@@ -609,7 +609,7 @@ TEST_F(Datasets, MisspeltRolesAreWarnedOf) {
   EXPECT_EQ(warnings(turns("narrator", "assistant")), "") << "the template's own";
 }
 
-TEST_F(Datasets, NothingTrainedForAMisspeltRoleIsSaid) {
+TEST_F(Datasets, ReportsThatAMisspeltRoleIsNotTrained) {
   const DataError error = failure(
       R"({"messages": [{"role": "user", "content": "q"}, {"role": "asistant", "content": "a"}]})");
   EXPECT_NE(error.fix().find("did you mean `assistant`?"), std::string::npos) << error.fix();
@@ -678,7 +678,7 @@ TEST_F(Datasets, AMissingBosIsWarnedOf) {
   EXPECT_EQ(warnings(chat("q", "a")), "");
 }
 
-TEST_F(Datasets, ATurnIsTrainedOrNot) {
+TEST_F(Datasets, WeightsOfTurnsAreZeroOrOne) {
   const auto with = [](const char* extra) {
     return std::string(R"({"messages": [{"role": "user", "content": "q"}, )") +
            R"({"role": "assistant", "content": "a", )" + extra + "}]}\n";
@@ -718,7 +718,7 @@ TEST_F(Datasets, SeveralAreMixed) {
   EXPECT_NE(load_dataset(config_, heavier, false, model_, 1).fingerprint(), data.fingerprint());
 }
 
-TEST_F(Datasets, WhatIsKeptSaysTheSameAgain) {
+TEST_F(Datasets, CachedDataGiveTheSameRemarks) {
   const std::string content = chat("q", "a") + chat("q", std::string(100, 'x'));
   const std::string first = warnings(content);
   EXPECT_NE(first.find("examples left out, longer than"), std::string::npos) << first;

@@ -87,7 +87,7 @@ TEST_F(ExampleStores, SelectsAndConcatenates) {
   expect_same(some.select({2, 0}), {both[20], both[49]});
 }
 
-TEST_F(ExampleStores, RefusesWhatIsCutOrChanged) {
+TEST_F(ExampleStores, RefusesTruncatedOrChangedFiles) {
   const auto path = write(random_examples(50, 4));
   const std::string whole = read_text_file(path);
   const auto refused = [&] {

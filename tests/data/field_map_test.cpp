@@ -24,7 +24,7 @@ TEST(FieldMap, RenamesColumns) {
   EXPECT_EQ(apply(Json::object(), {{"text", "t"}}), Json({{"text", "t"}}));
 }
 
-TEST(FieldMap, DotsLeadInside) {
+TEST(FieldMap, DotsSelectInsideAColumn) {
   const Json record = {{"answers", {{"text", {"first", "second"}}}}, {"a.b", "whole"}};
   const Json mapped = apply({{"completion", "answers.text.1"}, {"prompt", "a.b"}}, record);
   EXPECT_EQ(mapped["completion"], "second");

@@ -25,7 +25,7 @@ TEST(Fit, LabelsAreShifted) {
   EXPECT_EQ(example.record, 7);
 }
 
-TEST(Fit, TheFirstTokenIsNobodysTarget) {
+TEST(Fit, TheFirstTokenHasNoLabel) {
   const Example example = to_example(sequence_of({1, 1}), 10, 0);
   EXPECT_EQ(example.labels, (std::vector<int32_t>{101, kIgnoreIndex}));
   EXPECT_EQ(example.label_tokens, 1);

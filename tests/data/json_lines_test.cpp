@@ -30,7 +30,7 @@ TEST(JsonLines, MalformedJsonNamesLineAndColumn) {
 }
 
 // What Python's json.dumps writes, and its json.loads reads.
-TEST(JsonLines, WhatPythonWritesBeyondJsonIsExplained) {
+TEST(JsonLines, ExplainsPythonsExtensionsOfJson) {
   for (const char* line : {R"({"a": NaN})", R"({"a": Infinity})", R"({"a": -Infinity})"}) {
     const Failure failure = failure_of([&] { parse_json_line(line, "f.jsonl:7"); });
     EXPECT_NE(failure.fix.find("allow_nan=False"), std::string::npos) << line << failure.fix;
@@ -44,7 +44,7 @@ TEST(JsonLines, WhatPythonWritesBeyondJsonIsExplained) {
 }
 
 // The JSON parser takes a NUL for the end of its input.
-TEST(JsonLines, WhatFollowsANulIsNotPassedOver) {
+TEST(JsonLines, RefusesTextAfterANul) {
   using namespace std::string_view_literals;
   const Failure failure =
       failure_of([] { parse_json_line("{\"text\": \"a\"}\0\"b\"}"sv, "f.jsonl:2"); });

@@ -46,7 +46,7 @@ TEST(PreviewText, ColoursAreReset) {
   }
 }
 
-TEST(PreviewText, TellsWhatIsCutAndLeftOut) {
+TEST(PreviewText, ShowsTruncatedAndOmittedRecords) {
   const TextModel model = test::toy_model();
   const std::string cut = preview_text(preview_of(R"({"text": "abcdef"})", model, 4), model, false);
   EXPECT_NE(cut.find("line 1: 7 tokens, 3 trained on (42.9%); TRUNCATED to its first 4"),

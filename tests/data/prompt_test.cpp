@@ -54,7 +54,7 @@ TEST(Prompts, ToolsAndTemplateVariablesAreTheRecords) {
             "2 x q");
 }
 
-TEST(Prompts, WhatIsNoPromptIsToldWithItsPlace) {
+TEST(Prompts, ReportsTheLineOfARecordWithoutAPrompt) {
   const auto fails = [](const char* record, std::initializer_list<std::string> parts) {
     test::expect_error<DataError>([&] { prompt_of(record); }, parts);
   };

@@ -97,7 +97,7 @@ TEST_F(RecordReaders, ArrowFilesAreNotTrusted) {
 }
 
 /// Records of every length around the reader's own sizes, as lines and as an array.
-TEST_F(RecordReaders, BlocksDoNotShow) {
+TEST_F(RecordReaders, DoNotDependOnBlockSizes) {
   RandomStream random(1, 0);
   std::vector<Json> records;
   std::string lines, array = "[";
@@ -153,7 +153,7 @@ std::string refusal_of(std::string head, char rest) {
   return "none";
 }
 
-TEST_F(RecordReaders, WhatHasNoEndIsRefused) {
+TEST_F(RecordReaders, RefusesEndlessRecords) {
   EXPECT_EQ(refusal_of("{\"text\": \"", 'a'), "a record of more than 1 MiB at bomb:1");
   EXPECT_EQ(refusal_of("{}\n{}\n{\"text\": \"", 'a'), "a record of more than 1 MiB at bomb:3");
   EXPECT_EQ(refusal_of("a line of text\n", 'a'), "a record of more than 1 MiB at bomb:2");
@@ -165,7 +165,7 @@ TEST_F(RecordReaders, WhatHasNoEndIsRefused) {
             std::string::npos);
 }
 
-TEST_F(RecordReaders, WhatIsWithinTheLimitsIsRead) {
+TEST_F(RecordReaders, ReadsRecordsWithinTheLimits) {
   const auto reader = read_json_records(std::make_unique<LongStream>("{}\n", '\n', 1 << 20), "long",
                                         /*may_be_text=*/false, kSmall);
   const auto block = reader->next();
@@ -199,7 +199,7 @@ TEST_F(RecordReaders, TablesOfTooManyColumnsAreRefused) {
             std::string::npos);
 }
 
-TEST_F(RecordReaders, WhatIsNoTableIsNamed) {
+TEST_F(RecordReaders, ReportsFilesThatAreNotTables) {
   EXPECT_EQ(failure("version https://git-lfs", "a.parquet").message(), "this is no parquet file");
   EXPECT_EQ(failure("{}", "a.arrow").message(), "this is no arrow file");
   EXPECT_NE(failure("PAR1, and then not", "a.parquet").message().find("cannot read: "),

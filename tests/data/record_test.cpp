@@ -52,7 +52,7 @@ TEST(RecordFormats, DetectionListsTheKeys) {
   }
 }
 
-TEST(RecordFormats, WhatNamesTheColumnsIsGuessed) {
+TEST(RecordFormats, SuggestsFieldsForColumns) {
   const auto fix = [](const Json& record) -> std::string {
     try {
       detect_format(record, "f:1");
@@ -240,7 +240,7 @@ TEST(RecordFormats, Errors) {
   expect_error(R"({"text": null})", kText, "\"text\" must be a string, not null");
 }
 
-TEST(RecordFormats, PreferenceDataAreToldApart) {
+TEST(RecordFormats, RecognisesPreferenceData) {
   for (const auto& [json, fix] :
        {std::pair{R"({"prompt": "p", "chosen": "a", "rejected": "b"})",
                   "data.fields: {prompt: prompt, completion: chosen}"},

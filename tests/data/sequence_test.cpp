@@ -287,7 +287,7 @@ constexpr const char* kThinking = R"({"messages": [
   {"role": "user", "content": "q1"}, {"role": "assistant", "content": "t1</think>a1"},
   {"role": "user", "content": "q2"}, {"role": "assistant", "content": "t2</think>a2"}, {"role": "user", "content": "q3"}]})";
 
-TEST(Thinking, AsTheTemplateHasIt) {
+TEST(Thinking, AsInTheTemplate) {
   const auto sequences =
       build(kThinking, RecordFormat::kMessages, {}, test::toy_model(test::kThinkingChatMl));
   ASSERT_EQ(sequences.size(), 1U);
@@ -300,7 +300,7 @@ TEST(Thinking, KeepAsksTheTemplate) {
   EXPECT_EQ(trained(sequences.at(0)), "t1</think>a1<|im_end|>|t2</think>a2<|im_end|>");
 }
 
-TEST(Thinking, SplitLearnsEveryAnswerWithItsReasoning) {
+TEST(Thinking, SplitTrainsEveryAnswerWithItsReasoning) {
   const auto sequences = build(kThinking, RecordFormat::kMessages, {.thinking = Thinking::kSplit},
                                test::toy_model(test::kThinkingChatMl));
   ASSERT_EQ(sequences.size(), 2U);

@@ -221,7 +221,7 @@ TEST_F(SourceFiles, SubsetsByFolder) {
   EXPECT_EQ(subset("fr"), (Names{"d/fr/1.jsonl", "d/fr/2.csv"}));
 }
 
-TEST_F(SourceFiles, CardsThatDatasetsWouldNotTake) {
+TEST_F(SourceFiles, CardsThatDatasetsRefuses) {
   make({"d/a.jsonl"});
   const auto refusal = [&](const std::string& head) {
     make_card("d", head);
@@ -257,7 +257,7 @@ TEST_F(SourceFiles, ANameWithoutSubsetsIsRefused) {
             "leave `name` out, or give the folder as path");
 }
 
-TEST_F(SourceFiles, WhatIsMissingIsSaid) {
+TEST_F(SourceFiles, ReportsMissingFiles) {
   make({"d/test.jsonl", "e/README.md"});
   EXPECT_EQ(failure("d").message(), "the folder has no split `train`");
   EXPECT_NE(failure("d").fix().find("its files name test"), std::string::npos);

@@ -69,21 +69,21 @@ class TokenCaches : public ::testing::Test {
   TokenCache cache_{(dir_ / "cache").string()};
 };
 
-TEST_F(TokenCaches, KeepsWhatWasMade) {
+TEST_F(TokenCaches, ReusesCachedData) {
   EXPECT_EQ(get(cache_, "a", 1), 1);
   EXPECT_EQ(get(cache_, "a", 2), 1);
   EXPECT_EQ(get(TokenCache((dir_ / "cache").string()), "a", 3), 1);
   EXPECT_EQ(get(cache_, "b", 4), 4);
 }
 
-TEST_F(TokenCaches, NoneKeepsNothing) {
+TEST_F(TokenCaches, NoneDisablesTheCache) {
   const TokenCache none("none");
   EXPECT_EQ(get(none, "a", 1), 1);
   EXPECT_EQ(get(none, "a", 2), 2);
   EXPECT_TRUE(none.hashes().empty());
 }
 
-TEST_F(TokenCaches, WhatIsDamagedIsMadeAnew) {
+TEST_F(TokenCaches, DamagedFilesAreMadeAgain) {
   EXPECT_EQ(get(cache_, "a", 1), 1);
   fs::resize_file(dir_ / "cache" / "a" / "examples", 20);
   EXPECT_EQ(get(cache_, "a", 2), 2);
@@ -110,7 +110,7 @@ TEST_F(TokenCaches, DamagedTokensAreMadeAnewByOneOfSeveralProcesses) {
   expect_made_once("a");
 }
 
-TEST_F(TokenCaches, AFailureLeavesNothing) {
+TEST_F(TokenCaches, AFailureLeavesNoFiles) {
   EXPECT_THROW(cache_.get("a", "data",
                           [](const fs::path& target) {
                             ExampleWriter writer(target);

@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(TokenizingProgresses, SayHowFarAndHowLong) {
+TEST(TokenizingProgresses, ShowProgressAndRemainingTime) {
   EXPECT_EQ(TokenizingProgress::line("chat.jsonl", 0.25, 3000, 5),
             "chat.jsonl: 25% tokenised (3000 records), about 15 s left");
   EXPECT_EQ(TokenizingProgress::line("a", 0.5, 1'200'000, 90),
@@ -32,7 +32,7 @@ std::string logged(std::chrono::duration<double> every) {
   return read_text_file(file);
 }
 
-TEST(TokenizingProgresses, AreWrittenEverySoOften) {
+TEST(TokenizingProgresses, AreLoggedAtIntervals) {
   const std::string all = logged(0s);
   EXPECT_NE(all.find("data: chat.jsonl: 10% tokenised (10 records)"), std::string::npos) << all;
   EXPECT_NE(all.find("data: chat.jsonl: 20% tokenised (20 records)"), std::string::npos) << all;

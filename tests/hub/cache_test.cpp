@@ -22,7 +22,7 @@ using test::TemporaryDirectory;
 const std::string kCommit(40, 'c');
 const RepoName kName{.id = "owner/name"};
 
-TEST(Cache, PathsAreHuggingfaceHubs) {
+TEST(Cache, UsesThePathsOfHuggingfaceHub) {
   const RepoCache cache("/c", kName);
   EXPECT_EQ(cache.blob("e"), "/c/models--owner--name/blobs/e");
   EXPECT_EQ(cache.incomplete("e"), "/c/models--owner--name/blobs/e.incomplete");
@@ -121,7 +121,7 @@ TEST_F(CachedModel, DataSetNames) {
                      {"hf://datasets/owner/name is not in the cache"});
 }
 
-TEST(Digest, NamesOfContents) {
+TEST(Digest, ChecksumsOfContents) {
   const auto hex = [](Checksum::Kind kind, const std::string& text) {
     Digest digest(kind, text.size());
     digest.update(text.data(), text.size() / 2);

@@ -14,7 +14,7 @@ struct Case {
   RepoName name;
 };
 
-TEST(RepoName, ModelsAsPeopleWriteThem) {
+TEST(RepoName, NamesOfModels) {
   const Case cases[] = {
       {"owner/name", {.id = "owner/name"}},
       {"Qwen/Qwen2.5-0.5B", {.id = "Qwen/Qwen2.5-0.5B"}},
@@ -56,7 +56,7 @@ TEST(RepoName, PagesOfDataSets) {
   EXPECT_FALSE(begins_as_hub_name("https://example.org/owner/name"));
 }
 
-TEST(RepoName, WhatCouldBeAPathIsNoName) {
+TEST(RepoName, PossiblePathsAreNotNames) {
   for (const char* text : {"",
                            "model",
                            "./owner/name",

@@ -20,13 +20,13 @@ TEST(Retry, DelaysDoubleUpToALimit) {
   EXPECT_FALSE(delay_before_retry(policy, 8, {}, 0));
 }
 
-TEST(Retry, JitterTakesOffUpToAHalf) {
+TEST(Retry, JitterReducesDelaysByUpToAHalf) {
   const RetryPolicy policy{.first_delay_s = 4};
   EXPECT_EQ(delay_before_retry(policy, 1, {}, 0.5), 3);
   EXPECT_GT(*delay_before_retry(policy, 1, {}, 0.999), 2);
 }
 
-TEST(Retry, WhatTheServerAsksForIsWaitedFor) {
+TEST(Retry, UsesTheDelayOfTheServer) {
   const RetryPolicy policy{.max_attempts = 3, .max_asked_delay_s = 60};
   EXPECT_EQ(delay_before_retry(policy, 1, 42.0, 0.9), 42);
   EXPECT_EQ(delay_before_retry(policy, 1, 0.0, 0.9), 0);
@@ -43,14 +43,14 @@ TEST(Retry, HeadersThatAskToWait) {
   EXPECT_FALSE(asked_delay_s("", R"("api";r=0)"));
 }
 
-TEST(Retry, StatusesThatPass) {
+TEST(Retry, TemporaryStatuses) {
   for (const long status : {408, 425, 429, 500, 502, 503, 504, 520})
     EXPECT_TRUE(is_transient_status(status)) << status;
   for (const long status : {200, 301, 400, 401, 403, 404, 410, 416, 501, 505, 600})
     EXPECT_FALSE(is_transient_status(status)) << status;
 }
 
-TEST(Retry, ProgressStartsTheCountAnew) {
+TEST(Retry, ProgressResetsTheCount) {
   const RetryPolicy policy{.max_attempts = 3, .first_delay_s = 0};
   Retries retries(policy, "file", {});
   const TransientFailure cut("cut");
@@ -84,7 +84,7 @@ TEST(Retry, StopsWhileItWaits) {
   }
 }
 
-TEST(Retry, GoesOnUntilItSucceeds) {
+TEST(Retry, RetriesUntilSuccess) {
   int calls = 0;
   const int result = with_retries(Retries({.first_delay_s = 0}, "it", {}), [&] {
     if (++calls < 4) throw TransientFailure("not yet");

@@ -28,7 +28,7 @@ Selection select(const Names& paths, const std::string& path = "",
   return select_model(model(path), listing(paths), parts);
 }
 
-TEST(Selection, TextAndWeightsAndNothingElse) {
+TEST(Selection, OnlyTextFilesAndWeights) {
   const Selection all = select({"README.md", "model.safetensors", "config.json", "tokenizer.json",
                                 "pytorch_model.bin", "onnx/model.onnx", "original/params.json",
                                 "tokenizer.model", "merges.txt", "training_args.bin", "tf_model.h5",

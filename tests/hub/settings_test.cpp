@@ -31,7 +31,7 @@ TEST(Settings, Defaults) {
   EXPECT_EQ(plain.offline, "");
 }
 
-TEST(Settings, TheCacheIsWhereHuggingfaceHubHasIt) {
+TEST(Settings, UsesTheCacheOfHuggingfaceHub) {
   EXPECT_EQ(settings({{"XDG_CACHE_HOME", "/c"}}).cache_dir, "/c/huggingface/hub");
   EXPECT_EQ(settings({{"XDG_CACHE_HOME", "/c"}, {"HF_HOME", "~/hf"}}).cache_dir,
             "/home/someone/hf/hub");
@@ -65,7 +65,7 @@ TEST(Settings, TheTokenAndWhereItIsFrom) {
   EXPECT_EQ(token({{"HF_TOKEN", "hf_a"}, {"HF_HUB_DISABLE_IMPLICIT_TOKEN", "1"}}), " from ");
 }
 
-TEST(Settings, ATokenThatWouldEndItsHeaderIsRefusedUnseen) {
+TEST(Settings, RefusesATokenWithLineBreaksWithoutShowingIt) {
   for (const char* token : {"hf_a\r\nX-Evil: 1 x", "hf_a b", "hf_\x01", "hf_\xc3\xa4"}) {
     try {
       settings({{"HF_TOKEN", token}});

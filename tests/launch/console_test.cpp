@@ -16,7 +16,7 @@ std::vector<std::string> lines_of(const std::vector<std::string>& pieces) {
   return lines;
 }
 
-TEST(LineSplitter, PutsPiecesTogether) {
+TEST(LineSplitter, JoinsParts) {
   using Lines = std::vector<std::string>;
   EXPECT_EQ(lines_of({"one\ntw", "o\r\n\nthree"}), (Lines{"one", "two", "", "three"}));
   EXPECT_EQ(lines_of({}), Lines{});
@@ -49,7 +49,7 @@ TEST(StepLine, OnlySingleSteps) {
   EXPECT_FALSE(is_step_line("evaluation: step 17/200 loss 1"));
 }
 
-TEST(LineFilter, IndentedLinesFollowTheirHead) {
+TEST(LineFilter, IndentedLinesBelongToTheLineBefore) {
   LineFilter other({.rank = 1, .is_main = false, .show_rank = true}, Stream::kErr);
   EXPECT_EQ(other.show("  lost"), std::nullopt);
   EXPECT_EQ(other.show("Warning: something"), "[rank 1] Warning: something");
@@ -75,7 +75,7 @@ TEST(LineFilter, StackTracesOfLibTorchAreNotShown) {
   }
 }
 
-TEST(LineFilter, LevelsOfTheHouseFormat) {
+TEST(LineFilter, ReadsTheLevelOfLogLines) {
   LineFilter main({.rank = 0, .is_main = true, .show_rank = true}, Stream::kErr);
   EXPECT_EQ(main.show("[12:03:04.118] [debug] [rank 0] detail"), std::nullopt);
   EXPECT_EQ(main.show("[12:03:04.118] [info] [rank 0] news"),

@@ -23,13 +23,13 @@ WorkerError error_at(double time, bool peer_lost = false, int exit_code = 5) {
   return {.time = time, .message = "error: bad", .exit_code = exit_code, .peer_lost = peer_lost};
 }
 
-TEST(FirstFailure, NoneWhereAllAreDoneOrStopped) {
+TEST(FirstFailure, NoneIfAllAreDoneOrStopped) {
   EXPECT_EQ(
       first_failure({end_of(0, exited(0), 1), end_of(1, exited(75), 1), end_of(2, exited(130), 1)}),
       nullptr);
 }
 
-TEST(FirstFailure, EarliestByErrorFileElseByNotice) {
+TEST(FirstFailure, EarliestByErrorFileElseByTimeOfDetection) {
   std::vector<WorkerEnd> ends = {end_of(0, exited(5), 9), end_of(1, SIGSEGV, 7),
                                  end_of(2, exited(0), 1)};
   EXPECT_EQ(first_failure(ends)->rank, 1);
@@ -45,13 +45,13 @@ TEST(FirstFailure, ALostPeerIsNeverTheCauseWhileThereIsAnother) {
   EXPECT_EQ(first_failure(ends)->rank, 0);
 }
 
-TEST(FirstFailure, NeverOneThatWasToldToEnd) {
+TEST(FirstFailure, NotAWorkerThatWasToldToEnd) {
   std::vector<WorkerEnd> ends = {end_of(0, SIGTERM, 5), end_of(1, exited(1), 6)};
   ends[0].was_told_to_end = true;
   EXPECT_EQ(first_failure(ends)->rank, 1);
 }
 
-TEST(FirstFailure, AnErrorOfItsOwnComesBeforeWhatTheOthersMadeOfIt) {
+TEST(FirstFailure, TheOriginalErrorComesBeforeItsConsequences) {
   std::vector<WorkerEnd> ends = {end_of(0, SIGTERM, 6), end_of(1, exited(5), 5.2)};
   ends[0].was_told_to_end = true;  // by the launcher, when rank 1 had ended
   ends[0].error = error_at(5);
@@ -61,7 +61,7 @@ TEST(FirstFailure, AnErrorOfItsOwnComesBeforeWhatTheOthersMadeOfIt) {
   EXPECT_EQ(first_failure(ends)->rank, 1);
 }
 
-TEST(DescribeFailure, SaysWhoHowWhereAndWhatElse) {
+TEST(DescribeFailure, NamesRankCausePlaceAndOtherRanks) {
   WorkerEnd end = end_of(1, exited(5), 5);
   end.error = error_at(5);
   end.error->step = 17;
@@ -75,7 +75,7 @@ TEST(DescribeFailure, SaysWhoHowWhereAndWhatElse) {
                "  fix: lower train.batch_size");
 }
 
-TEST(DescribeFailure, AWorkerThatNamesNoStepWasLastHeardOf) {
+TEST(DescribeFailure, UsesTheLastStatusWithoutAStep) {
   WorkerEnd end = end_of(0, SIGKILL, 5);
   end.last_status = Status{.phase = Phase::kEvaluating, .step = 40, .total_steps = 100};
   EXPECT_STREQ(
@@ -128,7 +128,7 @@ TEST(DescribeFailure, OnlyTheLastLinesOfALongLog) {
   EXPECT_NE(text.find("killed by SIGABRT (Aborted)"), std::string::npos);
 }
 
-TEST(DescribeFailure, TheUsersErrorIsItsOwn) {
+TEST(DescribeFailure, ErrorsOfTheUserKeepTheirCode) {
   WorkerEnd end = end_of(0, exited(3), 5);
   end.error = error_at(5, false, 3);
   end.error->message = "error: bad record\n  at   data.jsonl:7";

@@ -91,7 +91,7 @@ TEST(LaunchPlan, AGpuNamedTwiceIsAnError) {
   }
 }
 
-TEST(LaunchPlan, WorkersMayFallBackToTheCpuWhereNobodyAskedForAGpu) {
+TEST(LaunchPlan, FallsBackToTheCpuIfNoGpuWasRequested) {
   EXPECT_EQ(make_plan({}, machine(2)).workers_device, "auto");
   EXPECT_EQ(make_plan({.device = "cuda"}, machine(2)).workers_device, "cuda");
   EXPECT_EQ(make_plan({.gpus = "1"}, machine(2)).workers_device, "cuda");
@@ -99,7 +99,7 @@ TEST(LaunchPlan, WorkersMayFallBackToTheCpuWhereNobodyAskedForAGpu) {
   EXPECT_EQ(make_plan({}, machine(0)).workers_device, "cpu");
 }
 
-TEST(LaunchPlan, ANumberOfWorkersAsAskedFor) {
+TEST(LaunchPlan, UsesTheRequestedNumberOfWorkers) {
   EXPECT_EQ(make_plan({.nproc_per_node = "3"}, machine(0)).local_world_size, 3);
   EXPECT_EQ(make_plan({.nproc_per_node = "1"}, machine(4)).local_world_size, 1);
   EXPECT_EQ(make_plan({.nproc_per_node = "cpu"}, machine(4)).local_world_size, 16);
@@ -113,7 +113,7 @@ TEST(LaunchPlan, ANumberOfWorkersAsAskedFor) {
             2);
 }
 
-TEST(LaunchPlan, NoGpuWhereOneIsDemanded) {
+TEST(LaunchPlan, ARequestedGpuMustExist) {
   Machine none = machine(0);
   none.gpus.problem = "no NVIDIA driver found";
   EXPECT_EQ(message_of({.device = "cuda"}, none),
@@ -238,7 +238,7 @@ TEST(RunLock, OneRunAtATime) {
   const RunLock again(run_dir);
 }
 
-TEST(OomKills, CountedWhereTheKernelCountsThem) {
+TEST(OomKills, ReadsTheKernelsCounters) {
   const TemporaryDirectory root;
   const auto proc = root.path() / "proc", cgroup = root.path() / "cgroup";
   std::filesystem::create_directories(proc / "self");

@@ -17,7 +17,7 @@ class FakeNvml : public ::testing::Test {
   static GpuReport query() { return query_gpus(SFTRUN_FAKE_NVML); }
 };
 
-TEST_F(FakeNvml, MetersTheGpuOfAPlace) {
+TEST_F(FakeNvml, ReadsTheUtilizationOfAGpu) {
   ::setenv("FAKE_NVML_GPUS", "NVIDIA H200,NVIDIA H200", 1);
   const std::string place = query().gpus.at(1).pci_bus_id;
   EXPECT_EQ(GpuMeter(place, SFTRUN_FAKE_NVML).utilization_percent(), 37);
@@ -64,7 +64,7 @@ TEST_F(FakeNvml, ADriverTooOldForCuda13IsNamed) {
   EXPECT_EQ(driver_complaint({}), "");
 }
 
-TEST_F(FakeNvml, NoGpuNoDriverOrABrokenOneIsSaid) {
+TEST_F(FakeNvml, ReportsAMissingGpuAndAMissingOrBrokenDriver) {
   EXPECT_EQ(query().problem, "the NVIDIA driver reports no GPU");
   ::setenv("FAKE_NVML_BROKEN", "1", 1);
   EXPECT_EQ(query().problem, "the NVIDIA driver does not respond: Driver/library version mismatch");
@@ -72,7 +72,7 @@ TEST_F(FakeNvml, NoGpuNoDriverOrABrokenOneIsSaid) {
             "no NVIDIA driver found (libno-such-thing.so is not installed)");
 }
 
-TEST(CpuLists, AsTheKernelWritesThem) {
+TEST(CpuLists, ReadAndWritten) {
   EXPECT_EQ(parse_cpu_list("0-3,8"), (std::vector<int>{0, 1, 2, 3, 8}));
   EXPECT_EQ(parse_cpu_list(""), std::vector<int>{});
   EXPECT_EQ(format_cpu_list({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
@@ -105,7 +105,7 @@ class FakeSysfs : public ::testing::Test {
   const std::vector<int> all_ = {0, 1, 2, 3, 4, 5, 6, 7};
 };
 
-TEST_F(FakeSysfs, ThreadsOfACoreStandTogether) {
+TEST_F(FakeSysfs, ThreadsOfACoreAreAdjacent) {
   std::vector<int> order;
   for (const Cpu& cpu : topology(all_)) order.push_back(cpu.id);
   EXPECT_EQ(order, (std::vector<int>{0, 4, 1, 5, 2, 6, 3, 7}));
@@ -113,7 +113,7 @@ TEST_F(FakeSysfs, ThreadsOfACoreStandTogether) {
   EXPECT_EQ(num_physical_cores(root_.path()), 4);
 }
 
-TEST_F(FakeSysfs, WholeCoresAreDealt) {
+TEST_F(FakeSysfs, AssignsWholeCores) {
   using Dealt = std::vector<std::vector<int>>;
   EXPECT_EQ(deal_cpus(topology(all_), {-1, -1}), (Dealt{{0, 1, 4, 5}, {2, 3, 6, 7}}));
   EXPECT_EQ(deal_cpus(topology(all_), {-1, -1, -1}), (Dealt{{0, 4}, {1, 5}, {2, 3, 6, 7}}));
@@ -123,7 +123,7 @@ TEST_F(FakeSysfs, WholeCoresAreDealt) {
             (Dealt{{2, 6}, {3, 7}}));  // an existing mask
 }
 
-TEST_F(FakeSysfs, NoBindingWhereItWouldHurt) {
+TEST_F(FakeSysfs, NoBindingIfItWouldBeSlower) {
   EXPECT_TRUE(deal_cpus(topology(all_), {-1}).empty());
   EXPECT_TRUE(deal_cpus(topology({0, 1}), {-1, -1}).empty());       // one CPU each
   EXPECT_TRUE(deal_cpus(topology({0, 4, 1, 5}), {0, 1}).empty());   // none beside the second GPU

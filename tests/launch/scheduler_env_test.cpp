@@ -21,7 +21,7 @@ Environment without(Environment env, const std::string& name) {
   return env;
 }
 
-TEST(ExternalWorker, NobodyStartedUs) {
+TEST(ExternalWorker, NoneWithoutAnotherLauncher) {
   EXPECT_FALSE(external_worker({{"HOME", "/"}}, false));
 }
 
@@ -60,7 +60,7 @@ TEST(ExternalWorker, EveryTaskOfAJobFindsOnePortAndOtherJobsAnother) {
   EXPECT_NE(port(kSlurmTask), port(other_job));
 }
 
-TEST(ExternalWorker, WhatTheUserSetStays) {
+TEST(ExternalWorker, KeepsVariablesOfTheUser) {
   Environment env = kSlurmTask;
   env["MASTER_ADDR"] = "10.0.0.1";
   env["MASTER_PORT"] = "1234";

@@ -97,7 +97,7 @@ TEST(Stopping, DoneBeforeTheSignalTookEffectIsDone) {
   EXPECT_EQ(run.wait(), 0);
 }
 
-TEST(Stopping, WorkersThatStopByThemselvesAreBelieved) {
+TEST(Stopping, KeepsTheCodeOfWorkersThatStopByThemselves) {
   SupervisedRun run(2);  // the scheduler signalled the workers, not us
   EXPECT_EQ(run.run({"*:exit 75"}), 75);
 }
@@ -150,7 +150,7 @@ TEST_F(Orphans, NoneAfterAStop) {
   EXPECT_TRUE(all_gone(3));
 }
 
-TEST(Stopping, WhatAWorkerLeavesBehindIsEndedWithIt) {
+TEST(Stopping, KillsProcessesThatAWorkerLeaves) {
   SupervisedRun run(1);
   EXPECT_EQ(run.run({"*:spawn " + run.file("pids").string()}),
             0);  // done, but its child holds the pipes open

@@ -55,7 +55,7 @@ TEST(Supervisor, AWarningAboutTheRunIsShownOnce) {
             "[12:03:04.118] [warning] about the run\n");
 }
 
-TEST(Supervisor, NotAgainWhatTheLauncherHasWarnedOf) {
+TEST(Supervisor, DoesNotRepeatWarningsOfTheLauncher) {
   log::warn("known to the launcher");
   SupervisedRun run(1);
   EXPECT_EQ(run.run({"0:stderr [12:03:04.118] [warning] known to the launcher"}), 0);
@@ -72,7 +72,7 @@ TEST(Supervisor, WarningsOfEveryRankAreShown) {
             "[12:03:04.118] [warning] [rank 1] loud\n[rank 1] [W123 socket.cpp] cannot connect\n");
 }
 
-TEST(Supervisor, ACrashTakesTheRunDownAndIsNamed) {
+TEST(Supervisor, ACrashEndsTheRunAndIsNamed) {
   SupervisedRun run(3);
   const double begin = now_s();
   EXPECT_EQ(run.run({"1:print about to crash;sleep 0.1;raise 11", "*:train 0"}), 5);
@@ -96,7 +96,7 @@ TEST(Supervisor, AWorkerThatIgnoresSigtermIsKilled) {
   EXPECT_NE(run.err().find("exited with code 1"), std::string::npos) << run.err();
 }
 
-TEST(Supervisor, ACrashIsBlamedBeforeWhoeverLostThePeer) {
+TEST(Supervisor, ACrashIsReportedBeforeALostPeer) {
   SupervisedRun run(3);
   // Rank 0 fails first, but only because a peer was gone; rank 2's end is noticed later (it dumped
   // its core, say).

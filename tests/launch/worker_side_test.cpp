@@ -9,7 +9,7 @@
 namespace sftrun::launch::testing {
 namespace {
 
-TEST(StatusLine, TravelsWhole) {
+TEST(StatusLine, IsReadAsWritten) {
   const Status status{.phase = Phase::kEvaluating,
                       .step = 17,
                       .total_steps = 200,
@@ -26,7 +26,7 @@ TEST(StatusLine, ALossThatIsNotFiniteIsAbsent) {
   EXPECT_EQ(parse_status(to_json_line({.loss = NAN}))->loss, std::nullopt);
 }
 
-TEST(StatusLine, RubbishIsNoStatus) {
+TEST(StatusLine, OtherTextIsNotAStatus) {
   for (const char* line : {"", "{", "[]", "17", R"({"phase":"dancing"})", R"({"step":1})"}) {
     EXPECT_EQ(parse_status(line), std::nullopt) << line;
   }
@@ -56,7 +56,7 @@ TEST(StatusWriter, AFullPipeDropsLinesAndNeverBlocks) {
   ::close(ends[1]);
 }
 
-TEST(ErrorFile, TravelsWholeAndTheFirstStays) {
+TEST(ErrorFile, IsReadAsWrittenAndNotOverwritten) {
   const TemporaryDirectory directory;
   const auto path = directory.path() / "error.json";
   ::setenv("SFTRUN_ERROR_FILE", path.c_str(), 1);

@@ -321,7 +321,7 @@ TEST(ChatLabels, SkipAHeaderThatAPrefilledSystemPromptPrecedes) {
             "<|im_start|>system\nHelp.<|im_end|>\n<|im_start|>assistant\n{a<|im_end|>}\n");
 }
 
-TEST(ChatLabels, ObeyTheTemplatesOwnMarks) {
+TEST(ChatLabels, UseTheTemplatesMarks) {
   constexpr const char* kMarked =
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% "
       "generation %}{{ m.content }}<|im_end|>\n"
@@ -367,7 +367,7 @@ TEST(ChatLabels, KeepTheTrainersKeysFromTheTemplate) {
             R"([{"role": "user", "content": "a"}])");
 }
 
-TEST(ChatLabels, RefuseATemplateThatLeavesAnAnswerOut) {
+TEST(ChatLabels, RefuseATemplateThatOmitsAnAnswer) {
   constexpr const char* kUsersOnly =
       "{% for m in messages if m.role == 'user' %}<|im_start|>{{ m.content }}{% endfor %}";
   try {

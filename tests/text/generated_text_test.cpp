@@ -61,7 +61,7 @@ TEST_P(GeneratedTexts, EndBeforeAnyStopText) {
   }
 }
 
-TEST_P(GeneratedTexts, ShowAllButWhatAStopTextMayBeginWith) {
+TEST_P(GeneratedTexts, WithholdPossibleBeginningsOfStopTexts) {
   const Tokenizer tokenizer = tokenizer_of(GetParam());
   const Shown shown = generate(tokenizer, "one two, three", {"threefold"});
   EXPECT_FALSE(shown.stopped);
@@ -73,7 +73,7 @@ TEST_P(GeneratedTexts, ShowAllButWhatAStopTextMayBeginWith) {
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, GeneratedTexts, ::testing::Values("gpt2", "llama2", "gemma"));
 
-TEST(GeneratedText, PartOfACharacterIsHeldBack) {
+TEST(GeneratedText, WithholdsIncompleteCharacters) {
   const Tokenizer tokenizer = tokenizer_of("gpt2");
   const std::vector<TokenId> tokens = tokenizer.encode("a👍🏽", false);
   GeneratedText generated(tokenizer, {});

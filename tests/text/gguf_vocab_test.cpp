@@ -122,7 +122,7 @@ TEST_P(VisibleSpaces, OfAGgufFileAreThoseOfTokenizerJson) {
 
 /// The names of runs stay where their visible spelling is a token of its own: one that was added to
 /// Llama 2's, for example.
-TEST(VisibleSpacesOfGguf, ARunBesideItsVisibleSpellingStaysAsItIs) {
+TEST(VisibleSpacesOfGguf, KeepsARunBesideItsVisibleSpelling) {
   GgufVocab vocab{.model = "llama", .pre = "default"};
   vocab.tokens = {"<unk>", "▁", "▁▁", "a", "  "};
   vocab.scores = {0, -1, -2, -3, -1000};

@@ -18,7 +18,7 @@ std::string line_of(const DataError& error) {
 
 /// Every case of scripts/fixtures/make_jinja.py: the text jinja2 made, or an error on the same
 /// line.
-TEST(Jinja, DoesWhatPythonDoes) {
+TEST(Jinja, EqualsPython) {
   const Json fixture =
       Json::parse(read_text_file(std::string(SFTRUN_TEST_DATA) + "/text/jinja_cases.json"));
   Json variables = fixture.at("vars");

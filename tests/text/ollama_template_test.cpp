@@ -103,7 +103,7 @@ TEST(OllamaTemplate, FoldsASystemMessageIntoTheFirstTurn) {
                       "{{ if and $last (ne .Role \"assistant\") }}<assistant>{{ end }}{{ end }}"));
 }
 
-TEST(OllamaTemplate, EscapesWhatGoAndModelfilesReadOtherwise) {
+TEST(OllamaTemplate, EscapesTextForGoAndModelfiles) {
   const std::string text = text_of(
       "{% for m in messages %}{{ '{{ x {%\\u00a0\\t\"\"\"\"' + m.role + '{' + m.content + '\\n' }}"
       "{% endfor %}");
@@ -131,7 +131,7 @@ TEST(OllamaTemplate, WithoutSystemMessagesSaysSo) {
   EXPECT_NE(made.notes[0].find("takes no system message"), std::string::npos);
 }
 
-TEST(OllamaTemplate, ThereIsNoneThatIsNotEqual) {
+TEST(OllamaTemplate, IsEmptyIfNoneIsEqual) {
   const std::string turn = "{{ m.role + ':' + m.content + '\n' }}";
   const auto over = [](const std::string& body) {
     return "{% for m in messages %}" + body + "{% endfor %}";
@@ -171,7 +171,7 @@ TEST(ChatProbe, ContinuesTheLastMessageWhereItEnds) {
   EXPECT_TRUE(ChatProbe(plain, {}).prompt(chat).ends_with("assistant\n Well, "));
 }
 
-TEST(ChatOutline, TrimsWhatPythonDoes) {
+TEST(ChatOutline, TrimsLikePython) {
   ChatOutline outline;
   outline.turn(Role::kUser, TurnPlace::kFirst) = {
       .open = "<", .close = ">", .trims_start = true, .trims_end = true};

@@ -72,7 +72,7 @@ TEST(Tiktoken, MergesByRankAndNumbersSpecialTokensOn) {
   EXPECT_EQ(tokenizer.eos_id(), 8);
 }
 
-TEST(Tiktoken, RefusesWhatIsDamaged) {
+TEST(Tiktoken, RefusesDamagedFiles) {
   const Directory directory("tiktoken_errors");
   directory.write("x.tiktoken", ranks() + "no line\n");
   EXPECT_NE(directory.error().find("x.tiktoken:7"), std::string::npos);
@@ -123,7 +123,7 @@ TEST(Tekken, PutsSpecialTokensFirst) {
   EXPECT_NE(directory.error().find("not valid JSON"), std::string::npos);
 }
 
-TEST(VocabFiles, RefusesWhatIsNestedTooDeeply) {
+TEST(VocabFiles, RefusesDeepNesting) {
   const Directory directory("vocab_deep");
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
   directory.write("vocab.json", R"({"a": )" + deep + "}");
@@ -243,7 +243,7 @@ TEST(SentencePiece, UnigramTakesTheMostProbablePieces) {
   EXPECT_EQ(directory.load().encode("ab", false), Ids({7}));
 }
 
-TEST(SentencePiece, RefusesWhatIsDamaged) {
+TEST(SentencePiece, RefusesDamagedFiles) {
   const auto error = [](const std::string& bytes) {
     return error_of([&] { read_sentencepiece_model(bytes, "m.model"); });
   };

@@ -166,7 +166,7 @@ TEST(Tokenizer, NumbersAddedTokensAsTheLibraryDoes) {
   EXPECT_EQ(load(document).token_to_id("<|end|>"), 7);
 }
 
-TEST(TokenizerErrors, NameWhatIsUnknown) {
+TEST(TokenizerErrors, NameUnknownParts) {
   const auto error_with = [](const char* section, const ordered_json& value) {
     ordered_json document = small_tokenizer();
     document[section] = value;
@@ -203,7 +203,7 @@ TEST(Tokenizer, KeepsTruncationAndPaddingWithoutApplyingThem) {
 }
 
 /// What copies such a section would call itself for each level.
-TEST(TokenizerErrors, NameWhatIsNestedTooDeeply) {
+TEST(TokenizerErrors, NameTooDeepNesting) {
   constexpr size_t kLevels = 200'000;
   for (const std::string open : {"[", "{\"a\":"}) {
     std::string text = "{\"normalizer\": ";
@@ -213,7 +213,7 @@ TEST(TokenizerErrors, NameWhatIsNestedTooDeeply) {
   }
 }
 
-TEST(TokenizerErrors, NameWhatIsMalformed) {
+TEST(TokenizerErrors, NameMalformedParts) {
   EXPECT_NE(
       error_of([] { Tokenizer::from_json("{\n\"model\": [", "x/t.json"); }).find("at   x/t.json:2"),
       std::string::npos);
@@ -360,7 +360,7 @@ TEST(TokenizerGguf, ReadsPiecesWithMergesAndUnigram) {
   EXPECT_EQ(Tokenizer::from_gguf(vocab, "m.gguf").encode(" a  b ", true), Ids({5, 2, 4}));
 }
 
-TEST(TokenizerGguf, RefusesWhatItCannotRead) {
+TEST(TokenizerGguf, RefusesUnsupportedVocabularies) {
   const auto error = [](auto&& change) {
     GgufVocab vocab = small_gguf();
     change(vocab);
