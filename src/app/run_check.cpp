@@ -52,9 +52,7 @@ spec::ArchSpec arch_of_checkpoint(const fs::path& model) {
 }
 
 int64_t num_trained(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
-  if (tuning.trains_adapter())
-    return spec::num_lora_values(plan::lora_targets(tuning.lora), plan::lora_sizes(tuning.lora),
-                                 arch);
+  if (tuning.trains_adapter()) return spec::num_lora_values(plan::lora_spec(tuning.lora), arch);
   const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
   std::optional<spec::TrainableNames> names;
   if (tuning.mode == config::TuningMode::kPartial) names.emplace(tuning.trainable, tensors);
@@ -167,11 +165,11 @@ void require_modules_exist(const std::vector<std::string>& names, const spec::Ar
 
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (tuning.trains_adapter()) {
-    const spec::LoraTargets targets = plan::lora_targets(tuning.lora);
-    spec::require_targets_exist(targets, arch);
+    const spec::LoraSpec lora = plan::lora_spec(tuning.lora);
+    spec::require_targets_exist(lora, arch);
     require_modules_exist(tuning.skip_modules, arch);
-    if (tuning.lora.init == config::LoraInit::kPissa) spec::require_pissa_fits(targets, arch);
-    spec::require_patterns_match(plan::lora_sizes(tuning.lora), targets, arch);
+    if (lora.pissa) spec::require_pissa_fits(lora, arch);
+    spec::require_patterns_match(lora, arch);
   } else if (tuning.mode == config::TuningMode::kPartial) {
     spec::TrainableNames(tuning.trainable, spec::tensor_specs(arch));
   }
@@ -192,10 +190,11 @@ namespace {
 /// adapter, that adapter decides which modules it has.
 void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (!tuning.trains_adapter() || !tuning.lora.init_from.empty()) return;
-  const std::set<std::string> adapted = spec::adapted_names(plan::lora_targets(tuning.lora), arch);
+  const spec::LoraSpec lora = plan::lora_spec(tuning.lora);
+  const std::set<std::string> adapted = spec::adapted_names(lora, arch);
   const auto is_adapted = [&](const std::string& name) { return adapted.contains(name); };
-  if (const auto refusal = weights::vllm_refusal(
-          plan::lora_sizes(tuning.lora), !tuning.lora.modules_to_save.empty(), arch, is_adapted))
+  if (const auto refusal =
+          weights::vllm_refusal(lora, !lora.modules_to_save.empty(), arch, is_adapted))
     return log::info("{}", refusal->advice());
   const auto reading = weights::vllm_reading(arch, is_adapted);
   if (!reading) return;

@@ -84,7 +84,7 @@ Sources open_adapter(const MergeRequest& request) {
   warn_of_another_base(adapter, base);
   const auto config = weights::load_adapter_config(adapter, base.arch());
   sources.adapter = weights::load_adapter(adapter, config, base.arch());
-  sources.pissa = config.pissa;
+  sources.pissa = config.lora.pissa;
   sources.held_in = packed_format(base);
   if (request.as_stored) return sources;
   const auto held = quantised_by_run(adapter, base);

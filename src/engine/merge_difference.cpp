@@ -161,8 +161,8 @@ std::unique_ptr<model::Decoder> adapted_decoder(const Training& training, const 
   options.dtype = compute.dtype;
   options.device = compute.device;
   options.trains = model::Trains::kLora;
-  options.lora = model::lora_options_of(config);
-  if (config.pissa) options.base = {};  // as PEFT takes the principal part, from the values
+  options.lora = config.lora;
+  if (config.lora.pissa) options.base = {};  // as PEFT takes the principal part, from the values
   auto decoder = model::Decoder::load(training.base, options);
   model::load_adapter_weights(*decoder, adapter);
   decoder->settle_adapters();

@@ -7,6 +7,7 @@
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/kernels/quant.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/checkpoint.h"

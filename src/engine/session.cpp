@@ -122,22 +122,6 @@ model::BaseForm base_form(const config::TuningConfig& tuning,
   return form;
 }
 
-model::LoraOptions lora_options(const config::LoraConfig& lora) {
-  model::LoraOptions options{.r = lora.r,
-                             .alpha = lora.alpha,
-                             .dropout = lora.dropout,
-                             .rslora = lora.rslora,
-                             .target_modules = lora.target_modules,
-                             .target_parameters = lora.target_parameters};
-  spec::LoraSizes sizes = plan::lora_sizes(lora);
-  options.rank_pattern = std::move(sizes.rank_pattern);
-  options.alpha_pattern = std::move(sizes.alpha_pattern);
-  options.dora = lora.dora;
-  options.pissa = lora.init == config::LoraInit::kPissa;
-  options.modules_to_save = lora.modules_to_save;
-  return options;
-}
-
 kernels::CudaAttention cuda_attention(config::AttentionChoice choice) {
   switch (choice) {
     case config::AttentionChoice::kCudnn:
@@ -175,7 +159,7 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
       break;
     default:
       options.trains = model::Trains::kLora;
-      options.lora = lora_options(config.tuning.lora);
+      options.lora = plan::lora_spec(config.tuning.lora);
       options.base = base_form(config.tuning, checkpoint);
   }
   return options;
@@ -292,9 +276,9 @@ LoadedModel load_model(const nlohmann::json& request) {
     warn_of_another_base(*adapter, *loaded.checkpoint);
     adapter_config = weights::load_adapter_config(*adapter, loaded.checkpoint->arch());
     options.trains = model::Trains::kLora;
-    options.lora = model::lora_options_of(adapter_config);
+    options.lora = adapter_config.lora;
     // What PiSSA leaves of a matrix fits no blocks, and PEFT takes it from the values, too.
-    if (adapter_config.pissa)
+    if (adapter_config.lora.pissa)
       options.base.keep_stored = false;
     else if (!get<bool>(request, "as_stored").value_or(false))
       options.base = form_as_trained(*adapter, *loaded.checkpoint);

@@ -255,7 +255,7 @@ class Worker {
     tell("loading");
     model::DecoderOptions options = decoder_options(config_, compute_, checkpoint_.get());
     if (resume_from && options.lora.pissa)
-      options.lora.pissa_from = train::principal_parts_of(*resume_from);
+      options.pissa_from = train::principal_parts_of(*resume_from);
     decoder_ = load_decoder(checkpoint_, options);
     if (!config_.tuning.lora.init_from.empty() && !resume_from) {
       model::load_adapter_weights(*decoder_, config_.tuning.lora.init_from);
@@ -688,8 +688,8 @@ class Worker {
     const auto config = model::adapter_config_of(*decoder_, "");
     const std::set<std::string> adapted = adapted_modules();
     const auto is_adapted = [&](const std::string& module) { return adapted.contains(module); };
-    if (const auto refusal = weights::vllm_refusal(config.sizes(), !config.modules_to_save.empty(),
-                                                   decoder_->arch(), is_adapted))
+    if (const auto refusal = weights::vllm_refusal(
+            config.lora, !config.lora.modules_to_save.empty(), decoder_->arch(), is_adapted))
       return log::info("{}", refusal->advice());
     const auto reading = weights::vllm_reading(decoder_->arch(), is_adapted);
     if (!reading) return;

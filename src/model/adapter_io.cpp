@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -20,83 +21,61 @@
 namespace sftrun::model {
 namespace fs = std::filesystem;
 
-LoraOptions lora_options_of(const weights::AdapterConfig& config) {
-  LoraOptions options;
-  options.r = config.r;
-  options.alpha = config.lora_alpha;
-  options.dropout = config.lora_dropout;
-  options.rslora = config.use_rslora;
-  options.target_modules = config.target_modules;
-  options.target_is_pattern = config.target_is_pattern;
-  options.target_parameters = config.target_parameters;
-  options.rank_pattern = config.rank_pattern;
-  options.alpha_pattern = config.alpha_pattern;
-  options.dora = config.use_dora;
-  options.pissa = config.pissa;
-  options.modules_to_save = config.modules_to_save;
-  return options;
-}
-
 namespace {
 
-/// Restricts target_modules to the text part. Other parts of the model have modules with the same
+/// Restricts the targets to the text part. Other parts of the model have modules with the same
 /// names, which peft would adapt, too. The head is outside all parts.
-void restrict_to_text_part(weights::AdapterConfig& config, const Decoder& decoder) {
+void restrict_to_text_part(spec::LoraSpec& lora, const Decoder& decoder) {
   std::vector<std::string> names;
-  for (const std::string& target : config.target_modules) names.push_back(escaped(target));
+  for (const std::string& target : lora.target_modules) names.push_back(escaped(target));
   std::string pattern =
       fmt::format("{}(?:.*\\.)?(?:{})", escaped(decoder.arch().prefix), join(names, "|"));
   if (decoder.head().linear.lora) pattern = fmt::format("(?:{}|{})", pattern, spec::kHeadModule);
-  config.target_is_pattern = true;
-  config.target_modules = {pattern};
+  lora.target_pattern = spec::target_pattern(pattern);
+  lora.target_modules.clear();
 }
 
 /// Doubles all ranks and adjusts alpha so that the scale of each adapter is unchanged.
-void double_ranks(weights::AdapterConfig& config) {
-  const double alphas = config.use_rslora ? std::sqrt(2.0) : 2.0;
-  config.r *= 2;
-  config.lora_alpha *= alphas;
-  for (auto& entry : config.rank_pattern) entry.second *= 2;
-  for (auto& entry : config.alpha_pattern) entry.second *= alphas;
+void double_ranks(spec::LoraSpec& lora) {
+  const double alphas = lora.rslora ? std::sqrt(2.0) : 2.0;
+  lora.r *= 2;
+  lora.alpha *= alphas;
+  for (auto& entry : lora.rank_pattern) entry.second *= 2;
+  for (auto& entry : lora.alpha_pattern) entry.second *= alphas;
+}
+
+/// Sorted and without repetition. "all-linear" becomes the modules' own names: peft accepts it only
+/// as a string, not in a list.
+std::vector<std::string> listed_targets(Decoder& decoder) {
+  const spec::LoraSpec& lora = decoder.options().lora;
+  std::set<std::string> names;
+  for (const std::string& target : lora.target_modules) {
+    if (target != "all-linear") {
+      names.insert(target);
+      continue;
+    }
+    for (const kernels::Linear* linear : decoder.linears()) {
+      // A router's adapter is requested by the name of its weight (target_parameters).
+      if (linear->lora && !spec::is_target(lora, linear->name + ".weight"))
+        names.insert(linear->name.substr(linear->name.rfind('.') + 1));
+    }
+  }
+  return {names.begin(), names.end()};
 }
 
 }  // namespace
 
 weights::AdapterConfig adapter_config_of(Decoder& decoder,
                                          const std::string& base_model_name_or_path) {
-  const LoraOptions& options = decoder.options().lora;
   weights::AdapterConfig config;
   config.base_model_name_or_path = base_model_name_or_path;
-  config.r = options.r;
-  config.lora_alpha = options.alpha;
-  config.lora_dropout = options.dropout;
-  config.use_rslora = options.rslora;
-  config.rank_pattern = options.rank_pattern;
-  config.alpha_pattern = options.alpha_pattern;
-  config.use_dora = options.dora;
-  config.modules_to_save = options.modules_to_save;
-  if (options.pissa) double_ranks(config);
-  config.target_is_pattern = options.target_is_pattern;
-  config.target_parameters = options.target_parameters;
-  std::sort(config.target_parameters.begin(), config.target_parameters.end());
-  for (const std::string& target : options.target_modules) {
-    if (options.target_is_pattern || target != "all-linear") {
-      config.target_modules.push_back(target);
-      continue;
-    }
-    // Listed by name: peft accepts "all-linear" only as a string, not in a list.
-    for (const kernels::Linear* linear : decoder.linears()) {
-      // A router's adapter is requested by the name of its weight (target_parameters).
-      if (linear->lora && !spec::is_target(options.targets(), linear->name + ".weight"))
-        config.target_modules.push_back(linear->name.substr(linear->name.rfind('.') + 1));
-    }
-  }
-  std::sort(config.target_modules.begin(), config.target_modules.end());
-  config.target_modules.erase(
-      std::unique(config.target_modules.begin(), config.target_modules.end()),
-      config.target_modules.end());
-  if (decoder.arch().is_text_part() && !config.target_is_pattern)
-    restrict_to_text_part(config, decoder);
+  spec::LoraSpec& lora = config.lora = decoder.options().lora;
+  if (lora.pissa) double_ranks(lora);
+  lora.pissa = false;  // the files hold an adapter of the original base: see adapter_tensors
+  std::sort(lora.target_parameters.begin(), lora.target_parameters.end());
+  if (lora.target_pattern) return config;
+  lora.target_modules = listed_targets(decoder);
+  if (decoder.arch().is_text_part()) restrict_to_text_part(lora, decoder);
   return config;
 }
 
@@ -114,18 +93,18 @@ std::string yaml_of(const spec::NamePattern& pattern) {
   throw DataError(fmt::format("the adapter {} {}, a module trained whole", what, tensor),
                   directory.string(),
                   fmt::format("set tuning.lora.modules_to_save: [{}], as it has them",
-                              join(config.modules_to_save, ", ")));
+                              join(config.lora.modules_to_save, ", ")));
 }
 
 /// A and B have to have the rank of the run.
 void require_same_rank(const std::string& name, int64_t theirs, int64_t ours,
                        const weights::AdapterConfig& config, const fs::path& directory) {
   if (theirs == ours) return;
-  std::string fix = fmt::format("set tuning.lora.r: {}", config.r);
-  if (!config.rank_pattern.empty())
-    fix += fmt::format(", tuning.lora.rank_pattern: {}", yaml_of(config.rank_pattern));
-  if (!config.alpha_pattern.empty())
-    fix += fmt::format(", tuning.lora.alpha_pattern: {}", yaml_of(config.alpha_pattern));
+  std::string fix = fmt::format("set tuning.lora.r: {}", config.lora.r);
+  if (!config.lora.rank_pattern.empty())
+    fix += fmt::format(", tuning.lora.rank_pattern: {}", yaml_of(config.lora.rank_pattern));
+  if (!config.lora.alpha_pattern.empty())
+    fix += fmt::format(", tuning.lora.alpha_pattern: {}", yaml_of(config.lora.alpha_pattern));
   throw ConfigError(
       fmt::format("the adapter's update of {} has the rank {}, the run's {}", name, theirs, ours),
       directory.string(), fix);
@@ -136,18 +115,18 @@ void require_same_rank(const std::string& name, int64_t theirs, int64_t ours,
 void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   const auto config = weights::load_adapter_config(directory, decoder.arch());
   auto tensors = weights::load_adapter(directory, config, decoder.arch());
-  const LoraOptions& own = decoder.options().lora;
-  if (config.pissa && !own.pissa) {
+  const spec::LoraSpec& own = decoder.options().lora;
+  if (config.lora.pissa && !own.pissa) {
     throw DataError("the adapter belongs beside a base that its principal part has left (PiSSA)",
                     directory.string(),
                     "merge it into its base (sftrun merge) and train that, or save it by PEFT with "
                     "path_initial_model_for_weight_conversion");
   }
-  if (config.use_dora != own.dora) {
+  if (config.lora.dora != own.dora) {
     throw ConfigError(
-        fmt::format("the adapter has {}magnitudes (DoRA), the run {}", config.use_dora ? "" : "no ",
-                    own.dora ? "asks for them" : "none"),
-        directory.string(), fmt::format("set tuning.lora.dora: {}", config.use_dora));
+        fmt::format("the adapter has {}magnitudes (DoRA), the run {}",
+                    config.lora.dora ? "" : "no ", own.dora ? "asks for them" : "none"),
+        directory.string(), fmt::format("set tuning.lora.dora: {}", config.lora.dora));
   }
   const at::NoGradGuard no_grad;
   size_t used = 0;
@@ -160,10 +139,8 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     const at::Tensor target = to.in_file_order(to.master);
     target.copy_(at::from_blob(const_cast<float*>(from.data()), target.sizes(), at::kFloat));
   };
-  const std::vector<std::string>& own_parameters = own.target_parameters;
   const auto is_parameter = [&](const std::string& name) {
-    return spec::is_target({.parameters = own_parameters}, name) ||
-           spec::is_target({.parameters = config.target_parameters}, name);
+    return spec::is_target(own, name) || spec::is_target(config.lora, name);
   };
   /// Loads a layer's adapter, or checks that neither file nor layer has one.
   /// @param parameter its name in target_parameters
@@ -174,9 +151,9 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
                       directory.string(),
                       is_parameter(parameter)
                           ? fmt::format("set tuning.lora.target_parameters: [{}], as it has them",
-                                        join(config.target_parameters, ", "))
+                                        join(config.lora.target_parameters, ", "))
                           : fmt::format("set tuning.lora.target_modules: [{}], as it has them",
-                                        join(config.target_modules, ", ")));
+                                        join(config.lora.target_texts(), ", ")));
     }
     if (!lora) return;
     require_same_rank(name, found->second.r, *(lora->a->shape.end() - 2), config, directory);

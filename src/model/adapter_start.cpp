@@ -41,7 +41,7 @@ void initialise_magnitude(kernels::Linear& linear) {
 
 AdapterStart::AdapterStart(const DecoderOptions& options, const WeightSource& source)
     : options_(options), source_(source) {
-  if (!options.lora.pissa_from.empty()) stored_parts_.emplace(options.lora.pissa_from);
+  if (!options.pissa_from.empty()) stored_parts_.emplace(options.pissa_from);
 }
 
 void AdapterStart::start(kernels::Linear& linear) {
@@ -119,7 +119,7 @@ PrincipalPart AdapterStart::stored_part(const kernels::LoraAdapter& lora) const 
     const weights::SafetensorsEntry* entry = stored_parts_->find(parameter.name);
     if (entry == nullptr || entry->dtype != "F32" || entry->shape != parameter.shape) {
       throw DataError(fmt::format("{} is missing or of another size", parameter.name),
-                      options_.lora.pissa_from.string(),
+                      options_.pissa_from.string(),
                       "it was written by a run with another configuration; use another output.dir");
     }
     at::Tensor values = at::empty(parameter.shape, at::kFloat);

@@ -85,15 +85,6 @@ class Selection {
 
 }  // namespace
 
-spec::LoraTargets LoraOptions::targets() const {
-  spec::LoraTargets targets{.modules = target_modules,
-                            .parameters = target_parameters,
-                            .dropout = dropout,
-                            .saved = modules_to_save};
-  if (target_is_pattern) targets.pattern = spec::target_pattern(target_modules.at(0));
-  return targets;
-}
-
 class DecoderBuilder {
  public:
   DecoderBuilder(Decoder& decoder, const WeightSource& source)
@@ -101,15 +92,14 @@ class DecoderBuilder {
         source_(source),
         tensors_(spec::tensor_specs(decoder.arch_)),
         selection_(decoder.options_, tensors_),
-        targets_(decoder.options_.lora.targets()),
-        sizes_(decoder.options_.lora.sizes()) {
+        lora_(decoder.options_.lora) {
     for (const spec::TensorSpec& tensor : tensors_) by_name_[tensor.name] = &tensor;
   }
 
   void run() {
     if (d_.options_.trains == Trains::kLora) {
-      spec::require_targets_exist(targets_, d_.arch_);
-      if (d_.options_.lora.pissa) spec::require_pissa_fits(targets_, d_.arch_);
+      spec::require_targets_exist(lora_, d_.arch_);
+      if (lora_.pissa) spec::require_pissa_fits(lora_, d_.arch_);
     }
     declare();
     require_skips_used();
@@ -185,16 +175,16 @@ class DecoderBuilder {
     if (spec.bias)
       declare_tensor(name + ".bias", unit, &linear.bias, &linear.bias_parameter, in_fp32);
     if (d_.options_.trains != Trains::kLora ||
-        !spec::is_target(targets_, linear.name, spec.slot, d_.arch_))
+        !spec::is_target(lora_, linear.name, spec.slot, d_.arch_))
       return;
     linear.lora = declare_update({.module = name,
-                                  .pattern_name = spec::update_name(targets_, name),
+                                  .pattern_name = spec::update_name(lora_, name),
                                   .in = spec.in_features,
                                   .out = spec.out_features,
                                   .unit = unit,
                                   .number = number});
     linear.lora->a->in_fp32 = linear.lora->b->in_fp32 = in_fp32;
-    linear.lora->dropout = d_.options_.lora.dropout;
+    linear.lora->dropout = lora_.dropout;
   }
 
   struct Update {
@@ -205,19 +195,19 @@ class DecoderBuilder {
   };
 
   kernels::LoraAdapter declare_update(const Update& update) {
-    const int64_t r = sizes_.r_of(update.pattern_name), unit = update.unit;
+    const int64_t r = lora_.r_of(update.pattern_name), unit = update.unit;
     const auto [a_name, b_name] = update.of_embedding ? weights::embedding_lora_names(update.module)
                                                       : weights::lora_names(update.module);
     kernels::LoraAdapter adapter;
     adapter.a = d_.store_.add(a_name, {r, update.in}, unit, true);
     adapter.b = d_.store_.add(b_name, {update.out, r}, unit, true);
     set_roles(adapter.a, adapter.b, update.of_embedding);
-    if (sizes_.dora) {
+    if (lora_.dora) {
       adapter.magnitude =
           d_.store_.add(weights::magnitude_name(update.module), {update.out}, unit, true);
       adapter.magnitude->role = kernels::ParameterRole::kMagnitude;
     }
-    adapter.scale = sizes_.scale_of(update.pattern_name);
+    adapter.scale = lora_.scale_of(update.pattern_name);
     adapter.module_number = update.number;
     return adapter;
   }
@@ -229,7 +219,7 @@ class DecoderBuilder {
   }
 
   bool adapts_end(const std::string& module) const {
-    return d_.options_.trains == Trains::kLora && spec::is_end_target(targets_, module);
+    return d_.options_.trains == Trains::kLora && spec::is_end_target(lora_, module);
   }
 
   void declare_embedding() {
@@ -264,7 +254,7 @@ class DecoderBuilder {
                                 .out = d_.arch_.vocab_size,
                                 .unit = unit,
                                 .number = kHeadNumber});
-    head.lora->dropout = d_.options_.lora.dropout;
+    head.lora->dropout = lora_.dropout;
   }
 
   bool may_quantise_ends() const { return d_.options_.base.embeddings.value_or(true); }
@@ -278,8 +268,8 @@ class DecoderBuilder {
       declare_tensor(matrix.name + "_bias", unit_of(layer), &matrix.bias.weight,
                      &matrix.bias.parameter);
     }
-    if (d_.options_.trains != Trains::kLora || !spec::is_target(targets_, matrix.name)) return;
-    const int64_t r = sizes_.r_of(matrix.name);
+    if (d_.options_.trains != Trains::kLora || !spec::is_target(lora_, matrix.name)) return;
+    const int64_t r = lora_.r_of(matrix.name);
     const int64_t experts = d_.arch_.mixture.num_experts;
     const std::string module = peft_module(matrix.name);
     kernels::ExpertLora adapter;
@@ -290,7 +280,7 @@ class DecoderBuilder {
                               unit_of(layer), true);
     adapter.b->layout = layout_of_b(spec, r);
     set_roles(adapter.a, adapter.b, /*of_embedding=*/false);
-    adapter.scale = sizes_.scale_of(matrix.name);
+    adapter.scale = lora_.scale_of(matrix.name);
     adapter.module_number = number;
     matrix.lora = adapter;
   }
@@ -307,8 +297,8 @@ class DecoderBuilder {
   /// PEFT's module name for the adapter of an expert tensor.
   std::string peft_module(const std::string& name) const {
     const std::string experts = name.substr(0, name.rfind('.'));
-    return weights::peft_expert_module(name, spec::is_target(targets_, experts + ".gate_up_proj") &&
-                                                 spec::is_target(targets_, experts + ".down_proj"));
+    return weights::peft_expert_module(name, spec::is_target(lora_, experts + ".gate_up_proj") &&
+                                                 spec::is_target(lora_, experts + ".down_proj"));
   }
 
   void declare_norm(kernels::Norm& norm, const std::string& name, int64_t unit) {
@@ -528,8 +518,7 @@ class DecoderBuilder {
   const WeightSource& source_;
   std::vector<spec::TensorSpec> tensors_;
   Selection selection_;
-  spec::LoraTargets targets_;
-  spec::LoraSizes sizes_;
+  const spec::LoraSpec& lora_;
   std::map<std::string, const spec::TensorSpec*> by_name_;
   std::vector<Slot> slots_;
   std::set<std::string> skips_used_;

@@ -11,20 +11,18 @@ spec::NamePattern pattern_of(const nlohmann::ordered_json& values) {
 
 }  // namespace
 
-spec::LoraTargets lora_targets(const config::LoraConfig& lora) {
-  return {.modules = lora.target_modules,
-          .parameters = lora.target_parameters,
-          .dropout = lora.dropout,
-          .saved = lora.modules_to_save};
-}
-
-spec::LoraSizes lora_sizes(const config::LoraConfig& lora) {
+spec::LoraSpec lora_spec(const config::LoraConfig& lora) {
   return {.r = lora.r,
           .alpha = lora.alpha,
+          .dropout = lora.dropout,
           .rslora = lora.rslora,
+          .target_modules = lora.target_modules,
+          .target_parameters = lora.target_parameters,
           .rank_pattern = pattern_of(lora.rank_pattern),
           .alpha_pattern = pattern_of(lora.alpha_pattern),
-          .dora = lora.dora};
+          .dora = lora.dora,
+          .pissa = lora.init == config::LoraInit::kPissa,
+          .modules_to_save = lora.modules_to_save};
 }
 
 }  // namespace sftrun::plan

@@ -72,8 +72,7 @@ void add_lora(const spec::ArchSpec& arch, int64_t r, Trained& trained) {
 Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config) {
   Trained trained(config.train);
   add_lora(arch, config.tuning.lora.r, trained);
-  trained.scale_to(spec::num_lora_values(lora_targets(config.tuning.lora),
-                                         lora_sizes(config.tuning.lora), arch));
+  trained.scale_to(spec::num_lora_values(lora_spec(config.tuning.lora), arch));
   return trained;
 }
 
@@ -186,12 +185,11 @@ int64_t dora_bytes_per_token(const spec::ArchSpec& arch, const config::RunConfig
   if (!config.tuning.trains_adapter() || !config.tuning.lora.dora ||
       config.train.gradient_checkpointing)
     return 0;
-  const spec::LoraTargets targets = lora_targets(config.tuning.lora);
+  const spec::LoraSpec lora = lora_spec(config.tuning.lora);
   int64_t rows = 0;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (spec::is_target(targets, spec::name_in_layer(arch, layer, linear.module), linear.slot,
-                          arch))
+      if (spec::is_target(lora, spec::name_in_layer(arch, layer, linear.module), linear.slot, arch))
         rows += linear.out_features;
     }
   }

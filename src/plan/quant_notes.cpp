@@ -52,12 +52,12 @@ void require_pissa_over(const config::TuningConfig& tuning, const spec::ArchSpec
                         const StoredBytes& stored, const std::set<std::string>& kinds) {
   if (tuning.lora.init != config::LoraInit::kPissa || !tuning.trains_adapter()) return;
   if (!kinds.contains("gguf") || !keeps_stored(tuning, !stored.empty())) return;
-  const spec::LoraTargets targets = lora_targets(tuning.lora);
+  const spec::LoraSpec lora = lora_spec(tuning.lora);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
       const std::string name = spec::name_in_layer(arch, layer, linear.module);
       if (!stored.contains(name + ".weight") || is_skipped(name, tuning)) continue;
-      if (!spec::is_target(targets, name, linear.slot, arch)) continue;
+      if (!spec::is_target(lora, name, linear.slot, arch)) continue;
       throw ConfigError(
           fmt::format("PiSSA subtracts a part of {}, and what is left cannot be stored as ggml's "
                       "blocks",

@@ -18,7 +18,7 @@ bool is_targetable(LinearSlot slot, const ArchSpec& arch) {
   return slot != LinearSlot::kRouter && (arch.mixture.num_experts == 0 || !is_dense_half);
 }
 
-void require_parameters_exist(const LoraTargets& targets, const ArchSpec& arch) {
+void require_parameters_exist(const LoraSpec& lora, const ArchSpec& arch) {
   std::vector<std::string> names, known;
   const auto add = [&](int64_t layer, const std::string& parameter) {
     names.push_back(name_in_layer(arch, layer, parameter));
@@ -31,7 +31,7 @@ void require_parameters_exist(const LoraTargets& targets, const ArchSpec& arch) 
     }
   }
   std::vector<std::string> missing;
-  for (const std::string& target : targets.parameters) {
+  for (const std::string& target : lora.target_parameters) {
     const bool found = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return ends_with_name(name, target);
     });
@@ -43,7 +43,7 @@ void require_parameters_exist(const LoraTargets& targets, const ArchSpec& arch) 
                       names.empty() ? "the model has no experts: remove it"
                                     : "there are, in every layer of experts: " + join(known, ", "));
   }
-  if (!targets.parameters.empty() && targets.dropout > 0) {
+  if (!lora.target_parameters.empty() && lora.dropout > 0) {
     throw ConfigError("experts' updates have no dropout", "tuning.lora.dropout",
                       "set tuning.lora.dropout to 0, or remove tuning.lora.target_parameters (peft "
                       "has the same limit)");
@@ -61,10 +61,10 @@ std::vector<TensorSpec> tensors_with_head(const ArchSpec& arch) {
   return tensors;
 }
 
-void require_saved_exist(const LoraTargets& targets, const ArchSpec& arch) {
+void require_saved_exist(const LoraSpec& lora, const ArchSpec& arch) {
   constexpr const char* kKey = "tuning.lora.modules_to_save";
   const std::vector<TensorSpec> tensors = tensors_with_head(arch);
-  for (const std::string& saved : targets.saved) {
+  for (const std::string& saved : lora.modules_to_save) {
     std::vector<std::string> leaves;
     bool found = false;
     for (const TensorSpec& tensor : tensors) {
@@ -136,27 +136,27 @@ bool is_saved(const std::vector<std::string>& saved, const std::string& tensor) 
   return false;
 }
 
-bool is_target(const LoraTargets& targets, const std::string& parameter) {
-  return std::any_of(targets.parameters.begin(), targets.parameters.end(),
+bool is_target(const LoraSpec& lora, const std::string& parameter) {
+  return std::any_of(lora.target_parameters.begin(), lora.target_parameters.end(),
                      [&](const std::string& target) { return ends_with_name(parameter, target); });
 }
 
-bool is_target(const LoraTargets& targets, const std::string& module, LinearSlot slot,
+bool is_target(const LoraSpec& lora, const std::string& module, LinearSlot slot,
                const ArchSpec& arch) {
-  if (is_saved(targets.saved, module + ".weight")) return false;
-  if (slot == LinearSlot::kRouter && is_target(targets, module + ".weight")) return true;
+  if (is_saved(lora.modules_to_save, module + ".weight")) return false;
+  if (slot == LinearSlot::kRouter && is_target(lora, module + ".weight")) return true;
   if (!is_targetable(slot, arch)) return false;
-  if (targets.pattern) return targets.pattern->matches(module);
-  for (const std::string& target : targets.modules) {
+  if (lora.target_pattern) return lora.target_pattern->matches(module);
+  for (const std::string& target : lora.target_modules) {
     if (target == "all-linear" || ends_with_name(module, target)) return true;
   }
   return false;
 }
 
-bool is_end_target(const LoraTargets& targets, const std::string& module) {
-  if (is_saved(targets.saved, module + ".weight")) return false;
-  if (targets.pattern) return targets.pattern->matches(module);
-  return std::any_of(targets.modules.begin(), targets.modules.end(),
+bool is_end_target(const LoraSpec& lora, const std::string& module) {
+  if (is_saved(lora.modules_to_save, module + ".weight")) return false;
+  if (lora.target_pattern) return lora.target_pattern->matches(module);
+  return std::any_of(lora.target_modules.begin(), lora.target_modules.end(),
                      [&](const std::string& target) { return ends_with_name(module, target); });
 }
 
@@ -167,16 +167,16 @@ std::string embedding_module(const ArchSpec& arch) {
 namespace {
 
 bool names_an_end(const std::string& target, const ArchSpec& arch) {
-  const LoraTargets alone{.modules = {target}};
+  const LoraSpec alone{.target_modules = {target}};
   return is_end_target(alone, embedding_module(arch)) || is_end_target(alone, kHeadModule);
 }
 
 }  // namespace
 
-void require_pissa_fits(const LoraTargets& targets, const ArchSpec& arch) {
+void require_pissa_fits(const LoraSpec& lora, const ArchSpec& arch) {
   const std::string embedding = embedding_module(arch);
-  const bool takes_embedding = is_end_target(targets, embedding),
-             takes_tied_head = arch.tie_word_embeddings && is_end_target(targets, kHeadModule);
+  const bool takes_embedding = is_end_target(lora, embedding),
+             takes_tied_head = arch.tie_word_embeddings && is_end_target(lora, kHeadModule);
   if (!takes_embedding && !takes_tied_head) return;
   const std::string name = takes_embedding ? embedding : kHeadModule;
   throw ConfigError(
@@ -187,10 +187,10 @@ void require_pissa_fits(const LoraTargets& targets, const ArchSpec& arch) {
                   name));
 }
 
-void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch) {
-  require_parameters_exist(targets, arch);
-  require_saved_exist(targets, arch);
-  if (targets.pattern) return;
+void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
+  require_parameters_exist(lora, arch);
+  require_saved_exist(lora, arch);
+  if (lora.target_pattern) return;
   const std::vector<LinearSpec> linears = all_linears(arch);
   std::vector<std::string> names;
   for (const LinearSpec& linear : linears) {
@@ -198,7 +198,7 @@ void require_targets_exist(const LoraTargets& targets, const ArchSpec& arch) {
       names.push_back(linear.module.substr(linear.module.rfind('.') + 1));
   }
   names.insert(names.end(), {"embed_tokens", kHeadModule});
-  for (const std::string& target : targets.modules) {
+  for (const std::string& target : lora.target_modules) {
     if (target == "all-linear" || names_an_end(target, arch)) continue;
     bool found = false;
     for (const LinearSpec& linear : linears) {
@@ -232,18 +232,18 @@ std::optional<double> aux_loss_coef(std::optional<double> asked, const MixtureSp
                     "train.router_aux_loss_coef", "remove it");
 }
 
-std::set<std::string> adapted_names(const LoraTargets& targets, const ArchSpec& arch) {
+std::set<std::string> adapted_names(const LoraSpec& lora, const ArchSpec& arch) {
   std::set<std::string> names;
   for (const std::string& end : {embedding_module(arch), std::string(kHeadModule)})
-    if (is_end_target(targets, end)) names.insert(end);
+    if (is_end_target(lora, end)) names.insert(end);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const LinearSpec& linear : layer_linears(arch, layer)) {
       const std::string name = name_in_layer(arch, layer, linear.module);
-      if (is_target(targets, name, linear.slot, arch)) names.insert(name);
+      if (is_target(lora, name, linear.slot, arch)) names.insert(name);
     }
     for (const ExpertSpec& experts : layer_experts(arch, layer)) {
       const std::string name = name_in_layer(arch, layer, experts.module);
-      if (is_target(targets, name)) names.insert(name);
+      if (is_target(lora, name)) names.insert(name);
     }
   }
   return names;
@@ -259,28 +259,28 @@ struct Update {
   int64_t rows = 0;
 };
 
-std::vector<Update> all_updates(const LoraTargets& targets, const ArchSpec& arch) {
+std::vector<Update> all_updates(const LoraSpec& lora, const ArchSpec& arch) {
   std::vector<Update> updates;
   const int64_t both_sides = arch.vocab_size + arch.hidden_size;
-  if (is_end_target(targets, embedding_module(arch)))
+  if (is_end_target(lora, embedding_module(arch)))
     updates.push_back({embedding_module(arch), both_sides, arch.hidden_size});
-  if (is_end_target(targets, kHeadModule))
+  if (is_end_target(lora, kHeadModule))
     updates.push_back({kHeadModule, both_sides, arch.vocab_size});
   const std::string projection = arch.prefix + "per_layer_model_projection";
-  if (arch.per_layer_size > 0 && is_target(targets, projection, LinearSlot::kQ, arch))
+  if (arch.per_layer_size > 0 && is_target(lora, projection, LinearSlot::kQ, arch))
     updates.push_back({projection, arch.hidden_size + arch.num_layers * arch.per_layer_size,
                        arch.num_layers * arch.per_layer_size});
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const LinearSpec& linear : layer_linears(arch, layer)) {
       const std::string name = name_in_layer(arch, layer, linear.module);
-      if (is_target(targets, name, linear.slot, arch)) {
-        updates.push_back({update_name(targets, name), linear.in_features + linear.out_features,
+      if (is_target(lora, name, linear.slot, arch)) {
+        updates.push_back({update_name(lora, name), linear.in_features + linear.out_features,
                            linear.out_features});
       }
     }
     for (const ExpertSpec& experts : layer_experts(arch, layer)) {
       const std::string name = name_in_layer(arch, layer, experts.module);
-      if (is_target(targets, name)) {
+      if (is_target(lora, name)) {
         updates.push_back(
             {name, arch.mixture.num_experts * (experts.in_features + experts.out_features)});
       }
@@ -289,54 +289,15 @@ std::vector<Update> all_updates(const LoraTargets& targets, const ArchSpec& arch
   return updates;
 }
 
-/// Compiles the expression alone first, so that an error message shows it without our brackets.
-std::string within_brackets(const std::string& expression, const std::string& where,
-                            ExitCode blame) {
-  PythonRegex(expression, PythonRegex::Matches::kSearch, where, blame);
-  return "(.*\\.)?(" + expression + ")$";
-}
-
 }  // namespace
 
-NameEnding::NameEnding(std::string expression, std::string where, ExitCode blame)
-    : expression_(std::move(expression)),
-      regex_(within_brackets(expression_, where, blame), PythonRegex::Matches::kStart, where,
-             blame) {}
-
-PythonRegex target_pattern(std::string expression, std::string where, ExitCode blame) {
-  return {std::move(expression), PythonRegex::Matches::kWhole, std::move(where), blame};
-}
-
-std::optional<double> pattern_value(const NamePattern& pattern, const std::string& name) {
-  for (const auto& [expression, value] : pattern) {
-    if (expression.matches(name)) return value;
-  }
-  return std::nullopt;
-}
-
-std::string update_name(const LoraTargets& targets, const std::string& module) {
+std::string update_name(const LoraSpec& lora, const std::string& module) {
   const std::string weight = module + ".weight";
-  return is_target(targets, weight) ? weight : module;
+  return is_target(lora, weight) ? weight : module;
 }
 
-int64_t LoraSizes::r_of(const std::string& name) const {
-  const auto own = pattern_value(rank_pattern, name);
-  return own ? static_cast<int64_t>(*own) : r;
-}
-
-double LoraSizes::scale_of(const std::string& name) const {
-  const auto ranks = static_cast<double>(r_of(name));
-  return pattern_value(alpha_pattern, name).value_or(alpha) / (rslora ? std::sqrt(ranks) : ranks);
-}
-
-double LoraSizes::alpha_for(const std::string& name, int64_t ranks) const {
-  const auto wide = static_cast<double>(ranks);
-  return scale_of(name) * (rslora ? std::sqrt(wide) : wide);
-}
-
-void require_patterns_match(const LoraSizes& sizes, const LoraTargets& targets,
-                            const ArchSpec& arch) {
-  const std::vector<Update> updates = all_updates(targets, arch);
+void require_patterns_match(const LoraSpec& lora, const ArchSpec& arch) {
+  const std::vector<Update> updates = all_updates(lora, arch);
   const auto require = [&](const NamePattern& pattern, const char* key) {
     for (const auto& entry : pattern) {
       const bool found = std::any_of(updates.begin(), updates.end(), [&](const Update& update) {
@@ -350,16 +311,16 @@ void require_patterns_match(const LoraSizes& sizes, const LoraTargets& targets,
                                         updates.front().name));
     }
   };
-  require(sizes.rank_pattern, "tuning.lora.rank_pattern");
-  require(sizes.alpha_pattern, "tuning.lora.alpha_pattern");
+  require(lora.rank_pattern, "tuning.lora.rank_pattern");
+  require(lora.alpha_pattern, "tuning.lora.alpha_pattern");
 }
 
-int64_t num_lora_values(const LoraTargets& targets, const LoraSizes& sizes, const ArchSpec& arch) {
+int64_t num_lora_values(const LoraSpec& lora, const ArchSpec& arch) {
   int64_t total = 0;
-  for (const Update& update : all_updates(targets, arch))
-    total += sizes.r_of(update.name) * update.values_per_rank + (sizes.dora ? update.rows : 0);
+  for (const Update& update : all_updates(lora, arch))
+    total += lora.r_of(update.name) * update.values_per_rank + (lora.dora ? update.rows : 0);
   for (const TensorSpec& tensor : tensors_with_head(arch)) {
-    if (is_saved(targets.saved, tensor.name)) total += tensor.numel();
+    if (is_saved(lora.modules_to_save, tensor.name)) total += tensor.numel();
   }
   return total;
 }

@@ -10,6 +10,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 

@@ -77,20 +77,20 @@ class ConfigReader {
     result.base_model_name_or_path = text("base_model_name_or_path", "");
     result.revision = text("revision", "");
     result.task_type = text("task_type", "");
-    result.r = rank();
-    result.lora_alpha = number("lora_alpha", 8.0);
-    result.lora_dropout = number("lora_dropout", 0.0);
-    if (!(result.lora_dropout >= 0 && result.lora_dropout < 1))
+    result.lora.r = rank();
+    result.lora.alpha = number("lora_alpha", 8.0);
+    result.lora.dropout = number("lora_dropout", 0.0);
+    if (!(result.lora.dropout >= 0 && result.lora.dropout < 1))
       fail("lora_dropout", "at least 0 and less than 1");
-    result.use_rslora = flag("use_rslora");
-    result.use_dora = flag("use_dora");
-    result.pissa = find("init_lora_weights") && *find("init_lora_weights") == json("pissa");
-    result.modules_to_save = names("modules_to_save");
+    result.lora.rslora = flag("use_rslora");
+    result.lora.dora = flag("use_dora");
+    result.lora.pissa = find("init_lora_weights") && *find("init_lora_weights") == json("pissa");
+    result.lora.modules_to_save = names("modules_to_save");
     result.trainable_tokens = tokens("trainable_token_indices");
     result.ensure_weight_tying = flag("ensure_weight_tying");
-    read_targets(result);
-    result.rank_pattern = pattern("rank_pattern", /*of_ranks=*/true);
-    result.alpha_pattern = pattern("alpha_pattern", /*of_ranks=*/false);
+    read_targets(result.lora);
+    result.lora.rank_pattern = pattern("rank_pattern", /*of_ranks=*/true);
+    result.lora.alpha_pattern = pattern("alpha_pattern", /*of_ranks=*/false);
     return result;
   }
 
@@ -197,23 +197,23 @@ class ConfigReader {
     return result;
   }
 
-  void read_targets(AdapterConfig& result) const {
+  void read_targets(spec::LoraSpec& result) const {
     const json* targets = find("target_modules");
     if (!targets) fail("target_modules", "a list of names or a regular expression");
     if (!targets->is_string()) {
       result.target_modules = names("target_modules");
       std::sort(result.target_modules.begin(),
                 result.target_modules.end());  // PEFT writes a set, in any order
-    } else {
+    } else if (*targets == "all-linear" || targets->get<std::string>().empty()) {
       result.target_modules = {targets->get<std::string>()};
-      result.target_is_pattern = result.target_modules[0] != "all-linear";
-      if (result.target_is_pattern) {
-        spec::target_pattern(result.target_modules[0], where_ + ": target_modules",
-                             ExitCode::kData);
-      }
+    } else {
+      result.target_modules.clear();
+      result.target_pattern = spec::target_pattern(targets->get<std::string>(),
+                                                   where_ + ": target_modules", ExitCode::kData);
     }
     result.target_parameters = names("target_parameters");
     std::sort(result.target_parameters.begin(), result.target_parameters.end());
+    if (result.target_pattern) return;
     if (result.target_modules.empty() && !result.target_parameters.empty()) return;
     if (result.target_modules.empty() || result.target_modules[0].empty())
       fail("target_modules", "not empty");
@@ -267,8 +267,8 @@ AdapterConfig AdapterConfig::load(const fs::path& directory) {
 }
 
 ordered_json AdapterConfig::to_json() const {
-  const ordered_json targets =
-      target_is_pattern ? ordered_json(target_modules.at(0)) : ordered_json(target_modules);
+  const ordered_json targets = lora.target_pattern ? ordered_json(lora.target_pattern->pattern())
+                                                   : ordered_json(lora.target_modules);
   const auto or_null = [](const auto& value) {
     return value.empty() ? ordered_json(nullptr) : ordered_json(value);
   };
@@ -279,21 +279,21 @@ ordered_json AdapterConfig::to_json() const {
       {"revision", or_null(revision)},
       {"auto_mapping", nullptr},
       {"inference_mode", true},
-      {"r", r},
-      {"lora_alpha", plain_number(lora_alpha)},
-      {"lora_dropout", lora_dropout},
+      {"r", lora.r},
+      {"lora_alpha", plain_number(lora.alpha)},
+      {"lora_dropout", lora.dropout},
       {"target_modules", targets},
-      {"target_parameters", or_null(target_parameters)},
-      {"modules_to_save", or_null(modules_to_save)},
-      {"use_rslora", use_rslora},
-      {"use_dora", use_dora},
+      {"target_parameters", or_null(lora.target_parameters)},
+      {"modules_to_save", or_null(lora.modules_to_save)},
+      {"use_rslora", lora.rslora},
+      {"use_dora", lora.dora},
       {"bias", "none"},
       {"fan_in_fan_out", false},
       {"init_lora_weights", true},
       {"layers_to_transform", nullptr},
       {"layers_pattern", nullptr},
-      {"rank_pattern", written(rank_pattern)},
-      {"alpha_pattern", written(alpha_pattern)},
+      {"rank_pattern", written(lora.rank_pattern)},
+      {"alpha_pattern", written(lora.alpha_pattern)},
       {"loftq_config", ordered_json::object()},
   };
 }

@@ -8,6 +8,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/trained_names.h"
 #include "shape_math.h"
 
 namespace sftrun::weights {
@@ -29,7 +30,7 @@ bool is_trained(std::string_view ending) {
 }
 
 bool trains_whole(const AdapterConfig& config, const std::string& module) {
-  return spec::is_saved(config.modules_to_save, module + ".weight");
+  return spec::is_saved(config.lora.modules_to_save, module + ".weight");
 }
 
 bool same_bytes(const SafetensorsEntry* a, const SafetensorsEntry* b) {
@@ -110,7 +111,7 @@ AdapterEnd find_adapter_end(const SafetensorsFile& file, const std::string& wher
     if (is_trained(ending) && trains_whole(config, module)) continue;
     const SafetensorsEntry* found = file.find(prefix + std::string(ending));
     // With PiSSA this is the residual of the base's rows, which is computed again from them.
-    if (found != nullptr && config.pissa && ending == "base_layer.weight")
+    if (found != nullptr && config.lora.pissa && ending == "base_layer.weight")
       require_rows_of_base(*found, where, arch);
     else if (end.rows == nullptr)
       end.rows = found;

@@ -10,6 +10,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/trained_names.h"
 #include "shape_math.h"
 
 namespace sftrun::weights {
@@ -69,8 +70,6 @@ class AdapterReader {
       : where_(path.string()),
         config_(config),
         arch_(arch),
-        targets_{.parameters = config.target_parameters},  // all that update_name needs
-        sizes_(config.sizes()),
         file_(path),
         specs_(specs_by_name(arch)),
         old_modules_(old_modules(specs_)),
@@ -89,8 +88,8 @@ class AdapterReader {
       const LoraNames names = pair.of_embedding ? embedding_lora_names(module) : lora_names(module);
       if (pair.a.empty()) fail(names.b, "has no lora_A beside it");
       if (pair.b.empty()) fail(names.a, "has no lora_B beside it");
-      if (pair.magnitude.empty() == config_.use_dora) {
-        fail(names.a, config_.use_dora
+      if (pair.magnitude.empty() == config_.lora.dora) {
+        fail(names.a, config_.lora.dora
                           ? "has no lora_magnitude_vector beside it, as `use_dora` promises"
                           : "has a lora_magnitude_vector beside it, and `use_dora` is false");
       }
@@ -125,7 +124,7 @@ class AdapterReader {
       const bool is_renamed = module != module_of_update(name);
       LoraPair& pair =
           pair_of(result, module, base,
-                  is_renamed ? module_of_update(name) : spec::update_name(targets_, module));
+                  is_renamed ? module_of_update(name) : spec::update_name(config_.lora, module));
       if (name.ends_with(kA))
         pair.a = values(entry, {pair.r, base.shape[1]}, pair.r);
       else if (name.ends_with(kMagnitude))
@@ -149,8 +148,8 @@ class AdapterReader {
     const std::vector<int64_t>& table = specs_.at(embedding_ + std::string(kWeight)).shape;
     LoraPair& pair = result.lora[embedding_];
     pair.of_embedding = true;
-    pair.r = sizes_.r_of(embedding_);
-    pair.scale = sizes_.scale_of(embedding_);
+    pair.r = config_.lora.r_of(embedding_);
+    pair.scale = config_.lora.scale_of(embedding_);
     pair.in_features = table[0];
     pair.out_features = table[1];
     if (name.ends_with(kEmbeddingA))
@@ -207,10 +206,10 @@ class AdapterReader {
     if (found == old_modules_.end()) return false;
     const OldModule& old = found->second;
     if (old.whole->role != spec::TensorRole::kExperts) return false;
-    if (config_.use_dora) fail(entry.name, "is of an expert's DoRA, which is not supported");
+    if (config_.lora.dora) fail(entry.name, "is of an expert's DoRA, which is not supported");
     const bool is_a = name.ends_with(kA);
-    const int64_t r = sizes_.r_of(module_of_update(name));
-    const double scale = sizes_.scale_of(module_of_update(name));
+    const int64_t r = config_.lora.r_of(module_of_update(name));
+    const double scale = config_.lora.scale_of(module_of_update(name));
     const std::vector<float> read =
         is_a ? values(entry, {r, old.whole->shape[2]}, r) : values(entry, {old.rows, r}, r);
     const auto others = result.lora.find(old.whole->name);
@@ -272,7 +271,7 @@ class AdapterReader {
     return nullptr;
   }
   bool is_target(const std::string& parameter) const {
-    return ends_with_any(parameter, config_.target_parameters);
+    return ends_with_any(parameter, config_.lora.target_parameters);
   }
   static bool ends_with_any(const std::string& name, const std::vector<std::string>& endings) {
     return std::any_of(endings.begin(), endings.end(),
@@ -284,8 +283,8 @@ class AdapterReader {
     const std::string module = module_of_update(name);
     const spec::TensorSpec* spec = module.empty() ? nullptr : experts_of(module);
     if (spec == nullptr) return false;
-    LoraPair& pair = experts_pair(result, *spec, sizes_.r_of(spec->name));
-    pair.scale = sizes_.scale_of(spec->name);
+    LoraPair& pair = experts_pair(result, *spec, config_.lora.r_of(spec->name));
+    pair.scale = config_.lora.scale_of(spec->name);
     const int64_t ranks = pair.num_experts * pair.r;
     if (name.ends_with(kA))
       pair.a = values(entry, {ranks, pair.in_features}, pair.r);
@@ -298,8 +297,8 @@ class AdapterReader {
   LoraPair& pair_of(AdapterTensors& result, const std::string& module, const spec::TensorSpec& base,
                     const std::string& name) const {
     LoraPair& pair = result.lora[module];
-    pair.r = sizes_.r_of(name);
-    pair.scale = sizes_.scale_of(name);
+    pair.r = config_.lora.r_of(name);
+    pair.scale = config_.lora.scale_of(name);
     pair.out_features = base.shape[0];
     pair.in_features = base.shape[1];
     return pair;
@@ -329,7 +328,7 @@ class AdapterReader {
 
   std::vector<int64_t> saved_shape(const SafetensorsEntry& entry, const std::string& name) const {
     const auto found = specs_.find(name);
-    if (found == specs_.end() || !spec::is_saved(config_.modules_to_save, name))
+    if (found == specs_.end() || !spec::is_saved(config_.lora.modules_to_save, name))
       fail(entry.name, "is neither LoRA's nor of one of `modules_to_save`");
     const bool is_end = name == embedding_ + std::string(kWeight) || name == "lm_head.weight";
     if (is_end && entry.shape.size() == 2 && entry.shape[1] == arch_.hidden_size)
@@ -363,8 +362,6 @@ class AdapterReader {
   std::string where_;
   const AdapterConfig& config_;
   const spec::ArchSpec& arch_;
-  spec::LoraTargets targets_;
-  spec::LoraSizes sizes_;
   SafetensorsFile file_;
   std::map<std::string, spec::TensorSpec> specs_;
   std::map<std::string, OldModule> old_modules_;
@@ -404,7 +401,7 @@ std::map<std::string, std::string> parameters_of_old_modules(const SafetensorsFi
   return parameters;
 }
 
-/// Models of different families may have layers with the same names and sizes. Only checked if the
+/// Models of different families may have layers with the same names and written. Only checked if the
 /// adapter's base is on this machine.
 void require_same_family(const fs::path& directory, const AdapterConfig& config,
                          const spec::ArchSpec& arch) {
@@ -434,19 +431,17 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
 void keep_ends_tied(AdapterConfig& config, const spec::ArchSpec& arch) {
   if (!config.ensure_weight_tying || !arch.tie_word_embeddings) return;
   const std::string embedding = spec::embedding_module(arch);
-  std::erase_if(config.modules_to_save, [&](const std::string& name) {
+  spec::LoraSpec& lora = config.lora;
+  std::erase_if(lora.modules_to_save, [&](const std::string& name) {
     return spec::is_saved({name}, embedding + std::string(kWeight)) ||
            spec::is_saved({name}, spec::kHeadModule + std::string(kWeight));
   });
-  spec::LoraTargets targets{.modules = config.target_modules};
-  if (config.target_is_pattern) targets.pattern = spec::target_pattern(config.target_modules.at(0));
-  if (!spec::is_end_target(targets, embedding) || spec::is_end_target(targets, spec::kHeadModule))
-    return;
-  if (config.target_is_pattern)
-    config.target_modules = {
-        fmt::format("(?:{})|{}", config.target_modules.at(0), spec::kHeadModule)};
+  if (!spec::is_end_target(lora, embedding) || spec::is_end_target(lora, spec::kHeadModule)) return;
+  if (lora.target_pattern)
+    lora.target_pattern = spec::target_pattern(
+        fmt::format("(?:{})|{}", lora.target_pattern->pattern(), spec::kHeadModule));
   else
-    config.target_modules.push_back(spec::kHeadModule);
+    lora.target_modules.push_back(spec::kHeadModule);
 }
 
 }  // namespace
@@ -459,27 +454,29 @@ AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpe
     return config;
   bool has_old = false;
   const SafetensorsFile file(path);
-  const spec::LoraSizes sizes = config.sizes();
+  const spec::LoraSpec written = config.lora;
   for (const auto& [parameter, module] : parameters_of_old_modules(file, arch)) {
     const bool is_named = std::any_of(
-        config.target_parameters.begin(), config.target_parameters.end(),
+        config.lora.target_parameters.begin(), config.lora.target_parameters.end(),
         [&name = parameter](const std::string& target) { return ends_with_name(name, target); });
     if (is_named) continue;
     has_old = true;
-    config.target_parameters.push_back(parameter);
+    config.lora.target_parameters.push_back(parameter);
     // Gate's ranks followed by up's. The scale is kept, also if it depends on the square root of
     // the rank.
-    const int64_t r = sizes.r_of(module) * (parameter.ends_with("gate_up_proj") ? 2 : 1);
-    if (r == sizes.r_of(parameter) && sizes.scale_of(module) == sizes.scale_of(parameter)) continue;
+    const int64_t r = written.r_of(module) * (parameter.ends_with("gate_up_proj") ? 2 : 1);
+    if (r == written.r_of(parameter) && written.scale_of(module) == written.scale_of(parameter))
+      continue;
     const std::string pattern = ".*\\." + parameter.substr(parameter.find('.') + 1);
-    config.rank_pattern.insert(config.rank_pattern.begin(), {pattern, static_cast<double>(r)});
-    config.alpha_pattern.insert(config.alpha_pattern.begin(),
-                                {pattern, sizes.alpha_for(module, r)});
+    config.lora.rank_pattern.insert(config.lora.rank_pattern.begin(),
+                                    {pattern, static_cast<double>(r)});
+    config.lora.alpha_pattern.insert(config.lora.alpha_pattern.begin(),
+                                     {pattern, written.alpha_for(module, r)});
   }
   if (!has_old) return config;
-  config.lora_dropout = 0;  // adapters of experts have no dropout here
-  if (config.target_is_pattern) return config;
-  std::erase_if(config.target_modules, [&](const std::string& target) {
+  config.lora.dropout = 0;  // adapters of experts have no dropout here
+  if (config.lora.target_pattern) return config;
+  std::erase_if(config.lora.target_modules, [&](const std::string& target) {
     return names_single_experts(target) && !has_dense_module(file, target, arch);
   });
   return config;

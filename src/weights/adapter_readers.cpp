@@ -49,7 +49,7 @@ std::string word_of_base(const WrittenAdapter& adapter) {
 bool saves_linear_layers(const WrittenAdapter& adapter) {
   const std::vector<std::string> modules = spec::quantised_modules(adapter.arch);
   return std::any_of(modules.begin(), modules.end(), [&](const std::string& module) {
-    return spec::is_saved(adapter.config.modules_to_save, module + ".weight");
+    return spec::is_saved(adapter.config.lora.modules_to_save, module + ".weight");
   });
 }
 
@@ -59,7 +59,7 @@ std::string beyond_peft(const WrittenAdapter& adapter) {
   if (word.empty()) return {};
   if (saves_linear_layers(adapter))
     return fmt::format("it has no whole layers (modules_to_save) over {}", word);
-  if (adapter.config.use_dora && word != "4 bits")
+  if (adapter.config.lora.dora && word != "4 bits")
     return fmt::format("its DoRA does not compute over {}", word);
   return {};
 }
@@ -98,7 +98,7 @@ std::string peft_line(const WrittenAdapter& adapter) {
   if (const std::string reason = beyond_peft(adapter); !reason.empty())
     return fmt::format("PEFT: not over this base ({}): load it over the unquantised model", reason);
   std::string line = "PEFT: loads directly" + fitting_base(adapter);
-  if (adapter.config.use_dora && word_of_base(adapter) == "4 bits")
+  if (adapter.config.lora.dora && word_of_base(adapter) == "4 bits")
     line +=
         "; on a CPU with AVX512-BF16 for training alone, since bitsandbytes 0.50 packs the base "
         "anew for inference there and PEFT's DoRA takes it for what it was: infer over the "
@@ -106,7 +106,7 @@ std::string peft_line(const WrittenAdapter& adapter) {
   if (is_gguf(adapter.base))
     line += fmt::format(", over {}, of which {} says it was converted", name,
                         adapter.base.filename().string());
-  if (!adapter.config.target_parameters.empty()) line += ", with transformers 5 or newer";
+  if (!adapter.config.lora.target_parameters.empty()) line += ", with transformers 5 or newer";
   return line;
 }
 
@@ -117,13 +117,13 @@ std::string merge_command(const WrittenAdapter& adapter, const char* options, co
 }
 
 std::string vllm_line(const WrittenAdapter& adapter) {
-  const spec::LoraSizes sizes = adapter.config.sizes();
-  if (const auto refusal = vllm_refusal(sizes, !adapter.config.modules_to_save.empty(),
-                                        adapter.arch, adapter.is_adapted)) {
+  const spec::LoraSpec& lora = adapter.config.lora;
+  if (const auto refusal =
+          vllm_refusal(lora, !lora.modules_to_save.empty(), adapter.arch, adapter.is_adapted)) {
     return fmt::format("vLLM: not as an adapter ({}): serve what {} writes", refusal->what,
                        merge_command(adapter, "", "-merged"));
   }
-  const int64_t allowed = vllm_max_lora_rank(sizes);
+  const int64_t allowed = vllm_max_lora_rank(lora);
   const auto reading = vllm_reading(adapter.arch, adapter.is_adapted);
   const std::string& name = adapter.config.base_model_name_or_path;
   std::string line = "vLLM: loads directly";

@@ -6,6 +6,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/spec/gguf_description.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_quantize.h"
@@ -115,8 +116,9 @@ bool adapts_an_end(const AdaptedBase& base) {
 /// Whether a tied head becomes separate from the embedding.
 bool parts_head(const AdapterConfig& config, const AdaptedBase& base) {
   return base.arch.tie_word_embeddings &&
-         (spec::is_saved(config.modules_to_save, "lm_head.weight") ||
-          spec::is_saved(config.modules_to_save, spec::embedding_module(base.arch) + ".weight") ||
+         (spec::is_saved(config.lora.modules_to_save, "lm_head.weight") ||
+          spec::is_saved(config.lora.modules_to_save,
+                         spec::embedding_module(base.arch) + ".weight") ||
           adapts_an_end(base));
 }
 
@@ -136,7 +138,7 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
                         ? "llama.cpp takes this family's head from the embedding: serve what "
                           "`sftrun merge` writes by another program"
                         : "merge it: sftrun merge --format gguf";
-  if (!config.modules_to_save.empty()) {
+  if (!config.lora.modules_to_save.empty()) {
     throw DataError("llama.cpp's adapters hold no whole modules (modules_to_save)",
                     directory.string(), fix);
   }
@@ -145,9 +147,9 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
         "llama.cpp's adapters hold no single rows of an embedding (trainable_token_indices)",
         directory.string(), fix);
   }
-  if (config.use_dora || config.pissa) {
+  if (config.lora.dora || config.lora.pissa) {
     throw DataError(
-        fmt::format("llama.cpp's adapters know no {}", config.use_dora ? "DoRA" : "PiSSA"),
+        fmt::format("llama.cpp's adapters know no {}", config.lora.dora ? "DoRA" : "PiSSA"),
         directory.string(), fix);
   }
   if (stored.tie_word_embeddings && adapts_an_end(base)) {

@@ -9,6 +9,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 
@@ -143,11 +144,11 @@ class VllmWriter {
       }
     }
     std::vector<std::string> partners;
-    for (const std::string& target : config_.target_parameters) {
+    for (const std::string& target : config_.lora.target_parameters) {
       if (const std::string partner = partner_of(target); !partner.empty())
         partners.push_back(partner);
     }
-    add_names(config_.target_parameters, partners);
+    add_names(config_.lora.target_parameters, partners);
   }
 
   void add_zeros(const std::string& name, const spec::ExpertSpec& experts) {
@@ -155,8 +156,8 @@ class VllmWriter {
     pair.num_experts = arch_.mixture.num_experts;
     pair.in_features = experts.in_features;
     pair.out_features = experts.out_features;
-    pair.r = config_.sizes().r_of(name);
-    pair.scale = config_.sizes().scale_of(name);
+    pair.r = config_.lora.r_of(name);
+    pair.scale = config_.lora.scale_of(name);
     pair.a.resize(static_cast<size_t>(pair.num_experts * pair.r * pair.in_features));
     pair.b.resize(static_cast<size_t>(pair.out_features * pair.r * pair.num_experts));
   }
@@ -176,10 +177,12 @@ class VllmWriter {
   /// diagonal.
   void take_gate_and_up_apart() {
     const double scale =
-        spec::LoraSizes{config_.r, config_.lora_alpha, config_.use_rslora}.scale_of("");
+        spec::LoraSpec{
+            .r = config_.lora.r, .alpha = config_.lora.alpha, .rslora = config_.lora.rslora}
+            .scale_of("");
     for (const auto& [module, pair] : adapter_.lora) {
       if (leaf(module) != kGateUp || pair.num_experts == 0) continue;
-      if (pair.r != 2 * config_.r || pair.scale != scale || !is_block_diagonal(pair)) return;
+      if (pair.r != 2 * config_.lora.r || pair.scale != scale || !is_block_diagonal(pair)) return;
     }
     apart_ = true;
   }
@@ -218,7 +221,7 @@ class VllmWriter {
   void add_linear(const std::string& module, const LoraPair& pair,
                   std::vector<TensorToWrite>& tensors) {
     const bool is_router = std::any_of(
-        config_.target_parameters.begin(), config_.target_parameters.end(),
+        config_.lora.target_parameters.begin(), config_.lora.target_parameters.end(),
         [&](const std::string& target) { return ends_with_name(module + ".weight", target); });
     if (is_router) added_modules_.push_back(leaf(module));
     written_.push_back({vllm_name(arch_, module), pair.r, pair.scale});
@@ -241,41 +244,41 @@ class VllmWriter {
   ordered_json config_json(bool each) const {
     AdapterConfig config = config_;
     if (each) {
-      config.target_parameters.clear();
-      add_targets(config);
-      keep_sizes(config);
+      config.lora.target_parameters.clear();
+      add_targets(config.lora);
+      keep_sizes(config.lora);
     }
     return config.to_json();
   }
 
-  void add_targets(AdapterConfig& config) const {
-    const bool is_all = !config.target_modules.empty() && config.target_modules[0] == "all-linear";
+  void add_targets(spec::LoraSpec& lora) const {
+    std::vector<std::string>& modules = lora.target_modules;
+    const bool is_all = !modules.empty() && modules[0] == "all-linear";
     if (added_modules_.empty() || is_all) return;
-    if (!config.target_is_pattern) return add_names(config.target_modules, added_modules_);
+    if (!lora.target_pattern) return add_names(modules, added_modules_);
     std::vector<std::string> added;
     add_names(added, added_modules_);
-    std::string& pattern = config.target_modules.at(0);
-    pattern = fmt::format("(?:{})|.*\\.(?:{})", pattern, join(added, "|"));
+    lora.target_pattern = spec::target_pattern(
+        fmt::format("(?:{})|.*\\.(?:{})", lora.target_pattern->pattern(), join(added, "|")));
   }
 
   /// Adds patterns for the new module names before the existing patterns, and removes those that no
   /// longer match. In PEFT and vLLM a pattern matches the end of a name, so one pattern covers the
   /// experts of all layers if their sizes agree.
-  void keep_sizes(AdapterConfig& config) const {
+  void keep_sizes(spec::LoraSpec& lora) const {
     for (const bool one_for_all : {true, false}) {
       for (const Written& written : written_) {
-        const spec::LoraSizes sizes = config.sizes();
-        if (sizes.r_of(written.module) == written.r &&
-            sizes.scale_of(written.module) == written.scale)
+        if (lora.r_of(written.module) == written.r &&
+            lora.scale_of(written.module) == written.scale)
           continue;
         const std::string pattern = pattern_of(written.module, one_for_all);
-        set_first(config.rank_pattern, pattern, static_cast<double>(written.r));
-        const double r = config.use_rslora ? std::sqrt(static_cast<double>(written.r))
-                                           : static_cast<double>(written.r);
-        set_first(config.alpha_pattern, pattern, written.scale * r);
+        set_first(lora.rank_pattern, pattern, static_cast<double>(written.r));
+        const double r = lora.rslora ? std::sqrt(static_cast<double>(written.r))
+                                     : static_cast<double>(written.r);
+        set_first(lora.alpha_pattern, pattern, written.scale * r);
       }
     }
-    for (spec::NamePattern* patterns : {&config.rank_pattern, &config.alpha_pattern})
+    for (spec::NamePattern* patterns : {&lora.rank_pattern, &lora.alpha_pattern})
       std::erase_if(*patterns, [&](const auto& entry) { return !is_of_written(entry); });
   }
 
@@ -315,9 +318,9 @@ class VllmWriter {
   std::vector<std::string> added_modules_;  // as in target_modules
 };
 
-int64_t largest_rank(const spec::LoraSizes& sizes) {
-  double largest = static_cast<double>(sizes.r);
-  for (const auto& [name, r] : sizes.rank_pattern) largest = std::max(largest, r);
+int64_t largest_rank(const spec::LoraSpec& lora) {
+  double largest = static_cast<double>(lora.r);
+  for (const auto& [name, r] : lora.rank_pattern) largest = std::max(largest, r);
   return static_cast<int64_t>(largest);
 }
 
@@ -339,23 +342,23 @@ std::string VllmRefusal::advice() const {
       "vLLM takes no adapter with {}: to serve the model there, merge it (sftrun merge)", what);
 }
 
-int64_t vllm_max_lora_rank(const spec::LoraSizes& sizes) {
+int64_t vllm_max_lora_rank(const spec::LoraSpec& lora) {
   static constexpr std::array<int64_t, 7> kRanks = {16, 32, 64, 128, 256, 320, 512};
-  const auto* found = std::lower_bound(kRanks.begin(), kRanks.end(), largest_rank(sizes));
+  const auto* found = std::lower_bound(kRanks.begin(), kRanks.end(), largest_rank(lora));
   return found == kRanks.end() ? 0 : *found;
 }
 
-std::optional<VllmRefusal> vllm_refusal(const spec::LoraSizes& sizes, bool has_whole_modules,
+std::optional<VllmRefusal> vllm_refusal(const spec::LoraSpec& lora, bool has_whole_modules,
                                         const spec::ArchSpec& arch,
                                         const std::function<bool(const std::string&)>& is_adapted) {
-  if (sizes.dora) return VllmRefusal{"magnitudes of DoRA"};
+  if (lora.dora) return VllmRefusal{"magnitudes of DoRA"};
   if (has_whole_modules) return VllmRefusal{"whole modules"};
   for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
     if (is_adapted(module))
       return VllmRefusal{fmt::format("an update of {}, which most families refuse there", module)};
   }
-  if (vllm_max_lora_rank(sizes) == 0)
-    return VllmRefusal{fmt::format("a rank of {}", largest_rank(sizes))};
+  if (vllm_max_lora_rank(lora) == 0)
+    return VllmRefusal{fmt::format("a rank of {}", largest_rank(lora))};
   return std::nullopt;
 }
 
@@ -389,7 +392,7 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
   AdapterConfig config = load_adapter_config(from, arch);
   AdapterTensors adapter = load_adapter(from, config, arch);
   const auto is_adapted = [&](const std::string& name) { return adapter.lora.contains(name); };
-  if (const auto refusal = vllm_refusal(config.sizes(), !adapter.saved.empty(), arch, is_adapted)) {
+  if (const auto refusal = vllm_refusal(config.lora, !adapter.saved.empty(), arch, is_adapted)) {
     throw DataError(fmt::format("vLLM takes no adapter with {}", refusal->what), from.string(),
                     "serve the merged model: sftrun merge without --format vllm");
   }
@@ -399,7 +402,7 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
         "(trainable_token_indices)",
         from.string(), "serve the merged model: sftrun merge without --format vllm");
   }
-  if (config.pissa) {
+  if (config.lora.pissa) {
     throw DataError("the adapter belongs beside a base that its principal part has left (PiSSA)",
                     from.string(), "serve the merged model: sftrun merge without --format vllm");
   }

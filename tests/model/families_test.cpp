@@ -7,6 +7,7 @@
 
 #include "sftrun/model/generate.h"
 #include "sftrun/model/stage.h"
+#include "sftrun/spec/trained_names.h"
 #include "support/adapter_weights.h"
 #include "support/expect_error.h"
 #include "support/reference.h"
@@ -278,7 +279,7 @@ TEST(RouterBalance, EmptyBatchesAddNothing) {
   EXPECT_EQ(decoder->parameters().grad().abs().max().item<double>(), 0);
 }
 
-std::unique_ptr<Decoder> load_with(const std::string& kind, const LoraOptions& lora) {
+std::unique_ptr<Decoder> load_with(const std::string& kind, const spec::LoraSpec& lora) {
   DecoderOptions options;
   options.trains = Trains::kLora;
   options.lora = lora;
@@ -299,7 +300,7 @@ TEST(Released, FormGivesTheSameLogits) {
 }
 
 TEST(ExpertTargets, AreNamedAsPeftNamesThem) {
-  LoraOptions lora;
+  spec::LoraSpec lora;
   lora.target_modules = {"q_proj"};
   const auto names = [&](std::vector<std::string> parameters) {
     lora.target_parameters = std::move(parameters);
@@ -349,7 +350,7 @@ TEST(Mxfp4, BothFilesGiveTheReferencesLogitsAndTexts) {
 }
 
 TEST(ExpertTargets, MistakesAreAnswered) {
-  LoraOptions lora;
+  spec::LoraSpec lora;
   lora.target_modules = {"gate_proj"};
   test::expect_error<ConfigError>(
       [&] { load_with("qwen3_moe", lora); },

@@ -18,48 +18,55 @@ ArchSpec small() {
 
 TEST(TrainedNames, TargetsThatAreNotThereAreRefused) {
   const ArchSpec arch = small();
-  require_targets_exist({.modules = {"all-linear"}}, arch);
-  require_targets_exist({.modules = {"q_proj", "layers.1.mlp.down_proj"}}, arch);
-  require_targets_exist({.pattern = target_pattern("no such pattern")}, arch);
-  test::expect_error<ConfigError>([&] { require_targets_exist({.modules = {"qproj"}}, arch); },
-                                  {"no linear layer is named `qproj`", "tuning.lora.target_modules",
-                                   "did you mean `q_proj`? there are: "});
+  require_targets_exist({.target_modules = {"all-linear"}}, arch);
+  require_targets_exist({.target_modules = {"q_proj", "layers.1.mlp.down_proj"}}, arch);
+  require_targets_exist({.target_pattern = target_pattern("no such pattern")}, arch);
+  test::expect_error<ConfigError>(
+      [&] { require_targets_exist({.target_modules = {"qproj"}}, arch); },
+      {"no linear layer is named `qproj`", "tuning.lora.target_modules",
+       "did you mean `q_proj`? there are: "});
   test::expect_error<ConfigError>(
       [&] {
-        require_targets_exist({.modules = {"q_proj"}, .parameters = {"experts.down_proj"}}, arch);
+        require_targets_exist(
+            {.target_modules = {"q_proj"}, .target_parameters = {"experts.down_proj"}}, arch);
       },
       {"no experts' parameter is named `experts.down_proj`", "the model has no experts"});
 }
 
 TEST(TrainedNames, EndsAreAskedForByName) {
   ArchSpec arch = small();
-  EXPECT_FALSE(is_end_target({.modules = {"all-linear"}}, "lm_head"));
-  EXPECT_TRUE(is_end_target({.modules = {"all-linear", "lm_head"}}, "lm_head"));
-  EXPECT_TRUE(is_end_target({.modules = {"embed_tokens"}}, "model.embed_tokens"));
-  EXPECT_FALSE(is_end_target({.modules = {"embed_tokens"}}, "model.embed_tokens_per_layer"));
-  EXPECT_FALSE(is_end_target({.modules = {"lm_head"}, .saved = {"lm_head"}}, "lm_head"));
-  EXPECT_TRUE(is_end_target({.pattern = target_pattern(".*(q_proj|lm_head)")}, "lm_head"));
-  const LoraTargets both{.modules = {"embed_tokens", "lm_head"}};
+  EXPECT_FALSE(is_end_target({.target_modules = {"all-linear"}}, "lm_head"));
+  EXPECT_TRUE(is_end_target({.target_modules = {"all-linear", "lm_head"}}, "lm_head"));
+  EXPECT_TRUE(is_end_target({.target_modules = {"embed_tokens"}}, "model.embed_tokens"));
+  EXPECT_FALSE(is_end_target({.target_modules = {"embed_tokens"}}, "model.embed_tokens_per_layer"));
+  EXPECT_FALSE(
+      is_end_target({.target_modules = {"lm_head"}, .modules_to_save = {"lm_head"}}, "lm_head"));
+  EXPECT_TRUE(is_end_target({.target_pattern = target_pattern(".*(q_proj|lm_head)")}, "lm_head"));
+  LoraSpec both{.r = 8, .target_modules = {"embed_tokens", "lm_head"}};
   require_targets_exist(both, arch);
   EXPECT_EQ(adapted_names(both, arch), std::set<std::string>({"model.embed_tokens", "lm_head"}));
-  EXPECT_EQ(num_lora_values(both, {.r = 8}, arch), 2 * 8 * (100 + 16));
-  EXPECT_EQ(num_lora_values(both, {.r = 8, .dora = true}, arch), 2 * 8 * (100 + 16) + 16 + 100);
-  const LoraSizes sizes{.r = 8, .rank_pattern = {{"lm_head", 2}}};
-  require_patterns_match(sizes, both, arch);
-  EXPECT_EQ(num_lora_values(both, sizes, arch), (8 + 2) * (100 + 16));
-  test::expect_error<ConfigError>([&] { require_targets_exist({.modules = {"lmhead"}}, arch); },
-                                  {"no linear layer is named `lmhead`", "did you mean `lm_head`?"});
+  EXPECT_EQ(num_lora_values(both, arch), 2 * 8 * (100 + 16));
+  both.dora = true;
+  EXPECT_EQ(num_lora_values(both, arch), 2 * 8 * (100 + 16) + 16 + 100);
+  both.dora = false;
+  both.rank_pattern = {{"lm_head", 2}};
+  require_patterns_match(both, arch);
+  EXPECT_EQ(num_lora_values(both, arch), (8 + 2) * (100 + 16));
+  test::expect_error<ConfigError>(
+      [&] { require_targets_exist({.target_modules = {"lmhead"}}, arch); },
+      {"no linear layer is named `lmhead`", "did you mean `lm_head`?"});
 }
 
 TEST(TrainedNames, PissaOfEnds) {
   ArchSpec arch = small();
-  require_pissa_fits({.modules = {"all-linear", "lm_head"}}, arch);
+  require_pissa_fits({.target_modules = {"all-linear", "lm_head"}}, arch);
   test::expect_error<ConfigError>(
-      [&] { require_pissa_fits({.modules = {"embed_tokens"}}, arch); },
+      [&] { require_pissa_fits({.target_modules = {"embed_tokens"}}, arch); },
       {"PiSSA has no principal part of model.embed_tokens", "tuning.lora.init"});
   arch.tie_word_embeddings = true;
-  test::expect_error<ConfigError>([&] { require_pissa_fits({.modules = {"lm_head"}}, arch); },
-                                  {"lm_head, which is tied to the embedding"});
+  test::expect_error<ConfigError>(
+      [&] { require_pissa_fits({.target_modules = {"lm_head"}}, arch); },
+      {"lm_head, which is tied to the embedding"});
 }
 
 ArchSpec with_experts() {
@@ -73,22 +80,23 @@ ArchSpec with_experts() {
 TEST(TrainedNames, OfExpertsAllWrongNamesAreTold) {
   test::expect_error<ConfigError>(
       [&] {
-        require_targets_exist(
-            {.modules = {"q_proj"}, .parameters = {"experts.w1", "mlp.gate.weight", "w2"}},
-            with_experts());
+        require_targets_exist({.target_modules = {"q_proj"},
+                               .target_parameters = {"experts.w1", "mlp.gate.weight", "w2"}},
+                              with_experts());
       },
       {"no experts' parameter is named `experts.w1` or `w2`", "mlp.experts.gate_up_proj"});
   test::expect_error<ConfigError>(
       [&] {
-        require_targets_exist({.modules = {"q_proj", "gate"}}, with_experts());
+        require_targets_exist({.target_modules = {"q_proj", "gate"}}, with_experts());
       },
       {"`gate` names the routers", "set tuning.lora.target_parameters: [mlp.gate.weight]"});
 }
 
 TEST(TrainedNames, OfWhatIsAdapted) {
-  const std::set<std::string> names = adapted_names(
-      {.modules = {"q_proj"}, .parameters = {"mlp.experts.down_proj", "mlp.gate.weight"}},
-      with_experts());
+  const std::set<std::string> names =
+      adapted_names({.target_modules = {"q_proj"},
+                     .target_parameters = {"mlp.experts.down_proj", "mlp.gate.weight"}},
+                    with_experts());
   EXPECT_EQ(names, std::set<std::string>(
                        {"model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj",
                         "model.layers.1.mlp.gate", "model.layers.1.mlp.experts.down_proj"}));
@@ -111,14 +119,14 @@ TEST(TrainedNames, BalanceOfLoadsAsTheRunOrTheModelAsks) {
 
 TEST(TrainedNames, ValuesOfUpdatesAreCounted) {
   const int64_t q = 16 + 16, kv = 16 + 8, mlp = 16 + 32;
-  EXPECT_EQ(num_lora_values({.modules = {"q_proj"}}, {.r = 8}, small()), 2 * 8 * q);
-  EXPECT_EQ(num_lora_values({.modules = {"layers.1.self_attn.q_proj"}}, {.r = 8}, small()), 8 * q);
-  EXPECT_EQ(num_lora_values({.modules = {"all-linear"}}, {.r = 8}, small()),
+  EXPECT_EQ(num_lora_values({.r = 8, .target_modules = {"q_proj"}}, small()), 2 * 8 * q);
+  EXPECT_EQ(num_lora_values({.r = 8, .target_modules = {"layers.1.self_attn.q_proj"}}, small()),
+            8 * q);
+  EXPECT_EQ(num_lora_values({.r = 8, .target_modules = {"all-linear"}}, small()),
             2 * 8 * (2 * q + 2 * kv + 3 * mlp));
-  LoraSizes sizes{.r = 8};
-  sizes.rank_pattern = {{"layers.1.self_attn.q_proj", 3}, {"q_proj", 5}};
-  EXPECT_EQ(num_lora_values({.modules = {"q_proj", "k_proj"}}, sizes, small()),
-            8 * q + 16 * kv - 8 * q + (5 + 3) * q);
+  LoraSpec lora{.r = 8, .target_modules = {"q_proj", "k_proj"}};
+  lora.rank_pattern = {{"layers.1.self_attn.q_proj", 3}, {"q_proj", 5}};
+  EXPECT_EQ(num_lora_values(lora, small()), 8 * q + 16 * kv - 8 * q + (5 + 3) * q);
 }
 
 // peft.utils.other.get_pattern_key: re.match(rf"(.*\.)?({key})$", name), the first key that does.
@@ -158,31 +166,30 @@ TEST(TrainedNames, ExpressionsThatTakeTooLongAreRefused) {
 }
 
 TEST(TrainedNames, ScalesOfUpdates) {
-  LoraSizes sizes{.r = 4, .alpha = 8};
-  sizes.rank_pattern = {{"k_proj", 16}};
-  sizes.alpha_pattern = {{"v_proj", 2}};
-  EXPECT_EQ(sizes.scale_of("m.q_proj"), 2);
-  EXPECT_EQ(sizes.scale_of("m.k_proj"), 0.5);
-  EXPECT_EQ(sizes.scale_of("m.v_proj"), 0.5);
-  EXPECT_EQ(sizes.alpha_for("m.k_proj", 32), 16);
-  sizes.rslora = true;
-  EXPECT_EQ(sizes.scale_of("m.k_proj"), 2);
-  EXPECT_EQ(sizes.alpha_for("m.k_proj", 64), 16);
+  LoraSpec lora{.r = 4, .alpha = 8};
+  lora.rank_pattern = {{"k_proj", 16}};
+  lora.alpha_pattern = {{"v_proj", 2}};
+  EXPECT_EQ(lora.scale_of("m.q_proj"), 2);
+  EXPECT_EQ(lora.scale_of("m.k_proj"), 0.5);
+  EXPECT_EQ(lora.scale_of("m.v_proj"), 0.5);
+  EXPECT_EQ(lora.alpha_for("m.k_proj", 32), 16);
+  lora.rslora = true;
+  EXPECT_EQ(lora.scale_of("m.k_proj"), 2);
+  EXPECT_EQ(lora.alpha_for("m.k_proj", 64), 16);
 }
 
 TEST(TrainedNames, PatternsMustBeOfUpdates) {
-  LoraSizes sizes;
-  sizes.rank_pattern = {{"q_proj", 4}, {"layers.7.self_attn.q_proj", 8}};
-  test::expect_error<ConfigError>(
-      [&] { require_patterns_match(sizes, {.modules = {"q_proj"}}, small()); },
-      {"`layers.7.self_attn.q_proj` is the name of no update", "tuning.lora.rank_pattern",
-       "model.layers.0.self_attn.q_proj"});
-  sizes.rank_pattern.pop_back();
-  sizes.alpha_pattern = {{"k_proj", 4}};
-  test::expect_error<ConfigError>(
-      [&] { require_patterns_match(sizes, {.modules = {"q_proj"}}, small()); },
-      {"`k_proj`", "tuning.lora.alpha_pattern"});
-  require_patterns_match(sizes, {.modules = {"all-linear"}}, small());
+  LoraSpec lora{.target_modules = {"q_proj"}};
+  lora.rank_pattern = {{"q_proj", 4}, {"layers.7.self_attn.q_proj", 8}};
+  test::expect_error<ConfigError>([&] { require_patterns_match(lora, small()); },
+                                  {"`layers.7.self_attn.q_proj` is the name of no update",
+                                   "tuning.lora.rank_pattern", "model.layers.0.self_attn.q_proj"});
+  lora.rank_pattern.pop_back();
+  lora.alpha_pattern = {{"k_proj", 4}};
+  test::expect_error<ConfigError>([&] { require_patterns_match(lora, small()); },
+                                  {"`k_proj`", "tuning.lora.alpha_pattern"});
+  lora.target_modules = {"all-linear"};
+  require_patterns_match(lora, small());
 }
 
 TEST(TrainedNames, PatternsOfParameters) {

@@ -194,7 +194,8 @@ TEST_F(AdapterBases, WeightTyingIsOneWeight) {
   const AdapterBase opened = open();
   EXPECT_EQ(read(*opened.checkpoint, kEmbedding)[0], 1000);
   EXPECT_TRUE(opened.checkpoint->arch().tie_word_embeddings);
-  EXPECT_TRUE(load_adapter_config(adapter(), opened.checkpoint->arch()).modules_to_save.empty());
+  EXPECT_TRUE(
+      load_adapter_config(adapter(), opened.checkpoint->arch()).lora.modules_to_save.empty());
 }
 
 TEST_F(AdapterBases, WhatPissaLeftIsNoBase) {

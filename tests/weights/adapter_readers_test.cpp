@@ -49,7 +49,7 @@ class AdapterReaders : public testing::Test {
     for (int64_t layer = 0; layer < arch_.num_layers; ++layer) {
       for (const spec::ExpertSpec& experts : spec::layer_experts(arch_, layer)) {
         adapted_.insert(spec::name_in_layer(arch_, layer, experts.module));
-        if (layer == 0) config_.target_parameters.push_back(experts.module);
+        if (layer == 0) config_.lora.target_parameters.push_back(experts.module);
       }
     }
   }
@@ -67,7 +67,7 @@ class AdapterReaders : public testing::Test {
   std::string vllm() const { return line(1); }
   std::string llama_cpp() const { return line(2); }
 
-  AdapterConfig config_{.base_model_name_or_path = "owner/name", .r = 16};
+  AdapterConfig config_{.base_model_name_or_path = "owner/name"};
   spec::ArchSpec arch_;
   fs::path base_;
   std::set<std::string> adapted_;
@@ -82,24 +82,24 @@ TEST_F(AdapterReaders, LinearLayers) {
   EXPECT_EQ(peft(), "PEFT: loads directly");
   EXPECT_EQ(vllm(), "vLLM: loads directly");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
-  config_.use_rslora = true;
+  config_.lora.rslora = true;
   EXPECT_EQ(vllm(), "vLLM: loads directly");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
 }
 
 TEST_F(AdapterReaders, Ranks) {
-  config_.r = 17;
+  config_.lora.r = 17;
   EXPECT_EQ(vllm(), "vLLM: loads directly, with --max-lora-rank 32");
-  config_.rank_pattern = {{"q_proj", 4}, {"o_proj", 300}};
+  config_.lora.rank_pattern = {{"q_proj", 4}, {"o_proj", 300}};
   EXPECT_EQ(vllm(), "vLLM: loads directly, with --max-lora-rank 320");
-  config_.r = 513;
+  config_.lora.r = 513;
   EXPECT_EQ(vllm(),
             "vLLM: not as an adapter (a rank of 513): serve " + kMerge + kAs + "-merged` writes");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
 }
 
 TEST_F(AdapterReaders, Magnitudes) {
-  config_.use_dora = true;
+  config_.lora.dora = true;
   EXPECT_EQ(peft(), "PEFT: loads directly");
   EXPECT_EQ(vllm(), "vLLM: not as an adapter (magnitudes of DoRA): serve " + kMerge + kAs +
                         "-merged` writes");
@@ -113,7 +113,7 @@ TEST_F(AdapterReaders, WholeModules) {
   const std::string refused =
       "llama.cpp: not as an adapter: llama.cpp's adapters hold no whole modules "
       "(modules_to_save); ";
-  config_.modules_to_save = {"lm_head"};
+  config_.lora.modules_to_save = {"lm_head"};
   arch_.tie_word_embeddings = false;
   EXPECT_EQ(vllm(),
             "vLLM: not as an adapter (whole modules): serve " + kMerge + kAs + "-merged` writes");
@@ -128,7 +128,7 @@ TEST_F(AdapterReaders, WholeModules) {
                              "llama.cpp takes this family's head from the embedding: serve "
                              "what `sftrun merge` writes by another program");
   use_directory("granite");
-  config_.modules_to_save = {"input_layernorm"};
+  config_.lora.modules_to_save = {"input_layernorm"};
   EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge --format gguf --dtype q8_0 " + kAs +
                              "-merged-gguf`");
 }
@@ -142,15 +142,15 @@ TEST_F(AdapterReaders, QuantisedDirectories) {
   use_directory("llama");
   for (const char* model : {"bnb-nf4", "bnb-int8", "fp8-dynamic"})
     EXPECT_EQ(over(model), "PEFT: loads directly");
-  config_.use_dora = true;
+  config_.lora.dora = true;
   EXPECT_TRUE(over("bnb-nf4").starts_with("PEFT: loads directly; on a CPU with AVX512-BF16"));
   EXPECT_EQ(over("fp8-dynamic"),
             "PEFT: not over this base (its DoRA does not compute over FP8): load it over the "
             "unquantised model");
-  config_.use_dora = false;
-  config_.modules_to_save = {"lm_head", "norm"};
+  config_.lora.dora = false;
+  config_.lora.modules_to_save = {"lm_head", "norm"};
   EXPECT_EQ(over("bnb-int8"), "PEFT: loads directly");
-  config_.modules_to_save = {"q_proj"};
+  config_.lora.modules_to_save = {"q_proj"};
   EXPECT_EQ(over("bnb-nf4"),
             "PEFT: not over this base (it has no whole layers (modules_to_save) over 4 bits): load "
             "it over the unquantised model");
@@ -181,9 +181,9 @@ TEST_F(AdapterReaders, Experts) {
                         "-vllm` writes; unchanged vLLM leaves out what an adapter holds of "
                         "Mixtral's experts");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
-  config_.r = 64;
+  config_.lora.r = 64;
   EXPECT_NE(vllm().find("-vllm` writes, with --max-lora-rank 64; unchanged"), std::string::npos);
-  config_ = {.r = 8};
+  config_ = {.lora = {.r = 8}};
   use_file("gpt_oss-Q8_0.gguf");
   adapt_experts();
   EXPECT_EQ(vllm(), "vLLM: loads directly, over the model that the file was converted from");
@@ -204,14 +204,14 @@ TEST_F(AdapterReaders, BasesQuantisedByTheRun) {
                         " (roughly: embedding and head are dense there, and were in fp8 in this "
                         "run)");
   dense_when_written_.clear();
-  config_.use_dora = true;
+  config_.lora.dora = true;
   EXPECT_EQ(peft(),
             "PEFT: not over this base (its DoRA does not compute over FP8): load it over the "
             "unquantised model");
   quantised_to_ = "nf4";
   EXPECT_TRUE(
       peft().starts_with("PEFT: loads directly, over the base in nf4" + there + "; on a CPU"));
-  config_ = {.r = 8};
+  config_ = {.lora = {.r = 8}};
   takes_base_apart_ = true;
   EXPECT_EQ(peft(),
             "PEFT: roughly, over the unquantised model: what PiSSA left of the base was in fewer "
@@ -248,7 +248,7 @@ TEST_F(AdapterReaders, AGgufFileAsBase) {
 TEST_F(AdapterReaders, EveryFamilyHasALineOfEach) {
   for (const fs::directory_entry& family : fs::directory_iterator(kData / "families")) {
     if (!fs::exists(family.path() / "config.json")) continue;
-    config_ = {.base_model_name_or_path = "owner/name", .r = 16};
+    config_ = {.base_model_name_or_path = "owner/name"};
     use_directory(family.path().filename().c_str());
     adapt_experts();
     EXPECT_TRUE(peft().starts_with("PEFT: loads directly")) << family.path();
@@ -263,7 +263,7 @@ TEST_F(AdapterReaders, AModelThatGgufHasNoWordFor) {
   arch_.ropes.at(0).type = spec::RopeType::kDynamic;
   arch_.ropes.at(0).factor = 4;
   for (const bool dora : {false, true}) {  // merged to GGUF it is refused, too
-    config_.use_dora = dora;
+    config_.lora.dora = dora;
     EXPECT_NE(llama_cpp().find("have no word for this model's position embedding"),
               std::string::npos)
         << llama_cpp();

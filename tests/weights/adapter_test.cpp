@@ -54,12 +54,12 @@ AdapterConfig load_config(const json& config) {
 TEST(AdapterConfig, ReadsPeftsOwn) {
   const AdapterConfig config = load_config(peft_config());
   EXPECT_EQ(config.base_model_name_or_path, "some/model");
-  EXPECT_EQ(config.r, 2);
-  EXPECT_EQ(config.lora_alpha, 16.0);
-  EXPECT_EQ(config.lora_dropout, 0.05);
-  EXPECT_EQ(config.target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
-  EXPECT_FALSE(config.target_is_pattern || config.use_rslora);
-  EXPECT_TRUE(config.modules_to_save.empty());
+  EXPECT_EQ(config.lora.r, 2);
+  EXPECT_EQ(config.lora.alpha, 16.0);
+  EXPECT_EQ(config.lora.dropout, 0.05);
+  EXPECT_EQ(config.lora.target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_FALSE(config.lora.target_pattern || config.lora.rslora);
+  EXPECT_TRUE(config.lora.modules_to_save.empty());
   EXPECT_EQ(config.task_type, "CAUSAL_LM");
 }
 
@@ -74,19 +74,19 @@ TEST(AdapterConfig, ExpressionsAreBounded) {
   test::expect_error([&] { load_config(config); },
                      {"is not a regular expression", "adapter_config.json: rank_pattern"});
   config["rank_pattern"] = {{"(?:[a-z_.]|[a-z_.]|[a-z_.])*\\d\\d\\d", 4}};
-  const spec::LoraSizes sizes = load_config(config).sizes();
-  test::expect_error([&] { sizes.r_of("model.layers.0.self_attn.q_proj"); },
+  const spec::LoraSpec lora = load_config(config).lora;
+  test::expect_error([&] { lora.r_of("model.layers.0.self_attn.q_proj"); },
                      {"takes too long", "adapter_config.json: rank_pattern"});
 }
 
 TEST(AdapterConfig, ReadsPatternsAndAllLinear) {
   json config = peft_config();
   config["target_modules"] = ".*self_attn.(q|v)_proj";
-  EXPECT_TRUE(load_config(config).target_is_pattern);
+  EXPECT_TRUE(load_config(config).lora.target_pattern);
   EXPECT_EQ(load_config(config).to_json()["target_modules"], config["target_modules"]);
   config["target_modules"] = "all-linear";
-  EXPECT_FALSE(load_config(config).target_is_pattern);
-  EXPECT_EQ(load_config(config).target_modules, std::vector<std::string>{"all-linear"});
+  EXPECT_FALSE(load_config(config).lora.target_pattern);
+  EXPECT_EQ(load_config(config).lora.target_modules, std::vector<std::string>{"all-linear"});
 }
 
 TEST(AdapterConfig, ComesBackEqual) {
@@ -155,7 +155,7 @@ class Adapter : public testing::Test {
   }
 
   test::TemporaryDirectory directory_;
-  AdapterConfig config_{.r = 2, .target_modules = {"q_proj", "k_proj"}};
+  AdapterConfig config_{.lora = {.r = 2, .alpha = 8, .target_modules = {"q_proj", "k_proj"}}};
   std::vector<TensorToWrite> tensors_ = {filled(lora_a_name(kQ), {2, 4}, 0.25F),
                                          filled(lora_b_name(kQ), {4, 2})};
 };
@@ -169,7 +169,7 @@ TEST_F(Adapter, ComesBackEqual) {
   tensors_.push_back(half);
   tensors_.push_back(filled(lora_b_name(k), {2, 2}));
   tensors_.push_back(filled("base_model.model.lm_head.weight", {8, 4}, 3.0F));
-  config_.modules_to_save = {"lm_head"};
+  config_.lora.modules_to_save = {"lm_head"};
   save();
   const AdapterTensors adapter = load();
   ASSERT_EQ(adapter.lora.size(), 2U);
@@ -182,22 +182,22 @@ TEST_F(Adapter, ComesBackEqual) {
 }
 
 TEST_F(Adapter, Magnitudes) {
-  config_.use_dora = true;
+  config_.lora.dora = true;
   expect_refused({lora_a_name(kQ), "has no lora_magnitude_vector beside it"});
   tensors_.push_back(filled(magnitude_name(kQ), {4}, 1.25F));
   save();
   EXPECT_EQ(load().lora.at(kQ).magnitude, std::vector<float>(4, 1.25F));
-  EXPECT_TRUE(AdapterConfig::load(directory_.path()).use_dora);
-  config_.use_dora = false;
+  EXPECT_TRUE(AdapterConfig::load(directory_.path()).lora.dora);
+  config_.lora.dora = false;
   expect_refused(
       {lora_a_name(kQ), "has a lora_magnitude_vector beside it, and `use_dora` is false"});
-  config_.use_dora = true;
+  config_.lora.dora = true;
   tensors_.back() = filled(magnitude_name(kQ), {3});
   expect_refused({magnitude_name(kQ), "has the shape [3]; the model wants [4]"});
 }
 
 TEST_F(Adapter, WholeModules) {
-  config_.modules_to_save = {"_proj", "norm"};  // within words, as peft takes them
+  config_.lora.modules_to_save = {"_proj", "norm"};  // within words, as peft takes them
   tensors_.push_back(filled("base_model.model.model.norm.modules_to_save.default.weight", {4}, 2));
   tensors_.push_back(filled("base_model.model.model.layers.0.self_attn.o_proj.weight", {4, 4}, 3));
   save();
@@ -210,8 +210,8 @@ TEST_F(Adapter, EmbeddingAndHead) {
   const std::string embedding = "model.embed_tokens";
   const LoraNames names = embedding_lora_names(embedding);
   EXPECT_EQ(names.a, "base_model.model.model.embed_tokens.lora_embedding_A");
-  config_.target_modules = {"q_proj", "embed_tokens", "lm_head"};
-  config_.rank_pattern = {{"embed_tokens", 3}};
+  config_.lora.target_modules = {"q_proj", "embed_tokens", "lm_head"};
+  config_.lora.rank_pattern = {{"embed_tokens", 3}};
   tensors_.push_back(filled(names.a, {3, 8}, 2));
   expect_refused({names.a, "has no lora_B beside it"});
   tensors_.push_back(filled(names.b, {4, 3}));
@@ -236,7 +236,7 @@ TEST_F(Adapter, EmbeddingAndHead) {
 
 TEST_F(Adapter, MagnitudesOfAnEmbeddingAreItsChannels) {
   const LoraNames names = embedding_lora_names("model.embed_tokens");
-  config_.use_dora = true;
+  config_.lora.dora = true;
   tensors_ = {filled(names.a, {2, 8}), filled(names.b, {4, 2}),
               filled(magnitude_name("model.embed_tokens"), {4}, 3)};
   save();
@@ -244,8 +244,8 @@ TEST_F(Adapter, MagnitudesOfAnEmbeddingAreItsChannels) {
 }
 
 TEST_F(Adapter, RanksOfTheirOwn) {
-  config_.rank_pattern = {{"q_proj", 3}};
-  config_.alpha_pattern = {{"q_proj", 6}};
+  config_.lora.rank_pattern = {{"q_proj", 3}};
+  config_.lora.alpha_pattern = {{"q_proj", 6}};
   expect_refused({lora_a_name(kQ), "has the shape [2, 4]; the model wants [3, 4] with r 3"});
   tensors_ = {filled(lora_a_name(kQ), {3, 4}), filled(lora_b_name(kQ), {4, 3})};
   save();
@@ -261,7 +261,7 @@ TEST_F(Adapter, MissingHalf) {
 }
 
 TEST_F(Adapter, OtherRankThanConfigured) {
-  config_.r = 4;
+  config_.lora.r = 4;
   expect_refused({lora_a_name(kQ), "has the shape [2, 4]; the model wants [4, 4] with r 4"});
 }
 
@@ -341,7 +341,7 @@ class OldExperts : public testing::Test {
   void save() { write_adapter(directory_.path(), config_, tensors_); }
 
   test::TemporaryDirectory directory_;
-  AdapterConfig config_{.r = 2, .lora_alpha = 8, .lora_dropout = 0.1};
+  AdapterConfig config_{.lora = {.r = 2, .alpha = 8, .dropout = 0.1}};
   std::vector<TensorToWrite> tensors_;
 };
 
@@ -381,18 +381,18 @@ TEST_F(OldExperts, BecomeThoseOfALayer) {
     tensors_.push_back(counting(lora_b_name(layer + prefix + ".gate"), {3, 2}, 1));
     tensors_.push_back(filled(lora_a_name(kQ), {2, 4}));
     tensors_.push_back(filled(lora_b_name(kQ), {4, 2}));
-    config_.target_modules = {"gate", matrices[0], matrices[1], matrices[2], "q_proj"};
+    config_.lora.target_modules = {"gate", matrices[0], matrices[1], matrices[2], "q_proj"};
     const spec::ArchSpec arch = small_mixture(family);
     tensors_[tensors_.size() - 1] = filled(lora_b_name(kQ), {arch.num_heads * arch.head_dim, 2});
     save();
     const AdapterConfig config = load_adapter_config(directory_.path(), arch);
-    EXPECT_EQ(config.target_modules, std::vector<std::string>{"q_proj"});
-    EXPECT_EQ(config.target_parameters,
+    EXPECT_EQ(config.lora.target_modules, std::vector<std::string>{"q_proj"});
+    EXPECT_EQ(config.lora.target_parameters,
               (std::vector<std::string>{"mlp.experts.down_proj", "mlp.experts.gate_up_proj",
                                         "mlp.gate.weight"}));
-    EXPECT_EQ(config.sizes().r_of(layer + "mlp.experts.gate_up_proj"), 4);
-    EXPECT_EQ(config.sizes().scale_of(layer + "mlp.experts.gate_up_proj"), 4);
-    EXPECT_EQ(config.lora_dropout, 0);
+    EXPECT_EQ(config.lora.r_of(layer + "mlp.experts.gate_up_proj"), 4);
+    EXPECT_EQ(config.lora.scale_of(layer + "mlp.experts.gate_up_proj"), 4);
+    EXPECT_EQ(config.lora.dropout, 0);
     const AdapterTensors adapter = load_adapter(directory_.path(), config, arch);
     ASSERT_EQ(adapter.lora.size(), 4U);
     expect_block_diagonal(adapter.lora.at(layer + "mlp.experts.gate_up_proj"));
@@ -405,7 +405,7 @@ TEST_F(OldExperts, BecomeThoseOfALayer) {
 }
 
 TEST_F(OldExperts, MustBeThere) {
-  config_.target_modules = {"w1", "w2", "w3"};
+  config_.lora.target_modules = {"w1", "w2", "w3"};
   add_experts("model.layers.0.block_sparse_moe", {"w1", "w3", "w2"});
   std::erase_if(tensors_, [](const TensorToWrite& tensor) {
     return tensor.name.find(".1.w3.") != std::string::npos;
@@ -424,9 +424,9 @@ TEST(AdapterConfig, ReadsTheRankOfGateAndUpTogether) {
   config["rank_pattern"] = {{".*\\.gate_up_proj", 4}};
   config["alpha_pattern"] = {{".*\\.gate_up_proj", 32}};
   const AdapterConfig read = load_config(config);
-  EXPECT_EQ(read.sizes().r_of("model.layers.0.mlp.experts.gate_up_proj"), 4);
-  EXPECT_EQ(read.sizes().scale_of("model.layers.0.mlp.experts.gate_up_proj"), 8);
-  EXPECT_EQ(read.sizes().r_of("model.layers.0.mlp.experts.down_proj"), read.r);
+  EXPECT_EQ(read.lora.r_of("model.layers.0.mlp.experts.gate_up_proj"), 4);
+  EXPECT_EQ(read.lora.scale_of("model.layers.0.mlp.experts.gate_up_proj"), 8);
+  EXPECT_EQ(read.lora.r_of("model.layers.0.mlp.experts.down_proj"), read.lora.r);
   EXPECT_EQ(read.to_json()["rank_pattern"], config["rank_pattern"]);
   EXPECT_EQ(load_config(read.to_json()).to_json(), read.to_json());
 }
@@ -446,11 +446,11 @@ TEST(AdapterConfig, ReadsPatternsInTheirOrder) {
   config.erase("alpha_pattern");
   const AdapterConfig both = read(R"({"layers.1.self_attn.q_proj": 3, "[qk]_proj": 5})",
                                   R"({"v_proj": 1.5, "^model.layers.0.self_attn.q_proj": 2})");
-  EXPECT_EQ(both.sizes().r_of("model.layers.1.self_attn.q_proj"), 3);
-  EXPECT_EQ(both.sizes().r_of("model.layers.0.self_attn.q_proj"), 5);
-  EXPECT_EQ(both.sizes().scale_of("model.layers.0.self_attn.q_proj"), 2.0 / 5);
-  EXPECT_EQ(both.sizes().scale_of("model.layers.0.self_attn.v_proj"),
-            1.5 / static_cast<double>(both.r));
+  EXPECT_EQ(both.lora.r_of("model.layers.1.self_attn.q_proj"), 3);
+  EXPECT_EQ(both.lora.r_of("model.layers.0.self_attn.q_proj"), 5);
+  EXPECT_EQ(both.lora.scale_of("model.layers.0.self_attn.q_proj"), 2.0 / 5);
+  EXPECT_EQ(both.lora.scale_of("model.layers.0.self_attn.v_proj"),
+            1.5 / static_cast<double>(both.lora.r));
   const std::string written = both.to_json().dump();
   EXPECT_NE(written.find(R"({"layers.1.self_attn.q_proj":3,"[qk]_proj":5})"), std::string::npos);
   EXPECT_NE(written.find(R"({"v_proj":1.5,"^model.layers.0.self_attn.q_proj":2})"),

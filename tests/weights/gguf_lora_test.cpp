@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/gguf_export.h"
@@ -36,9 +37,9 @@ TensorToWrite random_tensor(const std::string& name, const std::vector<int64_t>&
 /// An adapter of every linear layer and of all experts, as peft names them.
 void write_whole_adapter(const spec::ArchSpec& arch, const fs::path& directory, bool rslora) {
   AdapterConfig config;
-  config.r = kAdapterRank;
-  config.lora_alpha = 7;
-  config.use_rslora = rslora;
+  config.lora.r = kAdapterRank;
+  config.lora.alpha = 7;
+  config.lora.rslora = rslora;
   std::set<std::string> modules;
   std::vector<TensorToWrite> tensors;
   const auto add = [&](const std::string& module, int64_t out, int64_t in, int64_t ranks) {
@@ -58,11 +59,11 @@ void write_whole_adapter(const spec::ArchSpec& arch, const fs::path& directory, 
                         stem = name.substr(0, name.rfind('.'));
       add(stem + (is_inner ? ".base_layer" : ""), experts.out_features, experts.in_features,
           arch.mixture.num_experts * kAdapterRank);
-      if (layer == 0) config.target_parameters.push_back(experts.module);
+      if (layer == 0) config.lora.target_parameters.push_back(experts.module);
     }
   }
-  config.target_modules.assign(modules.begin(), modules.end());
-  std::sort(config.target_parameters.begin(), config.target_parameters.end());
+  config.lora.target_modules.assign(modules.begin(), modules.end());
+  std::sort(config.lora.target_parameters.begin(), config.lora.target_parameters.end());
   write_adapter(directory, config, tensors);
 }
 
@@ -167,9 +168,9 @@ TEST_P(GgufLora, AddsWhatTheAdapterAdds) {
 /// An adapter of nothing but the embedding and the head.
 void write_adapter_of_ends(const spec::ArchSpec& arch, const fs::path& directory) {
   AdapterConfig config;
-  config.r = kAdapterRank;
-  config.lora_alpha = 7;
-  config.target_modules = {"embed_tokens", "lm_head"};
+  config.lora.r = kAdapterRank;
+  config.lora.alpha = 7;
+  config.lora.target_modules = {"embed_tokens", "lm_head"};
   const LoraNames embedding = embedding_lora_names(spec::embedding_module(arch));
   write_adapter(directory, config,
                 {random_tensor(embedding.a, {kAdapterRank, arch.vocab_size}),

@@ -75,21 +75,21 @@ class VllmAdapter : public testing::Test {
     tensors_.push_back(numbered(lora_b_name(module), {out, ranks}, seed + 2));
   }
   void add_gate_up(bool with_down, int64_t r = kRank) {
-    config_.target_parameters.push_back("mlp.experts.gate_up_proj");
+    config_.lora.target_parameters.push_back("mlp.experts.gate_up_proj");
     add(kLayer + "mlp.experts" + (with_down ? ".base_layer" : ""), 2 * kInner, kHidden,
         kExperts * r);
   }
   void add_down() {
-    config_.target_parameters.push_back("mlp.experts.down_proj");
+    config_.lora.target_parameters.push_back("mlp.experts.down_proj");
     add(kLayer + "mlp.experts", kHidden, kInner, kExperts * kRank);
   }
   void add_router() {
-    config_.target_parameters.push_back("mlp.gate.weight");
+    config_.lora.target_parameters.push_back("mlp.gate.weight");
     add(kLayer + "mlp.gate", kExperts, kHidden, kRank);
   }
 
   void save() {
-    std::sort(config_.target_parameters.begin(), config_.target_parameters.end());
+    std::sort(config_.lora.target_parameters.begin(), config_.lora.target_parameters.end());
     write_adapter(directory_ / "peft", config_, tensors_);
   }
   void write(const spec::ArchSpec& arch) {
@@ -153,7 +153,7 @@ class VllmAdapter : public testing::Test {
   }
 
   test::TemporaryDirectory directory_;
-  AdapterConfig config_{.r = kRank, .lora_alpha = 8, .target_modules = {"q_proj"}};
+  AdapterConfig config_{.lora = {.r = kRank, .alpha = 8, .target_modules = {"q_proj"}}};
   std::vector<TensorToWrite> tensors_;
   std::map<std::string, Values> file_;
   json written_;
@@ -195,7 +195,7 @@ TEST_F(VllmAdapter, QwensAreCalledAsItsModules) {
   add_gate_up(/*with_down=*/true);
   add_down();
   add_router();
-  config_.target_modules.clear();
+  config_.lora.target_modules.clear();
   const spec::ArchSpec arch = mixture("qwen3_moe");
   write(arch);
   std::set<std::string> expected =
@@ -249,10 +249,9 @@ double update_at(const LoraPair& pair, int64_t expert, int64_t row, int64_t colu
 }
 
 TEST_F(VllmAdapter, GateAndUpOfAnotherRank) {
-  config_.rank_pattern = {{".*\\.gate_up_proj", 2 * kRank}};
-  config_.alpha_pattern = {{".*\\.gate_up_proj", 48}};
-  config_.target_modules = {"model\\.layers.*q_proj"};
-  config_.target_is_pattern = true;
+  config_.lora.rank_pattern = {{".*\\.gate_up_proj", 2 * kRank}};
+  config_.lora.alpha_pattern = {{".*\\.gate_up_proj", 48}};
+  config_.lora.target_pattern = spec::target_pattern("model\\.layers.*q_proj");
   add_gate_up(/*with_down=*/true, 2 * kRank);
   add_down();
   const spec::ArchSpec arch = mixture("mixtral");
@@ -282,7 +281,7 @@ TEST_F(VllmAdapter, OfExpertsThatAreNotAdaptedItHasZeros) {
   for (const bool is_down : {true, false}) {
     SCOPED_TRACE(is_down);
     tensors_.clear();
-    config_.target_parameters.clear();
+    config_.lora.target_parameters.clear();
     is_down ? add_down() : add_gate_up(/*with_down=*/false);
     const spec::ArchSpec arch = mixture("mixtral");
     write(arch);
@@ -309,8 +308,8 @@ TEST_F(VllmAdapter, TogetherWhereVllmTakesThemSo) {
     const std::string layer = spec::name_in_layer(arch, 0, "mlp.");
     const int64_t experts = arch.mixture.num_experts, inner = arch.mixture.intermediate_size;
     tensors_.clear();
-    config_.target_modules.clear();
-    config_.target_parameters = {"mlp.experts.down_proj", std::string(router) + ".weight"};
+    config_.lora.target_modules.clear();
+    config_.lora.target_parameters = {"mlp.experts.down_proj", std::string(router) + ".weight"};
     add(layer + "experts", arch.hidden_size, inner, experts * kRank);
     add(spec::name_in_layer(arch, 0, router), experts, arch.hidden_size, kRank);
     write(arch);
@@ -339,8 +338,8 @@ TEST_F(VllmAdapter, TogetherWhereVllmTakesThemSo) {
 TEST_F(VllmAdapter, EachOfTheTextPartAlone) {
   const spec::ArchSpec arch = arch_of("qwen3_5_moe");
   const std::string layer = spec::name_in_layer(arch, 0, "mlp.experts");
-  config_.target_modules.clear();
-  config_.target_parameters = {"mlp.experts.down_proj"};
+  config_.lora.target_modules.clear();
+  config_.lora.target_parameters = {"mlp.experts.down_proj"};
   add(layer, arch.hidden_size, arch.mixture.intermediate_size, arch.mixture.num_experts * kRank);
   write(arch);
   EXPECT_EQ(static_cast<int64_t>(modules().size()), 3 * arch.mixture.num_experts);
@@ -355,8 +354,8 @@ TEST_F(VllmAdapter, Gemmas) {
   const std::string attention = spec::name_in_layer(arch, sharing, "self_attn.");
   const int64_t experts = arch.mixture.num_experts, inner = arch.mixture.intermediate_size,
                 keys = spec::attention_sizes(arch, sharing).keys();
-  config_.target_modules = {"k_proj"};
-  config_.target_parameters = {"experts.down_proj", "experts.gate_up_proj"};
+  config_.lora.target_modules = {"k_proj"};
+  config_.lora.target_parameters = {"experts.down_proj", "experts.gate_up_proj"};
   add(attention + "k_proj", keys, arch.hidden_size, kRank);
   add(layer + ".base_layer", 2 * inner, arch.hidden_size, experts * kRank);
   add(layer, arch.hidden_size, inner, experts * kRank);
@@ -388,7 +387,7 @@ TEST_F(VllmAdapter, OfLinearLayersItStaysAsItIs) {
 TEST_F(VllmAdapter, WholeModulesAreRefused) {
   add(kLayer + "self_attn.q_proj", kHidden, kHidden, kRank);
   tensors_.push_back(zeros("base_model.model.lm_head.weight", {8, kHidden}));
-  config_.modules_to_save = {"lm_head"};
+  config_.lora.modules_to_save = {"lm_head"};
   save();
   expect_error(
       [&] { write_vllm_adapter(directory_ / "peft", directory_ / "vllm", mixture("qwen3_moe")); },
@@ -403,8 +402,8 @@ TEST_F(VllmAdapter, EmbeddingAndHeadAreRefused) {
   config["vocab_size"] = 8;
   expect_error([&] { write(spec::ArchSpec::from_hf_config(config, "config.json")); },
                {"vLLM takes no adapter with an update of lm_head", "serve the merged model"});
-  const auto refused = [](spec::LoraSizes sizes, bool has_whole_modules, const char* adapted) {
-    const auto refusal = vllm_refusal(sizes, has_whole_modules, mixture("qwen3_moe"),
+  const auto refused = [](const spec::LoraSpec& lora, bool has_whole_modules, const char* adapted) {
+    const auto refusal = vllm_refusal(lora, has_whole_modules, mixture("qwen3_moe"),
                                       [&](const std::string& module) { return module == adapted; });
     return refusal ? refusal->what : "";
   };

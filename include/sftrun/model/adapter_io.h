@@ -13,8 +13,6 @@
 /// Conversion of a decoder's adapter to and from PEFT's files, and writing of whole models.
 namespace sftrun::model {
 
-/// LoRA options for building a decoder into which this adapter can be loaded.
-LoraOptions lora_options_of(const weights::AdapterConfig& config);
 /// The PEFT adapter_config of what this decoder trained.
 weights::AdapterConfig adapter_config_of(Decoder& decoder,
                                          const std::string& base_model_name_or_path);

@@ -19,35 +19,11 @@
 #include "sftrun/kernels/unit.h"
 #include "sftrun/model/packed_batch.h"
 #include "sftrun/spec/arch_spec.h"
-#include "sftrun/spec/trained_names.h"
+#include "sftrun/spec/lora_spec.h"
 #include "sftrun/weights/checkpoint.h"
 
 /// One decoder for every model family; the `ArchSpec` describes what it computes.
 namespace sftrun::model {
-
-struct LoraOptions {
-  int64_t r = 16;
-  double alpha = 32, dropout = 0;
-  bool rslora = false;
-  /// Suffixes of module names, as in peft, or "all-linear": all linear layers except the head.
-  std::vector<std::string> target_modules = {"all-linear"};
-  /// Suffixes of names of expert tensors and router weights, as in peft: "mlp.experts.down_proj".
-  std::vector<std::string> target_parameters;
-  bool target_is_pattern =
-      false;  ///< target_modules holds one regular expression for whole module names
-
-  spec::NamePattern rank_pattern, alpha_pattern;  ///< for single modules
-  bool dora = false;
-  bool pissa = false;  ///< subtract the initial adapter from the base
-  std::filesystem::path
-      pissa_from;  ///< PiSSA's initial A and B of a checkpoint; empty: compute them
-  /// Modules trained in full, by suffix of their names. If the embedding or a head tied to it is
-  /// among them, the two become separate tensors, as in peft.
-  std::vector<std::string> modules_to_save;
-
-  spec::LoraTargets targets() const;
-  spec::LoraSizes sizes() const { return {r, alpha, rslora, rank_pattern, alpha_pattern, dora}; }
-};
 
 /// How the frozen linear layers are stored. Routers always stay in fp32.
 struct BaseForm {
@@ -70,7 +46,9 @@ struct DecoderOptions {
   at::Device device = at::kCPU;
   const kernels::Backend* backend = nullptr;  ///< null: fused
   Trains trains = Trains::kNothing;
-  LoraOptions lora;
+  spec::LoraSpec lora;
+  std::filesystem::path
+      pissa_from;  ///< PiSSA's initial A and B of a checkpoint; empty: compute them
   std::vector<std::string> trainable;  ///< kPartial: regular expressions over parameter names,
                                        ///< matched as by Python's re.search
   BaseForm base;

@@ -1,12 +1,11 @@
 #pragma once
 
 #include "sftrun/config/run_config.h"
-#include "sftrun/spec/trained_names.h"
+#include "sftrun/spec/lora_spec.h"
 
-/// Converts a run's `tuning.lora` to module targets and adapter sizes.
 namespace sftrun::plan {
 
-spec::LoraTargets lora_targets(const config::LoraConfig& lora);
-spec::LoraSizes lora_sizes(const config::LoraConfig& lora);
+/// The run's `tuning.lora`, for everything that follows the configuration.
+spec::LoraSpec lora_spec(const config::LoraConfig& lora);
 
 }  // namespace sftrun::plan

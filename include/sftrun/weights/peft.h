@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sftrun/spec/trained_names.h"
+#include "sftrun/spec/lora_spec.h"
 #include "sftrun/weights/safetensors.h"
 
 /// PEFT's adapter layout: adapter_config.json and adapter_model.safetensors.
@@ -16,22 +16,11 @@ namespace sftrun::weights {
 struct AdapterConfig {
   std::string base_model_name_or_path;
   std::string revision;  ///< revision of a base on a hub; empty: none
-  int64_t r = 8;
-  double lora_alpha = 8;
-  double lora_dropout = 0;
-  /// Name suffixes ("q_proj"), or one regular expression if target_is_pattern
-  std::vector<std::string> target_modules;
-  bool target_is_pattern = false;
-  std::vector<std::string> target_parameters;  ///< name suffixes, for experts
-  /// Values for single adapters, in the file's order. If an adapter's tensors or targets name gate
-  /// and up separately, PEFT gives gate_up_proj the ranks of both together.
-  spec::NamePattern rank_pattern, alpha_pattern;
-  bool use_rslora = false;
-  bool use_dora = false;
-  /// `init_lora_weights: pissa`: PEFT subtracts the principal part from the base when it loads such
-  /// an adapter. Exported adapters do not need this: see model::adapter_tensors.
-  bool pissa = false;
-  std::vector<std::string> modules_to_save;
+  /// If an adapter's tensors or targets name gate and up separately, PEFT gives gate_up_proj the
+  /// ranks of both together. `lora.pissa` (`init_lora_weights: pissa`): PEFT subtracts the principal
+  /// part from the base when it loads the adapter. Exported adapters do not need this: see
+  /// model::adapter_tensors.
+  spec::LoraSpec lora;
   /// Tokens whose rows alone were trained, by the ending of the module's name
   /// (`trainable_token_indices`; a plain list is for the embedding).
   std::map<std::string, std::vector<int64_t>> trainable_tokens;
@@ -46,10 +35,6 @@ struct AdapterConfig {
   /// @throws DataError naming a setting that is not supported (other PEFT types, …)
   static AdapterConfig load(const std::filesystem::path& directory);
   nlohmann::ordered_json to_json() const;  ///< what PEFT's LoraConfig.from_pretrained reads
-
-  spec::LoraSizes sizes() const {
-    return {r, lora_alpha, use_rslora, rank_pattern, alpha_pattern, use_dora};
-  }
 };
 
 /// PEFT's tensor names: "base_model.model." + module + ".lora_A.weight".

@@ -26,11 +26,11 @@ struct VllmRefusal {
 };
 /// nullopt: vLLM can apply it, perhaps in another layout.
 /// @param is_adapted for a module or an experts' tensor: "model.layers.0.self_attn.q_proj"
-std::optional<VllmRefusal> vllm_refusal(const spec::LoraSizes& sizes, bool has_whole_modules,
+std::optional<VllmRefusal> vllm_refusal(const spec::LoraSpec& lora, bool has_whole_modules,
                                         const spec::ArchSpec& arch,
                                         const std::function<bool(const std::string&)>& is_adapted);
 /// The smallest value of vLLM's --max-lora-rank (default 16) for an adapter; 0: there is none.
-int64_t vllm_max_lora_rank(const spec::LoraSizes& sizes);
+int64_t vllm_max_lora_rank(const spec::LoraSpec& lora);
 
 /// How vLLM misreads an adapter in PEFT's layout.
 struct VllmReading {
