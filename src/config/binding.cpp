@@ -51,13 +51,14 @@ class FieldCollector {
       : section_(std::move(section)), fields_(fields) {}
 
   template <class T>
-  void operator()(T& member, std::string_view name, const Limits& limits, std::string_view help,
-                  std::string_view example) {
+  void operator()(T& member, std::string_view name, const Limits& limits, OnResume on_resume,
+                  std::string_view help, std::string_view example) {
     using Inner = decltype(inner_type(member));
     Field field;
     field.key = fmt::format("{}.{}", section_, name);
     field.type = type_of<Inner>();
     field.limits = limits;
+    field.on_resume = on_resume;
     field.help = help;
     field.example = example;
     if constexpr (std::is_enum_v<Inner>) add_words<Inner>(field);

@@ -34,6 +34,7 @@ struct Field {
   std::string key;  ///< "tuning.lora.r"
   FieldType type;
   Limits limits;
+  OnResume on_resume;
   std::vector<std::string> words, aliases, later_words;  ///< of a choice
   std::string help, example;
   std::function<std::optional<Complaint>(const Value&)>

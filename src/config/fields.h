@@ -1,13 +1,18 @@
 #pragma once
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <limits>
+#include <string>
 #include <string_view>
 
 #include "sftrun/config/run_config.h"
 
-/// Every field of the configuration, once: its name, its limits, what it means, an example. YAML,
-/// overrides, environment, JSON, validation, docs/configuration.md and the JSON Schema are visitors
-/// over this list; defaults are in run_config.h.
+/// Every field of the configuration, once: its name, its limits, whether it may change when a run
+/// resumes, what it means, an example. YAML, overrides, environment, JSON, validation, a run's
+/// identity, docs/configuration.md and the JSON Schema are visitors over this list; defaults are in
+/// run_config.h.
 namespace sftrun::config {
 
 /// What a field takes beyond its type, and how docs show it while it is not set.
@@ -15,52 +20,61 @@ struct Limits {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool above_min = false, below_max = false;  ///< the bound itself is out
-  std::string_view unset = {};  ///< the default in words, where the value implied depends on others
+  std::string unset = {};  ///< the default in words, where the value implied depends on others
 
-  constexpr Limits otherwise(std::string_view words) const {
+  Limits otherwise(std::string words) const {
     Limits copy = *this;
-    copy.unset = words;
+    copy.unset = std::move(words);
     return copy;
   }
 };
-constexpr Limits any() {
+inline Limits any() {
   return {};
 }
-constexpr Limits at_least(double min) {
+inline Limits at_least(double min) {
   return {.min = min};
 }
-constexpr Limits above(double min) {
+inline Limits above(double min) {
   return {.min = min, .above_min = true};
 }
-constexpr Limits between(double min, double max) {
+inline Limits between(double min, double max) {
   return {.min = min, .max = max};
 }
-constexpr Limits from_until(double min, double max) {
+inline Limits from_until(double min, double max) {
   return {.min = min, .max = max, .below_max = true};
 }
 
+/// Whether a run may resume a checkpoint that was written with another value of a field.
+enum class OnResume {
+  kSame,      ///< no: it affects the results (part of the run's identity)
+  kLength,    ///< the same, unless the run's length may change (train/run_length.h)
+  kCompared,  ///< compared separately: the content of files, the backend (train/identity.h)
+  kAny,       ///< yes: it does not affect the results (of the batch sizes only the global one does)
+};
+
 template <class Visitor>
 void visit_fields(ModelConfig& model, Visitor&& field) {
+  using enum OnResume;
   field(
-      model.name, "name", any().otherwise("required"),
+      model.name, "name", any().otherwise("required"), kCompared,
       "The model to fine-tune: a directory in Hugging Face layout, a .gguf file, or a name on the "
       "hub: owner/name, owner/name@revision, hf://owner/name/file.gguf (docs/hub.md).",
       "models/SmolLM2-135M-Instruct");
-  field(model.revision, "revision", any().otherwise("main"),
+  field(model.revision, "revision", any().otherwise("main"), kCompared,
         "Branch, tag or commit of a model on the hub.", "main");
-  field(model.max_seq_len, "max_seq_len", at_least(1),
+  field(model.max_seq_len, "max_seq_len", at_least(1), kSame,
         "Tokens per packed sequence; without packing the maximum length of an example.", "2048");
-  field(model.dtype, "dtype", any(),
+  field(model.dtype, "dtype", any(), kSame,
         "Compute dtype. auto: bf16 on GPUs and on CPUs with bf16 instructions (AVX512-BF16), else "
         "fp32.",
         "bf16");
-  field(model.attention, "attention", any(),
+  field(model.attention, "attention", any(), kAny,
         "Attention kernel on CUDA. auto and flash: FlashAttention 2. cudnn: cuDNN if it can be "
         "used (docs/attention.md), else FlashAttention. measure: times both at the first batch of "
         "each shape and uses the faster one, so two runs may differ in their last bits.",
         "cudnn");
   field(
-      model.chat_template, "chat_template", any().otherwise("the model's own"),
+      model.chat_template, "chat_template", any().otherwise("the model's own"), kCompared,
       "A Jinja chat template: a file, the template itself, or the name of a built-in one (chatml, "
       "llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, alpaca).",
       "chatml");
@@ -68,71 +82,76 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
 
 template <class Visitor>
 void visit_fields(LoraConfig& lora, Visitor&& field) {
-  field(lora.r, "r", between(1, 65536), "LoRA rank.", "16");
-  field(lora.alpha, "alpha", above(0),
+  using enum OnResume;
+  field(lora.r, "r", between(1, 65536), kSame, "LoRA rank.", "16");
+  field(lora.alpha, "alpha", above(0), kSame,
         "LoRA scale: the low-rank product is multiplied by alpha / r.", "32");
-  field(lora.dropout, "dropout", from_until(0, 1), "Dropout on the input of LoRA's A.", "0.05");
-  field(lora.target_modules, "target_modules", any(),
+  field(lora.dropout, "dropout", from_until(0, 1), kSame, "Dropout on the input of LoRA's A.",
+        "0.05");
+  field(lora.target_modules, "target_modules", any(), kSame,
         "Modules that get LoRA: endings of the names of linear layers, embed_tokens, lm_head. "
         "all-linear: every linear layer except lm_head.",
         "[q_proj, k_proj, v_proj, o_proj]");
-  field(lora.target_parameters, "target_parameters", any(),
+  field(lora.target_parameters, "target_parameters", any(), kSame,
         "Mixtures of experts: endings of the names of experts' matrices and routers that get LoRA.",
         "[mlp.experts.gate_up_proj, mlp.experts.down_proj]");
-  field(lora.rslora, "rslora", any(),
+  field(lora.rslora, "rslora", any(), kSame,
         "Scale by alpha / sqrt(r) instead of alpha / r (rank-stabilised LoRA).", "true");
-  field(lora.rank_pattern, "rank_pattern", any(),
+  field(lora.rank_pattern, "rank_pattern", any(), kSame,
         "Ranks of modules that differ from `r`. Keys are names, endings of names, or regular "
         "expressions, as in PEFT; the first match applies.",
         "{o_proj: 8, 'layers.[01].mlp.down_proj': 32}");
-  field(lora.alpha_pattern, "alpha_pattern", any(),
+  field(lora.alpha_pattern, "alpha_pattern", any(), kSame,
         "The same for `alpha`, which is divided by the rank of the module.", "{o_proj: 16}");
-  field(lora.dora, "dora", any(),
+  field(lora.dora, "dora", any(), kSame,
         "DoRA (weight-decomposed LoRA): the magnitude of each row of the weight is trained, too.",
         "true");
-  field(lora.modules_to_save, "modules_to_save", any(),
+  field(lora.modules_to_save, "modules_to_save", any(), kSame,
         "Modules that are fully trained and saved in the adapter: names or endings of names.",
         "[lm_head, embed_tokens]");
-  field(lora.init, "init", any(),
+  field(lora.init, "init", any(), kSame,
         "Initial LoRA weights. default: A random, B zero. pissa: the largest singular values of "
         "the base weights, which are subtracted from the base.",
         "pissa");
-  field(lora.init_from, "init_from", any().otherwise("new LoRA weights"),
+  field(lora.init_from, "init_from", any().otherwise("new LoRA weights"), kAny,
         "A PEFT adapter to start from: its directory, its run directory, or a name on the hub.",
         "runs/first");
 }
 
 template <class Visitor>
 void visit_fields(TuningConfig& tuning, Visitor&& field) {
-  field(tuning.mode, "mode", any(),
+  using enum OnResume;
+  field(tuning.mode, "mode", any(), kSame,
         "lora: trains LoRA on a frozen base. qlora: the same on a base in 4 bits. full: trains all "
         "parameters. partial: trains the parameters that `trainable` matches.",
         "lora");
-  field(tuning.backend, "backend", any(),
+  field(tuning.backend, "backend", any(), kCompared,
         "fused: fused operations (`unsloth` is an alias). bnb: plain operations with the numerics "
         "of transformers and bitsandbytes.",
         "fused");
   field(tuning.quant, "quant",
         any().otherwise("the format of the model's files; else nf4 for mode qlora, none otherwise"),
+        kSame,
         "Format of the frozen linear layers, except routers. nf4, fp4, int8: formats of "
         "bitsandbytes. fp8: e4m3 with a scale for each row; activations are rounded to e4m3, too. "
         "gguf, mxfp4: the blocks in the file. stored: any quantised format of the files. none: "
         "dequantised to the run's dtype.",
         "nf4");
-  field(tuning.double_quant, "double_quant", any(),
+  field(tuning.double_quant, "double_quant", any(), kSame,
         "nf4 and fp4: the block scales are quantised, too (4.13 bits per value instead of 4.5).",
         "true");
-  field(tuning.quant_block_size, "quant_block_size", any(),
+  field(tuning.quant_block_size, "quant_block_size", any(), kSame,
         "nf4 and fp4: number of values that share a scale: 32, 64, 128, 256, 512, 1024, 2048 or "
         "4096.",
         "64");
   field(tuning.quant_embeddings, "quant_embeddings", any().otherwise("as in the model's files"),
+        kSame,
         "Whether embedding and head are quantised as `quant` says (true) or kept in the run's "
         "dtype (false).",
         "false");
-  field(tuning.skip_modules, "skip_modules", any(),
+  field(tuning.skip_modules, "skip_modules", any(), kSame,
         "Modules that are not quantised: names or parts of names.", "[layers.0, down_proj]");
-  field(tuning.trainable, "trainable", any(),
+  field(tuning.trainable, "trainable", any(), kSame,
         "For mode partial: regular expressions. Parameters whose names match one of them are "
         "trained.",
         "['layers\\.(28|29)\\.', 'norm']");
@@ -140,62 +159,70 @@ void visit_fields(TuningConfig& tuning, Visitor&& field) {
 
 template <class Visitor>
 void visit_fields(DataConfig& data, Visitor&& field) {
+  using enum OnResume;
   field(
-      data.train, "train", any().otherwise("required"),
+      data.train, "train", any().otherwise("required"), kCompared,
       "Training data: a file (JSON lines, JSON, CSV, TSV, Parquet, Arrow; also .gz and .zst), a "
       "glob, a folder, a data set on the hub, or a list of these, each as {path, name, split, "
       "weight, format, fields, max_samples}; `name` selects a subset. docs/data.md has the rules.",
       "[{path: chat.jsonl, weight: 2}, 'code/*.parquet']");
-  field(data.val, "val", any().otherwise("none"), "Validation data, in the same form as `train`.",
-        "data/val.jsonl");
-  field(data.val_split, "val_split", at_least(0),
+  field(data.val, "val", any().otherwise("none"), kAny,
+        "Validation data, in the same form as `train`.", "data/val.jsonl");
+  field(data.val_split, "val_split", at_least(0), kSame,
         "Instead of `val`: share (below 1) or number (1 or more) of training records to hold out.",
         "0.05");
-  field(data.format, "format", any(), "Record format. auto: detected from the records' keys.",
-        "messages");
-  field(data.fields, "fields", any(),
+  field(data.format, "format", any(), kSame,
+        "Record format. auto: detected from the records' keys.", "messages");
+  field(data.fields, "fields", any(), kSame,
         "Names of the columns, if they differ from those of the format: messages (or "
         "conversations), role, content, prompt, completion, instruction, input, output, system, "
         "text, tools. Dots select inside a column. `roles` maps the names of roles.",
         "{prompt: question, completion: answers.0.text}");
-  field(data.shuffle, "shuffle", any(),
+  field(data.shuffle, "shuffle", any(), kSame,
         "Shuffle the examples in every epoch. The order depends only on the seed.", "true");
-  field(data.packing, "packing", any(),
+  field(data.packing, "packing", any(), kSame,
         "Pack several examples into one sequence of max_seq_len tokens (a bin). Attention does not "
         "cross examples.",
         "true");
-  field(data.bin_tokens, "bin_tokens", between(1, 1 << 24),
+  field(data.bin_tokens, "bin_tokens", between(1, 1 << 24), kSame,
         "Tokens per packed sequence (bin); a longer example gets a bin of its own. auto: "
         "max_seq_len, less for small data sets.",
         "1024");
-  field(data.group_by_length, "group_by_length", any(),
+  field(data.group_by_length, "group_by_length", any(), kSame,
         "Without packing: batches with examples of similar length, in random order.", "true");
-  field(data.seed, "seed", at_least(0), "Seed of the order of examples and of val_split.", "42");
-  field(data.streaming, "streaming", any(),
+  field(data.seed, "seed", at_least(0), kSame, "Seed of the order of examples and of val_split.",
+        "42");
+  field(data.streaming, "streaming", any(), kSame,
         "Tokenize during training instead of before it. Requires train.max_steps.", "true");
-  field(data.shuffle_buffer, "shuffle_buffer", between(1, 1 << 24),
+  field(data.shuffle_buffer, "shuffle_buffer", between(1, 1 << 24), kSame,
         "Streaming: number of records that are shuffled and packed together.", "65536");
-  field(data.cache_dir, "cache_dir", any().otherwise("~/.cache/sftrun/data"),
+  field(data.cache_dir, "cache_dir", any().otherwise("~/.cache/sftrun/data"), kAny,
         "Directory of cached tokenized data sets, for later runs and all ranks. none: no cache.",
         "none");
-  field(data.loss_on, "loss_on", any(),
+  field(data.loss_on, "loss_on", any(), kSame,
         "Tokens that are trained on (`responses` is an alias of assistant).", "assistant");
-  field(data.thinking, "thinking", any(),
+  field(data.thinking, "thinking", any(), kSame,
         "Reasoning in earlier assistant turns. template: as the chat template renders it. keep: "
         "kept. split: one example per turn.",
         "template");
-  field(data.empty_thinking, "empty_thinking", any(),
+  field(data.empty_thinking, "empty_thinking", any(), kSame,
         "Answers for which the template writes empty reasoning (`<think></think>`). warn: train on "
         "it, with a warning. drop: do not train on that part. keep: train on it.",
         "drop");
-  field(data.chat_template_kwargs, "chat_template_kwargs", any(),
+  field(data.chat_template_kwargs, "chat_template_kwargs", any(), kSame,
         "Variables for the chat template.", "{enable_thinking: false}");
-  field(data.too_long, "too_long", any(),
+  field(data.too_long, "too_long", any(), kSame,
         "Examples longer than max_seq_len. auto: drop for chat, truncate for text.", "truncate");
-  field(data.bad_records, "bad_records", any(),
+  field(data.bad_records, "bad_records", any(), kAny,
         "Records that cannot be used (malformed JSON, a missing key). error: stop, and list the "
         "first ten with their lines. skip: leave them out, and count them.",
         "skip");
+}
+
+/// "2e-4"
+inline std::string scientific(double value) {
+  const double exponent = std::floor(std::log10(value));
+  return fmt::format("{:.6g}e{:.0f}", value / std::pow(10, exponent), exponent);
 }
 
 /// Keeps products of batch sizes and devices far from overflow.
@@ -203,16 +230,17 @@ inline constexpr double kMaxBatch = 1 << 20;
 
 template <class Visitor>
 void visit_batch_fields(TrainConfig& train, Visitor&& field) {
-  field(train.epochs, "epochs", above(0), "Passes over the data.", "3");
-  field(train.max_steps, "max_steps", at_least(1).otherwise("from epochs"),
+  using enum OnResume;
+  field(train.epochs, "epochs", above(0), kLength, "Passes over the data.", "3");
+  field(train.max_steps, "max_steps", at_least(1).otherwise("from epochs"), kLength,
         "Stop after this number of optimizer steps; overrides epochs.", "200");
-  field(train.batch_size, "batch_size", between(1, kMaxBatch),
+  field(train.batch_size, "batch_size", between(1, kMaxBatch), kAny,
         "Packed sequences of max_seq_len tokens (without packing: examples) per device and "
         "micro-batch.",
         "4");
-  field(train.grad_accum, "grad_accum", between(1, kMaxBatch), "Micro-batches per optimizer step.",
-        "4");
-  field(train.global_batch_size, "global_batch_size", between(1, kMaxBatch),
+  field(train.grad_accum, "grad_accum", between(1, kMaxBatch), kAny,
+        "Micro-batches per optimizer step.", "4");
+  field(train.global_batch_size, "global_batch_size", between(1, kMaxBatch), kSame,
         "batch_size * grad_accum * devices. If this and grad_accum are auto, the target is 32, "
         "less for small data sets.",
         "32");
@@ -220,98 +248,108 @@ void visit_batch_fields(TrainConfig& train, Visitor&& field) {
 
 template <class Visitor>
 void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
+  using enum OnResume;
   field(train.learning_rate, "learning_rate",
-        between(0, 1).otherwise("2e-4 for lora and qlora, 2e-5 for full and partial"),
-        "Peak learning rate, reached when warm-up ends.", "1e-4");
-  field(train.scheduler, "scheduler", any(), "Learning-rate schedule after the warm-up.", "cosine");
-  field(train.warmup_ratio, "warmup_ratio", between(0, 1).otherwise("0.03 without warmup_steps"),
+        between(0, 1).otherwise(fmt::format("{} for lora and qlora, {} for full and partial",
+                                            scientific(kLoraLearningRate),
+                                            scientific(kFullLearningRate))),
+        kSame, "Peak learning rate, reached when warm-up ends.", "1e-4");
+  field(train.scheduler, "scheduler", any(), kSame, "Learning-rate schedule after the warm-up.",
+        "cosine");
+  field(train.warmup_ratio, "warmup_ratio",
+        between(0, 1).otherwise(fmt::format("{} without warmup_steps", kWarmupRatio)), kSame,
         "Share of all steps with linear warm-up.", "0.1");
-  field(train.warmup_steps, "warmup_steps", at_least(0).otherwise("from warmup_ratio"),
+  field(train.warmup_steps, "warmup_steps", at_least(0).otherwise("from warmup_ratio"), kSame,
         "Optimizer steps with linear warm-up.", "20");
   field(train.warmup_from, "warmup_from",
-        any().otherwise("zero if warmup_ratio or warmup_steps is set, else first_step"),
+        any().otherwise("zero if warmup_ratio or warmup_steps is set, else first_step"), kSame,
         "Learning rate of the first warm-up step. zero: 0, as in transformers, so that the first "
         "step does not change the weights. first_step: 1/n of the learning rate with n warm-up "
         "steps.",
         "first_step");
-  field(train.optimizer, "optimizer", any(),
+  field(train.optimizer, "optimizer", any(), kSame,
         "Optimizer. docs/optimizers.md compares the size of their states and their references.",
         "adamw_8bit");
-  field(train.adam_beta1, "adam_beta1", from_until(0, 1),
+  field(train.adam_beta1, "adam_beta1", from_until(0, 1), kSame,
         "Decay of the first moment; also Lion's beta1.", "0.9");
-  field(train.adam_beta2, "adam_beta2", from_until(0, 1),
+  field(train.adam_beta2, "adam_beta2", from_until(0, 1), kSame,
         "Decay of the second moment; also Lion's beta2.", "0.95");
-  field(train.adam_epsilon, "adam_epsilon", above(0), "Added to the denominator.", "1e-6");
-  field(train.weight_decay, "weight_decay", at_least(0),
+  field(train.adam_epsilon, "adam_epsilon", above(0), kSame, "Added to the denominator.", "1e-6");
+  field(train.weight_decay, "weight_decay", at_least(0), kSame,
         "Weight decay, decoupled from the gradient (sgd: added to the gradient).", "0.01");
-  field(train.momentum, "momentum", from_until(0, 1).otherwise("sgd: 0, muon: 0.95"),
+  field(train.momentum, "momentum",
+        from_until(0, 1).otherwise(fmt::format("sgd: 0, muon: {}", kMuonMomentum)), kSame,
         "Momentum of sgd and muon.", "0.9");
-  field(train.nesterov, "nesterov", any().otherwise("sgd: false, muon: true"),
+  field(train.nesterov, "nesterov", any().otherwise("sgd: false, muon: true"), kSame,
         "Nesterov momentum of sgd and muon.", "true");
-  field(train.muon_lr, "muon_lr", any(),
+  field(train.muon_lr, "muon_lr", any(), kSame,
         "muon's factor of the learning rate of a matrix. match_rms_adamw: 0.2 sqrt(max(rows, "
         "columns)), so that learning rates for AdamW fit. original: sqrt(max(1, rows / columns)).",
         "original");
-  field(train.loraplus_lr_ratio, "loraplus_lr_ratio", above(0).otherwise("1"),
+  field(train.loraplus_lr_ratio, "loraplus_lr_ratio", above(0).otherwise("1"), kSame,
         "LoRA+: the learning rate of LoRA's B, and of tensors with one dimension, is this multiple "
         "of learning_rate.",
         "16");
-  field(train.neftune_noise_alpha, "neftune_noise_alpha", above(0).otherwise("no noise"),
+  field(train.neftune_noise_alpha, "neftune_noise_alpha", above(0).otherwise("no noise"), kSame,
         "NEFTune: during training, embeddings get uniform noise of up to alpha / sqrt(tokens of "
         "the document * hidden size).",
         "5");
-  field(train.max_grad_norm, "max_grad_norm", at_least(0),
+  field(train.max_grad_norm, "max_grad_norm", at_least(0), kSame,
         "Gradients with a larger norm are scaled down to it. 0: no clipping.", "0.3");
   field(train.router_aux_loss_coef, "router_aux_loss_coef",
-        at_least(0).otherwise("from the model's config.json"),
+        at_least(0).otherwise("from the model's config.json"), kSame,
         "Mixtures of experts: factor of the routers' load-balancing loss, which is averaged over "
         "the micro-batches of a step. 0: no such loss.",
         "0.001");
-  field(train.bf16, "bf16", any().otherwise("from model.dtype"),
+  field(train.bf16, "bf16", any().otherwise("from model.dtype"), kSame,
         "true: same as model.dtype bf16. false: not bf16.", "true");
-  field(train.fp16, "fp16", any().otherwise("from model.dtype"),
+  field(train.fp16, "fp16", any().otherwise("from model.dtype"), kSame,
         "true: same as model.dtype fp16. false: not fp16.", "false");
-  field(train.gradient_checkpointing, "gradient_checkpointing", any(),
+  field(train.gradient_checkpointing, "gradient_checkpointing", any(), kAny,
         "Recompute each layer in the backward pass: less memory, about a third more time.", "true");
-  field(train.seed, "seed", at_least(0), "Seed of dropout and of initial LoRA weights.", "42");
+  field(train.seed, "seed", at_least(0), kSame, "Seed of dropout and of initial LoRA weights.",
+        "42");
 }
 
 template <class Visitor>
 void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
-  field(train.eval_strategy, "eval_strategy", any(),
+  using enum OnResume;
+  field(train.eval_strategy, "eval_strategy", any(), kAny,
         "When to evaluate. auto: every eval_steps if set, else every epoch if there is validation "
         "data.",
         "steps");
-  field(train.eval_steps, "eval_steps", at_least(1).otherwise("none"),
+  field(train.eval_steps, "eval_steps", at_least(1).otherwise("none"), kAny,
         "Optimizer steps between evaluations.", "200");
-  field(train.eval_on_start, "eval_on_start", any(), "Evaluate before the first step too.", "true");
-  field(train.eval_batch_size, "eval_batch_size", between(1, kMaxBatch),
+  field(train.eval_on_start, "eval_on_start", any(), kAny, "Evaluate before the first step too.",
+        "true");
+  field(train.eval_batch_size, "eval_batch_size", between(1, kMaxBatch), kAny,
         "Packed sequences or examples per device in evaluation. auto: batch_size.", "8");
-  field(train.save_steps, "save_steps", at_least(1).otherwise("none"),
+  field(train.save_steps, "save_steps", at_least(1).otherwise("none"), kAny,
         "Optimizer steps between checkpoints.", "500");
-  field(train.save_every, "save_every", any(),
+  field(train.save_every, "save_every", any(), kAny,
         "Time between checkpoints (90s, 10m, 1h30m). 0: only by save_steps and at the end.", "30m");
-  field(train.save_total_limit, "save_total_limit", at_least(1).otherwise("all are kept"),
+  field(train.save_total_limit, "save_total_limit", at_least(1).otherwise("all are kept"), kAny,
         "Number of checkpoints to keep; older ones are removed.", "3");
-  field(train.logging_steps, "logging_steps", at_least(1),
+  field(train.logging_steps, "logging_steps", at_least(1), kAny,
         "Optimizer steps between log lines. metrics.jsonl has every step.", "10");
 }
 
 template <class Visitor>
 void visit_device_fields(TrainConfig& train, Visitor&& field) {
-  field(train.ddp_find_unused_parameters, "ddp_find_unused_parameters", any(),
+  using enum OnResume;
+  field(train.ddp_find_unused_parameters, "ddp_find_unused_parameters", any(), kAny,
         "Accepted for compatibility, without effect: parameters without a gradient are always "
         "allowed.",
         "false");
-  field(train.ddp_broadcast_buffers, "ddp_broadcast_buffers", any(),
+  field(train.ddp_broadcast_buffers, "ddp_broadcast_buffers", any(), kAny,
         "Accepted for compatibility, without effect: models have no buffers that change.", "false");
-  field(train.ddp_bucket_cap_mb, "ddp_bucket_cap_mb", at_least(1),
+  field(train.ddp_bucket_cap_mb, "ddp_bucket_cap_mb", at_least(1), kAny,
         "Size of a gradient bucket for the all-reduce, in MiB.", "200");
-  field(train.dataloader_num_workers, "dataloader_num_workers", between(0, 256),
+  field(train.dataloader_num_workers, "dataloader_num_workers", between(0, 256), kAny,
         "Threads that prepare data. 0: all that the process may use.", "4");
-  field(train.dataloader_pin_memory, "dataloader_pin_memory", any(),
+  field(train.dataloader_pin_memory, "dataloader_pin_memory", any(), kAny,
         "Copy batches through page-locked (pinned) memory (CUDA).", "true");
-  field(train.cuda_graphs, "cuda_graphs", any(),
+  field(train.cuda_graphs, "cuda_graphs", any(), kAny,
         "Capture the forward and backward pass of a micro-batch in a CUDA graph if its shape "
         "repeats; shapes are rounded up to a few sizes. auto: only for micro-batches that are so "
         "small that launching kernels takes longer than computing (docs/cuda-graphs.md).",
@@ -328,13 +366,14 @@ void visit_fields(TrainConfig& train, Visitor&& field) {
 
 template <class Visitor>
 void visit_fields(ParallelConfig& parallel, Visitor&& field) {
-  field(parallel.strategy, "strategy", any(),
+  using enum OnResume;
+  field(parallel.strategy, "strategy", any(), kAny,
         "How devices share the work. auto: single on one process, ddp on several. ddp: each device "
         "has the whole model, and gradients are summed.",
         "ddp");
-  field(parallel.backend, "backend", any(),
+  field(parallel.backend, "backend", any(), kAny,
         "Library for collectives. auto: nccl between GPUs, else gloo.", "gloo");
-  field(parallel.timeout, "timeout", any(),
+  field(parallel.timeout, "timeout", any(), kAny,
         "Maximum time that ranks wait for each other, at the rendezvous and in every collective "
         "(90s, 10m, 1h).",
         "10m");
@@ -342,9 +381,10 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
 
 template <class Visitor>
 void visit_fields(OutputConfig& output, Visitor&& field) {
-  field(output.dir, "dir", any().otherwise("runs/<name of the YAML file>"), "Run directory.",
+  using enum OnResume;
+  field(output.dir, "dir", any().otherwise("runs/<name of the YAML file>"), kAny, "Run directory.",
         "runs/first");
-  field(output.tensorboard, "tensorboard", any(), "Write TensorBoard event files.", "true");
+  field(output.tensorboard, "tensorboard", any(), kAny, "Write TensorBoard event files.", "true");
 }
 
 /// Calls `section(name, part, help)` for every section, a section before those inside it.

@@ -47,7 +47,7 @@ int64_t optimizer_state_bytes(const TrainConfig& train, OptimizedKind kind,
     case Optimizer::kPagedAdamW8bit:
       return has_8bit_moments(kind, numel) ? 2 * bytes_of_8bit(numel) : 2 * numel * kFp32Bytes;
     case Optimizer::kSgd:
-      return train.momentum.value_or(0) > 0 ? numel * kFp32Bytes : 0;
+      return train.resolved_momentum() > 0 ? numel * kFp32Bytes : 0;
     case Optimizer::kLion:
       return numel * kFp32Bytes;
     case Optimizer::kAdafactor:

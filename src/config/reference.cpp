@@ -88,7 +88,7 @@ std::string cell(std::string text) {
 }
 
 std::string default_text(const Field& field) {
-  if (!field.limits.unset.empty()) return std::string(field.limits.unset);
+  if (!field.limits.unset.empty()) return field.limits.unset;
   return fmt::format("`{}`", yaml_text(field.get()));
 }
 

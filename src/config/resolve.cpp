@@ -10,8 +10,6 @@
 namespace sftrun::config {
 namespace {
 
-constexpr double kLoraLearningRate = 2e-4, kFullLearningRate = 2e-5, kWarmupRatio = 0.03;
-
 using Places = std::map<std::string, std::string>;
 
 std::string places_of(const Places& places, std::initializer_list<const char*> keys) {
@@ -103,12 +101,9 @@ void resolve_dtype(RunConfig& config) {
 }
 
 void resolve_momentum(TrainConfig& train) {
-  constexpr double kMuonMomentum = 0.95;
-  const bool is_sgd = train.optimizer == Optimizer::kSgd,
-             is_muon = train.optimizer == Optimizer::kMuon;
-  if (!is_sgd && !is_muon) return;
-  if (!train.momentum) train.momentum = is_muon ? kMuonMomentum : 0;
-  if (!train.nesterov) train.nesterov = is_muon;
+  if (train.optimizer != Optimizer::kSgd && train.optimizer != Optimizer::kMuon) return;
+  train.momentum = train.resolved_momentum();
+  train.nesterov = train.resolved_nesterov();
 }
 
 void resolve_schedule(RunConfig& config) {

@@ -24,6 +24,15 @@ Binding bind_copy(const RunConfig& config, RunConfig& copy) {
   return bind(copy);
 }
 
+/// Maps become one entry for each of their values.
+void add_flat(const std::string& key, const Json& value, Json& out) {
+  if (!value.is_object() || value.empty()) {
+    out[key] = value;
+    return;
+  }
+  for (const auto& [name, inner] : value.items()) add_flat(key + "." + name, inner, out);
+}
+
 size_t depth_of(const std::string& section) {
   return static_cast<size_t>(std::count(section.begin(), section.end(), '.'));
 }
@@ -36,6 +45,24 @@ Json to_json(const RunConfig& config) {
   for (const Field& field : bind_copy(config, copy).fields)
     json[pointer_to(field.key)] = field.get();
   return json;
+}
+
+Json identity_settings(const RunConfig& config) {
+  RunConfig copy;
+  Json settings = Json::object();
+  for (const Field& field : bind_copy(config, copy).fields) {
+    if (field.on_resume == OnResume::kSame || field.on_resume == OnResume::kLength)
+      add_flat(field.key, field.get(), settings);
+  }
+  return settings;
+}
+
+std::vector<std::string> length_keys() {
+  RunConfig config;
+  std::vector<std::string> keys;
+  for (const Field& field : bind(config).fields)
+    if (field.on_resume == OnResume::kLength) keys.push_back(field.key);
+  return keys;
 }
 
 RunConfig from_json(const Json& json) {

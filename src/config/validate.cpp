@@ -121,8 +121,8 @@ class Judge {
     if (train.nesterov && !has_momentum) no_effect("train.nesterov", "sgd and muon");
     if (train.muon_lr != MuonLearningRate::kMatchRmsAdamW && train.optimizer != Optimizer::kMuon)
       warn("train.muon_lr has no effect: only muon reads it", "train.muon_lr");
-    if (train.optimizer == Optimizer::kSgd && train.nesterov.value_or(false) &&
-        train.momentum.value_or(0) == 0) {
+    if (train.optimizer == Optimizer::kSgd && train.resolved_nesterov() &&
+        train.resolved_momentum() == 0) {
       report("`train.nesterov` needs momentum, and `train.momentum` is 0", {"train.nesterov"},
              "set train.momentum, for example to 0.9");
     }

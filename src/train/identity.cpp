@@ -12,49 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Settings that do not affect the results. Names and paths are covered by fingerprints; of a
-/// global batch only the size matters, not its division.
-const std::set<std::string>& settings_without_effect() {
-  static const std::set<std::string> keys = {"model.name",
-                                             "model.revision",
-                                             "model.attention",
-                                             "model.chat_template",
-                                             "tuning.backend",
-                                             "tuning.lora.init_from",
-                                             "data.train",
-                                             "data.val",
-                                             "data.cache_dir",
-                                             "data.bad_records",
-                                             "train.batch_size",
-                                             "train.grad_accum",
-                                             "train.gradient_checkpointing",
-                                             "train.eval_strategy",
-                                             "train.eval_steps",
-                                             "train.eval_on_start",
-                                             "train.eval_batch_size",
-                                             "train.save_steps",
-                                             "train.save_every",
-                                             "train.save_total_limit",
-                                             "train.logging_steps",
-                                             "train.ddp_find_unused_parameters",
-                                             "train.ddp_broadcast_buffers",
-                                             "train.ddp_bucket_cap_mb",
-                                             "train.dataloader_num_workers",
-                                             "train.dataloader_pin_memory",
-                                             "train.cuda_graphs"};
-  return keys;
-}
-
-void flatten(const Json& json, const std::string& prefix, Json& out) {
-  for (const auto& [key, value] : json.items()) {
-    const std::string name = prefix.empty() ? key : prefix + "." + key;
-    if (value.is_object() && !value.empty())
-      flatten(value, name, out);
-    else if (!settings_without_effect().contains(name))
-      out[name] = value;
-  }
-}
-
 std::string shown(const Json& json, const std::string& key) {
   return json.contains(key) ? json[key].dump() : "nothing";
 }
@@ -175,11 +132,6 @@ std::string data_difference(const Json& saved, const Json& now) {
 Json identity_of(const config::RunConfig& config, const ModelIdentity& model,
                  const std::string& train_fingerprint, const std::string& val_fingerprint,
                  const NamedFingerprints& train_parts) {
-  Json full = config::to_json(config);
-  full.erase("output");
-  full.erase("parallel");
-  Json settings = Json::object();
-  flatten(full, "", settings);
   Json identity;
   identity["model"] = {{"configuration", model.configuration}, {"layout", model.layout}};
   identity["tokenizer"] = model.tokenizer;
@@ -190,7 +142,7 @@ Json identity_of(const config::RunConfig& config, const ModelIdentity& model,
   for (const auto& [name, fingerprint] : train_parts) parts.push_back({name, fingerprint});
   identity["validation"] = val_fingerprint;
   identity["backend"] = config.tuning.backend == config::TuningBackend::kFused ? "fused" : "bnb";
-  identity["config"] = settings;
+  identity["config"] = config::identity_settings(config);
   return identity;
 }
 
@@ -230,8 +182,7 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
   }
   Json was = object_at(saved, "config"), is = object_at(now, "config");
   if (permissions.changed_length) {
-    for (Json* config : {&was, &is})
-      config->erase("train.epochs"), config->erase("train.max_steps");
+    for (const std::string& key : config::length_keys()) was.erase(key), is.erase(key);
   }
   for (std::string& one : key_differences(was, is)) differences.push_back(std::move(one));
   if (differences.empty()) return;

@@ -394,7 +394,7 @@ void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
 bool Trainer::evaluation_due(int64_t step) const {
   switch (in_.config.train.eval_strategy) {
     case config::EvalStrategy::kSteps:
-      return (step + 1) % in_.config.train.eval_steps.value_or(500) == 0;
+      return (step + 1) % in_.config.train.eval_steps.value() == 0;
     case config::EvalStrategy::kEpoch:
       return in_.batches->ends_epoch(step);
     default:

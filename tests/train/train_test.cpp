@@ -103,6 +103,43 @@ ModelIdentity model_of(const std::string& name) {
           .chat_template = "c"};
 }
 
+/// The file was written when the list of settings was in identity.cpp: checkpoints of that time must
+/// resume. A new field changes it only if it changes results (OnResume in src/config/fields.h).
+TEST(Identity, IsTheOneOfOlderCheckpoints) {
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kQlora;
+  config.tuning.lora.rank_pattern = {{"o_proj", 8}, {"layers.[01].mlp.down_proj", 32}};
+  config.tuning.lora.alpha_pattern = {{"o_proj", 16.5}};
+  config.tuning.lora.modules_to_save = {"lm_head"};
+  config.data.train = {{.path = "chat.jsonl", .weight = 2}};
+  config.data.fields = {{"prompt", "question"}, {"completion", "answers.0.text"}};
+  config.data.chat_template_kwargs = {{"enable_thinking", false}};
+  config.train.optimizer = config::Optimizer::kMuon;
+  config.train.max_steps = 12;
+  config.train.neftune_noise_alpha = 5;
+  config::resolve(config, "run.yaml", /*world_size=*/2);
+  const auto identity = identity_of(config,
+                                    {.configuration = {{"hidden_size", 8}},
+                                     .layout = "l",
+                                     .tokenizer = "t",
+                                     .chat_template = "c",
+                                     .chat_template_source = "s"},
+                                    "d", "v", {{"chat.jsonl", "e"}});
+  EXPECT_EQ(identity.dump(2) + "\n",
+            read_text_file(std::filesystem::path(SFTRUN_TEST_DATA) / "train/identity.json"));
+}
+
+TEST(Identity, TheLengthMayChangeWherePermitted) {
+  config::RunConfig config;
+  const auto saved = identity_of(config, model_of("m"), "d", "");
+  config.train.epochs = 4;
+  config.train.max_steps = 9;
+  const auto now = identity_of(config, model_of("m"), "d", "");
+  test::expect_error<ConfigError>([&] { require_same_identity(saved, now, "c", {}); },
+                                  {"train.epochs was 3", "train.max_steps was"});
+  EXPECT_NO_THROW(require_same_identity(saved, now, "c", {.changed_length = true}));
+}
+
 TEST(Identity, NamesWhatDiffers) {
   config::RunConfig config;
   const auto saved = identity_of(config, model_of("m"), "d", "");

@@ -166,19 +166,23 @@ struct DataConfig {
   BadRecords bad_records = BadRecords::kError;
 };
 
+/// Defaults that depend on other fields.
+inline constexpr double kLoraLearningRate = 2e-4, kFullLearningRate = 2e-5, kWarmupRatio = 0.03,
+                        kMuonMomentum = 0.95;
+
 struct TrainConfig {
   double epochs = 3;
   std::optional<int64_t> max_steps;
   AutoInt batch_size, grad_accum, global_batch_size;
-  std::optional<double> learning_rate;  ///< resolved: 2e-4 for LoRA, 2e-5 for full and partial
+  std::optional<double> learning_rate;  ///< resolved: kLoraLearningRate or kFullLearningRate
   Scheduler scheduler = Scheduler::kCosine;
-  std::optional<double> warmup_ratio;  ///< resolved: 0.03 when warmup_steps is not given
+  std::optional<double> warmup_ratio;  ///< resolved: kWarmupRatio without warmup_steps
   std::optional<int64_t> warmup_steps;
   WarmupFrom warmup_from = WarmupFrom::kAuto;
   Optimizer optimizer = Optimizer::kAdamW;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double weight_decay = 0, max_grad_norm = 1;
-  std::optional<double> momentum;  ///< resolved: sgd 0, muon 0.95; none for the others
+  std::optional<double> momentum;  ///< resolved: sgd 0, muon kMuonMomentum; none for the others
   std::optional<bool> nesterov;    ///< resolved: sgd false, muon true; none for the others
   MuonLearningRate muon_lr = MuonLearningRate::kMatchRmsAdamW;
   std::optional<double> loraplus_lr_ratio;     ///< learning rate of LoRA's B / learning_rate
@@ -201,6 +205,11 @@ struct TrainConfig {
   int64_t dataloader_num_workers = 0;
   bool dataloader_pin_memory = true;
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
+
+  double resolved_momentum() const {
+    return momentum.value_or(optimizer == Optimizer::kMuon ? kMuonMomentum : 0);
+  }
+  bool resolved_nesterov() const { return nesterov.value_or(optimizer == Optimizer::kMuon); }
 };
 
 struct ParallelConfig {
@@ -307,6 +316,11 @@ void resolve(LoadedConfig& loaded, const std::filesystem::path& yaml, int world_
              int64_t max_micro_batch = kMaxAutoMicroBatch);
 
 nlohmann::ordered_json to_json(const RunConfig& config);  ///< every field
+/// The fields that a resumed run must not change, by key ("tuning.lora.r"); the keys of a field that
+/// is a map follow its own. The content of files and the backend are compared separately.
+nlohmann::ordered_json identity_settings(const RunConfig& config);
+/// The fields among `identity_settings` that say how long a run is.
+std::vector<std::string> length_keys();
 RunConfig from_json(
     const nlohmann::ordered_json& json);  ///< inverse of to_json; @throws ConfigError
 std::string to_yaml(

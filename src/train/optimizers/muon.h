@@ -8,7 +8,7 @@
 namespace sftrun::train {
 
 struct MuonConfig {
-  double momentum = 0.95;
+  double momentum = config::kMuonMomentum;
   bool nesterov = true;
   double weight_decay = 0;
   config::MuonLearningRate rate = config::MuonLearningRate::kMatchRmsAdamW;

@@ -86,8 +86,8 @@ std::unique_ptr<Optimizer> make_optimizer(const kernels::OwnedValues& values,
     case Optimizer::kPagedAdamW8bit:
       return std::make_unique<AdamW>(values, adamw);
     case Optimizer::kSgd:
-      return std::make_unique<Sgd>(values, SgdConfig{.momentum = config.momentum.value_or(0),
-                                                     .nesterov = config.nesterov.value_or(false),
+      return std::make_unique<Sgd>(values, SgdConfig{.momentum = config.resolved_momentum(),
+                                                     .nesterov = config.resolved_nesterov(),
                                                      .weight_decay = config.weight_decay,
                                                      .rates = adamw.rates});
     case Optimizer::kLion:
@@ -99,8 +99,8 @@ std::unique_ptr<Optimizer> make_optimizer(const kernels::OwnedValues& values,
       return std::make_unique<Adafactor>(
           values, AdafactorConfig{.weight_decay = config.weight_decay, .rates = adamw.rates});
     case Optimizer::kMuon:
-      return std::make_unique<Muon>(values, MuonConfig{.momentum = config.momentum.value_or(0.95),
-                                                       .nesterov = config.nesterov.value_or(true),
+      return std::make_unique<Muon>(values, MuonConfig{.momentum = config.resolved_momentum(),
+                                                       .nesterov = config.resolved_nesterov(),
                                                        .weight_decay = config.weight_decay,
                                                        .rate = config.muon_lr,
                                                        .others = adamw});
