@@ -10,6 +10,7 @@
 #include "sftrun/core/dtype.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/observe/run_report.h"
 
@@ -337,8 +338,9 @@ void add_quant_flags(CLI::App& command, QuantFlags& flags, const std::string& bl
 
 void check_quant_flags(const CLI::App& command, const std::string& flag,
                        const std::string& method) {
-  if (method == "nf4" || method == "fp4") return;
-  const bool is_in_rows = method == "fp8" || method == "int8";
+  const QuantFormatInfo* format = find_quant_format(method);
+  if (format != nullptr && format->has_blocks) return;
+  const bool is_in_rows = format != nullptr;
   for (const char* given : {"--block-size", "--no-double-quant", "--skip-modules"}) {
     const bool is_of_blocks = std::string_view(given) != "--skip-modules";
     if (command.count(given) == 0 || (is_in_rows && !is_of_blocks)) continue;

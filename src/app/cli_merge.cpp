@@ -8,6 +8,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_lora.h"
@@ -35,7 +36,9 @@ std::vector<std::string> dtypes_of(const std::string& format) {
     return mixes;
   }
   std::vector<std::string> dtypes = {"auto", "bf16", "f16", "f32"};
-  if (format == "safetensors") dtypes.insert(dtypes.end(), {"nf4", "fp4", "fp8", "int8"});
+  if (format == "safetensors") {
+    for (const std::string& name : quant_names()) dtypes.push_back(name);
+  }
   return dtypes;
 }
 

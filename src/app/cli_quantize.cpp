@@ -5,6 +5,7 @@
 
 #include "cli.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/quant_format.h"
 #include "sftrun/weights/gguf_export.h"
 
 namespace sftrun::app {
@@ -29,7 +30,7 @@ bool is_of_gguf(const QuantizeOptions& options) {
 }
 
 std::vector<std::string> all_methods() {
-  std::vector<std::string> methods = {"nf4", "fp4", "fp8", "int8"};
+  std::vector<std::string> methods = quant_names();
   for (const std::string& method : gguf_methods()) methods.push_back(method);
   return methods;
 }

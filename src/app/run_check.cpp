@@ -216,7 +216,7 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
       : tuning.quantises_base()
           ? fmt::format("linear layers{} in {}, the rest",
                         tuning.quant_embeddings.value_or(false) ? ", embedding and head" : "",
-                        tuning.quant_word())
+                        tuning.quant_name())
           : "all weights";
   return fmt::format("base: {} in memory: {} in {}", format_bytes(static_cast<uint64_t>(bytes)),
                      form, config::dtype_name(dtype));

@@ -23,7 +23,7 @@ std::string HeldBase::words() const {
   if (form.empty()) return dtype;
   if (!tuning.quantises_base()) return form + ", as in the files";
   const char* ends = tuning.quant_embeddings.value_or(false) ? ", with embedding and head" : "";
-  if (tuning.quantises_to_rows()) return form + ends;
+  if (!quant_info(tuning.quant_options()->format).has_blocks) return form + ends;
   return fmt::format("{} in blocks of {}{}{}", form, tuning.quant_block_size,
                      tuning.double_quant ? " with quantised scales" : "", ends);
 }
@@ -67,15 +67,16 @@ HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
 }
 
 std::string quantised_path(const TuningConfig& tuning, const std::string& model) {
-  return fmt::format("{}-{}", model, tuning.quant_word());
+  return fmt::format("{}-{}", model, tuning.quant_name());
 }
 
 std::string quantize_command(const TuningConfig& tuning, const std::string& model) {
   std::string command =
-      fmt::format("sftrun quantize --model {} --method {}", shell_word(model), tuning.quant_word());
-  if (!tuning.quantises_to_rows() && tuning.quant_block_size != TuningConfig().quant_block_size)
+      fmt::format("sftrun quantize --model {} --method {}", shell_word(model), tuning.quant_name());
+  const bool has_blocks = quant_info(tuning.quant_options()->format).has_blocks;
+  if (has_blocks && tuning.quant_block_size != TuningConfig().quant_block_size)
     command += fmt::format(" --block-size {}", tuning.quant_block_size);
-  if (!tuning.quantises_to_rows() && !tuning.double_quant) command += " --no-double-quant";
+  if (has_blocks && !tuning.double_quant) command += " --no-double-quant";
   for (const std::string& name : tuning.skip_modules)
     command += " --skip-modules " + shell_word(name);
   return command + " --output " + shell_word(quantised_path(tuning, model));

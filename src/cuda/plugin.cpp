@@ -365,20 +365,63 @@ at::Tensor sum_of_squares(const at::Tensor& flat) {
   return total;
 }
 
+/// The launches for the matrices of one format.
+struct FormatLaunches {
+  void (*dequantize)(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
+                     cuda::Type type, const cuda::ValueRows& to, cudaStream_t stream);
+  void (*thin_product)(const cuda::ThinProduct& product, const QuantizedMatrix& w,
+                       const cuda::FourBitTables& tables, cudaStream_t stream);
+};
+
+constexpr FormatLaunches kFourBits = {
+    .dequantize =
+        [](const QuantizedMatrix& matrix, const cuda::FourBitTables& tables, cuda::Type type,
+           const cuda::ValueRows& to, cudaStream_t stream) {
+          cuda::launch_dequantize_4bit(type, cuda::four_bit_view(matrix), tables, to, stream);
+        },
+    .thin_product =
+        [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
+           const cuda::FourBitTables& tables, cudaStream_t stream) {
+          cuda::launch_thin_product(product, cuda::four_bit_view(w), tables, stream);
+        }};
+constexpr FormatLaunches kEightBits = {
+    .dequantize =
+        [](const QuantizedMatrix& matrix, const cuda::FourBitTables& /*tables*/, cuda::Type type,
+           const cuda::ValueRows& to, cudaStream_t stream) {
+          cuda::launch_dequantize_8bit(type, cuda::eight_bit_view(matrix), to, stream);
+        },
+    .thin_product =
+        [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
+           const cuda::FourBitTables& /*tables*/, cudaStream_t stream) {
+          cuda::launch_thin_product(product, cuda::eight_bit_view(w), stream);
+        }};
+constexpr FormatLaunches kGgml = {
+    .dequantize =
+        [](const QuantizedMatrix& matrix, const cuda::FourBitTables& /*tables*/, cuda::Type type,
+           const cuda::ValueRows& to, cudaStream_t stream) {
+          cuda::launch_dequantize_ggml(type, matrix.ggml_type,
+                                       matrix.packed.const_data_ptr<uint8_t>(), matrix.rows,
+                                       matrix.columns, to, stream);
+        },
+    .thin_product =
+        [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
+           const cuda::FourBitTables& /*tables*/, cudaStream_t stream) {
+          cuda::launch_thin_product(product, w.ggml_type, w.packed.const_data_ptr<uint8_t>(),
+                                    w.rows, w.columns, stream);
+        }};
+
+const FormatLaunches& launches_of(QuantFormat format) {
+  // In the order of the enumerators.
+  static constexpr std::array<FormatLaunches, kQuantFormats.size()> kAll = {
+      kFourBits, kFourBits, kEightBits, kEightBits, kGgml};
+  return kAll[static_cast<size_t>(format)];
+}
+
 void dequantize(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
                 const at::Tensor& out) {
   const Launch launch(out);
   const cuda::ValueRows to{out.data_ptr(), out.stride(0)};
-  if (matrix.format == QuantFormat::kGgml) {
-    cuda::launch_dequantize_ggml(type_of(out), matrix.ggml_type,
-                                 matrix.packed.const_data_ptr<uint8_t>(), matrix.rows,
-                                 matrix.columns, to, launch.stream());
-  } else if (is_8bit(matrix.format)) {
-    cuda::launch_dequantize_8bit(type_of(out), cuda::eight_bit_view(matrix), to, launch.stream());
-  } else {
-    cuda::launch_dequantize_4bit(type_of(out), cuda::four_bit_view(matrix), tables, to,
-                                 launch.stream());
-  }
+  launches_of(matrix.format).dequantize(matrix, tables, type_of(out), to, launch.stream());
   launch.check();
 }
 
@@ -391,14 +434,7 @@ at::Tensor thin_product(const at::Tensor& x, const QuantizedMatrix& w,
                                   .tokens = x.size(0),
                                   .y = y.data_ptr()};
   const Launch launch(x);
-  if (w.format == QuantFormat::kGgml) {
-    cuda::launch_thin_product(product, w.ggml_type, w.packed.const_data_ptr<uint8_t>(), w.rows,
-                              w.columns, launch.stream());
-  } else if (is_8bit(w.format)) {
-    cuda::launch_thin_product(product, cuda::eight_bit_view(w), launch.stream());
-  } else {
-    cuda::launch_thin_product(product, cuda::four_bit_view(w), tables, launch.stream());
-  }
+  launches_of(w.format).thin_product(product, w, tables, launch.stream());
   launch.check();
   return y;
 }

@@ -72,9 +72,10 @@ struct Sources {
 };
 
 /// Whether values that stand for codes of one format are rounded to these codes again.
-bool gives_same_codes(kernels::QuantFormat of, const std::string& dtype) {
-  const auto format = kernels::quant_format(dtype);
-  return format && (*format == of || (kernels::is_4bit(*format) && kernels::is_4bit(of)));
+bool gives_same_codes(QuantFormat of, const std::string& dtype) {
+  const QuantFormatInfo* format = find_quant_format(dtype);
+  return format != nullptr &&
+         (format->format == of || (format->bits == 4 && quant_info(of).bits == 4));
 }
 
 Sources open_adapter(const MergeRequest& request) {
@@ -90,7 +91,7 @@ Sources open_adapter(const MergeRequest& request) {
   const auto held = quantised_by_run(adapter, base);
   if (!held) return sources;
   sources.held_in = held->form;
-  if (gives_same_codes(quant_options(held->tuning).format, request.dtype)) {
+  if (gives_same_codes(held->tuning.quant_options()->format, request.dtype)) {
     log::info(
         "merging into the base's own values: the dequantised ones that the adapter was trained on "
         "would be rounded to the same codes again, and most of the update would be lost");
@@ -123,7 +124,7 @@ Sources open_sources(const MergeRequest& request) {
 /// How a merged directory's weights are stored: as `sftrun quantize` would store the dense one's.
 struct Storage {
   DType dtype = DType::kF32;  ///< of what is not quantised, and of what is when it is unpacked
-  std::optional<kernels::QuantOptions> quant;
+  std::optional<QuantOptions> quant;
   QuantizedModules modules;  ///< of quant
 };
 
@@ -150,10 +151,10 @@ void take_from_base(Storage& storage, const weights::Checkpoint& base,
 }
 
 Storage storage_of(const MergeRequest& request, const weights::Checkpoint& base) {
-  const auto format = kernels::quant_format(request.dtype);
-  if (!format) return {.dtype = dtype_to_store(request.dtype, base)};
+  const QuantFormatInfo* format = find_quant_format(request.dtype);
+  if (format == nullptr) return {.dtype = dtype_to_store(request.dtype, base)};
   Storage storage{.dtype = dtype_to_store("auto", base),
-                  .quant = kernels::QuantOptions{.format = *format},
+                  .quant = QuantOptions{.format = format->format},
                   .modules = choose_modules(base.arch(), request.skip_modules)};
   storage.modules.require_used();
   take_from_base(storage, base, request.skip_modules);
@@ -299,7 +300,7 @@ bool is_in_fewer_bits(const weights::GgufPlan& plan) {
   return std::any_of(plan.types.begin(), plan.types.end(), weights::has_fewer_than_8_bits);
 }
 bool is_in_fewer_bits(const Storage& storage) {
-  return storage.quant && kernels::is_4bit(storage.quant->format);
+  return storage.quant && quant_info(storage.quant->format).bits == 4;
 }
 
 void say_what_is_replaced(const weights::AdapterBase& base) {

@@ -61,7 +61,7 @@ constexpr const char* kHead = "lm_head.weight";
 
 QuantisedByRun matrices_quantised(const config::TuningConfig& tuning,
                                   const weights::Checkpoint& base) {
-  QuantisedByRun quantised{.options = quant_options(tuning),
+  QuantisedByRun quantised{.options = tuning.quant_options().value(),
                            .tensors = plan::quantised_names(base.arch(), tuning)};
   for (const spec::TensorSpec& tensor : spec::tensor_specs(base.arch())) {
     const auto packed = base.packed(tensor.name);

@@ -37,10 +37,10 @@ int run_quantize(const nlohmann::json& request) {
                  output = request.at("output").get<std::string>();
   const auto base = weights::Checkpoint::open(base_path);
   refuse_quantised(*base, base_path);
-  const kernels::QuantOptions options{
-      .format = *kernels::quant_format(request.at("method").get<std::string>()),
-      .block_size = request.at("block_size").get<int64_t>(),
-      .nested = request.at("double_quant").get<bool>()};
+  const auto method = request.at("method").get<std::string>();
+  const QuantOptions options{.format = find_quant_format(method)->format,
+                             .block_size = request.at("block_size").get<int64_t>(),
+                             .nested = request.at("double_quant").get<bool>()};
   const QuantizedModules modules =
       choose_modules(base->arch(), request.at("skip_modules").get<std::vector<std::string>>());
   modules.require_used();

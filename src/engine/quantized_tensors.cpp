@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -17,6 +18,10 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr std::string_view kWeight = ".weight";
+
+std::string module_of(const weights::TensorInfo& info) {
+  return info.file_name().substr(0, info.file_name().size() - kWeight.size());
+}
 
 }  // namespace
 
@@ -63,30 +68,60 @@ void QuantizedTensors::put(const std::string& name, DType dtype, std::vector<int
                      }});
 }
 
-void QuantizedTensors::add(const weights::TensorInfo& info, const Values& values,
-                           std::vector<weights::TensorToWrite>& tensors) {
-  if (kernels::is_8bit(options_.format))
-    add_eight_bits({&info, values}, tensors);
-  else
-    add_four_bits({&info, values}, tensors);
+/// How a format is written: the tensors of a matrix, and the model's `quantization_config`.
+struct QuantizedTensors::FileForm {
+  QuantFormat format;
+  void (QuantizedTensors::*add)(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
+  ordered_json (QuantizedTensors::*config)(const QuantizedModules& modules) const;
+};
+
+const QuantizedTensors::FileForm& QuantizedTensors::form() const {
+  static constexpr FileForm kForms[] = {
+      {QuantFormat::kNf4, &QuantizedTensors::add_four_bits, &QuantizedTensors::four_bits_config},
+      {QuantFormat::kFp4, &QuantizedTensors::add_four_bits, &QuantizedTensors::four_bits_config},
+      {QuantFormat::kFp8, &QuantizedTensors::add_fp8, &QuantizedTensors::fp8_config},
+      {QuantFormat::kInt8, &QuantizedTensors::add_int8, &QuantizedTensors::int8_config}};
+  const auto* found = std::find_if(std::begin(kForms), std::end(kForms), [&](const FileForm& form) {
+    return form.format == options_.format;
+  });
+  SFTRUN_CHECK(found != std::end(kForms));
+  return *found;
 }
 
-/// int8 as transformers + bitsandbytes save it, e4m3 as compressed-tensors does.
-void QuantizedTensors::add_eight_bits(const Matrix& matrix,
-                                      std::vector<weights::TensorToWrite>& tensors) {
+void QuantizedTensors::add(const weights::TensorInfo& info, const Values& values,
+                           std::vector<weights::TensorToWrite>& tensors) {
+  (this->*form().add)({&info, values}, tensors);
+}
+
+ordered_json QuantizedTensors::config(const QuantizedModules& modules) const {
+  return (this->*form().config)(modules);
+}
+
+/// @param scales ending of their tensor's name
+void QuantizedTensors::add_rows(const Matrix& matrix, DType dtype, const char* scales,
+                                std::vector<int64_t> scales_shape,
+                                std::vector<weights::TensorToWrite>& tensors) {
   const weights::TensorInfo& info = *matrix.info;
-  const bool fp8 = options_.format == kernels::QuantFormat::kFp8;
-  const std::string module = info.file_name().substr(0, info.file_name().size() - kWeight.size());
-  const int64_t rows = info.shape.at(0);
   put(
-      info.file_name(), fp8 ? DType::kF8E4M3 : DType::kI8, info.shape, matrix,
-      [](const auto& of) { return of.packed; }, tensors);
-  const auto factors = [](const kernels::QuantizedMatrix& of) { return of.absmax; };
-  if (fp8) return put(module + ".weight_scale", DType::kF32, {rows, 1}, matrix, factors, tensors);
-  put(module + ".SCB", DType::kF32, {rows}, matrix, factors, tensors);
+      info.file_name(), dtype, info.shape, matrix, [](const auto& of) { return of.packed; },
+      tensors);
+  put(
+      module_of(info) + scales, DType::kF32, std::move(scales_shape), matrix,
+      [](const auto& of) { return of.absmax; }, tensors);
+}
+
+/// As compressed-tensors does.
+void QuantizedTensors::add_fp8(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors) {
+  add_rows(matrix, DType::kF8E4M3, ".weight_scale", {matrix.info->shape.at(0), 1}, tensors);
+}
+
+/// As transformers + bitsandbytes save it.
+void QuantizedTensors::add_int8(const Matrix& matrix,
+                                std::vector<weights::TensorToWrite>& tensors) {
+  add_rows(matrix, DType::kI8, ".SCB", {matrix.info->shape.at(0)}, tensors);
   // Of older layouts than rows one after the other.
   put(
-      module + ".weight_format", DType::kU8, {}, matrix,
+      module_of(*matrix.info) + ".weight_format", DType::kU8, {}, matrix,
       [](const auto& /*of*/) { return at::zeros({1}, at::kByte); }, tensors);
 }
 
@@ -106,10 +141,9 @@ void QuantizedTensors::add_four_bits(const Matrix& matrix,
   });
   if (options_.nested) {
     put(".absmax", DType::kU8, {blocks}, [](const auto& matrix) { return matrix.codes; });
-    put(".nested_absmax", DType::kF32,
-        {(blocks + weights::kNestedBlock - 1) / weights::kNestedBlock},
+    put(".nested_absmax", DType::kF32, {(blocks + kNestedBlock - 1) / kNestedBlock},
         [](const auto& matrix) { return matrix.nested_absmax; });
-    put(".nested_quant_map", DType::kF32, {weights::kNestedBlock},
+    put(".nested_quant_map", DType::kF32, {kNestedBlock},
         [](const auto& /*matrix*/) { return kernels::nested_map(); });
   } else {
     put(".absmax", DType::kF32, {blocks}, [](const auto& matrix) { return matrix.absmax; });
@@ -121,27 +155,28 @@ void QuantizedTensors::add_four_bits(const Matrix& matrix,
 void QuantizedTensors::add_state(const Matrix& matrix,
                                  std::vector<weights::TensorToWrite>& tensors) {
   const weights::TensorInfo& info = *matrix.info;
-  ordered_json state{{"quant_type", kernels::quant_name(options_.format)},
+  ordered_json state{{"quant_type", quant_info(options_.format).name},
                      {"blocksize", options_.block_size},
                      {"dtype", model::torch_dtype_name(dtype_)},
                      {"shape", info.shape}};
   if (options_.nested) {
-    state["nested_blocksize"] = weights::kNestedBlock;
+    state["nested_blocksize"] = kNestedBlock;
     state["nested_dtype"] = "float32";
     state["nested_offset"] = -std::numeric_limits<double>::max();
   }
   const size_t length = state.dump().size();
-  tensors.push_back(
-      {info.file_name() + ".quant_state.bitsandbytes__" + kernels::quant_name(options_.format),
-       DType::kU8,
-       {static_cast<int64_t>(length)},
-       [this, matrix, state, length](void* to) {
-         ordered_json own = state;
-         if (options_.nested) own["nested_offset"] = static_cast<double>(quantised(matrix).offset);
-         std::string text = own.dump();
-         text.resize(length, ' ');
-         std::memcpy(to, text.data(), length);
-       }});
+  tensors.push_back({info.file_name() + ".quant_state.bitsandbytes__" +
+                         std::string(quant_info(options_.format).name),
+                     DType::kU8,
+                     {static_cast<int64_t>(length)},
+                     [this, matrix, state, length](void* to) {
+                       ordered_json own = state;
+                       if (options_.nested)
+                         own["nested_offset"] = static_cast<double>(quantised(matrix).offset);
+                       std::string text = own.dump();
+                       text.resize(length, ' ');
+                       std::memcpy(to, text.data(), length);
+                     }});
 }
 
 const kernels::QuantizedMatrix& QuantizedTensors::quantised(const Matrix& matrix) {
@@ -161,11 +196,9 @@ const kernels::QuantizedMatrix& QuantizedTensors::quantised(const Matrix& matrix
   return matrix_;
 }
 
-namespace {
-
 /// As llm-compressor's FP8_DYNAMIC writes: factors for the weights' rows, and for activations one a
 /// token, found as they come.
-ordered_json fp8_config(const QuantizedModules& modules) {
+ordered_json QuantizedTensors::fp8_config(const QuantizedModules& modules) const {
   const ordered_json weights{{"num_bits", 8},
                              {"type", "float"},
                              {"symmetric", true},
@@ -188,23 +221,20 @@ ordered_json fp8_config(const QuantizedModules& modules) {
           {"ignore", ignored}};
 }
 
-}  // namespace
+ordered_json QuantizedTensors::int8_config(const QuantizedModules& modules) const {
+  return {{"quant_method", "bitsandbytes"},
+          {"load_in_4bit", false},
+          {"load_in_8bit", true},
+          {"llm_int8_threshold", 6.0},
+          {"llm_int8_has_fp16_weight", false},
+          {"llm_int8_skip_modules", modules.dense}};
+}
 
-ordered_json QuantizedTensors::config(const QuantizedModules& modules) const {
-  const char* format = kernels::quant_name(options_.format);
-  if (options_.format == kernels::QuantFormat::kFp8) return fp8_config(modules);
-  if (options_.format == kernels::QuantFormat::kInt8) {
-    return {{"quant_method", "bitsandbytes"},
-            {"load_in_4bit", false},
-            {"load_in_8bit", true},
-            {"llm_int8_threshold", 6.0},
-            {"llm_int8_has_fp16_weight", false},
-            {"llm_int8_skip_modules", modules.dense}};
-  }
+ordered_json QuantizedTensors::four_bits_config(const QuantizedModules& modules) const {
   return {{"quant_method", "bitsandbytes"},
           {"load_in_4bit", true},
           {"load_in_8bit", false},
-          {"bnb_4bit_quant_type", format},
+          {"bnb_4bit_quant_type", quant_info(options_.format).name},
           {"bnb_4bit_use_double_quant", options_.nested},
           {"bnb_4bit_compute_dtype", model::torch_dtype_name(dtype_)},
           {"bnb_4bit_quant_storage", "uint8"},

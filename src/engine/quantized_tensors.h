@@ -34,8 +34,7 @@ QuantizedModules choose_modules(const spec::ArchSpec& arch,
 class QuantizedTensors {
  public:
   /// @param dtype of the values that are quantised
-  QuantizedTensors(const weights::Checkpoint& base, const kernels::QuantOptions& options,
-                   DType dtype)
+  QuantizedTensors(const weights::Checkpoint& base, const QuantOptions& options, DType dtype)
       : base_(base), options_(options), dtype_(dtype) {}
 
   /// @param values the matrix; empty: what the base holds
@@ -54,12 +53,20 @@ class QuantizedTensors {
   void put(const std::string& name, DType dtype, std::vector<int64_t> shape, const Matrix& matrix,
            Part part, std::vector<weights::TensorToWrite>& tensors);
   void add_four_bits(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
-  void add_eight_bits(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
+  void add_rows(const Matrix& matrix, DType dtype, const char* scales,
+                std::vector<int64_t> scales_shape, std::vector<weights::TensorToWrite>& tensors);
+  void add_fp8(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
+  void add_int8(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
   void add_state(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
+  nlohmann::ordered_json four_bits_config(const QuantizedModules& modules) const;
+  nlohmann::ordered_json fp8_config(const QuantizedModules& modules) const;
+  nlohmann::ordered_json int8_config(const QuantizedModules& modules) const;
   const kernels::QuantizedMatrix& quantised(const Matrix& matrix);
+  struct FileForm;
+  const FileForm& form() const;
 
   const weights::Checkpoint& base_;
-  kernels::QuantOptions options_;
+  QuantOptions options_;
   DType dtype_;
   std::string name_;
   kernels::QuantizedMatrix matrix_;

@@ -101,12 +101,6 @@ std::string packed_format(const weights::Checkpoint& checkpoint) {
   return most;
 }
 
-kernels::QuantOptions quant_options(const config::TuningConfig& tuning) {
-  return {.format = *kernels::quant_format(tuning.quant_word()),
-          .block_size = tuning.quant_block_size,
-          .nested = tuning.double_quant};
-}
-
 namespace {
 
 model::BaseForm base_form(const config::TuningConfig& tuning,
@@ -118,7 +112,7 @@ model::BaseForm base_form(const config::TuningConfig& tuning,
              keeps = plan::keeps_stored(tuning, holds_packed);
   // What the files have in the very format that is asked for stays, too.
   form.keep_stored = keeps || tuning.quantises_base();
-  if (!keeps && tuning.quantises_base()) form.quant = quant_options(tuning);
+  if (!keeps) form.quant = tuning.quant_options();
   return form;
 }
 
@@ -168,7 +162,7 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
 std::string held_form(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint) {
   const std::string packed = packed_format(checkpoint);
   if (plan::keeps_stored(tuning, !packed.empty())) return packed;
-  return tuning.quantises_base() ? std::string(tuning.quant_word()) : "";
+  return tuning.quant_name();
 }
 
 config::HeldBase held_base(const config::RunConfig& config, const Compute& compute,

@@ -46,7 +46,6 @@ config::HeldBase held_base(const config::RunConfig& config, const Compute& compu
 /// have it, what PiSSA left of it, another base, or the adapter does not say.
 std::optional<config::HeldBase> quantised_by_run(const std::filesystem::path& adapter,
                                                  const weights::Checkpoint& base);
-kernels::QuantOptions quant_options(const config::TuningConfig& tuning);
 /// Where the adapter says what it was trained beside, and that is neither `base` nor a copy of it.
 void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base);
 /// Of what the checkpoint holds in fewer bits, the format of most values; empty: nothing.

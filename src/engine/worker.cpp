@@ -782,7 +782,7 @@ class Worker {
         *result.adapter, checkpoint_->arch(), model_path_, result.target(),
         [&](const std::string& module) { return adapted.contains(module); }};
     if (held_base_->tuning.quantises_base() && !is_stored_so(held_base_->form)) {
-      written.quantised_to = held_base_->tuning.quant_word();
+      written.quantised_to = held_base_->tuning.quant_name();
       written.quantize_command = config::quantize_command(held_base_->tuning, model_path_.string());
       written.dense_when_written = config::dense_when_written(
           held_base_->tuning, checkpoint_->arch().mixture.num_experts > 0);

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include "formats/format_ops.h"
 #include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/quant.h"
 
@@ -76,13 +77,7 @@ inline void require_quantized(const QuantizedMatrix& matrix, at::Device device) 
     require_operand(matrix.codes, matrix.packed, at::kByte);
     require_operand(matrix.nested_absmax, matrix.packed, at::kFloat);
   }
-  if (is_4bit(matrix.format)) {
-    require_numel(matrix.packed, (matrix.numel() + 1) / 2);
-    require_numel(matrix.is_nested() ? matrix.codes : matrix.absmax, matrix.num_blocks());
-  } else if (is_8bit(matrix.format)) {
-    require_numel(matrix.packed, matrix.numel());
-    if (matrix.absmax.defined()) require_numel(matrix.absmax, matrix.rows);
-  }
+  ops_of(matrix).require_sizes(matrix);
 }
 inline void require_quantized(const QuantizedMatrix& matrix) {
   require_quantized(matrix, matrix.packed.device());

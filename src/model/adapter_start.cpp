@@ -19,7 +19,7 @@ constexpr uint64_t kStreams = 0x4c6f5241ULL << 32;  // random streams of adapter
 /// Quantises what PiSSA leaves of a matrix in the format that the whole matrix had.
 kernels::QuantOptions own_form(const kernels::Linear& linear) {
   const kernels::QuantizedMatrix& matrix = *linear.quantized;
-  if (matrix.format == kernels::QuantFormat::kGgml) {
+  if (!matrix.info().is_made) {
     throw ConfigError(
         fmt::format("PiSSA subtracts a part of {}, and what is left cannot be stored as ggml's "
                     "blocks",

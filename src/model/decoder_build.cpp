@@ -388,8 +388,9 @@ class DecoderBuilder {
         tensor.role == spec::TensorRole::kEmbedding || tensor.role == spec::TensorRole::kHead;
     if (!base.quant || (is_end && !base.embeddings.value_or(false))) return std::nullopt;
     const std::vector<int64_t>& shape = tensor.shape;
-    if (is_experts && !spec::splits_by_expert(
-                          shape, kernels::is_4bit(base.quant->format) ? base.quant->block_size : 1))
+    if (is_experts &&
+        !spec::splits_by_expert(
+            shape, quant_info(base.quant->format).has_blocks ? base.quant->block_size : 1))
       return std::nullopt;
     const at::Tensor values = source_(slot.name, shape, at::kFloat, /*stays=*/false);
     return kernels::quantize(values.view({-1, shape.back()}), *base.quant, slot.name);

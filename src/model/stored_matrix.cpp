@@ -43,7 +43,7 @@ void require_same(std::span<const std::byte> stored, std::span<const float> ours
 kernels::QuantizedMatrix from(const weights::FourBits& stored, const Shape& /*shape*/,
                               const std::string& name, const Checkpoint& checkpoint) {
   kernels::QuantizedMatrix matrix;
-  matrix.format = stored.fp4 ? kernels::QuantFormat::kFp4 : kernels::QuantFormat::kNf4;
+  matrix.format = stored.format;
   matrix.block_size = stored.block_size;
   require_same(stored.table, kernels::quant_table(matrix.format), name, "quant_map");
   matrix.packed = tensor_over(stored.packed, at::kByte, checkpoint);
@@ -84,7 +84,7 @@ at::Tensor bytes_of_blocks(const weights::GgmlBlocks& stored, const Checkpoint& 
 kernels::QuantizedMatrix from(const weights::GgmlBlocks& stored, const Shape& /*shape*/,
                               const std::string& /*name*/, const Checkpoint& checkpoint) {
   kernels::QuantizedMatrix matrix;
-  matrix.format = kernels::QuantFormat::kGgml;
+  matrix.format = QuantFormat::kGgml;
   matrix.ggml_type = static_cast<weights::GgmlType>(stored.type.id);
   matrix.packed = bytes_of_blocks(stored, checkpoint);
   return matrix;
@@ -107,7 +107,7 @@ kernels::QuantizedMatrix from(const weights::Mxfp4Experts& stored, const Shape& 
   weights::require_numbers(stored.exponents, name);
   const int64_t rows = shape[1], blocks = shape[2] / kBlock;
   kernels::QuantizedMatrix matrix;
-  matrix.format = kernels::QuantFormat::kGgml;
+  matrix.format = QuantFormat::kGgml;
   matrix.ggml_type = weights::GgmlType::kMxfp4;
   matrix.packed = at::empty({shape[0] * rows * blocks * kBytes}, at::kByte);
   auto* to = matrix.packed.data_ptr<uint8_t>();
@@ -129,7 +129,7 @@ kernels::QuantizedMatrix from(const weights::Mxfp4Experts& stored, const Shape& 
 kernels::QuantizedMatrix from(const weights::EightBitRows& stored, const Shape& /*shape*/,
                               const std::string& /*name*/, const Checkpoint& checkpoint) {
   kernels::QuantizedMatrix matrix;
-  matrix.format = stored.fp8 ? kernels::QuantFormat::kFp8 : kernels::QuantFormat::kInt8;
+  matrix.format = stored.format;
   matrix.packed = tensor_over(stored.codes, at::kByte, checkpoint);
   matrix.absmax = at::empty({stored.rows}, at::kFloat);
   for (int64_t row = 0; row < stored.rows; ++row)
@@ -150,11 +150,10 @@ kernels::QuantizedMatrix stored_matrix(const weights::PackedMatrix& packed,
   return matrix;
 }
 
-bool is_stored_as(const weights::PackedMatrix& packed, kernels::QuantFormat format) {
+bool is_stored_as(const weights::PackedMatrix& packed, QuantFormat format) {
   if (const auto* four_bits = std::get_if<weights::FourBits>(&packed))
-    return format == (four_bits->fp4 ? kernels::QuantFormat::kFp4 : kernels::QuantFormat::kNf4);
-  if (const auto* rows = std::get_if<weights::EightBitRows>(&packed))
-    return format == (rows->fp8 ? kernels::QuantFormat::kFp8 : kernels::QuantFormat::kInt8);
+    return format == four_bits->format;
+  if (const auto* rows = std::get_if<weights::EightBitRows>(&packed)) return format == rows->format;
   return false;
 }
 

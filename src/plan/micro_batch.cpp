@@ -76,14 +76,9 @@ Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config)
   return trained;
 }
 
-/// 8 bits: the codes and one fp32 scale per row. 4 bits: the codes and the blocks' scales in fp32,
-/// or in 8 bits with one fp32 scale per 256 blocks.
-int64_t packed_bytes(const spec::TensorSpec& tensor, const config::TuningConfig& tuning) {
-  const int64_t num_values = tensor.numel();
-  if (tuning.quantises_to_rows()) return num_values + num_values / tensor.shape.back() * kFp32Bytes;
-  const int64_t blocks = (num_values + tuning.quant_block_size - 1) / tuning.quant_block_size;
-  const int64_t factors = tuning.double_quant ? blocks + (blocks + 255) / 256 * 4 : blocks * 4;
-  return (num_values + 1) / 2 + factors;
+int64_t packed_bytes(const spec::TensorSpec& tensor, const QuantOptions& options) {
+  const int64_t columns = tensor.shape.back();
+  return quant_info(options.format).bytes(tensor.numel() / columns, columns, options);
 }
 
 /// Whether what the files hold in fewer bits is to be in the run's dtype.
@@ -128,7 +123,8 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
     if (!is_skipped(module, tuning)) names.insert(module + ending);
   };
   for (const std::string& module : spec::quantised_modules(arch)) add(module);
-  const int64_t block_size = tuning.quantises_to_rows() ? 1 : tuning.quant_block_size;
+  const QuantOptions options = tuning.quant_options().value();
+  const int64_t block_size = quant_info(options.format).has_blocks ? options.block_size : 1;
   for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
     const bool is_experts = tensor.role == spec::TensorRole::kExperts;
     if (is_experts && spec::splits_by_expert(tensor.shape, block_size)) add(tensor.name, "");
@@ -143,17 +139,17 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    int64_t element_bytes, const StoredBytes& stored) {
   const bool keeps = keeps_stored(tuning, !stored.empty());
-  const bool quantises = !keeps && tuning.quantises_base();
+  const std::optional<QuantOptions> options = keeps ? std::nullopt : tuning.quant_options();
   const std::set<std::string> quantised =
-      quantises ? quantised_names(arch, tuning) : std::set<std::string>();
+      options ? quantised_names(arch, tuning) : std::set<std::string>();
   int64_t total = 0;
   for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
     const auto kept = is_unpacked(tensor, tuning) ? stored.end() : stored.find(tensor.name);
     const bool is_experts = tensor.role == spec::TensorRole::kExperts;
-    if ((keeps || (quantises && is_experts)) && kept != stored.end())
+    if ((keeps || (options && is_experts)) && kept != stored.end())
       total += static_cast<int64_t>(kept->second);
     else if (quantised.contains(tensor.name))
-      total += packed_bytes(tensor, tuning);
+      total += packed_bytes(tensor, *options);
     else
       total += tensor.numel() * element_bytes;
   }

@@ -13,22 +13,22 @@ namespace sftrun::plan {
 
 std::string idle_quant_keys(const config::TuningConfig& tuning, bool keeps_stored) {
   const config::TuningConfig unset;
-  const bool quantises = !keeps_stored && tuning.quantises_base();
+  const auto options = keeps_stored ? std::nullopt : tuning.quant_options();
   std::vector<std::string> keys;
   const auto add = [&](const char* key, bool is_set, bool has_effect) {
     if (is_set && !has_effect) keys.push_back(std::string("tuning.") + key);
   };
-  const bool in_blocks = quantises && !tuning.quantises_to_rows();
+  const bool in_blocks = options && quant_info(options->format).has_blocks;
   add("double_quant", tuning.double_quant != unset.double_quant, in_blocks);
   add("quant_block_size", tuning.quant_block_size != unset.quant_block_size, in_blocks);
   add("quant_embeddings", tuning.quant_embeddings.has_value(),
-      quantises || (keeps_stored && *tuning.quant_embeddings == false));
-  add("skip_modules", !tuning.skip_modules.empty(), quantises || keeps_stored);
+      options || (keeps_stored && *tuning.quant_embeddings == false));
+  add("skip_modules", !tuning.skip_modules.empty(), options || keeps_stored);
   if (keys.empty()) return {};
   const std::string reason = keeps_stored ? "the base stays as its files have it (tuning.quant)"
-                             : !quantises
+                             : !options
                                  ? "the base is not quantised (tuning.quant)"
-                                 : fmt::format("{} has a factor for each row", tuning.quant_word());
+                                 : fmt::format("{} has a factor for each row", tuning.quant_name());
   return fmt::format("{} change{} nothing: {}", join(keys, ", "), keys.size() == 1 ? "s" : "",
                      reason);
 }

@@ -5,6 +5,7 @@
 #include "json_text.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/quantization_config.h"
@@ -27,6 +28,10 @@ struct QuantisedDirectory {
   bool is_in_four_bits() const { return word == "4 bits"; }
 };
 
+std::string peft_name_of(QuantFormat format) {
+  return std::string(quant_info(format).peft_name);
+}
+
 QuantisedDirectory quantised_directory(const fs::path& base) {
   std::error_code ignored;
   if (!fs::is_directory(base, ignored)) return {};
@@ -34,8 +39,8 @@ QuantisedDirectory quantised_directory(const fs::path& base) {
   const auto quantization = spec::read_quantization_config(config, base.string());
   if (!quantization) return {};
   if (quantization->method == "bitsandbytes")
-    return {quantization->load_in_8bit ? "int8" : "4 bits"};
-  return {quantization->is_fp8() ? "FP8" : ""};
+    return {peft_name_of(quantization->load_in_8bit ? QuantFormat::kInt8 : QuantFormat::kNf4)};
+  return {quantization->is_fp8() ? peft_name_of(QuantFormat::kFp8) : ""};
 }
 
 /// Format of the base's linear layers: "4 bits", "int8" or "FP8"; empty: not quantised by the run
@@ -43,7 +48,7 @@ QuantisedDirectory quantised_directory(const fs::path& base) {
 std::string word_of_base(const WrittenAdapter& adapter) {
   const std::string& method = adapter.quantised_to;
   if (method.empty()) return quantised_directory(adapter.base).word;
-  return method == "int8" ? "int8" : method == "fp8" ? "FP8" : "4 bits";
+  return std::string(find_quant_format(method)->peft_name);
 }
 
 bool saves_linear_layers(const WrittenAdapter& adapter) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -16,18 +17,50 @@ namespace {
 
 #include "sftrun/weights/eight_bits.inl"
 
-constexpr const char* kFp8 = "F8_E4M3";
-constexpr const char* kInt8 = "I8";
+/// How files store a format.
+struct FileForm {
+  QuantFormat format;
+  const char* dtype;
+  const char* scales;  ///< ending of the name of the rows' scales
+  /// Values of codes that share a scale.
+  void (*dequantize)(std::span<const std::byte> codes, float scale, float* out);
+};
+
+template <typename Value>
+void dequantize_each(std::span<const std::byte> codes, float* out, const Value& value) {
+  for (const std::byte code : codes) *out++ = value(static_cast<uint8_t>(code));
+}
+
+constexpr FileForm kForms[] = {
+    {QuantFormat::kFp8, "F8_E4M3", ".weight_scale",
+     [](std::span<const std::byte> codes, float scale, float* out) {
+       dequantize_each(codes, out, [=](uint8_t code) { return e4m3_value(code) * scale; });
+     }},
+    {QuantFormat::kInt8, "I8", ".SCB",
+     [](std::span<const std::byte> codes, float scale, float* out) {
+       dequantize_each(codes, out, [=](uint8_t code) { return int8_value(code, scale); });
+     }}};
+
+/// nullptr: no type of 8-bit codes
+const FileForm* form_of_dtype(const std::string& dtype) {
+  const auto* found = std::find_if(std::begin(kForms), std::end(kForms),
+                                   [&](const FileForm& form) { return form.dtype == dtype; });
+  return found == std::end(kForms) ? nullptr : found;
+}
+
+const FileForm& form_of(QuantFormat format) {
+  const auto* found = std::find_if(std::begin(kForms), std::end(kForms),
+                                   [&](const FileForm& form) { return form.format == format; });
+  SFTRUN_CHECK(found != std::end(kForms));
+  return *found;
+}
+
 constexpr const char* kWeightEnding = ".weight";
 
 /// The common prefix of a matrix's tensors; empty if `name` is not a module's weight.
 std::string module_of_weight(const std::string& name) {
   if (!name.ends_with(kWeightEnding)) return {};
   return name.substr(0, name.size() - std::strlen(kWeightEnding));
-}
-
-std::string factors_name(const std::string& name, bool fp8) {
-  return module_of_weight(name) + (fp8 ? ".weight_scale" : ".SCB");
 }
 
 [[noreturn]] void fail(const std::string& name, const std::string& what, const std::string& where) {
@@ -72,7 +105,7 @@ float EightBitRows::factor(int64_t row) const {
 bool is_in_eight_bits(const std::string& name, const FindEntry& find) {
   const SafetensorsEntry* entry = find(name);
   if (entry == nullptr || module_of_weight(name).empty()) return false;
-  return entry->dtype == kFp8 || entry->dtype == kInt8;
+  return form_of_dtype(entry->dtype) != nullptr;
 }
 
 std::vector<std::string> beside_eight_bits(const std::string& name, const FindEntry& find) {
@@ -87,13 +120,14 @@ std::vector<std::string> beside_eight_bits(const std::string& name, const FindEn
 EightBitRows read_eight_bits(const std::string& name, const std::vector<int64_t>& shape,
                              const FindEntry& find, const std::string& where) {
   const SafetensorsEntry& entry = *find(name);
-  EightBitRows matrix{.fp8 = entry.dtype == kFp8, .codes = entry.bytes, .rows = shape.at(0)};
+  const FileForm& form = *form_of_dtype(entry.dtype);
+  EightBitRows matrix{.format = form.format, .codes = entry.bytes, .rows = shape.at(0)};
   if (entry.shape != shape) {
     throw DataError(fmt::format("tensor `{}` has the shape [{}], expected [{}]", name,
                                 fmt::join(entry.shape, ", "), fmt::join(shape, ", ")),
                     where, "configuration and weights are of different models");
   }
-  const std::string factors = factors_name(name, matrix.fp8);
+  const std::string factors = module_of(name) + form.scales;
   const SafetensorsEntry* found = find(factors);
   if (found == nullptr) fail(name, fmt::format("`{}` is missing beside it", factors), where);
   const auto dtype = float_dtype(found->dtype);
@@ -112,13 +146,13 @@ EightBitRows read_eight_bits(const std::string& name, const std::vector<int64_t>
 void dequantize(const EightBitRows& matrix, int64_t first, int64_t count, float* out) {
   if (matrix.rows == 0) return;
   const auto columns = static_cast<int64_t>(matrix.codes.size()) / matrix.rows;
+  const FileForm& form = form_of(matrix.format);
   for (int64_t i = first; i < first + count;) {
     const int64_t row = i / columns, end = std::min(first + count, (row + 1) * columns);
-    const float factor = matrix.factor(row);
-    for (; i < end; ++i) {
-      const auto code = static_cast<uint8_t>(matrix.codes[static_cast<size_t>(i)]);
-      *out++ = matrix.fp8 ? e4m3_value(code) * factor : int8_value(code, factor);
-    }
+    const auto length = static_cast<size_t>(end - i);
+    form.dequantize(matrix.codes.subspan(static_cast<size_t>(i), length), matrix.factor(row), out);
+    out += length;
+    i = end;
   }
 }
 

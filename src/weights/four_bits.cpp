@@ -71,10 +71,11 @@ class Reader {
       const std::string type = state.value("quant_type", json()).is_string()
                                    ? state.at("quant_type").get<std::string>()
                                    : std::string();
-      if (type != "nf4" && type != "fp4")
+      const QuantFormatInfo* format = find_quant_format(type);
+      if (format == nullptr || format->bits != 4)
         fail(fmt::format("`quant_type` is {}, not nf4 or fp4",
                          state.value("quant_type", json()).dump()));
-      matrix.fp4 = type == "fp4";
+      matrix.format = format->format;
       return state;
     }
     fail("its quant_state is missing");

@@ -429,9 +429,6 @@ class HfCheckpoint final : public CheckpointBase {
     return {names.begin(), names.end()};
   }
 
-  static const char* format_of(const FourBits& matrix) { return matrix.fp4 ? "FP4" : "NF4"; }
-  static const char* format_of(const EightBitRows& matrix) { return matrix.fp8 ? "FP8" : "INT8"; }
-
   void add_quantised(const spec::TensorSpec& spec) {
     std::visit(
         [&](const auto& matrix) {
@@ -440,7 +437,7 @@ class HfCheckpoint final : public CheckpointBase {
           for (const auto& part : bytes) stored_bytes += part.size();
           add({.name = spec.name,
                .shape = spec.shape,
-               .format = format_of(matrix),
+               .format = std::string(quant_info(matrix.format).stored_name),
                .stored_bytes = stored_bytes,
                .stored_name = located_.at(spec.name).entry->name},
               bytes.front());

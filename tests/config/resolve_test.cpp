@@ -153,6 +153,36 @@ TEST(Resolve, KeepsWhatIsGiven) {
   EXPECT_EQ(config.output.dir, "here");
 }
 
+TEST(QuantChoice, EveryFormatCanBeChosen) {
+  for (const QuantFormatInfo& info : kQuantFormats) {
+    if (!info.is_made) continue;
+    const std::string name(info.name);
+    const TuningConfig tuning =
+        config_from_overrides({"tuning.mode=qlora", "tuning.quant=" + name,
+                               "tuning.quant_block_size=32", "tuning.double_quant=false"})
+            .config.tuning;
+    const auto options = tuning.quant_options();
+    ASSERT_TRUE(options) << name;
+    EXPECT_EQ(options->format, info.format);
+    EXPECT_EQ(options->block_size, 32);
+    EXPECT_FALSE(options->nested);
+    EXPECT_EQ(tuning.quant_name(), name);
+  }
+}
+
+TEST(QuantChoice, WhatIsNotQuantised) {
+  TuningConfig tuning;
+  for (const Quant quant :
+       {Quant::kAuto, Quant::kNone, Quant::kGguf, Quant::kMxfp4, Quant::kStored}) {
+    tuning.quant = quant;
+    EXPECT_FALSE(tuning.quantises_base());
+    EXPECT_EQ(tuning.quant_name(), "");
+  }
+  tuning.quant = Quant::kAuto;
+  tuning.mode = TuningMode::kQlora;
+  EXPECT_EQ(tuning.quant_name(), "nf4");
+}
+
 TEST(Resolve, EvaluationAndHalfPrecision) {
   RunConfig config;
   config.data.val = {{.path = "v.jsonl"}};

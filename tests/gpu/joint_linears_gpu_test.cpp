@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(Types, GpuJointLinears,
                            const auto format = std::get<1>(info.param);
                            return std::string(std::get<0>(info.param) == at::kFloat ? "fp32_"
                                                                                     : "bf16_") +
-                                  (format ? quant_name(*format) : "dense");
+                                  (format ? std::string(quant_info(*format).name) : "dense");
                          });
 
 at::Tensor forward_in_fp64(const Linears& linears, const at::Tensor& x) {

@@ -268,7 +268,7 @@ TEST(GpuQuant, ValuesAreTheCpus) {
 TEST(GpuQuant, ValuesInPartsOfAJointMatrix) {
   for (const int64_t columns : {96, 67}) {
     for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp8, QuantFormat::kInt8}) {
-      SCOPED_TRACE(std::string(quant_name(format)) + ", " + std::to_string(columns));
+      SCOPED_TRACE(std::string(quant_info(format).name) + ", " + std::to_string(columns));
       const QuantizedMatrix first = quantize(normal({5, columns}, 3), {.format = format}),
                             second = quantize(normal({3, columns}, 4), {.format = format});
       const at::Tensor joint =
@@ -335,7 +335,7 @@ TEST_P(GpuKernels, ProductsByQuantisedMatrices) {
        {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8, QuantFormat::kFp8}) {
     for (const auto& [tokens, in, out] :
          {std::tuple<int64_t, int64_t, int64_t>{96, 128, 64}, {97, 130, 75}, {3, 64, 32}}) {
-      SCOPED_TRACE(quant_name(format));
+      SCOPED_TRACE(std::string(quant_info(format).name));
       const QuantizedMatrix w = quantize(normal({out, in}, 1), {.format = format});
       const QuantizedMatrix on_card = w.to(kCard);
       const at::Tensor x = values({tokens, in}, 2), dy = values({tokens, out}, 3),
@@ -365,8 +365,7 @@ TEST_P(GpuKernels, ThinProducts) {
   for (const QuantizedMatrix& w : matrices) {
     const at::Tensor dense = dequantize(w, at::kFloat).to(at::kDouble);
     for (const int64_t tokens : {1, 2, 3, 4, 8, 9, 16, 17}) {
-      SCOPED_TRACE(std::string(w.format == QuantFormat::kGgml ? "ggml" : quant_name(w.format)) +
-                   ", " + std::to_string(tokens) + " tokens");
+      SCOPED_TRACE(std::string(w.info().name) + ", " + std::to_string(tokens) + " tokens");
       const at::Tensor x = values({tokens, w.columns}, 4),
                        y = matmul_nt(x.to(kCard), w.to(kCard)).cpu();
       EXPECT_EQ(y.scalar_type(), dtype());

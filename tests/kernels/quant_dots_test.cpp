@@ -39,7 +39,7 @@ class QuantDots : public ::testing::TestWithParam<const char*> {
         dots_->dot_ggml(static_cast<uint32_t>(w.ggml_type),
                         packed + row * (w.packed.numel() / w.rows), n, x.const_data_ptr<float>(),
                         tokens, to);
-      } else if (is_8bit(w.format)) {
+      } else if (w.info().bits == 8) {
         const auto form = w.format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8;
         dots_->dot_8bit({form, packed + row * n, w.absmax.const_data_ptr<float>()[row]}, n,
                         x.const_data_ptr<float>(), tokens, to);
@@ -155,8 +155,8 @@ TEST(ThinProducts, ProductsOfAnyShape) {
             {9, 96, 48}}) {
         for (const QuantFormat format :
              {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8}) {
-          SCOPED_TRACE(std::string(quant_name(format)) + ", " + std::to_string(tokens) + " x " +
-                       std::to_string(columns));
+          SCOPED_TRACE(std::string(quant_info(format).name) + ", " + std::to_string(tokens) +
+                       " x " + std::to_string(columns));
           const QuantizedMatrix w =
               quantize(normal({rows, columns}, 12), {.format = format, .block_size = block_size});
           const at::Tensor x = normal({tokens, columns + 3}, 13, dtype).narrow(1, 2, columns),

@@ -372,7 +372,7 @@ TEST(Quant, TakesLittleBesideItsResult) {
     const QuantizedMatrix matrix = quantize(weight, {.format = format});
     const uint64_t beside = cpu_memory_stats().peak_bytes - before - matrix.nbytes();
     EXPECT_LT(static_cast<double>(beside), 0.6 * static_cast<double>(weight.nbytes()))
-        << quant_name(format);
+        << std::string(quant_info(format).name);
   }
 }
 

@@ -65,7 +65,7 @@ at::Tensor walk(const QuantizedMatrix& w, const at::Tensor& x) {
           cuda::GgmlView<decltype(format)>{w.packed.const_data_ptr<uint8_t>(), w.rows, w.columns},
           x);
     });
-  } else if (is_8bit(w.format)) {
+  } else if (w.info().bits == 8) {
     y = all_blocks<kTokens>(cuda::eight_bit_view(w), x);
   } else {
     const cuda::FourBitTables tables = cuda::four_bit_tables(w);
@@ -96,7 +96,7 @@ TEST(ThinProduct, FourAndEightBits) {
       for (const QuantFormat format :
            {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8, QuantFormat::kFp8}) {
         for (const bool nested : {false, true}) {
-          SCOPED_TRACE(std::string(quant_name(format)) + ", " + std::to_string(columns));
+          SCOPED_TRACE(std::string(quant_info(format).name) + ", " + std::to_string(columns));
           expect_products(quantize(normal({rows, columns}, 6),
                                    {.format = format, .block_size = 32, .nested = nested}),
                           dtype);

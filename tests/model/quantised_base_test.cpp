@@ -172,7 +172,7 @@ TEST(QuantisedBase, ExpertsTrainAsTheirRoundedValues) {
           kernels::QuantOptions{.format = kernels::QuantFormat::kFp8}}) {
       for (const kernels::Backend* backend :
            {&kernels::fused_backend(), &kernels::plain_backend()}) {
-        SCOPED_TRACE(name + " " + kernels::quant_name(quant.format) + " " + backend->name);
+        SCOPED_TRACE(name + " " + std::string(quant_info(quant.format).name) + " " + backend->name);
         DecoderOptions options;
         options.trains = Trains::kLora;
         options.backend = backend;
@@ -443,7 +443,7 @@ TEST(QuantisedBase, AStepFormsNoCopyOfTheBase) {
       const uint64_t of_dense = peak_of_a_step(*dense);
       for (const kernels::QuantFormat format :
            {kernels::QuantFormat::kNf4, kernels::QuantFormat::kFp4, kernels::QuantFormat::kInt8}) {
-        SCOPED_TRACE(std::string(kernels::quant_name(format)) + " " + c10::toString(dtype) +
+        SCOPED_TRACE(std::string(quant_info(format).name) + " " + c10::toString(dtype) +
                      (checkpointing ? ", checkpointed" : ""));
         options.base.quant = kernels::QuantOptions{.format = format};
         const auto quantised = Decoder::random(small_arch(), options);

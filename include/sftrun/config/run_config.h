@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/core/quant_format.h"
+
 /// The typed configuration of a run. Names are those of the YAML, and defaults are only here.
 /// src/config/fields.h lists each field once (name, range, help); all other code visits that list.
 namespace sftrun::config {
@@ -113,23 +115,15 @@ struct TuningConfig {
   std::vector<std::string> trainable;  ///< regular expressions over parameter names, for partial
 
   bool trains_adapter() const { return mode == TuningMode::kLora || mode == TuningMode::kQlora; }
-  /// Format of quantised linear layers: "nf4", "fp4", "fp8" or "int8".
-  std::string_view quant_word() const {
-    return quant == Quant::kFp4    ? "fp4"
-           : quant == Quant::kFp8  ? "fp8"
-           : quant == Quant::kInt8 ? "int8"
-                                   : "nf4";
-  }
-  /// Eight bits per value, and a scale for each row.
-  bool quantises_to_rows() const { return quant == Quant::kFp8 || quant == Quant::kInt8; }
+  /// The format that linear layers are quantised to when they are loaded; nullopt: they are not
+  /// quantised. A choice with the name of a format (sftrun/core/quant_format.h) is that format.
+  std::optional<QuantOptions> quant_options() const;
+  std::string quant_name() const;  ///< of that format: "nf4"; empty: none
   /// Whether the base keeps the format of its files.
   bool keeps_blocks() const {
     return quant == Quant::kGguf || quant == Quant::kMxfp4 || quant == Quant::kStored;
   }
-  bool quantises_base() const {
-    return quant == Quant::kNf4 || quant == Quant::kFp4 || quantises_to_rows() ||
-           (quant == Quant::kAuto && mode == TuningMode::kQlora);
-  }
+  bool quantises_base() const { return quant_options().has_value(); }
 };
 
 /// One data set of a run; all its files have one format.

@@ -3,12 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "sftrun/core/quant_format.h"
 #include "sftrun/weights/ggml_type.h"
 
 /// Frozen matrices in quantised formats.
@@ -20,28 +20,10 @@
 ///   ggml:   ggml's block formats; each row is a whole number of blocks.
 namespace sftrun::kernels {
 
-/// kNf4: 4 bits, quantiles of a normal distribution. kFp4: 4 bits, a float with one sign, two
-/// exponent and one mantissa bit. kFp8, kInt8: 8 bits. kGgml: one of ggml's types.
-enum class QuantFormat : uint8_t { kNf4, kFp4, kFp8, kInt8, kGgml };
+using sftrun::QuantFormat;
+using sftrun::QuantOptions;
 
-constexpr bool is_4bit(QuantFormat format) {
-  return format == QuantFormat::kNf4 || format == QuantFormat::kFp4;
-}
-constexpr bool is_8bit(QuantFormat format) {
-  return format == QuantFormat::kFp8 || format == QuantFormat::kInt8;
-}
-
-struct QuantOptions {
-  QuantFormat format = QuantFormat::kNf4;  ///< not kGgml
-  int64_t block_size = 64;                 ///< of 4-bit formats; even
-  bool nested = true;  ///< of 4-bit formats: quantise the block scales, too, to 8 bits
-};
-
-/// "nf4", "fp4", "fp8", "int8", or "gguf" for kGgml.
-const char* quant_name(QuantFormat format);
-/// The format of that name except kGgml; nullopt if unknown.
-std::optional<QuantFormat> quant_format(std::string_view name);
-/// The 16 values of a 4-bit format's codes.
+/// The 16 values of the codes.   @pre the format has 4 bits
 std::span<const float, 16> quant_table(QuantFormat format);
 
 struct QuantizedMatrix {
@@ -56,13 +38,14 @@ struct QuantizedMatrix {
   /// row, for kInt8 divided by 127; undefined: the codes are the values.
   at::Tensor absmax;
   /// Nested: absmax = map[codes] * nested_absmax + offset, where map is bitsandbytes' dynamic map
-  /// (`nested_map`) and each weights::kNestedBlock blocks share a nested_absmax.
+  /// (`nested_map`) and each kNestedBlock blocks share a nested_absmax.
   at::Tensor codes;          ///< uint8 [blocks]
   at::Tensor nested_absmax;  ///< fp32 [ceil(blocks / 256)]
   at::Tensor nested_values;  ///< `nested_map` on the codes' device, set by `to`; CPU: undefined
   float offset = 0;
   int64_t first_block = 0;  ///< offset of the first block for the index into nested_absmax
 
+  const QuantFormatInfo& info() const { return quant_info(format); }
   bool is_nested() const { return codes.defined(); }
   int64_t numel() const { return rows * columns; }
   int64_t num_blocks() const { return (numel() + block_size - 1) / block_size; }
@@ -77,7 +60,7 @@ struct QuantizedMatrix {
   bool splits_at(int64_t num_rows) const;
   /// A view of rows [first, first + count).   @pre splits_at(first) and splits_at(count)
   QuantizedMatrix narrow(int64_t first, int64_t count) const;
-  /// The same codes without scales (absmax undefined).   @pre format == kFp8
+  /// The same codes without scales (absmax undefined).   @pre the format has a scale per row
   QuantizedMatrix without_factors() const;
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sftrun/core/dtype.h"
+#include "sftrun/core/quant_format.h"
 #include "sftrun/weights/ggml_type.h"
 
 /// Quantised matrices of checkpoints (below 16 bits per value), as views of the mapped file.
@@ -16,7 +17,7 @@ namespace sftrun::weights {
 /// bitsandbytes' 4-bit format (`quant_state` in its functional.py): consecutive values of the
 /// matrix form blocks; each block has a scale.
 struct FourBits {
-  bool fp4 = false;  ///< else nf4
+  QuantFormat format = QuantFormat::kNf4;  ///< or kFp4
   int64_t block_size = 0;
   /// [(numel + 1) / 2], the first of two codes in the high nibble
   std::span<const std::byte> packed;
@@ -28,7 +29,6 @@ struct FourBits {
   std::span<const std::byte> nested_map;     ///< F32 [256]
   float offset = 0;
 };
-inline constexpr int64_t kNestedBlock = 256;  ///< blocks per nested_absmax
 
 /// Rows in one of ggml's block formats.
 struct GgmlBlocks {
@@ -53,9 +53,9 @@ void require_numbers(std::span<const std::byte> mxfp4_exponents, const std::stri
 /// 8-bit values with a scale per row: e4m3 with weight_scale (compressed-tensors, fbgemm), or
 /// bitsandbytes' int8 with SCB, whose values are code * factor / 127.
 struct EightBitRows {
-  bool fp8 = false;
-  std::span<const std::byte> codes;    ///< [rows, columns]
-  std::span<const std::byte> factors;  ///< [rows], or a single one for all rows
+  QuantFormat format = QuantFormat::kInt8;  ///< or kFp8
+  std::span<const std::byte> codes;         ///< [rows, columns]
+  std::span<const std::byte> factors;       ///< [rows], or a single one for all rows
   DType factor_dtype = DType::kF32;
   int64_t rows = 0;
   float factor(int64_t row) const;

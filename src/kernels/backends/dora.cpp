@@ -18,7 +18,7 @@ at::Tensor lengths_of(const LoraAdapter& lora, const Matrix& w, bool by_rows) {
   const at::NoGradGuard no_grad;
   const at::Tensor a = lora.a->master.detach(), b = lora.b->master.detach() * lora.scale;
   // An FP8 product would round its left operand, too; here only W is in FP8.
-  const bool is_fp8 = w.quantized != nullptr && w.quantized->format == QuantFormat::kFp8;
+  const bool is_fp8 = w.quantized != nullptr && w.quantized->info().rounds_activations;
   const at::Tensor compute = lora.a->compute.detach();
   const Matrix exact = is_fp8 ? Matrix(w.values(compute.scalar_type())) : w;
   const at::Tensor a_w = matmul_sum({{compute, exact, by_rows}});  // [r, out]

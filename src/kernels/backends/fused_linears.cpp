@@ -86,7 +86,7 @@ Product thin_term(const at::Tensor& columns, const Parameter& matrix, bool trans
 /// x rounded to e4m3, if more than one linear of the group is in FP8.
 RoundedRows shared_rounding(const at::Tensor& x, const LinearGroup& group) {
   const auto in_fp8 = std::count_if(group.begin(), group.end(), [](const Linear* linear) {
-    return linear->quantized && linear->quantized->format == QuantFormat::kFp8;
+    return linear->quantized && linear->quantized->info().rounds_activations;
   });
   return in_fp8 > 1 ? round_to_e4m3(x) : RoundedRows();
 }

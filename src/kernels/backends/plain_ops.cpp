@@ -36,13 +36,13 @@ at::Tensor rounded(const at::Tensor& x, const at::Tensor& gains = {}) {
 
 /// x w^T; for an FP8 w, x is rounded to e4m3, too.
 at::Tensor product(const at::Tensor& x, const QuantizedMatrix& w) {
-  if (w.format != QuantFormat::kFp8) return at::linear(x, dequantize(w, x.scalar_type()));
+  if (!w.info().rounds_activations) return at::linear(x, dequantize(w, x.scalar_type()));
   return at::linear(rounded(x), dequantize(w, at::kFloat)).to(x.scalar_type());
 }
 
 /// g w; for an FP8 w, g is multiplied by the scales of w's rows and then rounded.
 at::Tensor product_back(const at::Tensor& g, const QuantizedMatrix& w) {
-  if (w.format != QuantFormat::kFp8) return at::mm(g, dequantize(w, g.scalar_type()));
+  if (!w.info().rounds_activations) return at::mm(g, dequantize(w, g.scalar_type()));
   return at::mm(rounded(g, w.absmax), dequantize(w.without_factors(), at::kFloat))
       .to(g.scalar_type());
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "../formats/format_ops.h"
 #include "../quant/eight_bits_of.h"
 #include "packed.h"
 #include "sftrun/kernels/quant.h"
@@ -23,7 +24,7 @@ const T* pointer_or_null(const at::Tensor& x) {
 /// tables.
 inline FourBitTables four_bit_tables(const QuantizedMatrix& matrix) {
   FourBitTables tables{};
-  if (!is_4bit(matrix.format)) return tables;
+  if (!matrix.info().has_blocks) return tables;
   const std::span<const float, 16> values = quant_table(matrix.format);
   std::copy(values.begin(), values.end(), tables.values);
   if (matrix.is_nested()) std::copy_n(nested_map().const_data_ptr<float>(), 256, tables.nested);
@@ -55,7 +56,7 @@ inline EightBitView eight_bit_view(const QuantizedMatrix& matrix) {
           .form = eight_bits_of(matrix.format)};
 }
 
-/// Whether the kernels can compute x [T, K] w^T: at most kMostThinTokens tokens, rows of whole
+/// For the engine: whether the kernels can compute x [T, K] w^T: at most kMostThinTokens tokens, rows of whole
 /// groups of eight values, and aligned memory.
 inline bool thin_product_serves(const at::Tensor& x, const QuantizedMatrix& w) {
   constexpr uintptr_t kLoad = 16;  // bytes of x read at once
@@ -63,8 +64,7 @@ inline bool thin_product_serves(const at::Tensor& x, const QuantizedMatrix& w) {
   const bool tokens_are_aligned = reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kLoad == 0 &&
                                   x.stride(0) * size % static_cast<int64_t>(kLoad) == 0;
   if (x.size(0) > kMostThinTokens || x.stride(1) != 1 || !tokens_are_aligned) return false;
-  if (is_4bit(w.format)) return four_bit_view(w).groups_are_whole();
-  return !is_8bit(w.format) || eight_bit_view(w).groups_are_whole();
+  return ops_of(w).has_whole_cuda_groups(w);
 }
 
 }  // namespace sftrun::kernels::cuda

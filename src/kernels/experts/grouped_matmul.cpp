@@ -98,7 +98,7 @@ at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transp
   }
   at::Tensor out = at::empty({x.size(0), transposed ? w.rows() : w.columns()}, x.options());
   // FP8: only weights are quantised. Grouped products do not round activations, also on CUDA.
-  const bool unpacks = w.quantized != nullptr && w.quantized->format == QuantFormat::kFp8;
+  const bool unpacks = w.quantized != nullptr && w.quantized->info().rounds_activations;
   for (int64_t e = 0; e < w.experts; ++e) {
     const int64_t begin = routes.offsets[static_cast<size_t>(e)],
                   rows = routes.offsets[static_cast<size_t>(e) + 1] - begin;

@@ -123,7 +123,7 @@ bool multiplies_turned_codes(const Product& term) {
 }
 
 bool is_fp8(const Product& term) {
-  return term.w.quantized != nullptr && term.w.quantized->format == QuantFormat::kFp8 &&
+  return term.w.quantized != nullptr && term.w.quantized->info().rounds_activations &&
          term.w.quantized->absmax.defined();
 }
 

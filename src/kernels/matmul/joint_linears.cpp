@@ -19,7 +19,7 @@ bool can_be_part(const Linear& linear) {
 
 /// Whether products use the FP8 codes directly.
 bool is_in_fp8(const Linear& linear) {
-  return linear.quantized && linear.quantized->format == QuantFormat::kFp8 &&
+  return linear.quantized && linear.quantized->info().rounds_activations &&
          linear.quantized->absmax.defined();
 }
 

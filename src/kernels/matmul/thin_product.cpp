@@ -8,51 +8,25 @@
 
 #include "../brgemm.h"
 #include "../cuda/matrix_views.h"
+#include "../formats/format_ops.h"
+#include "../formats/thin_rows.h"
 #include "../operands.h"
 #include "../parallel.h"
-#include "../quant/eight_bits_of.h"
 #include "sftrun/kernels/cuda_registry.h"
 
 namespace sftrun::kernels {
 namespace {
 
-constexpr int64_t kFewRows = 64;       // fewer rows do not pay for packing whole panels
-constexpr int64_t kFewDenseRows = 4;   // up to this many rows dot products are faster for a dense w
-constexpr int64_t kDepth = 1024;       // dequantised at a time, if rows are not whole groups
-constexpr int64_t kGrain = 16 * 1024;  // minimum number of values of w per thread
+constexpr int64_t kFewRows = 64;      // fewer rows do not pay for packing whole panels
+constexpr int64_t kFewDenseRows = 4;  // up to this many rows dot products are faster for a dense w
+constexpr int64_t kDepth = 1024;      // dequantised at a time, if rows are not whole groups
 
 const DotKernels& dots() {
   return cpu_kernels().dots;
 }
 
-/// Whether rows of w consist of whole groups of 32 values, which are multiplied as they are
-/// decoded.
-bool is_unpacked_at_once(const QuantizedMatrix& w) {
-  constexpr int64_t kAtOnce = 32;
-  return w.columns % kAtOnce == 0 && (!is_4bit(w.format) || w.block_size % kAtOnce == 0);
-}
-
-/// x in fp32 [count, K]; for 4-bit matrices reordered by `split_pairs`.
-struct Tokens {
-  const float* x;
-  int64_t count;
-};
-
-/// x w^T by rows of w: calls body(row, out) for each row; each thread has its own body.
-template <typename MakeBody>
-at::Tensor each_row(const at::Tensor& x, int64_t rows, const MakeBody& make_body) {
-  at::Tensor turned = at::empty({rows, x.size(0)}, at::kFloat);  // w x^T
-  float* out = turned.data_ptr<float>();
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, x.size(1)));
-  parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
-    auto body = make_body();
-    for (int64_t row = begin; row < end; ++row) body(row, out + row * x.size(0));
-  });
-  return turned.t().to(x.scalar_type()).contiguous();
-}
-
 template <typename T>
-at::Tensor dense_product(const Tokens& tokens, const at::Tensor& x, const at::Tensor& w) {
+at::Tensor dense_product(const ThinTokens& tokens, const at::Tensor& x, const at::Tensor& w) {
   const auto* from = static_cast<const T*>(w.const_data_ptr());
   const int64_t stride = w.stride(0), n = w.size(1);
   const auto dot = [&] {
@@ -68,55 +42,9 @@ at::Tensor dense_product(const Tokens& tokens, const at::Tensor& x, const at::Te
   });
 }
 
-at::Tensor four_bit_product(const Tokens& tokens, const at::Tensor& x, const QuantizedMatrix& w) {
-  const int64_t n = w.columns;
-  FourBitRow any{.packed = w.packed.const_data_ptr<uint8_t>(),
-                 .first = 0,
-                 .block_size = w.block_size,
-                 .table = quant_table(w.format).data(),
-                 .factors = w.is_nested() ? nullptr : w.absmax.const_data_ptr<float>()};
-  return each_row(x, w.rows, [&, any] {
-    std::vector<float> nested(static_cast<size_t>(n / w.block_size + 2));
-    return [&, any, nested](int64_t row, float* out) mutable {
-      const int64_t first = row * n, block = first / w.block_size,
-                    last = (first + n - 1) / w.block_size;
-      if (w.is_nested())
-        w.block_factors(block, {nested.data(), static_cast<size_t>(last - block + 1)});
-      FourBitRow of = any;
-      of.packed += first / 2;
-      of.first = first % w.block_size;
-      of.factors = w.is_nested() ? nested.data() : any.factors + block;
-      dots().dot_4bit(of, n, tokens.x, tokens.count, out);
-    };
-  });
-}
-
-at::Tensor eight_bit_product(const Tokens& tokens, const at::Tensor& x, const QuantizedMatrix& w) {
-  const auto* codes = w.packed.const_data_ptr<uint8_t>();
-  const float* factors = w.absmax.defined() ? w.absmax.const_data_ptr<float>() : nullptr;
-  const EightBits form = eight_bits_of(w.format);
-  return each_row(x, w.rows, [&] {
-    return [&](int64_t row, float* out) {
-      const float factor = factors == nullptr ? 1.0F : factors[row];
-      dots().dot_8bit({form, codes + row * w.columns, factor}, w.columns, tokens.x, tokens.count,
-                      out);
-    };
-  });
-}
-
-at::Tensor ggml_product(const Tokens& tokens, const at::Tensor& x, const QuantizedMatrix& w) {
-  const auto* blocks = w.packed.const_data_ptr<uint8_t>();
-  const auto type = static_cast<uint32_t>(w.ggml_type);
-  const int64_t row_bytes = w.packed.numel() / w.rows;
-  return each_row(x, w.rows, [&] {
-    return [&](int64_t row, float* out) {
-      dots().dot_ggml(type, blocks + row * row_bytes, w.columns, tokens.x, tokens.count, out);
-    };
-  });
-}
-
 /// Any shape: rows are dequantised in parts that stay in the L1 cache.
-at::Tensor product_of_parts(const Tokens& tokens, const at::Tensor& x, const QuantizedMatrix& w) {
+at::Tensor product_of_parts(const ThinTokens& tokens, const at::Tensor& x,
+                            const QuantizedMatrix& w) {
   return each_row(x, w.rows, [&] {
     return [&, part = std::vector<float>(kDepth)](int64_t row, float* out) mutable {
       std::fill(out, out + tokens.count, 0.0F);
@@ -131,24 +59,13 @@ at::Tensor product_of_parts(const Tokens& tokens, const at::Tensor& x, const Qua
 
 /// x w^T
 at::Tensor product(const at::Tensor& x, const Matrix& w) {
-  at::Tensor in_fp32 = x.to(at::kFloat).contiguous();
-  const bool is_split =
-      w.quantized != nullptr && is_4bit(w.quantized->format) && is_unpacked_at_once(*w.quantized);
-  if (is_split) {
-    const at::Tensor split = at::empty_like(in_fp32);
-    dots().split_pairs(in_fp32.const_data_ptr<float>(), split.numel(), split.data_ptr<float>());
-    in_fp32 = split;
-  }
-  const Tokens tokens{in_fp32.const_data_ptr<float>(), x.size(0)};
-  if (w.quantized == nullptr) {
-    return w.dense.scalar_type() == at::kFloat ? dense_product<float>(tokens, x, w.dense)
-                                               : dense_product<uint16_t>(tokens, x, w.dense);
-  }
-  const QuantizedMatrix& matrix = *w.quantized;
-  if (!is_unpacked_at_once(matrix)) return product_of_parts(tokens, x, matrix);
-  if (is_4bit(matrix.format)) return four_bit_product(tokens, x, matrix);
-  return is_8bit(matrix.format) ? eight_bit_product(tokens, x, matrix)
-                                : ggml_product(tokens, x, matrix);
+  if (w.quantized != nullptr && ops_of(*w.quantized).has_whole_groups(*w.quantized))
+    return ops_of(*w.quantized).thin_product(x, *w.quantized);
+  const at::Tensor in_fp32 = x.to(at::kFloat).contiguous();
+  const ThinTokens tokens(in_fp32);
+  if (w.quantized != nullptr) return product_of_parts(tokens, x, *w.quantized);
+  return w.dense.scalar_type() == at::kFloat ? dense_product<float>(tokens, x, w.dense)
+                                             : dense_product<uint16_t>(tokens, x, w.dense);
 }
 
 /// x w, with some rows of w dequantised at a time, which limits memory.

@@ -8,66 +8,18 @@
 #include <emmintrin.h>
 #endif
 
-#include "../brgemm.h"
 #include "../cuda/matrix_views.h"
+#include "../formats/format_ops.h"
 #include "../operands.h"
 #include "../parallel.h"
-#include "eight_bits_of.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/quant.h"
-#include "sftrun/weights/packed.h"
 
 /// Compiled with -ffp-contract=off: values are bit-equal to the references'.
 namespace sftrun::kernels {
 namespace {
-
-template <typename T>
-void part_of_ggml(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
-                  int64_t columns, T* out, int64_t stride) {
-  const int64_t row_bytes = matrix.row_bytes();
-  const auto* blocks = matrix.packed.const_data_ptr<uint8_t>() + row * row_bytes;
-  for (int64_t i = 0; i < rows; ++i) {
-    row_kernels<T>().dequantize_ggml(static_cast<uint32_t>(matrix.ggml_type),
-                                     blocks + i * row_bytes, column, columns, out + i * stride);
-  }
-}
-
-template <typename T>
-void part_of_4bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
-                  int64_t columns, T* out, int64_t stride) {
-  constexpr int64_t kFactors = 64;  // block scales per iteration
-  const auto* packed = matrix.packed.const_data_ptr<uint8_t>();
-  const float* table = quant_table(matrix.format).data();
-  const bool is_contiguous = stride == columns && columns == matrix.columns;
-  const int64_t runs = is_contiguous ? 1 : rows, length = is_contiguous ? rows * columns : columns;
-  std::array<float, kFactors> factors;
-  for (int64_t run = 0; run < runs; ++run) {
-    const int64_t begin = (row + run) * matrix.columns + column, end = begin + length;
-    for (int64_t i = begin; i < end;) {
-      const int64_t block = i / matrix.block_size,
-                    stop = std::min(end, (block + kFactors) * matrix.block_size),
-                    last = (stop - 1) / matrix.block_size;
-      matrix.block_factors(block, {factors.data(), static_cast<size_t>(last - block + 1)});
-      row_kernels<T>().dequantize_4bit(packed, i, stop - i, matrix.block_size, table,
-                                       factors.data(), out + run * stride + (i - begin));
-      i = stop;
-    }
-  }
-}
-
-template <typename T>
-void part_of_8bit(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
-                  int64_t columns, T* out, int64_t stride) {
-  const auto* codes = matrix.packed.const_data_ptr<uint8_t>();
-  const float* factors = matrix.absmax.defined() ? matrix.absmax.const_data_ptr<float>() : nullptr;
-  for (int64_t i = 0; i < rows; ++i) {
-    row_kernels<T>().dequantize_8bit(
-        eight_bits_of(matrix.format), codes + (row + i) * matrix.columns + column, columns,
-        factors == nullptr ? 1.0F : factors[row + i], out + i * stride);
-  }
-}
 
 constexpr int64_t kStreamed = 16 << 20;  // bytes: more than the caches still hold when it is read
 
@@ -127,11 +79,11 @@ void write_rows(const QuantizedMatrix& matrix, int64_t first, const at::Tensor& 
 template <typename T>
 void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
                      int64_t columns, T* out, int64_t stride) {
-  if (matrix.format == QuantFormat::kGgml)
-    return part_of_ggml<T>(matrix, row, rows, column, columns, out, stride);
-  if (is_8bit(matrix.format))
-    return part_of_8bit<T>(matrix, row, rows, column, columns, out, stride);
-  part_of_4bit<T>(matrix, row, rows, column, columns, out, stride);
+  const FormatOps& ops = ops_of(matrix);
+  if constexpr (std::is_same_v<T, float>)
+    ops.unpack_fp32(matrix, row, rows, column, columns, out, stride);
+  else
+    ops.unpack_bf16(matrix, row, rows, column, columns, out, stride);
 }
 template void dequantize_part<float>(const QuantizedMatrix&, int64_t, int64_t, int64_t, int64_t,
                                      float*, int64_t);
@@ -157,7 +109,7 @@ void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
   require_quantized(matrix);
   require_on_cuda(matrix.packed);
   require_operand(out, matrix.packed, at::kByte);
-  TORCH_CHECK(is_8bit(matrix.format) && out.dim() == 2 && out.size(0) == matrix.columns &&
+  TORCH_CHECK(matrix.info().bits == 8 && out.dim() == 2 && out.size(0) == matrix.columns &&
                   out.size(1) == matrix.rows,
               "codes of ", matrix.rows, " x ", matrix.columns, " turned into ", out.sizes());
   cuda_kernels().turn_codes(matrix.packed.view({matrix.rows, matrix.columns}), out);
@@ -170,42 +122,10 @@ at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_
   return out;
 }
 
-namespace {
-
-/// Block scales [blocks]; nested ones are dequantised with the index in the original matrix.
-at::Tensor unpacked_factors(const QuantizedMatrix& matrix, const at::Tensor& blocks) {
-  if (!matrix.is_nested()) return matrix.absmax.index_select(0, blocks);
-  const at::Tensor map = matrix.codes.is_cpu() ? nested_map() : matrix.nested_values,
-                   codes = matrix.codes.index_select(0, blocks).to(at::kInt),
-                   shared = at::floor_divide(blocks + matrix.first_block, weights::kNestedBlock);
-  return map.index_select(0, codes)
-      .mul_(matrix.nested_absmax.index_select(0, shared))
-      .add_(matrix.offset);
-}
-
-/// Selected rows as a separate matrix.   @pre 4 bits: matrix.splits_at(1)
-QuantizedMatrix rows_of(const QuantizedMatrix& matrix, const at::Tensor& rows) {
-  QuantizedMatrix some = matrix;
-  some.rows = rows.numel();
-  some.packed = matrix.packed.view({matrix.rows, -1}).index_select(0, rows).flatten();
-  if (is_4bit(matrix.format)) {
-    const int64_t blocks = matrix.columns / matrix.block_size;  // per row
-    const at::Tensor chosen = rows.to(at::kLong).unsqueeze(1) * blocks +
-                              at::arange(blocks, rows.options().dtype(at::kLong));
-    some.absmax = unpacked_factors(matrix, chosen.flatten());
-    for (at::Tensor* part : {&some.codes, &some.nested_absmax, &some.nested_values}) part->reset();
-  } else if (matrix.absmax.defined()) {
-    some.absmax = matrix.absmax.index_select(0, rows);
-  }
-  return some;
-}
-
-}  // namespace
-
 at::Tensor dequantize_rows(const QuantizedMatrix& matrix, const at::Tensor& rows,
                            at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
-  if (matrix.splits_at(1)) return dequantize(rows_of(matrix, rows), dtype);
+  if (matrix.splits_at(1)) return dequantize(ops_of(matrix).select_rows(matrix, rows), dtype);
   if (!matrix.packed.is_cpu()) return dequantize(matrix, dtype).index_select(0, rows);
   const at::Tensor indices = rows.to(at::kLong).contiguous();
   at::Tensor out = at::empty({rows.numel(), matrix.columns}, at::kFloat);

@@ -5,7 +5,7 @@
 
 namespace sftrun::kernels {
 
-/// @pre is_8bit(format)
+/// @pre the format has 8 bits
 inline EightBits eight_bits_of(QuantFormat format) {
   return format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8;
 }

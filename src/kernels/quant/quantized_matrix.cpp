@@ -1,70 +1,31 @@
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <array>
 
+#include "../formats/format_ops.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/dynamic_map.h"
 #include "sftrun/kernels/quant.h"
-#include "sftrun/weights/packed.h"
 
 /// Compiled with -ffp-contract=off: scales are bit-equal to bitsandbytes'.
 namespace sftrun::kernels {
-namespace {
-
-/// bitsandbytes' backends/utils.py; QLoRA paper, appendix E.
-constexpr std::array<float, 16> kNf4Table = {-1.0F,
-                                             -0.6961928009986877F,
-                                             -0.5250730514526367F,
-                                             -0.39491748809814453F,
-                                             -0.28444138169288635F,
-                                             -0.18477343022823334F,
-                                             -0.09105003625154495F,
-                                             0.0F,
-                                             0.07958029955625534F,
-                                             0.16093020141124725F,
-                                             0.24611230194568634F,
-                                             0.33791524171829224F,
-                                             0.44070982933044434F,
-                                             0.5626170039176941F,
-                                             0.7229568362236023F,
-                                             1.0F};
-/// 0, 0.0625, 8, 12, 4, 6, 2, 3 and their negatives, over 12 (functional.py, get_4bit_type).
-constexpr std::array<float, 16> kFp4Table = {
-    0.0F,  0.0625F / 12,  8.0F / 12,  1.0F,  4.0F / 12,  0.5F,  2.0F / 12,  0.25F,
-    -0.0F, -0.0625F / 12, -8.0F / 12, -1.0F, -4.0F / 12, -0.5F, -2.0F / 12, -0.25F};
-
-}  // namespace
-
 std::span<const float, 16> quant_table(QuantFormat format) {
-  return format == QuantFormat::kNf4 ? kNf4Table : kFp4Table;
+  const std::span<const float> table = ops_of(format).table;
+  SFTRUN_CHECK(table.size() == 16);
+  return table.first<16>();
 }
 
 const at::Tensor& nested_map() {
   return dynamic_map(true).values;
 }
 
-const char* quant_name(QuantFormat format) {
-  switch (format) {
-    case QuantFormat::kNf4:
-      return "nf4";
-    case QuantFormat::kFp4:
-      return "fp4";
-    case QuantFormat::kFp8:
-      return "fp8";
-    case QuantFormat::kInt8:
-      return "int8";
-    case QuantFormat::kGgml:
-      return "gguf";
-  }
-  invariant_failed(__FILE__, __LINE__, "every QuantFormat has a name");
-}
-
-std::optional<QuantFormat> quant_format(std::string_view name) {
-  using enum QuantFormat;
-  for (const QuantFormat format : {kNf4, kFp4, kFp8, kInt8})
-    if (quant_name(format) == name) return format;
-  return std::nullopt;
+QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options,
+                         const std::string& name) {
+  SFTRUN_CHECK(weight.is_cpu() && weight.is_contiguous() && weight.dim() == 2);
+  SFTRUN_CHECK(quant_info(options.format).is_made);
+  const at::NoGradGuard no_grad;
+  return ops_of(options.format).quantize(weight, options, name);
 }
 
 std::vector<at::Tensor> QuantizedMatrix::tensors() const {
@@ -81,10 +42,9 @@ uint64_t QuantizedMatrix::nbytes() const {
 }
 
 int64_t QuantizedMatrix::row_bytes() const {
-  SFTRUN_CHECK(!is_4bit(format));
-  if (is_8bit(format)) return columns;
-  const weights::GgmlTypeInfo& type = *weights::ggml_type_info(static_cast<uint32_t>(ggml_type));
-  return columns / type.block_size * type.block_bytes;
+  const auto bytes = ops_of(*this).row_bytes;
+  SFTRUN_CHECK(bytes != nullptr);
+  return bytes(*this);
 }
 
 void QuantizedMatrix::block_factors(int64_t first, std::span<float> factors) const {
@@ -98,9 +58,8 @@ void QuantizedMatrix::block_factors(int64_t first, std::span<float> factors) con
   const auto* scales = nested_absmax.const_data_ptr<float>();
   const auto count = static_cast<int64_t>(factors.size());
   for (int64_t i = 0; i < count;) {
-    const int64_t nested = (first_block + first + i) / weights::kNestedBlock,
-                  stop =
-                      std::min(count, (nested + 1) * weights::kNestedBlock - first_block - first);
+    const int64_t nested = (first_block + first + i) / kNestedBlock,
+                  stop = std::min(count, (nested + 1) * kNestedBlock - first_block - first);
     const float scale = scales[nested];
     for (; i < stop; ++i) {
       const float value = map[code[first + i]] * scale;
@@ -118,28 +77,16 @@ QuantizedMatrix QuantizedMatrix::to(at::Device device) const {
 }
 
 bool QuantizedMatrix::splits_at(int64_t num_rows) const {
-  return !is_4bit(format) || num_rows * columns % block_size == 0;
+  return ops_of(*this).splits_at(*this, num_rows);
 }
 
 QuantizedMatrix QuantizedMatrix::narrow(int64_t first, int64_t count) const {
   SFTRUN_CHECK(splits_at(first) && splits_at(count));
-  QuantizedMatrix some = *this;
-  some.rows = count;
-  if (is_4bit(format)) {
-    const int64_t block = first * columns / block_size;
-    some.first_block = first_block + block;
-    some.packed = packed.narrow(0, first * columns / 2, count * columns / 2);
-    for (at::Tensor* part : {&some.absmax, &some.codes})
-      if (part->defined()) *part = part->narrow(0, block, some.num_blocks());
-    return some;
-  }
-  some.packed = packed.narrow(0, first * row_bytes(), count * row_bytes());
-  if (absmax.defined()) some.absmax = absmax.narrow(0, first, count);
-  return some;
+  return ops_of(*this).narrow(*this, first, count);
 }
 
 QuantizedMatrix QuantizedMatrix::without_factors() const {
-  SFTRUN_CHECK(format == QuantFormat::kFp8);
+  SFTRUN_CHECK(info().bits == 8);
   QuantizedMatrix codes_alone = *this;
   codes_alone.absmax.reset();
   return codes_alone;

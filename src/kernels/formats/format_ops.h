@@ -1,0 +1,57 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "sftrun/kernels/quant.h"
+
+/// The operations of each quantised format. A format is one file of this folder, whose functions a
+/// `FormatOps` names, and one line in format_ops.cpp; formats that differ in a table or a rounding
+/// share a file. What else is known of a format is in sftrun/core/quant_format.h.
+namespace sftrun::kernels {
+
+/// Values [row, row + rows) x [column, column + columns): see `dequantize_part`.
+template <typename T>
+using UnpackPart = void (*)(const QuantizedMatrix& matrix, int64_t row, int64_t rows,
+                            int64_t column, int64_t columns, T* out, int64_t stride);
+
+/// Looked up once per call on a matrix or a part of it, never per value.
+struct FormatOps {
+  /// Checks done by `quantize`.   Null unless `QuantFormatInfo::is_made`
+  QuantizedMatrix (*quantize)(const at::Tensor& weight, const QuantOptions& options,
+                              const std::string& name);
+  UnpackPart<float> unpack_fp32;
+  UnpackPart<uint16_t> unpack_bf16;
+  /// The members of QuantizedMatrix of these names.
+  int64_t (*row_bytes)(const QuantizedMatrix& matrix);  ///< null: rows may share a byte
+  bool (*splits_at)(const QuantizedMatrix& matrix, int64_t num_rows);
+  QuantizedMatrix (*narrow)(const QuantizedMatrix& matrix, int64_t first, int64_t count);
+  /// The chosen rows as a matrix of their own.   @pre matrix.splits_at(1)
+  QuantizedMatrix (*select_rows)(const QuantizedMatrix& matrix, const at::Tensor& rows);
+  /// Checks the sizes of the tensors.
+  void (*require_sizes)(const QuantizedMatrix& matrix);
+  /// Whether rows are whole groups, so that `thin_product` and its CUDA kernel can decode them.
+  bool (*has_whole_groups)(const QuantizedMatrix& matrix);
+  bool (*has_whole_cuda_groups)(const QuantizedMatrix& matrix);
+  /// x w^T for few rows of x, on CPU.   @pre has_whole_groups(w)
+  at::Tensor (*thin_product)(const at::Tensor& x, const QuantizedMatrix& w);
+  std::span<const float> table = {};  ///< the codes' values; empty: they are computed
+};
+
+/// One entry for each format, in the order of the enumerators.
+extern const std::array<const FormatOps*, kQuantFormats.size()> kFormatOps;
+
+inline const FormatOps& ops_of(QuantFormat format) {
+  return *kFormatOps[static_cast<size_t>(format)];
+}
+inline const FormatOps& ops_of(const QuantizedMatrix& matrix) {
+  return ops_of(matrix.format);
+}
+
+extern const FormatOps kNf4Ops, kFp4Ops;   // four_bits.cpp
+extern const FormatOps kFp8Ops, kInt8Ops;  // eight_bits.cpp
+extern const FormatOps kGgmlOps;           // ggml_blocks.cpp
+
+}  // namespace sftrun::kernels
