@@ -27,16 +27,18 @@ int64_t bytes_of_8bit(int64_t numel) {
 
 }  // namespace
 
-bool has_8bit_moments(OptimizedKind kind, int64_t numel) {
+bool has_8bit_moments(TensorRole role, int64_t numel) {
   constexpr int64_t kFewest = 4096;  // bitsandbytes' min_8bit_size
-  return numel >= kFewest && kind != OptimizedKind::kEmbedding;
+  return numel >= kFewest && role != TensorRole::kEmbedding;
 }
 
-bool is_updated_by_muon(OptimizedKind kind) {
-  return kind == OptimizedKind::kMatrix || kind == OptimizedKind::kExperts;
+bool is_updated_by_muon(TensorRole role) {
+  using enum TensorRole;
+  return role == kLinear || role == kExperts || role == kLoraA || role == kLoraB ||
+         role == kEmbeddingLora;
 }
 
-int64_t optimizer_state_bytes(const TrainConfig& train, OptimizedKind kind,
+int64_t optimizer_state_bytes(const TrainConfig& train, TensorRole role,
                               const std::vector<int64_t>& shape) {
   const int64_t numel = numel_of(shape);
   switch (train.optimizer) {
@@ -45,7 +47,7 @@ int64_t optimizer_state_bytes(const TrainConfig& train, OptimizedKind kind,
       return 2 * numel * kFp32Bytes;
     case Optimizer::kAdamW8bit:
     case Optimizer::kPagedAdamW8bit:
-      return has_8bit_moments(kind, numel) ? 2 * bytes_of_8bit(numel) : 2 * numel * kFp32Bytes;
+      return has_8bit_moments(role, numel) ? 2 * bytes_of_8bit(numel) : 2 * numel * kFp32Bytes;
     case Optimizer::kSgd:
       return train.resolved_momentum() > 0 ? numel * kFp32Bytes : 0;
     case Optimizer::kLion:
@@ -53,7 +55,7 @@ int64_t optimizer_state_bytes(const TrainConfig& train, OptimizedKind kind,
     case Optimizer::kAdafactor:
       return adafactor_values(shape) * kFp32Bytes;
     case Optimizer::kMuon:
-      return (is_updated_by_muon(kind) ? 1 : 2) * numel * kFp32Bytes;
+      return (is_updated_by_muon(role) ? 1 : 2) * numel * kFp32Bytes;
   }
   invariant_failed(__FILE__, __LINE__, "a known optimizer");
 }

@@ -277,7 +277,7 @@ void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
     const weights::GgmlTypeInfo& type = plan.types[i];
     if (merged.parts_head() && i + 1 == plan.pieces.size()) {
       tensors.push_back(
-          computed(piece, type, "lm_head.weight", [&] { return merged.head_values(); }));
+          computed(piece, type, spec::kHeadTensor, [&] { return merged.head_values(); }));
       continue;
     }
     const weights::TensorInfo& info = base.tensors().at(piece.source);

@@ -55,7 +55,7 @@ void add_update(at::Tensor& weight, const weights::LoraPair& pair, const FileLay
   if (!pair.magnitude.empty()) set_lengths(weight, pair);
 }
 
-constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kHead = spec::kHeadTensor;
 
 }  // namespace
 

@@ -83,8 +83,8 @@ void require_disk_space(const RunResult& result, model::Decoder& decoder,
   const auto values = static_cast<uint64_t>(decoder.parameters().numel());
   uint64_t checkpoint = values * sizeof(float) + kSmallFiles;
   for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
-    checkpoint += static_cast<uint64_t>(config::optimizer_state_bytes(
-        settings, train::optimized_kind(parameter), parameter.shape_in_files()));
+    checkpoint += static_cast<uint64_t>(
+        config::optimizer_state_bytes(settings, parameter.role, parameter.shape_in_files()));
   }
   const uint64_t needed = checkpoint + result_bytes(result, values);
   std::error_code code;

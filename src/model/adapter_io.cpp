@@ -172,7 +172,7 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     take(linear->name, linear->lora, linear->name + ".weight");
   kernels::Embedding& embedding = decoder.embedding();
   take(embedding.name, embedding.lora, embedding.name + ".weight");
-  take(spec::kHeadModule, decoder.head().linear.lora, "lm_head.weight");
+  take(spec::kHeadModule, decoder.head().linear.lora, spec::kHeadTensor);
   for (Layer& layer : decoder.layers()) {
     for (kernels::ExpertMatrix* matrix : layer.experts())
       take(matrix->name, matrix->lora, matrix->name);
@@ -217,7 +217,7 @@ std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder, const Mast
     const auto part = decoder.principal_parts().find(tensor.name);
     if (part == decoder.principal_parts().end()) continue;
     const kernels::Parameter& parameter = *decoder.parameters().find(tensor.name);
-    const bool is_a = parameter.role == kernels::ParameterRole::kLoraA;
+    const bool is_a = parameter.role == TensorRole::kLoraA;
     const at::Tensor added = is_a ? part->second : -part->second;
     const int64_t dim = is_a ? 0 : 1;
     tensor.shape = parameter.shape;

@@ -15,10 +15,8 @@ at::Tensor Decoder::embed(const at::Tensor& tokens) const {
 at::Tensor Decoder::embed_for_training(const PackedBatch& batch) const {
   at::Tensor hidden = embed(batch.tokens);
   if (options_.neftune_noise_alpha == 0 || !batch.context.training) return hidden;
-  // transformers adds the noise to the embedding module's output. Only Granite scales after that.
-  const bool is_scaled = arch_.family.starts_with("granite");
   kernels::add_embedding_noise_(hidden, batch.context, options_.neftune_noise_alpha,
-                                is_scaled ? embedding_.scale : 1);
+                                arch_.scales_embedding_noise ? embedding_.scale : 1);
   return hidden;
 }
 

@@ -41,21 +41,6 @@ bool decays(const spec::TensorSpec& tensor) {
   return tensor.role != spec::TensorRole::kNorm && tensor.role != spec::TensorRole::kBias;
 }
 
-kernels::ParameterRole role_of(const spec::TensorSpec& tensor) {
-  switch (tensor.role) {
-    case spec::TensorRole::kLinear:
-      return kernels::ParameterRole::kMatrix;
-    case spec::TensorRole::kExperts:
-      return kernels::ParameterRole::kExperts;
-    case spec::TensorRole::kEmbedding:
-      return kernels::ParameterRole::kEmbedding;
-    case spec::TensorRole::kHead:
-      return kernels::ParameterRole::kHead;
-    default:
-      return kernels::ParameterRole::kOther;
-  }
-}
-
 /// Module numbers for random streams. Linear layers count from 0; the noise uses 0xFFFFFFFF.
 constexpr uint32_t kEmbeddingNumber = 0xFFFFFFFE, kHeadNumber = 0xFFFFFFFD;
 
@@ -143,7 +128,7 @@ class DecoderBuilder {
     if (tensor.role != spec::TensorRole::kBuffer && selection_.trains(name)) {
       *parameter =
           d_.store_.add(selection_.parameter_name(name), tensor.shape, unit, decays(tensor));
-      (*parameter)->role = role_of(tensor);
+      (*parameter)->role = tensor.role;
       (*parameter)->layout = tensor.layout;
       (*parameter)->in_fp32 = in_fp32;
     }
@@ -205,7 +190,7 @@ class DecoderBuilder {
     if (lora_.dora) {
       adapter.magnitude =
           d_.store_.add(weights::magnitude_name(update.module), {update.out}, unit, true);
-      adapter.magnitude->role = kernels::ParameterRole::kMagnitude;
+      adapter.magnitude->role = TensorRole::kMagnitude;
     }
     adapter.scale = lora_.scale_of(update.pattern_name);
     adapter.module_number = update.number;
@@ -213,7 +198,7 @@ class DecoderBuilder {
   }
 
   static void set_roles(kernels::Parameter* a, kernels::Parameter* b, bool of_embedding) {
-    using enum kernels::ParameterRole;
+    using enum TensorRole;
     a->role = of_embedding ? kEmbeddingLora : kLoraA;
     b->role = of_embedding ? kEmbeddingLora : kLoraB;
   }
@@ -409,7 +394,7 @@ class DecoderBuilder {
     if (selection_.trains("lm_head.weight")) {
       head.weight_parameter =
           d_.store_.add(selection_.parameter_name("lm_head.weight"), embedding.shape, unit, true);
-      head.weight_parameter->role = kernels::ParameterRole::kHead;
+      head.weight_parameter->role = TensorRole::kHead;
     }
     slots_.push_back(
         {embedding.name, &head.weight, &head.weight_parameter, d_.options_.dtype, unit});
@@ -594,11 +579,14 @@ at::Tensor random_on_card(at::IntArrayRef shape, at::ScalarType dtype, at::Devic
 std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch,
                                          const DecoderOptions& options) {
   std::unique_ptr<Decoder> decoder(new Decoder(arch, options));
+  std::set<std::string> norms;
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch))
+    if (tensor.role == TensorRole::kNorm) norms.insert(tensor.name);
   uint64_t number = 0;
   decoder->build([&](const std::string& name, const std::vector<int64_t>& shape,
                      at::ScalarType dtype, bool /*stays*/) {
     ++number;
-    const bool is_norm = name.ends_with("norm.weight");
+    const bool is_norm = norms.contains(name);
     if (options.device.is_cuda() && dtype != at::kFloat && !is_norm)
       return random_on_card(shape, dtype, options.device);
     at::Tensor tensor = at::empty(shape, at::kFloat);

@@ -21,10 +21,9 @@ constexpr int64_t kPagedBytes = 64 << 20;  // both moments of the two parts on t
 class Trained {
  public:
   explicit Trained(const config::TrainConfig& train) : train_(&train) {}
-  void add(const std::vector<int64_t>& shape,
-           config::OptimizedKind kind = config::OptimizedKind::kMatrix) {
+  void add(const std::vector<int64_t>& shape, TensorRole role = TensorRole::kLoraA) {
     values_ += std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-    state_bytes_ += config::optimizer_state_bytes(*train_, kind, shape);
+    state_bytes_ += config::optimizer_state_bytes(*train_, role, shape);
   }
   void scale_to(int64_t values) {
     state_bytes_ =
@@ -39,21 +38,6 @@ class Trained {
   const config::TrainConfig* train_;
   int64_t values_ = 0, state_bytes_ = 0;
 };
-
-config::OptimizedKind kind_of(spec::TensorRole role) {
-  switch (role) {
-    case spec::TensorRole::kLinear:
-      return config::OptimizedKind::kMatrix;
-    case spec::TensorRole::kExperts:
-      return config::OptimizedKind::kExperts;
-    case spec::TensorRole::kEmbedding:
-      return config::OptimizedKind::kEmbedding;
-    case spec::TensorRole::kHead:
-      return config::OptimizedKind::kHead;
-    default:
-      return config::OptimizedKind::kOther;
-  }
-}
 
 void add_lora(const spec::ArchSpec& arch, int64_t r, Trained& trained) {
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
@@ -131,7 +115,7 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
   }
   if (tuning.quant_embeddings.value_or(false)) {
     add(spec::embedding_module(arch));
-    add("lm_head");
+    add(spec::kHeadModule);
   }
   return names;
 }
@@ -162,7 +146,7 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
   Trained trained(config.train);
   if (whole) {
     for (const spec::TensorSpec& tensor : spec::tensor_specs(arch))
-      trained.add(tensor.shape, kind_of(tensor.role));
+      trained.add(tensor.shape, tensor.role);
   } else {
     trained = lora_values(arch, config);
   }

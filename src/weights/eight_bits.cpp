@@ -127,7 +127,7 @@ EightBitRows read_eight_bits(const std::string& name, const std::vector<int64_t>
                                 fmt::join(entry.shape, ", "), fmt::join(shape, ", ")),
                     where, "configuration and weights are of different models");
   }
-  const std::string factors = module_of(name) + form.scales;
+  const std::string factors = module_of_weight(name) + form.scales;
   const SafetensorsEntry* found = find(factors);
   if (found == nullptr) fail(name, fmt::format("`{}` is missing beside it", factors), where);
   const auto dtype = float_dtype(found->dtype);

@@ -339,6 +339,13 @@ ArchSpec parse_gguf(const std::string& architecture, const json& changes) {
   return ArchSpec::from_gguf(meta_of(architecture, changes), "m.gguf");
 }
 
+TEST(FromGguf, OnlyGraniteScalesNoiseWithTheEmbedding) {
+  EXPECT_TRUE(parse(config_of("granite", json::object())).scales_embedding_noise);
+  EXPECT_TRUE(parse_gguf("granite", json::object()).scales_embedding_noise);
+  for (const char* family : {"llama", "gemma2", "gemma3_text"})
+    EXPECT_FALSE(parse(config_of(family, json::object())).scales_embedding_noise) << family;
+}
+
 TEST(FromGguf, KnowsWhatMetadataDoesNotSay) {
   const ArchSpec gemma2 = parse_gguf("gemma2", {{"attn_logit_softcapping", 50.0}});
   EXPECT_EQ(windows_of(gemma2), (Windows{4096, 0}));

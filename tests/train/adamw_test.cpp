@@ -66,8 +66,7 @@ class Replay {
     for (const auto& p : run["parameters"]) {
       kernels::Parameter* parameter =
           store.add(p["name"], p["shape"].get<std::vector<int64_t>>(), 0, p["decays"]);
-      if (parameter->name.starts_with("embed_tokens"))
-        parameter->role = kernels::ParameterRole::kEmbedding;
+      if (parameter->name.starts_with("embed_tokens")) parameter->role = TensorRole::kEmbedding;
     }
     store.allocate(at::kBFloat16, at::kCPU);
     for (kernels::Parameter& p : store.parameters())
@@ -140,7 +139,7 @@ TEST(AdamW8bit, ParametersAndFp32MomentsToRounding) {
       EXPECT_GT(moved.abs().max().item<float>(), 1e-3);
       EXPECT_TRUE(test::close(p.master, expected, 5e-7));
       EXPECT_TRUE(at::equal(p.compute, p.master.detach().to(at::kBFloat16)));
-      if (config::has_8bit_moments(optimized_kind(p), p.numel)) continue;
+      if (config::has_8bit_moments(p.role, p.numel)) continue;
       for (const std::string what : {"exp_avg", "exp_avg_sq"}) {
         EXPECT_TRUE(test::close(state.at(what + "." + p.name),
                                 fixture.tensor(fmt::format("{}.{}.{}", number, what, p.name)),
@@ -246,7 +245,7 @@ TEST(AdamW8bit, TakesTheBytesThatArePlanned) {
     int64_t planned = 0;
     uint64_t named = 0;
     for (const kernels::Parameter& p : replay.store.parameters())
-      planned += config::optimizer_state_bytes(train, optimized_kind(p), p.shape);
+      planned += config::optimizer_state_bytes(train, p.role, p.shape);
     for (const StateTensor& part : replay.optimizer->state()) named += part.values.nbytes();
     EXPECT_EQ(named, static_cast<uint64_t>(planned));
     const auto held = static_cast<double>(replay.optimizer->bytes());

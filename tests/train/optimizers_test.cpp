@@ -39,13 +39,13 @@ class OptimizerReference {
   weights::SafetensorsFile file_;
 };
 
-kernels::ParameterRole role_named(const std::string& name) {
-  using enum kernels::ParameterRole;
-  const std::map<std::string, kernels::ParameterRole> roles = {{"matrix", kMatrix},
-                                                               {"experts", kExperts},
-                                                               {"embedding", kEmbedding},
-                                                               {"head", kHead},
-                                                               {"other", kOther}};
+TensorRole role_named(const std::string& name) {
+  using enum TensorRole;
+  const std::map<std::string, TensorRole> roles = {{"matrix", kLinear},
+                                                   {"experts", kExperts},
+                                                   {"embedding", kEmbedding},
+                                                   {"head", kHead},
+                                                   {"other", kOther}};
   return roles.at(name);
 }
 
@@ -153,7 +153,7 @@ TEST_P(Optimizers, TakeTheBytesThatArePlanned) {
   int64_t planned = 0;
   uint64_t named = 0;
   for (const kernels::Parameter& p : run.store.parameters())
-    planned += config::optimizer_state_bytes(run.train, optimized_kind(p), p.shape);
+    planned += config::optimizer_state_bytes(run.train, p.role, p.shape);
   for (const StateTensor& part : run.optimizer->state()) named += part.values.nbytes();
   EXPECT_EQ(named, static_cast<uint64_t>(planned));
   EXPECT_GE(run.optimizer->bytes(), named);
@@ -175,7 +175,7 @@ TEST_P(Optimizers, SayWhetherTheirStateIsFinite) {
 /// LoRA+: B, and parameters with one dimension, with every optimizer.
 TEST_P(Optimizers, LoraPlusRaisesTheRateOfB) {
   OptimizerRun other(GetParam());
-  run.store.find("tall")->role = kernels::ParameterRole::kLoraB;
+  run.store.find("tall")->role = TensorRole::kLoraB;
   run.train.loraplus_lr_ratio = 3;
   run.train.weight_decay = other.train.weight_decay = 0;
   run.optimizer = make_optimizer(run.store, run.train);

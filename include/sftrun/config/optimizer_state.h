@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/tensor_role.h"
 
 /// Size of an optimizer's state, computed before a model is loaded.
 namespace sftrun::config {
@@ -18,24 +19,15 @@ constexpr bool is_paged(Optimizer optimizer) {
   return optimizer == Optimizer::kPagedAdamW || optimizer == Optimizer::kPagedAdamW8bit;
 }
 
-/// Kinds of trained tensors that some optimizers treat differently.
-enum class OptimizedKind {
-  kMatrix,     ///< of a linear layer, or LoRA's A or B
-  kExperts,    ///< [experts, rows, columns]
-  kEmbedding,  ///< a lookup table
-  kHead,       ///< the language-model head
-  kOther,      ///< norms, biases, convolutions
-};
-
 /// adamw_8bit: embeddings, and tensors of fewer than 4096 values, keep moments in fp32, as with
 /// bitsandbytes and transformers' Trainer.
-bool has_8bit_moments(OptimizedKind kind, int64_t numel);
+bool has_8bit_moments(TensorRole role, int64_t numel);
 
 /// Whether muon updates the tensor by itself; the others are updated by AdamW.
-bool is_updated_by_muon(OptimizedKind kind);
+bool is_updated_by_muon(TensorRole role);
 
 /// Bytes of the state of one tensor.   @param shape as model files have it
-int64_t optimizer_state_bytes(const TrainConfig& train, OptimizedKind kind,
+int64_t optimizer_state_bytes(const TrainConfig& train, TensorRole role,
                               const std::vector<int64_t>& shape);
 
 }  // namespace sftrun::config

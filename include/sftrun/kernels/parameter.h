@@ -10,30 +10,18 @@
 #include <vector>
 
 #include "sftrun/core/file_layout.h"
+#include "sftrun/core/tensor_role.h"
 
 /// Trainable parameters in flat buffers: fp32 master weights, fp32 gradients, and a copy in the
 /// compute dtype if that is not fp32. With flat buffers the optimizer, gradient clipping and
 /// all-reduce are single passes over memory.
 namespace sftrun::kernels {
 
-/// Kind of a parameter, for the optimizer's choice of method.
-enum class ParameterRole {
-  kMatrix,     ///< the weight of a linear layer
-  kExperts,    ///< the stacked matrices of all experts of a layer
-  kEmbedding,  ///< embedding table
-  kHead,       ///< the language-model head
-  kOther,      ///< norm, bias, convolution and other small tensors
-  kLoraA,
-  kLoraB,
-  kEmbeddingLora,  ///< A or B of an embedding's adapter
-  kMagnitude,      ///< DoRA magnitude
-};
-
 struct Parameter {
   std::string name;  ///< HF or PEFT name: "model.layers.0.self_attn.q_proj.lora_A.weight"
   std::vector<int64_t> shape;
   int64_t unit = 0;  ///< index of its unit (unit.h)
-  ParameterRole role = ParameterRole::kMatrix;
+  TensorRole role = TensorRole::kLinear;  ///< for the optimizer's choice of method
   bool decays =
       true;  ///< whether weight decay applies (not to norms and biases, as in transformers'
              ///< Trainer)

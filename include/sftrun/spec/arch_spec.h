@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sftrun/core/file_layout.h"
+#include "sftrun/core/tensor_role.h"
 
 /// A model family is described by data: everything that the one `Decoder` needs to run a
 /// checkpoint.
@@ -147,6 +148,9 @@ struct ArchSpec {
   double attention_softcap = 0;  ///< scores become cap * tanh(score / cap); 0: no cap
   double final_softcap = 0;      ///< logits likewise
   double embedding_scale = 1, residual_scale = 1, logit_scale = 1;
+  /// transformers multiplies by `embedding_scale` after the embedding module, and so after NEFTune's
+  /// noise (Granite)
+  bool scales_embedding_noise = false;
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
 
@@ -182,9 +186,7 @@ void set_rope_divisors(RopeSpec& rope, const std::vector<float>& divisors,
 void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor,
                           const std::vector<float>& long_factor, const std::string& where);
 
-/// The role of a tensor. `tensor_specs` lists the tensors of a checkpoint in the order of the
-/// layers.
-enum class TensorRole { kEmbedding, kNorm, kLinear, kBias, kHead, kExperts, kOther, kBuffer };
+using sftrun::TensorRole;
 
 /// "model.layers.3.self_attn.q_proj"
 std::string name_in_layer(const ArchSpec& arch, int64_t layer, const std::string& module);

@@ -29,6 +29,7 @@ bool is_target(const LoraSpec& lora, const std::string& module, LinearSlot slot,
 /// For the embedding and the head: `all-linear` excludes both, as in peft.
 bool is_end_target(const LoraSpec& lora, const std::string& module);
 inline constexpr const char* kHeadModule = "lm_head";
+inline constexpr const char* kHeadTensor = "lm_head.weight";
 std::string embedding_module(const ArchSpec& arch);
 /// @throws ConfigError for targets that PiSSA does not support: the embedding, and a head tied to
 /// it

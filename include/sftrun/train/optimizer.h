@@ -29,9 +29,6 @@ struct LearningRateRatios {
   double of(const kernels::Parameter& parameter) const;
 };
 
-/// The parameter's kind, from which the memory plan computes the size of its optimizer state.
-config::OptimizedKind optimized_kind(const kernels::Parameter& parameter);
-
 /// One tensor of the optimizer's state, as checkpoints name it, or the part of it that this rank
 /// owns.
 struct StateTensor {

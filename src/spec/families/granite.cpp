@@ -10,6 +10,7 @@ using nlohmann::json;
 void read_granite(const JsonFields& config, ArchSpec& arch) {
   read_attention_bias(config, arch);
   arch.mlp_bias = config.get_bool("mlp_bias", false);
+  arch.scales_embedding_noise = true;
   arch.embedding_scale = config.get_positive("embedding_multiplier", 1);
   arch.attention_scale = config.get_positive("attention_multiplier", 1);
   arch.residual_scale = config.get_positive("residual_multiplier", 1);
@@ -32,6 +33,7 @@ void read_granite_gguf(const JsonFields& meta, ArchSpec& arch) {
                     "supported are Granite 3 and what is built alike");
   }
   arch.embedding_scale = meta.get_positive("embedding_scale", 1);
+  arch.scales_embedding_noise = true;
   arch.attention_scale = meta.get_positive("attention.scale", 0);
   arch.residual_scale = meta.get_positive("residual_scale", 1);
   arch.logit_scale = 1 / meta.get_positive("logit_scale", 1);

@@ -28,9 +28,8 @@ AdamW::AdamW(const kernels::OwnedValues& values, AdamWConfig with)
   std::vector<std::pair<int64_t, int64_t>> blocks;  // first element and length of each block
   for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
     const kernels::Parameter& parameter = *piece.parameter;
-    Place place{
-        with.is_8bit && config::has_8bit_moments(optimized_kind(parameter), parameter.numel),
-        num_fp32, 0};
+    Place place{with.is_8bit && config::has_8bit_moments(parameter.role, parameter.numel), num_fp32,
+                0};
     if (place.is_8bit) {
       SFTRUN_CHECK_EQ(piece.begin % kernels::kStateBlock, 0);
       place.first = static_cast<int64_t>(blocks.size());

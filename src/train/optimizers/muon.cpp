@@ -52,7 +52,7 @@ Muon::Muon(const kernels::OwnedValues& values, const MuonConfig& config)
   others.pieces.clear();
   for (const kernels::OwnedValues::Piece& piece : values.pieces) {
     kernels::Parameter& parameter = *piece.parameter;
-    if (config::is_updated_by_muon(optimized_kind(parameter)))
+    if (config::is_updated_by_muon(parameter.role))
       matrices_.push_back(
           {&parameter, at::zeros(parameter.shape_in_files(), values.flat.master.options())});
     else

@@ -32,31 +32,10 @@ AdamWConfig adamw_config(const config::TrainConfig& config, at::Device device) {
 
 }  // namespace
 
-config::OptimizedKind optimized_kind(const kernels::Parameter& parameter) {
-  using kernels::ParameterRole;
-  switch (parameter.role) {
-    case ParameterRole::kExperts:
-      return config::OptimizedKind::kExperts;
-    case ParameterRole::kEmbedding:
-      return config::OptimizedKind::kEmbedding;
-    case ParameterRole::kHead:
-      return config::OptimizedKind::kHead;
-    case ParameterRole::kOther:
-    case ParameterRole::kMagnitude:
-      return config::OptimizedKind::kOther;
-    case ParameterRole::kMatrix:
-    case ParameterRole::kLoraA:
-    case ParameterRole::kLoraB:
-    case ParameterRole::kEmbeddingLora:
-      return config::OptimizedKind::kMatrix;
-  }
-  invariant_failed(__FILE__, __LINE__, "a known role");
-}
-
 double LearningRateRatios::of(const kernels::Parameter& parameter) const {
-  if (parameter.role == kernels::ParameterRole::kEmbeddingLora) return loraplus_embedding_ratio;
+  if (parameter.role == TensorRole::kEmbeddingLora) return loraplus_embedding_ratio;
   const bool is_fast =
-      parameter.role == kernels::ParameterRole::kLoraB || parameter.shape_in_files().size() == 1;
+      parameter.role == TensorRole::kLoraB || parameter.shape_in_files().size() == 1;
   return is_fast ? loraplus_lr_ratio : 1;
 }
 
