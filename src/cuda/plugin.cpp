@@ -288,12 +288,15 @@ at::Tensor launch_losses(const at::Tensor& logits, const at::Tensor& labels, dou
 }
 
 at::Tensor cross_entropy(at::Tensor& logits, const at::Tensor& labels, double softcap,
-                         double grad_scale, const at::Tensor& grad_factor) {
-  return launch_losses(
-      logits, labels, softcap,
-      {.is_wanted = true,
-       .scale = static_cast<float>(grad_scale),
-       .factor = grad_factor.defined() ? grad_factor.const_data_ptr<float>() : nullptr});
+                         const GradScale& grad_scale) {
+  const auto data_of = [](const at::Tensor& factors) {
+    return factors.defined() ? factors.const_data_ptr<float>() : nullptr;
+  };
+  return launch_losses(logits, labels, softcap,
+                       {.is_wanted = true,
+                        .scale = static_cast<float>(grad_scale.value),
+                        .factor = data_of(grad_scale.factor),
+                        .row_factors = data_of(grad_scale.row_factors)});
 }
 at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels, double softcap) {
   return launch_losses(logits, labels, softcap, {});

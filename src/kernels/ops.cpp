@@ -340,8 +340,13 @@ at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, 
     require_operand(factor, logits, at::kFloat);
     require_numel(factor, 1);
   }
-  if (logits.is_cuda())
-    return cuda_kernels().cross_entropy(logits, labels, softcap, grad_scale.value, factor);
+  const at::Tensor& row_factors = grad_scale.row_factors;
+  if (row_factors.defined()) {
+    require_operand(row_factors, logits, at::kFloat);
+    require_numel(row_factors, logits.size(0));
+  }
+  if (logits.is_cuda()) return cuda_kernels().cross_entropy(logits, labels, softcap, grad_scale);
+  const float* factors = row_factors.defined() ? data<float>(row_factors) : nullptr;
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
   const int64_t vocab = logits.size(1);
   for_dtype(logits, [&](const auto& kernels, auto* type) {
@@ -349,7 +354,8 @@ at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, 
     parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
       kernels.cross_entropy(data<T>(logits) + begin * vocab, data<int32_t>(labels) + begin,
                             data<float>(losses) + begin, end - begin, vocab,
-                            static_cast<float>(softcap), static_cast<float>(grad_scale.value));
+                            static_cast<float>(softcap), static_cast<float>(grad_scale.value),
+                            factors ? factors + begin : nullptr);
     });
   });
   return losses;

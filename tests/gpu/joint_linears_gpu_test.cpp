@@ -134,13 +134,13 @@ INSTANTIATE_TEST_SUITE_P(Types, GpuJointLinears,
                                   (format ? std::string(quant_info(*format).name) : "dense");
                          });
 
-at::Tensor forward_in_fp64(const Linears& linears, const at::Tensor& x) {
+at::Tensor forward_in_fp64(const Linears& linears, const at::Tensor& x, bool adapters = true) {
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < linears.all().size(); ++i) {
     const Linear& linear = *linears.all()[i];
     at::Tensor y = at::mm(exact(x), linears.weights()[i].t());
     if (linear.bias.defined()) y = y + exact(linear.bias);
-    if (linear.lora) {
+    if (linear.lora && adapters) {
       const at::Tensor low = at::mm(exact(x), exact(linear.lora->a->compute).t());
       y = y + linear.lora->scale * at::mm(low, exact(linear.lora->b->compute).t());
     }
@@ -153,6 +153,16 @@ at::Tensor forward_in_fp64(const Linears& linears, const at::Tensor& x) {
 at::Tensor with_room(const at::Tensor& x, int64_t spare) {
   at::Tensor rows = empty_rows(x.size(0), x.size(1), spare, x.options());
   return rows.copy_(x);
+}
+
+/// Without the adapters, and added to `base`.
+void expect_base_alone(const Linears& linears, const JointLinears& joint, const at::Tensor& x,
+                       const at::Tensor& base, double tolerance) {
+  const at::Tensor expected = forward_in_fp64(linears, x, /*adapters=*/false), sum = base.clone();
+  const at::Tensor y = joint_forward(x, joint, 0, nullptr, /*adapters=*/false);
+  EXPECT_TRUE(close(y.cpu(), expected, tolerance));
+  add_joint_forward(x, joint, nullptr, sum, /*adapters=*/false);
+  EXPECT_TRUE(close(sum.cpu(), expected + exact(base), tolerance));
 }
 
 /// With room behind the rows of x and without.
@@ -180,6 +190,7 @@ TEST_P(GpuJointLinears, Forward) {
           add_joint_forward(rows, joint, nullptr, sum);
           EXPECT_TRUE(close(sum.cpu(), expected + exact(base), tolerance()));
           EXPECT_TRUE(at::equal(rows, x));
+          expect_base_alone(linears, joint, rows, base, tolerance());
           if (!joint.has_adapters()) continue;
           EXPECT_TRUE(close(low.cpu(), at::mm(exact(x), exact(joint.a).t()), tolerance()));
           // What is kept for the backward pass keeps no memory of x.

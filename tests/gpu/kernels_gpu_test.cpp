@@ -175,6 +175,13 @@ TEST_P(GpuKernels, CrossEntropy) {
         const at::Tensor losses = token_losses_and_grad_(there, to(labels), cap, 0.125);
         return std::vector<at::Tensor>{alone, losses, there};
       });
+      const at::Tensor factors = values({23}, 2);
+      expect_same("cross_entropy with factors of the rows", tolerance(), [&](const Moved& to) {
+        at::Tensor there = to(logits);
+        const GradScale scale(0.125, {}, to(factors).to(at::kFloat));
+        const at::Tensor losses = token_losses_and_grad_(there, to(labels), cap, scale);
+        return std::vector<at::Tensor>{losses, there};
+      });
     }
   }
 }

@@ -68,7 +68,7 @@ TEST(CudaAlgorithms, CappedLogitsAndTheirSlope) {
   std::vector<float> gradient = logits;
   const int32_t label = 5;
   float loss = 0;
-  cpu_kernels().f32.cross_entropy(gradient.data(), &label, &loss, 1, kVocab, kCap, 1.0F);
+  cpu_kernels().f32.cross_entropy(gradient.data(), &label, &loss, 1, kVocab, kCap, 1.0F, nullptr);
   cuda::SoftmaxState state;
   for (const float logit : logits) cuda::add_logit(state, cuda::capped(logit, kCap));
   for (size_t i = 0; i < kVocab; ++i) {

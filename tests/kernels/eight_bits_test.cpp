@@ -22,9 +22,9 @@ namespace sftrun::kernels {
 namespace {
 
 /// What transformers and bitsandbytes made (scripts/fixtures/make_eight_bits.py).
-class Fixture {
+class EightBitsFixture {
  public:
-  Fixture() : file_(directory() / "eight_bits.safetensors") {
+  EightBitsFixture() : file_(directory() / "eight_bits.safetensors") {
     cases = nlohmann::json::parse(read_text_file(directory() / "eight_bits.json")).at("cases");
   }
   at::Tensor tensor(size_t number, const std::string& what, at::ScalarType dtype) const {
@@ -42,12 +42,12 @@ class Fixture {
   weights::SafetensorsFile file_;
 };
 
-at::ScalarType dtype_named(const std::string& name) {
+at::ScalarType dtype_of_eight_bits(const std::string& name) {
   return name == "float32" ? at::kFloat : name == "bfloat16" ? at::kBFloat16 : at::kHalf;
 }
 
 TEST(EightBits, CodesAndValuesOfE4m3AreTorchs) {
-  const Fixture fixture;
+  const EightBitsFixture fixture;
   const at::Tensor values = fixture.tensor("every_code", at::kFloat);
   for (const char* isa : {"generic", "avx2", "avx512"}) {
     const CpuKernels* kernels = cpu_kernels_by_name(isa);
@@ -81,21 +81,21 @@ TEST(EightBits, WhatE4m3HasNot) {
 }
 
 TEST(EightBits, BytesAndValuesAreTheReferences) {
-  const Fixture fixture;
+  const EightBitsFixture fixture;
   size_t checked = 0;
   for (size_t i = 0; i < fixture.cases.size(); ++i) {
     const std::string format = fixture.cases[i].at("format");
     if (format == "product") continue;
     SCOPED_TRACE(std::to_string(i) + " " + fixture.cases[i].dump());
     const at::Tensor weight =
-        fixture.tensor(i, "weight", dtype_named(fixture.cases[i].at("dtype")));
+        fixture.tensor(i, "weight", dtype_of_eight_bits(fixture.cases[i].at("dtype")));
     const QuantizedMatrix matrix =
         quantize(weight, {.format = format == "fp8" ? QuantFormat::kFp8 : QuantFormat::kInt8});
     EXPECT_TRUE(test::same_bits(matrix.packed, fixture.tensor(i, "codes", at::kByte).flatten()));
     EXPECT_TRUE(test::same_bits(matrix.absmax, fixture.tensor(i, "factors", at::kFloat)));
     for (const char* name : {"float32", "bfloat16", "float16"}) {
-      EXPECT_TRUE(at::equal(dequantize(matrix, dtype_named(name)),
-                            fixture.tensor(i, name, dtype_named(name))))
+      EXPECT_TRUE(at::equal(dequantize(matrix, dtype_of_eight_bits(name)),
+                            fixture.tensor(i, name, dtype_of_eight_bits(name))))
           << name;
     }
     EXPECT_EQ(matrix.nbytes(), static_cast<uint64_t>(matrix.numel() + 4 * matrix.rows));
@@ -179,12 +179,12 @@ TEST(EightBits, RoundedRowsAreTheCodesValues) {
 /// Forward and back, over shapes that are no multiple of anything: sums differ in their order, in
 /// bf16 by their last rounding.
 TEST(EightBits, ProductsInFp8RoundWhatTheyMultiply) {
-  const Fixture fixture;
+  const EightBitsFixture fixture;
   size_t checked = 0;
   for (size_t i = 0; i < fixture.cases.size(); ++i) {
     if (fixture.cases[i].at("format") != "product") continue;
     SCOPED_TRACE(std::to_string(i) + " " + fixture.cases[i].dump());
-    const at::ScalarType dtype = dtype_named(fixture.cases[i].at("dtype"));
+    const at::ScalarType dtype = dtype_of_eight_bits(fixture.cases[i].at("dtype"));
     const double tolerance = dtype == at::kFloat ? 2e-6 : 4e-3;
     const at::Tensor weight = fixture.tensor(i, "weight", at::kFloat);
     const QuantizedMatrix w = quantize(weight, {.format = QuantFormat::kFp8});

@@ -464,6 +464,60 @@ TEST_P(HeadLosses, EqualCrossEntropyAndItsGradients) {
 }
 INSTANTIATE_TEST_SUITE_P(SoftCap, HeadLosses, ::testing::Values(0.0, 5.0));
 
+/// Sum of factor * loss over rows and its gradient of the input, by autograd in fp64.
+std::pair<double, at::Tensor> weighted_losses_in_fp64(const at::Tensor& hidden, const Head& head,
+                                                      const at::Tensor& labels,
+                                                      const at::Tensor& factors) {
+  const auto wide = [](const at::Tensor& x) { return x.detach().to(at::kDouble); };
+  const at::Tensor x = wide(hidden).requires_grad_();
+  const at::Tensor normed =
+      x * at::rsqrt(x.square().mean(-1, true) + head.norm.eps) * wide(head.norm.weight);
+  at::Tensor logits = at::mm(normed, wide(head.linear.weight).t()) * head.logit_scale;
+  if (head.softcap > 0) logits = at::tanh(logits / head.softcap) * head.softcap;
+  const at::Tensor losses =
+      -at::log_softmax(logits, -1).gather(1, labels.to(at::kLong).unsqueeze(1)).squeeze(1);
+  torch::autograd::backward({(losses * wide(factors)).sum()});
+  return {losses.sum().item<double>(), x.grad()};
+}
+
+// Whether logits are scaled and capped; dtype
+using WeightedHeadCase = std::tuple<bool, at::ScalarType>;
+class WeightedHeads : public ::testing::TestWithParam<WeightedHeadCase> {};
+
+/// A factor for the gradient of each row: positive, negative, none. 300 rows are several chunks of
+/// the plain backend.
+TEST_P(WeightedHeads, EqualAutogradInFp64) {
+  const auto [is_capped, dtype] = GetParam();
+  ParameterStore store;
+  Head head;
+  head.softcap = is_capped ? 5 : 0;
+  head.logit_scale = is_capped ? 0.5 : 1;
+  head.norm.weight = normal({32}, 82).to(dtype);
+  head.linear.weight = normal({601, 32}, 80).to(dtype);
+  const at::Tensor hidden = normal({300, 32}, 81).to(dtype), labels = at::arange(300, at::kInt) * 2;
+  const at::Tensor factors = normal({300}, 83);
+  factors.narrow(0, 10, 20).zero_();
+  const auto [loss, grad] = weighted_losses_in_fp64(hidden, head, labels, factors);
+  for (const Backend* backend : {&fused_backend(), &plain_backend()}) {
+    const GradScale scale(0.01, {}, factors);
+    const HeadLoss made = backend->head_loss(hidden, head, labels, scale, HeadGrad::kInput, {});
+    const double tolerance = dtype == at::kFloat ? 1e-5 : 2e-2;
+    EXPECT_NEAR(loss_of(made) / loss, 1, tolerance);
+    EXPECT_TRUE(close(made.grad_input, grad * 0.01, tolerance));
+    EXPECT_EQ(made.grad_input.narrow(0, 10, 20).abs().max().item<double>(), 0);
+    EXPECT_TRUE(close(backend->label_losses(hidden, head, labels, {}).sum(at::kDouble),
+                      made.loss_sum, tolerance));
+    // Factors of one are no factors.
+    const auto grad_with = [&](const GradScale& of) {
+      return backend->head_loss(hidden, head, labels, of, HeadGrad::kInput, {}).grad_input;
+    };
+    EXPECT_TRUE(at::equal(grad_with({0.01, {}, at::ones({300})}), grad_with(0.01)));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, WeightedHeads,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)));
+
 // Vocabulary (the larger in several chunks), dropout, DoRA
 using AdaptedHeadCase = std::tuple<int64_t, double, bool>;
 class AdaptedHeads : public ::testing::TestWithParam<AdaptedHeadCase> {};

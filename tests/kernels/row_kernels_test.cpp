@@ -144,7 +144,7 @@ TEST_P(RowKernels, CrossEntropyAndItsGradient) {
     table_->f32.cross_entropy_loss(logits.data_ptr<float>(), labels.data(), only.data_ptr<float>(),
                                    kRows, size_, cap);
     table_->f32.cross_entropy(work.data_ptr<float>(), labels.data(), losses.data_ptr<float>(),
-                              kRows, size_, cap, 0.25F);
+                              kRows, size_, cap, 0.25F, nullptr);
     const at::Tensor exact = logits.to(at::kDouble).requires_grad_();
     const at::Tensor log_p = at::log_softmax(cap > 0 ? at::tanh(exact / cap) * cap : exact, -1);
     at::Tensor total = at::zeros({}, at::kDouble);
@@ -157,6 +157,22 @@ TEST_P(RowKernels, CrossEntropyAndItsGradient) {
     torch::autograd::backward({total * 0.25});
     EXPECT_LT((work.to(at::kDouble) - exact.grad()).abs().max().item<double>(), 1e-6);
   }
+}
+
+// The gradient of each row times its factor: powers of two, so that nothing is rounded.
+TEST_P(RowKernels, CrossEntropyWithAFactorForEachRow) {
+  constexpr int64_t kRows = 4;
+  const at::Tensor logits = normal({kRows, size_}, 9) * 5;
+  const std::vector<int32_t> labels = {0, static_cast<int32_t>(size_ - 1), -100, 0};
+  const std::vector<float> factors = {2, -0.5F, 8, 0};
+  at::Tensor with = logits.clone(), without = logits.clone(), losses = at::empty({kRows}),
+             plain_losses = at::empty({kRows});
+  table_->f32.cross_entropy(with.data_ptr<float>(), labels.data(), losses.data_ptr<float>(), kRows,
+                            size_, 4.0F, 0.25F, factors.data());
+  table_->f32.cross_entropy(without.data_ptr<float>(), labels.data(),
+                            plain_losses.data_ptr<float>(), kRows, size_, 4.0F, 0.25F, nullptr);
+  EXPECT_TRUE(at::equal(losses, plain_losses));
+  EXPECT_TRUE(at::equal(with, without * at::tensor(factors).unsqueeze(1)));
 }
 
 TEST_P(RowKernels, CrossEntropyOfNotANumberIsNotANumber) {

@@ -29,27 +29,32 @@ class LayerRun {
 enum class HeadGrad { kNone, kParameters, kInput };  ///< each value includes those before it
 
 struct HeadLoss {
-  at::Tensor loss_sum;    ///< scalar in fp64 on the device: unscaled sum over rows
-  at::Tensor grad_input;  ///< [N, hidden], gradient of grad_scale * loss_sum; set for kInput
+  at::Tensor loss_sum;  ///< scalar in fp64 on the device: unscaled sum over rows
+  /// [N, hidden], gradient of grad_scale * sum of (row_factor * loss); set for kInput
+  at::Tensor grad_input;
 };
 
 struct Backend {
   const char* name;
   /// x [T, hidden] -> [T, hidden].   @param run receives the state for the backward pass; null:
-  /// none
+  /// none, as it must be where the batch's adapters are off
   at::Tensor (*layer_forward)(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
                               std::unique_ptr<LayerRun>* run);
   /// Final norm, language-model head and cross-entropy over chunks of rows, so that the full logits
   /// [N, vocab] are never stored. Gradients are computed in the forward pass.
   /// @param input [N, hidden] rows that have a label   @param labels [N] int32
   /// @param grad_scale 1 / label tokens of the global batch
-  /// @param rows dropout inputs of the N rows (`dropout_rows`); empty: no dropout
+  /// @param rows dropout inputs of the N rows (`dropout_rows`); empty: no dropout. Where adapters
+  /// are off, `wanted` must be kNone.
   HeadLoss (*head_loss)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                         const GradScale& grad_scale, HeadGrad wanted, const BatchContext& rows);
+  /// -log p of each row's label [N] fp32, without gradients; arguments as of `head_loss`.
+  at::Tensor (*label_losses)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                             const BatchContext& rows);
 };
 
 /// A BatchContext with only the dropout inputs (seed, step, token keys) of the given rows of a
-/// batch; empty where dropout is off.
+/// batch, none where dropout is off; and whether adapters are on.
 /// @param rows [N] int64
 BatchContext dropout_rows(const BatchContext& batch, const at::Tensor& rows);
 /// The same for rows [first, first + count).
@@ -80,7 +85,8 @@ at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Te
                            const BatchContext& batch);
 /// Logits [N, vocab] of the last layer's output rows: after the final norm, scaled and soft-capped.
 at::Tensor logits_of(const Head& head, const at::Tensor& hidden);
-/// -log p of each row's label [N] fp32.
-at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels);
+/// -log p of each row's label [N] fp32.   @param rows as for `Backend::head_loss`
+at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels,
+                        const BatchContext& rows = {});
 
 }  // namespace sftrun::kernels

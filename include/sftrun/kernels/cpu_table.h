@@ -192,9 +192,10 @@ struct RowKernels {
   void (*dropout)(const T* x, T* y, const TokenKey* tokens, int64_t rows, int64_t channels,
                   DropoutParams params);
   /// losses[i] = -log softmax(z)[labels[i]], 0 for a negative label, where z = logits[i], or
-  /// cap * tanh(logits[i] / cap) if cap > 0. Overwrites logits with grad_scale * their gradients.
+  /// cap * tanh(logits[i] / cap) if cap > 0. Overwrites logits with grad_scale * row_factors[i] *
+  /// their gradients. @param row_factors null: 1 for all rows
   void (*cross_entropy)(T* logits, const int32_t* labels, float* losses, int64_t rows,
-                        int64_t vocab, float cap, float grad_scale);
+                        int64_t vocab, float cap, float grad_scale, const float* row_factors);
   /// The losses only; logits are not changed.
   void (*cross_entropy_loss)(const T* logits, const int32_t* labels, float* losses, int64_t rows,
                              int64_t vocab, float cap);

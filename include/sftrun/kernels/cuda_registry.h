@@ -58,9 +58,8 @@ struct CudaKernels {
   /// x [T, channels] += noise.   @param cu_seqlens [n + 1] int32
   void (*add_embedding_noise)(at::Tensor& x, const at::Tensor& token_keys, const at::Tensor& step,
                               const at::Tensor& cu_seqlens, const NoiseParams& params);
-  /// @param grad_factor [1] fp32, multiplies `grad_scale`; undefined: 1
   at::Tensor (*cross_entropy)(at::Tensor& logits, const at::Tensor& labels, double softcap,
-                              double grad_scale, const at::Tensor& grad_factor);
+                              const GradScale& grad_scale);
   at::Tensor (*cross_entropy_loss)(const at::Tensor& logits, const at::Tensor& labels,
                                    double softcap);
   void (*adamw)(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg,

@@ -20,9 +20,9 @@ struct Embedding {
   bool trains() const { return parameter != nullptr || lora.has_value(); }
 };
 
-/// @param tokens [T] int64   @return [T, hidden]
+/// @param tokens [T] int64   @param adapters false: the table alone   @return [T, hidden]
 at::Tensor embedding_forward(const Embedding& embedding, const at::Tensor& tokens,
-                             at::ScalarType dtype);
+                             at::ScalarType dtype, bool adapters = true);
 /// Adds to the parameters' gradients. Saves nothing in the forward pass: looks rows up again.
 /// @param grad gradient of the output [T, hidden]
 void embedding_backward(const Embedding& embedding, const at::Tensor& tokens,

@@ -68,11 +68,12 @@ JointLinears join(const std::vector<Linear*>& linears);
 /// with x a^T, and [x | x a^T] [W | scale B]^T is one product
 /// @param spare unused columns to allocate after each row of the result
 /// @param low receives x a^T [T, ranks] if there are adapters; null: not wanted
+/// @param adapters false: y = x W^T + bias
 at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t spare,
-                         at::Tensor* low);
-/// y += x W^T + bias + x a^T b^T.
+                         at::Tensor* low, bool adapters = true);
+/// y += x W^T + bias + x a^T b^T, or without the last term.
 void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low,
-                       at::Tensor y);
+                       at::Tensor y, bool adapters = true);
 
 struct JointGrads {
   at::Tensor dx;     ///< [T, K]; undefined when !needs_dx

@@ -106,6 +106,11 @@ struct Head {
   double softcap = 0;  ///< logits become cap * tanh(logit / cap); 0: off
 };
 
+/// The adapter of a linear where it takes part in the pass; else null.
+inline const LoraAdapter* active_adapter(const Linear& linear, const BatchContext& batch) {
+  return batch.adapters && linear.lora ? &*linear.lora : nullptr;
+}
+
 /// Linear layers with the same input.
 using LinearGroup = std::vector<const Linear*>;
 

@@ -35,7 +35,10 @@ struct BatchContext {
   at::Tensor step_device;                ///< [1] int32, replaces `step` (CUDA only)
   uint64_t dropout_seed = 0;
   uint32_t step = 0;
-  bool training = false;                    ///< dropout is on
+  bool training = false;  ///< dropout is on
+  /// false: the base model alone, without its LoRA adapters. Forward passes that keep nothing
+  /// only: nothing can be trained then.
+  bool adapters = true;
   std::shared_ptr<LayerExchange> exchange;  ///< null if layers share no state
 };
 
@@ -175,13 +178,17 @@ at::Tensor attention_sinks_grad(const at::Tensor& d_out, const AttentionOutput& 
 /// Multiplier of a loss's gradient.
 struct GradScale {
   // NOLINTNEXTLINE(google-explicit-constructor): a number is a gradient scale
-  GradScale(double of, at::Tensor times = {}) : value(of), factor(std::move(times)) {}
+  GradScale(double of, at::Tensor times = {}, at::Tensor of_rows = {})
+      : value(of), factor(std::move(times)), row_factors(std::move(of_rows)) {}
   double value;
   at::Tensor factor;  ///< [1] fp32 on the device, multiplies `value`; undefined: 1; CUDA only
+  /// [N] fp32 on the device, multiplies the gradient of each row's loss; undefined: 1.
+  at::Tensor row_factors;
 };
 /// Cross-entropy. Returns losses [N] fp32 and overwrites logits [N, vocab] with the gradient of
-/// grad_scale * sum of losses. labels [N] int32; rows with a negative label have loss and gradient
-/// 0. If softcap > 0, logits first become cap * tanh(logit / cap).
+/// grad_scale * sum of (row_factor * loss). The losses themselves are not multiplied. labels [N]
+/// int32; rows with a negative label have loss and gradient 0. If softcap > 0, logits first become
+/// cap * tanh(logit / cap).
 at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double softcap,
                                   const GradScale& grad_scale);
 at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap);

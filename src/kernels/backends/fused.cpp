@@ -59,7 +59,7 @@ class Passes {
     const Normed in = normed(x, l_.attention_in, copy, spare_of_input(l_.joint_qkv, x));
     auto qkv = joins(l_.joint_qkv, x)
                    ? parts_of_joint(joint_forward(in.y, l_.joint_qkv, /*spare=*/0,
-                                                  keep ? &keep->joint_low : nullptr),
+                                                  keep ? &keep->joint_low : nullptr, adapters()),
                                     l_.joint_qkv)
                    : linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
     if (l_.fuses_qkv()) qkv = parts(qkv[0], {query_size(), key_size(), key_size()});
@@ -130,7 +130,7 @@ class Passes {
       // Overwritten by their gradients in the backward pass, which needs the padding.
       const at::Tensor both =
           joint_forward(in.y, l_.joint_gate_up, keep ? l_.joint_gate_up.spare() : 0,
-                        keep ? &keep->joint_low : nullptr);
+                        keep ? &keep->joint_low : nullptr, adapters());
       if (keep) keep->joint_gate_up = both;
       gate_up = parts_of_joint(both, l_.joint_gate_up);
     } else {
@@ -429,9 +429,11 @@ class Passes {
     return joint.defined() && (!joint.is_quantized() || x.size(0) > cuda::kMostThinTokens);
   }
 
+  bool adapters() const { return batch_.adapters; }
+
   /// Unused columns needed after each row of the input of a joint linear.
-  static int64_t spare_of_input(const JointLinears& joint, const at::Tensor& x) {
-    return joins(joint, x) ? joint.spare() : 0;
+  int64_t spare_of_input(const JointLinears& joint, const at::Tensor& x) const {
+    return joins(joint, x) && adapters() ? joint.spare() : 0;
   }
 
   /// Adds the adapters' gradients; returns the gradient of the linears' input.
@@ -527,8 +529,8 @@ class Passes {
     }
     at::Tensor* low = keep ? &keep->joint_low : nullptr;
     if (!copy.defined())
-      return normed_sum(x, joint_forward(h, joint, /*spare=*/0, low), norm, keep);
-    add_joint_forward(h, joint, low, copy);
+      return normed_sum(x, joint_forward(h, joint, /*spare=*/0, low, adapters()), norm, keep);
+    add_joint_forward(h, joint, low, copy, adapters());
     return copy;
   }
 
@@ -696,6 +698,7 @@ at::Tensor fused_layer_forward(const Layer& layer, const at::Tensor& x, const Ba
     return passes.after_halves(passes.feed_forward_half(passes.attention_half(x, nullptr), nullptr),
                                nullptr);
   }
+  SFTRUN_CHECK(batch.adapters);
   auto kept = std::make_unique<FusedRun>(layer, batch);
   at::Tensor y = kept->forward(x);
   *run = std::move(kept);
@@ -732,7 +735,7 @@ at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Te
 }
 
 const Backend& fused_backend() {
-  static const Backend backend{"fused", fused_layer_forward, fused_head_loss};
+  static const Backend backend{"fused", fused_layer_forward, fused_head_loss, fused_label_losses};
   return backend;
 }
 

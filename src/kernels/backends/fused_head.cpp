@@ -5,6 +5,7 @@
 
 #include "fused_linears.h"
 #include "fused_norms.h"
+#include "sftrun/core/error.h"
 #include "sftrun/kernels/dora.h"
 
 namespace sftrun::kernels {
@@ -25,6 +26,11 @@ void add_sum_in_fp64(at::Tensor& sum, const at::Tensor& losses) {
   sum.add_(losses.sum(at::kDouble));
 }
 
+/// Of one chunk; undefined where there are none.
+at::Tensor rows_of(const at::Tensor& factors, int64_t first, int64_t count) {
+  return factors.defined() ? factors.narrow(0, first, count) : at::Tensor();
+}
+
 /// Logits after scaling, before the soft cap.
 at::Tensor raw_logits(const Head& head, const Linear& linear, const at::Tensor& normed_rows,
                       const BatchContext& rows, LowRank* low = nullptr) {
@@ -33,8 +39,9 @@ at::Tensor raw_logits(const Head& head, const Linear& linear, const at::Tensor& 
 }
 
 /// With DoRA's row norms computed once for all chunks.
-Linear with_lengths(Linear linear) {
-  if (linear.lora && linear.lora->magnitude) linear.lora->lengths = row_lengths(linear);
+Linear with_lengths(Linear linear, const BatchContext& rows) {
+  const LoraAdapter* lora = active_adapter(linear, rows);
+  if (lora != nullptr && lora->magnitude) linear.lora->lengths = row_lengths(linear);
   return linear;
 }
 
@@ -42,8 +49,9 @@ Linear with_lengths(Linear linear) {
 
 HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                          const GradScale& grad_scale, HeadGrad wanted, const BatchContext& rows) {
+  SFTRUN_CHECK(rows.adapters || wanted == HeadGrad::kNone);
   const at::NoGradGuard no_grad;
-  const Linear linear = with_lengths(head.linear);
+  const Linear linear = with_lengths(head.linear, rows);
   const int64_t num_rows = input.size(0), step = chunk_rows(input, linear.matrix().size(0));
   const Normed in = normed(input, head.norm);
   const bool needs_d_normed = wanted == HeadGrad::kInput || head.norm.parameter != nullptr;
@@ -61,9 +69,10 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
       add_sum_in_fp64(result.loss_sum, token_losses(logits, chunk_labels, head.softcap));
       continue;
     }
-    add_sum_in_fp64(result.loss_sum, token_losses_and_grad_(
-                                         logits, chunk_labels, head.softcap,
-                                         {grad_scale.value * head.logit_scale, grad_scale.factor}));
+    const GradScale scale(grad_scale.value * head.logit_scale, grad_scale.factor,
+                          rows_of(grad_scale.row_factors, first, count));
+    add_sum_in_fp64(result.loss_sum,
+                    token_losses_and_grad_(logits, chunk_labels, head.softcap, scale));
     const at::Tensor d =
         linears_backward({logits}, chunk, low, {&linear}, keys, d_normed.defined());
     if (d.defined()) d_normed.narrow(0, first, count).copy_(d);
@@ -79,16 +88,18 @@ at::Tensor logits_of(const Head& head, const at::Tensor& hidden) {
   return head.softcap > 0 ? logits.div_(head.softcap).tanh_().mul_(head.softcap) : logits;
 }
 
-at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels) {
-  const Linear linear = with_lengths(head.linear);
+at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels,
+                        const BatchContext& of_rows) {
+  const at::NoGradGuard no_grad;
+  const Linear linear = with_lengths(head.linear, of_rows);
   const int64_t num_rows = hidden.size(0), step = chunk_rows(hidden, linear.matrix().size(0));
   at::Tensor losses = at::empty({num_rows}, hidden.options().dtype(at::kFloat));
   for (int64_t first = 0; first < num_rows; first += step) {
     const int64_t rows = std::min(step, num_rows - first);
     const at::Tensor chunk = normed(hidden.narrow(0, first, rows), head.norm).y;
     losses.narrow(0, first, rows)
-        .copy_(token_losses(raw_logits(head, linear, chunk, {}), labels.narrow(0, first, rows),
-                            head.softcap));
+        .copy_(token_losses(raw_logits(head, linear, chunk, dropout_rows(of_rows, first, rows)),
+                            labels.narrow(0, first, rows), head.softcap));
   }
   return losses;
 }

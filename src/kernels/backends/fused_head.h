@@ -7,5 +7,10 @@ namespace sftrun::kernels {
 /// `Backend::head_loss` of the fused backend.
 HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                          const GradScale& grad_scale, HeadGrad wanted, const BatchContext& rows);
+/// `Backend::label_losses` of the fused backend.
+inline at::Tensor fused_label_losses(const at::Tensor& input, const Head& head,
+                                     const at::Tensor& labels, const BatchContext& rows) {
+  return label_losses(head, input, labels, rows);
+}
 
 }  // namespace sftrun::kernels

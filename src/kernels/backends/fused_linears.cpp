@@ -35,7 +35,7 @@ LowRank low_rank_of(const at::Tensor& x, const LinearGroup& group, const BatchCo
   LowRank low(group.size());
   std::vector<at::Tensor> shared;
   for (size_t i = 0; i < group.size(); ++i) {
-    if (!group[i]->lora) continue;
+    if (active_adapter(*group[i], batch) == nullptr) continue;
     const LoraAdapter& lora = *group[i]->lora;
     if (has_dropout(lora, batch)) {
       low[i].low =
@@ -49,7 +49,7 @@ LowRank low_rank_of(const at::Tensor& x, const LinearGroup& group, const BatchCo
       matmul_sum({{x, shared.size() == 1 ? shared[0] : at::cat(shared), /*transposed=*/true}});
   int64_t first = 0;
   for (size_t i = 0; i < group.size(); ++i) {
-    if (!group[i]->lora || low[i].low.defined()) continue;
+    if (active_adapter(*group[i], batch) == nullptr || low[i].low.defined()) continue;
     const LoraAdapter& lora = *group[i]->lora;
     low[i].low = scaled_columns(all.narrow(1, first, lora.a->shape[0]), lora);
     first += lora.a->shape[0];
@@ -136,7 +136,8 @@ std::vector<at::Tensor> linears_forward(const at::Tensor& x, const LinearGroup& 
   const RoundedRows rounded = shared_rounding(x, group);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < group.size(); ++i) {
-    const bool is_dora = group[i]->lora && group[i]->lora->magnitude;
+    const LoraAdapter* lora = active_adapter(*group[i], batch);
+    const bool is_dora = lora != nullptr && lora->magnitude != nullptr;
     outputs.push_back(is_dora ? dora_forward(x, *group[i], batch, runs[i], residual)
                               : forward(x, *group[i], runs[i], residual, rounded));
   }

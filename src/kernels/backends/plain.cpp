@@ -4,6 +4,7 @@
 
 #include "plain_delta_net.h"
 #include "plain_ops.h"
+#include "sftrun/core/error.h"
 #include "sftrun/kernels/backend.h"
 
 /// Reference numerics with plain operations, line by line: transformers' modeling_llama.py (with
@@ -147,13 +148,13 @@ at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContex
 }
 
 /// Weight of one expert plus its adapter, as in peft's parametrisation.
-/// @param dtype of the input
+/// @param dtype of the input   @param adapters false: without the adapter
 at::Tensor expert_weight(const ExpertMatrix& matrix, int64_t expert, int64_t num_experts,
-                         at::ScalarType dtype) {
+                         at::ScalarType dtype, bool adapters) {
   const at::Tensor weight = matrix.quantized
                                 ? ExpertStack(*matrix.quantized, num_experts).values(expert, dtype)
                                 : value_of(matrix.parameter, matrix.weight).select(0, expert);
-  if (!matrix.lora) return weight;
+  if (!matrix.lora || !adapters) return weight;
   const at::Tensor update = at::matmul(matrix.lora->b->master.select(0, expert),
                                        matrix.lora->a->master.select(0, expert));
   return weight + (update * matrix.lora->scale).to(weight.scalar_type());
@@ -195,7 +196,7 @@ at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& b
     const at::Tensor tokens = places.select(1, 0), place = places.select(1, 1);
     const at::Tensor rows = x.index_select(0, tokens);
     const auto weight_of = [&](const ExpertMatrix& matrix) {
-      return expert_weight(matrix, expert, logits.size(1), x.scalar_type());
+      return expert_weight(matrix, expert, logits.size(1), x.scalar_type(), batch.adapters);
     };
     const auto gate_up =
         at::linear(rows, weight_of(m.gate_up), expert_bias(m.gate_up, expert)).chunk(2, -1);
@@ -303,6 +304,7 @@ class PlainRun final : public LayerRun {
 
 at::Tensor plain_layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
                                std::unique_ptr<LayerRun>* run) {
+  SFTRUN_CHECK(batch.adapters || run == nullptr);
   const at::AutoGradMode grad_mode(run != nullptr);
   auto kept = std::make_unique<PlainRun>(layer, batch);
   at::Tensor y = kept->forward_of(x);
@@ -310,27 +312,37 @@ at::Tensor plain_layer_forward(const Layer& layer, const at::Tensor& x, const Ba
   return y;
 }
 
+constexpr int64_t kHeadRows = 256;  // in a chunk
+
+/// -log p of each label of a chunk, summed, or [rows] fp32.
+at::Tensor losses_of_chunk(const at::Tensor& normed, const Head& head, const at::Tensor& labels,
+                           const BatchContext& rows, at::Reduction::Reduction reduction) {
+  at::Tensor logits = linears(normed, {&head.linear}, rows)[0];
+  if (head.logit_scale != 1) logits = logits * head.logit_scale;
+  if (head.softcap > 0) logits = at::tanh(logits / head.softcap) * head.softcap;
+  return at::cross_entropy_loss(logits.to(at::kFloat), labels.to(at::kLong), {}, reduction);
+}
+
 HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                    const GradScale& grad_scale, HeadGrad wanted, const BatchContext& batch) {
-  constexpr int64_t kRows = 256;
+  SFTRUN_CHECK(batch.adapters || wanted == HeadGrad::kNone);
+  const at::Tensor& row_factors = grad_scale.row_factors;
+  const auto reduction = row_factors.defined() ? at::Reduction::None : at::Reduction::Sum;
   const at::AutoGradMode grad_mode(wanted != HeadGrad::kNone);
   const at::Tensor rows = input.detach().requires_grad_(wanted == HeadGrad::kInput);
   const at::Tensor normed = rms_norm(rows, head.norm);
   HeadLoss result{at::zeros({}, input.options().dtype(at::kDouble)), {}};
   at::Tensor d_normed = normed.requires_grad() ? at::empty_like(normed) : at::Tensor();
-  for (int64_t first = 0; first < input.size(0); first += kRows) {
-    const int64_t count = std::min(kRows, input.size(0) - first);
+  for (int64_t first = 0; first < input.size(0); first += kHeadRows) {
+    const int64_t count = std::min(kHeadRows, input.size(0) - first);
     const at::Tensor chunk =
         normed.narrow(0, first, count).detach().requires_grad_(d_normed.defined());
-    at::Tensor logits = linears(chunk, {&head.linear}, dropout_rows(batch, first, count))[0];
-    if (head.logit_scale != 1) logits = logits * head.logit_scale;
-    if (head.softcap > 0) logits = at::tanh(logits / head.softcap) * head.softcap;
-    const at::Tensor loss =
-        at::cross_entropy_loss(logits.to(at::kFloat), labels.narrow(0, first, count).to(at::kLong),
-                               {}, at::Reduction::Sum);
-    result.loss_sum.add_(loss.detach());
+    const at::Tensor loss = losses_of_chunk(chunk, head, labels.narrow(0, first, count),
+                                            dropout_rows(batch, first, count), reduction);
+    result.loss_sum.add_(loss.detach().sum(at::kDouble));
     if (!loss.requires_grad()) continue;
     at::Tensor d_loss = at::full_like(loss, grad_scale.value);
+    if (row_factors.defined()) d_loss = d_loss * row_factors.narrow(0, first, count);
     if (grad_scale.factor.defined()) d_loss = d_loss * grad_scale.factor.squeeze();
     torch::autograd::backward({loss}, {d_loss});
     if (d_normed.defined()) d_normed.narrow(0, first, count).copy_(chunk.grad());
@@ -340,10 +352,24 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
   return result;
 }
 
+at::Tensor plain_label_losses(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                              const BatchContext& rows) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor normed = rms_norm(input, head.norm);
+  at::Tensor losses = at::empty({input.size(0)}, input.options().dtype(at::kFloat));
+  for (int64_t first = 0; first < input.size(0); first += kHeadRows) {
+    const int64_t count = std::min(kHeadRows, input.size(0) - first);
+    losses.narrow(0, first, count)
+        .copy_(losses_of_chunk(normed.narrow(0, first, count), head, labels.narrow(0, first, count),
+                               dropout_rows(rows, first, count), at::Reduction::None));
+  }
+  return losses;
+}
+
 }  // namespace
 
 const Backend& plain_backend() {
-  static const Backend backend{"plain", plain_layer_forward, head_loss};
+  static const Backend backend{"plain", plain_layer_forward, head_loss, plain_label_losses};
   return backend;
 }
 

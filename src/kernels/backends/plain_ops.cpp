@@ -114,9 +114,9 @@ std::vector<at::Tensor> linears(const at::Tensor& x, const LinearGroup& group,
     std::optional<at::Tensor> bias;
     if (linear->bias.defined()) bias = value_of(linear->bias_parameter, linear->bias);
     at::Tensor y = base_product(x, *linear, bias);
-    if (linear->lora) {
-      const at::Tensor update = linear->lora->magnitude ? dora_update(x, y, *linear, bias, batch)
-                                                        : lora_update(x, *linear->lora, batch);
+    if (const LoraAdapter* lora = active_adapter(*linear, batch)) {
+      const at::Tensor update =
+          lora->magnitude ? dora_update(x, y, *linear, bias, batch) : lora_update(x, *lora, batch);
       y = (y + update).to(x.scalar_type());
     }
     outputs.push_back(y);

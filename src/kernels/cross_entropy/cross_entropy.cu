@@ -34,7 +34,7 @@ __device__ __forceinline__ void write_zeros(T* row, int64_t columns) {
 template <typename T, bool kGradient, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     cross_entropy(T* logits, const int32_t* labels, float* losses, int64_t vocab, float softcap,
-                  float grad_scale, const float* grad_factor) {
+                  float grad_scale, const float* grad_factor, const float* row_factors) {
   const int64_t row = blockIdx.x;
   logits += row * vocab;
   const int64_t label = labels[row];
@@ -57,6 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) losses[row] = loss;
   if constexpr (kGradient) {
     if (grad_factor != nullptr) grad_scale *= *grad_factor;
+    if (row_factors != nullptr) grad_scale *= row_factors[row];
     const float scale = grad_scale / state.sum,
                 gradient_at_label = (expf(-loss) - 1.0F) * grad_scale;
     for (int64_t i = first; i < vocab; i += kThreads * kWidth) {
@@ -86,7 +87,7 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
       const auto kernel =
           gradient.is_wanted ? cross_entropy<T, true, kWidth> : cross_entropy<T, false, kWidth>;
       launch(kernel, grid, kThreads, stream, static_cast<T*>(logits), labels, losses, vocab,
-             softcap, gradient.scale, gradient.factor);
+             softcap, gradient.scale, gradient.factor, gradient.row_factors);
     });
   });
 }

@@ -41,7 +41,7 @@ float token_loss(const T* logits, L of, int32_t label, float largest, float sum)
 
 template <typename T, typename L>
 void cross_entropy_of(T* logits, L of, const int32_t* labels, float* losses, int64_t rows,
-                      int64_t vocab, float grad_scale) {
+                      int64_t vocab, float grad_scale, const float* row_factors) {
   for (int64_t row = 0; row < rows; ++row, logits += vocab) {
     if (labels[row] < 0) {
       losses[row] = 0;
@@ -53,14 +53,15 @@ void cross_entropy_of(T* logits, L of, const int32_t* labels, float* losses, int
     T* label = logits + labels[row];
     losses[row] = token_loss(logits, of, labels[row], largest, sum);
     const float at_label = of.value(load(label));
-    const float scale = grad_scale / sum;
+    const float row_scale = row_factors ? grad_scale * row_factors[row] : grad_scale;
+    const float scale = row_scale / sum;
 #pragma omp simd
     for (int64_t i = 0; i < vocab; ++i) {
       const float value = of.value(load(logits + i));
       store(logits + i, exp_fast(value - largest) * scale * of.derivative(value));
     }
     const float probability = exp_fast(losses[row] * -1.0F);
-    store(label, (probability - 1.0F) * grad_scale * of.derivative(at_label));
+    store(label, (probability - 1.0F) * row_scale * of.derivative(at_label));
   }
 }
 
@@ -78,10 +79,12 @@ void cross_entropy_loss_of(const T* logits, L of, const int32_t* labels, float* 
 
 template <typename T>
 void cross_entropy(T* logits, const int32_t* labels, float* losses, int64_t rows, int64_t vocab,
-                   float cap, float grad_scale) {
-  if (cap > 0)
-    return cross_entropy_of(logits, CappedLogits{cap}, labels, losses, rows, vocab, grad_scale);
-  cross_entropy_of(logits, PlainLogits{}, labels, losses, rows, vocab, grad_scale);
+                   float cap, float grad_scale, const float* row_factors) {
+  if (cap > 0) {
+    return cross_entropy_of(logits, CappedLogits{cap}, labels, losses, rows, vocab, grad_scale,
+                            row_factors);
+  }
+  cross_entropy_of(logits, PlainLogits{}, labels, losses, rows, vocab, grad_scale, row_factors);
 }
 
 template <typename T>

@@ -82,11 +82,12 @@ void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, c
 void launch_embedding_noise(Type type, void* x, const TokenKey* tokens, const uint32_t* step,
                             const int32_t* cu_seqlens, int64_t documents, int64_t rows,
                             int64_t channels, const NoiseParams& params, Stream stream);
-/// Gradient of scale * factor * (sum of losses).
+/// Gradient of scale * factor * sum of (row_factors[row] * losses[row]).
 struct LossGradient {
   bool is_wanted = false;
   float scale = 1;
-  const float* factor = nullptr;  ///< on the device; null: 1
+  const float* factor = nullptr;       ///< on the device; null: 1
+  const float* row_factors = nullptr;  ///< [rows], on the device; null: 1
 };
 /// Overwrites logits with the gradient if it is wanted. Rows with a negative label have loss and
 /// gradient 0.

@@ -7,6 +7,8 @@ namespace {
 
 BatchContext without_tokens(const BatchContext& batch) {
   BatchContext rows;
+  rows.adapters = batch.adapters;
+  if (!batch.training) return rows;
   rows.dropout_seed = batch.dropout_seed;
   rows.step = batch.step;
   rows.step_device = batch.step_device;
@@ -17,8 +19,8 @@ BatchContext without_tokens(const BatchContext& batch) {
 }  // namespace
 
 BatchContext dropout_rows(const BatchContext& batch, const at::Tensor& rows) {
-  if (!batch.training) return {};
   BatchContext result = without_tokens(batch);
+  if (!batch.training) return result;
   if (rows.is_cuda()) {
     result.token_keys_device = batch.token_keys_device.index_select(0, rows);
     return result;
@@ -30,8 +32,8 @@ BatchContext dropout_rows(const BatchContext& batch, const at::Tensor& rows) {
 }
 
 BatchContext dropout_rows(const BatchContext& batch, int64_t first, int64_t count) {
-  if (!batch.training) return {};
   BatchContext result = without_tokens(batch);
+  if (!batch.training) return result;
   if (batch.token_keys_device.defined()) {
     result.token_keys_device = batch.token_keys_device.narrow(0, first, count);
     return result;

@@ -47,9 +47,9 @@ at::Tensor through_magnitude(const at::Tensor& grad, const at::Tensor& sum,
 }  // namespace
 
 at::Tensor embedding_forward(const Embedding& embedding, const at::Tensor& tokens,
-                             at::ScalarType dtype) {
+                             at::ScalarType dtype, bool adapters) {
   const at::NoGradGuard no_grad;
-  if (!embedding.lora) return rows_of(embedding, tokens, dtype);
+  if (!embedding.lora || !adapters) return rows_of(embedding, tokens, dtype);
   const LoraAdapter& lora = *embedding.lora;
   at::Tensor y = sum_of(embedding, tokens, low_of(embedding, tokens), dtype);
   return lora.magnitude ? rows_times_gains(y, gains_of(lora, column_lengths(embedding))) : y;

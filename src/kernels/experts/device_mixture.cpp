@@ -12,11 +12,14 @@ at::Tensor factors_of(const Mixture& mixture) {
   return mixture.expert_scale.weight.to(at::kFloat).contiguous();
 }
 
-at::Tensor times_experts(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes) {
+at::Tensor times_experts(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes,
+                         bool adapters) {
   at::Tensor y =
       grouped_matmul(x, stack_of(matrix, routes.num_experts()), /*transposed=*/true, routes);
-  if (const at::Tensor low = adapter_columns(x, matrix, routes); low.defined())
+  if (adapters && matrix.lora) {
+    const at::Tensor low = adapter_columns(x, matrix, routes);
     y.add_(grouped_matmul(low, matrix.lora->b->compute, /*transposed=*/true, routes));
+  }
   if (matrix.bias.defined()) add_expert_bias_(y, matrix.bias.weight, routes);
   return y;
 }
@@ -82,11 +85,17 @@ at::Tensor mixture_forward_on_device(const Mixture& mixture, Gating gating, cons
   const Routes& routes = run.routes;
   if (batch.exchange && batch.exchange->balance.counts)
     count_choices(batch.exchange->balance, at::softmax(run.logits, -1), routes);
-  run.gate_up = times_experts(spread_rows(x.contiguous(), routes), mixture.gate_up, routes);
+  run.gate_up =
+      times_experts(spread_rows(x.contiguous(), routes), mixture.gate_up, routes, batch.adapters);
   const int64_t inner = run.gate_up.size(1) / 2;
   const at::Tensor h =
       gated_forward(gating, run.gate_up.narrow(1, 0, inner), run.gate_up.narrow(1, inner, inner));
-  RowSum sum{times_experts(h, mixture.down, routes), routes.rows, run.choice.scaled, {}, {}, {}};
+  RowSum sum{times_experts(h, mixture.down, routes, batch.adapters),
+             routes.rows,
+             run.choice.scaled,
+             {},
+             {},
+             {}};
   if (mixture.shared.defined()) {
     shared_expert_answer(mixture.shared, gating, x, batch, run.shared);
     sum.beside = run.shared.answer, sum.logits = run.shared.logit;

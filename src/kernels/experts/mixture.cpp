@@ -6,11 +6,14 @@
 namespace sftrun::kernels {
 namespace {
 
-at::Tensor apply(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes) {
+at::Tensor apply(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes,
+                 bool adapters) {
   at::Tensor y =
       grouped_matmul(x, stack_of(matrix, routes.num_experts()), /*transposed=*/true, routes);
-  if (const at::Tensor low = adapter_columns(x, matrix, routes); low.defined())
+  if (adapters && matrix.lora) {
+    const at::Tensor low = adapter_columns(x, matrix, routes);
     y.add_(grouped_matmul(low, matrix.lora->b->compute, /*transposed=*/true, routes));
+  }
   if (matrix.bias.defined()) y.add_(matrix.bias.weight.index_select(0, routes.experts));
   return y;
 }
@@ -107,12 +110,12 @@ at::Tensor mixture_forward(const Mixture& mixture, Gating gating, const at::Tens
   run.routes = routes_of(run.choice.chosen, run.logits.size(1));
   if (batch.exchange) count_choices(batch.exchange->balance, probabilities, run.routes);
   const at::Tensor gate_up =
-      apply(x.index_select(0, run.routes.tokens), mixture.gate_up, run.routes);
+      apply(x.index_select(0, run.routes.tokens), mixture.gate_up, run.routes, batch.adapters);
   const int64_t inner = gate_up.size(1) / 2;
   run.gate = gate_up.narrow(1, 0, inner).contiguous();
   run.up = gate_up.narrow(1, inner, inner).contiguous();
   const at::Tensor answers =
-      apply(gated_forward(gating, run.gate, run.up), mixture.down, run.routes);
+      apply(gated_forward(gating, run.gate, run.up), mixture.down, run.routes, batch.adapters);
   const at::Tensor weights = weights_by_route(scaled_weights(mixture, run), run.routes);
   at::Tensor y = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
   y.index_add_(0, run.routes.tokens, answers.to(at::kFloat) * weights);

@@ -53,7 +53,6 @@ ExpertStack stack_of(const ExpertMatrix& matrix, int64_t num_experts) {
 }
 
 at::Tensor adapter_columns(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes) {
-  if (!matrix.lora) return {};
   return scaled_in_place(grouped_matmul(x, matrix.lora->a->compute, /*transposed=*/true, routes),
                          matrix.lora->scale);
 }

@@ -18,7 +18,7 @@ MixtureGrads router_backward(const Mixture& mixture, MixtureRun& run, const at::
 at::Tensor balance_grad(const BatchContext& batch);
 
 ExpertStack stack_of(const ExpertMatrix& matrix, int64_t num_experts);
-/// scale * x A^T of the adapter: [rows, r]; undefined without an adapter.
+/// scale * x A^T of the adapter: [rows, r].   @pre the matrix has one
 at::Tensor adapter_columns(const at::Tensor& x, const ExpertMatrix& matrix, const Routes& routes);
 
 // CUDA versions of `mixture_forward` and `mixture_backward` of experts.h, without synchronisation:

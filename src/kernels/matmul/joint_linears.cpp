@@ -208,31 +208,32 @@ JointLinears join(const std::vector<Linear*>& linears) {
 }
 
 at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t spare,
-                         at::Tensor* low) {
+                         at::Tensor* low, bool adapters) {
   if (joint.fp8) {
     at::Tensor y = matmul_sum({{x, *joint.fp8, /*transposed=*/true}}, {}, joint.bias);
-    add_adapters(x, joint, low, y);
+    if (adapters) add_adapters(x, joint, low, y);
     return y;
   }
   at::Tensor y = empty_rows(x.size(0), joint.out_features(), spare, x.options());
-  const at::Tensor all = with_low(x, joint, low), &read = all.defined() ? all : x,
+  const at::Tensor all = adapters ? with_low(x, joint, low) : at::Tensor(),
+                   &read = all.defined() ? all : x,
                    weights = all.defined() ? joint.weights_and_b() : joint.weights();
   if (joint.bias.defined())
     at::addmm_out(y, joint.bias, read, weights.t());
   else
     at::mm_out(y, read, weights.t());
   joint.release();
-  if (!all.defined()) add_adapters(x, joint, low, y);
+  if (adapters && !all.defined()) add_adapters(x, joint, low, y);
   return y;
 }
 
 void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low,
-                       at::Tensor y) {
+                       at::Tensor y, bool adapters) {
   at::Tensor all;
   if (joint.fp8) {
     y.add_(matmul_sum({{x, *joint.fp8, /*transposed=*/true}}));
   } else {
-    all = with_low(x, joint, low);
+    if (adapters) all = with_low(x, joint, low);
     if (all.defined())
       y.addmm_(all, joint.weights_and_b().t());
     else
@@ -240,7 +241,7 @@ void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tenso
     joint.release();
   }
   if (joint.bias.defined()) y.add_(joint.bias);
-  if (!all.defined()) add_adapters(x, joint, low, y);
+  if (adapters && !all.defined()) add_adapters(x, joint, low, y);
 }
 
 JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {

@@ -73,7 +73,7 @@ Result by_cpu(const RowKernels<T>& kernels, const Memory& logits,
               const std::vector<int32_t>& labels, const Case& c) {
   Result made{Memory::nans(Type::kFloat32, c.rows), logits};
   kernels.cross_entropy(made.gradients.as<T>(), labels.data(), made.losses.as<float>(), c.rows,
-                        c.vocab, c.cap, kGradScale);
+                        c.vocab, c.cap, kGradScale, nullptr);
   return made;
 }
 Result by_cpu(Type type, const Memory& logits, const std::vector<int32_t>& labels, const Case& c) {
@@ -135,6 +135,29 @@ TEST_P(CudaCrossEntropy, FactorOfTheGradient) {
         by_cuda(type(), logits, labels, c, 0,
                 {.is_wanted = true, .scale = kGradScale / 0.25F, .factor = factor.as<float>()});
     for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(plain[i] == scaled[i]) << i;
+  }
+}
+
+/// A factor for each row on the device: powers of two, so that nothing is rounded.
+TEST_P(CudaCrossEntropy, FactorsOfTheRows) {
+  for (const int64_t vocab : {300, 304}) {
+    const Case c{5, vocab, 5};
+    const std::vector<float> factors = {2, -0.5F, 1, 0, 0.25F};
+    const Memory logits = Memory::of(type(), normal(c.rows * c.vocab, 1, 4)),
+                 of_rows = Memory::raw(factors);
+    std::vector<int32_t> labels = labels_of(c);
+    labels[2] = -100;
+    const auto plain = by_cuda(type(), logits, labels, c, 0);
+    const auto scaled =
+        by_cuda(type(), logits, labels, c, 0,
+                {.is_wanted = true, .scale = kGradScale, .row_factors = of_rows.as<float>()});
+    for (const size_t i : {0, 2, 3}) EXPECT_TRUE(plain[i] == scaled[i]) << i;
+    const std::vector<float> expected = floats(type(), plain[1]), got = floats(type(), scaled[1]);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const float exact = expected[i] * factors[i / static_cast<size_t>(vocab)];
+      // Half precision rounds subnormal numbers to 2^-24.
+      ASSERT_NEAR(got[i], exact, type() == Type::kFloat16 ? 1.2e-7 : 0) << i;
+    }
   }
 }
 
