@@ -57,6 +57,23 @@ void add_labels(Staging& staging, const data::Batch& batch, int64_t count, Packe
       packed.labels);
 }
 
+/// The document of each row with a label; of padding document 0, as its loss is 0.
+void add_label_documents(Staging& staging, const data::Batch& batch, int64_t count,
+                         PackedBatch& packed) {
+  staging.add<int64_t>(
+      count,
+      [&batch](std::span<int64_t> documents) {
+        size_t label = 0, document = 0;
+        for (size_t row = 0; row < batch.labels.size(); ++row) {
+          while (batch.cu_seqlens[document + 1] <= static_cast<int32_t>(row)) ++document;
+          if (batch.labels[row] != data::kIgnoreIndex)
+            documents[label++] = static_cast<int64_t>(document);
+        }
+        std::fill(documents.begin() + static_cast<std::ptrdiff_t>(label), documents.end(), 0);
+      },
+      packed.label_documents);
+}
+
 /// cu_seqlens, padded up to `count` documents with empty ones.
 void add_documents(Staging& staging, const data::Batch& batch, int64_t count, at::Tensor& to) {
   SFTRUN_CHECK(static_cast<int64_t>(batch.cu_seqlens.size()) <= count + 1);
@@ -130,6 +147,7 @@ void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
   SFTRUN_CHECK(!has_axes || !packed.sizes);
   staging.add_copy<int64_t>(has_axes ? batch.rope_positions : batch.position_ids, positions);
   add_labels(staging, batch, sizes.labels, packed);
+  if (options.with_documents) add_label_documents(staging, batch, sizes.labels, packed);
   if (target.device.is_cuda()) {
     add_documents(staging, batch, sizes.documents, context.cu_seqlens_device);
     add_token_keys(staging, batch, context);

@@ -63,6 +63,20 @@ kernels::RopeAngles angles_of(const RopeSpec& rope, const data::Batch& batch) {
   return angles;
 }
 
+TEST(PackedBatches, NameTheDocumentsOfLabelledRows) {
+  RopeCache cache({rope_of(RopeType::kDefault)});
+  const data::Batch batch = documents_of({5, 1, 2, 8});  // labels at positions 1, 4 and 7
+  const auto documents = [&](const BatchOptions& options) {
+    return prepare_batch(batch, cache, BatchTarget(at::kCPU), {}, options).label_documents;
+  };
+  EXPECT_FALSE(documents({}).defined());
+  EXPECT_TRUE(
+      at::equal(documents({.with_documents = true}), at::tensor({0, 0, 2, 3, 3, 3}, at::kLong)));
+  BatchOptions padded{.with_documents = true};
+  padded.sizes = BatchSizes{20, 8, 6, 8};
+  EXPECT_TRUE(at::equal(documents(padded), at::tensor({0, 0, 2, 3, 3, 3, 0, 0}, at::kLong)));
+}
+
 // Batches of one cache, whose tables grow: short documents, long ones, both, and short ones again.
 const std::vector<std::vector<int32_t>> kBatches = {
     {3, 0, 5}, {16, 1}, {2, 17, 16}, {40, 3, 25, 24}, {100}, {4, 90}, {6, 6}};

@@ -23,11 +23,13 @@ struct InputSpan {
 
 /// A micro-batch on its device. T tokens, N of them with a label.
 struct PackedBatch {
-  at::Tensor staged;       ///< uint8: all data copied; most tensors below are views of it
-  at::Tensor tokens;       ///< [T] int64
-  at::Tensor label_rows;   ///< [N] int64: positions with a label, ascending; padding may follow
-  at::Tensor labels;       ///< [N] int32
-  at::Tensor grad_factor;  ///< [1] fp32: multiplies the loss's gradient; undefined: 1
+  at::Tensor staged;      ///< uint8: all data copied; most tensors below are views of it
+  at::Tensor tokens;      ///< [T] int64
+  at::Tensor label_rows;  ///< [N] int64: positions with a label, ascending; padding may follow
+  at::Tensor labels;      ///< [N] int32
+  /// [N] int64: number of the document that each labelled row belongs to; set if asked for.
+  at::Tensor label_documents;
+  at::Tensor grad_factor;           ///< [1] fp32: multiplies the loss's gradient; undefined: 1
   std::optional<BatchSizes> sizes;  ///< sizes that the batch was padded to
   std::vector<InputSpan> spans;     ///< do not overlap
   kernels::BatchContext context;
@@ -55,6 +57,7 @@ struct BatchOptions {
   /// Copy asynchronously from page-locked memory.
   bool is_pinned = true;
   std::optional<double> grad_factor = {};  ///< `PackedBatch::grad_factor`
+  bool with_documents = false;             ///< sets `PackedBatch::label_documents`
   /// Pad to these sizes with unlabelled tokens, rows without a label and empty documents.
   std::optional<BatchSizes> sizes = {};
 };
