@@ -51,7 +51,7 @@ std::vector<data::SourceLook> look_at_data(const config::RunConfig& config,
   data::ProblemCollector problems;
   const auto look = [&](const config::DataSource& source, bool is_validation) {
     if (!exists_or_matches(source.path)) return;  // on a hub
-    looks.push_back(data::look_at_source(config.data, source, is_validation));
+    looks.push_back(data::look_at_source(config, source, is_validation));
     const std::vector<std::string>& more = looks.back().warnings;
     warnings.insert(warnings.end(), more.begin(), more.end());
   };

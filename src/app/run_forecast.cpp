@@ -30,7 +30,8 @@ Epoch epoch_of(const config::RunConfig& config, const std::vector<data::DatasetT
                  read = static_cast<double>(std::max<int64_t>(1, trial.stats.num_records)),
                  times = config.data.train[i].weight * (trial.is_whole ? 1 : all / read);
     epoch.tokens += times * static_cast<double>(trial.stats.num_tokens);
-    epoch.examples += times * static_cast<double>(trial.stats.num_examples);
+    epoch.examples += times * static_cast<double>(trial.stats.num_examples) /
+                      static_cast<double>(data::documents_together(config));
     epoch.records += all;
     epoch.is_exact = epoch.is_exact && trial.is_whole;
   }
@@ -53,6 +54,7 @@ data::BatchPlan plan_of(const config::RunConfig& config,
                                  .packing = config.data.packing,
                                  .shuffle = config.data.shuffle,
                                  .group_by_length = config.data.group_by_length,
+                                 .documents_together = data::documents_together(config),
                                  .seed = static_cast<uint64_t>(config.data.seed)};
   std::vector<int64_t> lengths;
   for (size_t i = 0; i < train.size(); ++i) {

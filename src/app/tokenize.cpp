@@ -27,12 +27,31 @@ std::string text_of(const Json& record, const std::string& where) {
       "give --chat if the records are conversations");
 }
 
+bool is_preference(const Json& record) {
+  return record.contains("chosen") && record.contains("rejected") && !record.contains("messages") &&
+         !record.contains("conversations") && !record.contains("text") &&
+         !record.contains("completion");
+}
+
+/// Both sequences, as train.objective: dpo reads them.
+Json tokenized_pair(const Json& record, const data::TextModel& model, const std::string& where) {
+  const std::vector<data::Sequence> pair =
+      data::SequenceBuilder(RecordFormat::kPreference, model, {}).build(record, where);
+  return {{"chosen_input_ids", pair.at(0).ids},
+          {"chosen_completion_mask", pair.at(0).mask},
+          {"rejected_input_ids", pair.at(1).ids},
+          {"rejected_completion_mask", pair.at(1).mask}};
+}
+
 Json tokenized_text(const Json& record, const data::TextModel& model, const std::string& where) {
+  if (is_preference(record) && record["chosen"].is_string())
+    return tokenized_pair(record, model, where);
   return {
       {"input_ids", model.tokenizer->encode(text_of(record, where), /*add_special_tokens=*/true)}};
 }
 
 Json tokenized_chat(const Json& record, const data::TextModel& model, const std::string& where) {
+  if (is_preference(record)) return tokenized_pair(record, model, where);
   const RecordFormat format = data::detect_format(record, where).format;
   const bool is_text = format == RecordFormat::kText ||
                        (format == RecordFormat::kPromptCompletion && record["prompt"].is_string());

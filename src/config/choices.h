@@ -107,6 +107,7 @@ struct Words<DataFormat> {
       {"prompt_completion", kPromptCompletion},
       {"text", kText},
       {"sharegpt", kShareGpt},
+      {"preference", kPreference},
   });
   static constexpr std::string_view instead = "";
 };
@@ -166,6 +167,21 @@ struct Words<BadRecords> {
       {"skip", kSkip},
   });
   static constexpr std::string_view instead = "";
+};
+
+template <>
+struct Words<Objective> {
+  using enum Objective;
+  static constexpr auto all = std::to_array<Word<Objective>>({
+      {"sft", kSft},
+      {"dpo", kDpo},
+      {"ipo", kDpo, WordKind::kLater},
+      {"kto", kDpo, WordKind::kLater},
+      {"orpo", kDpo, WordKind::kLater},
+      {"simpo", kDpo, WordKind::kLater},
+      {"distill", kSft, WordKind::kLater},
+  });
+  static constexpr std::string_view instead = "use sft or dpo";
 };
 
 template <>

@@ -175,8 +175,9 @@ void visit_fields(DataConfig& data, Visitor&& field) {
         "Record format. auto: detected from the records' keys.", "messages");
   field(data.fields, "fields", any(), kSame,
         "Names of the columns, if they differ from those of the format: messages (or "
-        "conversations), role, content, prompt, completion, instruction, input, output, system, "
-        "text, tools. Dots select inside a column. `roles` maps the names of roles.",
+        "conversations), role, content, prompt, completion, chosen, rejected, instruction, "
+        "input, output, system, text, tools. Dots select inside a column. `roles` maps the names "
+        "of roles.",
         "{prompt: question, completion: answers.0.text}");
   field(data.shuffle, "shuffle", any(), kSame,
         "Shuffle the examples in every epoch. The order depends only on the seed.", "true");
@@ -229,14 +230,27 @@ inline std::string scientific(double value) {
 inline constexpr double kMaxBatch = 1 << 20;
 
 template <class Visitor>
+void visit_objective_fields(TrainConfig& train, Visitor&& field) {
+  using enum OnResume;
+  field(train.objective, "objective", any(), kSame,
+        "Loss that is minimised. sft: cross-entropy of the labelled tokens. dpo: direct preference "
+        "optimization over pairs of a chosen and a rejected answer (docs/preference.md).",
+        "dpo");
+  field(train.beta, "beta", above(0), kSame,
+        "dpo: weight of the distance to the reference model, which is the base model with the "
+        "adapter switched off. Lower values allow larger changes.",
+        "0.1");
+}
+
+template <class Visitor>
 void visit_batch_fields(TrainConfig& train, Visitor&& field) {
   using enum OnResume;
   field(train.epochs, "epochs", above(0), kLength, "Passes over the data.", "3");
   field(train.max_steps, "max_steps", at_least(1).otherwise("from epochs"), kLength,
         "Stop after this number of optimizer steps; overrides epochs.", "200");
   field(train.batch_size, "batch_size", between(1, kMaxBatch), kAny,
-        "Packed sequences of max_seq_len tokens (without packing: examples) per device and "
-        "micro-batch.",
+        "Packed sequences of max_seq_len tokens (without packing: examples, with dpo pairs) per "
+        "device and micro-batch.",
         "4");
   field(train.grad_accum, "grad_accum", between(1, kMaxBatch), kAny,
         "Micro-batches per optimizer step.", "4");
@@ -358,6 +372,7 @@ void visit_device_fields(TrainConfig& train, Visitor&& field) {
 
 template <class Visitor>
 void visit_fields(TrainConfig& train, Visitor&& field) {
+  visit_objective_fields(train, field);
   visit_batch_fields(train, field);
   visit_optimizer_fields(train, field);
   visit_schedule_fields(train, field);

@@ -18,7 +18,11 @@ constexpr std::string_view kOffload =
     "not supported: `tuning.mode: qlora`, `train.gradient_checkpointing: true` and "
     "`train.optimizer: paged_adamw_8bit` save memory; remove it";
 constexpr std::string_view kPreference =
-    "not supported: sftrun does supervised fine-tuning only; remove it";
+    "not supported: `train.objective` takes sft and dpo, with `train.beta`; remove it";
+constexpr std::string_view kObjective = "use `train.objective`: sft or dpo";
+constexpr std::string_view kReference =
+    "not needed: the reference model of `train.objective: dpo` is the base model with the adapter "
+    "switched off; remove it";
 constexpr std::string_view kFused =
     "not needed: `tuning.backend: fused`, the default, uses fused operations; remove it";
 constexpr std::string_view kPadding = "not needed: batches have no padding; remove it";
@@ -646,7 +650,8 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"noise_alpha", "train.neftune_noise_alpha", ""},
     {"label_smoothing_factor", "", "not supported: the loss has no label smoothing; remove it"},
     {"loss", "", "not needed: the loss is cross entropy over the labelled tokens; remove it"},
-    {"loss_type", "", "not supported: the loss is cross entropy (nll); remove it"},
+    {"loss_type", "train.objective",
+     "use `train.objective`: sft (cross entropy) or dpo (sigmoid); others are not supported"},
     {"loss_fn", "", "not needed: the loss is cross entropy over the labelled tokens; remove it"},
     {"use_dft_loss", "", "not supported: the loss is cross entropy; remove it"},
     {"loss_watchdog_*", "", "not needed: a loss that is not finite ends the run; remove it"},
@@ -911,11 +916,13 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"dataloader_in_order", "", kLoader},
 
     // ---- Other kinds of training
-    {"stage", "", kPreference},
-    {"rl", "", kPreference},
+    {"stage", "train.objective", kObjective},
+    {"rl", "train.objective", kObjective},
+    {"rl_beta", "train.beta", ""},
     {"rl_*", "", kPreference},
     {"trl", "", kPreference},
     {"vllm", "", kPreference},
+    {"dpo_beta", "train.beta", ""},
     {"dpo_*", "", kPreference},
     {"kto_*", "", kPreference},
     {"ppo_*", "", kPreference},
@@ -924,11 +931,25 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"cpo_*", "", kPreference},
     {"rpo_*", "", kPreference},
     {"grpo_*", "", kPreference},
+    {"pref_beta", "train.beta", ""},
+    {"pref_loss", "train.objective", kObjective},
     {"pref_*", "", kPreference},
-    {"ref_model*", "", kPreference},
+    {"ref_model_mixup_alpha", "", kPreference},
+    {"ref_model_sync_steps", "", kPreference},
+    {"ref_model*", "", kReference},
+    {"ref_adapter_name", "", kReference},
+    {"sync_ref_model", "", kPreference},
+    {"precompute_ref_log_probs", "", kReference},
+    {"precompute_ref_batch_size", "", kReference},
+    {"disable_dropout", "", "not needed: `train.objective: dpo` has no dropout; remove it"},
+    {"loss_weights", "", kPreference},
+    {"f_divergence_type", "", kPreference},
+    {"f_alpha_divergence_coef", "", kPreference},
+    {"label_smoothing", "", "not supported: the loss has no label smoothing; remove it"},
+    {"use_weighting", "", kPreference},
+    {"discopop_tau", "", kPreference},
     {"reward_model*", "", kPreference},
     {"process_reward_model", "", kPreference},
-    {"beta", "", kPreference},
     {"ld_alpha", "", kPreference},
     {"max_prompt_len", "", kPreference},
     {"max_prompt_length", "", kPreference},
@@ -1027,7 +1048,20 @@ constexpr auto kForeignValues = std::to_array<ForeignValue>({
     {"type", "alpaca", "set `data.format: alpaca`, or remove it: auto finds it"},
     {"type", "completion", "set `data.format: text`"},
     {"loss_type", "nll", "not needed: the loss is cross entropy; remove it"},
-    {"stage", "sft", "not needed: sftrun does supervised fine-tuning; remove it"},
+    {"loss_type", "sigmoid", "set `train.objective: dpo`, and remove loss_type"},
+    {"pref_loss", "sigmoid", "set `train.objective: dpo`, and remove pref_loss"},
+    {"stage", "sft", "not needed: `train.objective` is sft by default; remove it"},
+    {"stage", "dpo", "set `train.objective: dpo`"},
+    {"stage", "rm", kPreference},
+    {"stage", "ppo", kPreference},
+    {"stage", "kto", kPreference},
+    {"rl", "dpo", "set `train.objective: dpo`"},
+    {"rl", "ipo", kPreference},
+    {"rl", "kto", kPreference},
+    {"rl", "orpo", kPreference},
+    {"rl", "simpo", kPreference},
+    {"rl", "grpo", kPreference},
+    {"rl", "gdpo", kPreference},
     {"stage", "pt", "set `data.format: text` and `data.loss_on: all`; remove it"},
     {"truncation_mode", "keep_start", "set `data.too_long: truncate`"},
     {"truncation_mode", "keep_end", "not supported: `data.too_long: truncate` keeps the beginning"},

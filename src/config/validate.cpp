@@ -14,9 +14,9 @@ namespace sftrun::config {
 namespace {
 
 /// Keys of data.fields.
-constexpr std::array kRecordFields = {"messages",   "role",        "content", "prompt",
-                                      "completion", "instruction", "input",   "output",
-                                      "system",     "text",        "tools",   "conversations"};
+constexpr std::array kRecordFields = {
+    "messages", "role",   "content", "prompt", "completion",    "instruction", "input",
+    "output",   "system", "text",    "tools",  "conversations", "chosen",      "rejected"};
 
 constexpr int64_t kMostRank = 65536;
 
@@ -109,6 +109,14 @@ class Judge {
     if (data.streaming) judge_streaming();
   }
 
+  void judge_objective() {
+    const bool is_dpo = config_.train.objective == Objective::kDpo;
+    judge_formats(is_dpo);
+    if (is_dpo) return judge_dpo();
+    if (config_.train.beta != TrainConfig{}.beta)
+      warn("train.beta has no effect with train.objective sft", "train.beta");
+  }
+
   /// Settings that the chosen optimizer does not read.
   void judge_optimizer() {
     const TrainConfig& train = config_.train;
@@ -178,6 +186,87 @@ class Judge {
   }
 
  private:
+  /// Pairs of answers are for dpo, and dpo is for them.
+  void judge_formats(bool is_dpo) {
+    const auto judge = [&](DataFormat format, const char* key) {
+      const bool is_preference = format == DataFormat::kPreference;
+      if (format == DataFormat::kAuto || is_preference == is_dpo) return;
+      report(fmt::format("`{}` {} {}, but `train.objective` is {}", key,
+                         std::string_view(key) == "data.format" ? "is" : "has the format",
+                         word_of(format), word_of(config_.train.objective)),
+             {key, "train.objective"},
+             is_dpo ? "remove format: dpo reads records with \"chosen\" and \"rejected\""
+                    : "set train.objective to dpo");
+    };
+    judge(config_.data.format, "data.format");
+    for (const DataSource& source : config_.data.train) judge(source.format, "data.train");
+    for (const DataSource& source : config_.data.val) judge(source.format, "data.val");
+  }
+
+  /// The reference model is the base model with the adapter switched off: what trains must be an
+  /// adapter, and without it the model must be what the run began with.
+  void judge_dpo() {
+    const TuningConfig& tuning = config_.tuning;
+    const auto refuse = [&](const std::string& reason, const char* key, const std::string& fix) {
+      report(fmt::format("`train.objective` is dpo, and {}", reason), {key, "train.objective"},
+             fix);
+    };
+    if (!tuning.trains_adapter()) {
+      refuse(fmt::format("its reference model is the base model with the adapter switched off, "
+                         "which `tuning.mode` {} changes",
+                         word_of(tuning.mode)),
+             "tuning.mode", "set tuning.mode to lora or qlora");
+      return;
+    }
+    if (tuning.lora.init == LoraInit::kPissa) {
+      refuse(
+          "`tuning.lora.init` pissa moves a part of the base model's weights into the adapter: "
+          "the base model alone is no reference",
+          "tuning.lora.init", "set tuning.lora.init to default");
+    }
+    if (!tuning.lora.modules_to_save.empty()) {
+      refuse(
+          "`tuning.lora.modules_to_save` trains modules that replace the base model's: there "
+          "is no reference without them",
+          "tuning.lora.modules_to_save",
+          "remove modules_to_save; target_modules may name embed_tokens and lm_head");
+    }
+    if (!tuning.lora.init_from.empty()) {
+      refuse(
+          "the reference model would be the base model without the adapter of "
+          "`tuning.lora.init_from`",
+          "tuning.lora.init_from",
+          "merge the adapter first (sftrun merge), and set model.name to the result");
+    }
+    if (config_.train.neftune_noise_alpha) {
+      refuse(
+          "the noise of `train.neftune_noise_alpha` would change what is compared with the "
+          "reference model",
+          "train.neftune_noise_alpha", "remove neftune_noise_alpha");
+    }
+    if (config_.train.router_aux_loss_coef.value_or(0) > 0) {
+      refuse("its loss has no load-balancing term", "train.router_aux_loss_coef",
+             "set train.router_aux_loss_coef to 0");
+    }
+    if (tuning.lora.dropout > 0) {
+      warn("tuning.lora.dropout has no effect with train.objective dpo, as in TRL",
+           "tuning.lora.dropout");
+    }
+    judge_dpo_data();
+  }
+
+  void judge_dpo_data() {
+    const DataConfig& data = config_.data;
+    if (data.thinking == Thinking::kSplit) {
+      report("`data.thinking` is split, which makes several examples of one conversation",
+             {"data.thinking", "train.objective"}, "set data.thinking to template or keep");
+    }
+    if (data.loss_on != LossOnChoice::kAssistant) {
+      warn("data.loss_on has no effect with train.objective dpo: the two answers carry the labels",
+           "data.loss_on");
+    }
+  }
+
   void judge_streaming() {
     const DataConfig& data = config_.data;
     if (!config_.train.max_steps) {
@@ -361,6 +450,7 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   judge.judge_dtype();
   judge.judge_tuning();
   judge.judge_data();
+  judge.judge_objective();
   judge.judge_optimizer();
   judge.judge_evaluation(needs_data);
   judge.judge_schedule();

@@ -111,7 +111,24 @@ std::vector<Bin> form_bins(const std::vector<int64_t>& lengths, const BatchPlanO
   return bins;
 }
 
+std::vector<int64_t> sums_of(const std::vector<int64_t>& lengths, int64_t together) {
+  std::vector<int64_t> sums(lengths.size() / static_cast<size_t>(together));
+  for (size_t i = 0; i < lengths.size(); ++i) sums[i / static_cast<size_t>(together)] += lengths[i];
+  return sums;
+}
+
 }  // namespace
+
+std::vector<Bin> bins_of_examples(std::vector<Bin> bins_of_units, int64_t together) {
+  if (together == 1) return bins_of_units;
+  for (Bin& bin : bins_of_units) {
+    Bin examples;
+    for (const int64_t unit : bin)
+      for (int64_t i = 0; i < together; ++i) examples.push_back(unit * together + i);
+    bin = std::move(examples);
+  }
+  return bins_of_units;
+}
 
 BatchPlan::BatchPlan(std::vector<int64_t> lengths, std::vector<int64_t> label_tokens,
                      BatchPlanOptions options)
@@ -121,12 +138,21 @@ BatchPlan::BatchPlan(std::vector<int64_t> lengths, std::vector<int64_t> label_to
   SFTRUN_CHECK(options_.max_seq_len > 0);
   if (options_.bin_tokens == 0) options_.bin_tokens = options_.max_seq_len;
   for (const int64_t length : lengths_) SFTRUN_CHECK(length > 0 && length <= options_.max_seq_len);
+  const int64_t together = options_.documents_together;
+  SFTRUN_CHECK(together > 0 && std::ssize(lengths_) % together == 0);
+  unit_lengths_ = sums_of(lengths_, together);
+  for (BatchPlanOptions::Group& group : options_.groups) {
+    SFTRUN_CHECK(group.begin % together == 0 && group.end % together == 0);
+    group.begin /= together;
+    group.end /= together;
+  }
 }
 
 const std::vector<Bin>& BatchPlan::bins_of(int64_t epoch) const {
   SFTRUN_CHECK(epoch >= 0);
   if (cached_epoch_ != epoch) {
-    cached_bins_ = form_bins(lengths_, options_, epoch);
+    cached_bins_ =
+        bins_of_examples(form_bins(unit_lengths_, options_, epoch), options_.documents_together);
     cached_epoch_ = epoch;
   }
   return cached_bins_;

@@ -210,10 +210,12 @@ class BatchStream::Windows {
 
   void form_bins(Window& window) const {
     const config::DataConfig& data = config_.data;
-    std::vector<int64_t> order(window.examples.size()), lengths;
+    const int64_t together = documents_together(config_);
+    std::vector<int64_t> order(window.examples.size() / static_cast<size_t>(together)),
+        lengths(order.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
-    for (const Example& example : window.examples)
-      lengths.push_back(static_cast<int64_t>(example.tokens.size()));
+    for (size_t i = 0; i < window.examples.size(); ++i)
+      lengths[i / static_cast<size_t>(together)] += std::ssize(window.examples[i].tokens);
     RandomStream random = window_stream(static_cast<uint64_t>(data.seed), window.index);
     if (data.shuffle) shuffle_range(order.begin(), order.end(), random);
     if (data.packing) {
@@ -224,6 +226,7 @@ class BatchStream::Windows {
     } else {
       for (const int64_t example : order) window.bins.push_back({example});
     }
+    window.bins = bins_of_examples(std::move(window.bins), together);
   }
 
   config::RunConfig config_;

@@ -226,6 +226,10 @@ const SourceFile& Dataset::file_of(int64_t example) const {
   return part->files.at(static_cast<size_t>(examples_.stored(example).file));
 }
 
+int64_t documents_together(const config::RunConfig& config) {
+  return config.train.objective == config::Objective::kDpo ? 2 : 1;
+}
+
 Dataset load_dataset(const config::RunConfig& config,
                      const std::vector<config::DataSource>& sources, bool is_validation,
                      const TextModel& model, int num_threads) {

@@ -101,6 +101,7 @@ void DatasetChecks::count(const Outcome& outcome, const std::string& place) {
   truncated_.add(fate == Fate::kTruncated ? 1 : 0, place);
   labels_cut_off_.add(fate == Fate::kLabelsCutOff ? 1 : 0, place);
   without_labels_.add(fate == Fate::kWithoutLabels ? 1 : 0, place);
+  others_left_out_.add(fate == Fate::kOtherLeftOut ? 1 : 0, place);
   stats_.num_dropped_too_long = too_long_.count();
   stats_.num_truncated = truncated_.count() + labels_cut_off_.count();
   stats_.num_labels_cut_off = labels_cut_off_.count();
@@ -256,6 +257,7 @@ void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {
          fmt::format("examples left out, because no label is in their first {} tokens",
                      rule_.max_seq_len));
   remark(without_labels_, "examples left out, because no token has a label");
+  remark(others_left_out_, "examples left out, because the other answer of their pair is left out");
 }
 
 /// If no example is left, the warnings are not printed.

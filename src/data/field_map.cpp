@@ -94,6 +94,10 @@ Json FieldMap::apply(Json record, const std::string& where) const {
     read_turns(record, key, where);
     if (const auto it = record.find(key); it != record.end()) rename_turns(*it);
   }
+  for (const char* key : {"prompt", "chosen", "rejected"}) {  // of preference records
+    const auto it = record.find(key);
+    if (record.contains("chosen") && it != record.end()) rename_turns(*it);
+  }
   return record;
 }
 
@@ -102,6 +106,7 @@ void FieldMap::require_pairs(const Json& record, const std::string& where) const
     return std::any_of(columns_.begin(), columns_.end(),
                        [&](const auto& column) { return column.first == name; });
   };
+  if (maps("chosen") || maps("rejected")) return;  // detect_format names what is missing
   constexpr std::array<std::pair<const char*, const char*>, 4> kPairs = {
       {{"prompt", "completion"},
        {"completion", "prompt"},

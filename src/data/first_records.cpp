@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
+#include <span>
 
 #include "bad_records.h"
 #include "dataset_checks.h"
@@ -25,11 +27,17 @@ struct Doubts {
   BadRecords bad;
 
   void add(const Json& record, RecordFormat format, const std::string& where) {
-    const RecordShape shape = shape_of(record, format, TemplateTraits{}, where);
-    for (const std::string& column : unread_columns(record, format, shape)) ++columns[column];
-    const auto* conversation = std::get_if<Conversation>(&shape);
-    if (conversation == nullptr) return;
-    for (const std::string& role : unknown_roles(conversation->messages, "")) ++roles[role];
+    const std::vector<NamedShape> shapes = shapes_of(record, format, TemplateTraits{}, where);
+    for (const std::string& column : unread_columns(record, format, shapes.front().shape))
+      ++columns[column];
+    std::set<std::string> unknown;
+    for (const NamedShape& one : shapes) {
+      const auto* conversation = std::get_if<Conversation>(&one.shape);
+      if (conversation == nullptr) continue;
+      for (std::string& role : unknown_roles(conversation->messages, ""))
+        unknown.insert(std::move(role));
+    }
+    for (const std::string& role : unknown) ++roles[role];
   }
 
   std::vector<std::string> warnings(const SourceLook& look) const {
@@ -75,16 +83,42 @@ PreviewedSequence previewed(Sequence sequence, const LengthRule& rule, const std
     case Fate::kWithoutLabels:
       shown.left_out = "no token has a label";
       break;
+    case Fate::kOtherLeftOut:
+      break;  // of a pair: see leave_out_together
   }
   shown.sequence = std::move(sequence);
   return shown;
 }
 
+/// A pair of which one sequence is left out is left out as a whole.
+void leave_out_together(std::span<PreviewedSequence> pair) {
+  const bool is_whole = std::all_of(
+      pair.begin(), pair.end(), [](const PreviewedSequence& one) { return one.left_out.empty(); });
+  if (is_whole) return;
+  for (PreviewedSequence& one : pair)
+    if (one.left_out.empty()) one.left_out = "the other answer of its pair is left out";
+}
+
+/// The sequences of one record, as training takes them.
+std::vector<PreviewedSequence> previewed_record(std::vector<Sequence> sequences,
+                                                RecordFormat format, const LengthRule& rule,
+                                                const std::string& place,
+                                                const std::string& where) {
+  const bool is_pair = format == RecordFormat::kPreference;
+  std::vector<PreviewedSequence> shown;
+  for (Sequence& sequence : sequences) {
+    const char* name = !is_pair ? "" : shown.empty() ? ", chosen" : ", rejected";
+    shown.push_back(previewed(std::move(sequence), rule, place + name, where));
+  }
+  if (is_pair) leave_out_together(shown);
+  return shown;
+}
+
 }  // namespace
 
-SourceLook look_at_source(const config::DataConfig& data, const config::DataSource& source,
+SourceLook look_at_source(const config::RunConfig& config, const config::DataSource& source,
                           bool is_validation, int64_t num_records) {
-  SourceRecords records(data, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
+  SourceRecords records(config, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
   SourceLook look{.name = source.path,
                   .subset = subset_of(source),
                   .num_files = records.files().size(),
@@ -105,7 +139,7 @@ SourceLook look_at_source(const config::DataConfig& data, const config::DataSour
     }
   }
   const bool is_whole = look.num_records < num_records;
-  doubts.bad.require_usable(data.bad_records, look.num_records,
+  doubts.bad.require_usable(config.data.bad_records, look.num_records,
                             scope_of(look.num_records, is_whole));
   look.warnings = doubts.warnings(look);
   return look;
@@ -135,8 +169,7 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   const int64_t seen = trial.stats.num_records;
   trial.is_whole = seen < num_records || source.max_samples == seen;
   trial.num_records_estimated =
-      trial.is_whole ? seen
-                     : std::llround(SourceRecords(config.data, source, role).estimated_records());
+      trial.is_whole ? seen : std::llround(SourceRecords(config, source, role).estimated_records());
   checks.require_usable_records(scope_of(seen, trial.is_whole));
   try {
     for (const Remark& remark : checks.conclude())
@@ -150,7 +183,7 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
 
 Preview preview_dataset(const config::RunConfig& config, const config::DataSource& source,
                         const TextModel& model, int64_t num_records) {
-  SourceRecords records(config.data, source, SplitRole::kTrain);
+  SourceRecords records(config, source, SplitRole::kTrain);
   const DetectedFormat& detected = records.format();
   const SequenceBuilder builder(detected.format, model,
                                 sequence_options(config.data, /*with_parts=*/true));
@@ -170,8 +203,10 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
       const std::string place =
           fmt::format("{} {}", is_table ? "row" : "line", block->records->number(i));
       try {
-        for (Sequence& sequence : builder.build(records.parse(*block, i), where))
-          preview.sequences.push_back(previewed(std::move(sequence), rule, place, where));
+        for (PreviewedSequence& shown :
+             previewed_record(builder.build(records.parse(*block, i), where), detected.format, rule,
+                              place, where))
+          preview.sequences.push_back(std::move(shown));
       } catch (const DataError& error) {
         bad.add(error, seen);
         preview.sequences.push_back({.place = place, .left_out = error.message()});

@@ -9,7 +9,14 @@
 namespace sftrun::data {
 
 /// What training does with a sequence.
-enum class Fate : uint8_t { kKept, kTruncated, kTooLong, kLabelsCutOff, kWithoutLabels };
+enum class Fate : uint8_t {
+  kKept,
+  kTruncated,
+  kTooLong,
+  kLabelsCutOff,
+  kWithoutLabels,
+  kOtherLeftOut,  ///< the other sequence of its pair is left out
+};
 
 struct LengthRule {
   int64_t max_seq_len = 2048;

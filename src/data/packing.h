@@ -24,4 +24,7 @@ std::vector<Bin> pack_first_fit_decreasing(std::span<const int64_t> order,
                                            std::span<const int64_t> lengths, int64_t capacity,
                                            int64_t window, std::vector<int64_t>* window_ends);
 
+/// Bins of units of `together` consecutive examples as bins of examples.
+std::vector<Bin> bins_of_examples(std::vector<Bin> bins_of_units, int64_t together);
+
 }  // namespace sftrun::data

@@ -24,17 +24,18 @@ bool is_preference(const Json& record) {
   return record.contains("chosen") && record.contains("rejected");
 }
 
-/// Refuses preference data, because training on half of it would be a mistake.
 [[noreturn]] void refuse_preference(const Json& record, const std::string& where) {
   const bool has_prompt = record.contains("prompt") && record["prompt"].is_string();
   throw DataError(
-      "this is preference data (\"chosen\" and \"rejected\", for DPO or a reward model), and "
-      "sftrun does supervised fine-tuning (SFT) only",
+      "this is preference data (\"chosen\" and \"rejected\"), which train.objective sft does not "
+      "read",
       where,
-      fmt::format("to train on the chosen answers set data.fields: {{{}}}",
-                  record["chosen"].is_array() ? "messages: chosen"
-                  : has_prompt                ? "prompt: prompt, completion: chosen"
-                                              : "text: chosen"));
+      fmt::format(
+          "set train.objective: dpo; or, to train on the chosen answers alone, data.fields: "
+          "{{{}}}",
+          record["chosen"].is_array() ? "messages: chosen"
+          : has_prompt                ? "prompt: prompt, completion: chosen"
+                                      : "text: chosen"));
 }
 
 const Json& require(const Json& record, const char* key, RecordFormat format,
@@ -301,6 +302,102 @@ RecordShape shape_of_alpaca(const Json& record, bool has_chat_template, const st
   return conversation_of(record, std::move(messages), 0, where);
 }
 
+/// Where TRL's extract_prompt ends the prompt: at the first element in which the two differ, or,
+/// where one begins with the whole of the other, before the last element that both have.
+template <typename Equal>
+size_t end_of_common_part(size_t chosen, size_t rejected, Equal&& is_equal) {
+  const size_t shorter = std::min(chosen, rejected);
+  size_t end = 0;
+  while (end + 1 < shorter && is_equal(end)) ++end;
+  return end;
+}
+
+std::vector<NamedShape> preference_texts(const Json& record, const std::string& chosen,
+                                         const std::string& rejected, const std::string& where) {
+  const auto prompt = record.find("prompt");
+  if (prompt != record.end() && !prompt->is_null()) {
+    if (!prompt->is_string()) {
+      throw DataError(
+          fmt::format("\"prompt\" is of type {}, but \"chosen\" and \"rejected\" are strings",
+                      prompt->type_name()),
+          where, "write three strings, or three lists of messages");
+    }
+    const auto text = prompt->get<std::string>();
+    return {{"chosen", PlainText{text, chosen}}, {"rejected", PlainText{text, rejected}}};
+  }
+  if (chosen.empty() || rejected.empty()) {
+    throw DataError("\"chosen\" or \"rejected\" is empty, and there is no \"prompt\"", where,
+                    "leave the record out, or give a \"prompt\"");
+  }
+  const auto characters = [](const std::string& text) {  // where each begins
+    std::vector<size_t> begins;
+    for (size_t i = 0; i < text.size(); ++i) {
+      if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U) begins.push_back(i);
+    }
+    begins.push_back(text.size());
+    return begins;
+  };
+  const std::vector<size_t> of_chosen = characters(chosen), of_rejected = characters(rejected);
+  size_t end =
+      end_of_common_part(of_chosen.size() - 1, of_rejected.size() - 1, [&](size_t character) {
+        const size_t begin = of_chosen[character], next = of_chosen[character + 1];
+        return chosen.compare(begin, next - begin, rejected, of_rejected[character],
+                              of_rejected[character + 1] - of_rejected[character]) == 0;
+      });
+  if (end > 0 && chosen[of_chosen[end - 1]] == ' ') --end;  // the space belongs to the answer
+  const size_t bytes = of_chosen[end];
+  const std::string text = chosen.substr(0, bytes);
+  return {{"chosen", PlainText{text, chosen.substr(bytes)}},
+          {"rejected", PlainText{text, rejected.substr(bytes)}}};
+}
+
+Json sliced(const Json& messages, size_t begin, size_t end) {
+  Json part = Json::array();
+  for (size_t i = begin; i < end; ++i) part.push_back(messages[i]);
+  return part;
+}
+
+std::vector<NamedShape> preference_conversations(const Json& record, const std::string& where) {
+  Json prompt = Json::array(), chosen = record["chosen"], rejected = record["rejected"];
+  check_messages(chosen, "chosen", where);
+  check_messages(rejected, "rejected", where);
+  const auto given = record.find("prompt");
+  if (given != record.end() && given->is_array()) {
+    check_messages(*given, "prompt", where);
+    prompt = *given;
+  } else {  // a text beside conversations repeats what they begin with
+    const size_t end = end_of_common_part(chosen.size(), rejected.size(), [&](size_t i) {
+      return nlohmann::json(chosen[i]) == nlohmann::json(rejected[i]);  // in any order of keys
+    });
+    if (end == 0) {
+      throw DataError("\"chosen\" and \"rejected\" do not begin with the same messages", where,
+                      "give a \"prompt\", a list of messages, or begin both with the same ones");
+    }
+    prompt = sliced(chosen, 0, end);
+    chosen = sliced(chosen, end, chosen.size());
+    rejected = sliced(rejected, end, rejected.size());
+  }
+  const auto with = [&](const Json& answer) {
+    Json messages = prompt;
+    for (const Json& message : answer) messages.push_back(message);
+    return conversation_of(record, std::move(messages), prompt.size(), where);
+  };
+  return {{"chosen", with(chosen)}, {"rejected", with(rejected)}};
+}
+
+std::vector<NamedShape> preference_shapes(const Json& record, const std::string& where) {
+  const Json &chosen = require(record, "chosen", RecordFormat::kPreference, where),
+             &rejected = require(record, "rejected", RecordFormat::kPreference, where);
+  if (chosen.is_string() && rejected.is_string()) {
+    return preference_texts(record, chosen.get<std::string>(), rejected.get<std::string>(), where);
+  }
+  if (chosen.is_array() && rejected.is_array()) return preference_conversations(record, where);
+  throw DataError(fmt::format("\"chosen\" ({}) and \"rejected\" ({}) must be two strings or two "
+                              "lists of messages",
+                              chosen.type_name(), rejected.type_name()),
+                  where, "write two strings, or leave the record out where one is missing");
+}
+
 /// A column whose name contains one of `words`: "Question", "user_query".
 std::string column_like(const Json& record, const std::vector<std::string_view>& words) {
   for (const std::string_view word : words) {
@@ -351,12 +448,25 @@ std::string name_of(RecordFormat format) {
       return "alpaca";
     case RecordFormat::kText:
       return "text";
+    case RecordFormat::kPreference:
+      return "preference";
   }
   invariant_failed(__FILE__, __LINE__, "unknown record format");
 }
 
-DetectedFormat detect_format(const Json& record, const std::string& where) {
+DetectedFormat detect_format(const Json& record, const std::string& where,
+                             config::Objective objective) {
   const auto has = [&](const char* key) { return record.contains(key); };
+  if (objective == config::Objective::kDpo) {
+    if (is_preference(record))
+      return {RecordFormat::kPreference, "it has \"chosen\" and \"rejected\""};
+    throw DataError(fmt::format("the record has no \"chosen\" and \"rejected\", which "
+                                "train.objective dpo needs (its keys: {})",
+                                keys_of(record)),
+                    where,
+                    "name the columns: data.fields: {prompt: COLUMN, chosen: COLUMN, rejected: "
+                    "COLUMN}; or set train.objective: sft");
+  }
   if (has("messages")) {
     const Json& turns = record["messages"];
     if (turns.is_array() && !turns.empty() && is_sharegpt_turn(turns[0]) &&
@@ -393,8 +503,16 @@ RecordShape shape_of(const Json& record, RecordFormat format, const TemplateTrai
       return shape_of_alpaca(record, chat_template.exists, where);
     case RecordFormat::kText:
       return PlainText{"", require_string(record, "text", format, where)};
+    case RecordFormat::kPreference:
+      break;
   }
-  invariant_failed(__FILE__, __LINE__, "unknown record format");
+  invariant_failed(__FILE__, __LINE__, "a format of one sequence");
+}
+
+std::vector<NamedShape> shapes_of(const Json& record, RecordFormat format,
+                                  const TemplateTraits& chat_template, const std::string& where) {
+  if (format == RecordFormat::kPreference) return preference_shapes(record, where);
+  return {{"", shape_of(record, format, chat_template, where)}};
 }
 
 }  // namespace sftrun::data

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "sftrun/data/json_lines.h"
 #include "sftrun/data/sequence.h"
@@ -25,15 +26,28 @@ using RecordShape = std::variant<Conversation, PlainText>;
 /// A record's keys for messages: `"id", "text"`; "none".
 std::string keys_of(const Json& record);
 
+/// The conversation "chosen" or "rejected", or the text; of a record of another format the only one.
+struct NamedShape {
+  const char* name = "";
+  RecordShape shape;
+};
+
 /// Properties of the model's chat template that affect how records are read.
 struct TemplateTraits {
   bool exists = true;         ///< without one Alpaca records are plain text
   bool writes_calls = false;  ///< of tools: ShareGPT's `function_call` turns become such
 };
 
-/// @param where "file:line"
+/// @param format not preference   @param where "file:line"
 /// @throws DataError for keys that are missing or of the wrong type
 RecordShape shape_of(const Json& record, RecordFormat format, const TemplateTraits& chat_template,
                      const std::string& where);
+
+/// Of any format: one, or of a preference record two, chosen and rejected. What both answers have
+/// before them is the conversation's prompt messages, or the text's prompt: "prompt", or without it
+/// (or with a text beside conversations) what "chosen" and "rejected" begin with alike, as in TRL's
+/// extract_prompt.   @throws DataError as `shape_of`
+std::vector<NamedShape> shapes_of(const Json& record, RecordFormat format,
+                                  const TemplateTraits& chat_template, const std::string& where);
 
 }  // namespace sftrun::data

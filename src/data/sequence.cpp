@@ -6,6 +6,7 @@
 
 #include "empty_thinking.h"
 #include "left_out.h"
+#include "preference.h"
 #include "record.h"
 #include "roles.h"
 #include "sftrun/core/error.h"
@@ -102,11 +103,25 @@ Sequence::Part part_of(const text::OriginSpan& span, const Json& messages) {
   return part;
 }
 
+}  // namespace
+
 std::vector<Sequence::Part> parts_of(const text::Rendered& rendered, const Json& messages) {
   std::vector<Sequence::Part> parts;
   for (const text::OriginSpan& span : rendered.origins) parts.push_back(part_of(span, messages));
   return parts;
 }
+
+text::RenderOptions render_options(const Conversation& conversation, const TextModel& model,
+                                   const SequenceOptions& options) {
+  text::RenderOptions render = model.render_defaults;
+  render.tools = conversation.tools;
+  if (options.thinking == config::Thinking::kKeep) ask_to_keep_thinking(render.kwargs);
+  merge_into(render.kwargs, options.chat_template_kwargs);
+  merge_into(render.kwargs, conversation.kwargs);
+  return render;
+}
+
+namespace {
 
 Sequence render_slice(const Json& messages, const Slice& slice, const TextModel& model,
                       const text::RenderOptions& render, const SequenceOptions& options,
@@ -171,12 +186,7 @@ bool begins_with_answer(const Json& messages) {
 
 std::vector<Sequence> build_conversation(const Conversation& conversation, const TextModel& model,
                                          const SequenceOptions& options) {
-  text::RenderOptions render = model.render_defaults;
-  render.tools = conversation.tools;
-  if (options.thinking == config::Thinking::kKeep) ask_to_keep_thinking(render.kwargs);
-  merge_into(render.kwargs, options.chat_template_kwargs);
-  merge_into(render.kwargs, conversation.kwargs);
-
+  const text::RenderOptions render = render_options(conversation, model, options);
   const Json& messages = conversation.messages;
   const size_t num_prompt = conversation.num_prompt_messages;
   const bool split =
@@ -245,9 +255,16 @@ std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::stri
 std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
                                                        const std::string& where) const {
   const bool has_template = model_.chat_template != nullptr;
-  RecordShape shape = shape_of(
+  std::vector<NamedShape> shapes = shapes_of(
       record, format_, {.exists = has_template, .writes_calls = form_.writes_calls()}, where);
+  RecordShape& shape = shapes.front().shape;
   std::vector<std::string> unread = unread_columns(record, format_, shape);
+  const bool is_plain = std::holds_alternative<PlainText>(shape);
+  if (is_plain && format_ == RecordFormat::kPreference) {
+    std::vector<Sequence> pair = preference_pair_of_texts(shapes, model_, options_);
+    pair.front().unread_columns = std::move(unread);
+    return pair;
+  }
   if (const auto* plain = std::get_if<PlainText>(&shape)) {
     Sequence sequence = build_text(*plain, model_, options_);
     sequence.num_empty_answers =
@@ -261,9 +278,11 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
                     "one (chatml, llama3, …: docs/configuration.md) or to a Jinja file");
   }
   try {
-    auto& conversation = std::get<Conversation>(shape);
-    form_.apply(conversation.messages);
-    std::vector<Sequence> sequences = build_conversation(conversation, model_, options_);
+    for (NamedShape& one : shapes) form_.apply(std::get<Conversation>(one.shape).messages);
+    std::vector<Sequence> sequences =
+        format_ == RecordFormat::kPreference
+            ? preference_pair_of_conversations(shapes, model_, options_)
+            : build_conversation(std::get<Conversation>(shape), model_, options_);
     sequences.front().unread_columns = std::move(unread);
     return sequences;
   } catch (const DataError& error) {

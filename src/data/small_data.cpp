@@ -18,8 +18,9 @@ EpochSize epoch_size(const config::RunConfig& config, const Dataset& dataset) {
     }
   }
   epoch.tokens = static_cast<int64_t>(tokens);
-  const double bins =
-      config.data.packing ? tokens / static_cast<double>(config.model.max_seq_len) : examples;
+  const double bins = config.data.packing
+                          ? tokens / static_cast<double>(config.model.max_seq_len)
+                          : examples / static_cast<double>(documents_together(config));
   epoch.bins = static_cast<int64_t>(std::ceil(bins));
   return epoch;
 }

@@ -47,6 +47,8 @@ RecordFormat record_format(config::DataFormat format) {
       return RecordFormat::kPromptCompletion;
     case config::DataFormat::kText:
       return RecordFormat::kText;
+    case config::DataFormat::kPreference:
+      return RecordFormat::kPreference;
     case config::DataFormat::kAuto:
       break;
   }
@@ -55,11 +57,12 @@ RecordFormat record_format(config::DataFormat format) {
 
 }  // namespace
 
-SourceRecords::SourceRecords(const config::DataConfig& data, const config::DataSource& source,
+SourceRecords::SourceRecords(const config::RunConfig& config, const config::DataSource& source,
                              SplitRole role)
     : source_(source),
-      fields_(merged(data.fields, source.fields), format_of(data, source)),
-      takes_text_(format_of(data, source) == config::DataFormat::kText),
+      fields_(merged(config.data.fields, source.fields), format_of(config.data, source)),
+      objective_(config.train.objective),
+      takes_text_(format_of(config.data, source) == config::DataFormat::kText),
       left_(source.max_samples) {
   for (const std::filesystem::path& file : source_files(source, role)) {
     files_.push_back({.path = file.string()});
@@ -73,7 +76,7 @@ SourceRecords::SourceRecords(const config::DataConfig& data, const config::DataS
   estimated_records_ = static_cast<double>(first_->count) / std::clamp(fraction_read(), 1e-9, 1.0);
   if (source.max_samples)
     estimated_records_ = std::min(estimated_records_, static_cast<double>(*source.max_samples));
-  const config::DataFormat configured = format_of(data, source);
+  const config::DataFormat configured = format_of(config.data, source);
   if (configured != config::DataFormat::kAuto) {
     format_ = {record_format(configured), "set by data.format"};
     return;
@@ -89,7 +92,7 @@ DetectedFormat SourceRecords::detect() const {
     try {
       const Json record = parse(*first_, i);
       fields_.require_pairs(record, place);
-      return detect_format(record, place);
+      return detect_format(record, place, objective_);
     } catch (const DataError& error) {
       bad.add(error, static_cast<int64_t>(i));
       if (bad.is_hopeless(bad.count())) break;
@@ -114,9 +117,9 @@ void SourceRecords::require_same_format(size_t file) const {
   DetectedFormat other;
   try {
     const Json record = fields_.apply(block->parse(0, place), place);
-    other = detect_format(record, place);
+    other = detect_format(record, place, objective_);
     if (other.format == format_.format) return;
-    shape_of(record, format_.format, TemplateTraits{}, place);
+    shapes_of(record, format_.format, TemplateTraits{}, place);
     return;  // it has the keys of both
   } catch (const DataError&) {
     if (other.reason.empty()) return;  // a bad record, as there may be everywhere

@@ -24,7 +24,7 @@ class SourceRecords {
   };
 
   /// @throws DataError for files that do not exist or have no records
-  SourceRecords(const config::DataConfig& data, const config::DataSource& source, SplitRole role);
+  SourceRecords(const config::RunConfig& config, const config::DataSource& source, SplitRole role);
 
   /// The next block; nothing at the end (or at max_samples).
   std::optional<Block> next();
@@ -52,6 +52,7 @@ class SourceRecords {
 
   config::DataSource source_;
   FieldMap fields_;
+  config::Objective objective_;
   bool takes_text_;  // lines of text are records
   std::vector<SourceFile> files_;
   std::vector<uint64_t> sizes_;

@@ -1,5 +1,7 @@
 #include "tokenized_source.h"
 
+#include <algorithm>
+
 #include "sftrun/core/utf8.h"
 #include "sftrun/data/parallel_for.h"
 
@@ -26,6 +28,19 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
   return outcome;
 }
 
+/// A pair of which one sequence is left out is left out as a whole.
+void leave_out_incomplete(std::vector<Outcome>& pair) {
+  const auto is_left_out = [](const Outcome& one) { return one.example.tokens.empty(); };
+  if (std::none_of(pair.begin(), pair.end(), is_left_out)) return;
+  for (Outcome& one : pair) {
+    if (is_left_out(one)) continue;
+    one.fate = Fate::kOtherLeftOut;
+    one.example.tokens.clear();
+    one.example.labels.clear();
+    one.num_empty_answers = one.num_control_tokens = 0;
+  }
+}
+
 }  // namespace
 
 std::string shortened(const std::string& text) {
@@ -44,7 +59,7 @@ SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts
 
 TokenizedSource::TokenizedSource(const config::RunConfig& config, const config::DataSource& source,
                                  SplitRole role, const TextModel& model, int num_threads)
-    : records_(config.data, source, role),
+    : records_(config, source, role),
       builder_(records_.format().format, model,
                sequence_options(config.data, /*with_parts=*/false)),
       rule_(length_rule(config, records_.format().format)),
@@ -71,6 +86,8 @@ void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& rea
       outcome.example.line = read.records->number(index);
       block.records[index].push_back(std::move(outcome));
     }
+    if (records_.format().format == RecordFormat::kPreference)
+      leave_out_incomplete(block.records[index]);
   } catch (const DataError& error) {
     if (is_built && skips_bad_records_)
       throw;  // the record is valid, but data.too_long: error refuses it

@@ -19,10 +19,12 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
     columns.insert(columns.end(), more);
   };
   if (format == RecordFormat::kText) return {};
-  also({"history", "chosen", "rejected"});
+  also({"history"});
+  if (format != RecordFormat::kPreference) also({"chosen", "rejected"});
   const bool is_text = std::holds_alternative<PlainText>(shape);
   if (is_text) also({"tools", "chat_template_kwargs"});
-  if (format == RecordFormat::kMessages || format == RecordFormat::kPromptCompletion)
+  if (format == RecordFormat::kMessages || format == RecordFormat::kPromptCompletion ||
+      format == RecordFormat::kPreference)
     also({"system"});
   if (!is_text) also({"functions"});
   std::vector<std::string> found;
@@ -43,7 +45,7 @@ std::string advice_on_column(const std::string& column) {
   if (column == "tools" || column == "chat_template_kwargs")
     return "it is read only from conversations: \"messages\"";
   if (column == "label") return "remove the records whose label is false";
-  if (column == "chosen" || column == "rejected") return "only SFT is supported";
+  if (column == "chosen" || column == "rejected") return "train.objective: dpo trains on them";
   return "sftrun trains on text";
 }
 

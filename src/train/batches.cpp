@@ -45,6 +45,7 @@ data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dat
   options.global_batch_size = global_batch_size;
   options.packing = config.data.packing;
   options.group_by_length = config.data.group_by_length;
+  options.documents_together = data::documents_together(config);
   options.shuffle = shuffle;
   options.seed = static_cast<uint64_t>(config.data.seed);
   for (const data::DatasetPart& part : dataset.parts())

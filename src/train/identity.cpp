@@ -143,6 +143,11 @@ Json identity_of(const config::RunConfig& config, const ModelIdentity& model,
   identity["validation"] = val_fingerprint;
   identity["backend"] = config.tuning.backend == config::TuningBackend::kFused ? "fused" : "bnb";
   identity["config"] = config::identity_settings(config);
+  // Checkpoints of the time when sft was the only objective do not name it.
+  if (config.train.objective == config::Objective::kSft) {
+    identity["config"].erase("train.objective");
+    identity["config"].erase("train.beta");
+  }
   return identity;
 }
 

@@ -85,6 +85,7 @@ TEST_F(ForeignKeysTest, NamedValuesAreAccepted) {
                                                         {"train.optimizer", "paged_adamw_8bit"},
                                                         {"parallel.strategy", "ddp"},
                                                         {"data.thinking", "split"},
+                                                        {"train.objective", "dpo"},
                                                         {"data.cache_dir", "none"}}) {
     EXPECT_FALSE(fields_.find(key)->assign(Value::scalar(value))) << key << " " << value;
   }
@@ -115,7 +116,7 @@ TEST_F(ForeignKeysTest, AnswersEveryKeyOfOtherTools) {
     EXPECT_TRUE(find_foreign_key(key) != nullptr || is_leaf_of_ours(key)) << tool << " " << key;
   }
   for (const char* tool :
-       {"transformers.TrainingArguments", "trl.SFTConfig", "peft.LoraConfig",
+       {"transformers.TrainingArguments", "trl.SFTConfig", "trl.DPOConfig", "peft.LoraConfig",
         "transformers.BitsAndBytesConfig", "axolotl", "llama-factory", "torchtune", "unsloth"})
     EXPECT_TRUE(tools.contains(tool)) << tool;
 }
@@ -137,6 +138,19 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
   EXPECT_EQ(answer("chat_template", "chatml"), "use `model.chat_template`");
   EXPECT_EQ(answer("data.path", "x"), "use `data.train`");
   EXPECT_EQ(answer("model.path", "x"), "use `model.name`");
+  for (const char* key : {"rl", "stage"})
+    EXPECT_EQ(answer(key, "dpo"), "set `train.objective: dpo`");
+  EXPECT_EQ(
+      answer("loss_type", "[sigmoid]"),
+      "use `train.objective`: sft (cross entropy) or dpo (sigmoid); others are not supported");
+  EXPECT_EQ(answer("loss_type", "sigmoid"), "set `train.objective: dpo`, and remove loss_type");
+  EXPECT_EQ(answer("stage", "sft"), "not needed: `train.objective` is sft by default; remove it");
+  for (const char* key : {"pref_beta", "dpo_beta", "rl_beta"})
+    EXPECT_EQ(answer(key, "0.1"), "use `train.beta`");
+  EXPECT_EQ(answer("beta", "0.1"), "did you mean `train.beta`?");
+  for (const char* other : {"kto", "orpo", "grpo"})
+    EXPECT_NE(answer("rl", other).find("`train.objective` takes sft and dpo"), std::string::npos);
+  EXPECT_NE(answer("ref_model", "x").find("adapter switched off"), std::string::npos);
   EXPECT_EQ(answer("train.learning_rte", "1"), "did you mean `train.learning_rate`?");
   EXPECT_EQ(answer("train.optm", "adamw"), "did you mean `optim`? use `train.optimizer`");
 }

@@ -26,7 +26,7 @@ RunConfig from_examples() {
 TEST(Fields, HaveNamesHelpAndExamplesThatParse) {
   RunConfig config;
   const Binding binding = bind(config);
-  EXPECT_EQ(binding.fields.size(), 90u) << "update the number, docs/configuration.md and configs/";
+  EXPECT_EQ(binding.fields.size(), 92u) << "update the number, docs/configuration.md and configs/";
   std::set<std::string> keys;
   for (const Field& field : binding.fields) {
     EXPECT_TRUE(keys.insert(field.key).second) << field.key << " is listed twice";
@@ -56,7 +56,9 @@ TEST(Words, EveryEnumeratorHasOne) {
   expect_words_for({Quant::kAuto, Quant::kNone, Quant::kNf4, Quant::kFp4, Quant::kFp8, Quant::kInt8,
                     Quant::kGguf, Quant::kMxfp4});
   expect_words_for({DataFormat::kAuto, DataFormat::kMessages, DataFormat::kShareGpt,
-                    DataFormat::kAlpaca, DataFormat::kPromptCompletion, DataFormat::kText});
+                    DataFormat::kAlpaca, DataFormat::kPromptCompletion, DataFormat::kText,
+                    DataFormat::kPreference});
+  expect_words_for({Objective::kSft, Objective::kDpo});
   expect_words_for({LossOnChoice::kAssistant, LossOnChoice::kLastAssistant,
                     LossOnChoice::kCompletion, LossOnChoice::kAll});
   expect_words_for({Thinking::kTemplate, Thinking::kKeep, Thinking::kSplit});

@@ -90,6 +90,78 @@ TEST_P(BatchPlanSizes, EveryExampleOnceWithinCapacity) {
 INSTANTIATE_TEST_SUITE_P(Counts, BatchPlanSizes,
                          ::testing::Values(0, 1, 2, 6, 7, 8, 1000, 8191, 8192, 8193, 20000));
 
+/// Pairs of examples are packed, shuffled, weighted and counted as one, and stay in order.
+TEST(BatchPlan, KeepsDocumentsTogether) {
+  const auto lengths = uniform_lengths(2000, 128, 5);
+  for (const bool packing : {true, false}) {
+    for (const double weight : {1.0, 2.0}) {
+      BatchPlanOptions options{.max_seq_len = 128,
+                               .bin_tokens = 200,
+                               .global_batch_size = 4,
+                               .packing = packing,
+                               .documents_together = 2};
+      options.groups = {{0, 1000, 1}, {1000, 2000, weight}};
+      const BatchPlan plan = plan_for(lengths, options);
+      const auto bins = all_bins(plan, 1);
+      std::vector<int> seen(lengths.size(), 0);
+      int64_t total = 0;
+      for (const Bin& bin : bins) {
+        ASSERT_EQ(bin.size() % 2, 0U);
+        EXPECT_TRUE(packing || bin.size() == 2);
+        int64_t tokens = 0;
+        for (size_t i = 0; i < bin.size(); ++i) {
+          ++seen.at(static_cast<size_t>(bin[i]));
+          EXPECT_EQ(bin[i] % 2, static_cast<int64_t>(i % 2));
+          EXPECT_TRUE(i % 2 == 0 || bin[i] == bin[i - 1] + 1);
+          tokens += lengths[static_cast<size_t>(bin[i])];
+        }
+        EXPECT_TRUE(tokens <= 200 || bin.size() == 2) << tokens;
+        total += tokens;
+      }
+      EXPECT_EQ(plan.label_tokens(bins), total);  // here every token carries a label
+      for (size_t i = 0; i < seen.size(); ++i)
+        ASSERT_EQ(seen[i], i < 1000 ? 1 : static_cast<int>(weight)) << i;
+      EXPECT_TRUE(packing || bins.size() == static_cast<size_t>(500 + 500 * weight));
+    }
+  }
+}
+
+TEST(BatchPlan, GroupsPairsByTheirLengths) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 64; ++i) lengths.insert(lengths.end(), {1 + i % 8, 64 - i % 8});
+  for (int64_t i = 0; i < 64; ++i) lengths.insert(lengths.end(), {1, 1});
+  const BatchPlan plan = plan_for(lengths, {.max_seq_len = 64,
+                                            .global_batch_size = 64,
+                                            .packing = false,
+                                            .group_by_length = true,
+                                            .documents_together = 2});
+  ASSERT_EQ(plan.steps_per_epoch(0), 2);
+  for (int64_t step = 0; step < 2; ++step) {
+    int64_t short_pairs = 0;
+    for (const Bin& bin : plan.global_batch(0, step)) short_pairs += bin[0] >= 128 ? 1 : 0;
+    EXPECT_TRUE(short_pairs == 0 || short_pairs == 64) << short_pairs;
+  }
+}
+
+/// Documents 2i and 2i + 1 of a micro-batch are those of pair i.
+TEST(BatchPlan, MakesBatchesOfPairs) {
+  const std::vector<int64_t> lengths = {3, 4, 2, 5, 1, 6};
+  const ExampleStore examples = examples_of(lengths);
+  const BatchPlan plan = plan_for(
+      lengths,
+      {.max_seq_len = 8, .global_batch_size = 3, .packing = false, .documents_together = 2});
+  const auto bins = plan.global_batch(0, 0);
+  const Batch batch = make_batch(examples, bins, 1, 2);
+  ASSERT_EQ(batch.cu_seqlens.size(), 5U);
+  for (size_t document = 0; document < 4; ++document) {
+    const int64_t example = bins[1 + document / 2][document % 2];
+    EXPECT_EQ(batch.cu_seqlens[document + 1] - batch.cu_seqlens[document],
+              lengths[static_cast<size_t>(example)]);
+    EXPECT_EQ(batch.tokens[static_cast<size_t>(batch.cu_seqlens[document])], 1000 * example);
+  }
+  EXPECT_EQ(batch.document_keys, (std::vector<int64_t>{2, 3, 4, 5}));
+}
+
 TEST(BatchPlan, FillsBinsOnRealisticLengths) {
   for (const int64_t max_seq_len : {1024, 2048, 8192}) {
     const auto lengths = chat_lengths(20000, max_seq_len, 11);

@@ -214,7 +214,7 @@ TEST_F(Datasets, FilesOfOneDataSetHaveOneFormat) {
   };
   expect_named([&] { load_dataset(config_, {source}, false, model_, 1); });
   expect_named([&] { try_dataset(config_, source, false, model_); });
-  expect_named([&] { look_at_source(config_.data, source, false); });
+  expect_named([&] { look_at_source(config_, source, false); });
   write("{\"messages\": 3}\n" + chat("q", "b"), "parts/b.jsonl");
   config_.data.bad_records = config::BadRecords::kSkip;
   EXPECT_EQ(load_dataset(config_, {source}, false, model_, 1).stats().num_bad, 2);
@@ -258,7 +258,7 @@ TEST_F(Datasets, ColumnsThatAreNotReadAreWarnedOf) {
   EXPECT_NE(said.find("2 records have \"history\", which is not read: "), std::string::npos)
       << said;
   EXPECT_NE(said.find("earlier turns are read from \"messages\""), std::string::npos) << said;
-  const auto look = look_at_source(config_.data, {.path = write(record).string()}, false);
+  const auto look = look_at_source(config_, {.path = write(record).string()}, false);
   ASSERT_EQ(look.warnings.size(), 1U);
   EXPECT_NE(look.warnings[0].find("\"history\""), std::string::npos);
 }
@@ -266,7 +266,7 @@ TEST_F(Datasets, ColumnsThatAreNotReadAreWarnedOf) {
 TEST_F(Datasets, ALookAndATrialTakeBadRecordsAsTrainingDoes) {
   const config::DataSource source = {
       .path = write(text_records(2) + "oops\n{\"text\": 1}\n" + text_records(300)).string()};
-  EXPECT_THROW(look_at_source(config_.data, source, false), DataError);
+  EXPECT_THROW(look_at_source(config_, source, false), DataError);
   try {
     try_dataset(config_, source, false, model_);
     ADD_FAILURE() << "no error";
@@ -275,7 +275,7 @@ TEST_F(Datasets, ALookAndATrialTakeBadRecordsAsTrainingDoes) {
         << error.message();
   }
   config_.data.bad_records = config::BadRecords::kSkip;
-  const SourceLook look = look_at_source(config_.data, source, false);
+  const SourceLook look = look_at_source(config_, source, false);
   ASSERT_EQ(look.warnings.size(), 1U);
   EXPECT_NE(look.warnings[0].find("of the first 100 records 2 bad records left out"),
             std::string::npos);

@@ -252,7 +252,7 @@ TEST(RecordFormats, RecognisesPreferenceData) {
       ADD_FAILURE() << json;
     } catch (const DataError& error) {
       EXPECT_NE(error.message().find("preference data"), std::string::npos) << error.message();
-      EXPECT_NE(error.message().find("SFT) only"), std::string::npos) << error.message();
+      EXPECT_NE(error.fix().find("set train.objective: dpo"), std::string::npos) << error.fix();
       EXPECT_NE(error.fix().find(fix), std::string::npos) << error.fix();
     }
   }

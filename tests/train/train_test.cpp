@@ -103,6 +103,22 @@ ModelIdentity model_of(const std::string& name) {
           .chat_template = "c"};
 }
 
+/// Checkpoints from before there were objectives are resumed.
+TEST(Identity, NamesTheObjectiveUnlessItIsSft) {
+  config::RunConfig config;
+  const auto sft = identity_of(config, model_of("m"), "d", "");
+  EXPECT_FALSE(sft["config"].contains("train.objective"));
+  EXPECT_FALSE(sft["config"].contains("train.beta"));
+  config.train.objective = config::Objective::kDpo;
+  const auto dpo = identity_of(config, model_of("m"), "d", "");
+  config.train.beta = 0.5;
+  test::expect_error<ConfigError>(
+      [&] { require_same_identity(dpo, identity_of(config, model_of("m"), "d", ""), "c", {}); },
+      {"train.beta was 0.1, is now 0.5"});
+  test::expect_error<ConfigError>([&] { require_same_identity(sft, dpo, "c", {}); },
+                                  {"train.objective was nothing, is now \"dpo\""});
+}
+
 /// The file was written when the list of settings was in identity.cpp: checkpoints of that time must
 /// resume. A new field changes it only if it changes results (OnResume in src/config/fields.h).
 TEST(Identity, IsTheOneOfOlderCheckpoints) {

@@ -28,7 +28,15 @@ enum class TuningMode { kLora, kQlora, kFull, kPartial };
 enum class TuningBackend { kFused, kBnb };  ///< `unsloth` is an alias of fused
 enum class LoraInit { kDefault, kPissa };
 enum class Quant { kAuto, kNone, kNf4, kFp4, kFp8, kInt8, kGguf, kMxfp4, kStored };
-enum class DataFormat { kAuto, kMessages, kShareGpt, kAlpaca, kPromptCompletion, kText };
+enum class DataFormat {
+  kAuto,
+  kMessages,
+  kShareGpt,
+  kAlpaca,
+  kPromptCompletion,
+  kText,
+  kPreference
+};
 enum class LossOnChoice {
   kAssistant,
   kLastAssistant,
@@ -39,6 +47,8 @@ enum class Thinking { kTemplate, kKeep, kSplit };
 enum class EmptyThinking { kWarn, kDrop, kKeep };
 enum class TooLong { kAuto, kDrop, kTruncate, kError };  ///< auto: drop for chat, truncate for text
 enum class BadRecords { kError, kSkip };
+/// What training minimises: cross-entropy, or DPO's loss over pairs of answers.
+enum class Objective { kSft, kDpo };
 enum class Scheduler {
   kConstant,
   kConstantWithWarmup,
@@ -165,6 +175,8 @@ inline constexpr double kLoraLearningRate = 2e-4, kFullLearningRate = 2e-5, kWar
                         kMuonMomentum = 0.95;
 
 struct TrainConfig {
+  Objective objective = Objective::kSft;
+  double beta = 0.1;  ///< of dpo
   double epochs = 3;
   std::optional<int64_t> max_steps;
   AutoInt batch_size, grad_accum, global_batch_size;

@@ -19,6 +19,9 @@ struct BatchPlanOptions {
       32;  ///< bins per optimizer step; without packing a bin is one example
   bool packing = true, shuffle = true;
   bool group_by_length = false;  ///< without packing: examples of similar length per batch
+  /// So many consecutive examples stay together, in one bin and in order: 2 for pairs of answers.
+  /// Where examples are counted or drawn, these are.
+  int64_t documents_together = 1;
   uint64_t seed = 42;
   /// Examples [begin, end), repeated `weight` times per epoch. No groups: every example once.
   struct Group {
@@ -29,7 +32,7 @@ struct BatchPlanOptions {
 };
 
 /// A packed sequence: indices of examples with at most bin_tokens tokens in total, or one longer
-/// example.
+/// example (or those that stay together).
 using Bin = std::vector<int64_t>;
 
 /// Divides an epoch into global batches. Examples are packed first-fit decreasing over windows of
@@ -55,6 +58,7 @@ class BatchPlan {
  private:
   const std::vector<Bin>& bins_of(int64_t epoch) const;
   std::vector<int64_t> lengths_, label_tokens_;
+  std::vector<int64_t> unit_lengths_;  // of the examples that stay together, in total
   BatchPlanOptions options_;
   mutable int64_t cached_epoch_ = -1;
   mutable std::vector<Bin> cached_bins_;

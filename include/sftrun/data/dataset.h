@@ -82,6 +82,10 @@ Dataset load_dataset(const config::RunConfig& config,
 /// Splits off a validation set of `val_split` of the records (a fraction below 1, or a number from
 /// 1), which depends only on the seed. Examples of one record stay together, and the order is kept.
 /// Counts of left-out records stay in the first.
+/// How many consecutive examples of the data belong together: the two sequences of a preference
+/// record, chosen then rejected, else 1.
+int64_t documents_together(const config::RunConfig& config);
+
 /// @throws DataError if one side would be empty
 std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, uint64_t seed);
 
@@ -99,7 +103,7 @@ struct SourceLook {
   std::vector<std::string> warnings;  ///< about roles that are probably misspelt
 };
 /// @throws DataError as load_dataset, for checks that need no model
-SourceLook look_at_source(const config::DataConfig& data, const config::DataSource& source,
+SourceLook look_at_source(const config::RunConfig& config, const config::DataSource& source,
                           bool is_validation, int64_t num_records = 100);
 
 /// The first records of a data set, rendered, tokenized and masked as in training.
@@ -123,7 +127,7 @@ int64_t num_split_off(double val_split, int64_t num_records);
 /// A record and how training uses it.
 struct PreviewedSequence {
   Sequence sequence;     ///< with parts; not truncated
-  std::string place;     ///< "line 3", "row 3"
+  std::string place;     ///< "line 3", "row 3"; of preference records "line 3, chosen"
   int64_t num_kept = 0;  ///< leading tokens used in training; fewer than all if truncated
   std::string left_out;  ///< why it is not trained on; empty if it is
 };

@@ -12,17 +12,18 @@
 /// Converts a record to token sequences with a label mask.
 namespace sftrun::data {
 
-enum class RecordFormat { kMessages, kShareGpt, kPromptCompletion, kAlpaca, kText };
+enum class RecordFormat { kMessages, kShareGpt, kPromptCompletion, kAlpaca, kText, kPreference };
 std::string name_of(RecordFormat format);  ///< as `data.format` has it
 
 /// The format of a record, and why: the first one whose keys the record has, in the order messages,
-/// sharegpt, prompt_completion, alpaca, text.
+/// sharegpt, prompt_completion, alpaca, text; for objective dpo preference alone.
 struct DetectedFormat {
   RecordFormat format = RecordFormat::kText;
   std::string reason;  ///< "it has \"messages\""
 };
 /// @param where "file:line"   @throws DataError listing the record's keys and the supported ones
-DetectedFormat detect_format(const Json& record, const std::string& where);
+DetectedFormat detect_format(const Json& record, const std::string& where,
+                             config::Objective objective = config::Objective::kSft);
 
 /// Parts of a conversation that the chat template does not write to the text.
 struct LeftOut {
@@ -79,6 +80,8 @@ struct SequenceOptions {
 /// output. Texts and strings get the tokenizer's special tokens, and an EOS at the end; a token
 /// that spans prompt and completion has a label.
 ///
+/// A preference record gives two sequences, of its chosen and its rejected answer (preference.h).
+///
 /// A record may have "tools" and "chat_template_kwargs", which override the configuration's; a
 /// message may have `"train": false` or `"weight": 0`. `thinking: split` with `loss_on: assistant`
 /// makes one sequence per user turn with its answers and everything before it. So every answer is
@@ -93,7 +96,7 @@ class SequenceBuilder {
   SequenceBuilder(RecordFormat format, TextModel model, SequenceOptions options);
 
   /// @param where "file:line", for errors
-  /// @return one sequence, or with `thinking: split` one or more
+  /// @return one sequence, or with `thinking: split` one or more; of a preference record two
   /// @throws DataError for keys that are missing or of the wrong type, for conversations when the
   /// model has no chat template, and
   ///   for what the template refuses

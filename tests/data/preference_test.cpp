@@ -1,0 +1,306 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/data/batch_stream.h"
+#include "sftrun/data/dataset.h"
+#include "sftrun/data/preview.h"
+#include "sftrun/data/sequence.h"
+#include "toy_model.h"
+
+/// Preference records. tests/parity/dpo_parity.py compares tokens and labels with TRL's.
+namespace sftrun::data {
+namespace {
+
+using config::Objective;
+
+std::vector<Sequence> pair_of(const std::string& json, const TextModel& model = test::toy_model(),
+                              SequenceOptions options = {}) {
+  return SequenceBuilder(RecordFormat::kPreference, model, std::move(options))
+      .build(Json::parse(json), "f.jsonl:3");
+}
+
+/// The text of the tokens with a label, and before '|' that of those without.
+std::string text_and_labels(const Sequence& sequence) {
+  std::string text;
+  for (size_t i = 0; i < sequence.ids.size(); ++i) {
+    if (sequence.mask[i] && (i == 0 || !sequence.mask[i - 1])) text += '|';
+    const auto [begin, end] = sequence.spans[i];
+    text += begin == end && sequence.ids[i] == test::kBos
+                ? "<s>"
+                : sequence.text.substr(begin, end - begin);
+  }
+  return text;
+}
+
+void expect_pair(const std::vector<Sequence>& pair, const std::string& chosen,
+                 const std::string& rejected) {
+  ASSERT_EQ(pair.size(), 2U);
+  EXPECT_EQ(text_and_labels(pair[0]), chosen);
+  EXPECT_EQ(text_and_labels(pair[1]), rejected);
+}
+
+void expect_pair_refused(const std::string& json, const std::string& message) {
+  try {
+    pair_of(json);
+    ADD_FAILURE() << json;
+  } catch (const DataError& error) {
+    EXPECT_NE(error.message().find(message), std::string::npos) << error.message();
+    EXPECT_EQ(error.where(), "f.jsonl:3");
+  }
+}
+
+TEST(PreferenceTexts, AnswersEndInEosAndCarryTheLabels) {
+  const std::string record = R"({"prompt": "2+2=", "chosen": "4", "rejected": "five</s>"})";
+  expect_pair(pair_of(record), "2+2=|4</s>", "2+2=|five</s>");
+  expect_pair(pair_of(record, test::toy_model("", /*adds_bos=*/true)), "<s>2+2=|4</s>",
+              "<s>2+2=|five</s>");
+  expect_pair(pair_of(record, test::toy_model(), {.append_eos = false}), "2+2=|4", "2+2=|five</s>");
+  const auto parts = pair_of(record, test::toy_model(), {.with_parts = true})[1].parts;
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[0].name + " " + parts[1].name, "prompt completion");
+}
+
+/// As trl.extract_prompt: up to the first difference, whose space belongs to the answer.
+TEST(PreferenceTexts, ThePromptIsTheCommonBeginning) {
+  expect_pair(pair_of(R"({"chosen": "It is good", "rejected": "It is bad"})"), "It is| good</s>",
+              "It is| bad</s>");
+  expect_pair(pair_of(R"({"chosen": "aé", "rejected": "aè"})"), "a|é</s>", "a|è</s>");
+  expect_pair(pair_of(R"({"prompt": null, "chosen": "abcd", "rejected": "abc"})"), "ab|cd</s>",
+              "ab|c</s>");
+  expect_pair(pair_of(R"({"chosen": "x", "rejected": "y"})"), "|x</s>", "|y</s>");
+  expect_pair_refused(R"({"chosen": "", "rejected": "y"})", "is empty, and there is no \"prompt\"");
+}
+
+constexpr const char* kTwoAnswers = R"({"prompt": [{"role": "user", "content": "q"}],
+  "chosen": [{"role": "assistant", "content": "yes"}], "rejected": [{"role": "assistant", "content": "no"}]})";
+const std::string kAskedForAnswers = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n";
+
+TEST(PreferenceConversations, AreRenderedAndLabelledBehindTheGenerationPrompt) {
+  expect_pair(pair_of(kTwoAnswers, test::toy_model(test::kChatMl, /*adds_bos=*/true)),
+              kAskedForAnswers + "|yes<|im_end|>\n", kAskedForAnswers + "|no<|im_end|>\n");
+  const auto pair = pair_of(kTwoAnswers, test::toy_model(), {.with_parts = true});
+  const auto& parts = pair[1].parts;
+  EXPECT_TRUE(std::any_of(parts.begin(), parts.end(), [](const Sequence::Part& part) {
+    return part.name == "assistant content" && part.message == 1;
+  }));
+}
+
+TEST(PreferenceConversations, ThePromptMayBeImplicit) {
+  const std::string turns =
+      R"([{"content": "q", "role": "user"}, {"role": "assistant", "content": )";
+  const std::string
+      chosen =
+          R"("chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}])",
+      rejected = R"("rejected": )" + turns + R"("no"}])";
+  expect_pair(pair_of("{" + chosen + ", " + rejected + "}"), kAskedForAnswers + "|yes<|im_end|>\n",
+              kAskedForAnswers + "|no<|im_end|>\n");
+  // As HuggingFaceH4/ultrafeedback_binarized has it: the prompt also as a text.
+  expect_pair(pair_of(R"({"prompt": "q", )" + chosen + ", " + rejected + "}"),
+              kAskedForAnswers + "|yes<|im_end|>\n", kAskedForAnswers + "|no<|im_end|>\n");
+  expect_pair_refused(R"({"chosen": [{"role": "user", "content": "a"}],
+                     "rejected": [{"role": "user", "content": "b"}]})",
+                      "do not begin with the same messages");
+}
+
+/// A template that renders the prompt alone differently, as that of Gemma 4: what is behind the
+/// last common token carries a label, in both sequences alike.
+TEST(PreferenceConversations, LabelsBeginWhereTheTokensDiverge) {
+  const TextModel model = test::toy_model(
+      "{%- for m in messages -%}{{ m.role[0] ~ ':' ~ m.content ~ '\n' }}{%- endfor -%}"
+      "{%- if add_generation_prompt -%}{{ 'a:<think></think>' }}{%- endif -%}");
+  expect_pair(pair_of(kTwoAnswers, model), "u:q\na:|yes\n", "u:q\na:|no\n");
+  const std::string thinks = R"({"prompt": [{"role": "user", "content": "q"}],
+    "chosen": [{"role": "assistant", "content": "<think></think>yes"}],
+    "rejected": [{"role": "assistant", "content": "<no"}]})";
+  expect_pair(pair_of(thinks, model), "u:q\na:<|think></think>yes\n", "u:q\na:<|no\n");
+}
+
+TEST(PreferenceConversations, ReadToolsAndKwargs) {
+  const TextModel model = test::toy_model(
+      "{{ tools[0].name ~ style ~ messages[-1].content }}"
+      "{%- if add_generation_prompt -%}{{ '!' }}{%- endif -%}");
+  const std::string tail =
+      R"("chosen": [{"role": "assistant", "content": "a"}], "rejected": [{"role": "assistant", "content": "b"}]})";
+  const std::string head =
+      R"({"prompt": [{"role": "user", "content": "q"}], "chat_template_kwargs": {"style": "-"}, )";
+  expect_pair(pair_of(head + R"("tools": [{"name": "f"}], )" + tail, model), "f-|a", "f-|b");
+  expect_pair(pair_of(head + R"("tools": "[{\"name\": \"f\"}]", )" + tail, model), "f-|a", "f-|b");
+}
+
+TEST(PreferenceRecords, OfOtherShapesAreRefused) {
+  expect_pair_refused(R"({"prompt": "p", "chosen": "a"})", "has no \"rejected\"");
+  expect_pair_refused(R"({"chosen": "a", "rejected": []})", "must be two strings or two lists");
+  expect_pair_refused(R"({"prompt": [], "chosen": "a", "rejected": "b"})",
+                      "\"prompt\" is of type array");
+  expect_pair_refused(R"({"chosen": [], "rejected": []})", "\"chosen\" holds no messages");
+}
+
+TEST(PreferenceRecords, AreDetectedForDpo) {
+  const auto detect = [](const char* json, Objective objective) {
+    return detect_format(Json::parse(json), "f:1", objective).format;
+  };
+  const char* both = R"({"messages": [], "chosen": "a", "rejected": "b"})";
+  EXPECT_EQ(detect(both, Objective::kDpo), RecordFormat::kPreference);
+  EXPECT_EQ(detect(both, Objective::kSft), RecordFormat::kMessages);
+  EXPECT_EQ(name_of(RecordFormat::kPreference), "preference");
+  try {
+    detect(R"({"text": "t"})", Objective::kDpo);
+    ADD_FAILURE();
+  } catch (const DataError& error) {
+    EXPECT_NE(error.message().find("which train.objective dpo needs"), std::string::npos);
+    EXPECT_NE(error.fix().find("rejected: COLUMN"), std::string::npos);
+  }
+}
+
+class PreferenceData : public ::testing::Test {
+ protected:
+  PreferenceData() {
+    log::configure({.console = log::Level::kOff});
+    config_.model.max_seq_len = 12;
+    config_.data.cache_dir = (dir_ / "cache").string();
+    config_.train.objective = Objective::kDpo;
+    config_.train.global_batch_size.value = 2;
+  }
+
+  config::DataSource write(const std::vector<std::array<std::string, 3>>& records) {
+    std::string content;
+    for (const auto& [prompt, chosen, rejected] : records)
+      content +=
+          Json({{"prompt", prompt}, {"chosen", chosen}, {"rejected", rejected}}).dump() + "\n";
+    write_file_atomically(dir_ / "train.jsonl", content);
+    return {.path = (dir_ / "train.jsonl").string()};
+  }
+  Dataset load(const config::DataSource& source) {
+    return load_dataset(config_, {source}, /*is_validation=*/false, model_, 2);
+  }
+  std::string text_of(const ExampleView& example) const {
+    std::string text;
+    for (int64_t i = 0; i < example.size(); ++i)
+      if (example.token(i) < 256) text += static_cast<char>(example.token(i));
+    return text;
+  }
+  static std::vector<std::array<std::string, 3>> pairs(int count) {
+    std::vector<std::array<std::string, 3>> records;
+    for (int i = 0; i < count; ++i) {
+      const std::string number = std::to_string(i);
+      records.push_back({"p" + number, "c", std::string(static_cast<size_t>(1 + i % 7), 'r')});
+    }
+    return records;
+  }
+
+  test::TemporaryDirectory dir_;
+  config::RunConfig config_;
+  TextModel model_ = test::toy_model();
+};
+
+TEST_F(PreferenceData, PairsStandTogether) {
+  const Dataset data = load(write(pairs(3)));
+  ASSERT_EQ(data.examples().size(), 6);
+  EXPECT_EQ(data.parts()[0].format, RecordFormat::kPreference);
+  for (int64_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(data.examples().stored(i).record, i / 2);
+    EXPECT_EQ(text_of(data.examples()[i]).substr(0, 3),
+              "p" + std::to_string(i / 2) + (i % 2 == 0 ? "c" : "r"));
+  }
+  EXPECT_EQ(data.examples().stored(0).label_tokens, 2U);  // c and the EOS
+}
+
+TEST_F(PreferenceData, APairIsLeftOutAsAWhole) {
+  const std::string too_long(20, 'x');
+  const config::DataSource source =
+      write({{"p", "a", "b"}, {"p", too_long, "b"}, {"q", "c", too_long}});
+  const Dataset data = load(source);
+  EXPECT_EQ(data.examples().size(), 2);
+  EXPECT_EQ(data.stats().num_dropped_too_long, 2);
+  const DatasetTrial trial = try_dataset(config_, source, false, model_);
+  EXPECT_TRUE(std::any_of(trial.warnings.begin(), trial.warnings.end(), [](const auto& warning) {
+    return warning.find("2 examples left out with the other answer of their pair") !=
+           std::string::npos;
+  })) << join(trial.warnings, "\n");
+  config_.data.too_long = config::TooLong::kTruncate;
+  EXPECT_EQ(load(source).examples().size(), 6);
+  // Nothing is left of a pair whose prompt alone is too long.
+  EXPECT_EQ(load(write({{"p", "a", "b"}, {too_long, "a", "b"}})).examples().size(), 2);
+}
+
+TEST_F(PreferenceData, SplitsKeepPairs) {
+  const auto [train, val] = split_dataset(load(write(pairs(20))), 0.25, 3);
+  EXPECT_EQ(train.examples().size(), 30);
+  EXPECT_EQ(val.examples().size(), 10);
+  for (const Dataset* part : {&train, &val}) {
+    for (int64_t i = 0; i < part->examples().size(); i += 2)
+      EXPECT_EQ(part->examples().stored(i).record, part->examples().stored(i + 1).record);
+  }
+}
+
+TEST_F(PreferenceData, AreStreamedInPairs) {
+  config_.data.train = {write(pairs(30))};
+  config_.data.streaming = true;
+  config_.data.shuffle_buffer = 8;
+  for (const bool packing : {false, true}) {
+    config_.data.packing = packing;
+    BatchStream stream(config_, model_, 1, nullptr);
+    for (int step = 0; step < 9; ++step) {
+      const StepBatch batch = stream.next();
+      ASSERT_EQ(batch.bins.size(), 2U);
+      for (const Bin& bin : batch.bins) {
+        ASSERT_EQ(bin.size() % 2, 0U);
+        EXPECT_TRUE(packing || bin.size() == 2);
+        for (size_t i = 0; i < bin.size(); i += 2) {
+          EXPECT_EQ(bin[i + 1], bin[i] + 1);
+          EXPECT_EQ(text_of(batch.examples[bin[i]]).back(), 'c');
+          EXPECT_EQ(text_of(batch.examples[bin[i + 1]]).back(), 'r');
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PreferenceData, PreviewsShowBothSequences) {
+  const config::DataSource source = write({{"p", "a", "b"}, {"p", std::string(20, 'x'), "b"}});
+  const Preview preview = preview_dataset(config_, source, model_, 2);
+  ASSERT_EQ(preview.sequences.size(), 4U);
+  EXPECT_EQ(preview.sequences[0].place, "line 1, chosen");
+  EXPECT_EQ(preview.sequences[1].place, "line 1, rejected");
+  EXPECT_EQ(preview.sequences[1].left_out, "");
+  EXPECT_NE(preview.sequences[2].left_out.find("more than model.max_seq_len"), std::string::npos);
+  EXPECT_EQ(preview.sequences[3].left_out, "the other answer of its pair is left out");
+}
+
+TEST_F(PreferenceData, AreToldApartWithoutDpo) {
+  const config::DataSource source = write({{"p", "a", "b"}});
+  config_.train.objective = Objective::kSft;
+  try {
+    load(source);
+    ADD_FAILURE();
+  } catch (const DataError& error) {
+    EXPECT_NE((error.message() + error.fix()).find("train.objective: dpo"), std::string::npos)
+        << error.message() << error.fix();
+  }
+}
+
+TEST_F(PreferenceData, ColumnsAreRenamed) {
+  write_file_atomically(dir_ / "train.jsonl", R"({"q": "p", "win": "a", "lose": "b"})"
+                                              "\n");
+  config_.data.fields = {{"prompt", "q"}, {"chosen", "win"}, {"rejected", "lose"}};
+  EXPECT_EQ(load({.path = (dir_ / "train.jsonl").string()}).examples().size(), 2);
+  write_file_atomically(
+      dir_ / "train.jsonl",
+      R"({"chosen": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}],
+                            "rejected": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "b"}]})"
+      "\n");
+  config_.data.fields = {
+      {"role", "from"}, {"content", "value"}, {"roles", {{"human", "user"}, {"gpt", "assistant"}}}};
+  config_.model.max_seq_len = 64;
+  std::string content = read_text_file(dir_ / "train.jsonl");
+  std::erase(content, '\n');
+  write_file_atomically(dir_ / "train.jsonl", content + "\n");
+  EXPECT_EQ(load({.path = (dir_ / "train.jsonl").string()}).examples().size(), 2);
+}
+
+}  // namespace
+}  // namespace sftrun::data
