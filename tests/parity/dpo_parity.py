@@ -1,0 +1,284 @@
+"""Direct preference optimization beside TRL's DPOTrainer, on a CPU in fp32.
+
+    python tests/parity/dpo_parity.py --sftrun build/bin/sftrun [--only tokens training processes]
+
+tokens     tokens and labels of preference records: texts, conversations under every chat template of TRL, prompts that are implicit, tools
+training   5 steps of LoRA on a tiny Llama, with texts and with conversations: loss, gradient norm, rewards, log-probabilities; the reference
+           model is the base model with the adapter switched off; the first loss is ln 2
+processes  1 and 2 processes x accumulation 1 and 2, with and without packing: the same losses
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import types
+from pathlib import Path
+
+from harness import Sftrun, Verdicts, training_metrics  # noqa: I001  (sets sys.path)
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import datasets
+import torch
+import yaml
+from chat_templates import of_trl
+from peft import LoraConfig
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from trl import DPOConfig, DPOTrainer
+
+STEPS, BATCH, ACCUMULATION, BETA, LEARNING_RATE = 5, 2, 2, 0.3, 0.02
+LOSS, GRAD_NORM, REWARD = 1e-5, 1e-4, 1e-4
+LORA = {"r": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]}
+METRICS = ["rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected"]
+WORDS = "amber birch cobalt delta ember fjord glade heron inlet jetty knoll larch because, therefore: the sum is not what it was".split()
+CHATML = (
+    "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+
+
+# ---- A model, and records
+
+
+def words(rng: random.Random, most: int) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(1, most)))
+
+
+def make_tokenizer(adds_bos: bool) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with merges, so that tokens may span prompt and answer."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    rng = random.Random(1)
+    texts = [words(rng, 12) for _ in range(200)]
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=360, special_tokens=special, initial_alphabet=alphabet))
+    if adds_bos:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", chat_template=CHATML, clean_up_tokenization_spaces=False
+    )
+
+
+def make_model(directory: Path, adds_bos: bool) -> Path:
+    torch.manual_seed(7)
+    tokenizer = make_tokenizer(adds_bos)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=256, initializer_range=0.15, bos_token_id=0, eos_token_id=1, tie_word_embeddings=False,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def text_records(rng: random.Random, count: int) -> list[dict]:
+    return [{"prompt": words(rng, 8) + rng.choice(["", " ", ": "]), "chosen": words(rng, 8), "rejected": words(rng, 8)} for _ in range(count)]
+
+
+def chat_records(rng: random.Random, count: int) -> list[dict]:
+    records = []
+    for _ in range(count):
+        prompt = [{"role": "user", "content": words(rng, 8)}]
+        if rng.random() < 0.4:
+            prompt += [{"role": "assistant", "content": words(rng, 5)}, {"role": "user", "content": words(rng, 5)}]
+        answers = [[{"role": "assistant", "content": words(rng, 8)}] for _ in range(2)]
+        records.append({"prompt": prompt, "chosen": answers[0], "rejected": answers[1]})
+    return records
+
+
+def implicit(record: dict) -> dict:
+    return {key: record["prompt"] + record[key] for key in ("chosen", "rejected")}
+
+
+def write_jsonl(path: Path, records: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def write_run(path: Path, model: Path, data: Path, settings: dict | None = None) -> Path:
+    run = {
+        "model": {"name": str(model), "max_seq_len": 4096, "dtype": "fp32"},
+        "tuning": {"mode": "lora", "lora": LORA},
+        "data": {"train": str(data), "shuffle": False, "packing": False, "cache_dir": "none"},
+        "train": {
+            "objective": "dpo", "beta": BETA, "max_steps": STEPS, "batch_size": BATCH, "grad_accum": ACCUMULATION,
+            "learning_rate": LEARNING_RATE, "scheduler": "linear", "warmup_steps": 0, "max_grad_norm": 0.5, "save_every": "0",
+        },
+        "output": {"tensorboard": False},
+    }
+    for key, value in (settings or {}).items():
+        section, name = key.split("__")
+        run[section][name] = value
+    path.write_text(yaml.safe_dump(run))
+    return path
+
+
+# ---- Tokens and labels
+
+
+def tokens_of_trl(records: list[dict], tokenizer) -> list[list[tuple]]:
+    """[(input_ids, labels) of chosen and of rejected] as DPOTrainer prepares them."""
+    trainer = types.SimpleNamespace(_tokenizer=tokenizer)
+    arguments = types.SimpleNamespace(dataset_num_proc=None, max_length=None, truncation_mode="keep_start")
+    prepared = DPOTrainer._prepare_dataset(trainer, datasets.Dataset.from_list(records), tokenizer, arguments, "train")
+    pairs = []
+    for row in prepared:
+        prompt = row["prompt_ids"]
+        for key in ("chosen_ids", "rejected_ids"):
+            labels = [-100] * len(prompt) + row[key]
+            pairs.append((prompt + row[key], [-100] + labels[1:]))  # nothing predicts the first token
+    return pairs
+
+
+def tokens_of_sftrun(sftrun: Sftrun, config: Path, count: int, **overrides) -> list[tuple]:
+    settings = [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
+    command = [sftrun.path, "preview", "--config", str(config), "-n", str(count), "--json", *settings]
+    # It shows the sequences, and then refuses templates whose end-of-turn tokens the tokenizer does not have.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if not done.stdout.startswith("{"):
+        raise RuntimeError(f"{' '.join(command)}\nexited with {done.returncode}:\n{done.stderr[-3000:]}")
+    (data_set,) = json.loads(done.stdout)["data_sets"]
+    return [(sequence["input_ids"], sequence["labels"]) for sequence in data_set["sequences"]]
+
+
+def check_tokens(sftrun: Sftrun, scratch: Path, verdicts: Verdicts) -> None:
+    rng = random.Random(11)
+    texts, chats = text_records(rng, 40), chat_records(rng, 6)
+    tools = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}}]
+    with_tools = [{**record, "tools": json.dumps(tools)} for record in chats[:2]]
+    templates = {"chatml": CHATML, **of_trl()}
+    for adds_bos in (False, True):
+        model = make_model(scratch / f"tokens-{adds_bos}", adds_bos)
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        sets = {"texts": texts, "implicit texts": [implicit(record) for record in texts], "conversations": chats}
+        sets["implicit conversations"] = [implicit(record) for record in chats]
+        for name, records in sets.items():
+            data = write_jsonl(scratch / "tokens.jsonl", records)
+            ours = tokens_of_sftrun(sftrun, write_run(scratch / "tokens.yaml", model, data), len(records))
+            verdicts.expect(f"{name}{', BOS' if adds_bos else ''}", ours == tokens_of_trl(records, tokenizer), f"{len(ours)} sequences")
+    compared = 0
+    for name, template in templates.items():
+        (scratch / "template.jinja").write_text(template)
+        tokenizer.chat_template = template
+        for records in (chats, with_tools):
+            try:
+                theirs = tokens_of_trl(records, tokenizer)
+            except Exception:  # noqa: BLE001  (templates for images, for other roles, …)
+                continue
+            data = write_jsonl(scratch / "tokens.jsonl", records)
+            config = write_run(scratch / "tokens.yaml", model, data)
+            ours = tokens_of_sftrun(sftrun, config, len(records), model__chat_template=scratch / "template.jinja")
+            compared += 1
+            if ours != theirs:
+                verdicts.expect(f"template {name}", False)
+    verdicts.expect("every template of TRL that renders the records", compared >= 60, f"{compared} compared")
+
+
+# ---- Training
+
+
+def train_with_trl(model: Path, adapter: Path, records: list[dict], scratch: Path) -> list[dict]:
+    """@return what it logs of each step"""
+    lora = LoraConfig(r=LORA["r"], lora_alpha=LORA["alpha"], target_modules=LORA["target_modules"], task_type="CAUSAL_LM")
+    arguments = DPOConfig(
+        output_dir=str(scratch / "trl"), per_device_train_batch_size=BATCH, gradient_accumulation_steps=ACCUMULATION, max_steps=STEPS,
+        learning_rate=LEARNING_RATE, lr_scheduler_type="linear", warmup_steps=0, max_grad_norm=0.5, weight_decay=0.0, optim="adamw_torch",
+        beta=BETA, loss_type=["sigmoid"], max_length=None, bf16=False, gradient_checkpointing=False, train_sampling_strategy="sequential",
+        logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, seed=1, disable_tqdm=True,
+    )
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    trainer = DPOTrainer(
+        model=base, args=arguments, train_dataset=datasets.Dataset.from_list(records), processing_class=tokenizer, peft_config=lora
+    )
+    initial = load_file(adapter / "adapter_model.safetensors")
+    loaded = 0
+    with torch.no_grad():
+        for name, parameter in trainer.model.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(initial[name.replace(".default.", ".")])
+                loaded += 1
+    assert loaded == len(initial), f"{loaded} of {len(initial)} tensors"
+    trainer.train()
+    return [line for line in trainer.state.log_history if "loss" in line]
+
+
+def compare_with_trl(verdicts: Verdicts, name: str, ours: list[dict], theirs: list[dict]) -> None:
+    verdicts.expect(f"{name}: steps", len(ours) == len(theirs) == STEPS, f"{len(ours)}, {len(theirs)}")
+    verdicts.below(f"{name}: first loss is ln 2", max(abs(run[0]["loss"] - math.log(2)) for run in (ours, theirs)), 1e-6)
+    losses = [line["loss"] for line in theirs]
+    moved = max(losses) - min(losses)
+    verdicts.expect(f"{name}: training moves the loss", moved > 1000 * LOSS, f"{moved:.1e}")
+    for key, limit in {"loss": LOSS, "grad_norm": GRAD_NORM, **dict.fromkeys(METRICS, REWARD)}.items():
+        worst = max(abs(a[key] - b[key]) / max(1, abs(b[key])) for a, b in zip(ours, theirs))
+        verdicts.below(f"{name}: {key}", worst, limit)
+
+
+def check_training(sftrun: Sftrun, scratch: Path, verdicts: Verdicts) -> None:
+    model = make_model(scratch / "model", adds_bos=False)
+    rng = random.Random(5)
+    count = STEPS * BATCH * ACCUMULATION
+    for name, records in {"texts": text_records(rng, count), "conversations": chat_records(rng, count)}.items():
+        data = write_jsonl(scratch / f"{name}.jsonl", records)
+        config = write_run(scratch / f"{name}.yaml", model, data)
+        # Its initial adapter, for TRL: a step without a learning rate changes nothing.
+        sftrun.train(config, scratch / f"{name}-initial", train__max_steps=1, train__learning_rate=0)
+        theirs = train_with_trl(model, scratch / f"{name}-initial" / "adapter", records, scratch)
+        for backend in ("fused", "bnb"):
+            output = scratch / f"{name}-{backend}"
+            compare_with_trl(verdicts, f"{name}, {backend}", sftrun.train(config, output, tuning__backend=backend), theirs)
+
+
+def check_processes(sftrun: Sftrun, scratch: Path, verdicts: Verdicts) -> None:
+    model = make_model(scratch / "processes-model", adds_bos=True)
+    data = write_jsonl(scratch / "processes.jsonl", chat_records(random.Random(6), 30))
+    config = write_run(scratch / "processes.yaml", model, data, {"model__max_seq_len": 256})
+    for packing in (False, True):
+        first = None
+        for processes, accumulation in ((1, 1), (1, 2), (2, 1), (2, 2)):
+            name = f"packing {'on' if packing else 'off'}, {processes} x {accumulation}"
+            output = scratch / name.replace(" ", "-")
+            share = {"train__batch_size": 4 // (processes * accumulation), "train__grad_accum": accumulation}
+            sftrun.train(config, output, processes, data__packing=packing, train__gradient_checkpointing=accumulation == 2, **share)
+            ours = training_metrics(output)
+            first = first or ours
+            for key, limit in {"loss": LOSS, "grad_norm": GRAD_NORM, **dict.fromkeys(METRICS, REWARD)}.items():
+                worst = max(abs(a[key] - b[key]) / max(1, abs(b[key])) for a, b in zip(ours, first))
+                verdicts.below(f"{name}: {key}", worst, limit)
+
+
+PARTS = {"tokens": check_tokens, "training": check_training, "processes": check_processes}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sftrun", required=True)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    args = parser.parse_args()
+    datasets.disable_progress_bars()
+    datasets.disable_caching()
+    logging.getLogger("trl").setLevel(logging.ERROR)
+    verdicts = Verdicts()
+    with tempfile.TemporaryDirectory() as temporary:
+        for part in args.only:
+            try:
+                PARTS[part](Sftrun(args.sftrun), Path(temporary), verdicts)
+            except RuntimeError as error:
+                verdicts.expect(part, False, str(error))
+    return verdicts.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
