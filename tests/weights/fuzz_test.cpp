@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "file_builders.h"
-#include "fuzz_entries.h"
+#include "fuzz/fuzz_entries.h"
 #include "sftrun/core/rng.h"
 
 /// The fuzz entries over sound files with random damage; the sanitizer builds see what a plain run
