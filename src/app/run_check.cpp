@@ -193,12 +193,10 @@ void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpe
   const spec::LoraSpec lora = plan::lora_spec(tuning.lora);
   const std::set<std::string> adapted = spec::adapted_names(lora, arch);
   const auto is_adapted = [&](const std::string& name) { return adapted.contains(name); };
-  if (const auto refusal =
-          weights::vllm_refusal(lora, !lora.modules_to_save.empty(), arch, is_adapted))
-    return log::info("{}", refusal->advice());
-  const auto reading = weights::vllm_reading(arch, is_adapted);
-  if (!reading) return;
-  reading->is_silent ? log::warn("{}", reading->advice()) : log::info("{}", reading->advice());
+  const auto advice = weights::vllm_advice(lora,
+                                           !lora.modules_to_save.empty(), arch, is_adapted);
+  if (!advice) return;
+  advice->is_warning ? log::warn("{}", advice->text) : log::info("{}", advice->text);
 }
 
 std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& arch,

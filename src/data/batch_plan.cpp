@@ -179,25 +179,6 @@ int64_t BatchPlan::label_tokens(const std::vector<Bin>& bins) const {
   return sum;
 }
 
-double BatchPlan::fill(int64_t epoch) const {
-  const std::vector<Bin>& bins = bins_of(epoch);
-  if (bins.empty()) return 0.0;
-  int64_t tokens = 0;
-  for (const Bin& bin : bins)
-    for (const int64_t example : bin) tokens += lengths_[static_cast<size_t>(example)];
-  return static_cast<double>(tokens) /
-         (static_cast<double>(bins.size()) * static_cast<double>(options_.max_seq_len));
-}
-
-std::vector<Bin> deal(const std::vector<Bin>& global_batch, int64_t micro_step, int rank,
-                      int world_size, int64_t micro_batch_size) {
-  SFTRUN_CHECK(rank >= 0 && rank < world_size && micro_batch_size > 0 && micro_step >= 0);
-  const auto num_bins = static_cast<int64_t>(global_batch.size());
-  const int64_t begin = std::min((micro_step * world_size + rank) * micro_batch_size, num_bins);
-  const int64_t end = std::min(begin + micro_batch_size, num_bins);
-  return {global_batch.begin() + begin, global_batch.begin() + end};
-}
-
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
                  int64_t first_bin, int64_t num_bins) {
   SFTRUN_CHECK(first_bin >= 0 && num_bins >= 0);

@@ -16,6 +16,7 @@
 #include "sftrun/data/dataset.h"
 #include "sftrun/data/sample.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/model/base_form.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/observe/run_report.h"
 #include "sftrun/observe/system.h"
@@ -23,7 +24,6 @@
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/hf_text_files.h"
-#include "weight_hashing.h"
 
 namespace sftrun::engine {
 namespace fs = std::filesystem;
@@ -51,7 +51,8 @@ struct Training {
 /// The base that the run trained on, which need not be the one that was merged into.
 std::shared_ptr<const weights::Checkpoint> base_of_run(const observe::RunReport& report,
                                                        const MergedModel& model) {
-  if (weights::has_fingerprint(*model.base, report.base_model_fingerprint, remembered_hashes()))
+  if (weights::has_fingerprint(*model.base, report.base_model_fingerprint,
+                               weights::remembered_hashes()))
     return model.base;
   std::error_code ignored;
   if (!report.base_model_path.empty() && fs::exists(report.base_model_path, ignored))
@@ -63,14 +64,15 @@ std::shared_ptr<const weights::Checkpoint> base_of_run(const observe::RunReport&
 /// The same where an adapter outside its run says what it was trained on.
 std::shared_ptr<const weights::Checkpoint> base_of_adapter(const config::HeldBase& held,
                                                            const MergedModel& model) {
-  if (weights::has_fingerprint(*model.base, held.fingerprint, remembered_hashes()))
+  if (weights::has_fingerprint(*model.base, held.fingerprint, weights::remembered_hashes()))
     return model.base;
   const auto config = weights::AdapterConfig::load(model.adapter);
   for (const std::string& name : {held.model, config.base_model_name_or_path}) {
     std::error_code ignored;
     if (!fs::exists(name, ignored)) continue;
     auto base = weights::Checkpoint::open(name);
-    if (weights::has_fingerprint(*base, held.fingerprint, remembered_hashes())) return base;
+    if (weights::has_fingerprint(*base, held.fingerprint, weights::remembered_hashes()))
+      return base;
   }
   throw DataError(fmt::format("the base that the adapter was trained on ({} in {}) is not there",
                               held.model, held.words()));
@@ -102,7 +104,7 @@ Training training_of(const MergedModel& model, const nlohmann::json& request) {
     training.base = model.base;
     training.base_name = model.base_path.string();
   }
-  if (training.base) training.format = held_form(training.config.tuning, *training.base);
+  if (training.base) training.format = model::held_form(training.config.tuning, *training.base);
   if (const auto file = get<std::string>(request, "data")) {
     training.config.data.val = {{.path = *file}};
     training.config.data.format = config::DataFormat::kAuto;

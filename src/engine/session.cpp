@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 
 #include "cuda_library.h"
 #include "memory_advice.h"
@@ -15,26 +14,26 @@
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/memory.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/model/base_form.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/lora_plan.h"
-#include "sftrun/plan/micro_batch.h"
-#include "sftrun/plan/quant_notes.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
-#include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/hf_text_files.h"
-#include "weight_hashing.h"
 
 namespace sftrun::engine {
 namespace {
 
-at::ScalarType choose_dtype(const std::string& dtype, at::Device device) {
-  const config::DTypeChoice wanted = dtype == "fp32"   ? config::DTypeChoice::kFp32
-                                     : dtype == "bf16" ? config::DTypeChoice::kBf16
-                                     : dtype == "fp16" ? config::DTypeChoice::kFp16
-                                                       : config::DTypeChoice::kAuto;
-  switch (plan::resolved_dtype(wanted, device.is_cuda())) {
+config::DTypeChoice parse_dtype(const std::string& dtype) {
+  return dtype == "fp32"   ? config::DTypeChoice::kFp32
+         : dtype == "bf16" ? config::DTypeChoice::kBf16
+         : dtype == "fp16" ? config::DTypeChoice::kFp16
+                           : config::DTypeChoice::kAuto;
+}
+
+at::ScalarType choose_dtype(config::DTypeChoice dtype, at::Device device) {
+  switch (plan::resolved_dtype(dtype, device.is_cuda())) {
     case config::DTypeChoice::kBf16:
       return at::kBFloat16;
     case config::DTypeChoice::kFp16:
@@ -53,6 +52,10 @@ bool names_gpus() {
 }  // namespace
 
 Compute choose_compute(const std::string& device, const std::string& dtype, int local_rank) {
+  return choose_compute(device, parse_dtype(dtype), local_rank);
+}
+
+Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int local_rank) {
   kernels::install_cpu_allocator();
   Compute compute;
   if (device != "cpu") {
@@ -74,6 +77,12 @@ Compute choose_compute(const std::string& device, const std::string& dtype, int 
   return compute;
 }
 
+config::DTypeChoice dtype_choice(at::ScalarType dtype) {
+  return dtype == at::kFloat      ? config::DTypeChoice::kFp32
+         : dtype == at::kBFloat16 ? config::DTypeChoice::kBf16
+                                  : config::DTypeChoice::kFp16;
+}
+
 std::string dtype_name(at::ScalarType dtype) {
   return dtype == at::kFloat ? "fp32" : dtype == at::kBFloat16 ? "bf16" : "fp16";
 }
@@ -90,31 +99,7 @@ void set_threads(const nlohmann::json& request) {
   }
 }
 
-std::string packed_format(const weights::Checkpoint& checkpoint) {
-  std::map<std::string, int64_t> values;
-  std::string most;
-  for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
-    if (!checkpoint.packed(tensor.name)) continue;
-    values[tensor.format] += tensor.numel();
-    if (most.empty() || values[tensor.format] > values[most]) most = tensor.format;
-  }
-  return most;
-}
-
 namespace {
-
-model::BaseForm base_form(const config::TuningConfig& tuning,
-                          const weights::Checkpoint* checkpoint) {
-  model::BaseForm form{.embeddings = tuning.quant_embeddings, .skip_modules = tuning.skip_modules};
-  if (tuning.keeps_blocks() && checkpoint != nullptr)
-    plan::require_blocks(tuning.quant, weights::block_kinds(*checkpoint));
-  const bool holds_packed = checkpoint != nullptr && !packed_format(*checkpoint).empty(),
-             keeps = plan::keeps_stored(tuning, holds_packed);
-  // What the files have in the very format that is asked for stays, too.
-  form.keep_stored = keeps || tuning.quantises_base();
-  if (!keeps) form.quant = tuning.quant_options();
-  return form;
-}
 
 kernels::CudaAttention cuda_attention(config::AttentionChoice choice) {
   switch (choice) {
@@ -154,30 +139,9 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
     default:
       options.trains = model::Trains::kLora;
       options.lora = plan::lora_spec(config.tuning.lora);
-      options.base = base_form(config.tuning, checkpoint);
+      options.base = model::base_form(config.tuning, checkpoint);
   }
   return options;
-}
-
-std::string held_form(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint) {
-  const std::string packed = packed_format(checkpoint);
-  if (plan::keeps_stored(tuning, !packed.empty())) return packed;
-  return tuning.quant_name();
-}
-
-config::HeldBase held_base(const config::RunConfig& config, const Compute& compute,
-                           const weights::Checkpoint& checkpoint, const std::string& fingerprint) {
-  config::HeldBase held{.model = config.model.name,
-                        .fingerprint = fingerprint,
-                        .form = held_form(config.tuning, checkpoint),
-                        .dtype = dtype_name(compute.dtype),
-                        .tuning = config.tuning,
-                        .norms = weights::norm_squares(checkpoint),
-                        .layout = weights::dense_layout(checkpoint)};
-  // What `auto` means depends on the mode and the files.
-  held.tuning.quant = plan::resolved_quant(config.tuning, weights::block_kinds(checkpoint));
-  held.tuning.mode = config::TuningMode::kLora;
-  return held;
 }
 
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
@@ -197,56 +161,16 @@ std::string template_of_adapter(const std::optional<std::string>& adapter) {
   return weights::read_chat_template(*adapter).value_or("");
 }
 
-DType dtype_to_store(const std::string& wanted, const weights::Checkpoint& base) {
-  if (wanted == "f32") return DType::kF32;
-  if (wanted == "f16") return DType::kF16;
-  if (wanted == "bf16") return DType::kBF16;
-  const std::string& format = base.tensors().at(0).format;
-  if (format == "F32") return DType::kF32;
-  if (format == "F16") return DType::kF16;
-  return DType::kBF16;
-}
-
-void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base) {
-  const auto held = config::read_held_base(adapter);
-  if (!held || held->norms.empty()) return;
-  const bool
-      has_other_values =  // unless it is the very same; as where an adapter was merged into it
-      !held->layout.empty() && held->layout == weights::dense_layout(base);
-  const bool has_its_norms =
-      weights::are_norms_of_one_model(held->norms, weights::norm_squares(base));
-  if (has_its_norms && !has_other_values) return;
-  if (weights::has_fingerprint(base, held->fingerprint, remembered_hashes())) return;
-  log::warn(
-      "{} was trained beside another base: {}, of which this is no copy in any form; together "
-      "they are a model that nobody trained",
-      adapter.string(), held->model);
-}
-
-std::optional<config::HeldBase> quantised_by_run(const std::filesystem::path& adapter,
-                                                 const weights::Checkpoint& base) {
-  std::optional<config::HeldBase> held = config::read_held_base(adapter);
-  if (!held || !held->tuning.quantises_base() ||
-      !weights::has_fingerprint(base, held->fingerprint, remembered_hashes()))
-    return std::nullopt;
-  if (!held->pissa()) return held;
-  log::info(
-      "the base is held as its files have it: its run had what PiSSA left of it in {}, "
-      "which is not kept",
-      held->form);
-  return std::nullopt;
-}
-
 namespace {
 
 /// The base as the adapter's run held it, where that quantised it as it was loaded; else as its
 /// files have it.
 model::BaseForm form_as_trained(const std::filesystem::path& adapter,
                                 const weights::Checkpoint& base) {
-  const auto held = quantised_by_run(adapter, base);
+  const auto held = model::quantised_by_run(adapter, base);
   if (!held) return {.keep_stored = true};
   log::info("the base is held in {}, as the adapter's run held it", held->words());
-  return base_form(held->tuning, &base);
+  return model::base_form(held->tuning, &base);
 }
 
 }  // namespace
@@ -267,7 +191,7 @@ LoadedModel load_model(const nlohmann::json& request) {
   options.base.keep_stored = true;
   weights::AdapterConfig adapter_config;
   if (adapter) {
-    warn_of_another_base(*adapter, *loaded.checkpoint);
+    model::warn_of_another_base(*adapter, *loaded.checkpoint);
     adapter_config = weights::load_adapter_config(*adapter, loaded.checkpoint->arch());
     options.trains = model::Trains::kLora;
     options.lora = adapter_config.lora;

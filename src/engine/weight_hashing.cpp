@@ -41,18 +41,13 @@ bool are_same(const std::vector<weights::FileHash>& a, const std::vector<weights
 
 }  // namespace
 
-FileHashes remembered_hashes() {
-  const std::filesystem::path cache = user_cache();
-  return FileHashes(cache.empty() ? cache : cache / "hashes");
-}
-
 WeightHashing::WeightHashing(std::shared_ptr<const weights::Checkpoint> checkpoint,
                              const launch::WorkerEnv& env)
     : checkpoint_(std::move(checkpoint)), env_(env) {
   if (!reads()) return;
   thread_ = std::jthread([this](const std::stop_token& stop) {
     try {
-      promise_.set_value(weights::hash_weights(*checkpoint_, remembered_hashes(), stop));
+      promise_.set_value(weights::hash_weights(*checkpoint_, weights::remembered_hashes(), stop));
     } catch (const FileHashes::Stopped&) {
       promise_.set_value({});
     } catch (...) {

@@ -13,9 +13,6 @@
 
 namespace sftrun::engine {
 
-/// Where hashes of models' files are remembered: below the user's cache.
-FileHashes remembered_hashes();
-
 /// Hashes of a model's weights. One rank of each machine reads the files, beside what else it does
 /// (the model loads meanwhile); destroyed early, it stops.
 class WeightHashing {

@@ -196,16 +196,4 @@ Snapshot get_dataset(const RepoName& name, const DatasetRequest& request, const 
   });
 }
 
-std::vector<fs::path> dataset_files(const std::string& name, const DatasetRequest& request,
-                                    const Settings& settings, const Options& options) {
-  std::error_code ignored;
-  if (fs::exists(name, ignored)) return {name};
-  const auto repo = parse_dataset_name(name);
-  if (!repo) return {};
-  const Snapshot snapshot = get_dataset(*repo, request, settings, options);
-  std::vector<fs::path> files;
-  for (const std::string& file : snapshot.files) files.push_back(snapshot.directory / file);
-  return files;
-}
-
 }  // namespace sftrun::hub

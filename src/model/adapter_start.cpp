@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kStreams = 0x4c6f5241ULL << 32;  // random streams of adapters, by module number
 
 /// Quantises what PiSSA leaves of a matrix in the format that the whole matrix had.
-kernels::QuantOptions own_form(const kernels::Linear& linear) {
+QuantOptions own_form(const kernels::Linear& linear) {
   const kernels::QuantizedMatrix& matrix = *linear.quantized;
   if (!matrix.info().is_made) {
     throw ConfigError(

@@ -123,13 +123,6 @@ ProcessMemory process_memory() {
           .peak_resident_bytes = kib_field("/proc/self/status", "VmHWM")};
 }
 
-bool reset_peak_memory() {
-  std::ofstream file("/proc/self/clear_refs");
-  file << "5";  // proc(5): "reset the peak resident set size"
-  file.flush();
-  return file.good();
-}
-
 MemoryInfo memory_info(const fs::path& proc, const fs::path& cgroup) {
   MemoryInfo info{.total_bytes = kib_field(proc / "meminfo", "MemTotal"),
                   .available_bytes = kib_field(proc / "meminfo", "MemAvailable")};

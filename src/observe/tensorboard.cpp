@@ -94,11 +94,6 @@ void EventWriter::flush() {
   if (file_) file_->write_pending();
 }
 
-const fs::path& EventWriter::path() const {
-  SFTRUN_CHECK(file_ != nullptr);
-  return file_->path;
-}
-
 void truncate_events_to_step(const fs::path& directory, int64_t step) {
   if (!fs::is_directory(directory)) return;
   for (const auto& entry : fs::directory_iterator(directory)) {

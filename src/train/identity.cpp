@@ -5,7 +5,10 @@
 #include <vector>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/hash.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/xxh3.h"
+#include "sftrun/weights/fingerprint.h"
 
 namespace sftrun::train {
 namespace {
@@ -129,6 +132,21 @@ std::string data_difference(const Json& saved, const Json& now) {
 
 }  // namespace
 
+ModelIdentity model_identity(const weights::Checkpoint& checkpoint, const data::TextModel& text) {
+  const text::RenderOptions& texts = text.render_defaults;
+  return {.configuration = checkpoint.configuration(),
+          .layout = weights::layout_fingerprint(checkpoint),
+          .tokenizer = xxh3_128(text.tokenizer->to_json()),
+          .chat_template = Fingerprint()
+                               .add(text.chat_template ? text.chat_template->source() : "")
+                               .add(texts.bos_token)
+                               .add(texts.eos_token)
+                               .add(texts.unk_token)
+                               .add(texts.pad_token)
+                               .hex(),
+          .chat_template_source = text.chat_template ? text.chat_template->source() : ""};
+}
+
 Json identity_of(const config::RunConfig& config, const ModelIdentity& model,
                  const std::string& train_fingerprint, const std::string& val_fingerprint,
                  const NamedFingerprints& train_parts) {
@@ -201,6 +219,21 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
                   : "set model.name to the folder `model` of the finished run"));
   throw ConfigError("the run differs from the checkpoint: " + join(differences, "; "), checkpoint,
                     join(fixes, "; "));
+}
+
+void require_same_on_all_ranks(const Json& identity, const config::RunConfig& config,
+                               parallel::Communicator& comm) {
+  const std::string mine =
+      Fingerprint().add(identity.dump()).add(config::to_json(config).dump()).hex();
+  const double head =
+      static_cast<double>(std::stoull(mine.substr(0, 13), nullptr, 16));  // 52 bits: exact in fp64
+  const auto ranks = comm.all_gather({head});
+  for (size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (ranks[rank][0] == ranks[0][0]) continue;
+    throw ConfigError(
+        fmt::format("rank {} sees another model, data set or configuration than rank 0", rank), {},
+        "all ranks must read the same files and flags");
+  }
 }
 
 }  // namespace sftrun::train

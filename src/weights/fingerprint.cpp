@@ -11,6 +11,11 @@ constexpr std::string_view kOfAllBytes = "xxh3-";
 
 }  // namespace
 
+FileHashes remembered_hashes() {
+  const std::filesystem::path cache = user_cache();
+  return FileHashes(cache.empty() ? cache : cache / "hashes");
+}
+
 std::vector<FileHash> hash_weights(const Checkpoint& checkpoint, const FileHashes& hashes,
                                    const std::stop_token& stop) {
   std::vector<FileHash> files;

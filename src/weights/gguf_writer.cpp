@@ -119,15 +119,6 @@ void GgufMetadata::set_stored(const std::string& key, uint32_t type,
   set(key, type, elements(bytes));
 }
 
-void GgufMetadata::erase(const std::string& key) {
-  std::erase_if(entries_, [&](const Entry& entry) { return entry.key == key; });
-}
-
-bool GgufMetadata::has(const std::string& key) const {
-  return std::any_of(entries_.begin(), entries_.end(),
-                     [&](const Entry& entry) { return entry.key == key; });
-}
-
 std::string GgufMetadata::bytes() const {
   std::string result;
   for (const Entry& entry : entries_) result += text(entry.key) + raw(entry.type) + entry.value;

@@ -388,6 +388,16 @@ std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
   return reading;
 }
 
+std::optional<VllmAdvice> vllm_advice(const spec::LoraSizes& sizes, bool has_whole_modules,
+                                      const spec::ArchSpec& arch,
+                                      const std::function<bool(const std::string&)>& is_adapted) {
+  if (const auto refusal = vllm_refusal(sizes, has_whole_modules, arch, is_adapted))
+    return VllmAdvice{.text = refusal->advice()};
+  const auto reading = vllm_reading(arch, is_adapted);
+  if (!reading) return std::nullopt;
+  return VllmAdvice{.is_warning = reading->is_silent, .text = reading->advice()};
+}
+
 void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::ArchSpec& arch) {
   AdapterConfig config = load_adapter_config(from, arch);
   AdapterTensors adapter = load_adapter(from, config, arch);

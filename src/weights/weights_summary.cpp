@@ -46,4 +46,15 @@ nlohmann::ordered_json describe_written(const fs::path& path, const std::string&
           {"measured", measured}};
 }
 
+std::string packed_format(const Checkpoint& checkpoint) {
+  std::map<std::string, int64_t> values;
+  std::string most;
+  for (const TensorInfo& tensor : checkpoint.tensors()) {
+    if (!checkpoint.packed(tensor.name)) continue;
+    values[tensor.format] += tensor.numel();
+    if (most.empty() || values[tensor.format] > values[most]) most = tensor.format;
+  }
+  return most;
+}
+
 }  // namespace sftrun::weights

@@ -112,15 +112,6 @@ TEST_F(CachedModel, EveryShardIsNeeded) {
   EXPECT_EQ(get().files.size(), 5U);
 }
 
-TEST_F(CachedModel, DataSetNames) {
-  const DatasetRequest all;
-  add("config.json", "{}");
-  EXPECT_EQ(dataset_files(folder_.path().string(), all, settings_).size(), 1U);
-  EXPECT_TRUE(dataset_files("train.jsonl", all, settings_).empty());
-  test::expect_error([&] { dataset_files("owner/name", all, settings_); },
-                     {"hf://datasets/owner/name is not in the cache"});
-}
-
 TEST(Digest, ChecksumsOfContents) {
   const auto hex = [](Checksum::Kind kind, const std::string& text) {
     Digest digest(kind, text.size());

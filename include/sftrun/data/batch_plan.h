@@ -53,7 +53,6 @@ class BatchPlan {
   /// Bins of optimizer step `step_in_epoch` of `epoch`, in [0, steps_per_epoch(epoch)).
   std::vector<Bin> global_batch(int64_t epoch, int64_t step_in_epoch) const;
   int64_t label_tokens(const std::vector<Bin>& bins) const;
-  double fill(int64_t epoch) const;  ///< tokens over bins * max_seq_len
 
  private:
   const std::vector<Bin>& bins_of(int64_t epoch) const;
@@ -63,11 +62,6 @@ class BatchPlan {
   mutable int64_t cached_epoch_ = -1;
   mutable std::vector<Bin> cached_bins_;
 };
-
-/// The bins of micro-batch `micro_step` on `rank`: the `micro_batch_size` bins of the global batch
-/// from (micro_step * world_size + rank) * micro_batch_size on; fewer or none at its end.
-std::vector<Bin> deal(const std::vector<Bin>& global_batch, int64_t micro_step, int rank,
-                      int world_size, int64_t micro_batch_size);
 
 /// Concatenates the examples of bins [first_bin, first_bin + num_bins). `document_keys` are the
 /// positions of the documents in the global batch, so that they do not depend on ranks and

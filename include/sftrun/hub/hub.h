@@ -79,16 +79,4 @@ struct DatasetRequest {
 Snapshot get_dataset(const RepoName& name, const DatasetRequest& request, const Settings& settings,
                      const Options& options = {});
 
-/// The files for a name in `data.train` or `data.val`, in the order of their names:
-///   a path that exists                            that path
-///   hf://datasets/owner/name[@rev][/path]         from the cache, else downloaded
-///   owner/name[@rev]                              likewise
-///   anything else                                 {}; the caller reports the error
-/// Call it once, in the main process, before workers are started.
-/// @throws as get_dataset
-std::vector<std::filesystem::path> dataset_files(const std::string& name,
-                                                 const DatasetRequest& request,
-                                                 const Settings& settings,
-                                                 const Options& options = {});
-
 }  // namespace sftrun::hub

@@ -39,7 +39,6 @@ class StatusWriter {
   explicit StatusWriter(int fd);
   /// @return whether the line was written (false: no launcher, pipe full or closed).
   bool write(const Status& status) noexcept;
-  bool is_connected() const { return fd_ >= 0; }
 
  private:
   int fd_ = -1;

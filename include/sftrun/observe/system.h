@@ -13,9 +13,6 @@ struct ProcessMemory {
 };
 /// VmRSS and VmHWM of this process.
 ProcessMemory process_memory();
-/// Resets the peak to the current resident memory, to measure a phase. @return false if the kernel
-/// does not allow it
-bool reset_peak_memory();
 
 struct MemoryInfo {
   uint64_t total_bytes = 0;      ///< of the machine, or the control group's limit if lower

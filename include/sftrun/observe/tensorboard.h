@@ -34,7 +34,6 @@ class EventWriter {
   void flush();
 
   bool is_open() const { return file_ != nullptr; }
-  const std::filesystem::path& path() const;
 
  private:
   struct File;

@@ -61,7 +61,6 @@ class PlannedBatches final : public Batches {
     return dataset_.file_of(index);
   }
   int64_t num_bad_records() const override { return dataset_.stats().num_bad; }
-  double fill() const { return plan_.fill(0); }  ///< of the first epoch's bins
 
  private:
   const data::Dataset& dataset_;

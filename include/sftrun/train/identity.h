@@ -6,6 +6,9 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/data/text_model.h"
+#include "sftrun/parallel/communicator.h"
+#include "sftrun/weights/checkpoint.h"
 
 /// Identity of a run: base model, tokenizer and template, data, backend, and every setting that
 /// affects the results. A checkpoint can only be resumed by a run with the same identity.
@@ -20,6 +23,8 @@ struct ModelIdentity {
   std::string chat_template_source;      ///< to say where another one differs
 };
 
+ModelIdentity model_identity(const weights::Checkpoint& checkpoint, const data::TextModel& text);
+
 /// Data sets or files, and the fingerprint of each.
 using NamedFingerprints = std::vector<std::pair<std::string, std::string>>;
 
@@ -32,6 +37,10 @@ nlohmann::ordered_json identity_of(const config::RunConfig& config, const ModelI
 
 /// The weights' bytes, which are known later than the rest.   @param files name and hash of each
 void add_weights(nlohmann::ordered_json& identity, const NamedFingerprints& files);
+
+/// @throws ConfigError naming a rank that has another identity or configuration than rank 0
+void require_same_on_all_ranks(const nlohmann::ordered_json& identity,
+                               const config::RunConfig& config, parallel::Communicator& comm);
 
 struct ResumePermissions {
   bool changed_data = false, backend_change = false;

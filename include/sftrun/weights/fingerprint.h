@@ -15,6 +15,8 @@ struct FileHash {
   std::string hash;  ///< of its tensor data
 };
 
+/// The hashes of models' files that are kept in the user's cache.
+FileHashes remembered_hashes();
 /// Reads every byte of the weights, unless their hashes are cached.
 /// @throws DataError; FileHashes::Stopped
 std::vector<FileHash> hash_weights(const Checkpoint& checkpoint, const FileHashes& hashes,

@@ -30,8 +30,6 @@ class GgufMetadata {
   void set_json(const std::string& key, const nlohmann::json& value);
   /// Copies a value from another file. @param type value type, as numbered by the format
   void set_stored(const std::string& key, uint32_t type, std::span<const std::byte> bytes);
-  void erase(const std::string& key);
-  bool has(const std::string& key) const;
 
   size_t size() const { return entries_.size(); }
   std::string bytes() const;  ///< the encoded entries

@@ -43,6 +43,16 @@ struct VllmReading {
 std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
                                         const std::function<bool(const std::string&)>& is_adapted);
 
+/// What a user of vLLM should know about an adapter in PEFT's layout.
+struct VllmAdvice {
+  bool is_warning = false;  ///< vLLM would compute wrong results without an error
+  std::string text;
+};
+/// nullopt: vLLM computes the same as PEFT.   Parameters as of vllm_refusal.
+std::optional<VllmAdvice> vllm_advice(const spec::LoraSizes& sizes, bool has_whole_modules,
+                                      const spec::ArchSpec& arch,
+                                      const std::function<bool(const std::string&)>& is_adapted);
+
 /// Writes an adapter that vLLM applies as PEFT applies the one in `from`: adapter_config.json,
 /// adapter_model.safetensors in fp32, and the tokenizer and template files of `from`.
 ///     experts, each matrix: gate and up have the same A and a half of B each; if their ranks are

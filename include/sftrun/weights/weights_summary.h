@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "sftrun/weights/checkpoint.h"
+
 namespace sftrun::weights {
 
 /// What files of weights hold.
@@ -26,5 +28,8 @@ WeightsSummary summarize_weights(const std::filesystem::path& path);
 nlohmann::ordered_json describe_written(const std::filesystem::path& path,
                                         const std::string& format, const std::string& dtype,
                                         const nlohmann::ordered_json& measured);
+
+/// The format of most of a checkpoint's quantised values: "nf4", "Q4_K"; empty: all are dense.
+std::string packed_format(const Checkpoint& checkpoint);
 
 }  // namespace sftrun::weights

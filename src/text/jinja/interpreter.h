@@ -55,7 +55,6 @@ class Interpreter {
   Flow run_if(const Statement& s, const FramePtr& frame);
   Flow run_with(const Statement& s, const FramePtr& frame);
   void run_for(const Statement& s, const Value& items, const FramePtr& frame, int depth0);
-  Flow run_iteration(const Statement& s, const FramePtr& frame);
   void run_call_block(const Statement& s, const FramePtr& frame);
   TaggedText captured_body(const Statement& s, const FramePtr& frame);
   Value filtered_items(const Statement& s, const Value& items, const FramePtr& frame);

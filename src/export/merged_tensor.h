@@ -13,12 +13,12 @@
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/safetensors.h"
 
-namespace sftrun::engine {
+namespace sftrun::exporting {
 
 /// The matrices that the adapter's run quantised as it loaded them: what the adapter was trained
 /// beside are the values that the codes stand for.
 struct QuantisedByRun {
-  kernels::QuantOptions options;
+  QuantOptions options;
   std::set<std::string> tensors;
 };
 /// Without the matrices that the run used as the files of `base` have them.
@@ -66,4 +66,4 @@ class MergedWeights {
   at::Tensor merged_;
 };
 
-}  // namespace sftrun::engine
+}  // namespace sftrun::exporting

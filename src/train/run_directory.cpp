@@ -1,12 +1,14 @@
-#include "run_parts.h"
+#include "sftrun/train/run_directory.h"
 
 #include <algorithm>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/train/checkpoint.h"
 
-namespace sftrun::engine {
+namespace sftrun::train {
 namespace fs = std::filesystem;
 namespace {
 
@@ -62,8 +64,7 @@ std::vector<std::string> missing_parts(const fs::path& run_dir, bool has_tensorb
   std::vector<std::string> names = {"config.resolved.yaml", "metrics.jsonl"};
   if (has_tensorboard) names.emplace_back("tensorboard");
   names.push_back(
-      fs::relative(train::CheckpointStore(run_dir / "checkpoints").path_of(last_step), run_dir)
-          .string());
+      fs::relative(CheckpointStore(run_dir / "checkpoints").path_of(last_step), run_dir).string());
   std::erase_if(names, [&](const std::string& name) {
     const fs::path path = run_dir / name;
     return name == "tensorboard" ? !is_empty_directory(path) && fs::exists(path) : fs::exists(path);
@@ -71,4 +72,32 @@ std::vector<std::string> missing_parts(const fs::path& run_dir, bool has_tensorb
   return names;
 }
 
-}  // namespace sftrun::engine
+void require_parts(const fs::path& run_dir, bool has_tensorboard, int64_t last_step,
+                   int exit_code) {
+  const std::vector<std::string> missing = missing_parts(run_dir, has_tensorboard, last_step);
+  if (missing.empty()) return;
+  const std::string what = "removed from the run directory during the run: " + join(missing, ", ");
+  if (exit_code != 0) return log::warn("{}", what);
+  throw DataError(what, run_dir.string(),
+                  "the result is complete; only the removed files are lost");
+}
+
+void require_no_model(const fs::path& run_dir) {
+  for (const char* name : {"config.json", "adapter_config.json"}) {
+    if (!fs::exists(run_dir / name)) continue;
+    throw ConfigError("output.dir is the directory of a model or an adapter itself",
+                      (run_dir / name).string(), "choose another output.dir");
+  }
+}
+
+void require_no_results(const fs::path& run_dir) {
+  require_no_model(run_dir);
+  for (const char* name : {"adapter", "model"}) {
+    if (!fs::exists(run_dir / name)) continue;
+    throw ConfigError(fmt::format("the run directory holds {} but no checkpoint of this run", name),
+                      (run_dir / name).string(),
+                      "choose another output.dir, or move this aside with --overwrite");
+  }
+}
+
+}  // namespace sftrun::train

@@ -13,7 +13,7 @@
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/spec/quantised_modules.h"
 
-namespace sftrun::engine {
+namespace sftrun::exporting {
 using nlohmann::ordered_json;
 namespace {
 
@@ -241,4 +241,4 @@ ordered_json QuantizedTensors::four_bits_config(const QuantizedModules& modules)
           {"llm_int8_skip_modules", modules.dense}};
 }
 
-}  // namespace sftrun::engine
+}  // namespace sftrun::exporting

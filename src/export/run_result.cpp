@@ -1,15 +1,14 @@
-#include "run_result.h"
+#include "sftrun/export/run_result.h"
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
-#include "sftrun/core/units.h"
 #include "sftrun/model/adapter_io.h"
-#include "sftrun/train/optimizer.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/gguf_source.h"
 #include "sftrun/weights/safetensors.h"
 
-namespace sftrun::engine {
+namespace sftrun::exporting {
 namespace fs = std::filesystem;
 namespace {
 
@@ -39,6 +38,25 @@ void require_base(const RunResult& result, const fs::path& checkpoint) {
           : again);
 }
 
+/// Of a whole model's weights.
+DType stored_dtype(const RunResult& result) {
+  return result.dtype == at::kFloat ? DType::kF32 : DType::kBF16;
+}
+
+}  // namespace
+
+void name_base(weights::AdapterConfig& adapter, const config::ModelConfig& model,
+               const fs::path& path) {
+  std::error_code code;
+  const auto source =
+      fs::is_directory(path, code) ? std::nullopt : weights::source_repository(path);
+  adapter.revision = source ? "" : model.revision;
+  adapter.base_model_name_or_path = source ? *source
+                                    : fs::exists(model.name, code)
+                                        ? fs::absolute(model.name).lexically_normal().string()
+                                        : model.name;
+}
+
 uint64_t result_bytes(const RunResult& result, uint64_t trained_values) {
   if (result.adapter) return trained_values * sizeof(float);
   uint64_t values = 0;
@@ -47,10 +65,14 @@ uint64_t result_bytes(const RunResult& result, uint64_t trained_values) {
   return values * (result.dtype == at::kFloat ? 4 : 2);
 }
 
-}  // namespace
+std::vector<weights::TensorToWrite> result_tensors(const RunResult& result, model::Decoder& decoder,
+                                                   const model::MasterValues& masters) {
+  if (result.adapter) return model::adapter_tensors(decoder, masters);
+  return model::model_tensors(decoder, result.base, stored_dtype(result), masters);
+}
 
-void export_result(const RunResult& result, model::Decoder& decoder, const std::string& card,
-                   const fs::path& checkpoint) {
+void export_result(const RunResult& result, const std::vector<weights::TensorToWrite>& tensors,
+                   const std::string& card, const fs::path& checkpoint) {
   require_base(result, checkpoint);
   const fs::path temporary =
       result.run_dir / (".unfinished-" + result.target().filename().string());
@@ -58,12 +80,10 @@ void export_result(const RunResult& result, model::Decoder& decoder, const std::
   fs::remove_all(temporary, code);
   make_directories(temporary);
   if (result.adapter) {
-    weights::write_adapter(temporary, *result.adapter, model::adapter_tensors(decoder));
+    weights::write_adapter(temporary, *result.adapter, tensors);
   } else {
-    const DType dtype = result.dtype == at::kFloat ? DType::kF32 : DType::kBF16;
-    weights::write_sharded_safetensors(temporary,
-                                       model::model_tensors(decoder, result.base, dtype));
-    model::write_config(result.base, result.base_path, temporary, dtype);
+    weights::write_sharded_safetensors(temporary, tensors);
+    model::write_config(result.base, result.base_path, temporary, stored_dtype(result));
   }
   model::write_text_files(result.base, result.base_path, temporary, result.chat_template);
   write_file_atomically(temporary / "README.md", card);
@@ -77,31 +97,4 @@ void export_result(const RunResult& result, model::Decoder& decoder, const std::
   sync_directory(result.run_dir);
 }
 
-void require_disk_space(const RunResult& result, model::Decoder& decoder,
-                        const config::TrainConfig& settings) {
-  constexpr uint64_t kSmallFiles = uint64_t{1} << 20;
-  const auto values = static_cast<uint64_t>(decoder.parameters().numel());
-  uint64_t checkpoint = values * sizeof(float) + kSmallFiles;
-  for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
-    checkpoint += static_cast<uint64_t>(
-        config::optimizer_state_bytes(settings, parameter.role, parameter.shape_in_files()));
-  }
-  const uint64_t needed = checkpoint + result_bytes(result, values);
-  std::error_code code;
-  const fs::space_info space = fs::space(result.run_dir, code);
-  if (code) return;  // a file system that does not say
-  if (space.available < needed) {
-    throw DeviceError(fmt::format("the disk has {} free, and a checkpoint takes {}, the result {}",
-                                  format_bytes(space.available), format_bytes(checkpoint),
-                                  format_bytes(needed - checkpoint)),
-                      result.run_dir.string(), "free disk space, or choose another output.dir");
-  }
-  if (space.available < needed + checkpoint) {
-    log::warn(
-        "the disk has {} free: room for one checkpoint of {} and the result, not for a second "
-        "checkpoint, which is written before the first is removed",
-        format_bytes(space.available), format_bytes(checkpoint));
-  }
-}
-
-}  // namespace sftrun::engine
+}  // namespace sftrun::exporting

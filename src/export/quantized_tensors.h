@@ -14,7 +14,7 @@
 
 /// Models in fewer bits on disk: in 4 and as int8 as transformers + bitsandbytes save and load
 /// them, in FP8 as compressed-tensors.
-namespace sftrun::engine {
+namespace sftrun::exporting {
 
 /// Which modules are quantised, and which linear modules are not.
 struct QuantizedModules {
@@ -72,4 +72,4 @@ class QuantizedTensors {
   kernels::QuantizedMatrix matrix_;
 };
 
-}  // namespace sftrun::engine
+}  // namespace sftrun::exporting

@@ -2,14 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/model/base_form.h"
 #include "sftrun/model/pissa.h"
 #include "sftrun/model/stored_matrix.h"
 #include "sftrun/plan/micro_batch.h"
 
-namespace sftrun::engine {
+namespace sftrun::exporting {
 namespace {
 
 at::Tensor from_file(const std::vector<float>& values, at::IntArrayRef shape) {
@@ -136,4 +136,4 @@ at::Tensor MergedWeights::of(const weights::TensorInfo& info) {
   return merged_;
 }
 
-}  // namespace sftrun::engine
+}  // namespace sftrun::exporting

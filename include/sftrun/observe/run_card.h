@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sftrun/config/held_base.h"
+#include "sftrun/config/run_config.h"
+#include "sftrun/observe/model_card.h"
+
+namespace sftrun::observe {
+
+/// What a run knows of its result beside its configuration.
+struct ResultFacts {
+  std::string base_model;                       ///< as the result names it
+  const config::HeldBase* held_base = nullptr;  ///< of an adapter; null: a full model
+  int64_t total_steps = 0;
+  std::string dtype;  ///< compute dtype: "fp32"
+  int world_size = 1;
+  std::string version;  ///< of sftrun
+};
+
+/// The model card of a run's result, with the settings that somebody needs to repeat the run.
+/// @param config resolved
+ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
+                      const RunSummary& summary);
+
+}  // namespace sftrun::observe

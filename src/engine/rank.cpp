@@ -1,0 +1,95 @@
+#include "rank.h"
+
+#include <c10/util/Logging.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::engine {
+
+void configure_logging(const launch::WorkerEnv& env, const std::filesystem::path& run_dir) {
+  log::Options options;
+  if (env.supervised) {  // the launcher keeps and shows
+    options.console = log::Level::kDebug;
+  } else {
+    make_directories(run_dir / "logs");
+    options.console = env.rank == 0 ? log::Level::kInfo : log::Level::kError;
+    options.file = run_dir / "logs" / fmt::format("rank-{}.log", env.rank);
+    if (env.world_size > 1) options.rank = env.rank;
+  }
+  log::configure(options);
+}
+
+void quiet_libtorch() {
+  ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
+  c10::initLogging();
+}
+
+std::string choose_comm_backend(config::CommBackend wanted, at::Device device) {
+  if (wanted == config::CommBackend::kNccl) {
+    if (device.is_cpu()) {
+      throw ConfigError("NCCL needs GPUs and this run computes on the CPU", "parallel.backend",
+                        "use gloo or auto");
+    }
+    return "nccl";
+  }
+  if (wanted == config::CommBackend::kGloo) return "gloo";
+  return device.is_cuda() ? "nccl" : "gloo";
+}
+
+launch::Status status_of(const train::TrainEvent& event) {
+  launch::Status status;
+  status.phase = launch::parse_phase(event.phase).value_or(launch::Phase::kTraining);
+  status.step = event.step;
+  status.total_steps = event.total_steps;
+  status.loss = event.loss;
+  status.tokens_per_second = event.tokens_per_second;
+  status.eta_s = event.eta_s;
+  status.memory_bytes = event.memory_bytes;
+  return status;
+}
+
+bool Rank::meet_others(const config::ParallelConfig& config, at::Device device) {
+  try {
+    comm_ = parallel::Communicator::connect(
+        {.rank = env_.rank,
+         .world_size = env_.world_size,
+         .master_addr = env_.master_addr,
+         .master_port = env_.master_port,
+         .is_one_machine = env_.local_world_size == env_.world_size},
+        choose_comm_backend(config.backend, device), device,
+        {.timeout_s = parse_duration_s(config.timeout).value(),
+         .stop_requested = [this] { return stop_.requested(); }});
+    return true;
+  } catch (const parallel::StoppedWaiting&) {
+    if (is_main()) log::info("stopped before the first step; nothing was lost");
+    return false;
+  }
+}
+
+int Rank::stop_before_training() {
+  double code = 0;
+  for (const auto& rank : comm_.all_gather({static_cast<double>(stop_.exit_code())}))
+    code = std::max(code, rank[0]);
+  if (code != 0 && is_main()) log::info("stopped before the first step; nothing was lost");
+  return static_cast<int>(code);
+}
+
+void Rank::tell(const char* phase) {
+  launch::Status status;
+  status.phase = launch::parse_phase(phase).value_or(launch::Phase::kLoading);
+  status_.write(status);
+  comm_.set_activity(phase);
+}
+
+void Rank::tell(const train::TrainEvent& event) {
+  status_.write(status_of(event));
+  comm_.set_activity(fmt::format("{}, {} steps done", event.phase, event.step));
+}
+
+}  // namespace sftrun::engine

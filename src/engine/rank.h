@@ -1,0 +1,61 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/launch/status.h"
+#include "sftrun/launch/stop_signals.h"
+#include "sftrun/launch/worker_env.h"
+#include "sftrun/parallel/communicator.h"
+#include "sftrun/train/trainer.h"
+
+/// One process of a run, and how it reaches the launcher and the other ranks.
+namespace sftrun::engine {
+
+/// Logs to the launcher, or without one to logs/rank-N.log and the console.
+void configure_logging(const launch::WorkerEnv& env, const std::filesystem::path& run_dir);
+
+/// Hides LibTorch's warnings about lost connections, which print C++ stack frames: whatever ends a
+/// run is thrown and reported. A level that the user has set stays.
+void quiet_libtorch();
+
+/// The name of c10d's backend: "gloo" or "nccl".
+/// @throws ConfigError for NCCL on the CPU
+std::string choose_comm_backend(config::CommBackend wanted, at::Device device);
+
+/// What a worker sends to its launcher for an event of training.
+launch::Status status_of(const train::TrainEvent& event);
+
+/// Outlives the rest of a run, so that a failure can still be reported through it.
+class Rank {
+ public:
+  Rank() : env_(launch::worker_env()) {}
+
+  const launch::WorkerEnv& env() const { return env_; }
+  parallel::Communicator& comm() { return comm_; }
+  bool is_main() const { return env_.rank == 0; }
+  int stop_exit_code() const { return stop_.exit_code(); }  ///< 0: no stop was requested
+
+  /// @return false if a stop was requested before all ranks were connected
+  /// @throws CommError
+  bool meet_others(const config::ParallelConfig& config, at::Device device);
+  /// The exit code of a stop that any rank was asked for before training; 0: none. A collective.
+  int stop_before_training();
+
+  void tell(const char* phase);  ///< "loading", "tokenizing"
+  void tell(const train::TrainEvent& event);
+  /// Under other launchers than ours the other ranks keep running: they learn why this one failed.
+  void abandon(const std::string& why) noexcept { comm_.abandon(why); }
+
+ private:
+  launch::WorkerEnv env_;
+  parallel::Communicator comm_;
+  launch::StopSignals stop_;
+  launch::StatusWriter status_;
+};
+
+}  // namespace sftrun::engine

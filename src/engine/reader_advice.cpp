@@ -1,0 +1,62 @@
+#include "reader_advice.h"
+
+#include <algorithm>
+
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/model/adapter_io.h"
+#include "sftrun/spec/trained_names.h"
+#include "sftrun/weights/adapter_readers.h"
+#include "sftrun/weights/vllm_adapter.h"
+
+namespace sftrun::engine {
+
+std::set<std::string> adapted_modules(model::Decoder& decoder) {
+  std::set<std::string> adapted;
+  if (decoder.embedding().lora) adapted.insert(spec::embedding_module(decoder.arch()));
+  for (const kernels::Linear* linear : decoder.adapted_linears()) adapted.insert(linear->name);
+  for (model::Layer& layer : decoder.layers()) {
+    for (const kernels::ExpertMatrix* matrix : layer.experts()) {
+      if (matrix->lora) adapted.insert(matrix->name);
+    }
+  }
+  return adapted;
+}
+
+void log_vllm_advice(model::Decoder& decoder) {
+  const auto config = model::adapter_config_of(decoder, "");
+  const std::set<std::string> adapted = adapted_modules(decoder);
+  const auto advice =
+      weights::vllm_advice(config.lora, !config.lora.modules_to_save.empty(), decoder.arch(),
+                           [&](const std::string& module) { return adapted.contains(module); });
+  if (!advice) return;
+  advice->is_warning ? log::warn("{}", advice->text) : log::info("{}", advice->text);
+}
+
+bool is_stored_in(const weights::Checkpoint& base, const std::string& format) {
+  const auto& tensors = base.tensors();
+  return std::any_of(tensors.begin(), tensors.end(), [&](const weights::TensorInfo& tensor) {
+    return ascii_lower(tensor.format) == format && base.packed(tensor.name);
+  });
+}
+
+std::vector<std::string> reader_lines(const weights::AdapterConfig& config,
+                                      const std::set<std::string>& adapted,
+                                      const config::HeldBase& held_base,
+                                      const weights::Checkpoint& base,
+                                      const std::filesystem::path& base_path,
+                                      const std::filesystem::path& directory) {
+  weights::WrittenAdapter written{
+      config, base.arch(), base_path, directory,
+      [&](const std::string& module) { return adapted.contains(module); }};
+  if (held_base.tuning.quantises_base() && !is_stored_in(base, held_base.form)) {
+    written.quantised_to = held_base.tuning.quant_name();
+    written.quantize_command = config::quantize_command(held_base.tuning, base_path.string());
+    written.dense_when_written =
+        config::dense_when_written(held_base.tuning, base.arch().mixture.num_experts > 0);
+  }
+  written.takes_base_apart = held_base.pissa();
+  return weights::where_it_loads(written);
+}
+
+}  // namespace sftrun::engine

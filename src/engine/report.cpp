@@ -1,0 +1,52 @@
+#include "report.h"
+
+#include "sftrun/core/hash.h"
+
+namespace sftrun::engine {
+namespace fs = std::filesystem;
+
+std::string backend_name(config::TuningBackend backend) {
+  return backend == config::TuningBackend::kFused ? "fused" : "bnb";
+}
+
+std::string status_of_exit_code(int exit_code) {
+  constexpr int kInterrupted = 130;
+  if (exit_code == 0) return "done";
+  return exit_code == kInterrupted ? "interrupted" : "stopped";
+}
+
+observe::RunReport report_of_run(const ReportedRun& run) {
+  observe::RunReport report;
+  report.version = SFTRUN_VERSION;
+  report.backend = backend_name(run.config.tuning.backend);
+  report.comm_backend = run.world_size > 1 ? run.comm_backend : "";
+  report.strategy = run.strategy;
+  report.dtype = dtype_name(run.compute.dtype);
+  report.base_model = run.config.model.name;
+  report.base_model_path = fs::absolute(run.base_path).lexically_normal().string();
+  report.base_model_fingerprint = run.base_fingerprint;
+  if (run.held_base != nullptr) {
+    report.base = run.held_base->to_json();
+    report.base.erase("norms");  // for the adapter, which may be used elsewhere
+    report.base.erase("layout");
+  }
+  report.dataset_fingerprint = run.dataset_fingerprint;
+  report.config_fingerprint = Fingerprint().add(run.identity.at("config").dump()).hex();
+  report.world_size = run.world_size;
+  report.device_names.assign(static_cast<size_t>(run.world_size), device_name(run.compute.device));
+  return report;
+}
+
+observe::RankBytes rank_bytes(uint64_t base_bytes, const kernels::FlatValues& owned,
+                              uint64_t optimizer_bytes, uint64_t peak_bytes,
+                              uint64_t static_bytes) {
+  const auto minus = [](uint64_t a, uint64_t b) { return a > b ? a - b : 0; };
+  const uint64_t copy_bytes = owned.compute.is_same(owned.master) ? 0 : owned.compute.nbytes();
+  return {.base = base_bytes,
+          .trainable = owned.master.nbytes() + copy_bytes,
+          .gradients = owned.grad.nbytes(),
+          .optimizer = optimizer_bytes,
+          .activations_peak = minus(minus(peak_bytes, static_bytes), optimizer_bytes)};
+}
+
+}  // namespace sftrun::engine

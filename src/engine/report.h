@@ -1,0 +1,44 @@
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "session.h"
+#include "sftrun/config/held_base.h"
+#include "sftrun/observe/run_report.h"
+#include "sftrun/parallel/communicator.h"
+
+/// run.json of a training run.
+namespace sftrun::engine {
+
+/// What the report says for the whole run.
+struct ReportedRun {
+  const config::RunConfig& config;  ///< resolved
+  const Compute& compute;
+  std::filesystem::path base_path;
+  std::string base_fingerprint;
+  const config::HeldBase* held_base;  ///< null: full fine-tuning
+  std::string dataset_fingerprint;
+  const nlohmann::ordered_json& identity;
+  std::string comm_backend;  ///< of the communicator
+  std::string strategy;      ///< name of the strategy
+  int world_size;
+};
+/// @return a report without status, steps, times and ranks
+observe::RunReport report_of_run(const ReportedRun& run);
+
+/// The memory of one rank.
+/// @param owned what this rank updates   @param peak_bytes of tensors on the device
+/// @param static_bytes tensors on the device before the trainer was made
+observe::RankBytes rank_bytes(uint64_t base_bytes, const kernels::FlatValues& owned,
+                              uint64_t optimizer_bytes, uint64_t peak_bytes, uint64_t static_bytes);
+
+/// "done", "interrupted" or "stopped", from the run's exit code.
+std::string status_of_exit_code(int exit_code);
+
+/// tuning.backend as run.json has it: "fused" or "bnb".
+std::string backend_name(config::TuningBackend backend);
+
+}  // namespace sftrun::engine

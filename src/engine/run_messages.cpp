@@ -1,0 +1,120 @@
+#include "run_messages.h"
+
+#include <ATen/Parallel.h>
+
+#include <nlohmann/json.hpp>
+
+#include "report.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
+#include "sftrun/observe/run_summary.h"
+#include "sftrun/plan/quant_notes.h"
+#include "sftrun/train/optimizer.h"
+
+namespace sftrun::engine {
+namespace {
+
+std::string batch_unit(const config::RunConfig& config) {
+  if (!config.data.packing) return "examples";
+  return fmt::format("packed sequences of {} tokens",
+                     config.data.bin_tokens.value.value_or(config.model.max_seq_len));
+}
+
+void log_model(const config::RunConfig& config, const model::Decoder& decoder,
+               const Compute& compute, const config::HeldBase* held_base) {
+  log::info("model {} ({}, {} layers{}), backend {}, {} on {}, {} thread{}", config.model.name,
+            decoder.arch().family, decoder.arch().num_layers,
+            held_base != nullptr ? fmt::format("; frozen, in {}: {}", held_base->words(),
+                                               format_bytes(decoder.base_bytes()))
+                                 : "",
+            backend_name(config.tuning.backend), dtype_name(compute.dtype),
+            device_name(compute.device), at::get_num_threads(),
+            at::get_num_threads() == 1 ? "" : "s");
+}
+
+uint64_t num_model_parameters(const spec::ArchSpec& arch) {
+  int64_t values = 0;
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) values += tensor.numel();
+  return static_cast<uint64_t>(values);
+}
+
+}  // namespace
+
+std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, size_t num_tensors,
+                           const std::string& mode) {
+  const uint64_t all = is_frozen ? trained + of_model : of_model;
+  return fmt::format("trainable parameters: {} of {} ({:.2f}%) in {} tensors ({})",
+                     format_count(trained), format_count(all),
+                     100 * static_cast<double>(trained) / static_cast<double>(all), num_tensors,
+                     mode);
+}
+
+std::string steps_line(const config::RunConfig& config, int64_t total_steps, int world_size) {
+  const config::TrainConfig& train = config.train;
+  return fmt::format("{} steps: batch_size {} x grad_accum {} x world_size {} = {} {} per step",
+                     total_steps, *train.batch_size.value, *train.grad_accum.value, world_size,
+                     *train.global_batch_size.value, batch_unit(config));
+}
+
+std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
+                                             bool learns_nothing) {
+  constexpr int64_t kFewSteps = 10;
+  if (learns_nothing) {
+    return "nothing will be trained: the learning rate of every step is 0; raise "
+           "train.learning_rate or train.epochs, or set train.warmup_from: first_step";
+  }
+  if (total_steps >= kFewSteps || config.train.max_steps) return std::nullopt;
+  const std::string bin_tokens =
+      config.data.packing ? fmt::format(" or data.bin_tokens ({})", *config.data.bin_tokens.value)
+                          : "";
+  return fmt::format(
+      "the run has only {} optimizer steps: the model will learn little; lower "
+      "train.global_batch_size ({}){} or raise train.epochs ({:g})",
+      total_steps, *config.train.global_batch_size.value, bin_tokens, config.train.epochs);
+}
+
+void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,
+               const config::HeldBase* held_base, const RunSize& size) {
+  log_model(config, decoder, compute, held_base);
+  const model::BaseForm& base = decoder.options().base;
+  if (const std::string idle =
+          plan::idle_quant_keys(config.tuning, base.keep_stored && !base.quant);
+      !idle.empty())
+    log::warn("{}", idle);
+  const kernels::ParameterStore& store = decoder.parameters();
+  log::info("{}", trainable_line(static_cast<uint64_t>(store.numel()),
+                                 num_model_parameters(decoder.arch()), held_base != nullptr,
+                                 store.parameters().size(),
+                                 config::to_json(config)["tuning"]["mode"].get<std::string>()));
+  log::info("{}", steps_line(config, size.total_steps, size.world_size));
+  if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))
+    log::warn("{}", *few);
+  if (held_base != nullptr) log_vllm_advice(decoder);
+  if (config.train.loraplus_lr_ratio && decoder.embedding().lora) {
+    log::warn(
+        "with LoRA+ the embedding's update learns at {:g} at most, as with peft; without "
+        "train.loraplus_lr_ratio it learns as the others",
+        train::kLoraPlusEmbeddingRate);
+  }
+}
+
+void log_result(const exporting::RunResult& result, const config::HeldBase* held_base,
+                model::Decoder& decoder, int64_t num_bad) {
+  for (const std::string& line :
+       observe::lines_of(observe::read_run_summary(result.run_dir / "metrics.jsonl")))
+    log::info("{}", line);
+  if (num_bad > 0)
+    log::info("{} bad record{} left out of the training data (data.bad_records: skip)", num_bad,
+              num_bad == 1 ? "" : "s");
+  log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
+  log::info("  try it: sftrun generate {} {} --prompt \"…\"",
+            result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()));
+  if (!result.adapter) return;
+  log::info("  base precision during training: {}", held_base->words());
+  for (const std::string& line : reader_lines(*result.adapter, adapted_modules(decoder), *held_base,
+                                              result.base, result.base_path, result.target()))
+    log::info("  {}", line);
+}
+
+}  // namespace sftrun::engine

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "reader_advice.h"
+#include "session.h"
+#include "sftrun/config/held_base.h"
+#include "sftrun/export/run_result.h"
+
+/// What rank 0 tells the user before the first step and after the last one.
+namespace sftrun::engine {
+
+/// @param trained number of trainable parameters, in `num_tensors` tensors
+/// @param of_model parameters of the model   @param is_frozen the base is not trained
+std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, size_t num_tensors,
+                           const std::string& mode);
+/// @param config with all batch sizes
+std::string steps_line(const config::RunConfig& config, int64_t total_steps, int world_size);
+/// For a run that will train little or nothing.   @param learns_nothing every learning rate is 0
+std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
+                                             bool learns_nothing);
+
+/// The run's size, as its trainer counts it.
+struct RunSize {
+  int64_t total_steps = 0;
+  bool learns_nothing = false;
+  int world_size = 1;
+};
+/// Before the first step.   @param held_base of an adapter's run; null: full fine-tuning
+void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,
+               const config::HeldBase* held_base, const RunSize& size);
+
+/// After a run that finished.   @param num_bad records left out of the training data
+void log_result(const exporting::RunResult& result, const config::HeldBase* held_base,
+                model::Decoder& decoder, int64_t num_bad);
+
+}  // namespace sftrun::engine

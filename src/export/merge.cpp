@@ -1,0 +1,123 @@
+#include "sftrun/export/merge.h"
+
+#include "merge_writers.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/new_directory.h"
+#include "sftrun/core/units.h"
+#include "sftrun/model/base_form.h"
+#include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/weights_summary.h"
+
+namespace sftrun::exporting {
+namespace fs = std::filesystem;
+namespace {
+
+/// What is written from.
+struct Sources {
+  weights::AdapterBase base;
+  weights::AdapterTensors adapter;  ///< empty: the model alone
+  bool pissa = false;
+  QuantisedByRun quantised;
+  std::string held_in;  ///< what most of the base's matrices were in: "nf4", "Q4_1"; empty: dense
+};
+
+/// Whether values that stand for codes of one format are rounded to these codes again.
+bool gives_same_codes(QuantFormat of, const std::string& dtype) {
+  const QuantFormatInfo* format = find_quant_format(dtype);
+  return format != nullptr &&
+         (format->format == of || (format->bits == 4 && quant_info(of).bits == 4));
+}
+
+Sources open_adapter(const MergeOptions& options) {
+  const fs::path& adapter = *options.adapter;
+  Sources sources{.base = weights::open_adapter_base(options.base, adapter)};
+  const weights::Checkpoint& base = *sources.base.checkpoint;
+  model::warn_of_another_base(adapter, base);
+  const auto config = weights::load_adapter_config(adapter, base.arch());
+  sources.adapter = weights::load_adapter(adapter, config, base.arch());
+  sources.pissa = config.lora.pissa;
+  sources.held_in = weights::packed_format(base);
+  if (options.as_stored) return sources;
+  const auto held = model::quantised_by_run(adapter, base);
+  if (!held) return sources;
+  sources.held_in = held->form;
+  if (gives_same_codes(held->tuning.quant_options()->format, options.dtype)) {
+    log::info(
+        "merging into the base's own values: the dequantised ones that the adapter was trained on "
+        "would be rounded to the same codes again, and most of the update would be lost");
+    return sources;
+  }
+  sources.quantised = matrices_quantised(held->tuning, base);
+  log::info(
+      "merging into the values that the adapter was trained on: the base, dequantised from {} "
+      "(--as-stored: into its own values)",
+      held->words());
+  return sources;
+}
+
+Sources open_sources(const MergeOptions& options) {
+  if (options.adapter) {
+    Sources sources = open_adapter(options);
+    log::info("merging {} modules of {} with {}", sources.adapter.lora.size(),
+              options.adapter->string(), options.base.string());
+    return sources;
+  }
+  if (options.format == "gguf" && options.dtype == "auto" && !fs::is_directory(options.base)) {
+    throw ConfigError("the model is a GGUF file already, and there is no adapter to merge",
+                      options.base.string(),
+                      "name a type with --dtype, or a directory to write safetensors into");
+  }
+  log::info("converting {}", options.base.string());
+  return {.base = {.checkpoint = weights::Checkpoint::open(options.base)}};
+}
+
+void say_what_is_replaced(const weights::AdapterBase& base) {
+  for (const std::string& tensor : base.replaced) {
+    log::info("{}: rows are the adapter's own ({})", tensor,
+              base.is_resized ? fmt::format("resized to {}", base.checkpoint->arch().vocab_size)
+                              : std::string("of the base's number"));
+  }
+  if (base.text_directory) log::info("the tokenizer is the adapter's own");
+}
+
+void say_what_was_written(const MergeOptions& options, const Sources& sources,
+                          const WrittenModel& written) {
+  log::info("wrote {} ({}, {})", written.path.string(), written.stored,
+            format_bytes(weights::summarize_weights(written.path).bytes));
+  if (!sources.held_in.empty() && written.in_more_than_base) {
+    log::info(
+        "the base was in {}; the merged model is {}; {} stores fewer bits and changes more",
+        sources.held_in, written.stored,
+        options.format == "gguf" ? "--dtype q4_k_m or q4_0" : "--dtype nf4, fp4, fp8 or int8");
+  }
+  say_what_is_replaced(sources.base);
+  if (!sources.adapter.saved.empty()) {
+    log::info("{} tensors are the adapter's own (modules_to_save)", sources.adapter.saved.size());
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> chat_template_of(const MergeOptions& options) {
+  return options.adapter ? weights::read_chat_template(*options.adapter) : std::nullopt;
+}
+
+void write_merged_directory(const MergeOptions& options,
+                            const std::function<void(const fs::path&)>& write) {
+  write_new_directory(options.output, "the merged model", write,
+                      options.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
+}
+
+MergedModel merge(const MergeOptions& options) {
+  const Sources sources = open_sources(options);
+  MergedWeights merged(sources.base, sources.adapter, sources.pissa, sources.quantised);
+  WrittenModel written = options.format == "gguf"
+                             ? write_gguf_model(options, sources.base, merged)
+                             : write_safetensors_model(options, sources.base, merged);
+  say_what_was_written(options, sources, written);
+  return {.base = sources.base.checkpoint, .written = std::move(written)};
+}
+
+}  // namespace sftrun::exporting

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "merged_tensor.h"
+#include "sftrun/export/merge.h"
+#include "sftrun/weights/adapter_base.h"
+
+/// The two formats of a merged model.
+namespace sftrun::exporting {
+
+/// A directory with safetensors files, config.json, tokenizer and chat template.
+WrittenModel write_safetensors_model(const MergeOptions& options, const weights::AdapterBase& base,
+                                     MergedWeights& merged);
+
+/// The file that `output` names, or a directory with a GGUF file and a Modelfile for Ollama.
+WrittenModel write_gguf_model(const MergeOptions& options, const weights::AdapterBase& base,
+                              MergedWeights& merged);
+
+/// The chat template that the adapter's directory has; nullopt: none, or no adapter.
+std::optional<std::string> chat_template_of(const MergeOptions& options);
+
+/// Fills a new directory in the place of `output`, which appears when it is complete.
+void write_merged_directory(const MergeOptions& options,
+                            const std::function<void(const std::filesystem::path&)>& write);
+
+}  // namespace sftrun::exporting

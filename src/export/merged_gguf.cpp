@@ -1,0 +1,157 @@
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "merge_writers.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/finite.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/weights/gguf_export.h"
+#include "sftrun/weights/gguf_quantize.h"
+#include "sftrun/weights/ollama_modelfile.h"
+
+namespace sftrun::exporting {
+namespace fs = std::filesystem;
+namespace {
+
+/// Blocks have no codes for anything else.   @param values fp32, contiguous
+void require_finite(const std::string& name, const at::Tensor& values) {
+  if (all_finite({values.const_data_ptr<float>(), static_cast<size_t>(values.numel())})) return;
+  throw DataError(fmt::format("the merged tensor `{}` has NaN or infinite values", name), {},
+                  "the base, or the adapter's training, is broken: look at the run's losses");
+}
+
+/// Rows by rows on all threads: each quantises whole rows.
+void quantize_piece(const weights::GgufPiece& piece, const weights::GgmlTypeInfo& type,
+                    const at::Tensor& source, std::byte* destination) {
+  constexpr int64_t kNumbersAtATime = 1 << 16;
+  const int64_t row_size = piece.row_size,
+                row_bytes = row_size / type.block_size * type.block_bytes,
+                grain = std::max<int64_t>(1, kNumbersAtATime / std::max<int64_t>(1, row_size));
+  at::parallel_for(0, piece.num_rows(), grain, [&](int64_t begin, int64_t end) {
+    std::vector<float> rows(static_cast<size_t>(std::min(grain, end - begin) * row_size));
+    for (int64_t row = begin; row < end; row += grain) {
+      const int64_t count = std::min(grain, end - row);
+      weights::fill_rows(piece, source.const_data_ptr<float>(), row, count, rows.data());
+      weights::quantize(type, rows.data(), count * row_size, destination + row * row_bytes);
+    }
+  });
+}
+
+/// "mine" of models/mine, of models/mine/ and of mine.gguf.
+std::string name_of_output(const MergeOptions& options) {
+  const fs::path path = fs::absolute(options.output).lexically_normal();
+  const fs::path name = options.writes_file() ? path.stem()
+                        : path.has_filename() ? path.filename()
+                                              : path.parent_path().filename();
+  return name.empty() ? "model" : name.string();
+}
+
+weights::GgufPlan plan_file(const MergeOptions& options, const weights::AdapterBase& base,
+                            const MergedWeights& merged) {
+  return weights::plan_gguf(
+      *base.checkpoint,
+      {.base_path = options.base,
+       .mix = options.dtype,
+       .name = name_of_output(options),
+       .chat_template = chat_template_of(options),
+       .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); },
+       .parts_head = merged.parts_head(),
+       .has_own_tokens = base.text_directory.has_value() || base.is_resized});
+}
+
+weights::GgufTensorToWrite computed(const weights::GgufPiece& piece,
+                                    const weights::GgmlTypeInfo& type, const std::string& name,
+                                    const std::function<at::Tensor()>& values) {
+  return {piece.name, piece.shape, type, [&piece, &type, name, values](std::byte* destination) {
+            const at::Tensor of = values();
+            require_finite(name, of);
+            quantize_piece(piece, type, of, destination);
+          }};
+}
+
+void write_modelfile(const weights::GgufPlan& plan, const weights::Checkpoint& base,
+                     const fs::path& directory, const std::string& file) {
+  weights::OllamaModelfile modelfile =
+      weights::ollama_modelfile(base, plan.chat_template, plan.added_bos);
+  modelfile.from = "./" + file;
+  modelfile.write_to(directory);
+}
+
+void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
+                MergedWeights& merged, const fs::path& file) {
+  std::vector<weights::GgufTensorToWrite> tensors = plan.beside;
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const weights::GgufPiece& piece = plan.pieces[i];
+    const weights::GgmlTypeInfo& type = plan.types[i];
+    if (merged.parts_head() && i + 1 == plan.pieces.size()) {
+      tensors.push_back(
+          computed(piece, type, spec::kHeadTensor, [&] { return merged.head_values(); }));
+      continue;
+    }
+    const weights::TensorInfo& info = base.tensors().at(piece.source);
+    const std::span<const std::byte> stored = plan.stored[i];
+    if (!stored.empty() && !merged.is_changed(info.name)) {
+      tensors.push_back({piece.name, piece.shape, type, [&plan, stored](std::byte* destination) {
+                           std::copy(stored.begin(), stored.end(), destination);
+                           plan.base->release(stored);
+                         }});
+    } else {
+      tensors.push_back(computed(piece, type, info.name, [&] { return merged.of(info); }));
+    }
+  }
+  make_directories(fs::absolute(file).parent_path());
+  weights::write_gguf(file, plan.metadata, tensors);
+}
+
+/// Whether some matrices have fewer than 8 bits.
+bool is_in_fewer_bits(const weights::GgufPlan& plan) {
+  return std::any_of(plan.types.begin(), plan.types.end(), weights::has_fewer_than_8_bits);
+}
+
+/// Whether some of a GGUF base's tensors are stored in another type than there.
+bool changes_types(const weights::GgufPlan& plan) {
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const weights::GgufTensor* tensor = plan.base->find(plan.pieces[i].name);
+    if (tensor != nullptr && tensor->type.id != plan.types[i].id) return true;
+  }
+  return false;
+}
+
+WrittenModel describe(const weights::GgufPlan& plan, const MergeOptions& options) {
+  WrittenModel written{.dtype = ascii_lower(plan.type_name),
+                       .stored = plan.type_name,
+                       .is_in_fewer_bits = is_in_fewer_bits(plan),
+                       .in_more_than_base = options.dtype == "auto"};
+  if (!plan.base || options.dtype != "auto") return written;
+  written.dtype = "auto";
+  written.in_more_than_base = changes_types(plan);
+  written.stored = written.in_more_than_base ? "Q8_0 where the adapter changes it" : "as the base";
+  return written;
+}
+
+}  // namespace
+
+WrittenModel write_gguf_model(const MergeOptions& options, const weights::AdapterBase& base,
+                              MergedWeights& merged) {
+  const weights::GgufPlan plan = plan_file(options, base, merged);
+  WrittenModel written = describe(plan, options);
+  written.path = options.output;
+  if (options.writes_file()) {
+    write_file(plan, *base.checkpoint, merged, options.output);
+    return written;
+  }
+  const std::string name = name_of_output(options),
+                    file = fmt::format("{}-{}.gguf", name, plan.type_name);
+  write_merged_directory(options, [&](const fs::path& directory) {
+    write_file(plan, *base.checkpoint, merged, directory / file);
+    write_modelfile(plan, *base.checkpoint, directory, file);
+  });
+  written.path /= file;
+  log::info("Ollama: `ollama create {} -f {}`", name, (options.output / "Modelfile").string());
+  return written;
+}
+
+}  // namespace sftrun::exporting

@@ -1,0 +1,58 @@
+#include "sftrun/export/quantize.h"
+
+#include "quantized_tensors.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/new_directory.h"
+#include "sftrun/model/adapter_io.h"
+#include "stored_dtype.h"
+
+namespace sftrun::exporting {
+namespace fs = std::filesystem;
+namespace {
+
+void refuse_quantised(const weights::Checkpoint& base, const fs::path& path) {
+  for (const weights::TensorInfo& tensor : base.tensors()) {
+    const auto packed = base.packed(tensor.name);
+    if (!packed) continue;
+    const bool is_four = std::holds_alternative<weights::FourBits>(*packed);
+    if (!is_four && !std::holds_alternative<weights::EightBitRows>(*packed)) continue;
+    throw DataError(fmt::format("the model is in {} bits already", is_four ? 4 : 8), path.string(),
+                    "quantise the model that it was made from");
+  }
+}
+
+}  // namespace
+
+void quantize(const QuantizeOptions& options) {
+  const auto base = weights::Checkpoint::open(options.model);
+  refuse_quantised(*base, options.model);
+  const QuantizedModules modules = choose_modules(base->arch(), options.skip_modules);
+  modules.require_used();
+  const DType dtype = dtype_to_store(options.dtype, *base);
+  QuantizedTensors quantised(*base,
+                             {.format = find_quant_format(options.method)->format,
+                              .block_size = options.block_size,
+                              .nested = options.double_quant},
+                             dtype);
+  std::vector<weights::TensorToWrite> tensors;
+  for (const weights::TensorInfo& info : base->tensors()) {
+    if (modules.take(info))
+      quantised.add(info, {}, tensors);
+    else
+      model::add_stored(*base, info, dtype, {}, tensors);
+  }
+  weights::refuse_overflow(tensors);
+  const auto write = [&](const fs::path& directory) {
+    weights::write_sharded_safetensors(directory, tensors, options.max_shard_bytes);
+    model::write_config(*base, options.model, directory, dtype, /*parts_head=*/false,
+                        quantised.config(modules));
+    model::write_text_files(*base, options.model, directory, std::nullopt);
+  };
+  write_new_directory(options.output, "the quantised model", write,
+                      options.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
+  log::info("wrote {}: {} matrices in {}, the rest in {}", options.output.string(),
+            modules.quantised.size(), options.method, name_of(dtype));
+}
+
+}  // namespace sftrun::exporting

@@ -1,0 +1,74 @@
+#include "sftrun/model/base_form.h"
+
+#include "sftrun/core/log.h"
+#include "sftrun/plan/auto_values.h"
+#include "sftrun/plan/quant_notes.h"
+#include "sftrun/weights/fingerprint.h"
+#include "sftrun/weights/weights_summary.h"
+
+namespace sftrun::model {
+
+BaseForm base_form(const config::TuningConfig& tuning, const weights::Checkpoint* checkpoint) {
+  BaseForm form{.embeddings = tuning.quant_embeddings, .skip_modules = tuning.skip_modules};
+  if (tuning.keeps_blocks() && checkpoint != nullptr)
+    plan::require_blocks(tuning.quant, weights::block_kinds(*checkpoint));
+  const bool holds_packed = checkpoint != nullptr && !weights::packed_format(*checkpoint).empty(),
+             keeps = plan::keeps_stored(tuning, holds_packed);
+  // What the files have in the very format that is asked for stays, too.
+  form.keep_stored = keeps || tuning.quantises_base();
+  if (!keeps) form.quant = tuning.quant_options();
+  return form;
+}
+
+std::string held_form(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint) {
+  const std::string packed = weights::packed_format(checkpoint);
+  if (plan::keeps_stored(tuning, !packed.empty())) return packed;
+  return tuning.quant_name();
+}
+
+config::HeldBase held_base(const config::RunConfig& config, const std::string& dtype,
+                           const weights::Checkpoint& checkpoint, const std::string& fingerprint) {
+  config::HeldBase held{.model = config.model.name,
+                        .fingerprint = fingerprint,
+                        .form = held_form(config.tuning, checkpoint),
+                        .dtype = dtype,
+                        .tuning = config.tuning,
+                        .norms = weights::norm_squares(checkpoint),
+                        .layout = weights::dense_layout(checkpoint)};
+  // What `auto` means depends on the mode and the files.
+  held.tuning.quant = plan::resolved_quant(config.tuning, weights::block_kinds(checkpoint));
+  held.tuning.mode = config::TuningMode::kLora;
+  return held;
+}
+
+void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base) {
+  const auto held = config::read_held_base(adapter);
+  if (!held || held->norms.empty()) return;
+  const bool
+      has_other_values =  // unless it is the very same; as where an adapter was merged into it
+      !held->layout.empty() && held->layout == weights::dense_layout(base);
+  const bool has_its_norms =
+      weights::are_norms_of_one_model(held->norms, weights::norm_squares(base));
+  if (has_its_norms && !has_other_values) return;
+  if (weights::has_fingerprint(base, held->fingerprint, weights::remembered_hashes())) return;
+  log::warn(
+      "{} was trained beside another base: {}, of which this is no copy in any form; together "
+      "they are a model that nobody trained",
+      adapter.string(), held->model);
+}
+
+std::optional<config::HeldBase> quantised_by_run(const std::filesystem::path& adapter,
+                                                 const weights::Checkpoint& base) {
+  std::optional<config::HeldBase> held = config::read_held_base(adapter);
+  if (!held || !held->tuning.quantises_base() ||
+      !weights::has_fingerprint(base, held->fingerprint, weights::remembered_hashes()))
+    return std::nullopt;
+  if (!held->pissa()) return held;
+  log::info(
+      "the base is held as its files have it: its run had what PiSSA left of it in {}, "
+      "which is not kept",
+      held->form);
+  return std::nullopt;
+}
+
+}  // namespace sftrun::model

@@ -1,0 +1,64 @@
+#include "sftrun/observe/run_card.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace sftrun::observe {
+namespace fs = std::filesystem;
+namespace {
+
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) {
+  const nlohmann::ordered_json all = config::to_json(config);
+  Settings settings;
+  const auto add = [&](const char* pointer, const char* name) {
+    const auto& value = all.at(nlohmann::ordered_json::json_pointer(pointer));
+    if (value.is_null()) return;
+    settings.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+  };
+  add("/tuning/mode", "tuning.mode");
+  if (facts.held_base != nullptr) {
+    add("/tuning/lora/r", "tuning.lora.r");
+    add("/tuning/lora/alpha", "tuning.lora.alpha");
+    add("/tuning/lora/dropout", "tuning.lora.dropout");
+    add("/tuning/lora/target_modules", "tuning.lora.target_modules");
+    settings.emplace_back("base precision", facts.held_base->words());
+  }
+  settings.emplace_back("optimizer steps", std::to_string(facts.total_steps));
+  add("/train/epochs", "train.epochs");
+  add("/train/global_batch_size", "train.global_batch_size");
+  add("/model/max_seq_len", "model.max_seq_len");
+  add("/data/packing", "data.packing");
+  add("/data/bin_tokens", "data.bin_tokens");
+  add("/data/loss_on", "data.loss_on");
+  add("/train/learning_rate", "train.learning_rate");
+  add("/train/scheduler", "train.scheduler");
+  add("/train/optimizer", "train.optimizer");
+  add("/train/weight_decay", "train.weight_decay");
+  add("/train/seed", "train.seed");
+  settings.emplace_back("dtype", facts.dtype);
+  settings.emplace_back("processes", std::to_string(facts.world_size));
+  return settings;
+}
+
+}  // namespace
+
+ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
+                      const RunSummary& summary) {
+  ModelCard card;
+  card.base_model = facts.base_model;
+  card.is_on_hub = !fs::path(card.base_model).is_absolute() && !fs::exists(card.base_model);
+  card.is_adapter = facts.held_base != nullptr;
+  card.is_quantised = card.is_adapter && !facts.held_base->form.empty();
+  card.version = facts.version;
+  for (const config::DataSource& source : config.data.train) {
+    const fs::path path(source.path);
+    card.data.push_back(fs::exists(path) ? path.filename().string() : source.path);
+  }
+  card.settings = settings_of(config, facts);
+  card.summary = summary;
+  return card;
+}
+
+}  // namespace sftrun::observe

@@ -1,0 +1,90 @@
+#include "sftrun/train/run_data.h"
+
+#include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
+#include "sftrun/data/data_problems.h"
+
+namespace sftrun::train {
+namespace {
+
+void hold_out_validation_data(RunData& data, const config::DataConfig& config) {
+  auto [first, second] =
+      data::split_dataset(*data.train, config.val_split, static_cast<uint64_t>(config.seed));
+  log::info("data.val_split: {} examples to train on, {} held out to validate on",
+            first.examples().size(), second.examples().size());
+  data.train = std::move(first);
+  data.val = std::move(second);
+}
+
+/// A number among the settings of a checkpoint's identity.
+std::optional<int64_t> saved_setting(const nlohmann::ordered_json& identity, const char* key) {
+  if (!identity.is_object()) return std::nullopt;
+  const auto settings = identity.find("config");
+  if (settings == identity.end() || !settings->is_object()) return std::nullopt;
+  const auto value = settings->find(key);
+  if (value == settings->end() || value->is_null()) return std::nullopt;
+  return value->get<int64_t>();
+}
+
+}  // namespace
+
+RunData load_run_data(const config::RunConfig& config, const data::TextModel& text, int num_threads,
+                      const nlohmann::ordered_json& position) {
+  RunData loaded;
+  const auto load = [&](const std::vector<config::DataSource>& sources, bool is_validation) {
+    return data::load_dataset(config, sources, is_validation, text, num_threads);
+  };
+  data::ProblemCollector problems;
+  if (!config.data.val.empty()) {
+    problems.run([&] { loaded.val = load(config.data.val, /*is_validation=*/true); });
+    if (!loaded.val) log::info("data.val has errors; they are reported when data.train is read");
+  }
+  if (config.data.streaming) {
+    std::unique_ptr<StreamedBatches> streamed;
+    problems.run(
+        [&] { streamed = std::make_unique<StreamedBatches>(config, text, num_threads, position); });
+    problems.throw_if_any();
+    loaded.fingerprint = streamed->fingerprint();
+    loaded.parts = streamed->file_hashes();
+    loaded.batches = std::move(streamed);
+    return loaded;
+  }
+  problems.run([&] { loaded.train = load(config.data.train, /*is_validation=*/false); });
+  problems.throw_if_any();
+  if (config.data.val_split > 0) hold_out_validation_data(loaded, config.data);
+  loaded.fingerprint = loaded.train->fingerprint();
+  for (const data::DatasetPart& part : loaded.train->parts())
+    loaded.parts.emplace_back(part.name, part.fingerprint);
+  return loaded;
+}
+
+void make_batches(RunData& data, const config::RunConfig& config) {
+  if (!data.batches) data.batches = std::make_unique<PlannedBatches>(config, *data.train);
+}
+
+std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& request,
+                                const data::EpochSize& epoch, int world_size,
+                                const nlohmann::ordered_json& saved) {
+  config::TrainConfig& train = config.train;
+  // A run whose number of steps is given has as many as its user wants.
+  const bool is_counted = train.max_steps.has_value();
+  if (request.steps_are_auto) {
+    const int64_t target =
+        saved_setting(saved, "train.global_batch_size")
+            .value_or(is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch));
+    config::set_target_batch(train, target, {request.batch_size}, world_size,
+                             request.max_micro_batch);
+  }
+  config::AutoInt& tokens = config.data.bin_tokens;
+  if (!config.data.packing || tokens.value) return {};
+  const int64_t most = config.model.max_seq_len;
+  const int64_t fitting = data::bin_tokens(epoch, *train.global_batch_size.value, most);
+  tokens.value = saved_setting(saved, "data.bin_tokens").value_or(is_counted ? most : fitting);
+  if (*tokens.value >= most) return {};
+  return fmt::format(
+      "a small data set ({} tokens an epoch): bins hold {} tokens, not {}, so that an epoch has "
+      "more optimizer steps (data.bin_tokens)",
+      format_count(static_cast<uint64_t>(epoch.tokens)), *tokens.value, most);
+}
+
+}  // namespace sftrun::train

@@ -1,0 +1,118 @@
+#include "model_source.h"
+
+#include <gtest/gtest.h>
+
+#include "data_source_finder.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ModelFiles : public ::testing::Test {
+ protected:
+  ModelFiles() { log::configure({.console = log::Level::kOff}); }
+
+  fs::path write(const std::string& name) {
+    const fs::path path = directory_ / name;
+    fs::create_directories(path.parent_path());
+    write_file_atomically(path, "{}");
+    return path;
+  }
+  ModelAsked asked(const std::string& name) const {
+    return {.name = (directory_ / name).string(), .where = "--model", .quiet = true};
+  }
+  fs::path found(const std::string& name) const { return find_model(asked(name)).path; }
+
+  test::TemporaryDirectory directory_;
+};
+
+TEST_F(ModelFiles, ADirectoryOrAFileIsTakenAsItIs) {
+  write("model/config.json");
+  write("model.gguf");
+  EXPECT_EQ(found("model"), directory_ / "model");
+  EXPECT_EQ(found("model.gguf"), directory_ / "model.gguf");
+  EXPECT_EQ(find_model(asked("model")).revision, "");
+}
+
+TEST_F(ModelFiles, OfARunsDirectoryItsModel) {
+  write("run/model/config.json");
+  EXPECT_EQ(found("run"), directory_ / "run" / "model");
+  write("trained/adapter/adapter_config.json");
+  test::expect_error([&] { found("trained"); },
+                     {"holds an adapter and no model", "--adapter", "trained/adapter"});
+}
+
+TEST_F(ModelFiles, OfADirectoryItsOneGgufFile) {
+  write("one/model-Q4.gguf");
+  write("one/mmproj-model.gguf");  // of images
+  EXPECT_EQ(found("one"), directory_ / "one" / "model-Q4.gguf");
+  write("two/a.gguf");
+  write("two/B.GGUF");
+  test::expect_error([&] { found("two"); }, {"holds 2 .gguf files: B.GGUF, a.gguf", "name one"});
+  write("split/m-00001-of-00002.gguf");
+  write("split/m-00002-of-00002.gguf");
+  test::expect_error([&] { found("split"); }, {"split into several GGUF files", "--merge"});
+}
+
+TEST_F(ModelFiles, AMissingPathIsAnsweredWithANameLikeIt) {
+  write("models/llama/config.json");
+  test::expect_error([&] { found("models/lama"); }, {"no such model", "did you mean", "llama"});
+  EXPECT_EQ(near_path(directory_ / "models" / "lama"), (directory_ / "models" / "llama").string());
+  EXPECT_EQ(near_path(directory_ / "models" / "something else"), "");
+  EXPECT_EQ(near_path(directory_ / "absent" / "llama"), "");
+  EXPECT_EQ(fix_for_path((directory_ / "models" / "lama").string(), "or not"),
+            "did you mean " + (directory_ / "models" / "llama").string() + "? or not");
+  EXPECT_EQ(fix_for_path((directory_ / "absent").string(), "or not"), "check the path; or not");
+}
+
+TEST_F(ModelFiles, AnAdapterIsFoundByItsRun) {
+  write("run/adapter/adapter_config.json");
+  write("model/config.json");
+  write("whole/model/config.json");
+  EXPECT_EQ(find_adapter(asked("run/adapter")), directory_ / "run" / "adapter");
+  EXPECT_EQ(find_adapter(asked("run")), directory_ / "run" / "adapter");
+  test::expect_error([&] { find_adapter(asked("model")); },
+                     {"holds a model and no adapter", "--model"});
+  test::expect_error([&] { find_adapter(asked("whole")); },
+                     {"run's directory, which holds a model", "--model"});
+  const std::string absent = (directory_ / "absent").string();
+  EXPECT_EQ(find_adapter({.name = absent, .where = "--adapter"}), absent);
+}
+
+TEST(FoundModel, HasItsNameOnTheHub) {
+  const ModelSource on_hub =
+      found_model({.name = "owner/name", .revision = "v1", .where = "model.name"}, "cache/path");
+  EXPECT_EQ(on_hub.path, "cache/path");
+  EXPECT_EQ(on_hub.name, "owner/name");
+  EXPECT_EQ(on_hub.revision, "v1");
+  const ModelSource file = found_model({.name = "./a/b/c", .where = "model.name"}, "a/b/c");
+  EXPECT_EQ(file.name, "./a/b/c");
+  EXPECT_EQ(file.revision, "");
+}
+
+TEST(UnknownPath, IsToldBesideTheHubsAnswer) {
+  const DataError answer("no such model on the hub", "huggingface.co", "log in");
+  test::expect_error([&] { rethrow_as_unknown_path(answer, "owner/name", "model.name"); },
+                     {"no file or directory owner/name; no such model on the hub",
+                      "model.name; huggingface.co", "where a name on the hub is meant: log in"});
+  const std::string text =
+      test::error_of([&] { rethrow_as_unknown_path(answer, "hf://owner/name", "model.name"); });
+  EXPECT_EQ(text.find("no file or directory"), std::string::npos) << text;
+}
+
+TEST(DataOnTheHub, AreNamesWithoutAFilesExtension) {
+  EXPECT_TRUE(may_be_on_hub("hf://datasets/owner/name"));
+  EXPECT_TRUE(may_be_on_hub("owner/name"));
+  EXPECT_FALSE(may_be_on_hub("data/train.jsonl"));
+  EXPECT_FALSE(may_be_on_hub("data/*.parquet"));
+  const test::TemporaryDirectory here;
+  EXPECT_FALSE(may_be_on_hub(here.path().string()));
+}
+
+}  // namespace
+}  // namespace sftrun::app

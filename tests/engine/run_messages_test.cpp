@@ -1,0 +1,49 @@
+#include "run_messages.h"
+
+#include <gtest/gtest.h>
+
+namespace sftrun::engine {
+namespace {
+
+config::RunConfig config_of_run() {
+  config::RunConfig config;
+  config.train.batch_size.value = 2;
+  config.train.grad_accum.value = 4;
+  config.train.global_batch_size.value = 16;
+  config.data.packing = true;
+  config.data.bin_tokens.value = 512;
+  return config;
+}
+
+TEST(RunMessages, TrainableParametersAreAShareOfAll) {
+  EXPECT_EQ(trainable_line(1000, 9000, /*is_frozen=*/true, 4, "lora"),
+            "trainable parameters: 1000 of 10.0k (10.00%) in 4 tensors (lora)");
+  EXPECT_EQ(trainable_line(9000, 9000, /*is_frozen=*/false, 7, "full"),
+            "trainable parameters: 9000 of 9000 (100.00%) in 7 tensors (full)");
+}
+
+TEST(RunMessages, StepsNameWhatAStepHolds) {
+  config::RunConfig config = config_of_run();
+  EXPECT_EQ(steps_line(config, 30, 2),
+            "30 steps: batch_size 2 x grad_accum 4 x world_size 2 = 16 packed sequences of 512 "
+            "tokens per step");
+  config.data.packing = false;
+  EXPECT_EQ(steps_line(config, 30, 2),
+            "30 steps: batch_size 2 x grad_accum 4 x world_size 2 = 16 examples per step");
+}
+
+TEST(RunMessages, FewStepsAreWarnedOf) {
+  config::RunConfig config = config_of_run();
+  EXPECT_FALSE(few_steps_warning(config, 10, false));
+  const std::string few = few_steps_warning(config, 9, false).value();
+  EXPECT_NE(few.find("only 9 optimizer steps"), std::string::npos) << few;
+  EXPECT_NE(few.find("train.global_batch_size (16) or data.bin_tokens (512)"), std::string::npos)
+      << few;
+  config.train.max_steps = 9;
+  EXPECT_FALSE(few_steps_warning(config, 9, false)) << "the user asked for them";
+  EXPECT_NE(few_steps_warning(config, 9, true).value().find("nothing will be trained"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace sftrun::engine

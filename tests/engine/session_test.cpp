@@ -1,0 +1,97 @@
+#include "session.h"
+
+#include <gtest/gtest.h>
+
+#include "memory_advice.h"
+#include "sftrun/core/log.h"
+#include "support/test_data.h"
+#include "weight_hashing.h"
+
+namespace sftrun::engine {
+namespace {
+
+TEST(Requests, AbsentAndNullAreNothing) {
+  const nlohmann::json request = {{"number", 3}, {"text", "x"}, {"nothing", nullptr}};
+  EXPECT_EQ(get<int64_t>(request, "number"), 3);
+  EXPECT_EQ(get<std::string>(request, "text"), "x");
+  EXPECT_FALSE(get<std::string>(request, "nothing"));
+  EXPECT_FALSE(get<std::string>(request, "absent"));
+}
+
+TEST(ComputeChoice, OnTheCpuIsTheTypeThatIsAskedFor) {
+  EXPECT_EQ(choose_compute("cpu", "fp32", 0).dtype, at::kFloat);
+  EXPECT_EQ(choose_compute("cpu", "bf16", 3).dtype, at::kBFloat16);
+  EXPECT_TRUE(choose_compute("cpu", config::DTypeChoice::kFp32, 0).device.is_cpu());
+  const at::ScalarType chosen = choose_compute("cpu", "auto", 0).dtype;
+  EXPECT_EQ(choose_compute("cpu", dtype_choice(chosen), 0).dtype, chosen);
+}
+
+TEST(ComputeChoice, TypesHaveNames) {
+  EXPECT_EQ(dtype_name(at::kFloat), "fp32");
+  EXPECT_EQ(dtype_name(at::kBFloat16), "bf16");
+  EXPECT_EQ(dtype_name(at::kHalf), "fp16");
+  EXPECT_EQ(dtype_choice(at::kHalf), config::DTypeChoice::kFp16);
+}
+
+TEST(DecoderChoice, FollowsTheConfiguration) {
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kQlora;
+  config.tuning.quant = config::Quant::kNf4;
+  config.tuning.lora.r = 4;
+  config.tuning.lora.dora = true;
+  config.tuning.backend = config::TuningBackend::kBnb;
+  config.train.gradient_checkpointing = true;
+  config.train.seed = 17;
+  const auto base = weights::Checkpoint::open(test::kModels / "tied-gqa");
+  const model::DecoderOptions lora = decoder_options(config, {at::kCPU, at::kFloat}, base.get());
+  EXPECT_EQ(lora.trains, model::Trains::kLora);
+  EXPECT_EQ(lora.lora.r, 4);
+  EXPECT_TRUE(lora.lora.dora);
+  EXPECT_FALSE(lora.lora.pissa);
+  ASSERT_TRUE(lora.base.quant);
+  EXPECT_EQ(lora.base.quant->format, kernels::QuantFormat::kNf4);
+  EXPECT_EQ(lora.backend, &kernels::plain_backend());
+  EXPECT_TRUE(lora.gradient_checkpointing);
+  EXPECT_EQ(lora.seed, 17U);
+  config.tuning.mode = config::TuningMode::kPartial;
+  config.tuning.trainable = {"norm"};
+  config.tuning.backend = config::TuningBackend::kFused;
+  const model::DecoderOptions partial = decoder_options(config, {}, base.get());
+  EXPECT_EQ(partial.trains, model::Trains::kPartial);
+  EXPECT_EQ(partial.trainable, std::vector<std::string>{"norm"});
+  EXPECT_FALSE(partial.base.quant) << "weights that are trained are dense";
+  EXPECT_EQ(partial.backend, &kernels::fused_backend());
+}
+
+TEST(TextOfAModel, KnowsTheRowsOfItsEmbedding) {
+  const auto base = weights::Checkpoint::open(test::kModels / "tied-gqa");
+  const data::TextModel text = text_model_of(*base, "");
+  EXPECT_EQ(text.num_embeddings, 300);
+  EXPECT_EQ(text.chat_template->source(), *base->chat_template());
+  EXPECT_EQ(text_model_of(*base, "{{ messages }}").chat_template->source(), "{{ messages }}");
+}
+
+TEST(MemoryAdvice, DependsOnTheCommand) {
+  EXPECT_NE(memory_advice("worker"), memory_advice("generate"));
+  EXPECT_NE(model_memory_advice(true), model_memory_advice(false));
+  EXPECT_EQ(first_line("out of memory\nstack"), "out of memory");
+}
+
+TEST(WeightHashing, GivesTheHashesOfTheFiles) {
+  log::configure({.console = log::Level::kOff});
+  const std::shared_ptr<const weights::Checkpoint> base =
+      weights::Checkpoint::open(test::kModels / "linear-bias-sharded");
+  parallel::Communicator comm;
+  WeightHashing hashing(base, {});
+  const auto files = hashing.get(comm, [] { return false; });
+  ASSERT_TRUE(files);
+  const auto expected = weights::hash_weights(*base, FileHashes({}));
+  ASSERT_EQ(files->size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ((*files)[i].name, expected[i].name);
+    EXPECT_EQ((*files)[i].hash, expected[i].hash);
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::engine

@@ -1,0 +1,74 @@
+#include "sftrun/observe/run_card.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "sftrun/core/file.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::observe {
+namespace {
+
+using Settings = std::map<std::string, std::string>;
+
+Settings settings_of(const ModelCard& card) {
+  return {card.settings.begin(), card.settings.end()};
+}
+
+TEST(RunCard, OfAnAdapterHasItsSettings) {
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kQlora;
+  config.train.global_batch_size.value = 8;
+  config.data.train = {{.path = "owner/data"}};
+  config::HeldBase held{.form = "nf4", .dtype = "bf16", .tuning = config.tuning};
+  held.tuning.quant = config::Quant::kNf4;
+  const ModelCard card = card_of_run(config,
+                                     {.base_model = "owner/model",
+                                      .held_base = &held,
+                                      .total_steps = 40,
+                                      .dtype = "bf16",
+                                      .world_size = 2,
+                                      .version = "1.2"},
+                                     {.tokens = 7});
+  EXPECT_TRUE(card.is_adapter);
+  EXPECT_TRUE(card.is_quantised);
+  EXPECT_TRUE(card.is_on_hub);
+  EXPECT_EQ(card.version, "1.2");
+  EXPECT_EQ(card.summary.tokens, 7);
+  EXPECT_EQ(card.data, std::vector<std::string>{"owner/data"});
+  const Settings settings = settings_of(card);
+  EXPECT_EQ(settings.at("tuning.mode"), "qlora");
+  EXPECT_EQ(settings.at("tuning.lora.r"), std::to_string(config.tuning.lora.r));
+  EXPECT_EQ(settings.at("base precision"), held.words());
+  EXPECT_EQ(settings.at("optimizer steps"), "40");
+  EXPECT_EQ(settings.at("train.global_batch_size"), "8");
+  EXPECT_EQ(settings.at("processes"), "2");
+  EXPECT_EQ(settings.at("dtype"), "bf16");
+}
+
+TEST(RunCard, OfAFullModelHasNoAdapterSettings) {
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kFull;
+  const ModelCard card = card_of_run(config, {.base_model = "owner/model", .dtype = "fp32"}, {});
+  EXPECT_FALSE(card.is_adapter);
+  EXPECT_FALSE(card.is_quantised);
+  const Settings settings = settings_of(card);
+  EXPECT_FALSE(settings.contains("tuning.lora.r"));
+  EXPECT_FALSE(settings.contains("base precision"));
+  EXPECT_EQ(settings.at("tuning.mode"), "full");
+}
+
+/// Paths of this machine are nobody's business: a file's name is enough.
+TEST(RunCard, LocalFilesAreNamedWithoutTheirDirectory) {
+  const test::TemporaryDirectory directory;
+  write_file_atomically(directory / "mine.jsonl", "{}");
+  config::RunConfig config;
+  config.data.train = {{.path = (directory / "mine.jsonl").string()}};
+  const ModelCard card = card_of_run(config, {.base_model = directory.path().string()}, {});
+  EXPECT_FALSE(card.is_on_hub);
+  EXPECT_EQ(card.data, std::vector<std::string>{"mine.jsonl"});
+}
+
+}  // namespace
+}  // namespace sftrun::observe
