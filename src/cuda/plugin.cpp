@@ -352,7 +352,7 @@ void adamw_8bit(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& mo
 void decide_update(at::Tensor& gate, const at::Tensor& numbers, const GateRule& rule) {
   const Launch launch(numbers);
   cuda::launch_decide_update({numbers.const_data_ptr<double>(), numbers.size(0), numbers.size(1),
-                              rule.num_losses, rule.label_tokens, rule.max_norm},
+                              rule.num_losses, rule.num_terms, rule.max_norm},
                              static_cast<UpdateGate*>(gate.data_ptr()), launch.stream());
   launch.check();
 }

@@ -109,12 +109,11 @@ class BenchedSteps {
     const at::Tensor loss =
         passes_.forward_backward(batch, {42, static_cast<uint32_t>(num_queued_), /*training=*/true},
                                  /*is_pinned=*/true, {.grad_scale = 1 / label_tokens});
-    numbers.gather(comm_, kernels::sum_of_squares(decoder_.parameters().grad()).sqrt_(), {loss}, {},
-                   {.label_tokens = label_tokens});
+    numbers.gather(comm_, kernels::sum_of_squares(decoder_.parameters().grad()).sqrt_(),
+                   {.losses = {loss}}, {.num_terms = label_tokens});
     if (reads_later()) {
-      kernels::decide_update_(
-          gate_, numbers.on_device(),
-          {.num_losses = 1, .label_tokens = label_tokens, .max_norm = kMaxNorm});
+      kernels::decide_update_(gate_, numbers.on_device(),
+                              {.num_losses = 1, .num_terms = label_tokens, .max_norm = kMaxNorm});
       optimizer_->step(kLearningRate, gate_);
     }
     numbers.send();
@@ -126,7 +125,7 @@ class BenchedSteps {
     const train::RankNumbers numbers = numbers_of(num_finished_++).wait().front();
     if (!reads_later())
       optimizer_->step(kLearningRate, train::clip_factor(numbers.grad_norm, kMaxNorm));
-    return numbers.losses.front() / numbers.host.label_tokens;
+    return numbers.losses.front() / numbers.host.num_terms;
   }
 
   bool reads_later() const { return device_.is_cuda() && optimizer_->reads_gate(); }

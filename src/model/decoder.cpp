@@ -8,8 +8,8 @@
 
 namespace sftrun::model {
 
-at::Tensor Decoder::embed(const at::Tensor& tokens) const {
-  return kernels::embedding_forward(embedding_, tokens, options_.dtype);
+at::Tensor Decoder::embed(const at::Tensor& tokens, bool adapters) const {
+  return kernels::embedding_forward(embedding_, tokens, options_.dtype, adapters);
 }
 
 at::Tensor Decoder::embed_for_training(const PackedBatch& batch) const {

@@ -54,8 +54,8 @@ bool Stage::has_backward(const MicroBatchRun& run, int64_t unit) const {
 }
 
 void Stage::embed(MicroBatchRun& run) const {
-  run.hidden =
-      run.trains ? decoder_.embed_for_training(run.batch) : decoder_.embed(run.batch.tokens);
+  run.hidden = run.trains ? decoder_.embed_for_training(run.batch)
+                          : decoder_.embed(run.batch.tokens, run.context.adapters);
   SFTRUN_CHECK(run.batch.spans.empty() || !decoder_.per_layer().defined());
   for (const InputSpan& span : run.batch.spans)
     run.hidden.narrow(0, span.first, span.rows.size(0)).copy_(span.rows);
@@ -108,10 +108,13 @@ void Stage::forward(MicroBatchRun& run) const {
                    : kernels::close_balance(run.context.exchange->balance, aux->grad_scale);
 }
 
-kernels::BatchContext Stage::head_rows(const PackedBatch& batch) const {
+kernels::BatchContext Stage::head_rows(const MicroBatchRun& run) const {
   const auto& lora = decoder_.head().linear.lora;
-  if (!lora || lora->dropout == 0) return {};
-  return kernels::dropout_rows(batch.context, batch.label_rows);
+  if (run.trains && lora && lora->dropout > 0)
+    return kernels::dropout_rows(run.context, run.batch.label_rows);
+  kernels::BatchContext rows;
+  rows.adapters = run.context.adapters;
+  return rows;
 }
 
 // Only rows that have a label reach the final norm and the head.
@@ -124,11 +127,12 @@ at::Tensor Stage::head_loss(MicroBatchRun& run) const {
                                                                          : HeadGrad::kNone;
   const at::Tensor hidden = std::exchange(run.hidden, {});
   const kernels::GradScale scale =
-      run.trains ? kernels::GradScale{run.options.grad_scale, batch.grad_factor}
-                 : kernels::GradScale{1.0};
-  const kernels::HeadLoss result = decoder_.backend().head_loss(
-      hidden.index_select(0, batch.label_rows), decoder_.head(), batch.labels, scale, wanted,
-      run.trains ? head_rows(batch) : kernels::BatchContext{});
+      run.trains
+          ? kernels::GradScale{run.options.grad_scale, batch.grad_factor, run.options.row_factors}
+          : kernels::GradScale{1.0};
+  const kernels::HeadLoss result =
+      decoder_.backend().head_loss(hidden.index_select(0, batch.label_rows), decoder_.head(),
+                                   batch.labels, scale, wanted, head_rows(run));
   if (wanted == HeadGrad::kInput) {
     const int64_t spare = decoder_.layers().back().joint_down.spare();
     run.grad = at::zeros({hidden.size(0), hidden.size(1) + spare}, hidden.options())
@@ -213,24 +217,29 @@ at::Tensor Stage::loss(const PackedBatch& batch) const {
   return loss(run);
 }
 
-at::Tensor Stage::hidden_of(const PackedBatch& batch) const {
-  MicroBatchRun run(batch);
-  forward(run);
-  return run.hidden;
+at::Tensor Stage::label_losses(const MicroBatchRun& run) const {
+  const at::NoGradGuard no_grad;
+  at::Tensor losses =
+      at::empty({0}, at::TensorOptions().dtype(at::kFloat).device(decoder_.options().device));
+  with_unit(decoder_.head_unit(), UnitPass::kForward, [&] {
+    if (run.is_empty()) return;
+    losses = decoder_.backend().label_losses(run.hidden.index_select(0, run.batch.label_rows),
+                                             decoder_.head(), run.batch.labels, head_rows(run));
+  });
+  return losses;
 }
 
 at::Tensor Stage::token_losses(const PackedBatch& batch) const {
-  const at::NoGradGuard no_grad;
-  const at::Tensor rows = hidden_of(batch).index_select(0, batch.label_rows);
-  at::Tensor losses;
-  with_unit(decoder_.head_unit(), UnitPass::kForward,
-            [&] { losses = kernels::label_losses(decoder_.head(), rows, batch.labels); });
-  return losses;
+  MicroBatchRun run(batch);
+  forward(run);
+  return label_losses(run);
 }
 
 at::Tensor Stage::logits(const PackedBatch& batch, const at::Tensor& rows) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor hidden = hidden_of(batch).index_select(0, rows);
+  MicroBatchRun run(batch);
+  forward(run);
+  const at::Tensor hidden = run.hidden.index_select(0, rows);
   at::Tensor logits;
   with_unit(decoder_.head_unit(), UnitPass::kForward,
             [&] { logits = kernels::logits_of(decoder_.head(), hidden); });

@@ -25,6 +25,7 @@ std::optional<int64_t> step_of(std::string_view line) {
 void MetricsWriter::write(const TrainMetrics& metrics) {
   if (!file_.is_open()) return;
   Json json = {{"step", metrics.step}, {"epoch", metrics.epoch}, {"loss", metrics.loss}};
+  for (const auto& [name, value] : metrics.objective) json[name] = value;
   if (metrics.aux_loss) json["aux_loss"] = *metrics.aux_loss;
   if (metrics.loss_scale) json["loss_scale"] = *metrics.loss_scale;
   json.update({{"grad_norm", metrics.grad_norm},
@@ -43,9 +44,11 @@ void MetricsWriter::write(const EvalMetrics& metrics) {
   if (!file_.is_open()) return;
   Json json = {{"step", metrics.step},
                {"eval_loss", metrics.eval_loss},
-               {"eval_perplexity", metrics.eval_perplexity},
+               {"eval_perplexity", nullptr},
                {"eval_rouge_l", nullptr},
                {"eval_seconds", metrics.eval_seconds}};
+  if (metrics.eval_perplexity) json["eval_perplexity"] = *metrics.eval_perplexity;
+  for (const auto& [name, value] : metrics.objective) json["eval_" + name] = value;
   if (metrics.eval_rouge_l) json["eval_rouge_l"] = *metrics.eval_rouge_l;
   file_.append(json.dump());
 }

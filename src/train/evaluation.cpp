@@ -2,10 +2,10 @@
 
 #include <ATen/ATen.h>
 
-#include <chrono>
-
+#include "sftrun/core/clock.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/train/batches.h"
+#include "sftrun/train/micro_batch_schedule.h"
 
 namespace sftrun::train {
 
@@ -15,35 +15,56 @@ Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
       micro_batch_size_(config.train.eval_batch_size.value.value_or(1)),
       is_pinned_(config.train.dataloader_pin_memory) {}
 
+namespace {
+
+/// Adds a micro-batch's terms to `sums`: its loss, then the objective's metrics.
+void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
+               const Objective& objective, StepSums& sums) {
+  if (!objective.needs_sums()) {
+    add_metrics({{"loss", stage.loss(batch)}}, sums);
+    return;
+  }
+  model::MicroBatchRun run(batch);
+  stage.forward(run);
+  const ObjectiveValue value = objective.evaluate(document_sums(stage, run, objective));
+  std::vector<ObjectiveMetric> terms = {{"loss", value.loss_sum}};
+  terms.insert(terms.end(), value.metrics.begin(), value.metrics.end());
+  add_metrics(terms, sums);
+}
+
+}  // namespace
+
 EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
-                          parallel::Communicator& comm) const {
-  const auto start = std::chrono::steady_clock::now();
+                          const Objective& objective, parallel::Communicator& comm) const {
+  const double start = monotonic_seconds();
   const model::Stage stage(decoder, &strategy);
   const parallel::Mesh& mesh = strategy.mesh();
   // The whole validation set is one batch
   const std::vector<data::Bin> bins = plan_.global_batch(0, 0);
   const auto num_bins = static_cast<int64_t>(bins.size());
-  double label_tokens = 0;
-  at::Tensor loss_sum =
-      at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(decoder.options().device));
+  StepSums sums;
   for (int64_t first = 0; first < num_bins; first += mesh.dp_size() * micro_batch_size_) {
     const data::Batch batch = data::make_batch(
         val_.examples(), bins, first + mesh.dp_rank() * micro_batch_size_, micro_batch_size_);
-    loss_sum.add_(stage.loss(model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {},
-                                                  {.is_pinned = is_pinned_})));
-    label_tokens += static_cast<double>(batch.label_tokens);
+    const model::PackedBatch packed =
+        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {},
+                             {.is_pinned = is_pinned_, .with_documents = objective.needs_sums()});
+    add_terms(stage, packed, objective, sums);
+    sums.num_terms += objective.count_terms(counts_of(batch));
   }
-  double total_loss = 0, total_tokens = 0;
-  const auto ranks = comm.all_gather({loss_sum.item<double>(), label_tokens});
+  std::vector<double> values = {static_cast<double>(sums.num_terms)};
+  for (const at::Tensor& metric : sums.metrics) values.push_back(metric.item<double>());
+  std::vector<double> totals(values.size());
+  const auto ranks = comm.all_gather(values);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (!mesh.counts_loss_of(static_cast<int>(rank))) continue;
-    total_loss += ranks[rank][0];
-    total_tokens += ranks[rank][1];
+    for (size_t i = 0; i < totals.size(); ++i) totals[i] += ranks[rank][i];
   }
-  EvalResult result;
-  result.loss = total_loss / total_tokens;
-  result.label_tokens = static_cast<int64_t>(total_tokens);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  EvalResult result{.num_terms = static_cast<int64_t>(totals[0])};
+  result.loss = totals[1] / totals[0];
+  for (size_t i = 1; i < sums.metric_names.size(); ++i)
+    result.metrics.emplace_back(sums.metric_names[i], totals[i + 1] / totals[0]);
+  result.seconds = monotonic_seconds() - start;
   return result;
 }
 

@@ -6,8 +6,9 @@ namespace sftrun::train {
 namespace {
 
 model::PassGraphs::Options graph_options(const parallel::Strategy& strategy,
+                                         const Objective& objective,
                                          const config::TrainConfig& config) {
-  return {.use = graph_use(config.cuda_graphs),
+  return {.use = objective.needs_sums() ? model::GraphUse::kOff : graph_use(config.cuda_graphs),
           .has_aux_loss = config.router_aux_loss_coef.value_or(0) > 0,
           .communicates_in_passes = strategy.communicates_in_passes()};
 }
@@ -15,8 +16,10 @@ model::PassGraphs::Options graph_options(const parallel::Strategy& strategy,
 class OneStageSchedule final : public MicroBatchSchedule {
  public:
   OneStageSchedule(model::Decoder& decoder, parallel::Strategy& strategy,
-                   const config::TrainConfig& config)
-      : passes_(model::Stage(decoder, &strategy), graph_options(strategy, config)),
+                   const Objective& objective, const config::TrainConfig& config)
+      : objective_(objective),
+        stage_(decoder, &strategy),
+        passes_(stage_, graph_options(strategy, objective, config)),
         is_pinned_(config.dataloader_pin_memory) {}
 
   StepSums run(const StepWork& work) override {
@@ -24,13 +27,13 @@ class OneStageSchedule final : public MicroBatchSchedule {
     for (int64_t i = 0; i < work.num_micro_batches; ++i) {
       const data::Batch batch = work.micro_batch(i);
       model::AuxLoss aux{.grad_scale = work.aux_grad_scale.value_or(0)};
-      sums.losses.push_back(
-          passes_.forward_backward(batch, work.randomness, is_pinned_,
-                                   {.grad_scale = work.grad_scale,
-                                    .aux = work.aux_grad_scale ? &aux : nullptr,
-                                    .completes_gradients = i + 1 == work.num_micro_batches}));
+      const model::PassOptions options{.grad_scale = work.grad_scale,
+                                       .aux = work.aux_grad_scale ? &aux : nullptr,
+                                       .completes_gradients = i + 1 == work.num_micro_batches};
+      objective_.needs_sums() ? two_passes(batch, work, options, sums)
+                              : one_pass(batch, work, options, sums);
       if (work.aux_grad_scale) sums.aux_losses.push_back(aux.value);
-      sums.label_tokens += batch.label_tokens;
+      sums.num_terms += objective_.count_terms(counts_of(batch));
     }
     return sums;
   }
@@ -38,16 +41,73 @@ class OneStageSchedule final : public MicroBatchSchedule {
   void log_use() const override { passes_.log_use(); }
 
  private:
+  /// The gradient of each row is known before the forward pass.
+  void one_pass(const data::Batch& batch, const StepWork& work, const model::PassOptions& options,
+                StepSums& sums) {
+    sums.losses.push_back(passes_.forward_backward(batch, work.randomness, is_pinned_, options));
+  }
+
+  /// The gradient of each row depends on sums over documents: the head runs twice.
+  void two_passes(const data::Batch& batch, const StepWork& work, model::PassOptions options,
+                  StepSums& sums) {
+    model::Decoder& decoder = stage_.decoder();
+    const model::PackedBatch packed =
+        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), work.randomness,
+                             {.is_pinned = is_pinned_, .with_documents = true});
+    model::MicroBatchRun run(packed, options);
+    stage_.forward(run);
+    const ObjectiveValue value = objective_.evaluate(document_sums(stage_, run, objective_));
+    if (!run.is_empty()) run.options.row_factors = row_factors(value, packed.label_documents);
+    stage_.loss(run);
+    stage_.backward(run);
+    sums.losses.push_back(value.loss_sum);
+    add_metrics(value.metrics, sums);
+  }
+
+  const Objective& objective_;
+  model::Stage stage_;
   model::PassGraphs passes_;
   bool is_pinned_;
 };
 
 }  // namespace
 
+void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums) {
+  if (sums.metrics.empty()) {
+    for (const ObjectiveMetric& metric : metrics) {
+      sums.metric_names.push_back(metric.name);
+      sums.metrics.push_back(metric.sum);
+    }
+    return;
+  }
+  for (size_t i = 0; i < metrics.size(); ++i) sums.metrics[i] = sums.metrics[i] + metrics[i].sum;
+}
+
+DocumentSums document_sums(const model::Stage& stage, const model::MicroBatchRun& run,
+                           const Objective& objective) {
+  const auto sums = [&](const at::Tensor& losses) {
+    if (run.is_empty()) return at::zeros({0}, losses.options().dtype(at::kDouble));
+    const auto documents = static_cast<int64_t>(run.batch.context.cu_seqlens.size()) - 1;
+    return sums_by_document(losses, run.batch.label_documents, documents);
+  };
+  DocumentSums result{.policy = sums(stage.label_losses(run))};
+  if (!objective.needs_reference()) return result;
+  model::MicroBatchRun reference(run.batch, /*adapters=*/false);
+  stage.forward(reference);
+  result.reference = sums(stage.label_losses(reference));
+  return result;
+}
+
+BatchCounts counts_of(const data::Batch& batch) {
+  return {.label_tokens = batch.label_tokens,
+          .documents = static_cast<int64_t>(batch.document_keys.size())};
+}
+
 std::unique_ptr<MicroBatchSchedule> one_stage_schedule(model::Decoder& decoder,
                                                        parallel::Strategy& strategy,
+                                                       const Objective& objective,
                                                        const config::TrainConfig& config) {
-  return std::make_unique<OneStageSchedule>(decoder, strategy, config);
+  return std::make_unique<OneStageSchedule>(decoder, strategy, objective, config);
 }
 
 model::GraphUse graph_use(config::CudaGraphs choice) {

@@ -30,16 +30,16 @@ void StepNumbers::begin() {
 }
 
 void StepNumbers::gather(parallel::Communicator& comm, const at::Tensor& grad_norm,
-                         const std::vector<at::Tensor>& losses,
-                         const std::vector<at::Tensor>& aux_losses, const HostNumbers& host) {
-  num_losses_ = static_cast<int64_t>(losses.size());
-  num_aux_losses_ = static_cast<int64_t>(aux_losses.size());
+                         const StepSums& sums, const HostNumbers& host) {
+  num_losses_ = static_cast<int64_t>(sums.losses.size());
+  num_aux_losses_ = static_cast<int64_t>(sums.aux_losses.size());
+  num_metrics_ = static_cast<int64_t>(sums.metrics.size());
   std::vector<at::Tensor> scalars = {grad_norm};
-  scalars.insert(scalars.end(), losses.begin(), losses.end());
-  scalars.insert(scalars.end(), aux_losses.begin(), aux_losses.end());
+  for (const auto* part : {&sums.losses, &sums.aux_losses, &sums.metrics})
+    scalars.insert(scalars.end(), part->begin(), part->end());
   // The device reads it when the queued copy runs, so it stays unchanged until `wait`.
   auto* value = host_values_.mutable_data_ptr<double>();
-  value[0] = host.label_tokens, value[1] = host.peak_memory_bytes;
+  value[0] = host.num_terms, value[1] = host.peak_memory_bytes;
   value[2] = host.stop_exit_code, value[3] = host.save_due;
   value[4] = host.gpu_utilization;
   const auto num_scalars = static_cast<int64_t>(scalars.size());
@@ -63,7 +63,7 @@ void StepNumbers::send() {
 
 std::vector<RankNumbers> StepNumbers::wait() {
   if (ended_) ended_->synchronize();
-  SFTRUN_CHECK_EQ(arrived_.size(1), 1 + num_losses_ + num_aux_losses_ + kHostValues);
+  SFTRUN_CHECK_EQ(arrived_.size(1), 1 + num_losses_ + num_aux_losses_ + num_metrics_ + kHostValues);
   std::vector<RankNumbers> ranks;
   const auto* value = arrived_.const_data_ptr<double>();
   for (int64_t rank = 0; rank < arrived_.size(0); ++rank) {
@@ -72,6 +72,8 @@ std::vector<RankNumbers> StepNumbers::wait() {
     value += num_losses_;
     numbers.aux_losses.assign(value, value + num_aux_losses_);
     value += num_aux_losses_;
+    numbers.metrics.assign(value, value + num_metrics_);
+    value += num_metrics_;
     numbers.host = {value[0], value[1], value[2], value[3], value[4]};
     value += kHostValues;
     ranks.push_back(std::move(numbers));

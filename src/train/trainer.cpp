@@ -21,7 +21,13 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// For a rank without label tokens
+std::optional<double> value_of(const observe::NamedValues& values, const std::string& name) {
+  for (const auto& [key, value] : values)
+    if (key == name) return value;
+  return std::nullopt;
+}
+
+// For a rank without terms
 constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kBeforeAll = -1;  // drops the events of step 0, too
 
@@ -33,14 +39,16 @@ struct Trainer::QueuedStep {
   data::StepBatch batch;
   double started_s = 0;  // on the monotonic clock
   double learning_rate = 0, loss_scale = 1;
-  double epochs = 0;  // epochs of data after this step
+  double epochs = 0;                      // epochs of data after this step
+  std::vector<std::string> metric_names;  // of the objective
 };
 
 /// Results of one step over all ranks.
 struct Trainer::StepReport {
   double loss = 0, grad_norm = 0, seconds = 0;
   std::optional<double> aux_loss;           // mean over all micro-batches
-  std::vector<double> loss_per_rank;        // mean over the label tokens of each rank
+  observe::NamedValues objective;           // means that the objective reports
+  std::vector<double> loss_per_rank;        // mean over the terms of each rank
   std::vector<uint64_t> peak_memory_bytes;  // per rank
   std::vector<double> gpu_utilization;      // per rank; empty if a rank has no reading
   // Index of the first packed sequence of the first micro-batch with a non-finite loss; -1: none.
@@ -51,11 +59,13 @@ struct Trainer::StepReport {
 Trainer::Trainer(TrainerInputs inputs)
     : in_(std::move(inputs)),
       schedule_(schedule_of(in_.config.train, in_.batches->total_steps())),
+      objective_(make_objective(in_.config.train)),
       optimizer_(make_optimizer(in_.strategy->owned(), in_.config.train)),
       loss_scale_(in_.decoder->options().dtype == at::kHalf),
       reads_later_(in_.decoder->options().device.is_cuda() && !loss_scale_.is_active() &&
                    optimizer_->reads_gate()),
-      micro_batches_(one_stage_schedule(*in_.decoder, *in_.strategy, in_.config.train)),
+      micro_batches_(
+          one_stage_schedule(*in_.decoder, *in_.strategy, *objective_, in_.config.train)),
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
       checkpoints_(in_.run_dir / "checkpoints"),
@@ -140,7 +150,9 @@ void Trainer::queue_step(int64_t step) {
   queued.learning_rate = schedule_.lr_at(step - loss_scale_.state().skipped_steps);
   in_.strategy->begin_step();
   const StepSums sums = forward_backward(queued.batch, step);
-  in_.strategy->finish_step();  // sum, not mean: losses are already divided by label_tokens
+  in_.strategy
+      ->finish_step();  // sum, not mean: gradients are already divided by the number of terms
+  queued.metric_names = sums.metric_names;
   queue_update(queued, sums);
   queued_.push_back(std::move(queued));
 }
@@ -151,8 +163,8 @@ void Trainer::queue_update(const QueuedStep& queued, const StepSums& sums) {
   StepNumbers& numbers = numbers_of(queued.step);
   const bool is_save_due = save_every_s_ > 0 && now_s() - last_save_s_ >= save_every_s_;
   const at::Tensor grad_norm = in_.strategy->squares(in_.strategy->owned().flat.grad).sqrt_();
-  numbers.gather(*in_.comm, grad_norm, sums.losses, sums.aux_losses,
-                 {.label_tokens = static_cast<double>(sums.label_tokens),
+  numbers.gather(*in_.comm, grad_norm, sums,
+                 {.num_terms = static_cast<double>(sums.num_terms),
                   .peak_memory_bytes = static_cast<double>(in_.hooks.peak_memory_bytes()),
                   .stop_exit_code = static_cast<double>(in_.hooks.stop_exit_code()),
                   .save_due = is_save_due ? 1.0 : 0.0,
@@ -160,7 +172,7 @@ void Trainer::queue_update(const QueuedStep& queued, const StepSums& sums) {
   if (reads_later_) {
     kernels::decide_update_(gate_, numbers.on_device(),
                             {.num_losses = static_cast<int64_t>(sums.losses.size()),
-                             .label_tokens = static_cast<double>(queued.batch.label_tokens),
+                             .num_terms = static_cast<double>(num_terms(queued.batch)),
                              .max_norm = in_.config.train.max_grad_norm});
     optimizer_->step(queued.learning_rate, gate_);
   }
@@ -216,6 +228,7 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
   StepReport report;
   report.grad_norm = ranks.front().grad_norm / queued.loss_scale;
   double total = 0, aux_total = 0;
+  std::vector<double> metric_sums(queued.metric_names.size());
   const parallel::Mesh& mesh = in_.strategy->mesh();
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankNumbers& numbers = ranks[i];
@@ -229,9 +242,10 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
     if (mesh.counts_loss_of(rank)) {
       total += of_rank;
       aux_total += aux_of_rank;
+      for (size_t m = 0; m < metric_sums.size(); ++m) metric_sums[m] += numbers.metrics[m];
     }
     const HostNumbers& host = numbers.host;
-    report.loss_per_rank.push_back(host.label_tokens > 0 ? of_rank / host.label_tokens : kNoLoss);
+    report.loss_per_rank.push_back(host.num_terms > 0 ? of_rank / host.num_terms : kNoLoss);
     report.peak_memory_bytes.push_back(static_cast<uint64_t>(host.peak_memory_bytes));
     if (host.gpu_utilization >= 0) report.gpu_utilization.push_back(host.gpu_utilization);
     stop_exit_code_ = std::max(stop_exit_code_, static_cast<int>(host.stop_exit_code));
@@ -241,7 +255,10 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
   if (report.gpu_utilization.size() < ranks.size()) report.gpu_utilization.clear();
   save_wanted_ = save_wanted_ || ranks.front().host.save_due != 0;
   if (aux_coef() > 0) report.aux_loss = aux_total / num_micro_batches(queued.batch);
-  report.loss = total / static_cast<double>(queued.batch.label_tokens);
+  const auto terms = static_cast<double>(num_terms(queued.batch));
+  report.loss = total / terms;
+  for (size_t i = 0; i < queued.metric_names.size(); ++i)
+    report.objective.emplace_back(queued.metric_names[i], metric_sums[i] / terms);
   return report;
 }
 
@@ -270,7 +287,7 @@ StepSums Trainer::forward_backward(const data::StepBatch& global_batch, int64_t 
   };
   work.randomness = {static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step),
                      /*training=*/true};
-  work.grad_scale = loss_scale_.value() / static_cast<double>(global_batch.label_tokens);
+  work.grad_scale = loss_scale_.value() / static_cast<double>(num_terms(global_batch));
   if (aux_coef() > 0)
     work.aux_grad_scale = loss_scale_.value() * aux_coef() / num_micro_batches(global_batch);
   return micro_batches_->run(work);
@@ -284,6 +301,12 @@ double Trainer::aux_coef() const {
 double Trainer::num_micro_batches(const data::StepBatch& global_batch) const {
   const int64_t size = *in_.config.train.batch_size.value;
   return static_cast<double>((static_cast<int64_t>(global_batch.bins.size()) + size - 1) / size);
+}
+
+int64_t Trainer::num_terms(const data::StepBatch& global_batch) const {
+  int64_t documents = 0;
+  for (const data::Bin& bin : global_batch.bins) documents += static_cast<int64_t>(bin.size());
+  return objective_->count_terms({global_batch.label_tokens, documents});
 }
 
 void Trainer::require_finite(const StepReport& report, const data::StepBatch& global_batch,
@@ -342,7 +365,8 @@ void Trainer::tell(const char* phase, int64_t steps_done) {
 void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
   const int64_t done = queued.step + 1;
   progress_.add({done, report.loss, report.grad_norm, queued.learning_rate, queued.batch.tokens,
-                 report.seconds, report.aux_loss});
+                 report.seconds, report.aux_loss,
+                 value_of(report.objective, "rewards/accuracies")});
   event_.loss = report.loss;
   event_.tokens_per_second = progress_.tokens_per_second();
   event_.eta_s = progress_.seconds_left();
@@ -358,6 +382,7 @@ void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
   m.step = done;
   m.epoch = queued.epochs;
   m.loss = report.loss;
+  m.objective = report.objective;
   m.aux_loss = report.aux_loss;
   m.grad_norm = report.grad_norm;
   if (loss_scale_.is_active()) m.loss_scale = loss_scale_.value();
@@ -371,6 +396,7 @@ void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
   m.gpu_utilization = report.gpu_utilization;
   metrics_.write(m);
   events_.scalar("train/loss", m.loss, done);
+  for (const auto& [name, value] : m.objective) events_.scalar("train/" + name, value, done);
   if (m.loss_scale) events_.scalar("train/loss_scale", *m.loss_scale, done);
   if (m.aux_loss) events_.scalar("train/aux_loss", *m.aux_loss, done);
   events_.scalar("train/grad_norm", m.grad_norm, done);
@@ -409,7 +435,7 @@ bool Trainer::save_due(int64_t step) const {
 
 void Trainer::evaluate(int64_t steps_done) {
   tell("evaluating", steps_done);
-  const EvalResult result = evaluator_->run(*in_.decoder, *in_.strategy, *in_.comm);
+  const EvalResult result = evaluator_->run(*in_.decoder, *in_.strategy, *objective_, *in_.comm);
   tell("training", steps_done);
   if (!std::isfinite(result.loss)) {
     log::warn("step {}: the validation loss is not finite, while the training loss is; look at {}",
@@ -421,15 +447,21 @@ void Trainer::evaluate(int64_t steps_done) {
   observe::EvalMetrics m;
   m.step = steps_done;
   m.eval_loss = result.loss;
-  m.eval_perplexity = std::exp(result.loss);
+  m.objective = result.metrics;
+  if (!objective_->needs_sums()) m.eval_perplexity = std::exp(result.loss);
   m.eval_seconds = result.seconds;
   metrics_.write(m);
   events_.scalar("eval/loss", m.eval_loss, steps_done);
-  events_.scalar("eval/perplexity", m.eval_perplexity, steps_done);
+  if (m.eval_perplexity) events_.scalar("eval/perplexity", *m.eval_perplexity, steps_done);
+  for (const auto& [name, value] : m.objective) events_.scalar("eval/" + name, value, steps_done);
   events_.flush();
-  log::info("step {}/{} eval_loss {:.4f} perplexity {:.3f} ({} label tokens, {})", steps_done,
-            in_.batches->total_steps(), m.eval_loss, m.eval_perplexity, result.label_tokens,
-            format_duration(result.seconds));
+  const std::string details =
+      m.eval_perplexity
+          ? fmt::format("perplexity {:.3f} ({} label tokens", *m.eval_perplexity, result.num_terms)
+          : fmt::format("accuracy {:.3f} ({} pairs",
+                        value_of(m.objective, "rewards/accuracies").value_or(0), result.num_terms);
+  log::info("step {}/{} eval_loss {:.4f} {}, {})", steps_done, in_.batches->total_steps(),
+            m.eval_loss, details, format_duration(result.seconds));
 }
 
 /// Checks weights and optimizer state after the last update. All ranks get the same result.

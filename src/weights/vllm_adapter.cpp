@@ -388,10 +388,10 @@ std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
   return reading;
 }
 
-std::optional<VllmAdvice> vllm_advice(const spec::LoraSizes& sizes, bool has_whole_modules,
+std::optional<VllmAdvice> vllm_advice(const spec::LoraSpec& lora, bool has_whole_modules,
                                       const spec::ArchSpec& arch,
                                       const std::function<bool(const std::string&)>& is_adapted) {
-  if (const auto refusal = vllm_refusal(sizes, has_whole_modules, arch, is_adapted))
+  if (const auto refusal = vllm_refusal(lora, has_whole_modules, arch, is_adapted))
     return VllmAdvice{.text = refusal->advice()};
   const auto reading = vllm_reading(arch, is_adapted);
   if (!reading) return std::nullopt;

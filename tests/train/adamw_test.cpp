@@ -175,7 +175,7 @@ TEST(Gate, IsTheFactorAndTheLeave) {
       for (const double norm : {0.5, 1.5, 3.0, 77.7}) {
         const auto& step = fixture.run["steps"][0];
         kernels::decide_update_(gate, numbers_of(norm, 2),
-                                {.num_losses = 1, .label_tokens = 3, .max_norm = 1.5});
+                                {.num_losses = 1, .num_terms = 3, .max_norm = 1.5});
         known.take(step, 1, clip_factor(norm, 1.5));
         gated.take(step, 1, gate);
         ASSERT_EQ(known.hashes(), gated.hashes()) << norm;
@@ -183,7 +183,7 @@ TEST(Gate, IsTheFactorAndTheLeave) {
       const std::string before = gated.hashes();
       for (const double loss : {std::nan(""), 2.0}) {  // closed for good
         kernels::decide_update_(gate, numbers_of(1, loss),
-                                {.num_losses = 1, .label_tokens = 3, .max_norm = 1.5});
+                                {.num_losses = 1, .num_terms = 3, .max_norm = 1.5});
         gated.take(fixture.run["steps"][1], 1, gate);
         EXPECT_EQ(gated.hashes(), before);
       }

@@ -198,9 +198,9 @@ at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, doub
 at::Tensor open_gate(at::Device device);
 /// Settings of `decide_update_`.
 struct GateRule {
-  int64_t num_losses = 0;   ///< per rank
-  double label_tokens = 1;  ///< over all ranks: mean loss = sum of losses / label_tokens
-  double max_norm = 0;      ///< gradients are clipped to this norm; 0: never
+  int64_t num_losses = 0;  ///< per rank
+  double num_terms = 1;    ///< over all ranks: mean loss = sum of losses / num_terms
+  double max_norm = 0;     ///< gradients are clipped to this norm; 0: never
 };
 /// Sets the gradient clipping factor (torch.nn.utils.clip_grad_norm_), bit-identical on CPU and
 /// CUDA. Closes the gate permanently if the loss or a norm is NaN or infinite.

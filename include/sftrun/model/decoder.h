@@ -111,7 +111,8 @@ class Decoder {
   void join_unpacking();
   /// Call after the capture of a pass failed.
   void forget_unpacking();
-  at::Tensor embed(const at::Tensor& tokens) const;
+  /// @param adapters false: without the embedding's adapter
+  at::Tensor embed(const at::Tensor& tokens, bool adapters = true) const;
   /// Embeddings, with NEFTune noise if enabled.
   at::Tensor embed_for_training(const PackedBatch& batch) const;
   /// Creates `context.exchange` for this batch if layers share state.

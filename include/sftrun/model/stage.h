@@ -21,6 +21,7 @@ struct AuxLoss {
 /// How `Stage::forward_backward` treats a micro-batch.
 struct PassOptions {
   double grad_scale = 1;   ///< factor of the loss's gradient
+  at::Tensor row_factors;  ///< [N] fp32: a further factor for each labelled row; undefined: 1
   AuxLoss* aux = nullptr;  ///< not null: the routers' balance is counted
   /// The gradients are complete after this micro-batch: `UnitHooks::gradients_ready` is called.
   bool completes_gradients = true;
@@ -32,8 +33,12 @@ struct PassOptions {
 /// way at a time (pipeline parallelism). It stays where it is, as the layers' saved states refer to
 /// its context.
 struct MicroBatchRun {
-  /// A forward pass without gradients.   @param of must outlive the run
-  explicit MicroBatchRun(const PackedBatch& of) : batch(of), context(of.context) {}
+  /// A forward pass without gradients.
+  /// @param of must outlive the run   @param adapters false: by the base model alone
+  explicit MicroBatchRun(const PackedBatch& of, bool adapters = true)
+      : batch(of), context(of.context) {
+    context.adapters = adapters;
+  }
   /// A forward pass that a backward pass follows.
   MicroBatchRun(const PackedBatch& of, const PassOptions& options)
       : batch(of), trains(true), options(options), context(of.context) {}
@@ -80,6 +85,8 @@ class Stage {
   /// The head's loss and, if the run trains, its backward pass, which sets `run.grad`.
   /// @return unscaled sum of token losses: fp64 scalar on the device, without synchronisation
   at::Tensor loss(MicroBatchRun& run) const;
+  /// -log p of the label of each labelled row [N] fp32, without gradients. `loss` may follow.
+  at::Tensor label_losses(const MicroBatchRun& run) const;
   /// The backward pass of the units before the head; adds to the parameters' gradients.
   void backward(MicroBatchRun& run) const;
 
@@ -108,8 +115,7 @@ class Stage {
   void layer_backward(MicroBatchRun& run, int64_t layer) const;
   void embedding_backward(MicroBatchRun& run) const;
   at::Tensor head_loss(MicroBatchRun& run) const;
-  kernels::BatchContext head_rows(const PackedBatch& batch) const;
-  at::Tensor hidden_of(const PackedBatch& batch) const;
+  kernels::BatchContext head_rows(const MicroBatchRun& run) const;
   at::Tensor no_loss() const;
   void gradients_ready(const MicroBatchRun& run, int64_t unit) const;
 

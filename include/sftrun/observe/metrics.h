@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "sftrun/core/file.h"
@@ -10,11 +12,14 @@
 /// metrics.jsonl of a run directory: one JSON object per optimizer step and one per evaluation.
 namespace sftrun::observe {
 
+/// Values by name, in order.
+using NamedValues = std::vector<std::pair<std::string, double>>;
+
 /// One optimizer step. The keys in the file are these names.
 struct TrainMetrics {
   int64_t step = 0;  ///< optimizer steps done, from 1
   double epoch = 0;  ///< fraction of passes over the data
-  double loss = 0;   ///< mean over the label tokens of the global batch
+  double loss = 0;   ///< mean over the terms of the global batch: label tokens, or pairs (dpo)
   /// Load-balancing loss of the routers, before its coefficient: mean over micro-batches. Omitted
   /// if it is not used.
   std::optional<double> aux_loss;
@@ -25,15 +30,19 @@ struct TrainMetrics {
   double tokens_per_second = 0, step_seconds = 0;
   /// Per rank: allocator bytes on CUDA, resident memory on CPU
   std::vector<uint64_t> peak_memory_bytes;
-  std::vector<double> loss_per_rank;    ///< each rank's mean over its own label tokens
+  std::vector<double> loss_per_rank;    ///< each rank's mean over its own terms
   std::vector<double> gpu_utilization;  ///< per rank, in percent; empty without GPUs
+  /// Means that the objective reports ("rewards/margins"), after `loss` in the file.
+  NamedValues objective;
 };
 
 /// One evaluation after `step` optimizer steps.
 struct EvalMetrics {
   int64_t step = 0;
-  double eval_loss = 0, eval_perplexity = 0;
-  std::optional<double> eval_rouge_l;  ///< null in the file if no text was generated
+  double eval_loss = 0;
+  std::optional<double> eval_perplexity;  ///< null in the file if the loss is no cross-entropy
+  NamedValues objective;                  ///< with the prefix "eval_" in the file
+  std::optional<double> eval_rouge_l;     ///< null in the file if no text was generated
   double eval_seconds = 0;
 };
 

@@ -13,6 +13,7 @@ struct ProgressStep {
   int64_t tokens = 0;  ///< of the global batch
   double step_seconds = 0;
   std::optional<double> aux_loss = {};  ///< shown after the loss if it is used
+  std::optional<double> accuracy = {};  ///< likewise: of preference training
 };
 
 /// Formats progress:

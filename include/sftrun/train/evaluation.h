@@ -6,15 +6,18 @@
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/model/decoder.h"
+#include "sftrun/observe/metrics.h"
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/parallel/strategy.h"
+#include "sftrun/train/objective.h"
 
 namespace sftrun::train {
 
 struct EvalResult {
-  double loss = 0;  ///< mean over all label tokens of the validation set
+  double loss = 0;  ///< mean over the objective's terms of the validation set
   double seconds = 0;
-  int64_t label_tokens = 0;
+  int64_t num_terms = 0;         ///< label tokens, or pairs
+  observe::NamedValues metrics;  ///< means that the objective reports
 };
 
 /// Loss on a validation set, divided over the data-parallel ranks; the same on any number of them to rounding.
@@ -22,7 +25,7 @@ class Evaluator {
  public:
   Evaluator(const config::RunConfig& config, const data::Dataset& val);
   /// All ranks run as many micro-batches, of which the last ones may be empty.
-  EvalResult run(model::Decoder& decoder, parallel::Strategy& strategy,
+  EvalResult run(model::Decoder& decoder, parallel::Strategy& strategy, const Objective& objective,
                  parallel::Communicator& comm) const;
 
  private:

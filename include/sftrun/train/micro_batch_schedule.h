@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
@@ -13,7 +14,9 @@
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/packed_batch.h"
 #include "sftrun/model/pass_graphs.h"
+#include "sftrun/model/stage.h"
 #include "sftrun/parallel/strategy.h"
+#include "sftrun/train/objective.h"
 
 /// The order in which the micro-batches of an optimizer step pass the stages of this rank.
 namespace sftrun::train {
@@ -24,14 +27,16 @@ struct StepWork {
   /// The micro-batch of an index in [0, num_micro_batches); it may be empty.
   std::function<data::Batch(int64_t)> micro_batch;
   model::Randomness randomness;
-  double grad_scale = 1;                 ///< factor of the gradient of the sum of token losses
+  double grad_scale = 1;                 ///< factor of the gradient of the objective's sum
   std::optional<double> aux_grad_scale;  ///< the same of the routers' load-balancing loss
 };
 
-/// Results of this rank: fp64 scalars on the device, one per micro-batch.
+/// Results of this rank: fp64 scalars on the device.
 struct StepSums {
-  std::vector<at::Tensor> losses, aux_losses;  ///< unscaled
-  int64_t label_tokens = 0;
+  std::vector<at::Tensor> losses, aux_losses;  ///< per micro-batch, unscaled
+  std::vector<at::Tensor> metrics;             ///< sums over micro-batches
+  std::vector<std::string> metric_names;       ///< of `metrics`
+  int64_t num_terms = 0;                       ///< of the objective, in these micro-batches
 };
 
 class MicroBatchSchedule {
@@ -47,10 +52,21 @@ class MicroBatchSchedule {
 };
 
 /// One stage with all units: the micro-batches pass one after the other.
-/// @param decoder, hooks must outlive the schedule
+/// @param decoder, strategy, objective must outlive the schedule
 std::unique_ptr<MicroBatchSchedule> one_stage_schedule(model::Decoder& decoder,
                                                        parallel::Strategy& strategy,
+                                                       const Objective& objective,
                                                        const config::TrainConfig& config);
+
+/// What an objective counts its terms from.
+BatchCounts counts_of(const data::Batch& batch);
+/// Adds the metrics of a micro-batch.
+void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums);
+/// The sums over documents that an objective asks for, by the model of `run`, and by the model
+/// without adapters if the objective reads a reference.
+/// @param run after the stage's forward pass
+DocumentSums document_sums(const model::Stage& stage, const model::MicroBatchRun& run,
+                           const Objective& objective);
 
 /// Converts `train.cuda_graphs`.
 model::GraphUse graph_use(config::CudaGraphs choice);

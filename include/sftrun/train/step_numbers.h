@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "sftrun/parallel/communicator.h"
+#include "sftrun/train/micro_batch_schedule.h"
 
 namespace sftrun::train {
 
 /// Per-step values of a rank that are computed on the host.
 struct HostNumbers {
-  double label_tokens = 0, peak_memory_bytes = 0;
+  double num_terms = 0;  ///< terms of the objective in this rank's micro-batches
+  double peak_memory_bytes = 0;
   double stop_exit_code = 0, save_due = 0;
   double gpu_utilization = -1;  ///< percent; below 0: unknown
 };
@@ -22,6 +24,7 @@ struct HostNumbers {
 struct RankNumbers {
   double grad_norm = 0;                    ///< of the reduced gradients
   std::vector<double> losses, aux_losses;  ///< of this rank's micro-batches
+  std::vector<double> metrics;             ///< sums over this rank's micro-batches
   HostNumbers host;
 };
 
@@ -35,9 +38,8 @@ class StepNumbers {
   /// Call before the first work of the step is queued: starts the step's timer.
   void begin();
   /// One small all-gather with everything that the ranks must agree on.
-  /// @param grad_norm, losses, aux_losses fp64 scalars on the device; as many on every rank
-  void gather(parallel::Communicator& comm, const at::Tensor& grad_norm,
-              const std::vector<at::Tensor>& losses, const std::vector<at::Tensor>& aux_losses,
+  /// @param grad_norm fp64 scalar on the device   @param sums with as many values on every rank
+  void gather(parallel::Communicator& comm, const at::Tensor& grad_norm, const StepSums& sums,
               const HostNumbers& host);
   /// The gathered values on the device: [ranks, columns] fp64. Each row starts with the gradient
   /// norm and the losses.
@@ -54,7 +56,7 @@ class StepNumbers {
   at::Tensor host_values_;  // [kHostValues] fp64, this rank's; pinned if there is a GPU
   at::Tensor arrived_;      // [ranks, columns] fp64; on the host, pinned likewise
   at::Tensor gathered_;     // the same values on the device
-  int64_t num_losses_ = 0, num_aux_losses_ = 0;
+  int64_t num_losses_ = 0, num_aux_losses_ = 0, num_metrics_ = 0;
   std::optional<c10::Event> began_, ended_;  // none on a CPU
 };
 

@@ -23,6 +23,7 @@
 #include "sftrun/train/evaluation.h"
 #include "sftrun/train/loss_scale.h"
 #include "sftrun/train/micro_batch_schedule.h"
+#include "sftrun/train/objective.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/train/schedule.h"
 #include "sftrun/train/step_numbers.h"
@@ -97,6 +98,7 @@ class Trainer {
   bool overflows(const StepReport& report);
   double aux_coef() const;  // of the routers' load-balancing loss; 0: no such loss
   double num_micro_batches(const data::StepBatch& global_batch) const;
+  int64_t num_terms(const data::StepBatch& global_batch) const;
   void require_finite(const StepReport& report, const data::StepBatch& global_batch,
                       int64_t step) const;
   std::string records_of(const data::StepBatch& global_batch, int64_t first, int64_t end) const;
@@ -112,6 +114,7 @@ class Trainer {
 
   TrainerInputs in_;
   Schedule schedule_;
+  std::unique_ptr<Objective> objective_;
   std::unique_ptr<Optimizer> optimizer_;
   LossScale loss_scale_;
   /// The host reads a step's values while the next step is queued; the device decides about the

@@ -49,7 +49,7 @@ struct VllmAdvice {
   std::string text;
 };
 /// nullopt: vLLM computes the same as PEFT.   Parameters as of vllm_refusal.
-std::optional<VllmAdvice> vllm_advice(const spec::LoraSizes& sizes, bool has_whole_modules,
+std::optional<VllmAdvice> vllm_advice(const spec::LoraSpec& lora, bool has_whole_modules,
                                       const spec::ArchSpec& arch,
                                       const std::function<bool(const std::string&)>& is_adapted);
 

@@ -31,7 +31,7 @@ void decide_update_(at::Tensor& gate, const at::Tensor& numbers, const GateRule&
     norms += value[0];
     for (int64_t i = 1; i <= rule.num_losses; ++i) losses += value[i];
   }
-  const bool is_finite = is_finite_number(losses / rule.label_tokens) && is_finite_number(norms);
+  const bool is_finite = is_finite_number(losses / rule.num_terms) && is_finite_number(norms);
   auto* there = static_cast<UpdateGate*>(gate.data_ptr());
   *there = decided(*there, *numbers.const_data_ptr<double>(), is_finite, rule.max_norm);
 }

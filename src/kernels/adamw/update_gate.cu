@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads) decide_update(StepNumbers numbers, U
   losses = block_sum(losses);
   norms = block_sum(norms);
   if (threadIdx.x != 0) return;
-  const bool is_finite = is_finite_number(losses / numbers.label_tokens) && is_finite_number(norms);
+  const bool is_finite = is_finite_number(losses / numbers.num_terms) && is_finite_number(norms);
   *gate = decided(*gate, numbers.values[0], is_finite, numbers.max_norm);
 }
 

@@ -103,7 +103,7 @@ void launch_adamw(Type type, float* param, const float* grad, float* exp_avg, fl
 struct StepNumbers {
   const double* values;  ///< [ranks, columns]: norm, losses, others
   int64_t ranks, columns, losses;
-  double label_tokens, max_norm;
+  double num_terms, max_norm;
 };
 void launch_decide_update(const StepNumbers& numbers, UpdateGate* gate, Stream stream);
 

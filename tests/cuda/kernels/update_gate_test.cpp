@@ -16,7 +16,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN(),
 /// Numbers of a step: of each rank a norm, losses, and what the gate must not look at.
 struct Step {
   int64_t ranks = 1, losses = 1;
-  double norm = 0.5, label_tokens = 7, max_norm = 1;
+  double norm = 0.5, num_terms = 7, max_norm = 1;
   int64_t columns() const { return 1 + losses + 3; }
   std::vector<double> numbers() const {
     std::vector<double> all;
@@ -35,7 +35,7 @@ UpdateGate decided_by_cuda(const Step& step, const std::vector<double>& numbers,
   const auto out = in_every_order([&] {
     std::vector<Memory> gate{Memory::raw(std::vector<UpdateGate>{before})};
     launch_decide_update({values.as<double>(), step.ranks, step.columns(), step.losses,
-                          step.label_tokens, step.max_norm},
+                          step.num_terms, step.max_norm},
                          gate[0].as<UpdateGate>(), nullptr);
     return gate;
   });
@@ -81,7 +81,7 @@ TEST(CudaUpdateGate, StaysClosed) {
 }
 
 TEST(CudaUpdateGate, NoLabelsCloseIt) {
-  const Step step{.label_tokens = 0};
+  const Step step{.num_terms = 0};
   EXPECT_EQ(decided_by_cuda(step, step.numbers()).is_open, 0);
 }
 
