@@ -36,8 +36,9 @@ bench::Measurement of_unpacking(const kernels::QuantizedMatrix& matrix, const st
 /// What is read, but for the token.
 bench::Measurement of_product(const kernels::QuantizedMatrix& matrix, const std::string& format,
                               const at::Tensor& token) {
-  return {"a token times " + format, static_cast<double>(matrix.nbytes()),
-          [&matrix, token] { kernels::matmul_nt(token, matrix); }};
+  return {"a token times " + format, static_cast<double>(matrix.nbytes()), [&matrix, token] {
+            kernels::matmul_sum({{token, matrix, /*transposed=*/true}});
+          }};
 }
 
 bench::Measurement of_copy_on_card(const at::Tensor& from, at::Tensor to) {

@@ -36,18 +36,8 @@ class CachingCpuAllocator final : public c10::Allocator {
     std::memcpy(destination, source, count);
   }
 
-  MemoryStats stats() const {
-    return {allocated_.load(), peak_.load(), cached_.load(), count_.load()};
-  }
+  MemoryStats stats() const { return {allocated_.load(), peak_.load()}; }
   void reset_peak() { peak_.store(allocated_.load()); }
-  void trim() {
-    const std::lock_guard lock(mutex_);
-    for (auto& [bytes, blocks] : free_) {
-      for (void* block : blocks) std::free(block);
-      cached_ -= bytes * blocks.size();
-      blocks.clear();
-    }
-  }
 
  private:
   struct SizeClass {
@@ -70,7 +60,6 @@ class CachingCpuAllocator final : public c10::Allocator {
     uint64_t seen = peak_.load();
     while (now > seen && !peak_.compare_exchange_weak(seen, now)) {
     }
-    ++count_;
     return static_cast<char*>(block) + kHeaderBytes;
   }
 
@@ -80,10 +69,17 @@ class CachingCpuAllocator final : public c10::Allocator {
       if (size_class.bytes != bytes || size_class.blocks.empty()) continue;
       void* block = size_class.blocks.back();
       size_class.blocks.pop_back();
-      cached_ -= bytes;
       return block;
     }
     return nullptr;
+  }
+
+  void trim() {
+    const std::lock_guard lock(mutex_);
+    for (SizeClass& size_class : free_) {
+      for (void* block : size_class.blocks) std::free(block);
+      size_class.blocks.clear();
+    }
   }
 
   static void release(void* data);
@@ -97,7 +93,6 @@ class CachingCpuAllocator final : public c10::Allocator {
       return;
     }
     const std::lock_guard lock(mutex_);
-    cached_ += bytes;
     for (SizeClass& size_class : free_) {
       if (size_class.bytes == bytes) {
         size_class.blocks.push_back(block);
@@ -109,7 +104,7 @@ class CachingCpuAllocator final : public c10::Allocator {
 
   mutable std::mutex mutex_;
   std::vector<SizeClass> free_;  // a few dozen sizes: a linear scan is cheaper than a map
-  std::atomic<uint64_t> allocated_{0}, peak_{0}, cached_{0}, count_{0};
+  std::atomic<uint64_t> allocated_{0}, peak_{0};
 };
 
 // Never destroyed: tensors of static lifetime may outlive main.
@@ -132,9 +127,6 @@ MemoryStats cpu_memory_stats() {
 }
 void reset_cpu_peak() {
   allocator().reset_peak();
-}
-void trim_cpu_cache() {
-  allocator().trim();
 }
 
 }  // namespace sftrun::kernels

@@ -97,11 +97,12 @@ TEST(FoundModel, HasItsNameOnTheHub) {
 
 TEST(UnknownPath, IsToldBesideTheHubsAnswer) {
   const DataError answer("no such model on the hub", "huggingface.co", "log in");
-  test::expect_error([&] { rethrow_as_unknown_path(answer, "owner/name", "model.name"); },
-                     {"no file or directory owner/name; no such model on the hub",
-                      "model.name; huggingface.co", "where a name on the hub is meant: log in"});
-  const std::string text =
-      test::error_of([&] { rethrow_as_unknown_path(answer, "hf://owner/name", "model.name"); });
+  test::expect_error<Error>(
+      [&] { rethrow_as_unknown_path(answer, "owner/name", "model.name"); },
+      {"no file or directory owner/name; no such model on the hub", "model.name; huggingface.co",
+       "where a name on the hub is meant: log in"});
+  const std::string text = test::error_of<Error>(
+      [&] { rethrow_as_unknown_path(answer, "hf://owner/name", "model.name"); });
   EXPECT_EQ(text.find("no file or directory"), std::string::npos) << text;
 }
 

@@ -15,6 +15,7 @@
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/ggml_type.h"
 #include "support.h"
+#include "support/matmul.h"
 #include "support/random_blocks.h"
 #include "support/tensors.h"
 
@@ -24,6 +25,7 @@ namespace sftrun::kernels {
 namespace {
 
 using test::close;
+using test::matmul_nt;
 using test::normal;
 
 using test::kCard;

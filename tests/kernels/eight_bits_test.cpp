@@ -15,11 +15,14 @@
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/safetensors.h"
+#include "support/matmul.h"
 #include "support/reference.h"
 #include "support/tensors.h"
 
 namespace sftrun::kernels {
 namespace {
+
+using test::matmul_nt;
 
 /// What transformers and bitsandbytes made (scripts/fixtures/make_eight_bits.py).
 class EightBitsFixture {

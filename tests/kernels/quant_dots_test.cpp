@@ -8,6 +8,7 @@
 
 #include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/ops.h"
+#include "support/matmul.h"
 #include "support/random_blocks.h"
 #include "support/tensors.h"
 
@@ -17,6 +18,7 @@ namespace sftrun::kernels {
 namespace {
 
 using test::close;
+using test::matmul_nt;
 using test::normal;
 
 class QuantDots : public ::testing::TestWithParam<const char*> {

@@ -18,6 +18,7 @@
 #include "sftrun/weights/gguf.h"
 #include "sftrun/weights/safetensors.h"
 #include "support/expect_error.h"
+#include "support/matmul.h"
 #include "support/random_blocks.h"
 #include "support/reference.h"
 #include "support/tensors.h"
@@ -25,6 +26,7 @@
 namespace sftrun::kernels {
 namespace {
 
+using test::matmul_nt;
 using test::normal;
 
 at::ScalarType dtype_named(const std::string& name) {
@@ -366,7 +368,6 @@ TEST(Quant, TakesLittleBesideItsResult) {
   const at::Tensor weight = normal({2050, 4100}, 16, at::kFloat);
   for (const QuantFormat format :
        {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kFp8, QuantFormat::kInt8}) {
-    trim_cpu_cache();
     const uint64_t before = cpu_memory_stats().allocated_bytes;
     reset_cpu_peak();
     const QuantizedMatrix matrix = quantize(weight, {.format = format});

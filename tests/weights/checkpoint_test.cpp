@@ -10,6 +10,7 @@
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/gguf.h"
 #include "sftrun/weights/safetensors.h"
+#include "support/half.h"
 #include "support/test_data.h"
 
 namespace sftrun::weights {
@@ -60,7 +61,7 @@ TEST_P(EveryModel, EveryDtypeIsTheFp32ValuesRounded) {
     for (size_t i = 0; i < values.size(); ++i) {
       ASSERT_TRUE(std::isfinite(values[i])) << info.name;
       ASSERT_EQ(bf16[i], f32_to_bf16(values[i])) << info.name << " " << i;
-      ASSERT_EQ(f16[i], f32_to_f16(values[i])) << info.name << " " << i;
+      ASSERT_EQ(f16[i], test::f32_to_f16(values[i])) << info.name << " " << i;
     }
   }
 }
@@ -155,7 +156,8 @@ TEST(GgufCheckpoint, F16AndQ8AreTheRoundedHfModel) {
     const float largest = *std::max_element(
         exact.begin(), exact.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
     for (size_t i = 0; i < exact.size(); ++i) {
-      ASSERT_EQ(half[i], matrix ? f16_to_f32(f32_to_f16(exact[i])) : exact[i]) << info.name;
+      ASSERT_EQ(half[i], matrix ? test::f16_to_f32(test::f32_to_f16(exact[i])) : exact[i])
+          << info.name;
       ASSERT_NEAR(eighth[i], exact[i], matrix ? std::abs(largest) / 127 : 0) << info.name;
     }
   }

@@ -11,6 +11,7 @@
 #include "sftrun/core/dtype.h"
 #include "sftrun/weights/safetensors.h"
 #include "support/expect_error.h"
+#include "support/half.h"
 #include "support/test_data.h"
 
 namespace sftrun::weights {
@@ -26,7 +27,7 @@ const std::filesystem::path kWeights = test::kData / "weights";
 TEST(Half, EqualsTheReadableConversions) {
   for (uint32_t half = 0; half < 0x10000; ++half) {
     const float value = half_to_float(static_cast<uint16_t>(half)),
-                expected = f16_to_f32(static_cast<uint16_t>(half));
+                expected = test::f16_to_f32(static_cast<uint16_t>(half));
     ASSERT_EQ(std::memcmp(&value, &expected, 4), 0) << half;
     ASSERT_EQ(float_to_half(value), std::isnan(value) ? ((half & 0x8000) | 0x7e00) : half);
   }
@@ -35,7 +36,7 @@ TEST(Half, EqualsTheReadableConversions) {
     float value;
     const auto word = static_cast<uint32_t>(bits);
     std::memcpy(&value, &word, 4);
-    ASSERT_EQ(float_to_half(value), f32_to_f16(value)) << word;
+    ASSERT_EQ(float_to_half(value), test::f32_to_f16(value)) << word;
   }
 }
 

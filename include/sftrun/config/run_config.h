@@ -83,7 +83,6 @@ enum class EvalStrategy {
 };  ///< auto: steps if eval_steps is set, epoch if there is validation data
 enum class Strategy { kAuto, kSingle, kDdp };  ///< kSingle: one process
 enum class CommBackend { kAuto, kNccl, kGloo };
-enum class DeviceChoice { kAuto, kCuda, kCpu };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
 enum class CudaGraphs { kAuto, kOn, kOff };
 

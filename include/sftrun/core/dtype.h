@@ -52,7 +52,5 @@ inline uint16_t f32_to_bf16(float value) {
   if ((bits & 0x7fffffffU) > 0x7f800000U) return 0x7fc0;
   return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
-float f16_to_f32(uint16_t bits);
-uint16_t f32_to_f16(float value);  ///< rounds to nearest even
 
 }  // namespace sftrun

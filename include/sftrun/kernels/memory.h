@@ -10,8 +10,6 @@ namespace sftrun::kernels {
 struct MemoryStats {
   uint64_t allocated_bytes = 0;  ///< in live tensors, rounded up to size classes
   uint64_t peak_bytes = 0;       ///< largest allocated_bytes since the last reset
-  uint64_t cached_bytes = 0;     ///< freed by tensors and kept for reuse
-  uint64_t num_allocations = 0;
 };
 
 /// Installs the allocator as LibTorch's CPU allocator for the rest of the process. Idempotent,
@@ -19,8 +17,5 @@ struct MemoryStats {
 void install_cpu_allocator();
 MemoryStats cpu_memory_stats();
 void reset_cpu_peak();
-/// Returns cached blocks to the operating system, for example after loading or before evaluation
-/// with other shapes.
-void trim_cpu_cache();
 
 }  // namespace sftrun::kernels

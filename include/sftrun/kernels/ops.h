@@ -64,7 +64,6 @@ struct Product {
 /// residual are added one by one.
 at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual = {},
                       const at::Tensor& bias = {});
-at::Tensor matmul_nt(const at::Tensor& x, const Matrix& w);  ///< x [T, K], w [N, K] -> x w^T [T, N]
 /// out [N, K] fp32 += g^T x, g [T, N], x [T, K].
 void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x);
 /// Factors of an RMSNorm: rms_norm(x) = x * rstd [T] * (offset + weight [K]). Undefined: identity.

@@ -156,10 +156,6 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
   return out;
 }
 
-at::Tensor matmul_nt(const at::Tensor& x, const Matrix& w) {
-  return matmul_sum({{x, w, /*transposed=*/true}});
-}
-
 void add_adapter_grads_(const std::vector<AdapterGrad>& grads) {
   if (grads.empty()) return;
   const at::Tensor& first = grads.front().g;
