@@ -48,7 +48,7 @@ bench::Measurement of_copy_on_card(const at::Tensor& from, at::Tensor to) {
 kernels::QuantizedMatrix in_blocks(const at::Tensor& values, weights::GgmlType type) {
   const weights::GgmlTypeInfo& info = *weights::ggml_type_info(static_cast<uint32_t>(type));
   kernels::QuantizedMatrix matrix;
-  matrix.format = kernels::QuantFormat::kGgml;
+  matrix.format = QuantFormat::kGgml;
   matrix.ggml_type = type;
   matrix.rows = values.size(0), matrix.columns = values.size(1);
   // Of types that are only read any bytes will do, whose factors are ordinary numbers.
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
   const at::Device device = on_card ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
   const int64_t rows = std::max<int64_t>(1, arguments.values / kColumns);
   const at::Tensor values = at::randn({rows, kColumns});
-  using enum kernels::QuantFormat;
+  using enum QuantFormat;
   std::vector<std::pair<std::string, kernels::QuantizedMatrix>> matrices = {
       {"nf4, factors quantised", kernels::quantize(values, {})},
       {"nf4", kernels::quantize(values, {.nested = false})},

@@ -49,7 +49,7 @@ TEST(DecoderChoice, FollowsTheConfiguration) {
   EXPECT_TRUE(lora.lora.dora);
   EXPECT_FALSE(lora.lora.pissa);
   ASSERT_TRUE(lora.base.quant);
-  EXPECT_EQ(lora.base.quant->format, kernels::QuantFormat::kNf4);
+  EXPECT_EQ(lora.base.quant->format, QuantFormat::kNf4);
   EXPECT_EQ(lora.backend, &kernels::plain_backend());
   EXPECT_TRUE(lora.gradient_checkpointing);
   EXPECT_EQ(lora.seed, 17U);

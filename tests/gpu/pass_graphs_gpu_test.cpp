@@ -117,9 +117,9 @@ TEST(GpuPassGraphs, QuantisedBases) {
   DecoderOptions options;
   options.trains = Trains::kLora;
   options.dtype = at::kBFloat16;
-  for (const kernels::QuantFormat format :
-       {kernels::QuantFormat::kNf4, kernels::QuantFormat::kInt8}) {
-    options.base.quant = kernels::QuantOptions{.format = format};
+  for (const QuantFormat format :
+       {QuantFormat::kNf4, QuantFormat::kInt8}) {
+    options.base.quant = QuantOptions{.format = format};
     expect_same(test::data("models/tied-gqa"), options);
   }
 }

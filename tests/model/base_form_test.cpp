@@ -28,7 +28,7 @@ TEST(BaseForm, OfADenseModelIsTheConfigurations) {
   const auto dense = model_of("tied-gqa");
   const BaseForm nf4 = base_form(tuning_of(config::Quant::kNf4), dense.get());
   ASSERT_TRUE(nf4.quant);
-  EXPECT_EQ(nf4.quant->format, kernels::QuantFormat::kNf4);
+  EXPECT_EQ(nf4.quant->format, QuantFormat::kNf4);
   EXPECT_EQ(held_form(tuning_of(config::Quant::kNf4), *dense), "nf4");
   EXPECT_FALSE(base_form(tuning_of(config::Quant::kNone), dense.get()).quant);
   EXPECT_EQ(held_form(tuning_of(config::Quant::kNone), *dense), "");

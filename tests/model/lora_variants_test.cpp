@@ -67,7 +67,7 @@ TEST(Pissa, TheModelStaysWhatItWas) {
     DecoderOptions options = lora_options();
     const auto plain = Decoder::load(tied_model(), options);
     options.lora.pissa = true;
-    if (quantised) options.base.quant = kernels::QuantOptions{};
+    if (quantised) options.base.quant = QuantOptions{};
     const auto decoder = Decoder::load(tied_model(), options);
     const auto before = plain->linears(), after = decoder->linears();
     EXPECT_EQ(decoder->principal_parts().size(), 2 * after.size());
@@ -101,7 +101,7 @@ TEST(Dora, LengthsAreThoseOfTheSum) {
     DecoderOptions options = lora_options();
     options.lora.dora = true;
     options.lora.alpha = 5;
-    if (quantised) options.base.quant = kernels::QuantOptions{.block_size = 32};
+    if (quantised) options.base.quant = QuantOptions{.block_size = 32};
     const auto decoder = Decoder::load(tied_model(), options);
     uint64_t seed = 1;
     for (kernels::Linear* linear : decoder->linears()) {
@@ -254,7 +254,7 @@ TEST(Ends, BackendsAgree) {
       options.gradient_checkpointing = again;
       options.lora.dora = dora;
       options.lora.dropout = 0.2;
-      if (quantised) options.base.quant = kernels::QuantOptions{.block_size = 32};
+      if (quantised) options.base.quant = QuantOptions{.block_size = 32};
       options.base.embeddings = quantised;
       const auto decoder = Decoder::load(tied_model(), options);
       EXPECT_EQ(decoder->embedding().quantized.has_value(), quantised);

@@ -22,7 +22,7 @@ TEST(QuantisedBase, IsWhatTheCheckpointHoldsInFourBits) {
   const auto model = base_checkpoint();
   DecoderOptions options;
   options.trains = Trains::kLora;
-  options.base.quant = kernels::QuantOptions{};
+  options.base.quant = QuantOptions{};
   const auto decoder = Decoder::load(model, options);
   options.base.quant.reset();
   const auto dense = Decoder::load(model, options);
@@ -73,7 +73,7 @@ TEST(QuantisedBase, ComputesWithTheRoundedValues) {
     options.trains = Trains::kLora;
     options.backend = backend;
     const auto dense = Decoder::load(model, options);
-    options.base.quant = kernels::QuantOptions{.block_size = 32};
+    options.base.quant = QuantOptions{.block_size = 32};
     const auto decoder = Decoder::load(model, options);
     const auto linears = decoder->linears(), of_dense = dense->linears();
     for (size_t i = 0; i < linears.size(); ++i)
@@ -165,11 +165,11 @@ TEST(QuantisedBase, ExpertsTrainAsTheirRoundedValues) {
     const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
     const auto examples = test::within_vocabulary(
         many(test::read_reference(data("models/tied-gqa")).examples), model->arch().vocab_size);
-    for (const kernels::QuantOptions& quant :
-         {kernels::QuantOptions{.block_size = 16},
-          kernels::QuantOptions{.block_size = 16, .nested = false},
-          kernels::QuantOptions{.format = kernels::QuantFormat::kInt8},
-          kernels::QuantOptions{.format = kernels::QuantFormat::kFp8}}) {
+    for (const QuantOptions& quant :
+         {QuantOptions{.block_size = 16},
+          QuantOptions{.block_size = 16, .nested = false},
+          QuantOptions{.format = QuantFormat::kInt8},
+          QuantOptions{.format = QuantFormat::kFp8}}) {
       for (const kernels::Backend* backend :
            {&kernels::fused_backend(), &kernels::plain_backend()}) {
         SCOPED_TRACE(name + " " + std::string(quant_info(quant.format).name) + " " + backend->name);
@@ -232,7 +232,7 @@ TEST(QuantisedBase, WhatStaysDenseCanBeChosen) {
   const auto model = base_checkpoint();
   DecoderOptions options;
   options.trains = Trains::kLora;
-  options.base.quant = kernels::QuantOptions{};
+  options.base.quant = QuantOptions{};
   options.base.embeddings = true;
   options.base.skip_modules = {"layers.1.mlp", "q_proj"};
   const auto decoder = Decoder::load(model, options);
@@ -338,11 +338,11 @@ TEST(QuantisedBase, AnotherFormatThanTheFilesIsMadeFromItsValues) {
   DecoderOptions options;
   options.trains = Trains::kLora;
   options.base.keep_stored = true;
-  for (const kernels::QuantFormat format :
-       {kernels::QuantFormat::kNf4, kernels::QuantFormat::kFp4}) {
-    options.base.quant = kernels::QuantOptions{.format = format, .block_size = 32};
+  for (const QuantFormat format :
+       {QuantFormat::kNf4, QuantFormat::kFp4}) {
+    options.base.quant = QuantOptions{.format = format, .block_size = 32};
     const auto decoder = Decoder::load(model, options);
-    const bool is_stored = format == kernels::QuantFormat::kFp4;
+    const bool is_stored = format == QuantFormat::kFp4;
     for (const kernels::Linear* linear : decoder->linears()) {
       ASSERT_TRUE(linear->quantized);
       EXPECT_EQ(linear->quantized->format, format);
@@ -375,7 +375,7 @@ TEST(QuantisedBase, MemoryIsWhatFourBitsNeed) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       DecoderOptions options;
       options.dtype = dtype;
-      options.base.quant = kernels::QuantOptions{.nested = nested};
+      options.base.quant = QuantOptions{.nested = nested};
       const double element = dtype == at::kFloat ? 4 : 2;
       const double expected = 4 * needed(kLayer, nested) + element * (2 * kEmbedding + kNorms);
       const uint64_t before = kernels::cpu_memory_stats().allocated_bytes;
@@ -394,11 +394,11 @@ TEST(QuantisedBase, MemoryIsWhatEightBitsNeed) {
   kernels::install_cpu_allocator();
   constexpr int64_t kEmbedding = 2000 * 512, kLayer = 512 * (512 + 2 * 256 + 512 + 3 * 1536),
                     kRows = 512 + 2 * 256 + 512 + 2 * 1536 + 512, kNorms = 9 * 512;
-  for (const kernels::QuantFormat format :
-       {kernels::QuantFormat::kFp8, kernels::QuantFormat::kInt8}) {
+  for (const QuantFormat format :
+       {QuantFormat::kFp8, QuantFormat::kInt8}) {
     DecoderOptions options;
     options.dtype = at::kBFloat16;
-    options.base.quant = kernels::QuantOptions{.format = format};
+    options.base.quant = QuantOptions{.format = format};
     const double expected = 4.0 * (kLayer + 4 * kRows) + 2.0 * (2 * kEmbedding + kNorms);
     const uint64_t before = kernels::cpu_memory_stats().allocated_bytes;
     const auto decoder = Decoder::random(small_arch(), options);
@@ -439,11 +439,11 @@ TEST(QuantisedBase, AStepFormsNoCopyOfTheBase) {
       options.gradient_checkpointing = checkpointing;
       const auto dense = Decoder::random(small_arch(), options);
       const uint64_t of_dense = peak_of_a_step(*dense);
-      for (const kernels::QuantFormat format :
-           {kernels::QuantFormat::kNf4, kernels::QuantFormat::kFp4, kernels::QuantFormat::kInt8}) {
+      for (const QuantFormat format :
+           {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8}) {
         SCOPED_TRACE(std::string(quant_info(format).name) + " " + c10::toString(dtype) +
                      (checkpointing ? ", checkpointed" : ""));
-        options.base.quant = kernels::QuantOptions{.format = format};
+        options.base.quant = QuantOptions{.format = format};
         const auto quantised = Decoder::random(small_arch(), options);
         constexpr uint64_t kParts = 2 * 1024 * 1024;  // unpacked at a time, of all threads
         EXPECT_LE(peak_of_a_step(*quantised), of_dense + kParts);
@@ -463,7 +463,7 @@ TEST(QuantisedBase, CheckpointedLayersSaveTheirInputs) {
   DecoderOptions options;
   options.trains = Trains::kLora;
   options.lora.r = 4;
-  options.base.quant = kernels::QuantOptions{};
+  options.base.quant = QuantOptions{};
   double more[2];
   for (const bool checkpointing : {false, true}) {
     options.gradient_checkpointing = checkpointing;

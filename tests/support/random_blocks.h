@@ -35,7 +35,7 @@ inline kernels::QuantizedMatrix random_blocks(const BlockType& type, int64_t row
                                               int64_t blocks_of_row, uint64_t seed) {
   const weights::GgmlTypeInfo& info = info_of(type.type);
   kernels::QuantizedMatrix matrix;
-  matrix.format = kernels::QuantFormat::kGgml;
+  matrix.format = QuantFormat::kGgml;
   matrix.ggml_type = type.type;
   matrix.rows = rows;
   matrix.columns = blocks_of_row * info.block_size;

@@ -156,7 +156,7 @@ TEST(ShardedTraining, OfAnAdapterBesideNf4Bytes) {
   RunSetup setup;
   setup.decoder.trains = model::Trains::kLora;
   setup.decoder.lora.dropout = 0.1;
-  setup.decoder.base.quant = kernels::QuantOptions{};
+  setup.decoder.base.quant = QuantOptions{};
   expect_shards_train_alike(setup);
 }
 

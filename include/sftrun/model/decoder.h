@@ -31,7 +31,7 @@ struct BaseForm {
   /// are already in its format, and the experts' tensors.
   bool keep_stored = false;
   /// Quantise the other matrices when they are loaded.
-  std::optional<kernels::QuantOptions> quant;
+  std::optional<QuantOptions> quant;
   /// Whether this includes embedding and head; nullopt: they keep the checkpoint's format.
   std::optional<bool> embeddings;
   /// Modules to keep in the compute dtype (dequantised if the checkpoint is quantised), by name or

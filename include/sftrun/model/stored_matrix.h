@@ -18,6 +18,6 @@ kernels::QuantizedMatrix stored_matrix(const weights::PackedMatrix& packed,
                                        std::shared_ptr<const weights::Checkpoint> checkpoint);
 
 /// Whether the file stores the matrix in this 4-bit or 8-bit format.
-bool is_stored_as(const weights::PackedMatrix& packed, kernels::QuantFormat format);
+bool is_stored_as(const weights::PackedMatrix& packed, QuantFormat format);
 
 }  // namespace sftrun::model
