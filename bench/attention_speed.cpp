@@ -81,7 +81,7 @@ class Work {
 
  private:
   kernels::AttentionShape shape_;
-  kernels::BatchContext batch_;
+  kernels::BatchMetadata batch_;
   at::Tensor q_, k_, v_, d_out_;
 };
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bandwidth.h"
-#include "sftrun/kernels/parameter.h"
+#include "sftrun/layers/parameter.h"
 #include "sftrun/train/adamw.h"
 
 namespace {
@@ -24,7 +24,7 @@ struct Subject {
     store.grad().normal_();
     optimizer = std::make_unique<train::AdamW>(store, train::AdamWConfig{.is_8bit = is_8bit});
   }
-  kernels::ParameterStore store;
+  layers::ParameterStore store;
   std::unique_ptr<train::AdamW> optimizer;
 };
 

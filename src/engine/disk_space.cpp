@@ -13,7 +13,7 @@ void require_disk_space(const exporting::RunResult& result, model::Decoder& deco
   constexpr uint64_t kSmallFiles = uint64_t{1} << 20;
   const auto values = static_cast<uint64_t>(decoder.parameters().numel());
   uint64_t checkpoint = values * sizeof(float) + kSmallFiles;
-  for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
+  for (const layers::Parameter& parameter : decoder.parameters().parameters()) {
     checkpoint += static_cast<uint64_t>(
         config::optimizer_state_bytes(settings, parameter.role, parameter.shape_in_files()));
   }

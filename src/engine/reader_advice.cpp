@@ -14,9 +14,9 @@ namespace sftrun::engine {
 std::set<std::string> adapted_modules(model::Decoder& decoder) {
   std::set<std::string> adapted;
   if (decoder.embedding().lora) adapted.insert(spec::embedding_module(decoder.arch()));
-  for (const kernels::Linear* linear : decoder.adapted_linears()) adapted.insert(linear->name);
+  for (const layers::Linear* linear : decoder.adapted_linears()) adapted.insert(linear->name);
   for (model::Layer& layer : decoder.layers()) {
-    for (const kernels::ExpertMatrix* matrix : layer.experts()) {
+    for (const layers::ExpertMatrix* matrix : layer.experts()) {
       if (matrix->lora) adapted.insert(matrix->name);
     }
   }

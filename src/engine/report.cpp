@@ -37,7 +37,7 @@ observe::RunReport report_of_run(const ReportedRun& run) {
   return report;
 }
 
-observe::RankBytes rank_bytes(uint64_t base_bytes, const kernels::FlatValues& owned,
+observe::RankBytes rank_bytes(uint64_t base_bytes, const layers::FlatValues& owned,
                               uint64_t optimizer_bytes, uint64_t peak_bytes,
                               uint64_t static_bytes) {
   const auto minus = [](uint64_t a, uint64_t b) { return a > b ? a - b : 0; };

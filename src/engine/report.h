@@ -32,7 +32,7 @@ observe::RunReport report_of_run(const ReportedRun& run);
 /// The memory of one rank.
 /// @param owned what this rank updates   @param peak_bytes of tensors on the device
 /// @param static_bytes tensors on the device before the trainer was made
-observe::RankBytes rank_bytes(uint64_t base_bytes, const kernels::FlatValues& owned,
+observe::RankBytes rank_bytes(uint64_t base_bytes, const layers::FlatValues& owned,
                               uint64_t optimizer_bytes, uint64_t peak_bytes, uint64_t static_bytes);
 
 /// "done", "interrupted" or "stopped", from the run's exit code.

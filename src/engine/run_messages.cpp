@@ -82,7 +82,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
           plan::idle_quant_keys(config.tuning, base.keep_stored && !base.quant);
       !idle.empty())
     log::warn("{}", idle);
-  const kernels::ParameterStore& store = decoder.parameters();
+  const layers::ParameterStore& store = decoder.parameters();
   log::info("{}", trainable_line(static_cast<uint64_t>(store.numel()),
                                  num_model_parameters(decoder.arch()), held_base != nullptr,
                                  store.parameters().size(),

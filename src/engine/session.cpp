@@ -122,8 +122,8 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
   options.dtype = compute.dtype;
   options.device = compute.device;
   options.backend = config.tuning.backend == config::TuningBackend::kFused
-                        ? &kernels::fused_backend()
-                        : &kernels::plain_backend();
+                        ? &layers::fused_backend()
+                        : &layers::plain_backend();
   options.gradient_checkpointing = config.train.gradient_checkpointing;
   options.attention = cuda_attention(config.model.attention);
   options.seed = static_cast<uint64_t>(config.train.seed);

@@ -267,7 +267,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   if (is_wanted && (rank.is_main() || run.strategy->divides_parameters())) {
     const auto tensors = exporting::result_tensors(
         result, *run.decoder,
-        [&](const kernels::Parameter& parameter) { return run.strategy->master_of(parameter); });
+        [&](const layers::Parameter& parameter) { return run.strategy->master_of(parameter); });
     if (rank.is_main()) {
       exporting::export_result(
           result, tensors, card_text(run, result, held, total_steps, world_size),

@@ -301,7 +301,7 @@ void gated_backward_and_forward_(Gating gating, at::Tensor& dh, at::Tensor& gate
   cuda_kernels().gated_backward(gating, dh, gate, up, /*leaves_activation=*/true);
 }
 
-at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability,
+at::Tensor dropout(const at::Tensor& x, const BatchMetadata& batch, double probability,
                    uint32_t module) {
   require_rows(x);
   if (x.is_cuda()) {

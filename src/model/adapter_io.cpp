@@ -54,7 +54,7 @@ std::vector<std::string> listed_targets(Decoder& decoder) {
       names.insert(target);
       continue;
     }
-    for (const kernels::Linear* linear : decoder.linears()) {
+    for (const layers::Linear* linear : decoder.linears()) {
       // A router's adapter is requested by the name of its weight (target_parameters).
       if (linear->lora && !spec::is_target(lora, linear->name + ".weight"))
         names.insert(linear->name.substr(linear->name.rfind('.') + 1));
@@ -131,7 +131,7 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   const at::NoGradGuard no_grad;
   size_t used = 0;
   std::string rescaled;  // first module whose scale differs between adapter and run
-  const auto copy = [&](kernels::Parameter& to, const std::vector<float>& from) {
+  const auto copy = [&](layers::Parameter& to, const std::vector<float>& from) {
     if (to.numel != static_cast<int64_t>(from.size())) {
       throw DataError(fmt::format("{} has {} values, expected {}", to.name, from.size(), to.numel),
                       directory.string(), "it belongs to a model of another size");
@@ -168,17 +168,17 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     }
     ++used;
   };
-  for (kernels::Linear* linear : decoder.linears())
+  for (layers::Linear* linear : decoder.linears())
     take(linear->name, linear->lora, linear->name + ".weight");
-  kernels::Embedding& embedding = decoder.embedding();
+  layers::Embedding& embedding = decoder.embedding();
   take(embedding.name, embedding.lora, embedding.name + ".weight");
   take(spec::kHeadModule, decoder.head().linear.lora, spec::kHeadTensor);
   for (Layer& layer : decoder.layers()) {
-    for (kernels::ExpertMatrix* matrix : layer.experts())
+    for (layers::ExpertMatrix* matrix : layer.experts())
       take(matrix->name, matrix->lora, matrix->name);
   }
   SFTRUN_CHECK_EQ(used, tensors.lora.size());  // all modules of the adapter were found
-  for (kernels::Parameter& parameter : decoder.parameters().parameters()) {
+  for (layers::Parameter& parameter : decoder.parameters().parameters()) {
     const std::string tensor = weights::saved_tensor(parameter.name);
     if (!spec::is_saved(own.modules_to_save, tensor)) continue;
     const auto found = tensors.saved.find(tensor);
@@ -196,12 +196,12 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
 }
 
 MasterValues own_masters() {
-  return [](const kernels::Parameter& parameter) { return parameter.master.detach(); };
+  return [](const layers::Parameter& parameter) { return parameter.master.detach(); };
 }
 
 std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder, const MasterValues& masters) {
   std::vector<weights::TensorToWrite> tensors;
-  for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
+  for (const layers::Parameter& parameter : decoder.parameters().parameters()) {
     tensors.push_back({parameter.name, DType::kF32, parameter.shape_in_files(),
                        [&parameter, masters](void* destination) {
                          const at::Tensor values = parameter.in_file_order(masters(parameter));
@@ -216,7 +216,7 @@ std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder, const Mast
   for (weights::TensorToWrite& tensor : tensors) {
     const auto part = decoder.principal_parts().find(tensor.name);
     if (part == decoder.principal_parts().end()) continue;
-    const kernels::Parameter& parameter = *decoder.parameters().find(tensor.name);
+    const layers::Parameter& parameter = *decoder.parameters().find(tensor.name);
     const bool is_a = parameter.role == TensorRole::kLoraA;
     const at::Tensor added = is_a ? part->second : -part->second;
     const int64_t dim = is_a ? 0 : 1;
@@ -301,7 +301,7 @@ std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weight
                                                   DType dtype, const MasterValues& masters) {
   std::vector<weights::TensorToWrite> tensors;
   for (const weights::TensorInfo& info : base.tensors()) {
-    const kernels::Parameter* parameter = decoder.parameters().find(info.name);
+    const layers::Parameter* parameter = decoder.parameters().find(info.name);
     std::function<at::Tensor()> values;
     if (parameter) values = [parameter, masters] { return masters(*parameter); };
     add_stored(base, info, dtype, values, tensors);

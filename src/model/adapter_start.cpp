@@ -9,7 +9,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
-#include "sftrun/kernels/dora.h"
+#include "sftrun/layers/dora.h"
 
 namespace sftrun::model {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kStreams = 0x4c6f5241ULL << 32;  // random streams of adapters, by module number
 
 /// Quantises what PiSSA leaves of a matrix in the format that the whole matrix had.
-QuantOptions own_form(const kernels::Linear& linear) {
+QuantOptions own_form(const layers::Linear& linear) {
   const kernels::QuantizedMatrix& matrix = *linear.quantized;
   if (!matrix.info().is_made) {
     throw ConfigError(
@@ -30,11 +30,11 @@ QuantOptions own_form(const kernels::Linear& linear) {
 }
 
 /// Magnitudes start as the row norms of base plus adapter; stores the squared norms of the base.
-void initialise_magnitude(kernels::Linear& linear) {
-  kernels::LoraAdapter& lora = *linear.lora;
-  lora.squares = kernels::row_squares(linear);
+void initialise_magnitude(layers::Linear& linear) {
+  layers::LoraAdapter& lora = *linear.lora;
+  lora.squares = layers::row_squares(linear);
   lora.a->compute.copy_(lora.a->master);
-  lora.magnitude->master.copy_(kernels::row_lengths(linear));
+  lora.magnitude->master.copy_(layers::row_lengths(linear));
 }
 
 }  // namespace
@@ -44,9 +44,9 @@ AdapterStart::AdapterStart(const DecoderOptions& options, const WeightSource& so
   if (!options.pissa_from.empty()) stored_parts_.emplace(options.pissa_from);
 }
 
-void AdapterStart::start(kernels::Linear& linear) {
+void AdapterStart::start(layers::Linear& linear) {
   const at::NoGradGuard no_grad;
-  kernels::LoraAdapter& lora = *linear.lora;
+  layers::LoraAdapter& lora = *linear.lora;
   if (options_.lora.pissa)
     take_principal_part(linear);
   else
@@ -55,9 +55,9 @@ void AdapterStart::start(kernels::Linear& linear) {
 }
 
 /// As in peft: A zero, B normal, the initialisation of embedding tables.
-void AdapterStart::start(kernels::Embedding& embedding) const {
+void AdapterStart::start(layers::Embedding& embedding) const {
   const at::NoGradGuard no_grad;
-  kernels::LoraAdapter& lora = *embedding.lora;
+  layers::LoraAdapter& lora = *embedding.lora;
   RandomStream stream(options_.seed, kStreams | lora.module_number);
   at::Tensor values = at::empty(lora.b->shape, at::kFloat);
   float* data = values.data_ptr<float>();
@@ -65,17 +65,17 @@ void AdapterStart::start(kernels::Embedding& embedding) const {
   lora.a->master.zero_();
   lora.b->master.copy_(values);
   if (!lora.magnitude) return;
-  lora.squares = kernels::column_squares(embedding);
+  lora.squares = layers::column_squares(embedding);
   lora.magnitude->master.copy_(lora.squares.sqrt());
 }
 
-void AdapterStart::start(kernels::ExpertLora& lora) const {
+void AdapterStart::start(layers::ExpertLora& lora) const {
   const at::NoGradGuard no_grad;
   initialise(*lora.a, *lora.b, lora.module_number);
 }
 
 /// As in peft: A uniform in +-1/sqrt(in_features) (Kaiming with a = sqrt(5)), B zero.
-void AdapterStart::initialise(kernels::Parameter& a, kernels::Parameter& b,
+void AdapterStart::initialise(layers::Parameter& a, layers::Parameter& b,
                               uint32_t module_number) const {
   RandomStream stream(options_.seed, kStreams | module_number);
   const double bound = 1.0 / std::sqrt(static_cast<double>(a.shape.back()));
@@ -88,8 +88,8 @@ void AdapterStart::initialise(kernels::Parameter& a, kernels::Parameter& b,
 }
 
 /// PiSSA: initialises A and B with the principal part and subtracts it from the base.
-void AdapterStart::take_principal_part(kernels::Linear& linear) {
-  kernels::LoraAdapter& lora = *linear.lora;
+void AdapterStart::take_principal_part(layers::Linear& linear) {
+  layers::LoraAdapter& lora = *linear.lora;
   const int64_t r = lora.a->shape[0], rows = lora.b->shape[0], columns = lora.a->shape[1];
   if (r > std::min(rows, columns)) {
     throw ConfigError(fmt::format("{} has no {} singular values: it is {} x {}",
@@ -114,8 +114,8 @@ void AdapterStart::take_principal_part(kernels::Linear& linear) {
   principal_parts_[lora.b->name] = part.b;
 }
 
-PrincipalPart AdapterStart::stored_part(const kernels::LoraAdapter& lora) const {
-  const auto read = [&](const kernels::Parameter& parameter) {
+PrincipalPart AdapterStart::stored_part(const layers::LoraAdapter& lora) const {
+  const auto read = [&](const layers::Parameter& parameter) {
     const weights::SafetensorsEntry* entry = stored_parts_->find(parameter.name);
     if (entry == nullptr || entry->dtype != "F32" || entry->shape != parameter.shape) {
       throw DataError(fmt::format("{} is missing or of another size", parameter.name),

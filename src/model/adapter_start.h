@@ -12,16 +12,16 @@ class AdapterStart {
   AdapterStart(const DecoderOptions& options, const WeightSource& source);
 
   /// @throws ConfigError if the matrix' size or storage format does not allow PiSSA
-  void start(kernels::Linear& linear);
-  void start(kernels::Embedding& embedding) const;
-  void start(kernels::ExpertLora& lora) const;
+  void start(layers::Linear& linear);
+  void start(layers::Embedding& embedding) const;
+  void start(layers::ExpertLora& lora) const;
   /// PiSSA: initial A and B by parameter name.
   const std::map<std::string, at::Tensor>& principal_parts() const { return principal_parts_; }
 
  private:
-  void initialise(kernels::Parameter& a, kernels::Parameter& b, uint32_t module_number) const;
-  void take_principal_part(kernels::Linear& linear);
-  PrincipalPart stored_part(const kernels::LoraAdapter& lora) const;
+  void initialise(layers::Parameter& a, layers::Parameter& b, uint32_t module_number) const;
+  void take_principal_part(layers::Linear& linear);
+  PrincipalPart stored_part(const layers::LoraAdapter& lora) const;
 
   const DecoderOptions& options_;
   const WeightSource& source_;

@@ -3,13 +3,13 @@
 #include <ATen/ATen.h>
 
 #include "sftrun/core/error.h"
-#include "sftrun/kernels/dora.h"
 #include "sftrun/kernels/noise.h"
+#include "sftrun/layers/dora.h"
 
 namespace sftrun::model {
 
 at::Tensor Decoder::embed(const at::Tensor& tokens, bool adapters) const {
-  return kernels::embedding_forward(embedding_, tokens, options_.dtype, adapters);
+  return layers::embedding_forward(embedding_, tokens, options_.dtype, adapters);
 }
 
 at::Tensor Decoder::embed_for_training(const PackedBatch& batch) const {
@@ -24,43 +24,43 @@ double Decoder::rounded(double scale) const {
   return at::scalar_tensor(scale, at::TensorOptions().dtype(options_.dtype)).item<double>();
 }
 
-void Decoder::open_exchange(kernels::BatchContext& context, const at::Tensor& tokens,
-                            const at::Tensor& hidden, kernels::PerLayerRun* keep) const {
+void Decoder::open_exchange(layers::BatchContext& context, const at::Tensor& tokens,
+                            const at::Tensor& hidden, layers::PerLayerRun* keep) const {
   if (!shares_keys_ && !per_layer_.defined()) return;
-  context.exchange = std::make_shared<kernels::LayerExchange>();
+  context.exchange = std::make_shared<layers::LayerExchange>();
   context.exchange->keys.resize(layers_.size());
   if (!per_layer_.defined()) return;
   context.exchange->per_layer =
-      kernels::per_layer_forward(per_layer_, tokens, hidden, context, keep);
+      layers::per_layer_forward(per_layer_, tokens, hidden, context, keep);
   if (keep) context.exchange->d_per_layer = at::zeros_like(context.exchange->per_layer, at::kFloat);
 }
 
-std::vector<kernels::Linear*> Decoder::linears() {
-  std::vector<kernels::Linear*> all;
+std::vector<layers::Linear*> Decoder::linears() {
+  std::vector<layers::Linear*> all;
   if (per_layer_.defined()) all.push_back(&per_layer_.projection);
   for (Layer& layer : layers_) {
-    for (kernels::Linear* linear : layer.linears()) all.push_back(linear);
+    for (layers::Linear* linear : layer.linears()) all.push_back(linear);
   }
   return all;
 }
 
-std::vector<kernels::Linear*> Decoder::adapted_linears() {
-  std::vector<kernels::Linear*> adapted = linears();
+std::vector<layers::Linear*> Decoder::adapted_linears() {
+  std::vector<layers::Linear*> adapted = linears();
   adapted.push_back(&head_.linear);
-  std::erase_if(adapted, [](const kernels::Linear* linear) { return !linear->lora; });
+  std::erase_if(adapted, [](const layers::Linear* linear) { return !linear->lora; });
   return adapted;
 }
 
 void Decoder::settle_adapters() {
-  for (kernels::Linear* linear : adapted_linears()) {
-    if (linear->lora->magnitude) linear->lora->lengths = kernels::row_lengths(*linear);
+  for (layers::Linear* linear : adapted_linears()) {
+    if (linear->lora->magnitude) linear->lora->lengths = layers::row_lengths(*linear);
   }
   if (embedding_.lora && embedding_.lora->magnitude)
-    embedding_.lora->lengths = kernels::column_lengths(embedding_);
+    embedding_.lora->lengths = layers::column_lengths(embedding_);
 }
 
-void Decoder::count_router_choices(kernels::BatchContext& context) {
-  if (!context.exchange) context.exchange = std::make_shared<kernels::LayerExchange>();
+void Decoder::count_router_choices(layers::BatchContext& context) {
+  if (!context.exchange) context.exchange = std::make_shared<layers::LayerExchange>();
   context.exchange->balance.counts = true;
 }
 
@@ -70,7 +70,7 @@ void Decoder::refresh_joints() {
   joints_version_ = store_.version();
 }
 
-void Decoder::prepare_joints(kernels::UnpackAhead::Pass pass) {
+void Decoder::prepare_joints(layers::UnpackAhead::Pass pass) {
   refresh_joints();
   if (unpacking_) unpacking_->begin(pass);
 }

@@ -101,7 +101,7 @@ class DecoderBuilder {
   struct Slot {
     std::string name;
     at::Tensor* weight;
-    kernels::Parameter** parameter;
+    layers::Parameter** parameter;
     at::ScalarType dtype;
     int64_t unit;
     std::optional<kernels::QuantizedMatrix>* quantized =
@@ -123,7 +123,7 @@ class DecoderBuilder {
   }
 
   void declare_tensor(const std::string& name, int64_t unit, at::Tensor* weight,
-                      kernels::Parameter** parameter, bool in_fp32 = false) {
+                      layers::Parameter** parameter, bool in_fp32 = false) {
     const spec::TensorSpec& tensor = *by_name_.at(name);
     if (tensor.role != spec::TensorRole::kBuffer && selection_.trains(name)) {
       *parameter =
@@ -144,14 +144,14 @@ class DecoderBuilder {
     }
   }
 
-  void declare_linear(kernels::Linear& linear, const spec::LinearSpec& spec, int64_t layer,
+  void declare_linear(layers::Linear& linear, const spec::LinearSpec& spec, int64_t layer,
                       uint32_t number) {
     declare_linear(linear, spec::name_in_layer(d_.arch_, layer, spec.module), spec, unit_of(layer),
                    number);
   }
 
-  void declare_linear(kernels::Linear& linear, const std::string& name,
-                      const spec::LinearSpec& spec, int64_t unit, uint32_t number) {
+  void declare_linear(layers::Linear& linear, const std::string& name, const spec::LinearSpec& spec,
+                      int64_t unit, uint32_t number) {
     // fp32, so that rounding does not change which experts are chosen.
     const bool in_fp32 = spec.slot == spec::LinearSlot::kRouter;
     linear.name = name;
@@ -179,11 +179,11 @@ class DecoderBuilder {
     bool of_embedding = false;
   };
 
-  kernels::LoraAdapter declare_update(const Update& update) {
+  layers::LoraAdapter declare_update(const Update& update) {
     const int64_t r = lora_.r_of(update.pattern_name), unit = update.unit;
     const auto [a_name, b_name] = update.of_embedding ? weights::embedding_lora_names(update.module)
                                                       : weights::lora_names(update.module);
-    kernels::LoraAdapter adapter;
+    layers::LoraAdapter adapter;
     adapter.a = d_.store_.add(a_name, {r, update.in}, unit, true);
     adapter.b = d_.store_.add(b_name, {update.out, r}, unit, true);
     set_roles(adapter.a, adapter.b, update.of_embedding);
@@ -197,7 +197,7 @@ class DecoderBuilder {
     return adapter;
   }
 
-  static void set_roles(kernels::Parameter* a, kernels::Parameter* b, bool of_embedding) {
+  static void set_roles(layers::Parameter* a, layers::Parameter* b, bool of_embedding) {
     using enum TensorRole;
     a->role = of_embedding ? kEmbeddingLora : kLoraA;
     b->role = of_embedding ? kEmbeddingLora : kLoraB;
@@ -208,7 +208,7 @@ class DecoderBuilder {
   }
 
   void declare_embedding() {
-    kernels::Embedding& embedding = d_.embedding_;
+    layers::Embedding& embedding = d_.embedding_;
     embedding.name = spec::embedding_module(d_.arch_);
     embedding.scale = d_.rounded(d_.arch_.embedding_scale);
     declare_tensor(embedding_name(), d_.embedding_unit(), &embedding.weight, &embedding.parameter);
@@ -224,7 +224,7 @@ class DecoderBuilder {
   }
 
   void declare_head(int64_t unit) {
-    kernels::Linear& head = d_.head_.linear;
+    layers::Linear& head = d_.head_.linear;
     head.name = spec::kHeadModule;
     if (!d_.arch_.tie_word_embeddings) {
       declare_tensor("lm_head.weight", unit, &head.weight, &head.weight_parameter);
@@ -244,7 +244,7 @@ class DecoderBuilder {
 
   bool may_quantise_ends() const { return d_.options_.base.embeddings.value_or(true); }
 
-  void declare_experts(kernels::ExpertMatrix& matrix, const spec::ExpertSpec& spec, int64_t layer,
+  void declare_experts(layers::ExpertMatrix& matrix, const spec::ExpertSpec& spec, int64_t layer,
                        uint32_t number) {
     matrix.name = spec::name_in_layer(d_.arch_, layer, spec.module);
     declare_tensor(matrix.name, unit_of(layer), &matrix.weight, &matrix.parameter);
@@ -257,7 +257,7 @@ class DecoderBuilder {
     const int64_t r = lora_.r_of(matrix.name);
     const int64_t experts = d_.arch_.mixture.num_experts;
     const std::string module = peft_module(matrix.name);
-    kernels::ExpertLora adapter;
+    layers::ExpertLora adapter;
     adapter.a = d_.store_.add(weights::lora_a_name(module), {experts, r, spec.in_features},
                               unit_of(layer), true);
     adapter.a->layout.shape = {experts * r, spec.in_features};
@@ -286,7 +286,7 @@ class DecoderBuilder {
                                                  spec::is_target(lora_, experts + ".down_proj"));
   }
 
-  void declare_norm(kernels::Norm& norm, const std::string& name, int64_t unit) {
+  void declare_norm(layers::Norm& norm, const std::string& name, int64_t unit) {
     norm.eps = d_.arch_.rms_norm_eps;
     norm.offset = d_.arch_.norm_adds_one ? 1 : 0;
     declare_tensor(name + ".weight", unit, &norm.weight, &norm.parameter);
@@ -294,7 +294,7 @@ class DecoderBuilder {
 
   void declare_per_layer_inputs(uint32_t number) {
     const spec::ArchSpec& arch = d_.arch_;
-    kernels::PerLayerInputs& inputs = d_.per_layer_;
+    layers::PerLayerInputs& inputs = d_.per_layer_;
     const std::string& prefix = arch.prefix;
     inputs.table_scale = d_.rounded(std::sqrt(static_cast<double>(arch.per_layer_size)));
     inputs.projection_scale = 1 / std::sqrt(static_cast<double>(arch.hidden_size));
@@ -335,7 +335,7 @@ class DecoderBuilder {
       d_.units_.push_back({.name = fmt::format("layer {}", l)});
       layer.attention.on_cuda = d_.options_.attention;
       for (const spec::NormSpec& norm : spec::layer_norms(d_.arch_, l)) {
-        kernels::Norm& of = member(layer, norm.slot);
+        layers::Norm& of = member(layer, norm.slot);
         declare_norm(of, spec::name_in_layer(d_.arch_, l, norm.module), layer.unit);
         if (norm.slot == spec::NormSlot::kDelta) of.offset = 0;
       }
@@ -390,7 +390,7 @@ class DecoderBuilder {
   /// The separate head starts with the values of the embedding.
   void declare_parted_head(int64_t unit) {
     const spec::TensorSpec& embedding = *by_name_.at(embedding_name());
-    kernels::Linear& head = d_.head_.linear;
+    layers::Linear& head = d_.head_.linear;
     if (selection_.trains("lm_head.weight")) {
       head.weight_parameter =
           d_.store_.add(selection_.parameter_name("lm_head.weight"), embedding.shape, unit, true);
@@ -407,7 +407,7 @@ class DecoderBuilder {
     const bool stays = d_.options_.device.is_cpu();
     for (const Slot& slot : slots_) {
       const std::vector<int64_t>& shape = by_name_.at(slot.name)->shape;
-      if (kernels::Parameter* parameter = *slot.parameter) {
+      if (layers::Parameter* parameter = *slot.parameter) {
         parameter->master.copy_(source_(slot.name, shape, at::kFloat, /*stays=*/false));
         *slot.weight = parameter->compute;
         continue;
@@ -432,7 +432,7 @@ class DecoderBuilder {
   /// Lists the frozen tensors of each unit. Called last: joining linears replaces their weights.
   void register_frozen() {
     for (const Slot& slot : slots_) {
-      kernels::FrozenStorage& frozen = d_.units_[static_cast<size_t>(slot.unit)].frozen;
+      layers::FrozenStorage& frozen = d_.units_[static_cast<size_t>(slot.unit)].frozen;
       if (*slot.parameter != nullptr) continue;
       if (slot.quantized != nullptr && slot.quantized->has_value()) {
         for (const at::Tensor& part : (*slot.quantized)->tensors()) frozen.add(part);
@@ -441,9 +441,9 @@ class DecoderBuilder {
       }
     }
     for (const Layer& layer : d_.layers_) {
-      for (const kernels::JointLinears* joint :
+      for (const layers::JointLinears* joint :
            {&layer.joint_qkv, &layer.joint_o, &layer.joint_gate_up, &layer.joint_down}) {
-        kernels::FrozenStorage& frozen = d_.units_[static_cast<size_t>(layer.unit)].frozen;
+        layers::FrozenStorage& frozen = d_.units_[static_cast<size_t>(layer.unit)].frozen;
         frozen.add(joint->whole);
         if (joint->fp8)
           for (const at::Tensor& part : joint->fp8->tensors()) frozen.add(part);
@@ -467,13 +467,13 @@ class DecoderBuilder {
     }
   }
 
-  void join(kernels::JointLinears& joint, const std::vector<kernels::Linear*>& linears) {
-    if (!kernels::can_join(linears)) return;
-    joint = kernels::join(linears);
+  void join(layers::JointLinears& joint, const std::vector<layers::Linear*>& linears) {
+    if (!layers::can_join(linears)) return;
+    joint = layers::join(linears);
     d_.joint_adapters_.add(joint);
     if (!joint.is_quantized()) return;
     if (!d_.unpacking_)
-      d_.unpacking_ = std::make_unique<kernels::UnpackAhead>(d_.options_.device, d_.options_.dtype);
+      d_.unpacking_ = std::make_unique<layers::UnpackAhead>(d_.options_.device, d_.options_.dtype);
     d_.unpacking_->serve(joint);
     joint.unpacking = d_.unpacking_.get();
   }
@@ -481,7 +481,7 @@ class DecoderBuilder {
   /// Whether q, k and v are separate tensors with optional norms per head, and nothing else uses
   /// them.
   static bool reads_heads_alone(const Layer& layer) {
-    const auto is_of_heads = [&](const kernels::Norm& norm) {
+    const auto is_of_heads = [&](const layers::Norm& norm) {
       return !norm.defined() || norm.weight.numel() == layer.attention.head_dim;
     };
     return !layer.delta_net.defined() && !layer.fuses_qkv() && layer.keys_of < 0 &&
@@ -491,10 +491,10 @@ class DecoderBuilder {
 
   void initialise_adapters() {
     AdapterStart adapters(d_.options_, source_);
-    for (kernels::Linear* linear : d_.adapted_linears()) adapters.start(*linear);
+    for (layers::Linear* linear : d_.adapted_linears()) adapters.start(*linear);
     if (d_.embedding_.lora) adapters.start(d_.embedding_);
     for (Layer& layer : d_.layers_) {
-      for (kernels::ExpertMatrix* matrix : layer.experts())
+      for (layers::ExpertMatrix* matrix : layer.experts())
         if (matrix->lora) adapters.start(*matrix->lora);
     }
     d_.principal_parts_ = adapters.principal_parts();
@@ -513,7 +513,7 @@ class DecoderBuilder {
 Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
     : arch_(std::move(arch)),
       options_(std::move(options)),
-      backend_(options_.backend ? *options_.backend : kernels::fused_backend()),
+      backend_(options_.backend ? *options_.backend : layers::fused_backend()),
       rope_(arch_.ropes),
       batch_target_(options_.device) {
   batch_target_.cuts_chunks = std::any_of(

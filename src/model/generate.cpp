@@ -17,7 +17,7 @@ namespace {
 /// its gated delta net.
 struct LayerCache {
   at::Tensor keys, values;
-  kernels::DeltaState state = {};
+  layers::DeltaState state = {};
 };
 
 struct Sequence {
@@ -101,9 +101,9 @@ class Generator {
       LayerCache cache;
       const at::Tensor mixed =
           layer.delta_net.defined()
-              ? kernels::delta_net_answer(layer, hidden, packed.context, cache.state)
+              ? layers::delta_net_answer(layer, hidden, packed.context, cache.state)
               : attend_prompt(layer, hidden, packed.context, cache);
-      hidden = kernels::after_attention(layer, hidden, mixed, packed.context);
+      hidden = layers::after_attention(layer, hidden, mixed, packed.context);
       sequence.layers.push_back(std::move(cache));
     }
     choose(sequence, head(hidden.narrow(0, length - 1, 1))[0]);
@@ -119,8 +119,8 @@ class Generator {
       positions.push_back(active[i].length);
       tokens.data_ptr<int64_t>()[i] = active[i].next;
     }
-    decoder_.prepare_joints(kernels::UnpackAhead::Pass::kDecoding);
-    kernels::BatchContext context;
+    decoder_.prepare_joints(layers::UnpackAhead::Pass::kDecoding);
+    layers::BatchContext context;
     decoder_.rope().fill_positions(context, positions, device());
     tokens = tokens.to(device());
     at::Tensor hidden = decoder_.embed(tokens);
@@ -130,15 +130,15 @@ class Generator {
       const at::Tensor mixed = layer.delta_net.defined()
                                    ? delta_net_tokens(layer, hidden, context, active, l)
                                    : attend_tokens(layer, hidden, context, active, l);
-      hidden = kernels::after_attention(layer, hidden, mixed, context);
+      hidden = layers::after_attention(layer, hidden, mixed, context);
     }
     for (Sequence& sequence : active) ++sequence.length;
     return head(hidden);
   }
 
   at::Tensor attend_prompt(const Layer& layer, const at::Tensor& hidden,
-                           const kernels::BatchContext& context, LayerCache& cache) const {
-    const auto [q, k, v, gate] = kernels::attention_inputs(layer, hidden, context);
+                           const layers::BatchContext& context, LayerCache& cache) const {
+    const auto [q, k, v, gate] = layers::attention_inputs(layer, hidden, context);
     if (layer.keys_of < 0) {
       cache.keys = reserve(layer.attention, hidden.size(0));
       cache.values = reserve(layer.attention, hidden.size(0));
@@ -146,13 +146,13 @@ class Generator {
     }
     const at::Tensor attended =
         kernels::attention_forward(q, k, v, context, layer.attention, layer.sinks.weight).out;
-    return kernels::gated_attention(attended, gate);
+    return layers::gated_attention(attended, gate);
   }
 
   at::Tensor attend_tokens(const Layer& layer, const at::Tensor& hidden,
-                           const kernels::BatchContext& context, std::vector<Sequence>& active,
+                           const layers::BatchContext& context, std::vector<Sequence>& active,
                            size_t l) const {
-    const auto [q, k, v, gate] = kernels::attention_inputs(layer, hidden, context);
+    const auto [q, k, v, gate] = layers::attention_inputs(layer, hidden, context);
     at::Tensor attended = at::empty_like(q);
     for (size_t i = 0; i < active.size(); ++i) {
       const auto row = static_cast<int64_t>(i);
@@ -162,22 +162,22 @@ class Generator {
       attended.narrow(0, row, 1).copy_(
           attend(layer, q.narrow(0, row, 1), cache, active[i].length + 1));
     }
-    return kernels::gated_attention(attended, gate);
+    return layers::gated_attention(attended, gate);
   }
 
   static at::Tensor delta_net_tokens(const Layer& layer, const at::Tensor& hidden,
-                                     const kernels::BatchContext& context,
+                                     const layers::BatchContext& context,
                                      std::vector<Sequence>& active, size_t l) {
     std::vector<at::Tensor> rows;
     for (size_t i = 0; i < active.size(); ++i) {
-      rows.push_back(kernels::delta_net_next(layer, hidden.narrow(0, static_cast<int64_t>(i), 1),
-                                             context, active[i].layers[l].state));
+      rows.push_back(layers::delta_net_next(layer, hidden.narrow(0, static_cast<int64_t>(i), 1),
+                                            context, active[i].layers[l].state));
     }
     return at::cat(rows);
   }
 
   at::Tensor head(const at::Tensor& hidden) {
-    return kernels::logits_of(decoder_.head(), hidden).to(at::kFloat).cpu().contiguous();
+    return layers::logits_of(decoder_.head(), hidden).to(at::kFloat).cpu().contiguous();
   }
 
   at::Tensor reserve(const kernels::AttentionShape& shape, int64_t length) const {

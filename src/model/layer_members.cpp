@@ -22,7 +22,7 @@ kernels::Gating gating_of(const spec::ArchSpec& arch) {
 
 }  // namespace
 
-kernels::Linear& member(Layer& layer, spec::LinearSlot slot) {
+layers::Linear& member(Layer& layer, spec::LinearSlot slot) {
   switch (slot) {
     case spec::LinearSlot::kQ:
       return layer.q;
@@ -70,7 +70,7 @@ kernels::Linear& member(Layer& layer, spec::LinearSlot slot) {
   invariant_failed(__FILE__, __LINE__, "every LinearSlot is a member");
 }
 
-kernels::Norm& member(Layer& layer, spec::NormSlot slot) {
+layers::Norm& member(Layer& layer, spec::NormSlot slot) {
   switch (slot) {
     case spec::NormSlot::kAttentionIn:
       return layer.attention_in;

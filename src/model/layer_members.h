@@ -5,13 +5,13 @@
 /// Maps the slots of the `ArchSpec` to members of a layer.
 namespace sftrun::model {
 
-kernels::Linear& member(Layer& layer, spec::LinearSlot slot);
-kernels::Norm& member(Layer& layer, spec::NormSlot slot);
+layers::Linear& member(Layer& layer, spec::LinearSlot slot);
+layers::Norm& member(Layer& layer, spec::NormSlot slot);
 
 /// Destination of a tensor of the model.
 struct Place {
   at::Tensor* weight;
-  kernels::Parameter** parameter;
+  layers::Parameter** parameter;
 };
 Place member(Layer& layer, spec::WeightSlot slot);
 

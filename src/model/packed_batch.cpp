@@ -99,7 +99,7 @@ void add_step(Staging& staging, uint32_t step, std::optional<double> grad_factor
 }
 
 /// Token keys for dropout and noise on CUDA; CPU kernels read the host array.
-void add_token_keys(Staging& staging, const data::Batch& batch, kernels::BatchContext& context) {
+void add_token_keys(Staging& staging, const data::Batch& batch, layers::BatchContext& context) {
   static_assert(sizeof(kernels::TokenKey) == 2 * sizeof(int32_t));
   staging.add<int32_t>(
       2 * batch.num_tokens(),
@@ -138,7 +138,7 @@ BatchSizes sizes_of(const data::Batch& batch) {
 /// Copies all arrays of the batch to the device in one transfer.
 void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
           const BatchOptions& options, PackedBatch& packed) {
-  kernels::BatchContext& context = packed.context;
+  layers::BatchContext& context = packed.context;
   const BatchSizes sizes = packed.sizes.value_or(sizes_of(batch));
   Staging staging(target, options.is_pinned);
   at::Tensor positions;
@@ -178,7 +178,7 @@ PackedBatch packed_of(const data::Batch& batch, RopeCache& rope, const BatchTarg
                       const Randomness& randomness, const BatchOptions& options) {
   PackedBatch packed;
   packed.sizes = options.sizes;
-  kernels::BatchContext& context = packed.context;
+  layers::BatchContext& context = packed.context;
   context.cu_seqlens = batch.cu_seqlens;
   context.max_seqlen =
       options.sizes ? static_cast<int32_t>(options.sizes->longest) : batch.max_seqlen;

@@ -20,17 +20,17 @@ constexpr size_t kMostOfAnError = 200;  // characters
 /// Number of weights that a token is multiplied by.
 double values_of_a_token(Decoder& decoder) {
   double values = 0;
-  const auto add = [&](const kernels::Linear& linear) {
+  const auto add = [&](const layers::Linear& linear) {
     values +=
         static_cast<double>(linear.matrix().size(0)) * static_cast<double>(linear.matrix().size(1));
   };
-  for (const kernels::Linear* linear : decoder.linears()) add(*linear);
+  for (const layers::Linear* linear : decoder.linears()) add(*linear);
   add(decoder.head().linear);
-  for (kernels::Layer& layer : decoder.layers()) {
+  for (layers::Layer& layer : decoder.layers()) {
     if (!layer.mixture.defined()) continue;
     const double share = static_cast<double>(layer.mixture.top_k) /
                          static_cast<double>(layer.mixture.router.matrix().size(0));
-    for (const kernels::ExpertMatrix* matrix : layer.experts())
+    for (const layers::ExpertMatrix* matrix : layer.experts())
       values += share * static_cast<double>(matrix->quantized ? matrix->quantized->numel()
                                                               : matrix->weight.numel());
   }
@@ -51,14 +51,14 @@ int64_t tokens_worth_a_graph(Decoder& decoder) {
 /// Why no pass of this model can be captured; empty if it can.
 std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
   const DecoderOptions& of = decoder.options();
-  if (of.backend != nullptr && of.backend != &kernels::fused_backend())
+  if (of.backend != nullptr && of.backend != &layers::fused_backend())
     return "tuning.backend is not fused";
   if (decoder.batch_target().cuts_chunks)
     return "this model's delta nets cut documents by their lengths";
   if (options.has_aux_loss) return "the routers' auxiliary loss counts every token";
   if (options.communicates_in_passes)
     return "full training on several GPUs reduces gradients during the backward pass";
-  for (const kernels::Layer& layer : decoder.layers()) {
+  for (const layers::Layer& layer : decoder.layers()) {
     if (!layer.delta_net.defined() && !kernels::attention_is_static(of.dtype, layer.attention))
       return of.attention == kernels::CudaAttention::kFlash
                  ? "attention of so many channels is composed document by document"
@@ -81,7 +81,7 @@ at::Tensor moved(const at::Tensor& part, const at::Tensor& from, const at::Tenso
 PackedBatch copy_of(const PackedBatch& batch) {
   PackedBatch copy = batch;
   copy.staged = batch.staged.clone();
-  kernels::BatchContext& context = copy.context;
+  layers::BatchContext& context = copy.context;
   for (at::Tensor* part :
        {&copy.tokens, &copy.label_rows, &copy.labels, &copy.grad_factor, &context.cu_seqlens_device,
         &context.token_keys_device, &context.step_device})

@@ -194,8 +194,8 @@ std::vector<kernels::RopeAngles> RopeCache::angles(const at::Tensor& positions,
   return result;
 }
 
-void RopeCache::fill_positions(kernels::BatchContext& context,
-                               const std::vector<int64_t>& positions, at::Device device) const {
+void RopeCache::fill_positions(layers::BatchContext& context, const std::vector<int64_t>& positions,
+                               at::Device device) const {
   context.ropes.clear();
   for (const Table& table : tables_) {
     kernels::RopeAngles rows =

@@ -9,12 +9,12 @@
 
 namespace sftrun::model {
 
-using kernels::UnitPass;
+using layers::UnitPass;
 
-Stage::Stage(Decoder& decoder, kernels::UnitHooks* hooks)
+Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks)
     : Stage(decoder, hooks, 0, static_cast<int64_t>(decoder.units().size())) {}
 
-Stage::Stage(Decoder& decoder, kernels::UnitHooks* hooks, int64_t first, int64_t end)
+Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks, int64_t first, int64_t end)
     : decoder_(decoder), hooks_(hooks), first_(first), end_(end) {
   SFTRUN_CHECK(first < end);
   if ((has_embedding() && has_head()) || !decoder.shares_state_between_layers()) return;
@@ -87,7 +87,7 @@ void Stage::forward(MicroBatchRun& run) const {
   run.layers.resize(num_layers);
   run.inputs.resize(num_layers);
   if (!run.is_empty()) {
-    using Unpacking = kernels::UnpackAhead::Pass;
+    using Unpacking = layers::UnpackAhead::Pass;
     decoder_.prepare_joints(run.trains ? Unpacking::kTraining : Unpacking::kForward);
   }
   if (has_embedding()) {
@@ -105,21 +105,21 @@ void Stage::forward(MicroBatchRun& run) const {
   if (aux == nullptr) return;
   aux->value = run.is_empty()
                    ? no_loss()
-                   : kernels::close_balance(run.context.exchange->balance, aux->grad_scale);
+                   : layers::close_balance(run.context.exchange->balance, aux->grad_scale);
 }
 
-kernels::BatchContext Stage::head_rows(const MicroBatchRun& run) const {
+layers::BatchContext Stage::head_rows(const MicroBatchRun& run) const {
   const auto& lora = decoder_.head().linear.lora;
   if (run.trains && lora && lora->dropout > 0)
-    return kernels::dropout_rows(run.context, run.batch.label_rows);
-  kernels::BatchContext rows;
+    return layers::dropout_rows(run.context, run.batch.label_rows);
+  layers::BatchContext rows;
   rows.adapters = run.context.adapters;
   return rows;
 }
 
 // Only rows that have a label reach the final norm and the head.
 at::Tensor Stage::head_loss(MicroBatchRun& run) const {
-  using kernels::HeadGrad;
+  using layers::HeadGrad;
   const PackedBatch& batch = run.batch;
   const bool trains_layers = has_backward(run, decoder_.head_unit() - 1);
   const HeadGrad wanted = trains_layers                                  ? HeadGrad::kInput
@@ -130,7 +130,7 @@ at::Tensor Stage::head_loss(MicroBatchRun& run) const {
       run.trains
           ? kernels::GradScale{run.options.grad_scale, batch.grad_factor, run.options.row_factors}
           : kernels::GradScale{1.0};
-  const kernels::HeadLoss result =
+  const layers::HeadLoss result =
       decoder_.backend().head_loss(hidden.index_select(0, batch.label_rows), decoder_.head(),
                                    batch.labels, scale, wanted, head_rows(run));
   if (wanted == HeadGrad::kInput) {
@@ -164,10 +164,10 @@ void Stage::layer_backward(MicroBatchRun& run, int64_t layer) const {
 }
 
 void Stage::embedding_backward(MicroBatchRun& run) const {
-  kernels::Embedding& embedding = decoder_.embedding();
-  const kernels::PerLayerInputs& per_layer = decoder_.per_layer();
+  layers::Embedding& embedding = decoder_.embedding();
+  const layers::PerLayerInputs& per_layer = decoder_.per_layer();
   if (per_layer.defined()) {
-    const at::Tensor d = kernels::per_layer_backward(
+    const at::Tensor d = layers::per_layer_backward(
         per_layer, std::move(run.per_layer), run.batch.tokens, run.context.exchange->d_per_layer,
         run.context, embedding.trains());
     if (d.defined()) run.grad = run.grad + d;
@@ -177,7 +177,7 @@ void Stage::embedding_backward(MicroBatchRun& run) const {
     if (run.options.needs_span_gradients) run.span_gradients.push_back(of_span.clone());
     of_span.zero_();  // the tokens in their place have no part in the result
   }
-  if (embedding.trains()) kernels::embedding_backward(embedding, run.batch.tokens, run.grad);
+  if (embedding.trains()) layers::embedding_backward(embedding, run.batch.tokens, run.grad);
 }
 
 void Stage::backward(MicroBatchRun& run) const {
@@ -242,7 +242,7 @@ at::Tensor Stage::logits(const PackedBatch& batch, const at::Tensor& rows) const
   const at::Tensor hidden = run.hidden.index_select(0, rows);
   at::Tensor logits;
   with_unit(decoder_.head_unit(), UnitPass::kForward,
-            [&] { logits = kernels::logits_of(decoder_.head(), hidden); });
+            [&] { logits = layers::logits_of(decoder_.head(), hidden); });
   return logits;
 }
 

@@ -115,7 +115,7 @@ at::Tensor values_in(const weights::SafetensorsFile& file, const fs::path& path,
 
 /// A parameter's values in the order of its elements in memory.
 at::Tensor parameter_in(const weights::SafetensorsFile& file, const fs::path& path,
-                        const kernels::Parameter& parameter) {
+                        const layers::Parameter& parameter) {
   const at::Tensor stored =
       values_in(file, path, parameter.name, parameter.shape_in_files(), at::kFloat);
   if (!parameter.layout.reorders()) return stored.flatten();
@@ -170,7 +170,7 @@ void CheckpointStore::remove_leftovers() const {
 
 CheckpointContents checkpoint_contents(model::Decoder& decoder, parallel::Strategy& strategy,
                                        const Optimizer& optimizer, bool is_adapter) {
-  const model::MasterValues masters = [&strategy](const kernels::Parameter& parameter) {
+  const model::MasterValues masters = [&strategy](const layers::Parameter& parameter) {
     return strategy.master_of(parameter);
   };
   // With PiSSA the trained parameters are not the exported adapter, so both are stored.
@@ -254,8 +254,8 @@ void restore(const fs::path& checkpoint, parallel::Strategy& strategy, Optimizer
   const fs::path values_path = checkpoint / (is_adapter ? kAdapterFile : kTrainableFile);
   const weights::SafetensorsFile values(values_path);
   const weights::SafetensorsFile moments(checkpoint / kOptimizerFile);
-  const kernels::OwnedValues& owned = strategy.owned();
-  for (const kernels::OwnedValues::Piece& piece : owned.pieces) {
+  const layers::OwnedValues& owned = strategy.owned();
+  for (const layers::OwnedValues::Piece& piece : owned.pieces) {
     owned.flat.master.narrow(0, piece.offset, piece.numel)
         .copy_(parameter_in(values, values_path, *piece.parameter)
                    .narrow(0, piece.begin, piece.numel));

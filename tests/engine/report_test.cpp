@@ -69,7 +69,7 @@ TEST(RunJson, MemoryOfARank) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const auto decoder = lora_decoder(dtype);
     const auto values = static_cast<uint64_t>(decoder->parameters().numel());
-    const kernels::FlatValues owned = kernels::OwnedValues(decoder->parameters()).flat;
+    const layers::FlatValues owned = layers::OwnedValues(decoder->parameters()).flat;
     const observe::RankBytes bytes = rank_bytes(77, owned, 300, 5000, 1000);
     EXPECT_EQ(bytes.base, 77U);
     EXPECT_EQ(bytes.trainable, values * (dtype == at::kFloat ? 4 : 6));

@@ -50,7 +50,7 @@ TEST(DecoderChoice, FollowsTheConfiguration) {
   EXPECT_FALSE(lora.lora.pissa);
   ASSERT_TRUE(lora.base.quant);
   EXPECT_EQ(lora.base.quant->format, QuantFormat::kNf4);
-  EXPECT_EQ(lora.backend, &kernels::plain_backend());
+  EXPECT_EQ(lora.backend, &layers::plain_backend());
   EXPECT_TRUE(lora.gradient_checkpointing);
   EXPECT_EQ(lora.seed, 17U);
   config.tuning.mode = config::TuningMode::kPartial;
@@ -60,7 +60,7 @@ TEST(DecoderChoice, FollowsTheConfiguration) {
   EXPECT_EQ(partial.trains, model::Trains::kPartial);
   EXPECT_EQ(partial.trainable, std::vector<std::string>{"norm"});
   EXPECT_FALSE(partial.base.quant) << "weights that are trained are dense";
-  EXPECT_EQ(partial.backend, &kernels::fused_backend());
+  EXPECT_EQ(partial.backend, &layers::fused_backend());
 }
 
 TEST(TextOfAModel, KnowsTheRowsOfItsEmbedding) {

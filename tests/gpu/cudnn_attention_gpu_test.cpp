@@ -18,8 +18,8 @@ using test::normal;
 using test::kCard;
 constexpr double kTolerance = 2e-2;  // of the largest value, in bf16
 
-BatchContext batch_of(const std::vector<int32_t>& ends) {
-  BatchContext batch;
+BatchMetadata batch_of(const std::vector<int32_t>& ends) {
+  BatchMetadata batch;
   batch.cu_seqlens = ends;
   for (size_t i = 0; i + 1 < ends.size(); ++i)
     batch.max_seqlen = std::max(batch.max_seqlen, ends[i + 1] - ends[i]);
@@ -46,7 +46,7 @@ struct Results {
   bool by_cudnn = false;
   std::vector<at::Tensor> all;
 };
-Results attend(const Operands& x, const BatchContext& batch, const AttentionShape& shape) {
+Results attend(const Operands& x, const BatchMetadata& batch, const AttentionShape& shape) {
   const at::NoGradGuard no_grad;
   const AttentionOutput out = attention_forward(x.q, x.k, x.v, batch, shape);
   const AttentionGrads grads = attention_backward(x.d_out, x.q, x.k, x.v, out, batch, shape);
@@ -61,7 +61,7 @@ AttentionShape shape_of(int64_t heads, int64_t kv_heads, int64_t head_dim, CudaA
           .on_cuda = on_cuda};
 }
 
-bool serves(const AttentionShape& shape, const BatchContext& batch) {
+bool serves(const AttentionShape& shape, const BatchMetadata& batch) {
   return why_not_cudnn(shape, at::kBFloat16, equal_documents(batch.cu_seqlens), cudnn_card(kCard))
       .empty();
 }
@@ -72,7 +72,7 @@ TEST(CudnnAttentionGpu, ResultsAreTheCpus) {
     for (const auto& [heads, kv_heads, head_dim] :
          {std::tuple(4, 2, 64), {3, 3, 32}, {8, 1, 128}, {2, 1, 256}}) {
       const AttentionShape shape = shape_of(heads, kv_heads, head_dim, CudaAttention::kCudnn);
-      const BatchContext batch = batch_of(ends);
+      const BatchMetadata batch = batch_of(ends);
       const Operands here(shape, ends.back());
       const Results expected = attend(here, batch, shape),
                     found = attend(here.on_card(), batch, shape);
@@ -89,7 +89,7 @@ TEST(CudnnAttentionGpu, ResultsAreTheCpus) {
 /// first one of the shape.
 TEST(CudnnAttentionGpu, OperandsOfOneMatrix) {
   const AttentionShape shape = shape_of(4, 2, 64, CudaAttention::kCudnn);
-  const BatchContext batch = batch_of({0, 256, 512});
+  const BatchMetadata batch = batch_of({0, 256, 512});
   const Operands here(shape, 512);
   const Results expected = attend(here, batch, shape);
   Operands there = here.on_card();
@@ -127,7 +127,7 @@ TEST(CudnnAttentionGpu, OtherBatchesAreFlashAttentions) {
 
 TEST(CudnnAttentionGpu, MeasureStaysWithItsChoice) {
   const AttentionShape shape = shape_of(4, 4, 64, CudaAttention::kMeasure);
-  const BatchContext batch = batch_of({0, 128, 256});
+  const BatchMetadata batch = batch_of({0, 128, 256});
   const Operands here(shape, 256);
   const Results expected = attend(here, batch, shape), first = attend(here.on_card(), batch, shape),
                 second = attend(here.on_card(), batch, shape);
@@ -140,7 +140,7 @@ TEST(CudnnAttentionGpu, MeasureStaysWithItsChoice) {
 TEST(CudnnAttentionGpu, SinksAreFlashAttentions) {
   const at::NoGradGuard no_grad;
   const AttentionShape shape = shape_of(4, 4, 64, CudaAttention::kCudnn);
-  const BatchContext batch = batch_of({0, 128});
+  const BatchMetadata batch = batch_of({0, 128});
   const Operands x = Operands(shape, 128).on_card();
   const at::Tensor sinks = normal({4}, 5, at::kBFloat16).to(kCard);
   EXPECT_FALSE(attention_forward(x.q, x.k, x.v, batch, shape, sinks).by_cudnn);

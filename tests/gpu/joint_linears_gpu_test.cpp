@@ -6,12 +6,12 @@
 #include <optional>
 #include <tuple>
 
-#include "sftrun/kernels/joint_linears.h"
+#include "sftrun/layers/joint_linears.h"
 #include "support.h"
 #include "support/tensors.h"
 
 /// Joint linears on a card beside the sums that they stand for, in fp64.
-namespace sftrun::kernels {
+namespace sftrun::layers {
 namespace {
 
 using test::close;
@@ -70,8 +70,8 @@ class Linears {
     auto linear = std::make_unique<Linear>();
     const at::Tensor weight = normal({spec.out, in_}, ++seed_).mul_(0.1);
     if (format_) {
-      linear->quantized = quantize(weight, {.format = *format_}).to(kCard);
-      weights_.push_back(exact(dequantize(*linear->quantized, at::kFloat)));
+      linear->quantized = kernels::quantize(weight, {.format = *format_}).to(kCard);
+      weights_.push_back(exact(kernels::dequantize(*linear->quantized, at::kFloat)));
     } else {
       linear->weight = weight.to(kCard, dtype_);
       weights_.push_back(exact(linear->weight));
@@ -151,7 +151,7 @@ at::Tensor forward_in_fp64(const Linears& linears, const at::Tensor& x, bool ada
 
 /// The same rows, with room for `spare` columns behind each.
 at::Tensor with_room(const at::Tensor& x, int64_t spare) {
-  at::Tensor rows = empty_rows(x.size(0), x.size(1), spare, x.options());
+  at::Tensor rows = kernels::empty_rows(x.size(0), x.size(1), spare, x.options());
   return rows.copy_(x);
 }
 
@@ -220,13 +220,13 @@ TEST_P(GpuJointLinears, Backward) {
       adapters.refresh();
       const at::Tensor x = normal({kTokens, kIn}, 7, dtype()).to(kCard),
                        weight = normal({kIn}, 9, dtype()).to(kCard);
-      const NormFactors norm{normal({kTokens}, 10).abs_().to(kCard), weight, 1};
+      const kernels::NormFactors norm{normal({kTokens}, 10).abs_().to(kCard), weight, 1};
       const at::Tensor read =
           exact(x) * exact(norm.rstd).unsqueeze(1) * (exact(weight) + norm.offset);
       at::Tensor low;
       joint_forward(read.to(dtype()).to(kCard), joint, 0, &low);
-      const at::Tensor dy =
-          empty_rows(kTokens, joint.out_features(), has_room ? joint.spare() : 0, x.options());
+      const at::Tensor dy = kernels::empty_rows(kTokens, joint.out_features(),
+                                                has_room ? joint.spare() : 0, x.options());
       dy.copy_(normal(dy.sizes(), 11));
       const JointGrads grads = joint_input_grad(dy, joint, /*needs_dx=*/true);
       if (joint.has_adapters()) add_joint_adapter_grads(dy, x, norm, low, grads.d_low, joint);
@@ -331,4 +331,4 @@ TEST(GpuCanJoin, MatricesOfOneKindAlone) {
 }
 
 }  // namespace
-}  // namespace sftrun::kernels
+}  // namespace sftrun::layers

@@ -8,11 +8,11 @@
 
 #include "sftrun/core/rng.h"
 #include "sftrun/kernels/cuda_registry.h"
-#include "sftrun/kernels/experts.h"
-#include "sftrun/kernels/layer.h"
 #include "sftrun/kernels/noise.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/quant.h"
+#include "sftrun/layers/layer.h"
+#include "sftrun/layers/mixture.h"
 #include "sftrun/weights/ggml_type.h"
 #include "support.h"
 #include "support/matmul.h"
@@ -127,8 +127,8 @@ TEST_P(GpuKernels, Gated) {
   }
 }
 
-BatchContext batch_of(const std::vector<int32_t>& lengths, const Moved& to) {
-  BatchContext batch;
+BatchMetadata batch_of(const std::vector<int32_t>& lengths, const Moved& to) {
+  BatchMetadata batch;
   batch.cu_seqlens = {0};
   for (const int32_t length : lengths) {
     batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
@@ -208,7 +208,7 @@ TEST_P(GpuKernels, Attention) {
                      v = values({tokens, c.kv_heads * c.head_dim}, 3),
                      d = values({tokens, c.heads * c.head_dim}, 4), sinks = values({c.heads}, 5);
     expect_same("attention", dtype() == at::kFloat ? 2e-5 : 2e-2, [&](const Moved& to) {
-      const BatchContext batch = batch_of({1, 40, 77}, to);
+      const BatchMetadata batch = batch_of({1, 40, 77}, to);
       const at::Tensor qd = to(q), kd = to(k), vd = to(v), dd = to(d),
                        sd = c.sinks ? to(sinks) : at::Tensor();
       const AttentionOutput out = attention_forward(qd, kd, vd, batch, shape, sd);
@@ -446,16 +446,16 @@ class MixtureThere {
 
   std::vector<at::Tensor> gradients() const {
     std::vector<at::Tensor> all;
-    for (const Parameter& parameter : parameters_) all.push_back(parameter.grad);
+    for (const layers::Parameter& parameter : parameters_) all.push_back(parameter.grad);
     return all;
   }
 
-  Mixture mixture;
+  layers::Mixture mixture;
 
  private:
   at::Tensor value(at::IntArrayRef shape) { return to_(values_(shape)); }
   /// Null where nothing trains.
-  Parameter* parameter(const at::Tensor& like, bool trains) {
+  layers::Parameter* parameter(const at::Tensor& like, bool trains) {
     if (!trains) return nullptr;
     parameters_.emplace_back();
     parameters_.back().shape = like.sizes().vec();
@@ -463,16 +463,16 @@ class MixtureThere {
     parameters_.back().grad = to_(at::ones(like.sizes(), at::kFloat));
     return &parameters_.back();
   }
-  Parameter* parameter(const at::Tensor& like) { return parameter(like, trains_); }
-  Linear linear(at::IntArrayRef shape) { return linear(shape, values_({1}).scalar_type()); }
-  Linear linear(at::IntArrayRef shape, at::ScalarType dtype) {
-    Linear made;
+  layers::Parameter* parameter(const at::Tensor& like) { return parameter(like, trains_); }
+  layers::Linear linear(at::IntArrayRef shape) { return linear(shape, values_({1}).scalar_type()); }
+  layers::Linear linear(at::IntArrayRef shape, at::ScalarType dtype) {
+    layers::Linear made;
     made.name = "linear";
     made.weight = value(shape).to(dtype);
     made.weight_parameter = parameter(made.weight);
     return made;
   }
-  void fill(ExpertMatrix& matrix, at::IntArrayRef shape, const Extras& extras) {
+  void fill(layers::ExpertMatrix& matrix, at::IntArrayRef shape, const Extras& extras) {
     constexpr int64_t kRank = 4;
     matrix.weight = value(shape);
     matrix.parameter = parameter(matrix.weight);
@@ -481,15 +481,15 @@ class MixtureThere {
       matrix.bias.parameter = parameter(matrix.bias.weight);
     }
     if (!extras.is_adapted) return;
-    matrix.lora = ExpertLora{.a = parameter(value({shape[0], kRank, shape[2]}), true),
-                             .b = parameter(value({shape[0], shape[1], kRank}), true),
-                             .scale = 0.5};
+    matrix.lora = layers::ExpertLora{.a = parameter(value({shape[0], kRank, shape[2]}), true),
+                                     .b = parameter(value({shape[0], shape[1], kRank}), true),
+                                     .scale = 0.5};
   }
 
   Moved to_;
   Values values_;
   bool trains_;
-  std::deque<Parameter> parameters_;
+  std::deque<layers::Parameter> parameters_;
 };
 
 /// Forward and backward, with the parameters' gradients, over sizes of whole 16 bytes and not.
@@ -498,28 +498,28 @@ TEST_P(GpuKernels, Mixtures) {
   for (const Extras& extras : kMixtures) {
     for (const auto& [hidden, inner] : {std::pair<int64_t, int64_t>{64, 48}, {33, 20}}) {
       const at::Tensor x = values({kTokens, hidden}, 1), dy = values({kTokens, hidden}, 2);
-      expect_same(extras.name, dtype() == at::kFloat ? 2e-5 : 4e-2,
-                  [&, hidden = hidden, inner = inner](const Moved& to) {
-                    uint64_t seed = 3;
-                    MixtureThere made(extras, kExperts, hidden, inner, to,
-                                      [&](at::IntArrayRef shape) {
-                                        return (values(shape, seed++) * 0.3).to(dtype());
-                                      });
-                    BatchContext batch;
-                    batch.exchange = std::make_shared<LayerExchange>();
-                    RouterBalance& balance = batch.exchange->balance;
-                    balance.counts = extras.is_balanced;
-                    const at::Tensor there = to(x);
-                    MixtureRun run;
-                    std::vector<at::Tensor> results{
-                        mixture_forward(made.mixture, extras.gating, there, batch, &run)};
-                    if (extras.is_balanced) results.push_back(close_balance(balance, 20));
-                    results.push_back(mixture_backward(made.mixture, extras.gating, std::move(run),
+      expect_same(
+          extras.name, dtype() == at::kFloat ? 2e-5 : 4e-2,
+          [&, hidden = hidden, inner = inner](const Moved& to) {
+            uint64_t seed = 3;
+            MixtureThere made(extras, kExperts, hidden, inner, to, [&](at::IntArrayRef shape) {
+              return (values(shape, seed++) * 0.3).to(dtype());
+            });
+            layers::BatchContext batch;
+            batch.exchange = std::make_shared<layers::LayerExchange>();
+            layers::RouterBalance& balance = batch.exchange->balance;
+            balance.counts = extras.is_balanced;
+            const at::Tensor there = to(x);
+            layers::MixtureRun run;
+            std::vector<at::Tensor> results{
+                layers::mixture_forward(made.mixture, extras.gating, there, batch, &run)};
+            if (extras.is_balanced) results.push_back(layers::close_balance(balance, 20));
+            results.push_back(layers::mixture_backward(made.mixture, extras.gating, std::move(run),
                                                        to(dy), there, batch, /*needs_dx=*/true)
-                                          .dx);
-                    for (const at::Tensor& grad : made.gradients()) results.push_back(grad);
-                    return results;
-                  });
+                                  .dx);
+            for (const at::Tensor& grad : made.gradients()) results.push_back(grad);
+            return results;
+          });
     }
   }
 }

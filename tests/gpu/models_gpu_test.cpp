@@ -27,7 +27,7 @@ Step step_of(const std::shared_ptr<const weights::Checkpoint>& model, model::Dec
   const at::NoGradGuard no_grad;
   options.device = device;
   const auto decoder = model::Decoder::load(model, options);
-  for (kernels::Parameter& parameter : decoder->parameters().parameters())
+  for (layers::Parameter& parameter : decoder->parameters().parameters())
     if (options.trains == model::Trains::kLora) parameter.master.fill_(0.01);
   decoder->parameters().refresh_compute();
   const auto examples = test::within_vocabulary(
@@ -124,7 +124,7 @@ TEST(GpuOptimizers, AGateDecidesAsTheHost) {
     for (const bool on_host : {false, true}) {
       at::Tensor weights[2];
       for (const bool is_gated : {false, true}) {
-        kernels::ParameterStore store;
+        layers::ParameterStore store;
         store.add("whole", {512, 256}, 0, true);
         store.add("odd", {67, 65}, 0, true);
         store.allocate(at::kBFloat16, kCard);
@@ -164,7 +164,7 @@ TEST(GpuOptimizers, MomentsInHostMemoryAreTheSame) {
   for (const bool is_8bit : {false, true}) {
     at::Tensor weights[2];
     for (const bool on_host : {false, true}) {
-      kernels::ParameterStore store;
+      layers::ParameterStore store;
       store.add("whole", {512, 256}, 0, true);
       store.add("odd", {67, 65}, 0, true);
       store.add("norm", {600}, 0, false);

@@ -40,7 +40,7 @@ struct Numbers {
   int64_t graphs = 0;
 };
 
-struct CountedUnits final : kernels::UnitHooks {
+struct CountedUnits final : layers::UnitHooks {
   int64_t num_ready = 0;
   void gradients_ready(int64_t) override { ++num_ready; }
 };
@@ -117,8 +117,7 @@ TEST(GpuPassGraphs, QuantisedBases) {
   DecoderOptions options;
   options.trains = Trains::kLora;
   options.dtype = at::kBFloat16;
-  for (const QuantFormat format :
-       {QuantFormat::kNf4, QuantFormat::kInt8}) {
+  for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kInt8}) {
     options.base.quant = QuantOptions{.format = format};
     expect_same(test::data("models/tied-gqa"), options);
   }

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "../../src/kernels/cuda/grouped.h"
-#include "sftrun/kernels/experts.h"
+#include "sftrun/kernels/grouped_matmul.h"
 #include "support/tensors.h"
 
 // Products of many matrices with the rows that are theirs, in every way that a card has for them.

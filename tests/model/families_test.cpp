@@ -85,7 +85,7 @@ class Families : public ::testing::TestWithParam<const char*> {
     return entry ? tensor_of(*entry, type) : at::Tensor();
   }
   /// Of a parameter, though files hold it in parts.
-  at::Tensor expected_gradient(const kernels::Parameter& parameter) const {
+  at::Tensor expected_gradient(const layers::Parameter& parameter) const {
     for (const weights::TensorInfo& info : checkpoint_->tensors()) {
       if (info.name != parameter.name || info.parts.empty()) continue;
       const at::Tensor whole = at::zeros(parameter.shape);
@@ -98,7 +98,7 @@ class Families : public ::testing::TestWithParam<const char*> {
     }
     return in_memory_order(parameter, expected("grad." + parameter.name, at::kFloat));
   }
-  static at::Tensor in_memory_order(const kernels::Parameter& parameter, const at::Tensor& values) {
+  static at::Tensor in_memory_order(const layers::Parameter& parameter, const at::Tensor& values) {
     if (!values.defined()) return values;
     at::Tensor whole = at::zeros(parameter.shape);
     at::Tensor in_file_order = parameter.in_file_order(whole);
@@ -110,7 +110,7 @@ class Families : public ::testing::TestWithParam<const char*> {
   static void expect_gradients(Decoder& decoder, Expected expected_of, Worst& worst) {
     // Where a gradient is 0 by nature (a key's bias without RoPE), both have rounding left.
     const double none = 1e-6 * decoder.parameters().grad().abs().max().item<double>();
-    for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
+    for (const layers::Parameter& parameter : decoder.parameters().parameters()) {
       const at::Tensor gradient = expected_of(parameter);
       ASSERT_TRUE(gradient.defined()) << parameter.name;
       if (gradient.abs().max().item<double>() < none) {
@@ -144,7 +144,7 @@ TEST_P(Families, Logits) {
 // The loss and the gradient of every parameter.
 TEST_P(Families, LossAndGradients) {
   Worst worst;
-  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+  for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
     SCOPED_TRACE(backend->name);
     DecoderOptions options;
     options.trains = Trains::kFull;
@@ -153,7 +153,7 @@ TEST_P(Families, LossAndGradients) {
     expect_losses(forward_backward(*decoder, packed(*decoder, reference_.examples)),
                   reference_.json);
     expect_gradients(
-        *decoder, [&](const kernels::Parameter& p) { return expected_gradient(p); }, worst);
+        *decoder, [&](const layers::Parameter& p) { return expected_gradient(p); }, worst);
   }
   RecordProperty("gradients", worst.str());
 }
@@ -163,15 +163,15 @@ TEST_P(Families, AdaptersLossAndGradients) {
   const nlohmann::json expected =
       nlohmann::json::parse(read_text_file(directory_of(GetParam()) / "lora.json"));
   const weights::SafetensorsFile file(directory_of(GetParam()) / "lora.safetensors");
-  const auto expected_gradient = [&](const kernels::Parameter& p) {
+  const auto expected_gradient = [&](const layers::Parameter& p) {
     const auto* entry = file.find(p.name);
     return entry ? in_memory_order(p, tensor_of(*entry, at::kFloat)) : at::Tensor();
   };
   Worst worst;
   std::vector<at::Tensor> grads;
   for (const auto& [backend, checkpointing] :
-       {std::pair{&kernels::fused_backend(), false}, std::pair{&kernels::fused_backend(), true},
-        std::pair{&kernels::plain_backend(), false}}) {
+       {std::pair{&layers::fused_backend(), false}, std::pair{&layers::fused_backend(), true},
+        std::pair{&layers::plain_backend(), false}}) {
     SCOPED_TRACE(fmt::format("{}{}", backend->name, checkpointing ? ", checkpointing" : ""));
     DecoderOptions options;
     options.trains = Trains::kLora;
@@ -234,7 +234,7 @@ struct Balanced {
   at::Tensor grad;  ///< of the load-balancing loss alone, of all parameters
   double loss = 0;
 };
-Balanced balanced(const std::vector<data::Example>& examples, const kernels::Backend& backend,
+Balanced balanced(const std::vector<data::Example>& examples, const layers::Backend& backend,
                   bool checkpointing) {
   DecoderOptions options;
   options.trains = Trains::kFull;
@@ -250,16 +250,16 @@ Balanced balanced(const std::vector<data::Example>& examples, const kernels::Bac
 // neither the sum nor the mean of their losses, whichever way they are computed.
 TEST(RouterBalance, IsOfAWholeBatch) {
   const std::vector<data::Example> examples = read_reference(directory_of("mixtral")).examples;
-  const Balanced both = balanced(examples, kernels::fused_backend(), false);
-  const Balanced again = balanced(examples, kernels::fused_backend(), true);
-  const Balanced plain = balanced(examples, kernels::plain_backend(), false);
+  const Balanced both = balanced(examples, layers::fused_backend(), false);
+  const Balanced again = balanced(examples, layers::fused_backend(), true);
+  const Balanced plain = balanced(examples, layers::plain_backend(), false);
   EXPECT_TRUE(at::equal(both.grad, again.grad));
   EXPECT_EQ(both.loss, again.loss);
   EXPECT_TRUE(close(both.grad, plain.grad, 2e-5));
   EXPECT_NEAR(both.loss / plain.loss, 1, 1e-6);
   double mean = 0;
   for (const data::Example& example : examples)
-    mean += balanced({example}, kernels::fused_backend(), false).loss / 2;
+    mean += balanced({example}, layers::fused_backend(), false).loss / 2;
   EXPECT_GT(std::abs(mean - both.loss), 1e-3);
   EXPECT_GT(both.grad.abs().max().item<double>(), 1e-3);
 }
@@ -306,7 +306,7 @@ TEST(ExpertTargets, AreNamedAsPeftNamesThem) {
     lora.target_parameters = std::move(parameters);
     std::vector<std::string> found;
     const auto decoder = load_with("mixtral", lora);
-    for (const kernels::Parameter& p : decoder->parameters().parameters()) {
+    for (const layers::Parameter& p : decoder->parameters().parameters()) {
       if (p.unit == 1 && p.name.find("mlp") != std::string::npos) found.push_back(p.name);
     }
     return found;

@@ -56,7 +56,7 @@ PackedBatch prepared(Decoder& decoder, const data::Batch& batch) {
 TEST(MultiAxisPositions, EqualTransformers) {
   const weights::SafetensorsFile reference(data("mrope/reference.safetensors"));
   const auto loss = nlohmann::json::parse(read_text_file(data("mrope/reference.json")))["loss"];
-  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+  for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
     DecoderOptions options;
     options.trains = Trains::kFull;
     options.backend = backend;
@@ -70,7 +70,7 @@ TEST(MultiAxisPositions, EqualTransformers) {
     const double sum =
         Stage(*decoder).forward_backward(packed, {.grad_scale = 1 / labels}).item<double>();
     EXPECT_NEAR(sum / labels, loss.get<double>(), 1e-5);
-    for (const kernels::Parameter& parameter : decoder->parameters().parameters()) {
+    for (const layers::Parameter& parameter : decoder->parameters().parameters()) {
       const at::Tensor expected = read(reference, "grad." + parameter.name);
       EXPECT_TRUE(test::close(parameter.in_file_order(parameter.grad).reshape(expected.sizes()),
                               expected, 1e-4))
@@ -131,7 +131,7 @@ TEST_P(InputSpans, AreRowsOfTheModel) {
   ASSERT_EQ(run.span_gradients.size(), 1U);
 
   const std::string embedding = expected->embedding().name + ".weight";
-  for (const kernels::Parameter& parameter : expected->parameters().parameters()) {
+  for (const layers::Parameter& parameter : expected->parameters().parameters()) {
     at::Tensor grad = parameter.grad.clone();
     if (parameter.name == embedding) {
       // The head is tied: its gradient is in the same rows.

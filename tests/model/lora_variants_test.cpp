@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "sftrun/kernels/dora.h"
 #include "sftrun/kernels/noise.h"
+#include "sftrun/layers/dora.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/generate.h"
 #include "sftrun/model/pissa.h"
@@ -30,7 +30,7 @@ DecoderOptions lora_options() {
   return options;
 }
 
-at::Tensor weight_of(const kernels::Linear& linear) {
+at::Tensor weight_of(const layers::Linear& linear) {
   return linear.matrix().values(at::kFloat).to(at::kFloat);
 }
 
@@ -72,7 +72,7 @@ TEST(Pissa, TheModelStaysWhatItWas) {
     const auto before = plain->linears(), after = decoder->linears();
     EXPECT_EQ(decoder->principal_parts().size(), 2 * after.size());
     for (size_t i = 0; i < after.size(); ++i) {
-      const kernels::LoraAdapter& lora = *after[i]->lora;
+      const layers::LoraAdapter& lora = *after[i]->lora;
       const at::Tensor whole =
           weight_of(*after[i]) + lora.scale * at::mm(lora.b->master, lora.a->master);
       const at::Tensor& w = before[i]->weight;
@@ -104,15 +104,15 @@ TEST(Dora, LengthsAreThoseOfTheSum) {
     if (quantised) options.base.quant = QuantOptions{.block_size = 32};
     const auto decoder = Decoder::load(tied_model(), options);
     uint64_t seed = 1;
-    for (kernels::Linear* linear : decoder->linears()) {
-      kernels::LoraAdapter& lora = *linear->lora;
+    for (layers::Linear* linear : decoder->linears()) {
+      layers::LoraAdapter& lora = *linear->lora;
       const at::Tensor w = weight_of(*linear);
       const auto lengths = [](const at::Tensor& matrix) { return matrix.square().sum(1).sqrt(); };
       EXPECT_LT((lora.magnitude->master - lengths(w)).abs().max().item<float>(), 1e-5);
       lora.b->master.copy_(normal(lora.b->shape, seed++));
       decoder->parameters().refresh_compute();
       const at::Tensor sum = w + lora.scale * at::mm(lora.b->master, lora.a->master);
-      EXPECT_LT((kernels::row_lengths(*linear) / lengths(sum) - 1).abs().max().item<float>(), 2e-6)
+      EXPECT_LT((layers::row_lengths(*linear) / lengths(sum) - 1).abs().max().item<float>(), 2e-6)
           << linear->name;
     }
   }
@@ -124,11 +124,11 @@ TEST(Dora, SettledLengthsStay) {
   DecoderOptions options = lora_options();
   options.lora.dora = true;
   const auto decoder = Decoder::load(tied_model(), options);
-  kernels::Linear& linear = *decoder->linears()[0];
+  layers::Linear& linear = *decoder->linears()[0];
   decoder->settle_adapters();
-  const at::Tensor settled = kernels::row_lengths(linear).clone();
+  const at::Tensor settled = layers::row_lengths(linear).clone();
   linear.lora->b->master.fill_(1);
-  EXPECT_TRUE(at::equal(kernels::row_lengths(linear), settled));
+  EXPECT_TRUE(at::equal(layers::row_lengths(linear), settled));
 }
 
 // ---- Whole modules
@@ -156,7 +156,7 @@ TEST(WholeModules, AreNotAdapted) {
   DecoderOptions options = lora_options();
   options.lora.modules_to_save = {"layers.1.mlp", "v_proj"};
   const auto decoder = Decoder::load(tied_model(), options);
-  for (const kernels::Linear* linear : decoder->linears()) {
+  for (const layers::Linear* linear : decoder->linears()) {
     const bool is_whole =
         linear->name.find("layers.1.mlp") != std::string::npos || linear->name.ends_with("v_proj");
     EXPECT_EQ(linear->lora.has_value(), !is_whole) << linear->name;
@@ -176,7 +176,7 @@ TEST(WholeModules, MustExist) {
 
 constexpr const char* kEmbeddingA = "base_model.model.model.embed_tokens.lora_embedding_A";
 
-DecoderOptions with_ends(const kernels::Backend& backend = kernels::fused_backend()) {
+DecoderOptions with_ends(const layers::Backend& backend = layers::fused_backend()) {
   DecoderOptions options = lora_options();
   options.backend = &backend;
   options.lora.target_modules = {"all-linear", "embed_tokens", "lm_head"};
@@ -186,8 +186,8 @@ DecoderOptions with_ends(const kernels::Backend& backend = kernels::fused_backen
 TEST(Ends, StartAsTheBaseIsAndStayTied) {
   const at::NoGradGuard no_grad;
   const auto decoder = Decoder::load(tied_model(), with_ends());
-  const kernels::Embedding& embedding = decoder->embedding();
-  const kernels::LoraAdapter& of_head = *decoder->head().linear.lora;
+  const layers::Embedding& embedding = decoder->embedding();
+  const layers::LoraAdapter& of_head = *decoder->head().linear.lora;
   EXPECT_EQ(embedding.lora->a->name, kEmbeddingA);
   EXPECT_EQ(embedding.lora->a->unit, 0);
   EXPECT_EQ(of_head.b->unit, decoder->arch().num_layers + 1);
@@ -220,12 +220,12 @@ TEST(Ends, GradientsAreThoseOfTheTables) {
   const auto whole = Decoder::load(model, options);
   const double loss = backward(*whole);
   const auto grad = [&](const char* name) { return whole->parameters().find(name)->grad; };
-  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+  for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
     SCOPED_TRACE(backend->name);
     const auto decoder = Decoder::load(model, with_ends(*backend));
     EXPECT_NEAR(backward(*decoder) / loss, 1, 1e-6);
-    const kernels::LoraAdapter &of_embedding = *decoder->embedding().lora,
-                               &of_head = *decoder->head().linear.lora;
+    const layers::LoraAdapter &of_embedding = *decoder->embedding().lora,
+                              &of_head = *decoder->head().linear.lora;
     EXPECT_TRUE(test::close(
         of_embedding.a->grad,
         of_embedding.scale * at::mm(grad("model.embed_tokens.weight"), of_embedding.b->master).t(),
@@ -247,9 +247,9 @@ TEST(Ends, BackendsAgree) {
     SCOPED_TRACE(fmt::format("{} {}", quantised ? "nf4" : "dense", dora ? "DoRA" : "LoRA"));
     std::vector<at::Tensor> grads;
     std::vector<double> losses;
-    for (const auto& [backend, again] : {std::pair{&kernels::fused_backend(), false},
-                                         {&kernels::fused_backend(), true},
-                                         {&kernels::plain_backend(), false}}) {
+    for (const auto& [backend, again] : {std::pair{&layers::fused_backend(), false},
+                                         {&layers::fused_backend(), true},
+                                         {&layers::plain_backend(), false}}) {
       DecoderOptions options = with_ends(*backend);
       options.gradient_checkpointing = again;
       options.lora.dora = dora;
@@ -259,7 +259,7 @@ TEST(Ends, BackendsAgree) {
       const auto decoder = Decoder::load(tied_model(), options);
       EXPECT_EQ(decoder->embedding().quantized.has_value(), quantised);
       uint64_t seed = 40;
-      for (kernels::Parameter& parameter : decoder->parameters().parameters()) {
+      for (layers::Parameter& parameter : decoder->parameters().parameters()) {
         if (parameter.shape.size() > 1)
           parameter.master.copy_(normal(parameter.shape, ++seed) * 0.1);
       }
@@ -288,7 +288,7 @@ TEST(Ends, AreGeneratedWith) {
     DecoderOptions options = with_ends();
     options.lora.dora = dora;
     const auto decoder = Decoder::load(tied_model(), options);
-    for (kernels::Parameter& parameter : decoder->parameters().parameters())
+    for (layers::Parameter& parameter : decoder->parameters().parameters())
       if (parameter.shape.size() > 1) parameter.master.copy_(normal(parameter.shape, 3) * 0.2);
     decoder->parameters().refresh_compute();
     decoder->settle_adapters();
@@ -317,8 +317,8 @@ TEST(Ends, PissaDoesNotTakeThem) {
 
 // ---- NEFTune
 
-kernels::BatchContext two_documents(uint32_t first_key, int32_t first, int32_t second) {
-  kernels::BatchContext batch;
+layers::BatchContext two_documents(uint32_t first_key, int32_t first, int32_t second) {
+  layers::BatchContext batch;
   batch.cu_seqlens = {0, first, first + second};
   batch.dropout_seed = 7;
   batch.step = 3;
@@ -347,7 +347,7 @@ TEST(EmbeddingNoise, IsUniformWithinItsDocumentsBound) {
 TEST(EmbeddingNoise, IsTheDocuments) {
   at::Tensor together = at::zeros({9, 6}), alone = at::zeros({4, 6}), later = at::zeros({4, 6});
   kernels::add_embedding_noise_(together, two_documents(8, 5, 4), 1);
-  kernels::BatchContext batch = two_documents(9, 4, 0);
+  layers::BatchContext batch = two_documents(9, 4, 0);
   kernels::add_embedding_noise_(alone, batch, 1);
   EXPECT_TRUE(at::equal(together.narrow(0, 5, 4), alone));
   batch.step = 4;

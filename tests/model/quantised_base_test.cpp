@@ -58,7 +58,7 @@ std::vector<data::Example> many(const std::vector<data::Example>& examples) {
 /// B of a fresh adapter is zero, and would hide A's gradient.
 void fill_adapters(Decoder& decoder) {
   const at::NoGradGuard no_grad;
-  for (const kernels::Parameter& parameter : decoder.parameters().parameters()) {
+  for (const layers::Parameter& parameter : decoder.parameters().parameters()) {
     at::Tensor master = parameter.master;
     master.fill_(0.01);
   }
@@ -68,7 +68,7 @@ void fill_adapters(Decoder& decoder) {
 /// The same losses as a dense model of the same values.
 TEST(QuantisedBase, ComputesWithTheRoundedValues) {
   const auto model = base_checkpoint();
-  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+  for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
     DecoderOptions options;
     options.trains = Trains::kLora;
     options.backend = backend;
@@ -128,7 +128,7 @@ TEST(QuantisedBase, BlocksOfAGgufFileTrainAsTheirValues) {
     ASSERT_GT(packed_bytes(*model), 0U);
     const auto examples = test::within_vocabulary(
         many(test::read_reference(data("models/llama3-gguf")).examples), model->arch().vocab_size);
-    for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+    for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
       DecoderOptions options;
       options.trains = Trains::kLora;
       options.backend = backend;
@@ -166,12 +166,9 @@ TEST(QuantisedBase, ExpertsTrainAsTheirRoundedValues) {
     const auto examples = test::within_vocabulary(
         many(test::read_reference(data("models/tied-gqa")).examples), model->arch().vocab_size);
     for (const QuantOptions& quant :
-         {QuantOptions{.block_size = 16},
-          QuantOptions{.block_size = 16, .nested = false},
-          QuantOptions{.format = QuantFormat::kInt8},
-          QuantOptions{.format = QuantFormat::kFp8}}) {
-      for (const kernels::Backend* backend :
-           {&kernels::fused_backend(), &kernels::plain_backend()}) {
+         {QuantOptions{.block_size = 16}, QuantOptions{.block_size = 16, .nested = false},
+          QuantOptions{.format = QuantFormat::kInt8}, QuantOptions{.format = QuantFormat::kFp8}}) {
+      for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
         SCOPED_TRACE(name + " " + std::string(quant_info(quant.format).name) + " " + backend->name);
         DecoderOptions options;
         options.trains = Trains::kLora;
@@ -237,7 +234,7 @@ TEST(QuantisedBase, WhatStaysDenseCanBeChosen) {
   options.base.skip_modules = {"layers.1.mlp", "q_proj"};
   const auto decoder = Decoder::load(model, options);
   EXPECT_TRUE(decoder->head().linear.quantized);  // tied
-  for (const kernels::Linear* linear : decoder->linears()) {
+  for (const layers::Linear* linear : decoder->linears()) {
     const bool is_skipped =
         linear->name.find("layers.1.mlp.") != std::string::npos || linear->name.ends_with("q_proj");
     EXPECT_EQ(linear->quantized.has_value(), !is_skipped) << linear->name;
@@ -260,7 +257,7 @@ TEST(QuantisedBase, DirectoriesOfBitsandbytesLoadAsTheyAre) {
       options.trains = Trains::kLora;
       options.base.keep_stored = keeps;
       const auto decoder = Decoder::load(model, options);
-      for (const kernels::Linear* linear : decoder->linears()) {
+      for (const layers::Linear* linear : decoder->linears()) {
         ASSERT_EQ(linear->quantized.has_value(), keeps) << linear->name;
         const at::Tensor expected =
             test::tensor_of(*values.find(linear->name + ".weight"), at::kFloat);
@@ -284,14 +281,14 @@ TEST(QuantisedBase, DirectoriesInEightBitsLoadAsTheyAre) {
     const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(directory);
     const weights::SafetensorsFile values(directory / "dequantised.safetensors");
     const test::Reference reference = test::read_reference(directory);
-    for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+    for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
       for (const bool keeps : {false, true}) {
         DecoderOptions options;
         options.trains = Trains::kLora;
         options.backend = backend;
         options.base.keep_stored = keeps;
         const auto decoder = Decoder::load(model, options);
-        for (const kernels::Linear* linear : decoder->linears()) {
+        for (const layers::Linear* linear : decoder->linears()) {
           ASSERT_EQ(linear->quantized.has_value(), keeps) << linear->name;
           const at::Tensor expected =
               test::tensor_of(*values.find(linear->name + ".weight"), at::kFloat);
@@ -316,7 +313,7 @@ TEST(QuantisedBase, Fp8TrainsAlikeInBothBackends) {
   double losses[2];
   at::Tensor grads[2];
   int at = 0;
-  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+  for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
     DecoderOptions options;
     options.trains = Trains::kLora;
     options.backend = backend;
@@ -338,12 +335,11 @@ TEST(QuantisedBase, AnotherFormatThanTheFilesIsMadeFromItsValues) {
   DecoderOptions options;
   options.trains = Trains::kLora;
   options.base.keep_stored = true;
-  for (const QuantFormat format :
-       {QuantFormat::kNf4, QuantFormat::kFp4}) {
+  for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp4}) {
     options.base.quant = QuantOptions{.format = format, .block_size = 32};
     const auto decoder = Decoder::load(model, options);
     const bool is_stored = format == QuantFormat::kFp4;
-    for (const kernels::Linear* linear : decoder->linears()) {
+    for (const layers::Linear* linear : decoder->linears()) {
       ASSERT_TRUE(linear->quantized);
       EXPECT_EQ(linear->quantized->format, format);
       EXPECT_EQ(linear->quantized->block_size, is_stored ? 64 : 32);
@@ -394,8 +390,7 @@ TEST(QuantisedBase, MemoryIsWhatEightBitsNeed) {
   kernels::install_cpu_allocator();
   constexpr int64_t kEmbedding = 2000 * 512, kLayer = 512 * (512 + 2 * 256 + 512 + 3 * 1536),
                     kRows = 512 + 2 * 256 + 512 + 2 * 1536 + 512, kNorms = 9 * 512;
-  for (const QuantFormat format :
-       {QuantFormat::kFp8, QuantFormat::kInt8}) {
+  for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kInt8}) {
     DecoderOptions options;
     options.dtype = at::kBFloat16;
     options.base.quant = QuantOptions{.format = format};
@@ -439,8 +434,7 @@ TEST(QuantisedBase, AStepFormsNoCopyOfTheBase) {
       options.gradient_checkpointing = checkpointing;
       const auto dense = Decoder::random(small_arch(), options);
       const uint64_t of_dense = peak_of_a_step(*dense);
-      for (const QuantFormat format :
-           {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8}) {
+      for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8}) {
         SCOPED_TRACE(std::string(quant_info(format).name) + " " + c10::toString(dtype) +
                      (checkpointing ? ", checkpointed" : ""));
         options.base.quant = QuantOptions{.format = format};

@@ -22,7 +22,7 @@ using test::packed;
 using test::read_reference;
 using test::Reference;
 
-DecoderOptions training(Trains trains, const kernels::Backend& backend) {
+DecoderOptions training(Trains trains, const layers::Backend& backend) {
   DecoderOptions options;
   options.trains = trains;
   options.backend = &backend;
@@ -61,7 +61,7 @@ TEST_P(ReferenceModels, Logits) {
 
 // Full training: the loss, and every parameter's gradient norm, by both backends.
 TEST_P(ReferenceModels, LossAndGradients) {
-  for (const kernels::Backend* backend : {&kernels::fused_backend(), &kernels::plain_backend()}) {
+  for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
     const auto decoder = load(training(Trains::kFull, *backend));
     const PackedBatch batch = packed(*decoder, reference_.examples);
     const double label_tokens = static_cast<double>(batch.labels.numel());
@@ -71,7 +71,7 @@ TEST_P(ReferenceModels, LossAndGradients) {
         << backend->name;
     size_t compared = 0;
     for (const auto& [name, norm] : reference_.json["grad_norms"].items()) {
-      const kernels::Parameter* parameter = decoder->parameters().find(name);
+      const layers::Parameter* parameter = decoder->parameters().find(name);
       ASSERT_NE(parameter, nullptr) << name;
       EXPECT_NEAR(parameter->grad.norm().item<double>() / norm.get<double>(), 1, 1e-3)
           << backend->name << " " << name;
@@ -84,11 +84,11 @@ TEST_P(ReferenceModels, LossAndGradients) {
 TEST_P(ReferenceModels, CheckpointingGivesTheSameBits) {
   std::vector<at::Tensor> grads;
   for (const bool checkpointing : {false, true}) {
-    DecoderOptions options = training(Trains::kLora, kernels::fused_backend());
+    DecoderOptions options = training(Trains::kLora, layers::fused_backend());
     options.gradient_checkpointing = checkpointing;
     const auto decoder = load(options);
     const at::NoGradGuard no_grad;
-    for (kernels::Parameter& p : decoder->parameters().parameters())
+    for (layers::Parameter& p : decoder->parameters().parameters())
       p.master.copy_(test::normal(p.shape, 5) * 0.1);
     {
       const at::AutoGradMode grad_mode(true);
@@ -142,12 +142,12 @@ TEST(ReferenceModelsGguf, Fp32EqualsTheDirectory) {
 }
 
 TEST(Targets, NothingMatchedIsAnErrorThatNamesWhatThereIs) {
-  DecoderOptions options = training(Trains::kLora, kernels::fused_backend());
+  DecoderOptions options = training(Trains::kLora, layers::fused_backend());
   options.lora.target_modules = {"q_prj"};
   test::expect_error<ConfigError>(
       [&] { Decoder::load(weights::Checkpoint::open(model_path("tied-gqa")), options); },
       {"no linear layer is named `q_prj`", "did you mean `q_proj`?", "down_proj"});
-  options = training(Trains::kPartial, kernels::fused_backend());
+  options = training(Trains::kPartial, layers::fused_backend());
   options.trainable = {"nowhere"};
   test::expect_error<ConfigError>(
       [&] { Decoder::load(weights::Checkpoint::open(model_path("tied-gqa")), options); },

@@ -25,13 +25,13 @@ std::vector<data::Example> examples() {
 }
 
 /// Writes down what the hooks are told: "f0 f1 …", "b2", "r2".
-struct Recorder final : kernels::UnitHooks {
+struct Recorder final : layers::UnitHooks {
   std::string text;
   void write(char what, int64_t unit) { text += std::string(1, what) + std::to_string(unit) + " "; }
-  void before(int64_t unit, kernels::UnitPass pass) override {
-    write(pass == kernels::UnitPass::kForward ? 'f' : 'b', unit);
+  void before(int64_t unit, layers::UnitPass pass) override {
+    write(pass == layers::UnitPass::kForward ? 'f' : 'b', unit);
   }
-  void after(int64_t unit, kernels::UnitPass) override { write('/', unit); }
+  void after(int64_t unit, layers::UnitPass) override { write('/', unit); }
   void gradients_ready(int64_t unit) override { write('r', unit); }
 };
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "sftrun/kernels/parameter.h"
+#include "sftrun/layers/parameter.h"
 
 /// The adapters of tests/data/families: their weights are not in files.
 namespace sftrun::test {
@@ -23,8 +23,8 @@ inline at::Tensor hashed(const std::string& name, int64_t count, uint32_t seed) 
   return values;
 }
 
-inline void set_adapter_weights(kernels::ParameterStore& store, uint32_t seed) {
-  for (kernels::Parameter& parameter : store.parameters()) {
+inline void set_adapter_weights(layers::ParameterStore& store, uint32_t seed) {
+  for (layers::Parameter& parameter : store.parameters()) {
     at::Tensor in_files = parameter.in_file_order(parameter.master.detach());
     in_files.copy_(hashed(parameter.name, parameter.numel, seed).view(in_files.sizes()));
   }

@@ -24,14 +24,14 @@ class HalfOfEverything final : public parallel::Strategy {
     owned_.store = &model.parameters;
     auto parameter = model.parameters.parameters().begin();
     for (size_t i = 0; i < model.units.size(); ++i) {
-      kernels::FrozenStorage& frozen = model.units[i].frozen;
+      layers::FrozenStorage& frozen = model.units[i].frozen;
       frozen.pack(comm.world_size());
       shards_.push_back({.offset = offset});
       if (frozen.bytes().defined()) {
         shards_[i].frozen = part_of(frozen.bytes()).clone();
-        kernels::release_memory(frozen.bytes());
+        layers::release_memory(frozen.bytes());
       }
-      kernels::FlatValues* flat = buffers(i);
+      layers::FlatValues* flat = buffers(i);
       if (flat == nullptr) continue;
       masters.push_back(part_of(flat->master).clone());
       const int64_t size = masters.back().numel(), begin = comm.rank() * size, end = begin + size;
@@ -45,8 +45,8 @@ class HalfOfEverything final : public parallel::Strategy {
       }
       shards_[i].size = size;
       offset += size;
-      kernels::release_memory(flat->master);
-      kernels::release_memory(flat->grad);
+      layers::release_memory(flat->master);
+      layers::release_memory(flat->grad);
     }
     owned_.flat.master = owned_.flat.compute = at::cat(masters);
     owned_.flat.grad = at::zeros_like(owned_.flat.master);
@@ -54,35 +54,35 @@ class HalfOfEverything final : public parallel::Strategy {
 
   std::string name() const override { return "half"; }
   const parallel::Mesh& mesh() const override { return mesh_; }
-  const kernels::OwnedValues& owned() const override { return owned_; }
+  const layers::OwnedValues& owned() const override { return owned_; }
   void begin_step() override { owned_.flat.grad.zero_(); }
   void finish_step() override {}
   bool communicates_in_passes() const override { return true; }
   bool divides_parameters() const override { return true; }
 
-  void before(int64_t unit, kernels::UnitPass pass) override {
+  void before(int64_t unit, layers::UnitPass pass) override {
     const auto i = static_cast<size_t>(unit);
     if (shards_[i].frozen.defined()) gather(model_.units[i].frozen.bytes(), shards_[i].frozen);
-    kernels::FlatValues* flat = buffers(i);
+    layers::FlatValues* flat = buffers(i);
     if (flat == nullptr) return;
     gather(flat->master, own(owned_.flat.master, i));
-    if (pass != kernels::UnitPass::kBackward || shards_[i].accumulates) return;
-    kernels::reserve_memory(flat->grad);
+    if (pass != layers::UnitPass::kBackward || shards_[i].accumulates) return;
+    layers::reserve_memory(flat->grad);
     flat->grad.zero_();
     shards_[i].accumulates = true;
   }
 
-  void after(int64_t unit, kernels::UnitPass) override {
+  void after(int64_t unit, layers::UnitPass) override {
     const auto i = static_cast<size_t>(unit);
-    if (shards_[i].frozen.defined()) kernels::release_memory(model_.units[i].frozen.bytes());
-    if (buffers(i) != nullptr) kernels::release_memory(buffers(i)->master);
+    if (shards_[i].frozen.defined()) layers::release_memory(model_.units[i].frozen.bytes());
+    if (buffers(i) != nullptr) layers::release_memory(buffers(i)->master);
   }
 
   void gradients_ready(int64_t unit) override {
     const auto i = static_cast<size_t>(unit);
     if (!std::exchange(shards_[i].accumulates, false)) return;
     comm_.world().reduce_scatter_into(own(owned_.flat.grad, i), buffers(i)->grad);
-    kernels::release_memory(buffers(i)->grad);
+    layers::release_memory(buffers(i)->grad);
   }
 
   at::Tensor squares(const at::Tensor& owned) override {
@@ -114,7 +114,7 @@ class HalfOfEverything final : public parallel::Strategy {
     int64_t offset = 0, size = 0;  // elements of owned_.flat
     bool accumulates = false;      // whole gradients are in memory until the end of the step
   };
-  kernels::FlatValues* buffers(size_t unit) const {
+  layers::FlatValues* buffers(size_t unit) const {
     return model_.parameters.buffers_of(static_cast<int64_t>(unit));
   }
   at::Tensor part_of(const at::Tensor& flat) const {
@@ -124,14 +124,14 @@ class HalfOfEverything final : public parallel::Strategy {
     return flat.narrow(0, shards_[unit].offset, shards_[unit].size);
   }
   void gather(const at::Tensor& into, const at::Tensor& shard) {
-    kernels::reserve_memory(into);
+    layers::reserve_memory(into);
     comm_.world().all_gather_into(into, shard);
   }
 
   parallel::Communicator& comm_;
   parallel::Mesh mesh_;
   parallel::DistributedModel model_;
-  kernels::OwnedValues owned_;
+  layers::OwnedValues owned_;
   std::vector<Shard> shards_;  // of each unit
 };
 

@@ -64,12 +64,12 @@ class Replay {
       : fixture_(fixture) {
     const auto& run = fixture.run;
     for (const auto& p : run["parameters"]) {
-      kernels::Parameter* parameter =
+      layers::Parameter* parameter =
           store.add(p["name"], p["shape"].get<std::vector<int64_t>>(), 0, p["decays"]);
       if (parameter->name.starts_with("embed_tokens")) parameter->role = TensorRole::kEmbedding;
     }
     store.allocate(at::kBFloat16, at::kCPU);
-    for (kernels::Parameter& p : store.parameters())
+    for (layers::Parameter& p : store.parameters())
       p.master.detach().copy_(fixture.tensor("param." + p.name));
     optimizer.emplace(store, AdamWConfig{.beta1 = run["betas"][0],
                                          .beta2 = run["betas"][1],
@@ -83,7 +83,7 @@ class Replay {
   template <typename Scale = double>
   void take(const nlohmann::json& step, double in_gradient = 1, const Scale& in_step = 1) {
     const at::NoGradGuard no_grad;
-    for (kernels::Parameter& p : store.parameters()) {
+    for (layers::Parameter& p : store.parameters()) {
       const at::Tensor flat = fixture_.tensor("grad." + p.name).flatten();
       p.grad.copy_(flat.roll(step["roll"].get<int64_t>()).view(p.shape) *
                    step["scale"].get<double>() * in_gradient);
@@ -93,11 +93,11 @@ class Replay {
   /// Of parameters and moments.
   std::string hashes() const {
     std::string all;
-    for (const kernels::Parameter& p : store.parameters()) all += fnv1a(p.master.detach());
+    for (const layers::Parameter& p : store.parameters()) all += fnv1a(p.master.detach());
     for (const StateTensor& part : optimizer->state()) all += fnv1a(part.values);
     return all;
   }
-  kernels::ParameterStore store;
+  layers::ParameterStore store;
   std::optional<AdamW> optimizer;
 
  private:
@@ -132,7 +132,7 @@ TEST(AdamW8bit, ParametersAndFp32MomentsToRounding) {
     const int64_t number = replay.optimizer->steps();
     if (number != 1 && number != 14) continue;
     const auto state = state_of(*replay.optimizer);
-    for (const kernels::Parameter& p : replay.store.parameters()) {
+    for (const layers::Parameter& p : replay.store.parameters()) {
       SCOPED_TRACE(fmt::format("{} after step {}", p.name, number));
       const at::Tensor expected = fixture.tensor(fmt::format("{}.param.{}", number, p.name));
       const at::Tensor moved = expected - fixture.tensor("param." + p.name);
@@ -244,7 +244,7 @@ TEST(AdamW8bit, TakesTheBytesThatArePlanned) {
     train.optimizer = is_8bit ? config::Optimizer::kAdamW8bit : config::Optimizer::kAdamW;
     int64_t planned = 0;
     uint64_t named = 0;
-    for (const kernels::Parameter& p : replay.store.parameters())
+    for (const layers::Parameter& p : replay.store.parameters())
       planned += config::optimizer_state_bytes(train, p.role, p.shape);
     for (const StateTensor& part : replay.optimizer->state()) named += part.values.nbytes();
     EXPECT_EQ(named, static_cast<uint64_t>(planned));
@@ -259,7 +259,7 @@ TEST(AdamW8bit, WhatIsNotFiniteIsSeen) {
   Replay replay(fixture);
   replay.take(fixture.run["steps"][0]);
   EXPECT_TRUE(replay.optimizer->is_finite());
-  for (kernels::Parameter& p : replay.store.parameters()) {
+  for (layers::Parameter& p : replay.store.parameters()) {
     if (p.name == "odd") p.grad.flatten()[4000] = 1e25;  // its square is not finite
   }
   replay.optimizer->step(1e-3, 1);

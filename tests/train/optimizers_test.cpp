@@ -49,13 +49,13 @@ TensorRole role_named(const std::string& name) {
   return roles.at(name);
 }
 
-void fill_store(kernels::ParameterStore& store, const OptimizerReference& reference) {
+void fill_store(layers::ParameterStore& store, const OptimizerReference& reference) {
   for (const auto& p : reference.about["parameters"]) {
     store.add(p["name"], p["shape"].get<std::vector<int64_t>>(), 0, p["decays"])->role =
         role_named(p["role"]);
   }
   store.allocate(at::kBFloat16, at::kCPU);
-  for (kernels::Parameter& p : store.parameters())
+  for (layers::Parameter& p : store.parameters())
     p.master.detach().copy_(reference.tensor("param." + p.name));
 }
 
@@ -77,7 +77,7 @@ struct OptimizerRun {
   /// @param in_gradient the gradients are so many times those of the reference
   void step(int64_t number, double in_gradient = 1, double grad_scale = 1) {
     const at::NoGradGuard no_grad;
-    for (kernels::Parameter& p : store.parameters())
+    for (layers::Parameter& p : store.parameters())
       p.grad.copy_(reference.tensor(fmt::format("{}.grad.{}", number, p.name)) * in_gradient);
     optimizer->step(*train.learning_rate, grad_scale);
   }
@@ -89,7 +89,7 @@ struct OptimizerRun {
   const OptimizerReference reference;
   std::string name;
   config::TrainConfig train;
-  kernels::ParameterStore store;
+  layers::ParameterStore store;
   std::unique_ptr<Optimizer> optimizer;
 };
 
@@ -112,7 +112,7 @@ TEST(OptimizerFixture, EveryCaseIsTested) {
 
 TEST_P(Optimizers, WeightsAndStateAreTheReferences) {
   run.take(0, kSteps);
-  for (const kernels::Parameter& p : run.store.parameters()) {
+  for (const layers::Parameter& p : run.store.parameters()) {
     const at::Tensor end = run.expected("param." + p.name),
                      start = run.reference.tensor("param." + p.name);
     EXPECT_GT((end - start).abs().max().item<float>(), 1e-3) << p.name;
@@ -120,7 +120,8 @@ TEST_P(Optimizers, WeightsAndStateAreTheReferences) {
     EXPECT_TRUE(at::equal(p.compute, p.master.detach().to(at::kBFloat16))) << p.name;
   }
   for (const StateTensor& part : run.optimizer->state())
-    EXPECT_TRUE(test::close(part.values.view(part.shape), run.expected(part.name), 1e-6)) << part.name;
+    EXPECT_TRUE(test::close(part.values.view(part.shape), run.expected(part.name), 1e-6))
+        << part.name;
 }
 
 TEST_P(Optimizers, ClippingMultipliesTheGradient) {
@@ -152,7 +153,7 @@ TEST_P(Optimizers, ContinueFromTheirState) {
 TEST_P(Optimizers, TakeTheBytesThatArePlanned) {
   int64_t planned = 0;
   uint64_t named = 0;
-  for (const kernels::Parameter& p : run.store.parameters())
+  for (const layers::Parameter& p : run.store.parameters())
     planned += config::optimizer_state_bytes(run.train, p.role, p.shape);
   for (const StateTensor& part : run.optimizer->state()) named += part.values.nbytes();
   EXPECT_EQ(named, static_cast<uint64_t>(planned));
@@ -182,7 +183,7 @@ TEST_P(Optimizers, LoraPlusRaisesTheRateOfB) {
   other.optimizer = make_optimizer(other.store, other.train);
   run.step(0);
   other.step(0);
-  for (const kernels::Parameter& p : run.store.parameters()) {
+  for (const layers::Parameter& p : run.store.parameters()) {
     const at::Tensor start = run.reference.tensor("param." + p.name),
                      of_one = other.store.find(p.name)->master - start;
     const double ratio = p.name == "tall" || p.name == "norm" ? 3 : 1;

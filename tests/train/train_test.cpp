@@ -322,7 +322,7 @@ std::unique_ptr<model::Decoder> after_a_step(double learning_rate, double lorapl
                                              bool is_8bit) {
   const at::NoGradGuard no_grad;
   auto decoder = adapted_decoder();
-  kernels::ParameterStore& store = decoder->parameters();
+  layers::ParameterStore& store = decoder->parameters();
   AdamW optimizer(
       store,
       {.weight_decay = 0.1, .is_8bit = is_8bit, .rates = {.loraplus_lr_ratio = loraplus_lr_ratio}});
@@ -345,7 +345,7 @@ TEST_P(LoraPlus, SomeLearnFaster) {
   const auto both = after_a_step(1e-3, 5, GetParam()), slow = after_a_step(1e-3, 1, GetParam()),
              fast = after_a_step(5e-3, 1, GetParam());
   int64_t num_fast = 0;
-  for (const kernels::Parameter& parameter : both->parameters().parameters()) {
+  for (const layers::Parameter& parameter : both->parameters().parameters()) {
     const bool is_fast =
         parameter.name.find("lora_B") != std::string::npos || parameter.shape.size() == 1;
     num_fast += is_fast ? 1 : 0;
@@ -373,7 +373,7 @@ TEST(LoraPlusOfEmbeddings, HaveTheirOwnRate) {
   const at::Tensor before = decoder->parameters().master().clone();
   decoder->parameters().grad().fill_(1);
   optimizer.step(1e-2, 1);
-  for (const kernels::Parameter& parameter : decoder->parameters().parameters()) {
+  for (const layers::Parameter& parameter : decoder->parameters().parameters()) {
     const at::Tensor step =
         parameter.master.flatten() - before.narrow(0, parameter.offset, parameter.numel);
     const double ratio = parameter.shape.size() == 1 ? 4 : 0.25;
@@ -391,7 +391,7 @@ class Checkpoints : public ::testing::Test {
   static void take_steps(model::Decoder& decoder, AdamW& optimizer, int count) {
     const at::NoGradGuard no_grad;
     for (int i = 0; i < count; ++i) {
-      for (kernels::Parameter& p : decoder.parameters().parameters()) {
+      for (layers::Parameter& p : decoder.parameters().parameters()) {
         p.grad.copy_(test::normal(p.shape, 10 + static_cast<uint64_t>(i)));
       }
       optimizer.step(1e-3, 1);

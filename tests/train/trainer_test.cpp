@@ -64,7 +64,7 @@ struct RunSetup {
   RunSetup sharded() const {
     RunSetup setup = *this;
     setup.is_sharded = true;
-    setup.decoder.buffers = kernels::BufferLayout::kPerUnit;
+    setup.decoder.buffers = layers::BufferLayout::kPerUnit;
     return setup;
   }
 };

@@ -89,7 +89,7 @@ struct CudaKernels {
                                const at::Tensor& ends);
   void (*add_grouped_matmul_tn)(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                                 const at::Tensor& ends);
-  // Routing and rows of experts: contracts in src/kernels/experts/device_ops.h.
+  // Routing and rows of experts: contracts in sftrun/kernels/expert_ops.h.
   TokenChoice (*route_tokens)(const at::Tensor& logits, const at::Tensor& factors, int64_t top_k,
                               bool normalise);
   at::Tensor (*route_tokens_backward)(const at::Tensor& logits, const TokenChoice& choice,

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "sftrun/kernels/ops.h"
+
 /// Packed documents cut into chunks of equal length, the last chunk of each document padded: the
 /// input layout of the gated delta net (delta_net.h).
 namespace sftrun::kernels {
@@ -38,5 +40,8 @@ struct ChunkArrays {
 /// Depends only on the document boundaries, so one per batch serves all layers.
 /// @param cu_seqlens [n + 1], at least one token in total
 ChunkArrays chunk_arrays(const std::vector<int32_t>& cu_seqlens);
+
+/// `BatchMetadata::chunks`, or computed here if that is null, which synchronises on CUDA.
+Chunks chunks_of(const BatchMetadata& batch, at::Device device);
 
 }  // namespace sftrun::kernels

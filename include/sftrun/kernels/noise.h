@@ -10,6 +10,7 @@ namespace sftrun::kernels {
 /// token's noise depends only on seed, step, document, position and channel, and is bit-identical
 /// for every packing and device. One Philox call yields four values.
 /// @param x contiguous   @param batch token keys, and on CUDA cu_seqlens, on the device of x
-void add_embedding_noise_(at::Tensor& x, const BatchContext& batch, double alpha, double scale = 1);
+void add_embedding_noise_(at::Tensor& x, const BatchMetadata& batch, double alpha,
+                          double scale = 1);
 
 }  // namespace sftrun::kernels

@@ -22,9 +22,8 @@ struct RopeAngles {
   at::Tensor cos, sin;  ///< [T, rotary_dim / 2] fp32, at each token's position
 };
 struct Chunks;
-struct LayerExchange;
 /// Metadata of one packed batch: T tokens in n documents.
-struct BatchContext {
+struct BatchMetadata {
   std::vector<RopeAngles> ropes;    ///< one per RoPE variant of the model
   std::vector<int32_t> cu_seqlens;  ///< [n + 1]
   at::Tensor cu_seqlens_device;     ///< on the device, may end with empty documents (CUDA only)
@@ -36,10 +35,6 @@ struct BatchContext {
   uint64_t dropout_seed = 0;
   uint32_t step = 0;
   bool training = false;  ///< dropout is on
-  /// false: the base model alone, without its LoRA adapters. Forward passes that keep nothing
-  /// only: nothing can be trained then.
-  bool adapters = true;
-  std::shared_ptr<LayerExchange> exchange;  ///< null if layers share no state
 };
 
 // ---- Matrix products.
@@ -132,7 +127,7 @@ void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::
 void gated_backward_and_forward_(Gating gating, at::Tensor& dh, at::Tensor& gate, at::Tensor& up);
 
 /// Counter-based dropout of x [T, channels]. The backward pass is the same call on the gradient.
-at::Tensor dropout(const at::Tensor& x, const BatchContext& batch, double probability,
+at::Tensor dropout(const at::Tensor& x, const BatchMetadata& batch, double probability,
                    uint32_t module);
 
 /// Causal attention within each document.
@@ -162,14 +157,14 @@ struct AttentionOutput {
 /// @param sinks [heads] or undefined: attention sinks, an extra score in each head's softmax that
 /// adds to the denominator and has no value (arXiv:2309.17453, as in gpt-oss)
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const BatchContext& batch, const AttentionShape& shape,
+                                  const BatchMetadata& batch, const AttentionShape& shape,
                                   const at::Tensor& sinks = {});
 struct AttentionGrads {
   at::Tensor dq, dk, dv;
 };
 AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                                   const at::Tensor& v, const AttentionOutput& saved,
-                                  const BatchContext& batch, const AttentionShape& shape);
+                                  const BatchMetadata& batch, const AttentionShape& shape);
 /// Gradient of the sinks: [heads] fp32. @param saved output of attention_forward
 at::Tensor attention_sinks_grad(const at::Tensor& d_out, const AttentionOutput& saved,
                                 const at::Tensor& sinks);

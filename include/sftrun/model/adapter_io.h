@@ -24,7 +24,7 @@ void load_adapter_weights(Decoder& decoder, const std::filesystem::path& directo
 
 /// The fp32 values of a parameter, in its shape: of a strategy that divides parameters over the
 /// ranks, gathered from them.
-using MasterValues = std::function<at::Tensor(const kernels::Parameter&)>;
+using MasterValues = std::function<at::Tensor(const layers::Parameter&)>;
 /// For parameters that are whole in this process.
 MasterValues own_masters();
 

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "sftrun/kernels/backend.h"
-#include "sftrun/kernels/embedding.h"
-#include "sftrun/kernels/layer.h"
-#include "sftrun/kernels/parameter.h"
-#include "sftrun/kernels/per_layer_inputs.h"
-#include "sftrun/kernels/unit.h"
+#include "sftrun/layers/backend.h"
+#include "sftrun/layers/embedding.h"
+#include "sftrun/layers/layer.h"
+#include "sftrun/layers/parameter.h"
+#include "sftrun/layers/per_layer_inputs.h"
+#include "sftrun/layers/unit.h"
 #include "sftrun/model/packed_batch.h"
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/spec/lora_spec.h"
@@ -44,7 +44,7 @@ enum class Trains { kNothing, kLora, kFull, kPartial };
 struct DecoderOptions {
   at::ScalarType dtype = at::kFloat;  ///< of weights and activations
   at::Device device = at::kCPU;
-  const kernels::Backend* backend = nullptr;  ///< null: fused
+  const layers::Backend* backend = nullptr;  ///< null: fused
   Trains trains = Trains::kNothing;
   spec::LoraSpec lora;
   std::filesystem::path
@@ -52,14 +52,14 @@ struct DecoderOptions {
   std::vector<std::string> trainable;  ///< kPartial: regular expressions over parameter names,
                                        ///< matched as by Python's re.search
   BaseForm base;
-  kernels::BufferLayout buffers = kernels::BufferLayout::kOne;
+  layers::BufferLayout buffers = layers::BufferLayout::kOne;
   bool gradient_checkpointing = false;
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
   double neftune_noise_alpha = 0;                                     ///< NEFTune; 0: off
   uint64_t seed = 42;  ///< for the initialisation of adapters
 };
 
-using kernels::Layer;
+using layers::Layer;
 
 /// Reads a frozen or initial weight: contiguous, on CPU or already on the device.
 /// @param stays the tensor is used in place, so it may be a view of the mapped file; false: it is
@@ -77,8 +77,8 @@ class Decoder {
   static std::unique_ptr<Decoder> random(const spec::ArchSpec& arch, const DecoderOptions& options);
 
   /// The units in order of use: the embedding, each layer, the final norm with the head.
-  std::vector<kernels::Unit>& units() { return units_; }
-  const std::vector<kernels::Unit>& units() const { return units_; }
+  std::vector<layers::Unit>& units() { return units_; }
+  const std::vector<layers::Unit>& units() const { return units_; }
   int64_t embedding_unit() const { return 0; }
   int64_t layer_unit(int64_t layer) const { return layers_[static_cast<size_t>(layer)].unit; }
   int64_t head_unit() const { return static_cast<int64_t>(units_.size()) - 1; }
@@ -89,21 +89,21 @@ class Decoder {
   /// Whether layers share state beside the hidden states: keys of other layers, per-layer inputs.
   bool shares_state_between_layers() const { return shares_keys_ || per_layer_.defined(); }
 
-  kernels::ParameterStore& parameters() { return store_; }
+  layers::ParameterStore& parameters() { return store_; }
   const spec::ArchSpec& arch() const { return arch_; }
   const DecoderOptions& options() const { return options_; }
   RopeCache& rope() { return rope_; }
   /// Device and copy stream for `prepare_batch`.
   const BatchTarget& batch_target() const { return batch_target_; }
-  const kernels::Backend& backend() const { return backend_; }
+  const layers::Backend& backend() const { return backend_; }
   std::vector<Layer>& layers() { return layers_; }
-  const kernels::PerLayerInputs& per_layer() const { return per_layer_; }
-  const kernels::Head& head() const { return head_; }
-  kernels::Head& head() { return head_; }
-  kernels::Embedding& embedding() { return embedding_; }
+  const layers::PerLayerInputs& per_layer() const { return per_layer_; }
+  const layers::Head& head() const { return head_; }
+  layers::Head& head() { return head_; }
+  layers::Embedding& embedding() { return embedding_; }
   /// Updates the joint linears after a change of the adapters, and starts unpacking ahead. Must be
   /// called before layers run one by one (generation).
-  void prepare_joints(kernels::UnpackAhead::Pass pass = kernels::UnpackAhead::Pass::kForward);
+  void prepare_joints(layers::UnpackAhead::Pass pass = layers::UnpackAhead::Pass::kForward);
   /// The first part of `prepare_joints`, which a captured graph does not contain.
   void refresh_joints();
   /// Makes the current stream wait for matrices unpacked ahead: before a captured pass and at its
@@ -117,16 +117,16 @@ class Decoder {
   at::Tensor embed_for_training(const PackedBatch& batch) const;
   /// Creates `context.exchange` for this batch if layers share state.
   /// @param hidden output of `embed`   @param keep receives what the backward pass needs
-  void open_exchange(kernels::BatchContext& context, const at::Tensor& tokens,
-                     const at::Tensor& hidden, kernels::PerLayerRun* keep = nullptr) const;
+  void open_exchange(layers::BatchContext& context, const at::Tensor& tokens,
+                     const at::Tensor& hidden, layers::PerLayerRun* keep = nullptr) const;
   /// Makes the layers of this batch count their routers' choices.
-  static void count_router_choices(kernels::BatchContext& context);
+  static void count_router_choices(layers::BatchContext& context);
   /// PiSSA: initial A and B by parameter name; empty for other adapters.
   const std::map<std::string, at::Tensor>& principal_parts() const { return principal_parts_; }
   /// All linear modules except the head, in tensor order.
-  std::vector<kernels::Linear*> linears();
+  std::vector<layers::Linear*> linears();
   /// Linear modules with an adapter, including the head.
-  std::vector<kernels::Linear*> adapted_linears();
+  std::vector<layers::Linear*> adapted_linears();
   /// For adapters that no longer change: computes DoRA's row norms once instead of in every pass.
   void settle_adapters();
   /// Bytes of frozen weights on the device.
@@ -140,21 +140,21 @@ class Decoder {
 
   spec::ArchSpec arch_;
   DecoderOptions options_;
-  const kernels::Backend& backend_;
+  const layers::Backend& backend_;
   RopeCache rope_;
   BatchTarget batch_target_;
-  kernels::ParameterStore store_;
-  std::vector<kernels::Unit> units_;
+  layers::ParameterStore store_;
+  std::vector<layers::Unit> units_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
-  kernels::Embedding embedding_;
-  kernels::PerLayerInputs per_layer_;
+  layers::Embedding embedding_;
+  layers::PerLayerInputs per_layer_;
   bool shares_keys_ = false;
   std::map<std::string, at::Tensor> principal_parts_;
   std::vector<Layer> layers_;
-  kernels::JointAdapters joint_adapters_;
-  std::unique_ptr<kernels::UnpackAhead> unpacking_;  // null: no quantised joint linears
+  layers::JointAdapters joint_adapters_;
+  std::unique_ptr<layers::UnpackAhead> unpacking_;  // null: no quantised joint linears
   uint64_t joints_version_ = 0;  // `store_.version()` when the joints were last updated
-  kernels::Head head_;
+  layers::Head head_;
   uint64_t base_bytes_ = 0;
 
   friend class DecoderBuilder;

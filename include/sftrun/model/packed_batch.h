@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sftrun/data/example.h"
-#include "sftrun/kernels/ops.h"
+#include "sftrun/layers/batch_context.h"
 #include "sftrun/model/batch_sizes.h"
 #include "sftrun/model/rope_cache.h"
 
@@ -32,7 +32,7 @@ struct PackedBatch {
   at::Tensor grad_factor;           ///< [1] fp32: multiplies the loss's gradient; undefined: 1
   std::optional<BatchSizes> sizes;  ///< sizes that the batch was padded to
   std::vector<InputSpan> spans;     ///< do not overlap
-  kernels::BatchContext context;
+  layers::BatchContext context;
   int64_t num_tokens() const { return tokens.defined() ? tokens.size(0) : 0; }
 };
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sftrun/kernels/ops.h"
+#include "sftrun/layers/batch_context.h"
 #include "sftrun/spec/arch_spec.h"
 
 namespace sftrun::model {
@@ -45,7 +45,7 @@ class RopeCache {
   /// key/value cache; 0: none.
   int64_t switches_after() const;
   /// Fills context.ropes for generation: one position per sequence, its last.
-  void fill_positions(kernels::BatchContext& context, const std::vector<int64_t>& positions,
+  void fill_positions(layers::BatchContext& context, const std::vector<int64_t>& positions,
                       at::Device device) const;
 
  private:

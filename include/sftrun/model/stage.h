@@ -6,13 +6,13 @@
 #include <memory>
 #include <vector>
 
-#include "sftrun/kernels/unit.h"
+#include "sftrun/layers/unit.h"
 #include "sftrun/model/decoder.h"
 
 /// Forward and backward passes over the units of a decoder.
 namespace sftrun::model {
 
-/// The routers' load-balancing loss of one batch (`kernels::RouterBalance`).
+/// The routers' load-balancing loss of one batch (`layers::RouterBalance`).
 struct AuxLoss {
   double grad_scale = 0;  ///< factor of its gradient
   at::Tensor value;       ///< result: fp64 scalar, unscaled
@@ -49,7 +49,7 @@ struct MicroBatchRun {
   const PackedBatch& batch;
   bool trains = false;
   PassOptions options;
-  kernels::BatchContext context;
+  layers::BatchContext context;
   /// Output of the last unit that ran [T, hidden]. A stage that does not begin with the embedding
   /// receives its input here.
   at::Tensor hidden;
@@ -57,9 +57,9 @@ struct MicroBatchRun {
   /// with the head receives the gradient of its output here, and leaves that of its input.
   at::Tensor grad;
   /// Per layer of the model: its saved state, or with gradient checkpointing its input.
-  std::vector<std::unique_ptr<kernels::LayerRun>> layers;
+  std::vector<std::unique_ptr<layers::LayerRun>> layers;
   std::vector<at::Tensor> inputs;
-  kernels::PerLayerRun per_layer;
+  layers::PerLayerRun per_layer;
   /// Result of the backward pass with `needs_span_gradients`: of each of the batch's spans [n,
   /// hidden].
   std::vector<at::Tensor> span_gradients;
@@ -70,11 +70,11 @@ struct MicroBatchRun {
 class Stage {
  public:
   /// All units.   @param hooks must outlive the stage; null: none
-  explicit Stage(Decoder& decoder, kernels::UnitHooks* hooks = nullptr);
+  explicit Stage(Decoder& decoder, layers::UnitHooks* hooks = nullptr);
   /// Units [first, end).
   /// @throws ConfigError if layers of different stages share state beside the hidden states: keys
   /// of other layers, per-layer inputs
-  Stage(Decoder& decoder, kernels::UnitHooks* hooks, int64_t first, int64_t end);
+  Stage(Decoder& decoder, layers::UnitHooks* hooks, int64_t first, int64_t end);
 
   bool has_embedding() const { return first_ <= decoder_.embedding_unit(); }
   bool has_head() const { return end_ > decoder_.head_unit(); }
@@ -105,7 +105,7 @@ class Stage {
 
  private:
   template <typename Body>
-  void with_unit(int64_t unit, kernels::UnitPass pass, Body&& body) const;
+  void with_unit(int64_t unit, layers::UnitPass pass, Body&& body) const;
   template <typename Body>
   void for_layers(Body&& body) const;
   /// Whether the backward pass reaches this unit.
@@ -115,12 +115,12 @@ class Stage {
   void layer_backward(MicroBatchRun& run, int64_t layer) const;
   void embedding_backward(MicroBatchRun& run) const;
   at::Tensor head_loss(MicroBatchRun& run) const;
-  kernels::BatchContext head_rows(const MicroBatchRun& run) const;
+  layers::BatchContext head_rows(const MicroBatchRun& run) const;
   at::Tensor no_loss() const;
   void gradients_ready(const MicroBatchRun& run, int64_t unit) const;
 
   Decoder& decoder_;
-  kernels::UnitHooks* hooks_;
+  layers::UnitHooks* hooks_;
   int64_t first_, end_;
 };
 

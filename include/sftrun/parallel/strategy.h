@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
-#include "sftrun/kernels/parameter.h"
-#include "sftrun/kernels/unit.h"
+#include "sftrun/layers/parameter.h"
+#include "sftrun/layers/unit.h"
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/parallel/mesh.h"
 
@@ -19,20 +19,20 @@ namespace sftrun::parallel {
 
 /// What a strategy distributes. Both must outlive it.
 struct DistributedModel {
-  kernels::ParameterStore& parameters;
-  std::vector<kernels::Unit>& units;
+  layers::ParameterStore& parameters;
+  std::vector<layers::Unit>& units;
 };
 
 /// A strategy is told by the stage what happens to units (`UnitHooks`) and by the trainer when a
 /// step begins and ends; it decides where the values of parameters and gradients are. Every rank
 /// makes the same calls in the same order. Quantities over all values (norm, finiteness) and whole
 /// tensors (checkpoint, export) are asked of it, because this rank may own only a part of them.
-class Strategy : public kernels::UnitHooks {
+class Strategy : public layers::UnitHooks {
  public:
   virtual std::string name() const = 0;  ///< as in parallel.strategy
   virtual const Mesh& mesh() const = 0;
   /// The values that this rank updates.
-  virtual const kernels::OwnedValues& owned() const = 0;
+  virtual const layers::OwnedValues& owned() const = 0;
   /// Sets the gradients to zero.
   virtual void begin_step() = 0;
   /// Completes the reductions: afterwards the gradients of `owned` are sums over all ranks.
@@ -52,7 +52,7 @@ class Strategy : public kernels::UnitHooks {
   virtual bool communicates_in_passes() const = 0;
 
   /// The fp32 values of a parameter, in its shape.
-  at::Tensor master_of(const kernels::Parameter& parameter);
+  at::Tensor master_of(const layers::Parameter& parameter);
 };
 
 struct StrategyOptions {

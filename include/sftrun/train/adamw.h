@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sftrun/kernels/ops.h"
-#include "sftrun/kernels/parameter.h"
+#include "sftrun/layers/parameter.h"
 #include "sftrun/train/optimizer.h"
 
 /// AdamW (arXiv:1711.05101) over the flat buffers, equal to torch.optim.AdamW up to rounding. With
@@ -32,7 +32,7 @@ class StagedMoments;
 class AdamW final : public Optimizer {
  public:
   /// @param values with is_8bit, pieces begin at a multiple of the block size
-  AdamW(const kernels::OwnedValues& values, AdamWConfig config);
+  AdamW(const layers::OwnedValues& values, AdamWConfig config);
   ~AdamW() override;
   void step(double learning_rate, double grad_scale) override;
   bool reads_gate() const override { return true; }
@@ -56,7 +56,7 @@ class AdamW final : public Optimizer {
     bool decays;
     double lr_ratio;
   };
-  void add_segment(const kernels::OwnedValues::Piece& piece, const Place& place);
+  void add_segment(const layers::OwnedValues::Piece& piece, const Place& place);
   void allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int64_t>>& blocks);
   at::Tensor zero_moments(at::IntArrayRef shape, at::ScalarType dtype) const;
   /// Gradient scale: `factor`, or the factor in `gate` if that is defined.
@@ -72,7 +72,7 @@ class AdamW final : public Optimizer {
   void update_8bit_in_parts(const Segment& segment, const kernels::AdamW8bitParams& params,
                             const at::Tensor& gate);
 
-  kernels::OwnedValues values_;
+  layers::OwnedValues values_;
   AdamWConfig config_;
   std::vector<Place> places_;  // of each piece
   std::vector<Segment> segments_;

@@ -9,7 +9,7 @@
 
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/config/run_config.h"
-#include "sftrun/kernels/parameter.h"
+#include "sftrun/layers/parameter.h"
 
 /// Interface of all optimizers. `make_optimizer` selects the class by `train.optimizer`.
 namespace sftrun::train {
@@ -26,7 +26,7 @@ struct LearningRateRatios {
   /// The same for A and B of an embedding's adapter, whose learning rate is separate in peft.
   double loraplus_embedding_ratio = 1;
 
-  double of(const kernels::Parameter& parameter) const;
+  double of(const layers::Parameter& parameter) const;
 };
 
 /// One tensor of the optimizer's state, as checkpoints name it, or the part of it that this rank
@@ -78,11 +78,11 @@ class Optimizer {
 
 /// @param config resolved   @param values of a store after ParameterStore::allocate
 /// @throws ConfigError if the optimizer needs whole parameters and `values` are parts of them
-std::unique_ptr<Optimizer> make_optimizer(const kernels::OwnedValues& values,
+std::unique_ptr<Optimizer> make_optimizer(const layers::OwnedValues& values,
                                           const config::TrainConfig& config);
 
 /// For optimizers that cannot update a part of a parameter. @throws ConfigError naming `optimizer`
-void require_whole_parameters(const kernels::OwnedValues& values, const char* optimizer);
+void require_whole_parameters(const layers::OwnedValues& values, const char* optimizer);
 /// Factor that scales gradients to a norm of at most max_norm (torch.nn.utils.clip_grad_norm_); 1
 /// when max_norm is 0.
 double clip_factor(double norm, double max_norm);

@@ -79,7 +79,7 @@ Window window_of(const AttentionShape& shape) {
 }
 
 AttentionOutput forward_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                             const BatchContext& batch, const AttentionShape& s) {
+                             const BatchMetadata& batch, const AttentionShape& s) {
   const auto heads_of = [&](const at::Tensor& x) {
     return x.view({x.size(0), x.size(1) / s.head_dim, s.head_dim});
   };
@@ -93,7 +93,7 @@ AttentionOutput forward_cuda(const at::Tensor& q, const at::Tensor& k, const at:
 
 AttentionGrads backward_cuda(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, const AttentionOutput& saved,
-                             const BatchContext& batch, const AttentionShape& s) {
+                             const BatchMetadata& batch, const AttentionShape& s) {
   const auto heads_of = [&](const at::Tensor& x) {
     return x.view({x.size(0), x.size(1) / s.head_dim, s.head_dim});
   };
@@ -107,7 +107,7 @@ AttentionGrads backward_cuda(const at::Tensor& d_out, const at::Tensor& q, const
 }
 
 AttentionOutput attention_without_sinks(const at::Tensor& q, const at::Tensor& k,
-                                        const at::Tensor& v, const BatchContext& batch,
+                                        const at::Tensor& v, const BatchMetadata& batch,
                                         const AttentionShape& shape) {
   if (must_compose(q, shape)) return composed_attention_forward(q, k, v, batch, shape);
   if (q.is_cuda() && !flash_serves(q.scalar_type(), shape))
@@ -142,7 +142,7 @@ bool attention_is_static(at::ScalarType dtype, const AttentionShape& shape) {
 }
 
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const BatchContext& batch, const AttentionShape& shape,
+                                  const BatchMetadata& batch, const AttentionShape& shape,
                                   const at::Tensor& sinks) {
   if (!sinks.defined()) return attention_without_sinks(q, k, v, batch, shape);
   AttentionShape with_lse = shape;  // sinks need an lse of shape [heads, T]
@@ -169,7 +169,7 @@ at::Tensor attention_sinks_grad(const at::Tensor& d_out, const AttentionOutput& 
 
 AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                                   const at::Tensor& v, const AttentionOutput& saved,
-                                  const BatchContext& batch, const AttentionShape& shape) {
+                                  const BatchMetadata& batch, const AttentionShape& shape) {
   if (saved.by_cudnn) return cudnn_attention_backward(d_out, q, k, v, saved, batch, shape);
   if (must_compose(q, shape))
     return composed_attention_backward(d_out, q, k, v, saved, batch, shape);

@@ -50,7 +50,7 @@ double worst_of(std::initializer_list<double> differences) {
 }
 
 AttentionTrial try_both(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                        const BatchContext& batch, const AttentionShape& shape,
+                        const BatchMetadata& batch, const AttentionShape& shape,
                         const FlashAttention& flash) {
   const at::Tensor d_out = q.contiguous();  // any gradient serves for timing
   AttentionOutput of_flash, of_cudnn;
@@ -148,7 +148,7 @@ void AttentionChoices::refuse(const std::string& why) {
 }
 
 bool takes_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                 const BatchContext& batch, const AttentionShape& shape,
+                 const BatchMetadata& batch, const AttentionShape& shape,
                  const FlashAttention& flash) {
   if (shape.on_cuda == CudaAttention::kFlash || q.size(0) == 0) return false;
   static AttentionChoices choices;  // one per process, which uses one device

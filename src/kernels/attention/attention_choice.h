@@ -16,10 +16,10 @@ namespace sftrun::kernels {
 /// FlashAttention's functions, passed in by attention.cpp.
 struct FlashAttention {
   AttentionOutput (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                             const BatchContext& batch, const AttentionShape& shape);
+                             const BatchMetadata& batch, const AttentionShape& shape);
   AttentionGrads (*backward)(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, const AttentionOutput& saved,
-                             const BatchContext& batch, const AttentionShape& shape);
+                             const BatchMetadata& batch, const AttentionShape& shape);
 };
 
 /// Key of a choice. LibTorch caches cuDNN's plans by the same values, so sizes are not rounded.
@@ -65,7 +65,7 @@ double most_difference(at::ScalarType dtype);
 /// Whether this batch uses cuDNN attention. The first use of a shape runs both kernels and
 /// synchronises with the device; later uses only look up.
 bool takes_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                 const BatchContext& batch, const AttentionShape& shape,
+                 const BatchMetadata& batch, const AttentionShape& shape,
                  const FlashAttention& flash);
 
 }  // namespace sftrun::kernels

@@ -57,7 +57,7 @@ DocumentScores scores_of(const at::Tensor& q, const at::Tensor& k, const at::Ten
 
 /// Calls body(heads, kv_head, mask) for every key/value head of every document.
 template <typename Body>
-void for_groups(const at::Tensor& q, const BatchContext& batch, const AttentionShape& s,
+void for_groups(const at::Tensor& q, const BatchMetadata& batch, const AttentionShape& s,
                 Body&& body) {
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
@@ -70,7 +70,7 @@ void for_groups(const at::Tensor& q, const BatchContext& batch, const AttentionS
 }  // namespace
 
 AttentionOutput composed_attention_forward(const at::Tensor& q, const at::Tensor& k,
-                                           const at::Tensor& v, const BatchContext& batch,
+                                           const at::Tensor& v, const BatchMetadata& batch,
                                            const AttentionShape& s) {
   AttentionOutput result;
   result.out = at::empty_like(q);
@@ -88,7 +88,7 @@ AttentionOutput composed_attention_forward(const at::Tensor& q, const at::Tensor
 
 AttentionGrads composed_attention_backward(const at::Tensor& d_out, const at::Tensor& q,
                                            const at::Tensor& k, const at::Tensor& v,
-                                           const AttentionOutput& saved, const BatchContext& batch,
+                                           const AttentionOutput& saved, const BatchMetadata& batch,
                                            const AttentionShape& s) {
   AttentionGrads grads{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   const int64_t group = s.num_heads / s.num_kv_heads;

@@ -22,7 +22,7 @@ void require_heads(const at::Tensor& x, const at::Tensor& q, int64_t heads, int6
 }
 
 void require_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                       const BatchContext& batch, const AttentionShape& s) {
+                       const BatchMetadata& batch, const AttentionShape& s) {
   TORCH_CHECK(s.num_kv_heads > 0 && s.num_heads % s.num_kv_heads == 0, s.num_heads,
               " heads cannot share ", s.num_kv_heads, " of keys");
   require_heads(q, q, s.num_heads, s.head_dim);
@@ -41,7 +41,7 @@ bool cuda_attention_serves(const AttentionShape& shape) {
 }
 
 AttentionOutput cuda_attention_forward(const at::Tensor& q, const at::Tensor& k,
-                                       const at::Tensor& v, const BatchContext& batch,
+                                       const at::Tensor& v, const BatchMetadata& batch,
                                        const AttentionShape& shape) {
   require_attention(q, k, v, batch, shape);
   auto [out, lse] = cuda_kernels().attention_forward(q, k, v, batch.cu_seqlens_device, shape);
@@ -50,7 +50,7 @@ AttentionOutput cuda_attention_forward(const at::Tensor& q, const at::Tensor& k,
 
 AttentionGrads cuda_attention_backward(const at::Tensor& d_out, const at::Tensor& q,
                                        const at::Tensor& k, const at::Tensor& v,
-                                       const AttentionOutput& saved, const BatchContext& batch,
+                                       const AttentionOutput& saved, const BatchMetadata& batch,
                                        const AttentionShape& shape) {
   require_attention(q, k, v, batch, shape);
   const at::Tensor d = d_out.contiguous(), &out = saved.out, &lse = saved.lse.at(0);

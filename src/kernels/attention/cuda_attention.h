@@ -14,11 +14,11 @@ bool cuda_attention_serves(const AttentionShape& shape);
 /// @return lse: one tensor [heads, T] fp32
 /// @throws c10::Error if shapes, dtypes or devices do not match
 AttentionOutput cuda_attention_forward(const at::Tensor& q, const at::Tensor& k,
-                                       const at::Tensor& v, const BatchContext& batch,
+                                       const at::Tensor& v, const BatchMetadata& batch,
                                        const AttentionShape& shape);
 AttentionGrads cuda_attention_backward(const at::Tensor& d_out, const at::Tensor& q,
                                        const at::Tensor& k, const at::Tensor& v,
-                                       const AttentionOutput& saved, const BatchContext& batch,
+                                       const AttentionOutput& saved, const BatchMetadata& batch,
                                        const AttentionShape& shape);
 
 }  // namespace sftrun::kernels

@@ -77,7 +77,7 @@ std::string why_not_cudnn(const AttentionShape& shape, at::ScalarType dtype,
 }
 
 AttentionOutput cudnn_attention_forward(const at::Tensor& q, const at::Tensor& k,
-                                        const at::Tensor& v, const BatchContext& batch,
+                                        const at::Tensor& v, const BatchMetadata& batch,
                                         const AttentionShape& s) {
   const EqualDocuments documents = equal_documents(batch.cu_seqlens);
   SFTRUN_CHECK(documents.count > 0);
@@ -93,7 +93,7 @@ AttentionOutput cudnn_attention_forward(const at::Tensor& q, const at::Tensor& k
 
 AttentionGrads cudnn_attention_backward(const at::Tensor& d_out, const at::Tensor& q,
                                         const at::Tensor& k, const at::Tensor& v,
-                                        const AttentionOutput& saved, const BatchContext& batch,
+                                        const AttentionOutput& saved, const BatchMetadata& batch,
                                         const AttentionShape& s) {
   const EqualDocuments documents = equal_documents(batch.cu_seqlens);
   SFTRUN_CHECK(documents.count > 0);

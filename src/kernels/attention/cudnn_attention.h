@@ -33,12 +33,12 @@ std::string why_not_cudnn(const AttentionShape& shape, at::ScalarType dtype,
 /// @throws c10::Error if cuDNN has no plan. LibTorch then caches an empty plan for the shape, so it
 /// must not be called again with this shape.
 AttentionOutput cudnn_attention_forward(const at::Tensor& q, const at::Tensor& k,
-                                        const at::Tensor& v, const BatchContext& batch,
+                                        const at::Tensor& v, const BatchMetadata& batch,
                                         const AttentionShape& shape);
 /// dq is not deterministic, as with FlashAttention.
 AttentionGrads cudnn_attention_backward(const at::Tensor& d_out, const at::Tensor& q,
                                         const at::Tensor& k, const at::Tensor& v,
-                                        const AttentionOutput& saved, const BatchContext& batch,
+                                        const AttentionOutput& saved, const BatchMetadata& batch,
                                         const AttentionShape& shape);
 
 }  // namespace sftrun::kernels

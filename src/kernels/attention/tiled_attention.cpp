@@ -28,7 +28,7 @@ struct TiledDocument {
   int64_t rows_in(int64_t tile) const { return std::min(kTile, length - tile * kTile); }
 };
 
-std::vector<TiledDocument> documents_of(const BatchContext& batch) {
+std::vector<TiledDocument> documents_of(const BatchMetadata& batch) {
   std::vector<TiledDocument> documents;
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     documents.push_back({batch.cu_seqlens[i], batch.cu_seqlens[i + 1] - batch.cu_seqlens[i]});
@@ -150,7 +150,7 @@ void forward_tile(const Operands<T>& in, const TiledDocument& doc, int64_t head,
 
 template <typename L>
 AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                        const BatchContext& batch, const AttentionShape& shape) {
+                        const BatchMetadata& batch, const AttentionShape& shape) {
   using T = typename L::Value;
   using Packed = typename L::Packed;
   const Operands<T> in = operands_of<T>(q, k, v, shape);
@@ -301,7 +301,7 @@ void backward_head(const Operands<T>& in, BackwardHead<L>& h, const TiledDocumen
 template <typename L>
 AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                         const at::Tensor& v, const AttentionOutput& saved,
-                        const BatchContext& batch, const AttentionShape& shape) {
+                        const BatchMetadata& batch, const AttentionShape& shape) {
   using T = typename L::Value;
   const Operands<T> in = operands_of<T>(q, k, v, shape);
   const auto& kernels = kernels_for<T>();
@@ -355,7 +355,7 @@ bool tiled_attention_serves(at::ScalarType dtype, const AttentionShape& shape) {
 }
 
 AttentionOutput tiled_attention_forward(const at::Tensor& q, const at::Tensor& k,
-                                        const at::Tensor& v, const BatchContext& batch,
+                                        const at::Tensor& v, const BatchMetadata& batch,
                                         const AttentionShape& shape) {
   return with_layout(q, shape,
                      [&](auto layout) { return forward<decltype(layout)>(q, k, v, batch, shape); });
@@ -363,7 +363,7 @@ AttentionOutput tiled_attention_forward(const at::Tensor& q, const at::Tensor& k
 
 AttentionGrads tiled_attention_backward(const at::Tensor& d_out, const at::Tensor& q,
                                         const at::Tensor& k, const at::Tensor& v,
-                                        const AttentionOutput& saved, const BatchContext& batch,
+                                        const AttentionOutput& saved, const BatchMetadata& batch,
                                         const AttentionShape& shape) {
   return with_layout(q, shape, [&](auto layout) {
     return backward<decltype(layout)>(d_out, q, k, v, saved, batch, shape);

@@ -14,11 +14,11 @@ bool tiled_attention_serves(at::ScalarType dtype, const AttentionShape& shape);
 
 /// lse: one tensor [heads, T] fp32.
 AttentionOutput tiled_attention_forward(const at::Tensor& q, const at::Tensor& k,
-                                        const at::Tensor& v, const BatchContext& batch,
+                                        const at::Tensor& v, const BatchMetadata& batch,
                                         const AttentionShape& shape);
 AttentionGrads tiled_attention_backward(const at::Tensor& d_out, const at::Tensor& q,
                                         const at::Tensor& k, const at::Tensor& v,
-                                        const AttentionOutput& saved, const BatchContext& batch,
+                                        const AttentionOutput& saved, const BatchMetadata& batch,
                                         const AttentionShape& shape);
 
 }  // namespace sftrun::kernels

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "packed.h"
+#include "sftrun/kernels/thin_tokens.h"
 
 /// x w^T for few tokens (generation) and a quantised w. A block processes some rows of w; each
 /// thread decodes every kThinThreads-th group of eight values of these rows, so that reads of x are
@@ -11,9 +12,6 @@ namespace sftrun::kernels::cuda {
 inline constexpr int kThinThreads = 128;
 /// Number of tokens whose sums a thread accumulates at once; for more tokens w is read again.
 inline constexpr int kThinTokens = 8;
-/// Limit of tokens. Reading 4-bit weights twice is 1 byte per value; dequantising them once for
-/// tensor cores reads 0.5 bytes, writes 2 and reads 2. For more tokens these sums are slower.
-inline constexpr int64_t kMostThinTokens = 16;
 
 /// Number of groups of a row that a block decodes per iteration.
 inline constexpr int kThinGroups = 4 * kThinThreads;

@@ -1,7 +1,8 @@
-#include "causal_conv.h"
+#include "sftrun/kernels/causal_conv.h"
 
 #include <ATen/ATen.h>
 
+#include "chunks.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::kernels {

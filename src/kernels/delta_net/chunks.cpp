@@ -1,4 +1,4 @@
-#include "chunks.h"
+#include "sftrun/kernels/delta_chunks.h"
 
 #include <ATen/ATen.h>
 
@@ -88,7 +88,7 @@ ChunkArrays chunk_arrays(const std::vector<int32_t>& cu_seqlens) {
   return arrays;
 }
 
-Chunks chunks_of(const BatchContext& batch, at::Device device) {
+Chunks chunks_of(const BatchMetadata& batch, at::Device device) {
   if (batch.chunks) return *batch.chunks;
   const ChunkArrays arrays = chunk_arrays(batch.cu_seqlens);
   return {.steps = arrays.steps,

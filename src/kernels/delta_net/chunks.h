@@ -6,13 +6,8 @@
 #include <cstdint>
 
 #include "parallel.h"
-#include "sftrun/kernels/delta_chunks.h"
-#include "sftrun/kernels/ops.h"
 
 namespace sftrun::kernels {
-
-/// `BatchContext::chunks`, or computed here if that is null, which synchronises on CUDA.
-Chunks chunks_of(const BatchContext& batch, at::Device device);
 
 /// Calls body(first, count) for parts of [0, total). CPU: parts of `cpu_part` in parallel, sized
 /// for the cache; the result does not depend on the number of threads. CUDA: parts of `cuda_part`

@@ -1,9 +1,11 @@
-#include "delta_rule.h"
+#include "sftrun/kernels/delta_rule.h"
 
 #include <ATen/ATen.h>
 
 #include <cmath>
 #include <limits>
+
+#include "chunks.h"
 
 /// Shapes: N chunks, G key heads, H = G * values_per_key value heads, C = kChunk tokens, K =
 /// key_dim and V = value_dim channels. With c the cumulative sum of g within the chunk and D_ij =

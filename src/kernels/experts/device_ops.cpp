@@ -1,4 +1,4 @@
-#include "device_ops.h"
+#include "sftrun/kernels/expert_ops.h"
 
 #include <c10/util/Exception.h>
 

@@ -2,9 +2,9 @@
 #include <ATen/ops/_grouped_mm.h>
 
 #include "../operands.h"
-#include "device_ops.h"
 #include "sftrun/kernels/cuda_registry.h"
-#include "sftrun/kernels/experts.h"
+#include "sftrun/kernels/expert_ops.h"
+#include "sftrun/kernels/grouped_matmul.h"
 #include "sftrun/kernels/ops.h"
 
 /// Grouped matrix products: the rows of each expert times its matrix. CUDA: one launch of

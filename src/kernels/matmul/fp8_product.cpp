@@ -1,4 +1,4 @@
-#include "fp8_product.h"
+#include "sftrun/kernels/fp8_product.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -31,7 +31,8 @@ void write_row(float* row, int64_t channels, TokenKey token, const NoiseParams& 
   }
 }
 
-at::Tensor noise_on_cpu(const at::Tensor& x, const BatchContext& batch, const NoiseParams& params) {
+at::Tensor noise_on_cpu(const at::Tensor& x, const BatchMetadata& batch,
+                        const NoiseParams& params) {
   const int64_t channels = x.size(1);
   at::Tensor noise = at::empty(x.sizes(), at::kFloat);
   float* values = noise.data_ptr<float>();
@@ -51,7 +52,7 @@ at::Tensor noise_on_cpu(const at::Tensor& x, const BatchContext& batch, const No
 
 }  // namespace
 
-void add_embedding_noise_(at::Tensor& x, const BatchContext& batch, double alpha, double scale) {
+void add_embedding_noise_(at::Tensor& x, const BatchMetadata& batch, double alpha, double scale) {
   require_rows(x);
   const NoiseParams params{batch.dropout_seed, batch.step, scale * alpha};
   if (x.is_cuda()) {

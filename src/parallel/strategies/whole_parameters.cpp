@@ -34,8 +34,8 @@ DdpStrategy::DdpStrategy(const StrategyOptions& options, Communicator& comm,
       overlaps_reduction_(options.overlaps_reduction && comm.world_size() > 1),
       reducer_(comm.world(), owned().flat.grad, unit_ranges(model), options.bucket_cap_bytes) {}
 
-at::Tensor Strategy::master_of(const kernels::Parameter& parameter) {
-  for (const kernels::OwnedValues::Piece& piece : owned().pieces) {
+at::Tensor Strategy::master_of(const layers::Parameter& parameter) {
+  for (const layers::OwnedValues::Piece& piece : owned().pieces) {
     if (piece.parameter != &parameter) continue;
     return whole(owned().flat.master.narrow(0, piece.offset, piece.numel)).view(parameter.shape);
   }

@@ -12,7 +12,7 @@ class SingleStrategy : public Strategy {
   explicit SingleStrategy(const DistributedModel& model, int world_size = 1, int rank = 0);
   std::string name() const override { return "single"; }
   const Mesh& mesh() const override { return mesh_; }
-  const kernels::OwnedValues& owned() const override { return owned_; }
+  const layers::OwnedValues& owned() const override { return owned_; }
   void begin_step() override;
   void finish_step() override {}
   at::Tensor squares(const at::Tensor& owned) override;
@@ -23,7 +23,7 @@ class SingleStrategy : public Strategy {
 
  private:
   Mesh mesh_;
-  kernels::OwnedValues owned_;
+  layers::OwnedValues owned_;
 };
 
 /// Data parallelism: every rank has all parameters and computes a part of the batch. Gradients are

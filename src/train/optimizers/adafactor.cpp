@@ -22,11 +22,11 @@ at::Tensor root_mean_square(const at::Tensor& values) {
 
 }  // namespace
 
-Adafactor::Adafactor(const kernels::OwnedValues& values, const AdafactorConfig& config)
+Adafactor::Adafactor(const layers::OwnedValues& values, const AdafactorConfig& config)
     : values_(values), config_(config) {
   require_whole_parameters(values, "adafactor");
   const at::TensorOptions fp32 = values.flat.master.options();
-  for (const kernels::OwnedValues::Piece& piece : values.pieces) {
+  for (const layers::OwnedValues::Piece& piece : values.pieces) {
     std::vector<int64_t> shape = piece.parameter->shape_in_files();
     Moment moment;
     if (shape.size() < 2) {
@@ -57,8 +57,8 @@ at::Tensor Adafactor::scaled_gradient(Moment& moment, const at::Tensor& grad) co
 void Adafactor::step(double learning_rate, double grad_scale) {
   ++steps_;
   size_t number = 0;
-  for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
-    kernels::Parameter& parameter = *piece.parameter;
+  for (const layers::OwnedValues::Piece& piece : values_.pieces) {
+    layers::Parameter& parameter = *piece.parameter;
     const std::vector<int64_t>& shape = parameter.shape_in_files();
     const at::Tensor grad = parameter.in_file_order(parameter.grad).reshape(shape).mul(grad_scale);
     at::Tensor update = scaled_gradient(moments_[number++], grad);
@@ -76,7 +76,7 @@ void Adafactor::step(double learning_rate, double grad_scale) {
 std::vector<StateTensor> Adafactor::state() const {
   std::vector<StateTensor> all;
   size_t number = 0;
-  for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
+  for (const layers::OwnedValues::Piece& piece : values_.pieces) {
     const std::string& name = piece.parameter->name;
     const Moment& moment = moments_[number++];
     if (moment.whole.defined()) {

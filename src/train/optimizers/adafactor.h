@@ -17,7 +17,7 @@ struct AdafactorConfig {
 /// * (rows + columns) bytes; that of other tensors takes 4 bytes per value.
 class Adafactor final : public Optimizer {
  public:
-  Adafactor(const kernels::OwnedValues& values, const AdafactorConfig& config);
+  Adafactor(const layers::OwnedValues& values, const AdafactorConfig& config);
   void step(double learning_rate, double grad_scale) override;
   std::vector<StateTensor> state() const override;
   bool is_finite() const override;
@@ -32,7 +32,7 @@ class Adafactor final : public Optimizer {
   };
   at::Tensor scaled_gradient(Moment& moment, const at::Tensor& grad) const;
 
-  kernels::OwnedValues values_;
+  layers::OwnedValues values_;
   AdafactorConfig config_;
   std::vector<Moment> moments_;  // one per parameter
 };

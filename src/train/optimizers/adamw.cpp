@@ -20,14 +20,13 @@ double bias_correction(double beta, int64_t steps) {
 
 AdamW::~AdamW() = default;
 
-AdamW::AdamW(const kernels::OwnedValues& values, AdamWConfig with)
-    : values_(values), config_(with) {
+AdamW::AdamW(const layers::OwnedValues& values, AdamWConfig with) : values_(values), config_(with) {
   if (with.moments_on_host) staged_ = std::make_unique<StagedMoments>(values.flat.master.device());
   constexpr int64_t kAlignment = 16;  // in elements: moments start at a cache line
   int64_t num_fp32 = 0;
   std::vector<std::pair<int64_t, int64_t>> blocks;  // first element and length of each block
-  for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
-    const kernels::Parameter& parameter = *piece.parameter;
+  for (const layers::OwnedValues::Piece& piece : values_.pieces) {
+    const layers::Parameter& parameter = *piece.parameter;
     Place place{with.is_8bit && config::has_8bit_moments(parameter.role, parameter.numel), num_fp32,
                 0};
     if (place.is_8bit) {
@@ -46,7 +45,7 @@ AdamW::AdamW(const kernels::OwnedValues& values, AdamWConfig with)
   allocate(num_fp32, blocks);
 }
 
-void AdamW::add_segment(const kernels::OwnedValues::Piece& piece, const Place& place) {
+void AdamW::add_segment(const layers::OwnedValues::Piece& piece, const Place& place) {
   const bool decays = piece.parameter->decays;
   const double lr_ratio = config_.rates.of(*piece.parameter);
   Segment* last = segments_.empty() ? nullptr : &segments_.back();
@@ -201,8 +200,8 @@ std::vector<StateTensor> AdamW::state() const {
   if (staged_) staged_->finish();
   std::vector<StateTensor> all;
   for (size_t i = 0; i < places_.size(); ++i) {
-    const kernels::OwnedValues::Piece& piece = values_.pieces[i];
-    const kernels::Parameter& parameter = *piece.parameter;
+    const layers::OwnedValues::Piece& piece = values_.pieces[i];
+    const layers::Parameter& parameter = *piece.parameter;
     const Place& place = places_[i];
     const auto add = [&](const char* what, const at::Tensor& values, int64_t first) {
       all.push_back({std::string(what) + "." + parameter.name,

@@ -10,11 +10,11 @@
 
 namespace sftrun::train {
 
-ElementwiseOptimizer::ElementwiseOptimizer(const kernels::OwnedValues& values,
+ElementwiseOptimizer::ElementwiseOptimizer(const layers::OwnedValues& values,
                                            const LearningRateRatios& rates, double weight_decay,
                                            std::string state_name)
     : values_(values), weight_decay_(weight_decay), state_name_(std::move(state_name)) {
-  for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
+  for (const layers::OwnedValues::Piece& piece : values_.pieces) {
     if (piece.numel == 0) continue;
     const double lr_ratio = rates.of(*piece.parameter);
     const bool decays = piece.parameter->decays;
@@ -51,7 +51,7 @@ void ElementwiseOptimizer::step(double learning_rate, double grad_scale) {
 std::vector<StateTensor> ElementwiseOptimizer::state() const {
   std::vector<StateTensor> all;
   if (!state_.defined()) return all;
-  for (const kernels::OwnedValues::Piece& piece : values_.pieces) {
+  for (const layers::OwnedValues::Piece& piece : values_.pieces) {
     all.push_back({state_name_ + "." + piece.parameter->name,
                    state_.narrow(0, piece.offset, piece.numel), piece.begin,
                    piece.parameter->shape});

@@ -21,7 +21,7 @@ class ElementwiseOptimizer : public Optimizer {
 
  protected:
   /// @param state_name name of the state tensors in checkpoints; empty: no state
-  ElementwiseOptimizer(const kernels::OwnedValues& values, const LearningRateRatios& rates,
+  ElementwiseOptimizer(const layers::OwnedValues& values, const LearningRateRatios& rates,
                        double weight_decay, std::string state_name);
 
   /// Adjacent weights with the same settings. All tensors are flat and fp32.
@@ -40,7 +40,7 @@ class ElementwiseOptimizer : public Optimizer {
     double lr_ratio;
   };
 
-  kernels::OwnedValues values_;
+  layers::OwnedValues values_;
   double weight_decay_;
   std::string state_name_;
   std::vector<Segment> segments_;

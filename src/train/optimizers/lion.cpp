@@ -4,7 +4,7 @@
 
 namespace sftrun::train {
 
-Lion::Lion(const kernels::OwnedValues& values, const LionConfig& config)
+Lion::Lion(const layers::OwnedValues& values, const LionConfig& config)
     : ElementwiseOptimizer(values, config.rates, config.weight_decay, "exp_avg"), config_(config) {}
 
 void Lion::update(Piece& piece) {

@@ -15,7 +15,7 @@ struct LionConfig {
 /// State: 4 bytes per weight.
 class Lion final : public ElementwiseOptimizer {
  public:
-  Lion(const kernels::OwnedValues& values, const LionConfig& config);
+  Lion(const layers::OwnedValues& values, const LionConfig& config);
 
  private:
   void update(Piece& piece) override;

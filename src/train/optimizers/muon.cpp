@@ -45,13 +45,13 @@ double rate_for(const MuonConfig& config, const at::Tensor& matrices) {
 
 }  // namespace
 
-Muon::Muon(const kernels::OwnedValues& values, const MuonConfig& config)
+Muon::Muon(const layers::OwnedValues& values, const MuonConfig& config)
     : values_(values), config_(config) {
   require_whole_parameters(values, "muon");
-  kernels::OwnedValues others = values;
+  layers::OwnedValues others = values;
   others.pieces.clear();
-  for (const kernels::OwnedValues::Piece& piece : values.pieces) {
-    kernels::Parameter& parameter = *piece.parameter;
+  for (const layers::OwnedValues::Piece& piece : values.pieces) {
+    layers::Parameter& parameter = *piece.parameter;
     if (config::is_updated_by_muon(parameter.role))
       matrices_.push_back(
           {&parameter, at::zeros(parameter.shape_in_files(), values.flat.master.options())});
@@ -62,7 +62,7 @@ Muon::Muon(const kernels::OwnedValues& values, const MuonConfig& config)
 }
 
 void Muon::update(Matrix& matrix, double learning_rate, double grad_scale) const {
-  kernels::Parameter& parameter = *matrix.parameter;
+  layers::Parameter& parameter = *matrix.parameter;
   const at::Tensor grad =
       parameter.in_file_order(parameter.grad).reshape(matrix.momentum.sizes()).mul(grad_scale);
   matrix.momentum.lerp_(grad, 1 - config_.momentum);

@@ -22,7 +22,7 @@ struct MuonConfig {
 /// others.
 class Muon final : public Optimizer {
  public:
-  Muon(const kernels::OwnedValues& values, const MuonConfig& config);
+  Muon(const layers::OwnedValues& values, const MuonConfig& config);
   void step(double learning_rate, double grad_scale) override;
   void set_steps(int64_t steps) override;
   std::vector<StateTensor> state() const override;
@@ -31,12 +31,12 @@ class Muon final : public Optimizer {
 
  private:
   struct Matrix {
-    kernels::Parameter* parameter;
+    layers::Parameter* parameter;
     at::Tensor momentum;  ///< shape as in model files
   };
   void update(Matrix& matrix, double learning_rate, double grad_scale) const;
 
-  kernels::OwnedValues values_;
+  layers::OwnedValues values_;
   MuonConfig config_;
   std::vector<Matrix> matrices_;
   std::unique_ptr<AdamW> others_;  // null: there are no such parameters

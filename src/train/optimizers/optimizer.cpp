@@ -32,15 +32,15 @@ AdamWConfig adamw_config(const config::TrainConfig& config, at::Device device) {
 
 }  // namespace
 
-double LearningRateRatios::of(const kernels::Parameter& parameter) const {
+double LearningRateRatios::of(const layers::Parameter& parameter) const {
   if (parameter.role == TensorRole::kEmbeddingLora) return loraplus_embedding_ratio;
   const bool is_fast =
       parameter.role == TensorRole::kLoraB || parameter.shape_in_files().size() == 1;
   return is_fast ? loraplus_lr_ratio : 1;
 }
 
-void require_whole_parameters(const kernels::OwnedValues& values, const char* optimizer) {
-  for (const kernels::OwnedValues::Piece& piece : values.pieces) {
+void require_whole_parameters(const layers::OwnedValues& values, const char* optimizer) {
+  for (const layers::OwnedValues::Piece& piece : values.pieces) {
     if (piece.is_whole()) continue;
     throw ConfigError(fmt::format("{} computes each update from the whole matrix, and the strategy "
                                   "divides {} over the ranks",
@@ -54,7 +54,7 @@ void Optimizer::step(double, const at::Tensor&) {
   invariant_failed(__FILE__, __LINE__, "an optimizer that reads the gate");
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const kernels::OwnedValues& values,
+std::unique_ptr<Optimizer> make_optimizer(const layers::OwnedValues& values,
                                           const config::TrainConfig& config) {
   using config::Optimizer;
   const AdamWConfig adamw = adamw_config(config, values.flat.master.device());

@@ -4,7 +4,7 @@
 
 namespace sftrun::train {
 
-Sgd::Sgd(const kernels::OwnedValues& values, const SgdConfig& config)
+Sgd::Sgd(const layers::OwnedValues& values, const SgdConfig& config)
     : ElementwiseOptimizer(values, config.rates, config.weight_decay,
                            config.momentum > 0 ? "momentum_buffer" : ""),
       config_(config) {}

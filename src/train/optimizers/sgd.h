@@ -17,7 +17,7 @@ struct SgdConfig {
 /// State: 4 bytes per weight with momentum, none without.
 class Sgd final : public ElementwiseOptimizer {
  public:
-  Sgd(const kernels::OwnedValues& values, const SgdConfig& config);
+  Sgd(const layers::OwnedValues& values, const SgdConfig& config);
 
  private:
   void update(Piece& piece) override;

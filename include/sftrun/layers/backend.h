@@ -1,0 +1,86 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "sftrun/layers/batch_context.h"
+#include "sftrun/layers/layer.h"
+
+/// Two implementations of a decoder layer and of the loss with the same contract.
+///   fused: hand-written backward pass, few saved activations, in-place operations; parameter
+///          gradients are added directly to their flat buffer.
+///   plain: ATen operations under autograd, composed as in transformers and peft.
+/// Both add the gradients of parameters to `Parameter::grad`.
+namespace sftrun::layers {
+
+/// Saved state of one layer's forward pass, for its backward pass. The layer and the batch must
+/// outlive it.
+class LayerRun {
+ public:
+  virtual ~LayerRun() = default;
+  /// Call at most once. Adds to the parameters' gradients.
+  /// @param grad gradient of the layer's output [T, hidden]; its row stride may exceed `hidden`,
+  /// and the gaps between rows may be overwritten
+  /// @return gradient of the layer's input; undefined when !needs_input_grad
+  virtual at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) = 0;
+};
+
+enum class HeadGrad { kNone, kParameters, kInput };  ///< each value includes those before it
+
+struct HeadLoss {
+  at::Tensor loss_sum;  ///< scalar in fp64 on the device: unscaled sum over rows
+  /// [N, hidden], gradient of grad_scale * sum of (row_factor * loss); set for kInput
+  at::Tensor grad_input;
+};
+
+struct Backend {
+  const char* name;
+  /// x [T, hidden] -> [T, hidden].   @param run receives the state for the backward pass; null:
+  /// none, as it must be where the batch's adapters are off
+  at::Tensor (*layer_forward)(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                              std::unique_ptr<LayerRun>* run);
+  /// Final norm, language-model head and cross-entropy over chunks of rows, so that the full logits
+  /// [N, vocab] are never stored. Gradients are computed in the forward pass.
+  /// @param input [N, hidden] rows that have a label   @param labels [N] int32
+  /// @param grad_scale 1 / label tokens of the global batch
+  /// @param rows dropout inputs of the N rows (`dropout_rows`); empty: no dropout. Where adapters
+  /// are off, `wanted` must be kNone.
+  HeadLoss (*head_loss)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                        const kernels::GradScale& grad_scale, HeadGrad wanted,
+                        const BatchContext& rows);
+  /// -log p of each row's label [N] fp32, without gradients; arguments as of `head_loss`.
+  at::Tensor (*label_losses)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                             const BatchContext& rows);
+};
+
+const Backend& fused_backend();
+const Backend& plain_backend();
+
+// ---- Parts of the fused forward pass, for generation, where attention reads a key/value cache.
+
+struct AttentionInputs {
+  at::Tensor q, k, v;  ///< [T, heads * head_dim], q and k after RoPE
+  at::Tensor gate;     ///< [T, heads * head_dim], gate of the attention output; or undefined
+};
+/// attended * sigmoid(gate); `attended` itself where gate is undefined.
+at::Tensor gated_attention(const at::Tensor& attended, const at::Tensor& gate);
+/// Output of a layer's gated delta net for one document x [T, hidden], and the state after it.
+at::Tensor delta_net_answer(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                            DeltaState& state);
+/// Output for the next token x [1, hidden]; updates `state`.
+at::Tensor delta_net_next(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                          DeltaState& state);
+AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x,
+                                 const BatchContext& batch);
+/// The rest of the layer after attention: output projection, residuals and MLP.
+/// @param x the layer's input   @param attended [T, heads * head_dim]   @return the layer's output
+at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Tensor& attended,
+                           const BatchContext& batch);
+/// Logits [N, vocab] of the last layer's output rows: after the final norm, scaled and soft-capped.
+at::Tensor logits_of(const Head& head, const at::Tensor& hidden);
+/// -log p of each row's label [N] fp32.   @param rows as for `Backend::head_loss`
+at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels,
+                        const BatchContext& rows = {});
+
+}  // namespace sftrun::layers

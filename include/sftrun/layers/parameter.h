@@ -1,0 +1,129 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sftrun/core/file_layout.h"
+#include "sftrun/core/tensor_role.h"
+
+/// Trainable parameters in flat buffers: fp32 master weights, fp32 gradients, and a copy in the
+/// compute dtype if that is not fp32. With flat buffers the optimizer, gradient clipping and
+/// all-reduce are single passes over memory.
+namespace sftrun::layers {
+
+struct Parameter {
+  std::string name;  ///< HF or PEFT name: "model.layers.0.self_attn.q_proj.lora_A.weight"
+  std::vector<int64_t> shape;
+  int64_t unit = 0;                       ///< index of its unit (unit.h)
+  TensorRole role = TensorRole::kLinear;  ///< for the optimizer's choice of method
+  bool decays =
+      true;  ///< whether weight decay applies (not to norms and biases, as in transformers'
+             ///< Trainer)
+  bool in_fp32 = false;  ///< `compute` is the master, whatever the compute dtype
+  int64_t offset = 0;    ///< first element in the flat buffers (of its unit, with kPerUnit)
+  int64_t numel = 0;
+  at::Tensor master;   ///< fp32 view; an autograd leaf whose .grad is `grad`
+  at::Tensor grad;     ///< fp32 view; gradients accumulate here
+  at::Tensor compute;  ///< view in the compute dtype, read by products (the master if that is fp32)
+
+  FileLayout layout = {};
+  /// Copies the master to the compute copy, if that is another tensor.
+  void refresh_compute();
+  const std::vector<int64_t>& shape_in_files() const {
+    return layout.shape.empty() ? shape : layout.shape;
+  }
+  /// A view of `values` (of shape `shape`) with the elements in the files' order.
+  at::Tensor in_file_order(const at::Tensor& values) const;
+};
+
+/// Flat buffers of parameters, whose values lie one after the other. Between two parameters may be
+/// padding, whose values are zero.
+struct FlatValues {
+  at::Tensor master, grad;  ///< [n] fp32
+  at::Tensor compute;       ///< [n] in the compute dtype; `master` itself if that is fp32
+};
+
+/// How the parameters are laid out.
+enum class BufferLayout : uint8_t {
+  kOne,      ///< one set of buffers for all units
+  kPerUnit,  ///< one set for each unit, so that the memory of a unit can be released
+};
+
+/// Owns the parameters. Addresses stay valid for its lifetime.
+class ParameterStore {
+ public:
+  ParameterStore() = default;
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+  ParameterStore(ParameterStore&&) = default;
+
+  /// Units must be added in ascending order. The tensors exist after `allocate`.
+  Parameter* add(std::string name, std::vector<int64_t> shape, int64_t unit, bool decays);
+  void allocate(at::ScalarType compute_dtype, at::Device device,
+                BufferLayout layout = BufferLayout::kOne);
+
+  std::deque<Parameter>& parameters() { return parameters_; }
+  const std::deque<Parameter>& parameters() const { return parameters_; }
+  Parameter* find(const std::string& name);
+  bool empty() const { return parameters_.empty(); }
+  int64_t numel() const;  ///< sum over parameters, without padding
+
+  at::Tensor& master() { return one().master; }  ///< [flat] fp32   @pre kOne
+  at::Tensor& grad() { return one().grad; }      ///< [flat] fp32   @pre kOne
+  at::Tensor& compute() { return one().compute; }
+  BufferLayout layout() const { return layout_; }
+  /// The buffers that hold a unit's parameters; null if none of it trains.
+  FlatValues* buffers_of(int64_t unit);
+  /// Elements [begin, end) of a unit in its buffers, with padding; empty if none of it trains.
+  std::pair<int64_t, int64_t> unit_range(int64_t unit) const;
+  void zero_grad();
+
+  /// Copies the masters to the compute copies, after loading; optimizer steps do it themselves.
+  void refresh_compute();
+  /// Counter of changes of the compute copies; values derived from them are outdated when it grows.
+  uint64_t version() const { return version_; }
+  /// Must be called after writing to the compute copies.
+  void compute_changed() { ++version_; }
+
+ private:
+  /// Where the parameters of a unit are.
+  struct UnitPlace {
+    size_t buffer = 0;           // index in buffers_
+    int64_t begin = 0, end = 0;  // elements, with padding
+  };
+  FlatValues& one();
+  std::deque<Parameter> parameters_;
+  std::map<int64_t, UnitPlace> places_;  // of each unit that trains
+  uint64_t version_ = 1;
+  BufferLayout layout_ = BufferLayout::kOne;
+  std::vector<FlatValues> buffers_;
+};
+
+/// The values that this rank updates: all values, or a part of each parameter if a strategy shards
+/// them.
+struct OwnedValues {
+  /// The part of a parameter, in the order of its elements in memory.
+  struct Piece {
+    Parameter* parameter = nullptr;
+    int64_t begin = 0, numel = 0;  ///< elements of the parameter; numel 0: none is owned
+    int64_t offset = 0;            ///< of the first one in the flat buffers
+    bool is_whole() const { return numel == parameter->numel; }
+    int64_t end_offset() const { return offset + numel; }
+  };
+  OwnedValues() = default;
+  /// All values.   @pre BufferLayout::kOne
+  // NOLINTNEXTLINE(google-explicit-constructor): an optimizer updates a store
+  OwnedValues(ParameterStore& of);
+
+  ParameterStore* store = nullptr;
+  FlatValues flat;
+  std::vector<Piece> pieces;  ///< one per parameter, in the store's order
+};
+
+}  // namespace sftrun::layers

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace sftrun::layers {
+
+struct JointLinears;
+
+/// Part of a joint matrix that a product reads.
+enum class JointPart : uint8_t {
+  kWeights,      ///< W [N, K]
+  kWeightsAndB,  ///< [W | scale B] [N, K + ranks]: forward
+  kWeightsAndA,  ///< [W ; A] [N + ranks, K]: backward
+};
+
+/// Dequantises joint matrices on CUDA ahead of their products: on a separate stream into two
+/// alternating buffers, while the previous product reads the other one. The order of the last pass
+/// predicts the next matrix; on a wrong prediction the matrix is dequantised when it is requested.
+class UnpackAhead {
+ public:
+  enum class Pass : uint8_t {
+    kForward,
+    kTraining,
+    kDecoding
+  };  ///< each has its own order of matrices
+
+  UnpackAhead(at::Device device, at::ScalarType dtype);
+  UnpackAhead(const UnpackAhead&) = delete;
+  UnpackAhead& operator=(const UnpackAhead&) = delete;
+  ~UnpackAhead();
+  /// Registers a joint matrix; call before the first `values`. The joint must not move afterwards.
+  void serve(const JointLinears& joint);
+  /// Call before the first product of a micro-batch, when the adapters have their final values.
+  /// Invalidates both buffers.
+  void begin(Pass pass);
+  /// [N + ranks, K + ranks] with the requested part filled in; for FP8 the transposed codes [K, N]
+  /// uint8. For use on the current stream until `done`.
+  at::Tensor values(const JointLinears& joint, JointPart part);
+  /// Call after the product that reads the last `values` was launched. Its buffer may then be
+  /// reused for the matrix after next.
+  void done();
+  /// Makes the current stream wait for matrices that were dequantised but not requested.
+  void join();
+  /// Call after a failed capture: work launched since `join` will not be executed.
+  void forget();
+
+ private:
+  struct Buffer {
+    explicit Buffer(at::Device device) : ready(device.type()) {}
+    at::Tensor memory;
+    const JointLinears* holds = nullptr;
+    bool has_a = false, has_b = false;
+    c10::Event ready;  // recorded on `unpacking_`
+    bool is_awaited = false;
+  };
+  struct Layout {
+    int64_t rows, columns;
+    at::ScalarType dtype;
+    int64_t bytes() const { return rows * columns * static_cast<int64_t>(c10::elementSize(dtype)); }
+  };
+  struct Wanted {
+    const JointLinears* joint;
+    JointPart part;
+    bool operator==(const Wanted&) const = default;
+  };
+  using Order = std::vector<Wanted>;
+
+  /// Records the request in `order_`.
+  void follow(const Wanted& wanted);
+  c10::Stream computing() const;
+  Layout layout_of(const JointLinears& joint) const;
+  at::Tensor matrix_in(const Buffer& buffer, const JointLinears& joint) const;
+  void unpack(const Wanted& wanted, Buffer& buffer);
+  void unpack_beside(const Wanted& wanted, Buffer& buffer);
+  /// Copies the requested adapter part beside the weights, unless the buffer already has it.
+  void add_adapters(const Wanted& wanted, Buffer& buffer) const;
+
+  at::TensorOptions options_;
+  c10::Stream unpacking_;
+  int64_t most_bytes_ = 0;
+  std::array<Buffer, 2> buffers_;
+  size_t last_ = 0;  // buffer returned last
+  c10::Event free_;  // recorded on the computing stream
+  std::array<Order, 3> orders_;
+  Order* order_ = nullptr;
+  size_t asked_ = 0;  // position in `order_`
+};
+
+}  // namespace sftrun::layers

@@ -1,0 +1,109 @@
+#include "fused/fused_head.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "linear/fused_linears.h"
+#include "linear/fused_norms.h"
+#include "sftrun/core/error.h"
+#include "sftrun/layers/dora.h"
+
+namespace sftrun::layers {
+namespace {
+
+// Rows per chunk: few enough for the logits to stay near the cache and to need little memory,
+// enough to make reading the head's weight cheap.
+int64_t chunk_rows(const at::Tensor& hidden, int64_t vocab) {
+  constexpr int64_t kChunkElements = 32 << 20, kRowBlock = 64;
+  if (hidden.is_cuda()) return std::max<int64_t>(1024, (256 << 20) / vocab);
+  return std::max(kRowBlock, kChunkElements / vocab / kRowBlock * kRowBlock);
+}
+
+at::Tensor zero_in_fp64(const at::Tensor& like) {
+  return at::zeros({}, like.options().dtype(at::kDouble));
+}
+void add_sum_in_fp64(at::Tensor& sum, const at::Tensor& losses) {
+  sum.add_(losses.sum(at::kDouble));
+}
+
+/// Of one chunk; undefined where there are none.
+at::Tensor rows_of(const at::Tensor& factors, int64_t first, int64_t count) {
+  return factors.defined() ? factors.narrow(0, first, count) : at::Tensor();
+}
+
+/// Logits after scaling, before the soft cap.
+at::Tensor raw_logits(const Head& head, const Linear& linear, const at::Tensor& normed_rows,
+                      const BatchContext& rows, LowRank* low = nullptr) {
+  at::Tensor logits = linears_forward(normed_rows, {&linear}, rows, low)[0];
+  return head.logit_scale == 1 ? logits : logits.mul_(head.logit_scale);
+}
+
+/// With DoRA's row norms computed once for all chunks.
+Linear with_lengths(Linear linear, const BatchContext& rows) {
+  const LoraAdapter* lora = active_adapter(linear, rows);
+  if (lora != nullptr && lora->magnitude) linear.lora->lengths = row_lengths(linear);
+  return linear;
+}
+
+}  // namespace
+
+HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                         const kernels::GradScale& grad_scale, HeadGrad wanted,
+                         const BatchContext& rows) {
+  SFTRUN_CHECK(rows.adapters || wanted == HeadGrad::kNone);
+  const at::NoGradGuard no_grad;
+  const Linear linear = with_lengths(head.linear, rows);
+  const int64_t num_rows = input.size(0), step = chunk_rows(input, linear.matrix().size(0));
+  const Normed in = normed(input, head.norm);
+  const bool needs_d_normed = wanted == HeadGrad::kInput || head.norm.parameter != nullptr;
+  at::Tensor d_normed =
+      wanted != HeadGrad::kNone && needs_d_normed ? at::empty_like(input) : at::Tensor();
+  HeadLoss result{zero_in_fp64(input), {}};
+  for (int64_t first = 0; first < num_rows; first += step) {
+    const int64_t count = std::min(step, num_rows - first);
+    const at::Tensor chunk = in.y.narrow(0, first, count),
+                     chunk_labels = labels.narrow(0, first, count);
+    const BatchContext keys = dropout_rows(rows, first, count);
+    LowRank low;
+    at::Tensor logits = raw_logits(head, linear, chunk, keys, &low);
+    if (wanted == HeadGrad::kNone) {
+      add_sum_in_fp64(result.loss_sum, kernels::token_losses(logits, chunk_labels, head.softcap));
+      continue;
+    }
+    const kernels::GradScale scale(grad_scale.value * head.logit_scale, grad_scale.factor,
+                                   rows_of(grad_scale.row_factors, first, count));
+    add_sum_in_fp64(result.loss_sum,
+                    kernels::token_losses_and_grad_(logits, chunk_labels, head.softcap, scale));
+    const at::Tensor d =
+        linears_backward({logits}, chunk, low, {&linear}, keys, d_normed.defined());
+    if (d.defined()) d_normed.narrow(0, first, count).copy_(d);
+  }
+  if (d_normed.defined())
+    result.grad_input =
+        norm_backward(d_normed, input, head.norm, in.rstd, {}, wanted == HeadGrad::kInput);
+  return result;
+}
+
+at::Tensor logits_of(const Head& head, const at::Tensor& hidden) {
+  at::Tensor logits = raw_logits(head, head.linear, normed(hidden, head.norm).y, {});
+  return head.softcap > 0 ? logits.div_(head.softcap).tanh_().mul_(head.softcap) : logits;
+}
+
+at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels,
+                        const BatchContext& of_rows) {
+  const at::NoGradGuard no_grad;
+  const Linear linear = with_lengths(head.linear, of_rows);
+  const int64_t num_rows = hidden.size(0), step = chunk_rows(hidden, linear.matrix().size(0));
+  at::Tensor losses = at::empty({num_rows}, hidden.options().dtype(at::kFloat));
+  for (int64_t first = 0; first < num_rows; first += step) {
+    const int64_t rows = std::min(step, num_rows - first);
+    const at::Tensor chunk = normed(hidden.narrow(0, first, rows), head.norm).y;
+    losses.narrow(0, first, rows)
+        .copy_(kernels::token_losses(
+            raw_logits(head, linear, chunk, dropout_rows(of_rows, first, rows)),
+            labels.narrow(0, first, rows), head.softcap));
+  }
+  return losses;
+}
+
+}  // namespace sftrun::layers

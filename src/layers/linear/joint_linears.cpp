@@ -1,0 +1,293 @@
+#include "sftrun/layers/joint_linears.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "sftrun/core/error.h"
+#include "sftrun/kernels/fp8_product.h"
+
+namespace sftrun::layers {
+namespace {
+
+bool can_be_part(const Linear& linear) {
+  const bool is_frozen = linear.weight_parameter == nullptr && linear.bias_parameter == nullptr;
+  const bool is_plain = !linear.lora || (linear.lora->magnitude == nullptr &&
+                                         linear.lora->dropout == 0 && !linear.lora->a->in_fp32);
+  return (linear.quantized || linear.weight.defined()) && is_frozen && is_plain;
+}
+
+/// Whether products use the FP8 codes directly.
+bool is_in_fp8(const Linear& linear) {
+  return linear.quantized && linear.quantized->info().rounds_activations &&
+         linear.quantized->absmax.defined();
+}
+
+int64_t rank_of(const Linear& linear) {
+  return linear.lora ? linear.lora->a->shape[0] : 0;
+}
+
+/// Padding ranks to 16 keeps rows of 16-bit elements aligned to 32 bytes.
+constexpr int64_t kSpareStep = 16;
+
+int64_t ranks_for(const std::vector<Linear*>& linears) {
+  int64_t ranks = 0;
+  for (const Linear* linear : linears) ranks += rank_of(*linear);
+  return (ranks + kSpareStep - 1) / kSpareStep * kSpareStep;
+}
+
+/// Calls body(linear, its first row, first column of its adapter).
+template <typename Body>
+void for_members(const JointLinears& joint, Body&& body) {
+  int64_t row = 0, column = 0;
+  for (const Linear* linear : joint.members) {
+    body(*linear, row, column);
+    row += linear->matrix().size(0);
+    column += rank_of(*linear);
+  }
+}
+
+at::TensorOptions adapter_options(const std::vector<Linear*>& linears) {
+  for (const Linear* linear : linears)
+    if (linear->lora) return linear->lora->a->compute.options();
+  SFTRUN_CHECK(false);
+}
+
+/// Moves the weights into one matrix, together with `a` and `b`.
+void move_weights(const std::vector<Linear*>& linears, JointLinears& joint) {
+  const int64_t rows = joint.out_features(), columns = joint.in_features(), ranks = joint.ranks();
+  joint.whole = at::zeros({rows + ranks, columns + ranks}, linears.front()->weight.options());
+  const at::Tensor weights = joint.whole.narrow(1, 0, columns);
+  int64_t row = 0;
+  for (Linear* linear : linears) {
+    const at::Tensor place = weights.narrow(0, row, linear->weight.size(0));
+    row += place.size(0);
+    linear->weight = place.copy_(linear->weight);
+  }
+  if (!joint.has_adapters()) return;
+  joint.a = weights.narrow(0, rows, ranks);
+  joint.b = joint.whole.narrow(0, 0, rows).narrow(1, columns, ranks);
+}
+
+void move_codes(const std::vector<Linear*>& linears, JointLinears& joint) {
+  std::vector<at::Tensor> codes, factors;
+  for (const Linear* linear : linears) {
+    codes.push_back(linear->quantized->packed);
+    factors.push_back(linear->quantized->absmax);
+  }
+  joint.fp8 = *linears.front()->quantized;
+  joint.fp8->rows = joint.out_features();
+  joint.fp8->packed = at::cat(codes);
+  joint.fp8->absmax = at::cat(factors);
+  joint.ones = at::ones({1, joint.in_features()}, joint.fp8->absmax.options());
+  int64_t row = 0;
+  for (Linear* linear : linears) {
+    kernels::QuantizedMatrix& part = *linear->quantized;
+    part.packed = joint.fp8->packed.narrow(0, row * part.columns, part.numel());
+    part.absmax = joint.fp8->absmax.narrow(0, row, part.rows);
+    row += part.rows;
+  }
+}
+
+/// A view [T, N + spare] of rows including their padding; undefined if there is too little.
+at::Tensor with_spare(const at::Tensor& rows, int64_t spare) {
+  const int64_t columns = rows.size(1) + spare;
+  // The stride of a single row is meaningless, so the storage size is checked, too.
+  const int64_t end = rows.storage_offset() + (rows.size(0) - 1) * rows.stride(0) + columns;
+  const bool is_stored = end * rows.element_size() <= static_cast<int64_t>(rows.storage().nbytes());
+  if (rows.stride(0) < columns || !is_stored) return {};
+  return rows.as_strided({rows.size(0), columns}, rows.strides());
+}
+
+/// [x | x a^T] in x's memory; undefined if the padding is too small.   @param low copy of x a^T
+at::Tensor with_low(const at::Tensor& x, const JointLinears& joint, at::Tensor* low) {
+  if (joint.spare() == 0) return {};
+  const at::Tensor all = with_spare(x, joint.spare());
+  if (!all.defined()) return {};
+  at::Tensor columns = all.narrow(1, x.size(1), joint.ranks());
+  at::mm_out(columns, x, joint.a.t());
+  if (low != nullptr) *low = columns.contiguous();  // x's memory is freed after the pass
+  return all;
+}
+
+void add_adapters(const at::Tensor& x, const JointLinears& joint, at::Tensor* low, at::Tensor& y) {
+  if (!joint.has_adapters()) return;
+  const at::Tensor columns = at::mm(x, joint.a.t());
+  if (low != nullptr) *low = columns;
+  y.addmm_(columns, joint.b.t());
+}
+
+/// FP8: products with codes; the adapters are separate products.
+JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
+  JointGrads grads;
+  if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);
+  if (!needs_dx) return grads;
+  kernels::Product term{dy, *joint.fp8};
+  if (kernels::multiplies_turned_codes(term))
+    term.turned = {joint.unpacking->values(joint, JointPart::kWeights), joint.ones};
+  grads.dx = kernels::matmul_sum({term});
+  if (term.turned.codes.defined()) joint.release();
+  if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
+  return grads;
+}
+
+/// Separate products for the adapters, if any.
+JointGrads apart_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
+  JointGrads grads;
+  if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);  // b includes the scales
+  if (!needs_dx) return grads;
+  grads.dx = at::mm(dy, joint.weights());
+  joint.release();
+  if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
+  return grads;
+}
+
+}  // namespace
+
+bool can_join(const std::vector<Linear*>& linears) {
+  const auto agree = [&](auto&& claim) {
+    return std::all_of(linears.begin(), linears.end(), claim) ||
+           std::none_of(linears.begin(), linears.end(), claim);
+  };
+  return (linears.size() > 1 || ranks_for(linears) > 0) &&
+         std::all_of(linears.begin(), linears.end(),
+                     [](const Linear* linear) { return can_be_part(*linear); }) &&
+         agree([](const Linear* linear) { return linear->bias.defined(); }) &&
+         agree([](const Linear* linear) { return linear->quantized.has_value(); }) &&
+         agree([](const Linear* linear) { return is_in_fp8(*linear); });
+}
+
+int64_t JointLinears::out_features() const {
+  int64_t sum = 0;
+  for (const Linear* linear : members) sum += linear->matrix().size(0);
+  return sum;
+}
+
+at::Tensor JointLinears::part(JointPart which) const {
+  const at::Tensor all = unpacking ? unpacking->values(*this, which) : whole;
+  const bool below = which == JointPart::kWeightsAndA, beside = which == JointPart::kWeightsAndB;
+  return all.narrow(0, 0, out_features() + (below ? ranks() : 0))
+      .narrow(1, 0, in_features() + (beside ? ranks() : 0));
+}
+
+at::Tensor JointLinears::weights() const {
+  return part(JointPart::kWeights);
+}
+
+at::Tensor JointLinears::weights_and_b() const {
+  return part(JointPart::kWeightsAndB);
+}
+
+at::Tensor JointLinears::weights_and_a() const {
+  return part(JointPart::kWeightsAndA);
+}
+
+at::Tensor JointLinears::rows_of_a() const {
+  return with_spare(a, ranks());
+}
+
+JointLinears join(const std::vector<Linear*>& linears) {
+  JointLinears joint;
+  joint.members.assign(linears.begin(), linears.end());
+  std::vector<at::Tensor> biases;
+  for (const Linear* linear : linears)
+    if (linear->bias.defined()) biases.push_back(linear->bias);
+  if (!biases.empty()) joint.bias = at::cat(biases);
+  if (const int64_t ranks = ranks_for(linears); ranks > 0) {
+    const at::TensorOptions options = adapter_options(linears);
+    // Padded, so that its rows are contiguous with those of the unpacked weights, which are padded.
+    const int64_t columns = joint.in_features();
+    joint.a = at::zeros({ranks, columns + ranks}, options).narrow(1, 0, columns);
+    joint.b = at::zeros({joint.out_features(), ranks}, options);
+  }
+  if (is_in_fp8(*linears.front()))
+    move_codes(linears, joint);
+  else if (!joint.is_quantized())
+    move_weights(linears, joint);
+  return joint;
+}
+
+at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t spare,
+                         at::Tensor* low, bool adapters) {
+  if (joint.fp8) {
+    at::Tensor y = kernels::matmul_sum({{x, *joint.fp8, /*transposed=*/true}}, {}, joint.bias);
+    if (adapters) add_adapters(x, joint, low, y);
+    return y;
+  }
+  at::Tensor y = kernels::empty_rows(x.size(0), joint.out_features(), spare, x.options());
+  const at::Tensor all = adapters ? with_low(x, joint, low) : at::Tensor(),
+                   &read = all.defined() ? all : x,
+                   weights = all.defined() ? joint.weights_and_b() : joint.weights();
+  if (joint.bias.defined())
+    at::addmm_out(y, joint.bias, read, weights.t());
+  else
+    at::mm_out(y, read, weights.t());
+  joint.release();
+  if (adapters && !all.defined()) add_adapters(x, joint, low, y);
+  return y;
+}
+
+void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low,
+                       at::Tensor y, bool adapters) {
+  at::Tensor all;
+  if (joint.fp8) {
+    y.add_(kernels::matmul_sum({{x, *joint.fp8, /*transposed=*/true}}));
+  } else {
+    if (adapters) all = with_low(x, joint, low);
+    if (all.defined())
+      y.addmm_(all, joint.weights_and_b().t());
+    else
+      y.addmm_(x, joint.weights().t());
+    joint.release();
+  }
+  if (joint.bias.defined()) y.add_(joint.bias);
+  if (adapters && !all.defined()) add_adapters(x, joint, low, y);
+}
+
+JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
+  if (joint.fp8) return fp8_input_grad(dy, joint, needs_dx);
+  const at::Tensor all = joint.has_adapters() ? with_spare(dy, joint.spare()) : at::Tensor();
+  if (!all.defined()) return apart_input_grad(dy, joint, needs_dx);
+  JointGrads grads{{}, all.narrow(1, joint.out_features(), joint.spare())};
+  at::mm_out(grads.d_low, dy, joint.b);
+  if (!needs_dx) return grads;
+  grads.dx = at::mm(all, joint.weights_and_a());
+  joint.release();
+  return grads;
+}
+
+void add_joint_adapter_grads(const at::Tensor& dy, const at::Tensor& x,
+                             const kernels::NormFactors& norm, const at::Tensor& low,
+                             const at::Tensor& d_low, const JointLinears& joint) {
+  std::vector<kernels::AdapterGrad> grads;
+  for_members(joint, [&](const Linear& linear, int64_t row, int64_t column) {
+    if (!linear.lora) return;
+    const LoraAdapter& lora = *linear.lora;
+    const int64_t rank = rank_of(linear);
+    grads.push_back({lora.b->grad, dy.narrow(1, row, linear.matrix().size(0)),
+                     low.narrow(1, column, rank), lora.scale});
+    grads.push_back({lora.a->grad, d_low.narrow(1, column, rank), x, 1, norm});
+  });
+  kernels::add_adapter_grads_(grads);
+}
+
+void JointAdapters::add(const JointLinears& joint) {
+  if (!joint.has_adapters()) return;
+  for_members(joint, [&](const Linear& linear, int64_t row, int64_t column) {
+    if (!linear.lora) return;
+    const LoraAdapter& lora = *linear.lora;
+    const int64_t rank = rank_of(linear);
+    copies_.push_back({lora.a->compute, joint.a.narrow(0, column, rank), 1});
+    copies_.push_back({lora.b->compute,
+                       joint.b.narrow(0, row, linear.matrix().size(0)).narrow(1, column, rank),
+                       lora.scale});
+  });
+}
+
+void JointAdapters::refresh() {
+  if (copies_.empty()) return;
+  if (!table_.defined()) table_ = kernels::cuda_kernels().copy_table(copies_);
+  kernels::cuda_kernels().copy_matrices(table_, copies_.front().to);
+}
+
+}  // namespace sftrun::layers

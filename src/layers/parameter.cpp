@@ -1,0 +1,116 @@
+#include "sftrun/layers/parameter.h"
+
+#include <ATen/ATen.h>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::layers {
+namespace {
+
+constexpr int64_t kAlignment =
+    16;  // elements: aligns each parameter to a cache line of the fp32 buffers
+
+}  // namespace
+
+at::Tensor Parameter::in_file_order(const at::Tensor& values) const {
+  return layout.reorders() ? values.view(layout.view).permute(layout.order) : values;
+}
+
+void Parameter::refresh_compute() {
+  if (compute.data_ptr() != master.data_ptr()) compute.copy_(master.detach());
+}
+
+Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int64_t unit,
+                               bool decays) {
+  SFTRUN_CHECK(parameters_.empty() || parameters_.back().unit <= unit);
+  Parameter parameter;
+  parameter.name = std::move(name);
+  parameter.shape = std::move(shape);
+  parameter.unit = unit;
+  parameter.decays = decays;
+  parameter.numel = 1;
+  for (const int64_t size : parameter.shape) parameter.numel *= size;
+  parameters_.push_back(std::move(parameter));
+  return &parameters_.back();
+}
+
+void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device,
+                              BufferLayout layout) {
+  layout_ = layout;
+  std::vector<int64_t> sizes = {0};  // of the buffers, in elements
+  for (Parameter& parameter : parameters_) {
+    if (!places_.contains(parameter.unit)) {
+      if (layout == BufferLayout::kPerUnit && !places_.empty()) sizes.push_back(0);
+      places_[parameter.unit] = {sizes.size() - 1, sizes.back(), sizes.back()};
+    }
+    parameter.offset = sizes.back();
+    sizes.back() += (parameter.numel + kAlignment - 1) / kAlignment * kAlignment;
+    places_[parameter.unit].end = sizes.back();
+  }
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
+  for (const int64_t size : sizes) {
+    FlatValues flat{at::zeros({size}, fp32), at::zeros({size}, fp32), {}};
+    flat.compute =
+        compute_dtype == at::kFloat ? flat.master : at::zeros({size}, fp32.dtype(compute_dtype));
+    buffers_.push_back(std::move(flat));
+  }
+  for (Parameter& parameter : parameters_) {
+    const FlatValues& flat = *buffers_of(parameter.unit);
+    const auto view = [&](const at::Tensor& of) {
+      return of.narrow(0, parameter.offset, parameter.numel).view(parameter.shape);
+    };
+    parameter.grad = view(flat.grad);
+    parameter.compute = view(parameter.in_fp32 ? flat.master : flat.compute);
+    parameter.master = view(flat.master).detach();
+    parameter.master.requires_grad_();
+    parameter.master.mutable_grad() = parameter.grad;
+  }
+}
+
+FlatValues& ParameterStore::one() {
+  SFTRUN_CHECK(layout_ == BufferLayout::kOne);
+  if (buffers_.empty()) buffers_.emplace_back();
+  return buffers_.front();
+}
+
+Parameter* ParameterStore::find(const std::string& name) {
+  for (Parameter& parameter : parameters_) {
+    if (parameter.name == name) return &parameter;
+  }
+  return nullptr;
+}
+
+int64_t ParameterStore::numel() const {
+  int64_t total = 0;
+  for (const Parameter& parameter : parameters_) total += parameter.numel;
+  return total;
+}
+
+FlatValues* ParameterStore::buffers_of(int64_t unit) {
+  const auto place = places_.find(unit);
+  return place == places_.end() ? nullptr : &buffers_.at(place->second.buffer);
+}
+
+std::pair<int64_t, int64_t> ParameterStore::unit_range(int64_t unit) const {
+  const auto place = places_.find(unit);
+  if (place == places_.end()) return {0, 0};
+  return {place->second.begin, place->second.end};
+}
+
+void ParameterStore::zero_grad() {
+  for (FlatValues& flat : buffers_) flat.grad.zero_();
+}
+
+void ParameterStore::refresh_compute() {
+  for (FlatValues& flat : buffers_)
+    if (!flat.compute.is_same(flat.master)) flat.compute.copy_(flat.master);
+  compute_changed();
+}
+
+OwnedValues::OwnedValues(ParameterStore& of)
+    : store(&of), flat{of.master(), of.grad(), of.compute()} {
+  for (Parameter& parameter : of.parameters())
+    pieces.push_back({&parameter, 0, parameter.numel, parameter.offset});
+}
+
+}  // namespace sftrun::layers

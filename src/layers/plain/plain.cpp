@@ -1,0 +1,378 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "plain/plain_delta_net.h"
+#include "plain/plain_ops.h"
+#include "sftrun/core/error.h"
+#include "sftrun/layers/backend.h"
+
+/// Reference numerics with plain operations, line by line: transformers' modeling_llama.py (with
+/// the differences of other families) and peft's lora/layer.py.
+namespace sftrun::layers {
+namespace {
+
+/// Over the last dimension; x itself without a norm.
+at::Tensor rms_norm(const at::Tensor& x, const Norm& norm) {
+  if (!norm.defined()) return x;
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor variance = wide.pow(2).mean(-1, /*keepdim=*/true);
+  const at::Tensor normed = wide * at::rsqrt(variance + norm.eps);
+  const at::Tensor weight = value_of(norm.parameter, norm.weight);
+  if (norm.offset == 0) return weight * normed.to(x.scalar_type());
+  return (normed * (norm.offset + weight.to(at::kFloat))).to(x.scalar_type());
+}
+
+/// Per head or over all heads together, whichever the norm is for.
+at::Tensor norm_heads(const at::Tensor& x, const Norm& norm) {
+  return norm.defined() ? rms_norm(x.view({-1, norm.weight.numel()}), norm).view_as(x) : x;
+}
+
+/// transformers' apply_rotary_pos_emb: x cos + rotate_half(x) sin, on each head's first channels.
+at::Tensor rotate(const at::Tensor& x, const Layer& layer, const BatchContext& batch) {
+  const int64_t head_dim = layer.attention.head_dim;
+  const at::Tensor heads = x.view({x.size(0), -1, head_dim});
+  if (layer.rope < 0) return heads;
+  const kernels::RopeAngles& angles = batch.ropes[static_cast<size_t>(layer.rope)];
+  const int64_t half = angles.cos.size(1);
+  const at::Tensor cos = at::cat({angles.cos, angles.cos}, -1).unsqueeze(1).to(x.scalar_type());
+  const at::Tensor sin = at::cat({angles.sin, angles.sin}, -1).unsqueeze(1).to(x.scalar_type());
+  const at::Tensor turning = heads.narrow(-1, 0, 2 * half);
+  const at::Tensor low = turning.narrow(-1, 0, half), high = turning.narrow(-1, half, half);
+  const at::Tensor turned = turning * cos + at::cat({-high, low}, -1) * sin;
+  if (2 * half == head_dim) return turned;
+  return at::cat({turned, heads.narrow(-1, 2 * half, head_dim - 2 * half)}, -1);
+}
+
+/// One document: q [heads, S, head_dim], k and v [kv_heads, S, head_dim].
+/// scaled_dot_product_attention, transformers' default, where it supports the shape; else as
+/// eager_attention_forward.
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const kernels::AttentionShape& shape, const at::Tensor& sinks) {
+  if (shape.softcap == 0 && shape.window == 0 && !sinks.defined()) {
+    return at::scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0),
+                                            std::nullopt, 0.0, /*is_causal=*/true, shape.scale,
+                                            /*enable_gqa=*/true)
+        .squeeze(0);
+  }
+  const int64_t length = q.size(1), group = shape.num_heads / shape.num_kv_heads;
+  at::Tensor scores = at::matmul(q, k.repeat_interleave(group, 0).transpose(1, 2)) * shape.scale;
+  if (shape.softcap > 0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
+  const at::Tensor all = at::ones({length, length}, q.options().dtype(at::kBool));
+  at::Tensor hidden = all.triu(1);
+  if (shape.window > 0) hidden = hidden.logical_or(all.tril(-shape.window));
+  scores = scores.masked_fill(hidden, -INFINITY);
+  if (sinks.defined())  // one extra score without a value
+    scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({-1, length, 1})}, -1);
+  const at::Tensor weights =
+      at::softmax(scores, -1, at::kFloat).to(q.scalar_type()).narrow(-1, 0, length);
+  return at::matmul(weights, v.repeat_interleave(group, 0));
+}
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const Layer& layer, const BatchContext& batch) {
+  const kernels::AttentionShape& shape = layer.attention;
+  const auto heads_of = [&](const at::Tensor& y) {
+    return y.view({y.size(0), -1, shape.head_dim});
+  };
+  const at::Tensor q_heads = heads_of(q), k_heads = heads_of(k), v_heads = heads_of(v);
+  const at::Tensor sinks = value_of(layer.sinks.parameter, layer.sinks.weight);
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
+    const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
+    const auto document = [&](const at::Tensor& x) {
+      return x.narrow(0, begin, length).transpose(0, 1);
+    };
+    const at::Tensor out =
+        attend(document(q_heads), document(k_heads), document(v_heads), shape, sinks);
+    outputs.push_back(out.transpose(0, 1).reshape({length, shape.num_heads * shape.head_dim}));
+  }
+  return at::cat(outputs, 0);
+}
+
+at::Tensor gated(const kernels::Gating& gating, const at::Tensor& gate, const at::Tensor& up) {
+  switch (gating.activation) {
+    case kernels::Activation::kSilu:
+      return at::silu(gate) * up;
+    case kernels::Activation::kGeluTanh:
+      return at::gelu(gate, "tanh") * up;
+    case kernels::Activation::kClampedSwiglu: {  // modeling_gpt_oss.py, _apply_gate
+      const at::Tensor g = gate.clamp_max(gating.limit);
+      return (up.clamp(-gating.limit, gating.limit) + 1) * (g * at::sigmoid(g * gating.alpha));
+    }
+  }
+  return {};
+}
+
+/// A layer's own or reused keys and values, as autograd leaves; the gradients of reused ones are
+/// added to the exchange.
+struct KeyValues {
+  at::Tensor k, v;
+};
+
+at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                          KeyValues& shared) {
+  const at::Tensor in = rms_norm(x, l.attention_in);
+  if (l.delta_net.defined()) {
+    const at::Tensor answered = plain_delta_net(l.delta_net, in, batch);
+    return rms_norm(linears(answered, {&l.o}, batch)[0], l.attention_out);
+  }
+  std::vector<at::Tensor> qkv;
+  if (l.fuses_qkv()) {
+    const int64_t queries = l.attention.num_heads * l.attention.head_dim,
+                  keys = l.attention.num_kv_heads * l.attention.head_dim;
+    qkv = linears(in, {&l.qkv}, batch)[0].split_with_sizes({queries, keys, keys}, 1);
+    for (at::Tensor& part : qkv) part = part.contiguous();
+  } else {
+    qkv = linears(in, {&l.q}, batch);
+    if (l.keys_of < 0) {
+      qkv.push_back(linears(in, {&l.k}, batch)[0]);
+      qkv.push_back(l.value_is_key ? qkv[1] : linears(in, {&l.v}, batch)[0]);
+    }
+  }
+  at::Tensor gate;
+  if (l.gates_attention) {
+    const auto both = qkv[0].view({x.size(0), -1, 2 * l.attention.head_dim}).chunk(2, -1);
+    qkv[0] = both[0].reshape({x.size(0), -1});
+    gate = both[1].reshape({x.size(0), -1});
+  }
+  const auto flat_rotated = [&](const at::Tensor& heads) {
+    return rotate(heads, l, batch).reshape({x.size(0), -1});
+  };
+  if (l.keys_of < 0)
+    shared = {flat_rotated(norm_heads(qkv[1], l.k_norm)), norm_heads(qkv[2], l.v_norm)};
+  at::Tensor attended =
+      attention(flat_rotated(norm_heads(qkv[0], l.q_norm)), shared.k, shared.v, l, batch);
+  if (gate.defined()) attended = attended * at::sigmoid(gate);
+  return rms_norm(linears(attended, {&l.o}, batch)[0], l.attention_out);
+}
+
+/// Weight of one expert plus its adapter, as in peft's parametrisation.
+/// @param dtype of the input   @param adapters false: without the adapter
+at::Tensor expert_weight(const ExpertMatrix& matrix, int64_t expert, int64_t num_experts,
+                         at::ScalarType dtype, bool adapters) {
+  const at::Tensor weight =
+      matrix.quantized ? kernels::ExpertStack(*matrix.quantized, num_experts).values(expert, dtype)
+                       : value_of(matrix.parameter, matrix.weight).select(0, expert);
+  if (!matrix.lora || !adapters) return weight;
+  const at::Tensor update = at::matmul(matrix.lora->b->master.select(0, expert),
+                                       matrix.lora->a->master.select(0, expert));
+  return weight + (update * matrix.lora->scale).to(weight.scalar_type());
+}
+
+std::optional<at::Tensor> expert_bias(const ExpertMatrix& matrix, int64_t expert) {
+  if (!matrix.bias.defined()) return std::nullopt;
+  return value_of(matrix.bias.parameter, matrix.bias.weight).select(0, expert);
+}
+
+at::Tensor shared_expert(const SharedExpert& expert, const kernels::Gating& gating,
+                         const at::Tensor& x, const BatchContext& batch) {
+  const auto inner = linears(x, {&expert.gate, &expert.up}, batch);
+  const at::Tensor answer = linears(gated(gating, inner[0], inner[1]), {&expert.down}, batch)[0];
+  return at::sigmoid(linears(x, {&expert.router}, batch)[0]) * answer;
+}
+
+/// transformers' experts, one after the other (modeling_mixtral.py, MixtralExperts).
+/// @param probabilities receives the router's [T, experts]
+at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                      const at::Tensor& routed_by, at::Tensor& probabilities) {
+  const Mixture& m = l.mixture;
+  at::Tensor logits =
+      linears(rms_norm(routed_by, m.router_norm).to(at::kFloat), {&m.router}, batch)[0];
+  if (m.router_scale != 1) logits = logits * m.router_scale;
+  probabilities = at::softmax(logits, -1, at::kFloat);
+  auto [weights, chosen] = at::topk(probabilities, m.top_k, -1);
+  if (batch.exchange)
+    count_choices(batch.exchange->balance, probabilities,
+                  kernels::routes_of(chosen, logits.size(1)));
+  if (m.normalise) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  if (m.expert_scale.defined()) {
+    const at::Tensor factors = value_of(m.expert_scale.parameter, m.expert_scale.weight);
+    weights = weights * at::index(factors, {chosen});
+  }
+  at::Tensor y = at::zeros_like(x);
+  for (int64_t expert = 0; expert < logits.size(1); ++expert) {
+    const at::Tensor places = at::nonzero(chosen == expert);
+    if (places.size(0) == 0) continue;
+    const at::Tensor tokens = places.select(1, 0), place = places.select(1, 1);
+    const at::Tensor rows = x.index_select(0, tokens);
+    const auto weight_of = [&](const ExpertMatrix& matrix) {
+      return expert_weight(matrix, expert, logits.size(1), x.scalar_type(), batch.adapters);
+    };
+    const auto gate_up =
+        at::linear(rows, weight_of(m.gate_up), expert_bias(m.gate_up, expert)).chunk(2, -1);
+    const at::Tensor h = gated(l.gating, gate_up[0], gate_up[1]);
+    const at::Tensor answers = at::linear(h, weight_of(m.down), expert_bias(m.down, expert));
+    const at::Tensor weight = at::index(weights, {tokens, place}).unsqueeze(-1);
+    y = y.index_add(0, tokens, (answers * weight).to(x.scalar_type()));
+  }
+  if (m.shared.defined()) y = y + shared_expert(m.shared, l.gating, x, batch);
+  return y;
+}
+
+at::Tensor feed_forward_half(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                             at::Tensor& probabilities) {
+  const at::Tensor in = rms_norm(x, l.feed_forward_in);
+  if (l.mixture.defined() && !l.has_dense_half())
+    return rms_norm(mixture_of(l, in, batch, in, probabilities), l.feed_forward_out);
+  const auto gate_up = l.fuses_gate_up() ? linears(in, {&l.gate_up}, batch)[0].chunk(2, 1)
+                                         : linears(in, {&l.gate, &l.up}, batch);
+  const at::Tensor h = gated(l.gating, gate_up[0], gate_up[1]);
+  const at::Tensor dense = linears(h, {&l.down}, batch)[0];
+  if (!l.mixture.defined()) return rms_norm(dense, l.feed_forward_out);
+  const at::Tensor experts = mixture_of(l, rms_norm(x, l.experts_in), batch, x, probabilities);
+  return rms_norm(rms_norm(dense, l.dense_out) + rms_norm(experts, l.experts_out),
+                  l.feed_forward_out);
+}
+
+/// @param channels per-layer inputs [T, size], or undefined
+/// @param probabilities receives the router's [T, experts], if there is a router
+at::Tensor forward(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                   KeyValues& shared, const at::Tensor& channels, at::Tensor& probabilities) {
+  const auto scaled = [&](const at::Tensor& y) {
+    return l.residual_scale == 1 ? y : y * l.residual_scale;
+  };
+  const at::Tensor middle = x + scaled(attention_half(l, x, batch, shared));
+  at::Tensor y = middle + scaled(feed_forward_half(l, middle, batch, probabilities));
+  if (l.per_layer.defined()) {
+    const at::Tensor h = gated(l.gating, linears(y, {&l.per_layer.gate}, batch)[0], channels);
+    y = y + rms_norm(linears(h, {&l.per_layer.projection}, batch)[0], l.per_layer.out);
+  }
+  return l.scalar.defined() ? y * l.scalar.weight : y;
+}
+
+void add_grad(at::Tensor& sum, const at::Tensor& grad) {
+  if (grad.defined()) sum = sum.defined() ? sum + grad : grad;
+}
+
+class PlainRun final : public LayerRun {
+ public:
+  PlainRun(const Layer& layer, const BatchContext& batch) : layer_(layer), batch_(batch) {}
+
+  at::Tensor forward_of(const at::Tensor& x) {
+    input_ = x.detach().requires_grad_();
+    if (layer_.keys_of >= 0) {
+      const LayerExchange::Keys& keys = keys_of(layer_.keys_of);
+      shared_ = {keys.k.detach().requires_grad_(), keys.v.detach().requires_grad_()};
+    }
+    if (layer_.per_layer.defined()) {
+      channels_ = batch_.exchange->per_layer.select(1, layer_.index).detach().requires_grad_();
+    }
+    output_ = forward(layer_, input_, batch_, shared_, channels_, probabilities_);
+    if (layer_.lends_keys) {
+      keys_of(layer_.index).k = shared_.k.detach();
+      keys_of(layer_.index).v = shared_.v.detach();
+    }
+    return output_.detach();
+  }
+
+  at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) override {
+    std::vector<at::Tensor> roots, grads;
+    const auto add = [&](const at::Tensor& root, const at::Tensor& of) {
+      if (!of.defined() || !root.requires_grad()) return;
+      roots.push_back(root);
+      grads.push_back(of);
+    };
+    add(output_, grad);
+    if (layer_.lends_keys) {
+      add(shared_.k, keys_of(layer_.index).dk);
+      add(shared_.v, keys_of(layer_.index).dv);
+    }
+    if (probabilities_.defined() && batch_.exchange) {
+      const at::Tensor& d = batch_.exchange->balance.d_probability;
+      add(probabilities_, d.defined() ? d.expand_as(probabilities_) : d);
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, grads);
+    if (layer_.keys_of >= 0) {
+      add_grad(keys_of(layer_.keys_of).dk, shared_.k.grad());
+      add_grad(keys_of(layer_.keys_of).dv, shared_.v.grad());
+    }
+    if (channels_.defined() && channels_.grad().defined() && batch_.exchange->d_per_layer.defined())
+      batch_.exchange->d_per_layer.select(1, layer_.index).copy_(channels_.grad());
+    return needs_input_grad ? input_.grad() : at::Tensor();
+  }
+
+ private:
+  LayerExchange::Keys& keys_of(int64_t layer) const {
+    return batch_.exchange->keys.at(static_cast<size_t>(layer));
+  }
+
+  const Layer& layer_;
+  const BatchContext& batch_;
+  at::Tensor input_, output_, channels_, probabilities_;
+  KeyValues shared_;
+};
+
+at::Tensor plain_layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
+                               std::unique_ptr<LayerRun>* run) {
+  SFTRUN_CHECK(batch.adapters || run == nullptr);
+  const at::AutoGradMode grad_mode(run != nullptr);
+  auto kept = std::make_unique<PlainRun>(layer, batch);
+  at::Tensor y = kept->forward_of(x);
+  if (run != nullptr) *run = std::move(kept);
+  return y;
+}
+
+constexpr int64_t kHeadRows = 256;  // in a chunk
+
+/// -log p of each label of a chunk, summed, or [rows] fp32.
+at::Tensor losses_of_chunk(const at::Tensor& normed, const Head& head, const at::Tensor& labels,
+                           const BatchContext& rows, at::Reduction::Reduction reduction) {
+  at::Tensor logits = linears(normed, {&head.linear}, rows)[0];
+  if (head.logit_scale != 1) logits = logits * head.logit_scale;
+  if (head.softcap > 0) logits = at::tanh(logits / head.softcap) * head.softcap;
+  return at::cross_entropy_loss(logits.to(at::kFloat), labels.to(at::kLong), {}, reduction);
+}
+
+HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                   const kernels::GradScale& grad_scale, HeadGrad wanted,
+                   const BatchContext& batch) {
+  SFTRUN_CHECK(batch.adapters || wanted == HeadGrad::kNone);
+  const at::Tensor& row_factors = grad_scale.row_factors;
+  const auto reduction = row_factors.defined() ? at::Reduction::None : at::Reduction::Sum;
+  const at::AutoGradMode grad_mode(wanted != HeadGrad::kNone);
+  const at::Tensor rows = input.detach().requires_grad_(wanted == HeadGrad::kInput);
+  const at::Tensor normed = rms_norm(rows, head.norm);
+  HeadLoss result{at::zeros({}, input.options().dtype(at::kDouble)), {}};
+  at::Tensor d_normed = normed.requires_grad() ? at::empty_like(normed) : at::Tensor();
+  for (int64_t first = 0; first < input.size(0); first += kHeadRows) {
+    const int64_t count = std::min(kHeadRows, input.size(0) - first);
+    const at::Tensor chunk =
+        normed.narrow(0, first, count).detach().requires_grad_(d_normed.defined());
+    const at::Tensor loss = losses_of_chunk(chunk, head, labels.narrow(0, first, count),
+                                            dropout_rows(batch, first, count), reduction);
+    result.loss_sum.add_(loss.detach().sum(at::kDouble));
+    if (!loss.requires_grad()) continue;
+    at::Tensor d_loss = at::full_like(loss, grad_scale.value);
+    if (row_factors.defined()) d_loss = d_loss * row_factors.narrow(0, first, count);
+    if (grad_scale.factor.defined()) d_loss = d_loss * grad_scale.factor.squeeze();
+    torch::autograd::backward({loss}, {d_loss});
+    if (d_normed.defined()) d_normed.narrow(0, first, count).copy_(chunk.grad());
+  }
+  if (d_normed.defined()) torch::autograd::backward({normed}, {d_normed});
+  if (wanted == HeadGrad::kInput) result.grad_input = rows.grad();
+  return result;
+}
+
+at::Tensor plain_label_losses(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                              const BatchContext& rows) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor normed = rms_norm(input, head.norm);
+  at::Tensor losses = at::empty({input.size(0)}, input.options().dtype(at::kFloat));
+  for (int64_t first = 0; first < input.size(0); first += kHeadRows) {
+    const int64_t count = std::min(kHeadRows, input.size(0) - first);
+    losses.narrow(0, first, count)
+        .copy_(losses_of_chunk(normed.narrow(0, first, count), head, labels.narrow(0, first, count),
+                               dropout_rows(rows, first, count), at::Reduction::None));
+  }
+  return losses;
+}
+
+}  // namespace
+
+const Backend& plain_backend() {
+  static const Backend backend{"plain", plain_layer_forward, head_loss, plain_label_losses};
+  return backend;
+}
+
+}  // namespace sftrun::layers

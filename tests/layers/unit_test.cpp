@@ -1,0 +1,80 @@
+#include "sftrun/layers/unit.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "sftrun/layers/parameter.h"
+
+namespace sftrun::layers {
+namespace {
+
+TEST(FrozenStorage, PacksTensorsOfEveryFormatInPlace) {
+  const at::Tensor dense = at::arange(10, at::kFloat).view({2, 5}),
+                   half = at::arange(7, at::kBFloat16), codes = at::arange(33, at::kByte),
+                   view = dense.narrow(0, 1, 1), copy_of_handle = half;
+  FrozenStorage storage;
+  for (const at::Tensor& tensor : {dense, half, codes, view, at::Tensor(), at::empty({0})})
+    storage.add(tensor);
+  EXPECT_EQ(storage.tensors().size(), 4U);
+  storage.pack(3);
+  EXPECT_EQ(storage.bytes().numel() % 3, 0);
+  EXPECT_TRUE(at::equal(dense, at::arange(10, at::kFloat).view({2, 5})));
+  EXPECT_TRUE(at::equal(view, at::arange(5, 10, at::kFloat).view({1, 5})));
+  EXPECT_TRUE(at::equal(copy_of_handle, at::arange(7, at::kBFloat16)));
+  EXPECT_TRUE(at::equal(codes, at::arange(33, at::kByte)));
+  for (const at::Tensor& tensor : {dense, half, codes, view}) {
+    EXPECT_TRUE(tensor.storage().is_alias_of(storage.bytes().storage()));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % tensor.itemsize(), 0U);
+  }
+  // What was released comes back in the same places.
+  const at::Tensor bytes = storage.bytes().clone();
+  release_memory(storage.bytes());
+  EXPECT_EQ(storage.bytes().storage().data(), nullptr);
+  reserve_memory(storage.bytes());
+  storage.bytes().copy_(bytes);
+  EXPECT_TRUE(at::equal(view, at::arange(5, 10, at::kFloat).view({1, 5})));
+  EXPECT_TRUE(at::equal(codes, at::arange(33, at::kByte)));
+}
+
+TEST(FrozenStorage, OfAUnitWithoutFrozenTensors) {
+  FrozenStorage storage;
+  storage.pack();
+  EXPECT_FALSE(storage.bytes().defined());
+}
+
+/// Three units, of which the second does not train.
+ParameterStore store_of(BufferLayout layout, at::ScalarType dtype) {
+  ParameterStore store;
+  store.add("a", {3}, 0, true);
+  store.add("b", {2, 20}, 0, true);
+  store.add("c", {5}, 2, false);
+  store.allocate(dtype, at::kCPU, layout);
+  return store;
+}
+
+TEST(ParameterStore, OneBufferOrOneForEachUnit) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    ParameterStore one = store_of(BufferLayout::kOne, dtype);
+    EXPECT_EQ(one.unit_range(0), (std::pair<int64_t, int64_t>{0, 64}));
+    EXPECT_EQ(one.unit_range(1), (std::pair<int64_t, int64_t>{0, 0}));
+    EXPECT_EQ(one.unit_range(2), (std::pair<int64_t, int64_t>{64, 80}));
+    EXPECT_EQ(one.buffers_of(1), nullptr);
+    EXPECT_EQ(one.buffers_of(0), one.buffers_of(2));
+
+    ParameterStore each = store_of(BufferLayout::kPerUnit, dtype);
+    EXPECT_EQ(each.unit_range(2), (std::pair<int64_t, int64_t>{0, 16}));
+    EXPECT_NE(each.buffers_of(0), each.buffers_of(2));
+    EXPECT_EQ(each.buffers_of(0)->master.numel(), 64);
+    EXPECT_EQ(each.buffers_of(2)->compute.scalar_type(), dtype);
+    EXPECT_EQ(each.buffers_of(2)->compute.is_same(each.buffers_of(2)->master), dtype == at::kFloat);
+    each.find("c")->master.detach().fill_(2);
+    each.refresh_compute();
+    EXPECT_EQ(each.buffers_of(2)->compute.sum().item<float>(), 10);
+    each.find("b")->grad.fill_(1);
+    each.zero_grad();
+    EXPECT_EQ(each.buffers_of(0)->grad.sum().item<float>(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::layers
