@@ -1,0 +1,294 @@
+#include "fused/mixer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "linear/fused_linears.h"
+#include "linear/fused_norms.h"
+
+namespace sftrun::layers {
+
+AttentionInputs MixerBlock::project(const at::Tensor& x, MixerRun* keep, const at::Tensor& copy) {
+  const Normed in = normed(x, l_.attention_in, copy, spare_of_input(l_.joint_qkv, x));
+  auto qkv = joins(l_.joint_qkv, x)
+                 ? parts_of_joint(joint_forward(in.y, l_.joint_qkv, /*spare=*/0,
+                                                keep ? &keep->joint_low : nullptr, adapters()),
+                                  l_.joint_qkv)
+                 : linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
+  if (l_.fuses_qkv()) qkv = parts(qkv[0], {query_size(), key_size(), key_size()});
+  at::Tensor gate;
+  if (l_.gates_attention) std::tie(qkv[0], gate) = queries_and_gates(qkv[0]);
+  const RawHeads query{qkv[0], &l_.q_norm};
+  if (keep) keep->rstd = in.rstd, keep->q = query.x, keep->gate = gate;
+  if (borrows_keys()) {
+    const kernels::HeadsOutput q = read_heads({query})[0];
+    if (keep) keep->q_rstd = q.rstd;
+    const LayerExchange::Keys& keys = keys_in_exchange();
+    return {q.y, keys.k, keys.v, gate};
+  }
+  const RawHeads key{qkv[1], &l_.k_norm};
+  const at::Tensor& value = l_.value_is_key ? qkv[1] : qkv[2];
+  const Normed v = normed_heads(value, l_.v_norm);  // before the keys are rotated in place
+  const auto read = read_heads({query, key});
+  if (keep) {
+    keep->q_rstd = read[0].rstd, keep->k_rstd = read[1].rstd, keep->v_rstd = v.rstd;
+    keep->k = key.x, keep->v = value;
+  }
+  AttentionInputs inputs{read[0].y, read[1].y, v.y, gate};
+  if (l_.lends_keys) lend(inputs.k, inputs.v);
+  return inputs;
+}
+
+at::Tensor MixerBlock::add_attended(const at::Tensor& x, const at::Tensor& attended, MixerRun* keep,
+                                    const at::Tensor& copy) {
+  Joined* joined = keep ? &keep->joined : nullptr;
+  return join(x, attended, l_.o, l_.joint_o, l_.attention_out, joined, copy);
+}
+
+at::Tensor MixerBlock::forward(const at::Tensor& x, MixerRun* keep) {
+  if (l_.delta_net.defined()) return forward_of_delta_net(x, keep);
+  const at::Tensor copy = copy_for_sum(x, l_.attention_in, l_.joint_o, l_.attention_out);
+  const AttentionInputs in = project(x, keep, copy);
+  kernels::AttentionOutput attention =
+      kernels::attention_forward(in.q, in.k, in.v, batch_, l_.attention, l_.sinks.weight);
+  at::Tensor y = add_attended(x, gated_attention(attention.out, in.gate), keep, copy);
+  if (keep) {
+    keep->x = x;
+    keep->attention = std::move(attention);
+  }
+  return y;
+}
+
+at::Tensor MixerBlock::backward(MixerRun run, const at::Tensor& grad, bool needs_dx) {
+  if (l_.delta_net.defined()) return backward_of_delta_net(std::move(run), grad, needs_dx);
+  const Norm& norm = l_.attention_in;
+  const bool through_norm = needs_dx || norm.parameter != nullptr,
+             through_attention = through_norm || trains(qkv_group()) ||
+                                 l_.q_norm.parameter != nullptr || l_.k_norm.parameter != nullptr ||
+                                 l_.sinks.parameter != nullptr;
+  at::Tensor d_attended =
+      join_backward(grad, gated_attention(run.attention.out, run.gate), l_.o, l_.joint_o,
+                    l_.attention_out, run.joined, through_attention);
+  if (!through_attention) return {};
+  at::Tensor d_gate;
+  if (l_.gates_attention) std::tie(d_attended, d_gate) = through_gate(run, d_attended);
+  if (l_.sinks.parameter) {
+    l_.sinks.parameter->grad.add_(
+        kernels::attention_sinks_grad(d_attended, run.attention, l_.sinks.weight));
+  }
+  if (joins(l_.joint_qkv, grad)) {
+    const at::Tensor all = kernels::empty_rows(run.x.size(0), l_.joint_qkv.out_features(),
+                                               l_.joint_qkv.spare(), run.x.options());
+    joint_attention_backward(run, d_attended, parts_of_joint(all, l_.joint_qkv));
+    const at::Tensor d_normed = joint_backward(all, run.x, factors_of(norm, run.rstd),
+                                               run.joint_low, l_.joint_qkv, through_norm);
+    if (!through_norm) return {};
+    return norm_backward(d_normed, run.x, norm, run.rstd, grad, needs_dx, l_.spare_below);
+  }
+  kernels::AttentionGrads d = through_attention_backward(run, d_attended);
+  std::vector<at::Tensor> grads = {std::move(d.dq)};
+  if (!borrows_keys()) {
+    grads.push_back(l_.value_is_key ? d.dk.add_(d.dv) : std::move(d.dk));
+    if (!l_.value_is_key) grads.push_back(std::move(d.dv));
+  }
+  if (l_.fuses_qkv()) grads = {at::cat(grads, 1)};
+  if (l_.gates_attention) grads[0] = at::stack({by_heads(grads[0]), by_heads(d_gate)}, 2);
+  if (l_.gates_attention) grads[0] = grads[0].view({run.x.size(0), -1});
+  const at::Tensor d_normed = linears_backward(grads, normed_again(run.x, norm, qkv_group()),
+                                               run.qkv_low, qkv_group(), batch_, through_norm);
+  if (!through_norm) return {};
+  return norm_backward(d_normed, run.x, norm, run.rstd, grad, needs_dx, l_.spare_below);
+}
+
+bool MixerBlock::needs_gradient() const {
+  for (const Norm* norm : {&l_.attention_in, &l_.attention_out, &l_.q_norm, &l_.k_norm}) {
+    if (norm->parameter != nullptr) return true;
+  }
+  return trains(qkv_group()) || l_.delta_net.trains() || l_.o.trains() ||
+         l_.sinks.parameter != nullptr;
+}
+
+at::Tensor MixerBlock::forward_of_delta_net(const at::Tensor& x, MixerRun* keep) {
+  const at::Tensor copy = copy_for_sum(x, l_.attention_in, l_.joint_o, l_.attention_out);
+  const Normed in = normed(x, l_.attention_in, copy);
+  at::Tensor answered =
+      delta_net_forward(l_.delta_net, in.y, batch_, keep ? &keep->delta : nullptr);
+  at::Tensor y = add_attended(x, answered, keep, copy);
+  if (keep) {
+    keep->x = x, keep->rstd = in.rstd;
+    keep->attention.out = std::move(answered);
+  }
+  return y;
+}
+
+at::Tensor MixerBlock::backward_of_delta_net(MixerRun run, const at::Tensor& grad, bool needs_dx) {
+  const Norm& norm = l_.attention_in;
+  const bool through_norm = needs_dx || norm.parameter != nullptr,
+             through_net = through_norm || l_.delta_net.trains();
+  const at::Tensor d_answered = join_backward(grad, run.attention.out, l_.o, l_.joint_o,
+                                              l_.attention_out, run.joined, through_net);
+  if (!through_net) return {};
+  const at::Tensor d_normed = delta_net_backward(l_.delta_net, std::move(run.delta), d_answered,
+                                                 normed(run.x, norm).y, batch_, through_norm);
+  if (!through_norm) return {};
+  return norm_backward(d_normed, run.x, norm, run.rstd, grad, needs_dx, l_.spare_below);
+}
+
+LinearGroup MixerBlock::qkv_group() const {
+  if (l_.fuses_qkv()) return {&l_.qkv};
+  if (borrows_keys()) return {&l_.q};
+  if (l_.value_is_key) return {&l_.q, &l_.k};
+  return {&l_.q, &l_.k, &l_.v};
+}
+
+LayerExchange::Keys& MixerBlock::keys_in_exchange() const {
+  return batch_.exchange->keys.at(static_cast<size_t>(borrows_keys() ? l_.keys_of : l_.index));
+}
+
+void MixerBlock::lend(const at::Tensor& k, const at::Tensor& v) const {
+  keys_in_exchange().k = k;
+  keys_in_exchange().v = v;
+}
+
+at::Tensor MixerBlock::by_heads(const at::Tensor& x) const {
+  return x.view({x.size(0), -1, l_.attention.head_dim});
+}
+
+std::pair<at::Tensor, at::Tensor> MixerBlock::queries_and_gates(const at::Tensor& both) const {
+  const at::Tensor heads = both.view({both.size(0), -1, 2, l_.attention.head_dim});
+  return {heads.select(2, 0).reshape({both.size(0), -1}),
+          heads.select(2, 1).reshape({both.size(0), -1})};
+}
+
+std::pair<at::Tensor, at::Tensor> MixerBlock::through_gate(const MixerRun& run,
+                                                           const at::Tensor& d_gated) {
+  const at::Tensor opening = at::sigmoid(run.gate);
+  return {d_gated * opening, d_gated * run.attention.out * opening * (1 - opening)};
+}
+
+const kernels::RopeAngles* MixerBlock::angles() const {
+  return l_.rope < 0 ? nullptr : &batch_.ropes[static_cast<size_t>(l_.rope)];
+}
+
+bool MixerBlock::is_of_heads(const Norm& norm) const {
+  return norm.defined() && norm.weight.numel() == l_.attention.head_dim;
+}
+
+std::vector<kernels::HeadsOutput> MixerBlock::read_heads(const std::vector<RawHeads>& heads) const {
+  std::vector<kernels::HeadsInput> inputs;
+  std::vector<at::Tensor> rstd_of_rows;
+  for (const auto& [x, norm] : heads) {
+    if (is_of_heads(*norm)) {
+      inputs.push_back({x, norm->weight, norm->eps, norm->offset});
+      rstd_of_rows.emplace_back();
+      continue;
+    }
+    const Normed rows = normed_heads(x, *norm);
+    inputs.push_back({rows.y, {}});
+    rstd_of_rows.push_back(rows.rstd);
+  }
+  if (angles() == nullptr && std::none_of(inputs.begin(), inputs.end(), [](const auto& input) {
+        return input.weight.defined();
+      })) {
+    std::vector<kernels::HeadsOutput> outputs;
+    for (size_t i = 0; i < inputs.size(); ++i) outputs.push_back({inputs[i].x, rstd_of_rows[i]});
+    return outputs;
+  }
+  std::vector<kernels::HeadsOutput> outputs =
+      kernels::heads_forward(inputs, angles(), l_.attention.head_dim);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (rstd_of_rows[i].defined()) outputs[i].rstd = rstd_of_rows[i];
+  return outputs;
+}
+
+std::vector<at::Tensor> MixerBlock::read_again(const std::vector<RawHeads>& kept) const {
+  std::vector<RawHeads> normed;
+  for (const RawHeads& heads : kept)
+    if (heads.norm->defined()) normed.push_back(heads);
+  std::vector<kernels::HeadsOutput> read;
+  if (!normed.empty()) read = read_heads(normed);
+  std::vector<at::Tensor> result;
+  auto next = read.begin();
+  for (const RawHeads& heads : kept) result.push_back(heads.norm->defined() ? next++->y : heads.x);
+  return result;
+}
+
+std::vector<at::Tensor> MixerBlock::heads_grads(const std::vector<RawHeads>& kept,
+                                                const std::vector<at::Tensor>& grads,
+                                                const std::vector<at::Tensor>& rstd) const {
+  std::vector<kernels::HeadsInput> inputs;
+  // A norm with a trained weight needs the gradient between norm and RoPE.
+  const auto is_at_once = [&](const Norm& norm) {
+    return is_of_heads(norm) && norm.parameter == nullptr;
+  };
+  bool does_something = angles() != nullptr;
+  for (const auto& [x, norm] : kept) {
+    inputs.push_back({x, is_at_once(*norm) ? norm->weight : at::Tensor(), norm->eps, norm->offset});
+    does_something = does_something || is_at_once(*norm);
+  }
+  std::vector<at::Tensor> result =
+      does_something ? kernels::heads_backward(inputs, grads, rstd, angles(), l_.attention.head_dim)
+                     : grads;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const auto& [x, norm] = kept[i];
+    if (!norm->defined() || is_at_once(*norm)) continue;
+    result[i] = norm_backward(rows_of(result[i], *norm), rows_of(x, *norm), *norm, rstd[i], {},
+                              /*needs_dx=*/true)
+                    .view_as(x);
+  }
+  return result;
+}
+
+void MixerBlock::joint_attention_backward(const MixerRun& run, const at::Tensor& d_attended,
+                                          const std::vector<at::Tensor>& into) const {
+  const RawHeads query{run.q, &l_.q_norm}, key{run.k, &l_.k_norm};
+  const std::vector<at::Tensor> read = read_again({query, key});
+  const kernels::AttentionGrads d = kernels::attention_backward(
+      d_attended, read[0], read[1], run.v, run.attention, batch_, l_.attention);
+  const std::vector<at::Tensor> rstd = {run.q_rstd, run.k_rstd, {}};
+  if (l_.q_norm.parameter || l_.k_norm.parameter) {
+    const auto grads = heads_grads({query, key}, {d.dq, d.dk}, rstd);
+    into[0].copy_(grads[0]), into[1].copy_(grads[1]), into[2].copy_(d.dv);
+    return;
+  }
+  const auto input = [](const RawHeads& heads) {
+    return kernels::HeadsInput{heads.x, heads.norm->weight, heads.norm->eps, heads.norm->offset};
+  };
+  kernels::HeadsInput value;
+  value.x = run.v, value.rotates = false;
+  kernels::heads_backward({input(query), input(key), value}, {d.dq, d.dk, d.dv}, rstd, angles(),
+                          l_.attention.head_dim, into);
+}
+
+kernels::AttentionGrads MixerBlock::through_attention_backward(const MixerRun& run,
+                                                               const at::Tensor& d_attended) const {
+  const RawHeads query{run.q, &l_.q_norm}, key{run.k, &l_.k_norm};
+  if (borrows_keys()) {
+    LayerExchange::Keys& keys = keys_in_exchange();
+    kernels::AttentionGrads d = kernels::attention_backward(
+        d_attended, read_again({query})[0], keys.k, keys.v, run.attention, batch_, l_.attention);
+    keys.dk = keys.dk.defined() ? keys.dk + d.dk : d.dk;
+    keys.dv = keys.dv.defined() ? keys.dv + d.dv : d.dv;
+    return {heads_grads({query}, {d.dq}, {run.q_rstd})[0], {}, {}};
+  }
+  const std::vector<at::Tensor> read = read_again({query, key});
+  kernels::AttentionGrads d =
+      kernels::attention_backward(d_attended, read[0], read[1], normed_heads(run.v, l_.v_norm).y,
+                                  run.attention, batch_, l_.attention);
+  if (l_.lends_keys) {
+    const LayerExchange::Keys& keys = keys_in_exchange();
+    if (keys.dk.defined()) d.dk.add_(keys.dk), d.dv.add_(keys.dv);
+  }
+  const auto grads = heads_grads({query, key}, {d.dq, d.dk}, {run.q_rstd, run.k_rstd});
+  d.dq = grads[0], d.dk = grads[1];
+  if (l_.v_norm.defined()) {
+    d.dv = norm_backward(rows_of(d.dv, l_.v_norm), rows_of(run.v, l_.v_norm), l_.v_norm, run.v_rstd,
+                         {}, true)
+               .view_as(run.v);
+  }
+  return d;
+}
+
+}  // namespace sftrun::layers
