@@ -185,8 +185,10 @@ int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& con
   const double left =
       kUsable * static_cast<double>(memory_bytes) -
       static_cast<double>(static_bytes(arch, config, element_bytes, stored, on_gpu));
+  // The two sequences of a pair are always in one bin.
+  const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1;
   const double bin =
-      static_cast<double>(config.model.max_seq_len) *
+      static_cast<double>(sequences * config.model.max_seq_len) *
       static_cast<double>(
           activation_bytes_per_token(arch, element_bytes, config.train.gradient_checkpointing) +
           dora_bytes_per_token(arch, config, element_bytes));

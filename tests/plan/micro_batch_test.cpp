@@ -111,6 +111,9 @@ TEST(MicroBatch, FitsTheDevice) {
   EXPECT_EQ(max_micro_batch(small(), config, 1 * kGiB, 4), 1);
   EXPECT_EQ(max_micro_batch(small(), config, 8 * kGiB, 4), 2);
   EXPECT_EQ(max_micro_batch(small(), config, 1024 * kGiB, 4), config::kMaxAutoMicroBatch);
+  config.train.objective = config::Objective::kDpo;  // a pair of sequences
+  EXPECT_EQ(max_micro_batch(small(), config, 8 * kGiB, 4), 1);
+  config.train.objective = config::Objective::kSft;
   const int64_t plain = max_micro_batch(small(), config, 8 * kGiB, 4);
   config.train.gradient_checkpointing = true;
   EXPECT_GT(max_micro_batch(small(), config, 8 * kGiB, 4), plain);

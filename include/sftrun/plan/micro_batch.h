@@ -44,9 +44,10 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                      int64_t element_bytes, const StoredBytes& stored = {}, bool on_gpu = false);
 
-/// The largest micro-batch, in packed sequences of max_seq_len tokens (or examples of that length),
-/// that fits a device with `memory_bytes`; between 1 and config::kMaxAutoMicroBatch. A fifth of the
-/// memory is reserved for everything that is not estimated.
+/// The largest micro-batch, in packed sequences of max_seq_len tokens (or examples of that length;
+/// for objective dpo pairs of them), that fits a device with `memory_bytes`; between 1 and
+/// config::kMaxAutoMicroBatch. A fifth of the memory is reserved for everything that is not
+/// estimated.
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
                         uint64_t memory_bytes, int64_t element_bytes,
                         const StoredBytes& stored = {}, bool on_gpu = false);
