@@ -106,7 +106,7 @@ std::optional<Complaint> parse_field(const Value& value, const Limits&,
   for (const Value& item : is_list ? value.items : std::vector<Value>{value}) {
     DataSource source;
     if (const auto complaint = parse_source(item, source)) {
-      if (!is_list || complaint->what.starts_with("holds")) return complaint;
+      if (!is_list || complaint->what.starts_with("has a data set")) return complaint;
       return Complaint{"has an item that " + complaint->what, complaint->fix,
                        complaint->show_takes};
     }

@@ -68,7 +68,7 @@ TEST_F(ConfigTest, ChecksRegularExpressionsOfTrainable) {
       ADD_FAILURE() << "no error";
     } catch (const ConfigError& error) {
       const std::string text = error.what();
-      EXPECT_NE(text.find("`tuning.trainable` holds `("), std::string::npos) << text;
+      EXPECT_NE(text.find("`tuning.trainable` has `("), std::string::npos) << text;
       EXPECT_NE(text.find("which is not a regular expression"), std::string::npos);
       EXPECT_LT(text.size(), 1000U);
     }
