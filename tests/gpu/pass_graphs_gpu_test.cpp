@@ -128,15 +128,15 @@ TEST(GpuPassGraphs, WhatCannotBeCaptured) {
   const auto with_delta_nets =
       Decoder::load(weights::Checkpoint::open(test::data("families") / "qwen3_5"),
                     {.device = test::kCard, .trains = Trains::kLora});
-  PassGraphs none(*with_delta_nets, {.use = GraphUse::kAlways});
+  PassGraphs none(Stage(*with_delta_nets), {.use = GraphUse::kAlways});
   EXPECT_EQ(none.sizes_for(batch_of(0, 60)), std::nullopt);
   const auto decoder = Decoder::load(weights::Checkpoint::open(test::data("families") / "llama"),
                                      {.device = test::kCard, .trains = Trains::kLora});
   for (const PassGraphs::Options& options :
        {PassGraphs::Options{.use = GraphUse::kOff},
         PassGraphs::Options{.use = GraphUse::kAlways, .has_aux_loss = true},
-        PassGraphs::Options{.use = GraphUse::kAlways, .reduces_beside = true}}) {
-    PassGraphs passes(*decoder, options);
+        PassGraphs::Options{.use = GraphUse::kAlways, .communicates_in_passes = true}}) {
+    PassGraphs passes(Stage(*decoder), options);
     const data::Batch batch = batch_of(0, decoder->arch().vocab_size);
     EXPECT_EQ(passes.sizes_for(batch), std::nullopt);
   }

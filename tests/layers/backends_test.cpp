@@ -27,10 +27,6 @@ BatchContext batch_of(const std::vector<int32_t>& lengths, int64_t head_dim) {
   return batch;
 }
 
-at::Tensor wide(const at::Tensor& tensor) {
-  return tensor.to(at::kDouble);
-}
-
 double loss_of(const HeadLoss& head) {
   return head.loss_sum.item<double>();
 }

@@ -13,6 +13,7 @@
 #include "sftrun/train/run_data.h"
 #include "sftrun/train/run_directory.h"
 #include "support/expect_error.h"
+#include "support/single_strategy.h"
 #include "support/temporary_directory.h"
 #include "support/test_data.h"
 
@@ -38,7 +39,10 @@ class RunDirectory : public ::testing::Test {
     state.step = step;
     state.identity = {{"model", "m"}};
     fs::create_directories(run_dir_ / "checkpoints");
-    CheckpointStore(run_dir_ / "checkpoints").save(*decoder, optimizer, std::nullopt, state, {});
+    const auto strategy = test::single_strategy(*decoder);
+    CheckpointStore(run_dir_ / "checkpoints")
+        .save(checkpoint_contents(*decoder, *strategy, optimizer, /*is_adapter=*/false),
+              std::nullopt, state, optimizer.steps(), {});
   }
   std::optional<fs::path> find(const ResumeOptions& options) {
     return find_checkpoint(options, run_dir_.path(), comm_);
