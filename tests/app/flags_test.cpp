@@ -156,15 +156,16 @@ TEST_F(Parsed, BlocksAreOfFourBits) {
   const CLI::App& command = parse({"--block-size", "128"});
   EXPECT_EQ(quant_.block_size, 128);
   EXPECT_NO_THROW(check_quant_flags(command, "--method", "nf4"));
-  test::expect_error<ConfigError>([&] { check_quant_flags(command, "--method", "int8"); },
-                                  {"--block-size is of 4 bits", "a row has one factor"});
+  test::expect_error<ConfigError>(
+      [&] { check_quant_flags(command, "--method", "int8"); },
+      {"--block-size is only for 4-bit formats", "each row has one scale"});
 }
 
 TEST_F(Parsed, SkippedModulesAreOfQuantisedModels) {
   const CLI::App& command = parse({"--skip-modules", "down_proj"});
   EXPECT_NO_THROW(check_quant_flags(command, "--method", "fp8"));
   test::expect_error<ConfigError>([&] { check_quant_flags(command, "--dtype", "bf16"); },
-                                  {"--skip-modules is of models in 4 or 8 bits"});
+                                  {"--skip-modules is only for quantised models"});
 }
 
 TEST_F(Parsed, FlagsThatExcludeEachOtherAreNamed) {
@@ -174,7 +175,7 @@ TEST_F(Parsed, FlagsThatExcludeEachOtherAreNamed) {
       [&] {
         require_at_most_one(command, {"--block-size", "--output"});
       },
-      {"--block-size and --output exclude each other"});
+      {"--block-size and --output cannot be used together"});
 }
 
 TEST_F(Parsed, UnknownFlagsAreAnsweredWithTheNearest) {
@@ -185,9 +186,9 @@ TEST_F(Parsed, UnknownFlagsAreAnsweredWithTheNearest) {
 TEST_F(Parsed, WhatIsMissingIsNamedWithTheCommand) {
   const CLI::App& command = parse({});
   test::expect_error<ConfigError>([&] { require(false, command, "--model"); },
-                                  {"`sftrun quantize` needs --model", "sftrun quantize --help"});
+                                  {"`sftrun quantize` requires --model", "sftrun quantize --help"});
   test::expect_error<ConfigError>([&] { require_config(command, "", {"configs/run.yaml"}); },
-                                  {"needs --config", "write --config configs/run.yaml"});
+                                  {"requires --config", "write --config configs/run.yaml"});
 }
 
 TEST(EngineLocation, AFileThatIsNoLibraryNamesNoDirectories) {

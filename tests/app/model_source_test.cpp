@@ -43,8 +43,8 @@ TEST_F(ModelFiles, OfARunsDirectoryItsModel) {
   write("run/model/config.json");
   EXPECT_EQ(found("run"), directory_ / "run" / "model");
   write("trained/adapter/adapter_config.json");
-  test::expect_error([&] { found("trained"); },
-                     {"holds an adapter and no model", "--adapter", "trained/adapter"});
+  test::expect_error([&] { found("trained"); }, {"run directory with an adapter and no model",
+                                                 "--adapter", "trained/adapter"});
 }
 
 TEST_F(ModelFiles, OfADirectoryItsOneGgufFile) {
@@ -77,9 +77,9 @@ TEST_F(ModelFiles, AnAdapterIsFoundByItsRun) {
   EXPECT_EQ(find_adapter(asked("run/adapter")), directory_ / "run" / "adapter");
   EXPECT_EQ(find_adapter(asked("run")), directory_ / "run" / "adapter");
   test::expect_error([&] { find_adapter(asked("model")); },
-                     {"holds a model and no adapter", "--model"});
+                     {"is a model, not an adapter", "--model"});
   test::expect_error([&] { find_adapter(asked("whole")); },
-                     {"run's directory, which holds a model", "--model"});
+                     {"run directory with a model and no adapter", "--model"});
   const std::string absent = (directory_ / "absent").string();
   EXPECT_EQ(find_adapter({.name = absent, .where = "--adapter"}), absent);
 }
@@ -97,10 +97,9 @@ TEST(FoundModel, HasItsNameOnTheHub) {
 
 TEST(UnknownPath, IsToldBesideTheHubsAnswer) {
   const DataError answer("no such model on the hub", "huggingface.co", "log in");
-  test::expect_error<Error>(
-      [&] { rethrow_as_unknown_path(answer, "owner/name", "model.name"); },
-      {"no file or directory owner/name; no such model on the hub", "model.name; huggingface.co",
-       "where a name on the hub is meant: log in"});
+  test::expect_error<Error>([&] { rethrow_as_unknown_path(answer, "owner/name", "model.name"); },
+                            {"no file or directory owner/name; no such model on the hub",
+                             "model.name; huggingface.co", "if it is a name on the hub: log in"});
   const std::string text = test::error_of<Error>(
       [&] { rethrow_as_unknown_path(answer, "hf://owner/name", "model.name"); });
   EXPECT_EQ(text.find("no file or directory"), std::string::npos) << text;

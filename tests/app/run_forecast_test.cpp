@@ -131,7 +131,7 @@ TEST(Forecasts, LinesSayWhatIsEstimated) {
   EXPECT_EQ(lines(100).at(0),
             "steps: about 500 optimizer steps, about 250 per epoch; 4 examples per step");
   EXPECT_EQ(lines(1000).at(1), "tokens: 7000 per epoch");
-  EXPECT_TRUE(lines(1000).at(2).starts_with("duration: not known"));
+  EXPECT_TRUE(lines(1000).at(2).starts_with("duration: unknown"));
 }
 
 TEST(AutoValues, AreThoseOfTheDeviceAndTheFiles) {
