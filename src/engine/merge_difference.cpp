@@ -108,6 +108,7 @@ Training training_of(const MergedModel& model, const nlohmann::json& request) {
   if (const auto file = get<std::string>(request, "data")) {
     training.config.data.val = {{.path = *file}};
     training.config.data.format = config::DataFormat::kAuto;
+    training.config.train.objective = config::Objective::kSft;  // any records that have labels
   }
   return training;
 }

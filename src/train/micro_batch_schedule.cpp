@@ -51,12 +51,16 @@ class OneStageSchedule final : public MicroBatchSchedule {
   void two_passes(const data::Batch& batch, const StepWork& work, model::PassOptions options,
                   StepSums& sums) {
     model::Decoder& decoder = stage_.decoder();
+    model::Randomness randomness = work.randomness;
+    randomness.training = false;  // no dropout: the model is compared with a reference
     const model::PackedBatch packed =
-        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), work.randomness,
+        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), randomness,
                              {.is_pinned = is_pinned_, .with_documents = true});
+    DocumentSums documents{.reference = reference_sums(stage_, packed, objective_)};
     model::MicroBatchRun run(packed, options);
     stage_.forward(run);
-    const ObjectiveValue value = objective_.evaluate(document_sums(stage_, run, objective_));
+    documents.policy = document_sums(stage_, run);
+    const ObjectiveValue value = objective_.evaluate(documents);
     if (!run.is_empty()) run.options.row_factors = row_factors(value, packed.label_documents);
     stage_.loss(run);
     stage_.backward(run);
@@ -83,19 +87,19 @@ void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums) {
   for (size_t i = 0; i < metrics.size(); ++i) sums.metrics[i] = sums.metrics[i] + metrics[i].sum;
 }
 
-DocumentSums document_sums(const model::Stage& stage, const model::MicroBatchRun& run,
-                           const Objective& objective) {
-  const auto sums = [&](const at::Tensor& losses) {
-    if (run.is_empty()) return at::zeros({0}, losses.options().dtype(at::kDouble));
-    const auto documents = static_cast<int64_t>(run.batch.context.cu_seqlens.size()) - 1;
-    return sums_by_document(losses, run.batch.label_documents, documents);
-  };
-  DocumentSums result{.policy = sums(stage.label_losses(run))};
-  if (!objective.needs_reference()) return result;
-  model::MicroBatchRun reference(run.batch, /*adapters=*/false);
-  stage.forward(reference);
-  result.reference = sums(stage.label_losses(reference));
-  return result;
+at::Tensor document_sums(const model::Stage& stage, const model::MicroBatchRun& run) {
+  const at::Tensor losses = stage.label_losses(run);
+  if (run.is_empty()) return at::zeros({0}, losses.options().dtype(at::kDouble));
+  const auto documents = static_cast<int64_t>(run.batch.context.cu_seqlens.size()) - 1;
+  return sums_by_document(losses, run.batch.label_documents, documents);
+}
+
+at::Tensor reference_sums(const model::Stage& stage, const model::PackedBatch& batch,
+                          const Objective& objective) {
+  if (!objective.needs_reference()) return {};
+  model::MicroBatchRun run(batch, /*adapters=*/false);
+  stage.forward(run);
+  return document_sums(stage, run);
 }
 
 BatchCounts counts_of(const data::Batch& batch) {

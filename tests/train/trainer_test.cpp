@@ -80,8 +80,19 @@ config::RunConfig configuration(const RunSetup& setup) {
   config.train.scheduler = config::Scheduler::kConstant;
   config.train.warmup_steps = 0;
   config.parallel.strategy = config::Strategy::kDdp;
+  config.train.eval_strategy = config::EvalStrategy::kSteps;
+  config.train.eval_steps = 2;
+  config.train.eval_batch_size.value = 1;
+  config.data.packing = false;
   config.output.tensorboard = false;
   return config;
+}
+
+/// Three documents: of two ranks, one evaluates two of them and the other one.
+data::Dataset validation_set() {
+  std::vector<data::Example> examples = test::read_reference(model_path()).examples;
+  examples.push_back(examples[0]);
+  return {data::ExampleStore::in_memory(examples), {}, {}, "v"};
 }
 
 /// Trains `kStepsOfRun` steps, or goes on from a checkpoint.
@@ -103,6 +114,8 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
   inputs.comm = &comm;
   inputs.strategy = strategy.get();
   inputs.batches = &batches;
+  const data::Dataset val = validation_set();
+  inputs.val = &val;
   inputs.identity = {{"model", "m"}, {"config", {{"model.dtype", "fp32"}}}};
   inputs.resume_from = resume_from;
   if (setup.decoder.trains == model::Trains::kLora)
@@ -123,13 +136,16 @@ std::vector<nlohmann::json> metrics(const fs::path& run_dir) {
 
 void expect_same_run(const fs::path& one, const fs::path& other) {
   const auto expected = metrics(one), actual = metrics(other);
-  ASSERT_EQ(actual.size(), static_cast<size_t>(kStepsOfRun));
-  for (size_t step = 0; step < actual.size(); ++step) {
-    EXPECT_EQ(actual[step]["loss"], expected[step]["loss"]) << step;
-    EXPECT_NEAR(actual[step]["grad_norm"].get<double>() / expected[step]["grad_norm"].get<double>(),
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t line = 0; line < actual.size(); ++line) {
+    for (const char* key : {"step", "loss", "eval_loss", "eval_perplexity"})
+      EXPECT_EQ(actual[line].value(key, 0.0), expected[line].value(key, 0.0)) << key << line;
+    if (!actual[line].contains("grad_norm")) continue;
+    EXPECT_NEAR(actual[line]["grad_norm"].get<double>() / expected[line]["grad_norm"].get<double>(),
                 1, 1e-6);  // partial sums are in another order
   }
-  EXPECT_LT(actual.back()["loss"].get<double>(), actual.front()["loss"].get<double>());
+  EXPECT_EQ(actual.size(), static_cast<size_t>(kStepsOfRun) + 2) << "two evaluations";
+  EXPECT_LT(actual[kStepsOfRun]["loss"].get<double>(), actual[0]["loss"].get<double>());
   const fs::path checkpoint = fs::path("checkpoints") / "step-000004";
   for (const auto& file : fs::directory_iterator(one / checkpoint)) {
     if (file.path().filename() == "state.json") continue;  // holds times
@@ -184,6 +200,34 @@ TEST(ShardedTraining, ResumesFromCheckpointsOfEitherStrategy) {
                        dir.path() / "checkpoints" / "step-000002");
     expect_same_run(straight.path(), dir.path());
   }
+}
+
+/// The loss on a validation set is the mean over its label tokens, on any number of ranks.
+TEST(Evaluation, IsOfTheWholeSetOnAnyNumberOfRanks) {
+  const data::Dataset val = validation_set();
+  const config::RunConfig config = configuration({});
+  std::vector<double> losses;
+  for (const int world_size : {1, 2, 4}) {
+    std::vector<double> of_rank(static_cast<size_t>(world_size));
+    test::run_ranks(world_size, [&](parallel::Communicator& comm) {
+      auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), {});
+      const auto strategy = parallel::make_strategy({.strategy = config::Strategy::kDdp}, comm,
+                                                    {decoder->parameters(), decoder->units()});
+      const EvalResult result =
+          Evaluator(config, val).run(*decoder, *strategy, *make_objective(config.train), comm);
+      int64_t labels = 0;
+      for (int64_t i = 0; i < val.examples().size(); ++i)
+        labels += val.examples().stored(i).label_tokens;
+      EXPECT_EQ(result.num_terms, labels);
+      of_rank[static_cast<size_t>(comm.rank())] = result.loss;
+      comm.leave();
+    });
+    for (const double loss : of_rank) EXPECT_EQ(loss, of_rank[0]);
+    losses.push_back(of_rank[0]);
+  }
+  EXPECT_NEAR(losses[1], losses[0], 1e-12);
+  EXPECT_NEAR(losses[2], losses[0], 1e-12);
+  EXPECT_GT(losses[0], 1);
 }
 
 TEST(ShardedTraining, RefusesOptimizersThatNeedWholeMatrices) {

@@ -62,11 +62,13 @@ std::unique_ptr<MicroBatchSchedule> one_stage_schedule(model::Decoder& decoder,
 BatchCounts counts_of(const data::Batch& batch);
 /// Adds the metrics of a micro-batch.
 void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums);
-/// The sums over documents that an objective asks for, by the model of `run`, and by the model
-/// without adapters if the objective reads a reference.
-/// @param run after the stage's forward pass
-DocumentSums document_sums(const model::Stage& stage, const model::MicroBatchRun& run,
-                           const Objective& objective);
+/// Sum of log p over the labels of each document [documents] fp64. The batch must have
+/// `label_documents`.   @param run after the stage's forward pass
+at::Tensor document_sums(const model::Stage& stage, const model::MicroBatchRun& run);
+/// The same by the reference model, which is the model without adapters; undefined if the objective
+/// does not read it. Call it before the forward pass of a run that trains.
+at::Tensor reference_sums(const model::Stage& stage, const model::PackedBatch& batch,
+                          const Objective& objective);
 
 /// Converts `train.cuda_graphs`.
 model::GraphUse graph_use(config::CudaGraphs choice);
