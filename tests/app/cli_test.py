@@ -328,7 +328,7 @@ class CommandLineTest(unittest.TestCase):
         self.assertIn("warning: train.jsonl: 1 of the first 1 records have the role `usr` (`user`?)", self.sftrun(*check).stderr)
         self.expect(DONE, ["owner/data: no file or folder of that name; on the hub, not checked"], *check,
                     "data.val=owner/data")
-        self.expect(DATA, ["`split: test` does nothing here"], *check, "data.train=[{path: train.jsonl, split: test}]")
+        self.expect(DATA, ["`split: test` has no effect"], *check, "data.train=[{path: train.jsonl, split: test}]")
         (self.folder / "train.jsonl").unlink()
         self.expect(DATA, ["error: data.train: no such file: train.jsonl"], *check)
         done = self.sftrun(*check, "--json")
