@@ -44,9 +44,9 @@ TEST(FieldMap, MissingColumns) {
     apply({{"prompt", "question"}}, {{"query", "q"}});
     FAIL();
   } catch (const DataError& error) {
-    EXPECT_EQ(error.message(),
-              "the record has no \"question\", which data.fields names for prompt (its keys: "
-              "\"query\")");
+    EXPECT_EQ(
+        error.message(),
+        "the record has no \"question\", which data.fields maps to prompt (its keys: \"query\")");
     EXPECT_EQ(error.where(), "f:1");
   }
   EXPECT_EQ(apply({{"input", "context"}}, {{"x", 1}}), Json({{"x", 1}})) << "may be missing";

@@ -56,7 +56,7 @@ TEST(PreviewText, ShowsTruncatedAndOmittedRecords) {
   EXPECT_NE(cut.find("added by the tokenizer"), std::string::npos) << cut;
   const std::string out = preview_text(
       preview_of(R"({"messages": [{"role": "user", "content": "q"}]})", model), model, false);
-  EXPECT_NE(out.find("LEFT OUT: no token carries a label"), std::string::npos) << out;
+  EXPECT_NE(out.find("LEFT OUT: no token has a label"), std::string::npos) << out;
 }
 
 TEST(PreviewJson, HasTokensLabelsAndOriginsSideBySide) {

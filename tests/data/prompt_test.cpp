@@ -61,8 +61,8 @@ TEST(Prompts, ReportsTheLineOfARecordWithoutAPrompt) {
   fails(R"({"question": "q"})",
         {"holds no prompt", "\"question\"", "f.jsonl:3", "\"instruction\""});
   fails(R"({"prompt": null})", {"\"prompt\" must be a string or a list of messages, not null"});
-  fails(R"({"messages": []})", {"holds no messages", "f.jsonl:3"});
-  fails(R"({"conversations": [{"from": "alien", "value": "q"}]})", {"no role known"});
+  fails(R"({"messages": []})", {"is empty", "f.jsonl:3"});
+  fails(R"({"conversations": [{"from": "alien", "value": "q"}]})", {"not a known role"});
   test::expect_error<DataError>(
       [] {
         prompt_of(R"({"messages": [{"role": "user", "content": "q"}]})", false,

@@ -78,7 +78,7 @@ TEST_F(RecordReaders, BrokenArraysAreRefused) {
   EXPECT_EQ(failure("[{}] {}").message(), "text follows the end of the JSON array");
   EXPECT_EQ(failure("[{},,{}]").message(), "an element of the JSON array is missing");
   EXPECT_EQ(failure("[{},]").message(), "an element of the JSON array is missing");
-  EXPECT_EQ(failure("[}]").message(), "a bracket too many");
+  EXPECT_EQ(failure("[}]").message(), "one closing bracket too many");
   EXPECT_NE(failure("[1]").message().find("must be a JSON object"), std::string::npos);
 }
 

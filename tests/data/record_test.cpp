@@ -109,7 +109,7 @@ TEST(RecordFormats, ShareGptTurnsUnderMessages) {
     FAIL() << "no error";
   } catch (const DataError& error) {
     EXPECT_EQ(error.message(),
-              "messages[0] is no message: it needs a \"role\" (its keys: \"from\", \"value\")");
+              "messages[0] is not a message: it needs a \"role\" (its keys: \"from\", \"value\")");
     EXPECT_NE(error.fix().find("data.format: sharegpt"), std::string::npos) << error.fix();
   }
 }
@@ -206,9 +206,9 @@ TEST(RecordFormats, AlpacaWithAndWithoutTemplate) {
 TEST(RecordFormats, Errors) {
   using enum RecordFormat;
   expect_error(R"({"text": "a"})", kMessages,
-               "no \"messages\", which data.format messages needs (its keys: \"text\")");
+               "no \"messages\", which data.format messages requires (its keys: \"text\")");
   expect_error(R"({"messages": "a"})", kMessages, "must be a list of messages, not string");
-  expect_error(R"({"messages": []})", kMessages, "holds no messages");
+  expect_error(R"({"messages": []})", kMessages, "is empty");
   expect_error(R"({"messages": [{"role": "user", "content": "q"}, {"content": "x"}]})", kMessages,
                "messages[1] is no message");
   expect_error(R"({"messages": [{"role": 3}]})", kMessages, "messages[0] is no message");

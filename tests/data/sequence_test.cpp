@@ -162,8 +162,8 @@ TEST(ContentParts, OfOtherKindsAreRefused) {
   };
   EXPECT_EQ(failure(R"({"type": "image", "url": "x"})"),
             "messages[0].content[0] is of type \"image\"");
-  EXPECT_EQ(failure(R"({"type": "text"})"), "messages[0].content[0] is no text part");
-  EXPECT_EQ(failure("3"), "messages[0].content[0] is no text part");
+  EXPECT_EQ(failure(R"({"type": "text"})"), "messages[0].content[0] is not a text part");
+  EXPECT_EQ(failure("3"), "messages[0].content[0] is not a text part");
 }
 
 TEST(Embeddings, TokensWithoutOneAreRefused) {
@@ -175,8 +175,8 @@ TEST(Embeddings, TokensWithoutOneAreRefused) {
     FAIL() << "no error";
   } catch (const DataError& error) {
     EXPECT_EQ(error.message(),
-              "the text holds the token `<|im_end|>` with the id 259, and the model has embeddings "
-              "for 259 tokens only");
+              "the text contains the token `<|im_end|>` with the id 259, but the model has "
+              "embeddings for only 259 tokens");
     EXPECT_EQ(error.where(), "f.jsonl:3");
   }
 }

@@ -108,11 +108,11 @@ TEST_F(SourceFiles, LinksTellTheirSplitsByTheirOwnNames) {
 TEST_F(SourceFiles, ASplitOfWhatIsNoFolderIsRefused) {
   make({"a.jsonl", "d/train.jsonl"});
   EXPECT_EQ(failure("a.jsonl", "train[:10]").message(),
-            "`split: train[:10]` does nothing here: splits are those of folders and of data sets "
-            "on the hub, and this is one file");
+            "`split: train[:10]` has no effect: splits exist only for folders and data sets on the "
+            "hub, and this is one file");
   EXPECT_EQ(failure("a.jsonl", "train[:10]").fix(),
             "for the first 10 records write max_samples: 10");
-  EXPECT_EQ(failure("*.jsonl", "test").fix(), "leave `split` out, or give the folder as path");
+  EXPECT_EQ(failure("*.jsonl", "test").fix(), "remove `split`, or use the folder as path");
   EXPECT_EQ(failure("d", "train[:10]").fix(), "for the first 10 records write max_samples: 10");
   EXPECT_NE(failure("d", "train[10%:]").fix().find("slices are not supported"), std::string::npos);
   EXPECT_NE(failure("d", "train+test").fix().find("list the data set once for each split"),
@@ -250,18 +250,18 @@ TEST_F(SourceFiles, ANameWithoutSubsetsIsRefused) {
   EXPECT_EQ(subset("default").size(), 2U) << "as `datasets` calls it";
   const DataError error = failure("d", "", SplitRole::kTrain, "en");
   EXPECT_EQ(error.message(),
-            "`name: en` does nothing here: subsets are what `configs` in a data set's README.md "
-            "declares, and there are none");
+            "`name: en` has no effect: subsets are declared in `configs` of a data set's "
+            "README.md, and there are none");
   EXPECT_TRUE(error.fix().ends_with("d/en")) << error.fix();
   EXPECT_EQ(failure("d/en/a.jsonl", "", SplitRole::kTrain, "en").fix(),
-            "leave `name` out, or give the folder as path");
+            "remove `name`, or use the folder as path");
 }
 
 TEST_F(SourceFiles, ReportsMissingFiles) {
   make({"d/test.jsonl", "e/README.md"});
   EXPECT_EQ(failure("d").message(), "the folder has no split `train`");
-  EXPECT_NE(failure("d").fix().find("its files name test"), std::string::npos);
-  EXPECT_EQ(failure("e").message(), "the folder holds no data files");
+  EXPECT_NE(failure("d").fix().find("its files have the splits test"), std::string::npos);
+  EXPECT_EQ(failure("e").message(), "the folder has no data files");
 }
 
 }  // namespace

@@ -13,11 +13,11 @@ using namespace std::chrono_literals;
 
 TEST(TokenizingProgresses, ShowProgressAndRemainingTime) {
   EXPECT_EQ(TokenizingProgress::line("chat.jsonl", 0.25, 3000, 5),
-            "chat.jsonl: 25% tokenised (3000 records), about 15 s left");
+            "chat.jsonl: 25% tokenized (3000 records), about 15 s left");
   EXPECT_EQ(TokenizingProgress::line("a", 0.5, 1'200'000, 90),
-            "a: 50% tokenised (1.2M records), about 1m 30s left");
+            "a: 50% tokenized (1.2M records), about 1m 30s left");
   EXPECT_EQ(TokenizingProgress::line("a", 1.5, 10, 90),
-            "a: 100% tokenised (10 records), about 0 ms left");
+            "a: 100% tokenized (10 records), about 0 ms left");
 }
 
 std::string logged(std::chrono::duration<double> every) {
@@ -34,8 +34,8 @@ std::string logged(std::chrono::duration<double> every) {
 
 TEST(TokenizingProgresses, AreLoggedAtIntervals) {
   const std::string all = logged(0s);
-  EXPECT_NE(all.find("data: chat.jsonl: 10% tokenised (10 records)"), std::string::npos) << all;
-  EXPECT_NE(all.find("data: chat.jsonl: 20% tokenised (20 records)"), std::string::npos) << all;
+  EXPECT_NE(all.find("data: chat.jsonl: 10% tokenized (10 records)"), std::string::npos) << all;
+  EXPECT_NE(all.find("data: chat.jsonl: 20% tokenized (20 records)"), std::string::npos) << all;
   EXPECT_EQ(logged(1h).find("tokenised"), std::string::npos);
 }
 

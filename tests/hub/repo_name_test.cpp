@@ -111,7 +111,7 @@ TEST(RepoName, Revisions) {
   EXPECT_EQ(with_revision(name, ""), name);
   EXPECT_EQ(with_revision(with_revision(name, "v1"), "v1").revision, "v1");
   expect_error<ConfigError>([&] { with_revision(with_revision(name, "v1"), "v2"); },
-                            {"owner/name@v1", "v2", "contradict"});
+                            {"owner/name@v1", "v2", "are different"});
   expect_error<ConfigError>([&] { with_revision(name, "a/../b"); }, {"is not a valid revision"});
   for (const char* good : {"main", "v1.0", "refs/pr/1", "a-b_c", "feature/x@2"})
     EXPECT_TRUE(is_revision(good)) << good;

@@ -59,7 +59,7 @@ TEST(LaunchPlan, ChosenGpusCountWithinTheVisibleOnes) {
   EXPECT_EQ(make_plan({.gpus = "2"}, four).cuda_visible_devices, "3,2");
   EXPECT_EQ(make_plan({.gpus = "2,0"}, four).cuda_visible_devices, "1,3");
   EXPECT_EQ(make_plan({.gpus = "1,"}, four).cuda_visible_devices, "2");
-  EXPECT_EQ(message_of({.gpus = "4"}, four), "--gpus 4 asks for 4 GPUs (3 visible: 0 to 2)");
+  EXPECT_EQ(message_of({.gpus = "4"}, four), "--gpus 4 requests 4 GPUs (3 visible: 0 to 2)");
   EXPECT_EQ(message_of({.gpus = "0,3"}, four), "--gpus names GPU `3` (3 visible: 0 to 2)");
   EXPECT_EQ(message_of({.gpus = "1,1"}, four), "--gpus names GPU 1 twice");
 }

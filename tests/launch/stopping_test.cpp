@@ -68,7 +68,7 @@ TEST(Stopping, BeforeTheFirstStepNobodyWaitsForACheckpoint) {
   ::kill(run.pid(), SIGINT);
   EXPECT_EQ(run.wait(), 130);
   EXPECT_LT(now_s() - begin, 5);
-  EXPECT_NE(run.err().find("no step has been taken"), std::string::npos) << run.err();
+  EXPECT_NE(run.err().find("no step has been trained"), std::string::npos) << run.err();
 }
 
 TEST(Stopping, AFailureWhileStoppingIsAFailure) {

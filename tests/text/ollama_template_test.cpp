@@ -128,7 +128,7 @@ TEST(OllamaTemplate, WithoutSystemMessagesSaysSo) {
   ASSERT_TRUE(made.text) << made.reason;
   EXPECT_NE(made.text->find("\"system\" }}{{ else"), std::string::npos) << *made.text;
   ASSERT_EQ(made.notes.size(), 1U);
-  EXPECT_NE(made.notes[0].find("takes no system message"), std::string::npos);
+  EXPECT_NE(made.notes[0].find("does not support system messages"), std::string::npos);
 }
 
 TEST(OllamaTemplate, IsEmptyIfNoneIsEqual) {
