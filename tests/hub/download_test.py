@@ -235,7 +235,7 @@ class DownloadTest(unittest.TestCase):
         self.hub.add(NAME, {"config.json": b"{}", "pytorch_model.bin": b"pickle"})
         self.refused(DATA, ["has only pickled weights", "pytorch_model.bin", "refs/pr/N"])
         self.hub.add(NAME, {"config.json": b"{}", "README.md": b"x"})
-        self.refused(DATA, ["holds no weights"])
+        self.refused(DATA, ["has no weights"])
 
     def test_data_sets(self):
         files = {"data/train-00000-of-00002.jsonl": b"{}\n", "data/train-00001-of-00002.jsonl": b"{ }\n",
@@ -451,7 +451,7 @@ class DownloadTest(unittest.TestCase):
         self.assertLess(time.monotonic() - began, 3)
         self.assertEqual(done.returncode, FAILED)
         self.assertIn(f"error: no file or directory {NAME}; ", done.stderr)
-        self.assertIn("where a name on the hub is meant: check the network", done.stderr)
+        self.assertIn("if it is a name on the hub: check the network", done.stderr)
 
     def test_without_a_network(self):
         self.refused(FAILED, [f"{NAME}", "HF_ENDPOINT", "attempts"], environment={"HF_ENDPOINT": "http://127.0.0.1:9"})
@@ -495,7 +495,7 @@ class DownloadTest(unittest.TestCase):
         self.hub.faults.clear()
         self.hub.fault("HEAD", "/model.safetensors",
                        body(b"", X_Repo_Commit="0", X_Linked_Etag='"x"', X_Linked_Size="7"), times=100)
-        self.refused(FAILED, ["and serves 7"])
+        self.refused(FAILED, ["but sends 7"])
         self.assertEqual([p for p in self.folder.rglob("*evil*")], [])
 
     def test_listings_that_go_on_elsewhere(self):

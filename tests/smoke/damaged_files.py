@@ -356,7 +356,7 @@ def expect_answer(case, code, text, folder, template):
     if isinstance(case.name, pathlib.Path) and is_covered(template.folder, case):
         broken_runs.expect(f"skipping {NEWEST}" in text and f"resuming from {OLDER}" in text, "damage is not named", text)
     if name.endswith("examples"):
-        broken_runs.expect(case.damage is missing or case.damage is dangling_link or "it is made anew" in text, "damage is not named", text)
+        broken_runs.expect(case.damage is missing or case.damage is dangling_link or "tokenizing again" in text, "damage is not named", text)
         broken_runs.expect(is_same(folder, template, case), "the tokens are not those that were kept before")
     if case.kind == "remembered" and case.damage is not directory:
         broken_runs.expect(is_same(folder, template, case), "the hash is not that which was remembered before")
