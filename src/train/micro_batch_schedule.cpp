@@ -1,5 +1,7 @@
 #include "sftrun/train/micro_batch_schedule.h"
 
+#include <ATen/ATen.h>
+
 #include "sftrun/model/stage.h"
 
 namespace sftrun::train {

@@ -116,7 +116,7 @@ def check(name: str, sftrun: Sftrun, verdicts: Verdicts, directory: Path) -> Non
     write_file_without_weights(file, model.shapes)
     result = dry_run(sftrun, run)
     lines = [line for line in result.stdout.splitlines() if line.startswith("# model:")]
-    expected = f"{counted(model.num_parameters)} parameters; {counted(model.num_lora_values)} of them trainable"
+    expected = f"{counted(model.num_parameters)} parameters, {counted(model.num_lora_values)} of them trainable"
     detail = f"{expected}; {len(model.shapes)} tensors"
     holds = result.returncode == 0 and len(lines) == 1 and lines[0].endswith(f" {expected}")
     verdicts.expect(name, holds, detail if holds else f"{detail}; sftrun: {lines} {result.stderr[-500:]}")

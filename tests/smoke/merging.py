@@ -269,7 +269,7 @@ def check_convert(case):
     same = (case.folder / "a/m.gguf").read_bytes() == (case.folder / "b/m.gguf").read_bytes()
     case.expect("convert: quantize writes GGUF, too", same and quantised["dtype"] == "q8_0", str(quantised))
     case.expect("convert: nothing to do", "is a GGUF file already" in case.refused("merge", "--model", "full.gguf", "--output", "again.gguf"))
-    case.expect("convert: adapters alone need one", "needs --adapter" in case.refused("merge", "--model", TIED, "--output", "x", "--format", "lora-gguf"))
+    case.expect("convert: adapters alone need one", "requires --adapter" in case.refused("merge", "--model", TIED, "--output", "x", "--format", "lora-gguf"))
     case.expect("convert: nothing is measured", "there is no --adapter" in case.refused("merge", "--model", TIED, "--output", "x", "--sample", "4"))
 
 
@@ -303,7 +303,7 @@ def check_outputs(case):
     (case.folder / "notes").mkdir()
     (case.folder / "notes/a.txt").write_text("not a model")
     case.expect("outputs: other directories are not replaced", "is not replaced" in case.refused(*merge, "--output", "notes", "--overwrite"))
-    case.expect("outputs: what is read is not removed", "which is read" in case.refused(*merge, "--output", "run/adapter", "--overwrite"))
+    case.expect("outputs: what is read is not removed", "would remove the input" in case.refused(*merge, "--output", "run/adapter", "--overwrite"))
     case.refused(*merge, "--output", "mine.gguf", "--format", "safetensors")
 
 
