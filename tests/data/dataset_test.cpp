@@ -208,7 +208,8 @@ TEST_F(Datasets, FilesOfOneDataSetHaveOneFormat) {
       action();
       ADD_FAILURE() << "no error";
     } catch (const DataError& error) {
-      EXPECT_NE(error.message().find("must have one format"), std::string::npos) << error.what();
+      EXPECT_NE(error.message().find("must have the same format"), std::string::npos)
+          << error.what();
       EXPECT_EQ(error.where(), alpaca.string() + ":1");
     }
   };

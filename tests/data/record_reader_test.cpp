@@ -200,8 +200,9 @@ TEST_F(RecordReaders, TablesOfTooManyColumnsAreRefused) {
 }
 
 TEST_F(RecordReaders, ReportsFilesThatAreNotTables) {
-  EXPECT_EQ(failure("version https://git-lfs", "a.parquet").message(), "this is no parquet file");
-  EXPECT_EQ(failure("{}", "a.arrow").message(), "this is no arrow file");
+  EXPECT_EQ(failure("version https://git-lfs", "a.parquet").message(),
+            "this is not a parquet file");
+  EXPECT_EQ(failure("{}", "a.arrow").message(), "this is not a arrow file");
   EXPECT_NE(failure("PAR1, and then not", "a.parquet").message().find("cannot read: "),
             std::string::npos);
   EXPECT_NE(failure("\x1f\x8b, and then not", "a.jsonl.gz").message().find("cannot read: "),
@@ -294,7 +295,7 @@ TEST_F(RecordReaders, ANulByteIsDamage) {
             "cannot read: row 2 holds a NUL byte");
   EXPECT_EQ(failure("a" + nul + ",b\n1,2\n", "a.csv").message(),
             "cannot read: the header holds a NUL byte");
-  EXPECT_EQ(failure("a text\nan" + nul + "other\n", "a.txt").message(), "a NUL byte in a text");
+  EXPECT_EQ(failure("a text\nan" + nul + "other\n", "a.txt").message(), "a NUL byte in the text");
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ TEST(OllamaTemplate, LeavesBosToTheRunnerThatAddsIt) {
   EXPECT_TRUE(made.notes.empty());
   const OllamaTemplate without = made_of(kWithDefault, "<s>");
   ASSERT_EQ(without.notes.size(), 1U);
-  EXPECT_NE(without.notes[0].find("Ollama puts <s> before every prompt"), std::string::npos);
+  EXPECT_NE(without.notes[0].find("Ollama adds <s> before every prompt"), std::string::npos);
 }
 
 TEST(OllamaTemplate, TrimsWhereTheChatTemplateDoes) {

@@ -228,7 +228,7 @@ TEST(TokenizerErrors, NameMalformedParts) {
   EXPECT_NE(load_error(document).find("merge 3 is not a pair"), std::string::npos);
   document = small_tokenizer();
   document["model"]["vocab"]["x"] = "8";
-  EXPECT_NE(load_error(document).find("`model.vocab` holds a value that is not an integer"),
+  EXPECT_NE(load_error(document).find("`model.vocab` has a value that is not an integer"),
             std::string::npos);
   document["model"]["vocab"]["x"] = 2000000000;
   EXPECT_NE(load_error(document).find("the token `x` has the invalid id 2000000000"),
