@@ -140,7 +140,7 @@ TEST_F(ExampleStores, NoticesDamageThatComesAfterOpening) {
   while (store.stored(at).offset * sizeof(MarkedToken) < 3 * BlockChecksums::kBytes) ++at;
   EXPECT_EQ(store[at].token(0), examples[static_cast<size_t>(at)].tokens[0]);
   flip_a_bit(path, 8 + store.stored(at).offset * sizeof(MarkedToken));
-  test::expect_error<DataError>([&] { store[at]; }, {"damaged", path.string(), "tokenised anew"});
+  test::expect_error<DataError>([&] { store[at]; }, {"damaged", path.string(), "tokenized again"});
   EXPECT_EQ(store[0].token(0), examples[0].tokens[0]);
 }
 
