@@ -560,7 +560,7 @@ TEST_F(Datasets, WhatTheTemplateLeavesOutIsWarnedOf) {
                R"({"role": "assistant", "content": "a", "reasoning_content": "r"}, )"
                R"({"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}]})"
                "\n");
-  EXPECT_NE(earlier.find("1 answers before a conversation's last come with reasoning"),
+  EXPECT_NE(earlier.find("1 answers before the last one of a conversation have reasoning"),
             std::string::npos)
       << earlier;
   EXPECT_NE(earlier.find("data.thinking: split"), std::string::npos) << earlier;
@@ -570,13 +570,13 @@ TEST_F(Datasets, WhatTheTemplateLeavesOutIsWarnedOf) {
       R"({"role": "assistant", "content": "<think>\nwhy\n</think>\n\na"}, )"
       R"({"role": "user", "content": "q"}, {"role": "assistant", "content": "because</think>b"}]})"
       "\n");
-  EXPECT_NE(in_content.find("1 answers before a conversation's last come with reasoning"),
+  EXPECT_NE(in_content.find("1 answers before the last one of a conversation have reasoning"),
             std::string::npos)
       << in_content;
   model_ = test::toy_model(test::kChatMl);
   const std::string tools =
       warnings(record(R"("content": "a")", R"(, "tools": [{"function": {"name": "add"}}])"));
-  EXPECT_NE(tools.find("1 conversations name tools"), std::string::npos) << tools;
+  EXPECT_NE(tools.find("1 conversations have tools"), std::string::npos) << tools;
 
   model_ = test::toy_model(
       "{{ tools | tojson if tools }}{% for m in messages %}{% if m.role == 'assistant' %}"

@@ -58,8 +58,7 @@ TEST(Prompts, ReportsTheLineOfARecordWithoutAPrompt) {
   const auto fails = [](const char* record, std::initializer_list<std::string> parts) {
     test::expect_error<DataError>([&] { prompt_of(record); }, parts);
   };
-  fails(R"({"question": "q"})",
-        {"holds no prompt", "\"question\"", "f.jsonl:3", "\"instruction\""});
+  fails(R"({"question": "q"})", {"has no prompt", "\"question\"", "f.jsonl:3", "\"instruction\""});
   fails(R"({"prompt": null})", {"\"prompt\" must be a string or a list of messages, not null"});
   fails(R"({"messages": []})", {"is empty", "f.jsonl:3"});
   fails(R"({"conversations": [{"from": "alien", "value": "q"}]})", {"not a known role"});

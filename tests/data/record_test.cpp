@@ -210,8 +210,8 @@ TEST(RecordFormats, Errors) {
   expect_error(R"({"messages": "a"})", kMessages, "must be a list of messages, not string");
   expect_error(R"({"messages": []})", kMessages, "is empty");
   expect_error(R"({"messages": [{"role": "user", "content": "q"}, {"content": "x"}]})", kMessages,
-               "messages[1] is no message");
-  expect_error(R"({"messages": [{"role": 3}]})", kMessages, "messages[0] is no message");
+               "messages[1] is not a message");
+  expect_error(R"({"messages": [{"role": 3}]})", kMessages, "messages[0] is not a message");
   expect_error(R"({"messages": [{"role": "user", "content": 3}]})", kMessages,
                "messages[0].content must be");
   expect_error(R"({"messages": [{"role": "user", "content": "q"}], "tools": {"a": 1}})", kMessages,

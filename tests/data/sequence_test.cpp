@@ -161,7 +161,7 @@ TEST(ContentParts, OfOtherKindsAreRefused) {
     return std::string("no error");
   };
   EXPECT_EQ(failure(R"({"type": "image", "url": "x"})"),
-            "messages[0].content[0] is of type \"image\"");
+            "messages[0].content[0] has the type \"image\"");
   EXPECT_EQ(failure(R"({"type": "text"})"), "messages[0].content[0] is not a text part");
   EXPECT_EQ(failure("3"), "messages[0].content[0] is not a text part");
 }
