@@ -221,7 +221,7 @@ TEST(RecordFormats, Errors) {
   expect_error(R"({"messages": [{"role": "user", "content": "q"}], "chat_template_kwargs": 1})",
                kMessages, "must be an object");
   expect_error(R"({"conversations": [{"from": "alien", "value": "x"}]})", kShareGpt,
-               "\"alien\", which is no role");
+               "\"alien\", which is not a known role");
   expect_error(R"({"conversations": [{"from": "human"}]})", kShareGpt, "conversations[0] needs");
   expect_error(R"({"conversations": {}})", kShareGpt, "must be a list, not object");
   expect_error(R"({"prompt": "p"})", kPromptCompletion, "no \"completion\"");
