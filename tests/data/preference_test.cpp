@@ -136,7 +136,7 @@ TEST(PreferenceRecords, OfOtherShapesAreRefused) {
   expect_pair_refused(R"({"chosen": "a", "rejected": []})", "must be two strings or two lists");
   expect_pair_refused(R"({"prompt": [], "chosen": "a", "rejected": "b"})",
                       "\"prompt\" is of type array");
-  expect_pair_refused(R"({"chosen": [], "rejected": []})", "\"chosen\" holds no messages");
+  expect_pair_refused(R"({"chosen": [], "rejected": []})", "\"chosen\" is empty");
 }
 
 TEST(PreferenceRecords, AreDetectedForDpo) {
@@ -218,7 +218,7 @@ TEST_F(PreferenceData, APairIsLeftOutAsAWhole) {
   EXPECT_EQ(data.stats().num_dropped_too_long, 2);
   const DatasetTrial trial = try_dataset(config_, source, false, model_);
   EXPECT_TRUE(std::any_of(trial.warnings.begin(), trial.warnings.end(), [](const auto& warning) {
-    return warning.find("2 examples left out with the other answer of their pair") !=
+    return warning.find("2 examples left out, because the other answer of their pair is left out") !=
            std::string::npos;
   })) << join(trial.warnings, "\n");
   config_.data.too_long = config::TooLong::kTruncate;

@@ -586,6 +586,12 @@ compares names and shapes of all tensors, and the number of parameters, with tra
 
 """
 
+LIMITS = """
+## Limits
+- Qwen3-Next is not supported.
+- The `mtp.*` tensors of Qwen3.5 are kept unchanged. They are left out if the base is a GGUF file, also of merged models.
+"""
+
 
 def cell(name: str, checks: list[str], values: dict[str, float]) -> str:
     measured = [values.get(f"{name}, {check}", float("nan")) for check in checks]
@@ -609,7 +615,7 @@ def page(verdicts: Measured) -> str:
     lines += [row(name, verdicts) for name in KINDS]
     versions = ", ".join(f"{package.__name__} {package.__version__}" for package in (transformers, peft, torch))
     models = [f"- `{kind.family}`: {kind.models}.\n" for kind in KINDS.values() if kind.models]
-    return ABOUT + "\n".join(lines) + "\n" + BELOW.replace("VERSIONS", versions) + "".join(models)
+    return ABOUT + "\n".join(lines) + "\n" + BELOW.replace("VERSIONS", versions) + "".join(models) + LIMITS
 
 
 def without_measurements(text: str) -> str:

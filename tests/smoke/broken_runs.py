@@ -367,7 +367,7 @@ def tokens_damaged(folder):
         shutil.rmtree(folder / "run")
         ended = Run(folder, 2, *command).end()
         expect_success(ended, "or damaged; tokenizing again")
-        expect(ended[1].count("it is made anew") == 1, f"warned of {part} more than once", ended[1])
+        expect(ended[1].count("tokenizing again") == 1, f"warned of {part} more than once", ended[1])
         expect(adapter.read_bytes() == undisturbed, f"another adapter after damage of the {part}")
         expect(kept.read_bytes() == whole, f"{part}: the file was not made anew")
     return 0, "says so and tokenises anew, on one of the ranks"
