@@ -267,12 +267,12 @@ def check_faulty_sets(runs, folder):
     (folder / "mixed/b.jsonl").write_text(json.dumps({"instruction": "Add.", "output": "3"}) + "\n")
     (folder / "pairs-of-answers.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"}) + "\n")
     runs.train("faulty", f"train: ['{folder}/mixed/*.jsonl', {folder}/chat.jsonl, {folder}/pairs-of-answers.jsonl]", code=3)
-    require("must have one format" in runs.output and "mixed/b.jsonl:1" in runs.output, "a file of another format is named")
+    require("must have the same format" in runs.output and "mixed/b.jsonl:1" in runs.output, "a file of another format is named")
     require("this is preference data" in runs.output, "and of the next data set, that it is preference data")
     require("chat.jsonl holds" not in runs.output, "before anything is tokenised")
     for command in (["preview"], ["config", "check"], ["train", "--dry-run", "--nproc-per-node", "1"]):
         answer = runs.look("faulty", command, code=3)
-        require("must have one format" in answer and "this is preference data" in answer, f"{' '.join(command)} tells both")
+        require("must have the same format" in answer and "this is preference data" in answer, f"{' '.join(command)} tells both")
     runs.train("absent", f"train: [{folder}/one.jsonl, {folder}/two.jsonl]", code=3)
     require("one.jsonl" in runs.output and "two.jsonl" in runs.output, "all files that are missing are told")
 
