@@ -106,7 +106,9 @@ void FieldMap::require_pairs(const Json& record, const std::string& where) const
     return std::any_of(columns_.begin(), columns_.end(),
                        [&](const auto& column) { return column.first == name; });
   };
-  if (maps("chosen") || maps("rejected")) return;  // detect_format names what is missing
+  // A preference record: detect_format names what is missing.
+  const bool has_answers = record.contains("chosen") && record.contains("rejected");
+  if (maps("chosen") || maps("rejected") || has_answers) return;
   constexpr std::array<std::pair<const char*, const char*>, 4> kPairs = {
       {{"prompt", "completion"},
        {"completion", "prompt"},

@@ -344,7 +344,13 @@ std::vector<NamedShape> preference_texts(const Json& record, const std::string& 
         return chosen.compare(begin, next - begin, rejected, of_rejected[character],
                               of_rejected[character + 1] - of_rejected[character]) == 0;
       });
-  if (end > 0 && chosen[of_chosen[end - 1]] == ' ') --end;  // the space belongs to the answer
+  if (end == 0) {
+    throw DataError(
+        "\"chosen\" and \"rejected\" do not begin with the same text, and there is no "
+        "\"prompt\"",
+        where, "name the column of the prompts: data.fields: {prompt: COLUMN}");
+  }
+  if (chosen[of_chosen[end - 1]] == ' ') --end;  // the space belongs to the answer
   const size_t bytes = of_chosen[end];
   const std::string text = chosen.substr(0, bytes);
   return {{"chosen", PlainText{text, chosen.substr(bytes)}},

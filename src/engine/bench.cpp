@@ -68,6 +68,8 @@ BenchConfig bench_config(const nlohmann::json& request) {
   for (const auto& text : request.at("overrides")) overrides.push_back(text.get<std::string>());
   BenchConfig bench{config::config_from_overrides(overrides).config,
                     request.at("dtype").get<std::string>()};
+  if (bench.run.train.objective != config::Objective::kSft)
+    throw ConfigError("bench measures train.objective sft only", "train.objective", "remove it");
   if (bench.dtype == "auto" && bench.run.model.dtype != config::DTypeChoice::kAuto) {
     bench.dtype = bench.run.model.dtype == config::DTypeChoice::kFp32 ? "fp32" : "bf16";
   }

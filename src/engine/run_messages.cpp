@@ -16,7 +16,8 @@ namespace sftrun::engine {
 namespace {
 
 std::string batch_unit(const config::RunConfig& config) {
-  if (!config.data.packing) return "examples";
+  if (!config.data.packing)
+    return config.train.objective == config::Objective::kDpo ? "pairs" : "examples";
   return fmt::format("packed sequences of {} tokens",
                      config.data.bin_tokens.value.value_or(config.model.max_seq_len));
 }

@@ -71,10 +71,12 @@ int data_threads(const config::TrainConfig& train) {
 /// The values of `auto` that depend on the model's files.
 void resolve_auto(config::RunConfig& config, const weights::Checkpoint& checkpoint) {
   // A model's own coefficient belongs to training on next tokens.
-  config.train.router_aux_loss_coef =
-      config.train.objective == config::Objective::kSft
-          ? spec::aux_loss_coef(config.train.router_aux_loss_coef, checkpoint.arch().mixture)
-          : config.train.router_aux_loss_coef.value_or(0);
+  if (config.train.objective == config::Objective::kSft) {
+    config.train.router_aux_loss_coef =
+        spec::aux_loss_coef(config.train.router_aux_loss_coef, checkpoint.arch().mixture);
+  } else if (checkpoint.arch().mixture.aux_loss_coef.value_or(0) > 0) {
+    config.train.router_aux_loss_coef = 0;
+  }
   config.tuning.quant = plan::resolved_quant(config.tuning, weights::block_kinds(checkpoint));
   config.model.attention = plan::resolved_attention(config.model.attention);
 }

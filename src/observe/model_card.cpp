@@ -31,8 +31,8 @@ std::string metadata(const ModelCard& card) {
     text += fmt::format("base_model: \"{}\"\nbase_model_relation: {}\n", plain(card.base_model),
                         card.is_adapter ? "adapter" : "finetune");
   }
-  text += fmt::format("library_name: {}\npipeline_tag: text-generation\ntags:\n- sftrun\n- sft\n",
-                      card.is_adapter ? "peft" : "transformers");
+  text += fmt::format("library_name: {}\npipeline_tag: text-generation\ntags:\n- sftrun\n- {}\n",
+                      card.is_adapter ? "peft" : "transformers", card.objective);
   if (card.is_adapter) text += card.is_quantised ? "- lora\n- qlora\n" : "- lora\n";
   return text + "---\n\n";
 }

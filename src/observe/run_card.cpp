@@ -31,7 +31,12 @@ Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) 
   add("/model/max_seq_len", "model.max_seq_len");
   add("/data/packing", "data.packing");
   add("/data/bin_tokens", "data.bin_tokens");
-  add("/data/loss_on", "data.loss_on");
+  if (config.train.objective == config::Objective::kSft) {
+    add("/data/loss_on", "data.loss_on");
+  } else {
+    add("/train/objective", "train.objective");
+    add("/train/beta", "train.beta");
+  }
   add("/train/learning_rate", "train.learning_rate");
   add("/train/scheduler", "train.scheduler");
   add("/train/optimizer", "train.optimizer");
@@ -51,6 +56,7 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
   card.is_on_hub = !fs::path(card.base_model).is_absolute() && !fs::exists(card.base_model);
   card.is_adapter = facts.held_base != nullptr;
   card.is_quantised = card.is_adapter && !facts.held_base->form.empty();
+  card.objective = config.train.objective == config::Objective::kSft ? "sft" : "dpo";
   card.version = facts.version;
   for (const config::DataSource& source : config.data.train) {
     const fs::path path(source.path);

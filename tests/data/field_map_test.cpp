@@ -55,6 +55,7 @@ TEST(FieldMap, MissingColumns) {
 TEST(FieldMap, PairsAreMappedWhole) {
   const FieldMap one({{"prompt", "question"}}, DataFormat::kAuto);
   one.require_pairs({{"prompt", "q"}, {"completion", "a"}}, "f:1");
+  one.require_pairs({{"prompt", "q"}, {"chosen", "a"}, {"rejected", "b"}}, "f:1");
   try {
     one.require_pairs(one.apply({{"question", "q"}, {"answer", "a"}}, "f:1"), "f:1");
     FAIL();

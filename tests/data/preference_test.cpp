@@ -73,6 +73,8 @@ TEST(PreferenceTexts, ThePromptIsTheCommonBeginning) {
               "ab|c</s>");
   expect_pair(pair_of(R"({"chosen": "x", "rejected": "y"})"), "|x</s>", "|y</s>");
   expect_pair_refused(R"({"chosen": "", "rejected": "y"})", "is empty, and there is no \"prompt\"");
+  expect_pair_refused(R"({"question": "q", "chosen": "yes", "rejected": "no"})",
+                      "do not begin with the same text");
 }
 
 constexpr const char* kTwoAnswers = R"({"prompt": [{"role": "user", "content": "q"}],

@@ -60,6 +60,16 @@ TEST(RunCard, OfAFullModelHasNoAdapterSettings) {
 }
 
 /// Paths of this machine are nobody's business: a file's name is enough.
+TEST(RunCard, NamesTheObjective) {
+  config::RunConfig config;
+  EXPECT_NE(to_markdown(card_of_run(config, {}, {})).find("\n- sft\n"), std::string::npos);
+  config.train.objective = config::Objective::kDpo;
+  const ModelCard card = card_of_run(config, {}, {});
+  EXPECT_NE(to_markdown(card).find("\n- dpo\n"), std::string::npos);
+  EXPECT_EQ(settings_of(card).at("train.beta"), "0.1");
+  EXPECT_FALSE(settings_of(card).contains("data.loss_on"));
+}
+
 TEST(RunCard, LocalFilesAreNamedWithoutTheirDirectory) {
   const test::TemporaryDirectory directory;
   write_file_atomically(directory / "mine.jsonl", "{}");
