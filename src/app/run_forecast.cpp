@@ -173,9 +173,10 @@ std::vector<std::string> lines_of(const Forecast& forecast, const config::RunCon
   const bool is_counted = config.train.max_steps.has_value();
   const int64_t per_step = *forecast.sizes.global_batch_size.value;
   const char* plural = per_step == 1 ? "" : "s";
+  const char* example = config.train.objective == config::Objective::kDpo ? "pair" : "example";
   const std::string unit = forecast.bin_tokens > 0 ? fmt::format("packed sequence{} of {} tokens",
                                                                  plural, forecast.bin_tokens)
-                                                   : fmt::format("example{}", plural);
+                                                   : fmt::format("{}{}", example, plural);
   return {fmt::format("steps: {}{} optimizer steps, {}{} per epoch; {} {} per step",
                       is_counted ? "" : about, forecast.steps, about, forecast.steps_per_epoch,
                       per_step, unit),

@@ -268,8 +268,8 @@ std::string way_out(const MergedModel& model, const Training& training) {
   if (model.as_stored && training.config.tuning.quantises_base() && !model.is_in_fewer_bits)
     return "merge into the values that it was trained on, without --as-stored";
   if (ascii_lower(training.format) == "fp8" && !model.is_in_fewer_bits)
-    return "take it as it is: a base in FP8 rounds activations, too, which no dense model does, "
-           "and more bits do not change that";
+    return "no action: FP8 products also round activations, which a dense model does not do in any "
+           "precision";
   return "store the merged model in more bits, with --dtype (docs/export.md)";
 }
 
@@ -277,17 +277,17 @@ ordered_json measure(const MergedModel& model, Training& training, const nlohman
   const int64_t count = get<int64_t>(request, "sample").value_or(kSequences);
   if (training.config.data.val.empty() && training.config.data.train.empty()) {
     throw DataError(
-        fmt::format("the adapter lies outside its run, which says what it learnt from{}",
-                    training.held_in.empty() ? "" : "; its base was held in " + training.held_in));
+        fmt::format("the adapter is not in its run directory, so its training data are unknown{}",
+                    training.held_in.empty() ? "" : "; base precision: " + training.held_in));
   }
   if (training.config.tuning.lora.init == config::LoraInit::kPissa && !training.format.empty())
-    throw DataError("what PiSSA left of the base was quantised, and is not kept");
+    throw DataError("the rest of the base after PiSSA was quantised and not saved");
   const Compute compute =
       choose_compute(get<std::string>(request, "device").value_or("auto"), "fp32", 0);
   data::TextModel text =
       text_model_of(*training.base, weights::read_chat_template(model.adapter).value_or(""));
   std::vector<data::Example> examples = sample_of(training, text, count);
-  if (examples.empty()) throw DataError(fmt::format("{} holds no example", training.data));
+  if (examples.empty()) throw DataError(fmt::format("{} has no examples", training.data));
   const int64_t tokens = limit_tokens(examples, count * kTokensOfASequence);
   require_memory(training, *weights::Checkpoint::open(model.written), compute);
   log::info("measuring what merging changes, on {} sequences of {} ({} tokens)", examples.size(),
@@ -310,8 +310,9 @@ ordered_json measure(const MergedModel& model, Training& training, const nlohman
       difference.mean(difference.loss_merged), difference.mean(difference.divergence),
       difference.label_tokens, place);
   if (is_notable(difference))
-    log::warn("merging loses some of what was trained: use the adapter beside its base, or {}",
-              way_out(model, training));
+    log::warn(
+        "the merged model differs from base and adapter: use the adapter without merging, or {}",
+        way_out(model, training));
   return report;
 }
 
@@ -322,8 +323,8 @@ std::string with_place(const Error& error) {
 
 void warn_not_measured(const std::string& why) {
   log::warn(
-      "what merging changes of the answers was not measured: {}; --data FILE names records to "
-      "measure it on, --sample 0 leaves it out",
+      "the effect of merging was not measured: {}; --data FILE names records to use, --sample 0 "
+      "skips the measurement",
       why);
 }
 
@@ -337,8 +338,8 @@ ordered_json report_difference(const MergedModel& model, const nlohmann::json& r
     if (!is_needed(training, request)) {
       if (!training.is_known) {
         log::info(
-            "the adapter lies outside its run, which says how its base was held: if that was in "
-            "fewer bits, what merging changes was not measured");
+            "the adapter is not in its run directory, so the base precision is unknown; the effect "
+            "of merging was not measured");
       }
       return nullptr;
     }

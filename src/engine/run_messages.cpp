@@ -94,8 +94,8 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
   if (held_base != nullptr) log_vllm_advice(decoder);
   if (config.train.loraplus_lr_ratio && decoder.embedding().lora) {
     log::warn(
-        "with LoRA+ the embedding's update learns at {:g} at most, as with peft; without "
-        "train.loraplus_lr_ratio it learns as the others",
+        "with LoRA+ the learning rate of the embedding's adapter is at most {:g}, as in peft; "
+        "without train.loraplus_lr_ratio it is the same as for the others",
         train::kLoraPlusEmbeddingRate);
   }
 }

@@ -103,8 +103,8 @@ void require_finite_scores(const std::vector<ScoredRecord>& records,
   for (const ScoredRecord& scored : records) {
     if (std::isfinite(scored.logprob)) continue;
     weights::require_finite(checkpoint, model);
-    throw DataError("the record's log-probability is no finite number", scored.input.where,
-                    "give --dtype fp32; if it stays so, the adapter is broken");
+    throw DataError("the record's log-probability is NaN or infinite", scored.input.where,
+                    "use --dtype fp32; if that does not help, the adapter is broken");
   }
 }
 
@@ -152,8 +152,8 @@ Summary summary_of(const std::vector<ScoredRecord>& records) {
 void report(const Summary& summary) {
   if (summary.records_without_tokens > 0) {
     log::warn(
-        "{} of {} records have no token to score (no assistant's turn? one token alone?): "
-        "their logprob is null",
+        "{} of {} records have no token to score (for example no assistant message, or a "
+        "single token): their logprob is null",
         summary.records_without_tokens, summary.records);
   }
   const auto mean = summary.mean_logprob();

@@ -63,11 +63,11 @@ Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int
     if (status.num_devices > 0) {
       compute.device =
           at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % status.num_devices));
-      // Current for the whole process: what names no device (a context, a lock on host memory)
-      // would else go to the first card, of every rank.
+      // The process's current device: calls without a device (contexts, pinned memory) would use
+      // GPU 0 otherwise, on every rank.
       c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(compute.device);
     } else if (device == "cuda") {
-      throw DeviceError("CUDA was asked for and is not available: " + status.reason,
+      throw DeviceError("CUDA was requested but is not available: " + status.reason,
                         "--device cuda", "use --device cpu, or see `sftrun gpu-info`");
     } else if (status.has_driver || names_gpus()) {
       log::warn("computing on the CPU: {}", status.reason);
@@ -169,7 +169,7 @@ model::BaseForm form_as_trained(const std::filesystem::path& adapter,
                                 const weights::Checkpoint& base) {
   const auto held = model::quantised_by_run(adapter, base);
   if (!held) return {.keep_stored = true};
-  log::info("the base is held in {}, as the adapter's run held it", held->words());
+  log::info("base precision: {}, as in the adapter's training run", held->words());
   return model::base_form(held->tuning, &base);
 }
 

@@ -65,12 +65,12 @@ std::vector<weights::FileHash> WeightHashing::wait(const std::function<bool()>& 
     if (said || std::chrono::steady_clock::now() - begin < kQuiet) continue;
     said = true;
     log::info(
-        "reading every byte of the model's weights ({}), to know them again when the run is "
-        "resumed; this is remembered for files that do not change",
+        "hashing the model's weights ({}), so that a resumed run can verify them; the hashes of "
+        "unchanged files are cached",
         format_bytes(bytes_of(*checkpoint_)));
   }
   if (said) {
-    log::info("the weights are read; waited {:.0f} s for it",
+    log::info("weights hashed; waited {:.0f} s",
               Seconds(std::chrono::steady_clock::now() - begin).count());
   }
   return hashes_.get();
@@ -88,7 +88,7 @@ std::optional<std::vector<weights::FileHash>> WeightHashing::get(
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank][0] == 0) continue;
     throw ConfigError(
-        fmt::format("the model's weights are others on the machine of rank {} than on rank 0's",
+        fmt::format("the model's weights on the machine of rank {} differ from those of rank 0",
                     rank),
         checkpoint_->weight_files().at(0).path.string(),
         "give every machine the same files: copy or download the model again");

@@ -70,7 +70,7 @@ int data_threads(const config::TrainConfig& train) {
 
 /// The values of `auto` that depend on the model's files.
 void resolve_auto(config::RunConfig& config, const weights::Checkpoint& checkpoint) {
-  // A model's own coefficient belongs to training on next tokens.
+  // A model's own coefficient is for SFT only.
   if (config.train.objective == config::Objective::kSft) {
     config.train.router_aux_loss_coef =
         spec::aux_loss_coef(config.train.router_aux_loss_coef, checkpoint.arch().mixture);
@@ -81,22 +81,21 @@ void resolve_auto(config::RunConfig& config, const weights::Checkpoint& checkpoi
   config.model.attention = plan::resolved_attention(config.model.attention);
 }
 
-/// Weights that train are dense.
+/// Warns that trained weights are dequantised.
 void warn_of_unpacking(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint) {
   if (tuning.trains_adapter()) return;
   const std::string packed = weights::packed_format(checkpoint);
   if (packed.empty()) return;
   log::warn(
-      "the model's files hold matrices in {}: what trains whole starts from the values that these "
-      "were rounded to, unpacked",
+      "the model's files are quantised ({}); trained weights start from the dequantised values",
       packed);
 }
 
 void warn_of_pissa(const config::HeldBase& held_base) {
   if (!held_base.pissa() || held_base.form.empty()) return;
   log::warn(
-      "PiSSA takes the base apart, and what is left is held in {} and not kept: the adapter that "
-      "is saved fits the model only roughly (docs/lora-variants.md)",
+      "PiSSA changes the base weights, and the rest is quantised to {} and not saved: the saved "
+      "adapter fits the original model only approximately (docs/lora-variants.md)",
       held_base.form);
 }
 
@@ -268,7 +267,9 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   write_report("running");
   const train::TrainOutcome outcome = trainer.run();
   const bool was_complete = outcome.first_step == total_steps;
-  const bool is_wanted = outcome.exit_code == 0 && !(was_complete && result.exists());
+  bool is_wanted = outcome.exit_code == 0 && !(was_complete && result.exists());
+  if (run.strategy->divides_parameters())  // rank 0 decides: it writes
+    is_wanted = rank.comm().all_gather({is_wanted ? 1.0 : 0.0})[0][0] != 0;
   if (is_wanted && (rank.is_main() || run.strategy->divides_parameters())) {
     const auto tensors = exporting::result_tensors(
         result, *run.decoder,
@@ -278,7 +279,8 @@ int train_and_export(PreparedRun& run, Rank& rank) {
           result, tensors, card_text(run, result, held, total_steps, world_size),
           train::CheckpointStore(run.run_dir() / "checkpoints").path_of(outcome.last_step));
     } else {
-      weights::produce_without_file(tensors);
+      result.adapter ? weights::produce_without_file(tensors)
+                     : weights::produce_shards_without_files(tensors);
     }
   }
   report.finished_at = unix_seconds();
@@ -334,7 +336,7 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
   run.strategy = strategy_of(config, rank.comm(), *run.decoder);
   const bool knows_weights = add_weights(run, hashing, rank);
   if (const int code = rank.stop_before_training()) return code;
-  SFTRUN_CHECK(knows_weights);  // else rank 0 was stopped, and with it all
+  SFTRUN_CHECK(knows_weights);  // false only if rank 0 was stopped, which stops all ranks
   if (run.resume_from) {
     train::require_resumable(*run.resume_from, *saved, run.identity, resume);
     log::info("resuming from {}", run.resume_from->string());

@@ -75,11 +75,11 @@ Sources open_sources(const MergeOptions& options) {
 
 void say_what_is_replaced(const weights::AdapterBase& base) {
   for (const std::string& tensor : base.replaced) {
-    log::info("{}: rows are the adapter's own ({})", tensor,
+    log::info("{}: replaced by the adapter's ({})", tensor,
               base.is_resized ? fmt::format("resized to {}", base.checkpoint->arch().vocab_size)
-                              : std::string("of the base's number"));
+                              : std::string("same number of rows"));
   }
-  if (base.text_directory) log::info("the tokenizer is the adapter's own");
+  if (base.text_directory) log::info("using the adapter's tokenizer");
 }
 
 void say_what_was_written(const MergeOptions& options, const Sources& sources,
@@ -94,7 +94,7 @@ void say_what_was_written(const MergeOptions& options, const Sources& sources,
   }
   say_what_is_replaced(sources.base);
   if (!sources.adapter.saved.empty()) {
-    log::info("{} tensors are the adapter's own (modules_to_save)", sources.adapter.saved.size());
+    log::info("{} tensors come from the adapter (modules_to_save)", sources.adapter.saved.size());
   }
 }
 

@@ -17,8 +17,8 @@ void refuse_quantised(const weights::Checkpoint& base, const fs::path& path) {
     if (!packed) continue;
     const bool is_four = std::holds_alternative<weights::FourBits>(*packed);
     if (!is_four && !std::holds_alternative<weights::EightBitRows>(*packed)) continue;
-    throw DataError(fmt::format("the model is in {} bits already", is_four ? 4 : 8), path.string(),
-                    "quantise the model that it was made from");
+    throw DataError(fmt::format("the model is already quantised to {} bits", is_four ? 4 : 8),
+                    path.string(), "quantise the model that it was made from");
   }
 }
 

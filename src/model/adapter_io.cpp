@@ -90,9 +90,9 @@ std::string yaml_of(const spec::NamePattern& pattern) {
 
 [[noreturn]] void fail_saved(const std::string& tensor, const char* what,
                              const weights::AdapterConfig& config, const fs::path& directory) {
-  throw DataError(fmt::format("the adapter {} {}, a module trained whole", what, tensor),
+  throw DataError(fmt::format("the adapter {} {}, a fully trained module", what, tensor),
                   directory.string(),
-                  fmt::format("set tuning.lora.modules_to_save: [{}], as it has them",
+                  fmt::format("set tuning.lora.modules_to_save: [{}], as in the adapter",
                               join(config.lora.modules_to_save, ", ")));
 }
 
@@ -117,10 +117,11 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   auto tensors = weights::load_adapter(directory, config, decoder.arch());
   const spec::LoraSpec& own = decoder.options().lora;
   if (config.lora.pissa && !own.pissa) {
-    throw DataError("the adapter belongs beside a base that its principal part has left (PiSSA)",
-                    directory.string(),
-                    "merge it into its base (sftrun merge) and train that, or save it by PEFT with "
-                    "path_initial_model_for_weight_conversion");
+    throw DataError(
+        "the adapter needs the base without its principal part (PiSSA), not the original one",
+        directory.string(),
+        "merge it into its base (sftrun merge) and train that, or save it by PEFT with "
+        "path_initial_model_for_weight_conversion");
   }
   if (config.lora.dora != own.dora) {
     throw ConfigError(

@@ -51,10 +51,8 @@ void warn_of_another_base(const std::filesystem::path& adapter, const weights::C
       weights::are_norms_of_one_model(held->norms, weights::norm_squares(base));
   if (has_its_norms && !has_other_values) return;
   if (weights::has_fingerprint(base, held->fingerprint, weights::remembered_hashes())) return;
-  log::warn(
-      "{} was trained beside another base: {}, of which this is no copy in any form; together "
-      "they are a model that nobody trained",
-      adapter.string(), held->model);
+  log::warn("{} was trained on another base model ({}); with this base the results will be wrong",
+            adapter.string(), held->model);
 }
 
 std::optional<config::HeldBase> quantised_by_run(const std::filesystem::path& adapter,
@@ -65,8 +63,8 @@ std::optional<config::HeldBase> quantised_by_run(const std::filesystem::path& ad
     return std::nullopt;
   if (!held->pissa()) return held;
   log::info(
-      "the base is held as its files have it: its run had what PiSSA left of it in {}, "
-      "which is not kept",
+      "using the base as stored: the run quantised the rest of it after PiSSA to {}, which was "
+      "not saved",
       held->form);
   return std::nullopt;
 }

@@ -454,7 +454,9 @@ class DecoderBuilder {
   /// On CUDA, joins linears with the same input where only attention or the gated activation reads
   /// their outputs, and makes adapters part of the product.
   void join_linears() {
-    if (!d_.options_.device.is_cuda()) return;
+    // A joint matrix holds frozen weights and copies of the adapters, which cannot be released apart.
+    const bool is_one_buffer = d_.options_.buffers == layers::BufferLayout::kOne;
+    if (!d_.options_.device.is_cuda() || !is_one_buffer) return;
     int64_t spare_below = 0;
     for (Layer& layer : d_.layers_) {
       if (reads_heads_alone(layer)) join(layer.joint_qkv, {&layer.q, &layer.k, &layer.v});

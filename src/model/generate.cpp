@@ -225,8 +225,8 @@ class Generator {
     const at::Tensor logits = penalizes ? of_last.clone() : of_last;
     const std::span values(logits.data_ptr<float>(), static_cast<size_t>(logits.numel()));
     if (!all_finite(values)) {
-      throw NotFiniteError("the logits of the next token are no finite numbers", {},
-                           "give --dtype fp32; if it stays so, the adapter is broken");
+      throw NotFiniteError("the logits of the next token are NaN or infinite", {},
+                           "use --dtype fp32; if that does not help, the adapter is broken");
     }
     const std::vector<int32_t>& generated = results_[sequence.index].tokens;
     if (penalizes) {

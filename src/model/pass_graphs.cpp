@@ -55,9 +55,10 @@ std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
     return "tuning.backend is not fused";
   if (decoder.batch_target().cuts_chunks)
     return "this model's delta nets cut documents by their lengths";
+  if (options.needs_two_passes) return "the objective runs the head twice";
   if (options.has_aux_loss) return "the routers' auxiliary loss counts every token";
   if (options.communicates_in_passes)
-    return "full training on several GPUs reduces gradients during the backward pass";
+    return "the ranks communicate during the passes, as full training on several GPUs does";
   for (const layers::Layer& layer : decoder.layers()) {
     if (!layer.delta_net.defined() && !kernels::attention_is_static(of.dtype, layer.attention))
       return of.attention == kernels::CudaAttention::kFlash
@@ -214,7 +215,9 @@ void PassGraphs::log_use() const {
 at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, const PassOptions& options) {
   if (batch.num_tokens() > 0) ++num_passes_;
   if (!batch.sizes || most_tokens_ == 0) return stage_.forward_backward(batch, options);
-  SFTRUN_CHECK(options.grad_scale == 1 && options.aux == nullptr);
+  SFTRUN_CHECK(options.grad_scale == 1 && options.aux == nullptr &&
+               !options.row_factors.defined() && !options.needs_span_gradients &&
+               batch.spans.empty());
   decoder_.refresh_joints();
   decoder_.join_unpacking();  // work in the graph does not wait for events before the graph
   Pass& pass = passes_[{*batch.sizes, batch.staged.nbytes()}];

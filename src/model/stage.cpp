@@ -96,6 +96,7 @@ void Stage::forward(MicroBatchRun& run) const {
     });
   }
   AuxLoss* aux = run.options.aux;
+  SFTRUN_CHECK(aux == nullptr || (has_embedding() && has_head()));  // it counts over all layers
   if (aux != nullptr && !run.is_empty()) decoder_.count_router_choices(run.context);
   for_layers([&](int64_t layer, int64_t unit) {
     with_unit(unit, UnitPass::kForward, [&] {

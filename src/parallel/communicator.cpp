@@ -158,7 +158,11 @@ Group Communicator::make_group(const std::vector<int>& ranks, const std::string&
   if (!impl_->is_connected()) return {};
   if (static_cast<int>(ranks.size()) == world_size()) return impl_->world;
   const auto own = std::find(ranks.begin(), ranks.end(), rank());
-  if (own == ranks.end() || ranks.size() == 1) return {};
+  if (own == ranks.end() || ranks.size() == 1) {
+    Group alone;
+    alone.state_->ranks = {rank()};
+    return alone;
+  }
   Group group;
   impl_->guarded("connecting a group", [&] {
     group = impl_->connect(ranks, static_cast<int>(own - ranks.begin()),

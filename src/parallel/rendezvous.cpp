@@ -335,8 +335,8 @@ c10::intrusive_ptr<c10d::Store> open_store(const Identity& identity,
   } else {
     wait_for_name(identity, options);
     log::warn(
-        "rank 0 waits for the other ranks on all interfaces, because {} is no address of "
-        "this machine in a network: whoever reaches port {} can take part",
+        "rank 0 waits for the other ranks on all interfaces, because {} is not a network "
+        "address of this machine: any host that reaches port {} can join",
         identity.master_addr, identity.master_port);
   }
   return connected(identity, tcp, options.timeout_s);
@@ -374,7 +374,7 @@ void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
       give_up(why);
     }
     if (identity.rank == 0 && reports.due(waited_s)) {
-      log::warn("{} of {} not here yet, after {}",
+      log::warn("still waiting for {} of {} after {}",
                 name_ranks(missing_ranks(store, identity.world_size)), identity.world_size,
                 format_duration(waited_s));
     }

@@ -163,7 +163,8 @@ void verify_checkpoint(const fs::path& checkpoint) {
   for (const auto& [name, entry] : json["files"].items()) {
     if (fingerprint_of(checkpoint / name) == entry["fingerprint"].get<std::string>()) continue;
     throw DataError(
-        fmt::format("the checkpoint is damaged: {} holds other bytes than were written", name),
+        fmt::format("the checkpoint is damaged: the contents of {} changed after it was written",
+                    name),
         checkpoint.string(), kFix);
   }
 }

@@ -10,8 +10,9 @@ namespace {
 model::PassGraphs::Options graph_options(const parallel::Strategy& strategy,
                                          const Objective& objective,
                                          const config::TrainConfig& config) {
-  return {.use = objective.needs_sums() ? model::GraphUse::kOff : graph_use(config.cuda_graphs),
+  return {.use = graph_use(config.cuda_graphs),
           .has_aux_loss = config.router_aux_loss_coef.value_or(0) > 0,
+          .needs_two_passes = objective.needs_sums(),
           .communicates_in_passes = strategy.communicates_in_passes()};
 }
 

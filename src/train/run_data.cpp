@@ -7,11 +7,13 @@
 namespace sftrun::train {
 namespace {
 
-void hold_out_validation_data(RunData& data, const config::DataConfig& config) {
-  auto [first, second] =
-      data::split_dataset(*data.train, config.val_split, static_cast<uint64_t>(config.seed));
-  log::info("data.val_split: {} examples to train on, {} held out to validate on",
-            first.examples().size(), second.examples().size());
+void hold_out_validation_data(RunData& data, const config::RunConfig& config) {
+  auto [first, second] = data::split_dataset(*data.train, config.data.val_split,
+                                             static_cast<uint64_t>(config.data.seed));
+  const int64_t together = data::documents_together(config);
+  log::info("data.val_split: {} {} to train on, {} held out to validate on",
+            first.examples().size() / together, together == 1 ? "examples" : "pairs",
+            second.examples().size() / together);
   data.train = std::move(first);
   data.val = std::move(second);
 }
@@ -51,7 +53,7 @@ RunData load_run_data(const config::RunConfig& config, const data::TextModel& te
   }
   problems.run([&] { loaded.train = load(config.data.train, /*is_validation=*/false); });
   problems.throw_if_any();
-  if (config.data.val_split > 0) hold_out_validation_data(loaded, config.data);
+  if (config.data.val_split > 0) hold_out_validation_data(loaded, config);
   loaded.fingerprint = loaded.train->fingerprint();
   for (const data::DatasetPart& part : loaded.train->parts())
     loaded.parts.emplace_back(part.name, part.fingerprint);
@@ -82,8 +84,9 @@ std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& r
   tokens.value = saved_setting(saved, "data.bin_tokens").value_or(is_counted ? most : fitting);
   if (*tokens.value >= most) return {};
   return fmt::format(
-      "a small data set ({} tokens an epoch): bins hold {} tokens, not {}, so that an epoch has "
-      "more optimizer steps (data.bin_tokens)",
+      "a small data set ({} tokens an epoch): packed sequences have {} tokens instead of {}, so "
+      "that an "
+      "epoch has more optimizer steps (data.bin_tokens)",
       format_count(static_cast<uint64_t>(epoch.tokens)), *tokens.value, most);
 }
 

@@ -34,11 +34,12 @@ std::optional<RunLength> length_in(const nlohmann::ordered_json& identity) {
 void require_length(const config::TrainConfig& config, const LengthChange& change,
                     bool is_permitted, const std::string& checkpoint) {
   if (change.steps_now < change.steps_done) {
-    throw ConfigError(fmt::format("the run is to have {} steps, and {} are done", change.steps_now,
-                                  change.steps_done),
-                      checkpoint,
-                      "raise train.epochs or train.max_steps, or go back to an earlier checkpoint "
-                      "with --resume DIR");
+    throw ConfigError(
+        fmt::format("train.epochs and train.max_steps give {} steps, but {} are already done",
+                    change.steps_now, change.steps_done),
+        checkpoint,
+        "raise train.epochs or train.max_steps, or go back to an earlier checkpoint "
+        "with --resume DIR");
   }
   const Schedule before = schedule_of(config, change.steps_before);
   const Schedule now = schedule_of(config, change.steps_now);

@@ -72,6 +72,7 @@ Trainer::Trainer(TrainerInputs inputs)
       progress_(in_.batches->total_steps()),
       save_every_s_(parse_duration_s(in_.config.train.save_every).value_or(0)),
       last_save_s_(now_s()) {
+  SFTRUN_CHECK_EQ(objective_->documents_together(), data::documents_together(in_.config));
   if (in_.val) evaluator_.emplace(in_.config, *in_.val);
   if (reads_later_) gate_ = kernels::open_gate(in_.decoder->options().device);
   state_.identity = in_.identity;

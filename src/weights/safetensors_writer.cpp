@@ -137,6 +137,11 @@ void produce_without_file(const std::vector<TensorToWrite>& tensors) {
   }
 }
 
+void produce_shards_without_files(const std::vector<TensorToWrite>& tensors,
+                                  uint64_t max_shard_bytes) {
+  for (const auto& shard : split_into_shards(tensors, max_shard_bytes)) produce_without_file(shard);
+}
+
 void write_sharded_safetensors(const fs::path& directory, const std::vector<TensorToWrite>& tensors,
                                uint64_t max_shard_bytes) {
   make_directories(directory);

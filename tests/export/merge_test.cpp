@@ -127,7 +127,7 @@ TEST_F(Export, AQuantisedModelIsWhatQuantiseWrites) {
             read_text_file(quantising.output / "config.json"));
   quantising.model = quantising.output;
   quantising.output = directory_ / "twice";
-  test::expect_error([&] { quantize(quantising); }, {"in 4 bits already"});
+  test::expect_error([&] { quantize(quantising); }, {"already quantised to 4 bits"});
 }
 
 TEST_F(Export, AGgufFileStandsAloneOrBesideAModelfile) {

@@ -14,7 +14,7 @@
 #include "sftrun/weights/safetensors.h"
 #include "support/tensors.h"
 
-// Whole steps against bitsandbytes are in tests/train/optimizer_test.cpp.
+// Whole steps against bitsandbytes are in tests/train/optimizers_test.cpp.
 namespace sftrun::kernels {
 namespace {
 

@@ -10,7 +10,7 @@ base          an adapter trained on a .gguf file names the model that the file s
 readers       a run ends with where its adapter loads
 next run      tuning.lora.init_from takes what --adapter takes: an adapter, a run, or one that has only checkpoints
 modelfile     what merge writes for Ollama: a TEMPLATE, or a sentence why there is none
-as trained    generate and score hold a dense base as the adapter's run held it
+as trained    generate and score quantise a dense base as the adapter's training run did
 convert       `merge` without an adapter: a fully trained model, from its run's directory, as a .gguf file, that as safetensors again
 outputs       a .gguf file that --output names, what exists and --overwrite, --json
 dense default a quantised base is merged dense, into the values that the adapter was trained on, and a line says how to get fewer bits
@@ -231,7 +231,7 @@ def check_base_as_trained(case):
     case.run("quantize", "--model", TIED, "--output", "four-bits", "--block-size", "32")
     shutil.copytree(case.folder / "run/adapter", case.folder / "moved")
     trained, said = score("--adapter", "moved")
-    case.expect("as trained: said", "held in nf4 in blocks of 32 with quantised scales, as the adapter's run held it" in said, said)
+    case.expect("as trained: said", "nf4 in blocks of 32 with quantised scales, as in the adapter's training run" in said, said)
     case.expect("as trained: what quantize writes", trained == score("--adapter", "moved", "--model", "four-bits")[0])
     stored, said = score("--adapter", "moved", "--as-stored")
     case.expect("as stored", stored != trained and "as the adapter's run" not in said, said)
@@ -239,7 +239,7 @@ def check_base_as_trained(case):
     case.expect("an adapter that says nothing", score("--adapter", "moved")[0] == stored)
     answers = [case.run("generate", "--adapter", "run/adapter", "--prompt", "1 and", "--no-chat", "--max-new-tokens", "8", "--device", "cpu", *words)
                for words in ([], ["--as-stored"])]
-    case.expect("as trained: generate", "as the adapter's run held it" in answers[0] and "as the adapter's run" not in answers[1], str(answers))
+    case.expect("as trained: generate", "as in the adapter's training run" in answers[0] and "as in the adapter's" not in answers[1], str(answers))
 
 
 def difference(one, other):
@@ -358,7 +358,7 @@ def scale_norms(model, file):
 
 def check_other_base(case):
     """A base of the same shape that the adapter was not trained beside is warned of, a copy of its own in another form is not."""
-    warning = "was trained beside another base"
+    warning = "was trained on another base model"
     case.train(TIED)
     shutil.copytree(TIED, case.folder / "other")
     scale_norms(case.folder / "other", "model.safetensors")
@@ -431,7 +431,7 @@ def check_report(case):
     case.expect("report: an adapter says how its base was held", held["form"] == "nf4" and held["tuning"]["quant"] == "nf4", str(held))
     case.expect("report: as run.json and checkpoints do", held == json.loads((checkpoint / "sftrun_base.json").read_text())
                 and stamped == {key: value for key, value in held.items() if key not in ("norms", "layout")}, str(stamped))
-    held_in = "its base was held in nf4 in blocks of 64 with quantised scales"
+    held_in = "base precision: nf4 in blocks of 64 with quantised scales"
 
     def merge_moved(output, *words):
         said = case.run("merge", "--adapter", "moved", "--output", output, "--device", "cpu", *words)

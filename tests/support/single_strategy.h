@@ -7,7 +7,7 @@
 
 namespace sftrun::test {
 
-/// The strategy of one process, for a decoder's parameters.
+/// The strategy of one process, for a decoder's parameters. It keeps no reference to the communicator.
 inline std::unique_ptr<parallel::Strategy> single_strategy(model::Decoder& decoder) {
   parallel::Communicator alone;
   return parallel::make_strategy({}, alone, {decoder.parameters(), decoder.units()});

@@ -248,8 +248,9 @@ TEST_F(ToyData, AnotherLengthIsForTheLearningRatesToAllow) {
   config_.train.epochs = 3;
   EXPECT_NO_THROW(require({}));
   config_.train.epochs = 1;
-  test::expect_error<ConfigError>([&] { require({}); },
-                                  {"the run is to have 12 steps, and 13 are done"});
+  test::expect_error<ConfigError>(
+      [&] { require({}); },
+      {"train.epochs and train.max_steps give 12 steps, but 13 are already done"});
   config_.train.epochs = 3;
   config_.train.scheduler = config::Scheduler::kLinear;
   test::expect_error<ConfigError>([&] { require({}); }, {"--allow-changed-length", "step-000013"});
@@ -273,7 +274,8 @@ TEST(FitBatches, ASmallSetHasMoreSteps) {
   const std::string notice = fit_batches_to_data(config, kAuto, kSmall, 1, nullptr);
   EXPECT_EQ(config.train.global_batch_size.value, data::target_batch(kSmall));
   EXPECT_EQ(config.data.bin_tokens.value, data::bin_tokens(kSmall, 1, 2048));
-  EXPECT_NE(notice.find("bins hold 256 tokens, not 2048"), std::string::npos) << notice;
+  EXPECT_NE(notice.find("packed sequences have 256 tokens instead of 2048"), std::string::npos)
+      << notice;
 }
 
 TEST(FitBatches, GivenSizesStay) {

@@ -43,7 +43,7 @@ struct Backend {
   /// Final norm, language-model head and cross-entropy over chunks of rows, so that the full logits
   /// [N, vocab] are never stored. Gradients are computed in the forward pass.
   /// @param input [N, hidden] rows that have a label   @param labels [N] int32
-  /// @param grad_scale 1 / label tokens of the global batch
+  /// @param grad_scale factors of each row's gradient
   /// @param rows dropout inputs of the N rows (`dropout_rows`); empty: no dropout. Where adapters
   /// are off, `wanted` must be kNone.
   HeadLoss (*head_loss)(const at::Tensor& input, const Head& head, const at::Tensor& labels,

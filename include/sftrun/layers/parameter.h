@@ -77,7 +77,6 @@ class ParameterStore {
   at::Tensor& master() { return one().master; }  ///< [flat] fp32   @pre kOne
   at::Tensor& grad() { return one().grad; }      ///< [flat] fp32   @pre kOne
   at::Tensor& compute() { return one().compute; }
-  BufferLayout layout() const { return layout_; }
   /// The buffers that hold a unit's parameters; null if none of it trains.
   FlatValues* buffers_of(int64_t unit);
   /// Elements [begin, end) of a unit in its buffers, with padding; empty if none of it trains.

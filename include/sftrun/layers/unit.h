@@ -56,8 +56,9 @@ class UnitHooks {
   UnitHooks(const UnitHooks&) = delete;
   UnitHooks& operator=(const UnitHooks&) = delete;
   virtual ~UnitHooks() = default;
-  /// The tensors of the unit are about to be used. With kBackward its gradients are written, too.
-  /// A backward pass that computes activations again is one pass.
+  /// The tensors of the unit are about to be used. With kBackward its gradients may be written, too.
+  /// The head's forward and backward pass in training is one kBackward pass; so is a backward pass
+  /// that computes activations again. The units that a unit `also_reads` get the same calls.
   virtual void before(int64_t /*unit*/, UnitPass /*pass*/) {}
   /// The tensors of the unit are not used any more in this pass.
   virtual void after(int64_t /*unit*/, UnitPass /*pass*/) {}

@@ -30,7 +30,8 @@ MasterValues own_masters();
 
 /// All trained parameters as fp32 tensors, with PEFT's names for adapters and Hugging Face names
 /// for base weights.
-/// @param masters called when a tensor is written; outlives the result
+/// @param masters called when a tensor is written; copied into the result, so what it refers to
+/// must outlive it
 std::vector<weights::TensorToWrite> trained_tensors(Decoder& decoder,
                                                     const MasterValues& masters = own_masters());
 /// Trained parameters in PEFT's form. A PiSSA adapter is converted to a LoRA of twice the rank on

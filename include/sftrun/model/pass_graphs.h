@@ -27,6 +27,7 @@ class PassGraphs {
   struct Options {
     GraphUse use = GraphUse::kWhereItPays;
     bool has_aux_loss = false;
+    bool needs_two_passes = false;  ///< gradients depend on a first pass (`Objective::needs_sums`)
     /// Ranks communicate during a pass, which a graph does not allow.
     bool communicates_in_passes = false;
   };

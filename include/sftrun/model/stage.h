@@ -42,6 +42,8 @@ struct MicroBatchRun {
   /// A forward pass that a backward pass follows.
   MicroBatchRun(const PackedBatch& of, const PassOptions& options)
       : batch(of), trains(true), options(options), context(of.context) {}
+  explicit MicroBatchRun(PackedBatch&&, bool = true) = delete;  // it keeps a reference
+  MicroBatchRun(PackedBatch&&, const PassOptions&) = delete;
   MicroBatchRun(const MicroBatchRun&) = delete;
   MicroBatchRun& operator=(const MicroBatchRun&) = delete;
   bool is_empty() const { return batch.num_tokens() == 0; }

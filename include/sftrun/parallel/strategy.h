@@ -47,7 +47,7 @@ class Strategy : public layers::UnitHooks {
   /// A tensor whose parts the ranks own, in the order of the ranks.
   /// @param part [n] of this rank; n may differ between ranks and be 0
   virtual at::Tensor whole(const at::Tensor& part) = 0;
-  /// Whether the ranks communicate while a forward or backward pass runs. If so, passes are not
+  /// Whether the ranks must communicate while a forward or backward pass runs. If so, passes are not
   /// captured as CUDA graphs.
   virtual bool communicates_in_passes() const = 0;
 
@@ -58,8 +58,9 @@ class Strategy : public layers::UnitHooks {
 struct StrategyOptions {
   config::Strategy strategy = config::Strategy::kSingle;  ///< resolved
   int64_t bucket_cap_bytes = int64_t{25} << 20;           ///< ddp: gradients of one reduction
-  /// ddp: reduce gradients during the backward pass. It pays if there are many; reductions of an
-  /// adapter's gradients take little time.
+  /// ddp: gradients must be reduced while the backward pass runs, so passes are not captured as CUDA
+  /// graphs. false: after a captured pass they are reduced when it has been launched, which takes
+  /// little time for an adapter's gradients.
   bool overlaps_reduction = false;
 };
 /// @param comm must outlive the strategy

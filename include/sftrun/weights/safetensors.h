@@ -46,6 +46,9 @@ class SafetensorsFile {
   uint64_t data_begin_ = 0;
 };
 
+/// transformers' size of a file.
+inline constexpr uint64_t kMaxShardBytes = 5'000'000'000ULL;
+
 /// A tensor to write: `produce` is called when it is written and fills a buffer of exactly its
 /// size, so that only one tensor is in memory at a time.
 struct TensorToWrite {
@@ -63,6 +66,9 @@ void write_safetensors(const std::filesystem::path& path,
 /// Calls `produce` for the same tensors in the same order without writing a file, for tensors that
 /// several processes produce together.
 void produce_without_file(const std::vector<TensorToWrite>& tensors);
+/// The same for `write_sharded_safetensors`.
+void produce_shards_without_files(const std::vector<TensorToWrite>& tensors,
+                                  uint64_t max_shard_bytes = kMaxShardBytes);
 /// Makes `produce` of fp16 tensors throw a DataError naming the tensor if a value overflows to
 /// infinity.
 void refuse_overflow(std::vector<TensorToWrite>& tensors);
@@ -71,6 +77,6 @@ void refuse_overflow(std::vector<TensorToWrite>& tensors);
 /// are removed.
 void write_sharded_safetensors(const std::filesystem::path& directory,
                                const std::vector<TensorToWrite>& tensors,
-                               uint64_t max_shard_bytes = 5'000'000'000ULL);
+                               uint64_t max_shard_bytes = kMaxShardBytes);
 
 }  // namespace sftrun::weights

@@ -21,7 +21,7 @@ kernels::ExpertStack stack_of(const ExpertMatrix& matrix, int64_t num_experts);
 at::Tensor adapter_columns(const at::Tensor& x, const ExpertMatrix& matrix,
                            const kernels::Routes& routes);
 
-// CUDA versions of `mixture_forward` and `mixture_backward` of experts.h, without synchronisation:
+// CUDA versions of `mixture_forward` and `mixture_backward` of mixture.h, without synchronisation:
 // the host does not know the routes.
 at::Tensor mixture_forward_on_device(const Mixture& mixture, kernels::Gating gating,
                                      const at::Tensor& x, const BatchContext& batch,

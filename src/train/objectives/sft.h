@@ -5,7 +5,7 @@
 namespace sftrun::train {
 
 /// Supervised fine-tuning: cross-entropy of the labelled tokens, the mean over those of the global
-/// batch. Its weights are known beforehand.
+/// batch. The weight of each row is 1.
 class SftObjective final : public Objective {
  public:
   int64_t count_terms(const BatchCounts& counts) const override { return counts.label_tokens; }
