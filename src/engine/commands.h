@@ -9,10 +9,10 @@ namespace sftrun::engine {
 
 struct Failure {
   int code = 0;      ///< the process's exit code
-  std::string text;  ///< as it was told
+  std::string text;  ///< the message that was reported
 };
-/// Inside a handler: tells the user, the rank's log and the launcher of the exception being
-/// handled. @param command what helps where memory was used up depends on it
+/// Call inside a catch block: reports the exception to the user, the rank's log and the launcher.
+/// @param command for the advice about memory
 Failure report_failure(const std::string& command);
 
 int run_worker(const nlohmann::json& request);

@@ -4,12 +4,11 @@
 
 #include <cstdint>
 
-/// Memory that a process takes where it computes: on the card, or on the CPU that has none.
+/// Memory use of this process: on the GPU, or on the CPU if there is none.
 namespace sftrun::engine {
 
-/// What metrics, run.json and `bench` call peak memory: on CUDA the most that LibTorch's allocator
-/// took from the card, what it keeps for reuse included; on a CPU the process' largest resident
-/// size.
+/// Peak memory as in metrics, run.json and `bench`. CUDA: the most memory that LibTorch's allocator
+/// reserved; CPU: the largest resident size of the process.
 uint64_t peak_memory_bytes(at::Device device);
 
 /// Tensors on the device.

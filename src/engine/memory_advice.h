@@ -5,10 +5,10 @@
 
 #include "sftrun/model/decoder.h"
 
-/// What helps where memory is used up, by what the process was doing.
+/// Advice for out-of-memory errors.
 namespace sftrun::engine {
 
-/// While a command computes. @param command as the engine's: "worker" (a rank of `train`), …
+/// During a command. @param command as the engine's: "worker" (a rank of `train`), …
 std::string memory_advice(const std::string& command);
 
 /// While a model is loaded. @param trains whether for training

@@ -8,8 +8,8 @@
 
 #include "sftrun/weights/checkpoint.h"
 
-/// What merging changes. An adapter that was trained beside a quantised base fits just that: merged
-/// into other values, or quantised again, the model gives other answers.
+/// Measures the effect of merging. An adapter that was trained on a quantised base does not fit other
+/// values exactly: merged into them, or quantised again, the model gives other answers.
 namespace sftrun::engine {
 
 struct MergedModel {
@@ -24,9 +24,9 @@ struct MergedModel {
 
 /// Over a sample of the run's data (validation data where it has some): mean loss of a labelled
 /// token by the adapter over the base as it was trained, and by what was merged, and the mean of
-/// KL(adapter || merged), in nats. Computed in fp32. Logs them, and writes merge_report.json. Where
-/// the base was not quantised nothing is done, unless "sample" asks for it; what stands in the way
-/// is warned of, and no error.
+/// KL(adapter || merged), in nats. Computed in fp32. Logs them, and writes merge_report.json. If
+/// the base was not quantised nothing is measured, unless "sample" asks for it. Problems are warnings,
+/// not errors.
 /// @param request "sample": number of sequences, null: a few where it matters, 0: none; "data": a
 /// file in the place of the run's data, or null; "device"
 /// @return what merge_report.json holds; null: nothing was measured

@@ -13,14 +13,14 @@
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/train/trainer.h"
 
-/// One process of a run, and how it reaches the launcher and the other ranks.
+/// One process of a run: its connection to the launcher and to the other ranks.
 namespace sftrun::engine {
 
 /// Logs to the launcher, or without one to logs/rank-N.log and the console.
 void configure_logging(const launch::WorkerEnv& env, const std::filesystem::path& run_dir);
 
-/// Hides LibTorch's warnings about lost connections, which print C++ stack frames: whatever ends a
-/// run is thrown and reported. A level that the user has set stays.
+/// Hides LibTorch's warnings about lost connections, which print C++ stack frames: errors are thrown
+/// and reported anyway. A level that the user has set is kept.
 void quiet_libtorch();
 
 /// The name of c10d's backend: "gloo" or "nccl".
@@ -48,7 +48,7 @@ class Rank {
 
   void tell(const char* phase);  ///< "loading", "tokenizing"
   void tell(const train::TrainEvent& event);
-  /// Under other launchers than ours the other ranks keep running: they learn why this one failed.
+  /// Tells the other ranks why this one failed: under other launchers they keep running.
   void abandon(const std::string& why) noexcept { comm_.abandon(why); }
 
  private:

@@ -13,16 +13,16 @@
 
 namespace sftrun::engine {
 
-/// Hashes of a model's weights. One rank of each machine reads the files, beside what else it does
-/// (the model loads meanwhile); destroyed early, it stops.
+/// Hashes of a model's weights. One rank of each machine reads the files in a thread while the
+/// model loads; the destructor stops it.
 class WeightHashing {
  public:
   /// Begins, on the first rank of a machine.
   WeightHashing(std::shared_ptr<const weights::Checkpoint> checkpoint,
                 const launch::WorkerEnv& env);
 
-  /// The hashes, on every rank. Nothing when `is_stopped` says so meanwhile, on rank 0.
-  /// @throws DataError; ConfigError naming a machine whose files are others
+  /// @return the hashes, on every rank; nullopt if rank 0 was stopped
+  /// @throws DataError; ConfigError naming a machine with different files
   std::optional<std::vector<weights::FileHash>> get(parallel::Communicator& comm,
                                                     const std::function<bool()>& is_stopped);
 
@@ -35,7 +35,7 @@ class WeightHashing {
   launch::WorkerEnv env_;
   std::promise<std::vector<weights::FileHash>> promise_;
   std::future<std::vector<weights::FileHash>> hashes_ = promise_.get_future();
-  std::jthread thread_;  // the last: it ends before what it uses
+  std::jthread thread_;  // last: it uses the members above
 };
 
 }  // namespace sftrun::engine

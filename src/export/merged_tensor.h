@@ -15,37 +15,37 @@
 
 namespace sftrun::exporting {
 
-/// The matrices that the adapter's run quantised as it loaded them: what the adapter was trained
-/// beside are the values that the codes stand for.
+/// Matrices that the adapter's run quantised when it loaded them: the adapter was trained on their
+/// dequantised values.
 struct QuantisedByRun {
   QuantOptions options;
   std::set<std::string> tensors;
 };
-/// Without the matrices that the run used as the files of `base` have them.
+/// Excludes matrices that are quantised in the files of `base` already.
 QuantisedByRun matrices_quantised(const config::TuningConfig& tuning,
                                   const weights::Checkpoint& base);
 
 /// W + scale * B A in fp32, W dequantised where the run quantised it, with DoRA its rows at their
 /// magnitudes (of an embedding its columns), or what the adapter has in place of W
-/// (modules_to_save); one tensor at a time. Parts of one tensor are asked for one after the other:
-/// the last answer is kept.
+/// (modules_to_save); one tensor at a time. The last tensor is cached, because its parts are read one
+/// after the other.
 class MergedWeights {
  public:
-  /// @param pissa updates stand beside what their principal part leaves
+  /// @param pissa updates are relative to the base without its principal part
   /// @throws DataError for an update that no tensor of the base takes
   MergedWeights(const weights::AdapterBase& base, const weights::AdapterTensors& adapter,
                 bool pissa, QuantisedByRun quantised = {});
 
-  /// Whether it is another than the base's files have.
+  /// Whether it differs from the base's file.
   bool is_changed(const std::string& name) const {
     return has_own(name) || replaced_.contains(name) || quantised_.tensors.contains(name);
   }
-  /// [shape of the tensor], what the base holds where the adapter has nothing of it.
+  /// [shape of the tensor]: the merged tensor; the base's if the adapter does not change it.
   at::Tensor of(const weights::TensorInfo& info);
 
-  /// Whether the head parts from the embedding that it was tied to.
+  /// Whether the head is separated from its tied embedding.
   bool parts_head() const;
-  /// It, then: fp32, and as a tensor to write.
+  /// The separate head: values in fp32, and as a tensor to write.
   at::Tensor head_values() const;
   weights::TensorToWrite head(DType dtype) const;
 

@@ -12,15 +12,15 @@
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/safetensors.h"
 
-/// Models in fewer bits on disk: in 4 and as int8 as transformers + bitsandbytes save and load
-/// them, in FP8 as compressed-tensors.
+/// Quantised models on disk: 4-bit and int8 as transformers + bitsandbytes save and load them, FP8 as
+/// compressed-tensors.
 namespace sftrun::exporting {
 
 /// Which modules are quantised, and which linear modules are not.
 struct QuantizedModules {
   std::set<std::string> quantised;  ///< full names
   std::set<std::string> dense;      ///< as transformers' llm_int8_skip_modules has them
-  std::set<std::string> unused;     ///< of those to skip: that name no module
+  std::set<std::string> unused;     ///< names to skip that match no module
 
   bool take(const weights::TensorInfo& info) const;  ///< whether it is one's weight
   void require_used() const;  ///< @throws ConfigError of a name to skip that names no module
@@ -29,8 +29,8 @@ struct QuantizedModules {
 QuantizedModules choose_modules(const spec::ArchSpec& arch,
                                 const std::vector<std::string>& skipped);
 
-/// The tensors of one quantised matrix: the last one asked for is kept, as its tensors are written
-/// one after the other.
+/// The tensors of quantised matrices. The last matrix is cached, because its tensors are written one
+/// after the other.
 class QuantizedTensors {
  public:
   /// @param dtype of the values that are quantised

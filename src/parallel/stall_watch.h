@@ -15,9 +15,9 @@ namespace sftrun::parallel {
 
 /// A thread that tells the other ranks, over a connection of its own to the store, whether this
 /// rank waits for them. When this rank has waited for `stall_s`, it asks what the others do. The
-/// lowest of the ranks that wait logs which ranks do not, and which give no sign of life (stopped,
-/// or their machine is gone); a rank that gets no answer from the store logs that its host gives
-/// none. It never ends a run: `parallel.timeout` does.
+/// lowest of the ranks that wait logs which ranks do not, and which send no heartbeat (stopped, or
+/// their machine is gone); a rank that gets no answer from the store logs that the store's host
+/// sends no heartbeat. It never ends a run: `parallel.timeout` does.
 class StallWatch {
  public:
   /// Opens the connection. @throws what c10d throws when the store does not answer

@@ -71,7 +71,6 @@ TEST(PreferenceTexts, ThePromptIsTheCommonBeginning) {
   expect_pair(pair_of(R"({"chosen": "aé", "rejected": "aè"})"), "a|é</s>", "a|è</s>");
   expect_pair(pair_of(R"({"prompt": null, "chosen": "abcd", "rejected": "abc"})"), "ab|cd</s>",
               "ab|c</s>");
-  expect_pair(pair_of(R"({"chosen": "x", "rejected": "y"})"), "|x</s>", "|y</s>");
   expect_pair_refused(R"({"chosen": "", "rejected": "y"})", "is empty, and there is no \"prompt\"");
   expect_pair_refused(R"({"question": "q", "chosen": "yes", "rejected": "no"})",
                       "do not begin with the same text");

@@ -513,7 +513,7 @@ TEST_F(Checkpoints, TheNewestWholeOneCounts) {
   }
   EXPECT_EQ(store.latest().value().filename(), "step-000002");
   test::expect_error([&] { verify_checkpoint(dir() / "step-000003"); },
-                     {"damaged", "trainable.safetensors holds other bytes"});
+                     {"damaged", "the contents of trainable.safetensors changed"});
   fs::remove(dir() / "step-000002" / "optimizer.safetensors");
   fs::resize_file(dir() / "step-000001" / "optimizer.safetensors", 10);
   test::expect_error([&] { store.latest(); }, {"no checkpoint of the run is complete (4 checked)",

@@ -23,15 +23,14 @@ struct Identity {
 };
 
 struct ConnectOptions {
-  double timeout_s = 1800;     ///< for the ranks to come, and of every collective
-  double unreachable_s = 12;   ///< rank 0's address may be without an answer for so long
-  double first_answer_s = 30;  ///< what listens there may take so long to answer as a store does
-  double report_s = 30;        ///< ranks that are missing for so long are named in the log
-  double stall_s = 40;  ///< a wait of so long for ranks that do not move is told, and who they are
-  double beat_s = 5;    ///< between two signs of life of a rank
-  double answer_s =
-      10;  ///< the store's host gives no sign of life when it does not answer for so long
-  std::function<bool()> stop_requested;  ///< asked while the ranks are waited for; may be empty
+  double timeout_s = 1800;     ///< to connect all ranks, and of every collective
+  double unreachable_s = 12;   ///< how long rank 0's address may not answer
+  double first_answer_s = 30;  ///< how long the listener may take to answer like a store
+  double report_s = 30;        ///< missing ranks are logged after this time
+  double stall_s = 40;         ///< after this time waiting ranks log which ranks make no progress
+  double beat_s = 5;           ///< time between the heartbeats of a rank
+  double answer_s = 10;  ///< the store's host counts as silent after this time without an answer
+  std::function<bool()> stop_requested;  ///< called while waiting for the ranks; may be empty
 };
 
 /// Thrown when `stop_requested` returned true before all ranks had joined.

@@ -183,7 +183,7 @@ def check_fallback(arguments, session):
         command = ["train", *arguments_of, f"model.name={model}", f"data.train={folder}/train.jsonl", f"output.dir={folder}/run-{device}",
                    "train.max_steps=1", "train.eval_strategy=no"]
         run = broken.run(f"fallback {device}", command, 1)
-        says = "computing on the CPU: the CUDA kernels" if device == "auto" else "CUDA was asked for"
+        says = "computing on the CPU: the CUDA kernels" if device == "auto" else "CUDA was requested"
         good = (run.code == 0) == (device == "auto") and says in run.output
         failures.expect(f"fallback, --device {device}", f"ends with {run.code}: {last_lines(run.output)}", good)
     return failures.lines
