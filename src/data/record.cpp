@@ -8,6 +8,7 @@
 #include "content_parts.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 #include "sftrun/data/message_form.h"
 #include "tool_calls.h"
 
@@ -332,7 +333,7 @@ std::vector<NamedShape> preference_texts(const Json& record, const std::string& 
   const auto characters = [](const std::string& text) {  // where each begins
     std::vector<size_t> begins;
     for (size_t i = 0; i < text.size(); ++i) {
-      if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U) begins.push_back(i);
+      if (!is_continuation_byte(text[i])) begins.push_back(i);
     }
     begins.push_back(text.size());
     return begins;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "sftrun/core/dtype.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
@@ -157,7 +158,7 @@ void QuantizedTensors::add_state(const Matrix& matrix,
   const weights::TensorInfo& info = *matrix.info;
   ordered_json state{{"quant_type", quant_info(options_.format).name},
                      {"blocksize", options_.block_size},
-                     {"dtype", model::torch_dtype_name(dtype_)},
+                     {"dtype", torch_name_of(dtype_)},
                      {"shape", info.shape}};
   if (options_.nested) {
     state["nested_blocksize"] = kNestedBlock;
@@ -236,7 +237,7 @@ ordered_json QuantizedTensors::four_bits_config(const QuantizedModules& modules)
           {"load_in_8bit", false},
           {"bnb_4bit_quant_type", quant_info(options_.format).name},
           {"bnb_4bit_use_double_quant", options_.nested},
-          {"bnb_4bit_compute_dtype", model::torch_dtype_name(dtype_)},
+          {"bnb_4bit_compute_dtype", torch_name_of(dtype_)},
           {"bnb_4bit_quant_storage", "uint8"},
           {"llm_int8_skip_modules", modules.dense}};
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "sftrun/core/dtype.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
@@ -245,10 +246,6 @@ at::ScalarType torch_dtype(DType dtype) {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
 }
 
-const char* torch_dtype_name(DType dtype) {
-  return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
-}
-
 namespace {
 
 /// A tensor that the files store in another order, converted to that order.
@@ -323,7 +320,7 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
   config.erase("quantization_config");  // of the base
   // transformers 5 writes `dtype`, 4 `torch_dtype`; both read either.
   const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
-  config[key] = torch_dtype_name(dtype);
+  config[key] = torch_name_of(dtype);
   const auto set = [&](const char* name, const auto& value) {
     const bool is_in_part = config.contains("text_config");
     if (is_in_part) config["text_config"][name] = value;

@@ -7,6 +7,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 #include "sftrun/core/xxh3.h"
 #include "sftrun/weights/fingerprint.h"
 
@@ -77,7 +78,7 @@ void add_model_differences(const Json& saved, const Json& now,
 std::string around(const std::string& line, size_t column) {
   constexpr size_t kBefore = 20, kShown = 60;
   const auto is_inside = [&](size_t at) {  // of a character
-    return at < line.size() && (static_cast<unsigned char>(line[at]) & 0xC0U) == 0x80U;
+    return at < line.size() && is_continuation_byte(line[at]);
   };
   size_t begin = column - std::min(column, kBefore), end = std::min(line.size(), begin + kShown);
   while (is_inside(begin)) --begin;

@@ -2,12 +2,12 @@
 
 #include <ATen/ATen.h>
 
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <set>
 
+#include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -16,10 +16,6 @@
 
 namespace sftrun::train {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::optional<double> value_of(const observe::NamedValues& values, const std::string& name) {
   for (const auto& [key, value] : values)
@@ -71,7 +67,7 @@ Trainer::Trainer(TrainerInputs inputs)
       checkpoints_(in_.run_dir / "checkpoints"),
       progress_(in_.batches->total_steps()),
       save_every_s_(parse_duration_s(in_.config.train.save_every).value_or(0)),
-      last_save_s_(now_s()) {
+      last_save_s_(monotonic_seconds()) {
   SFTRUN_CHECK_EQ(objective_->documents_together(), data::documents_together(in_.config));
   if (in_.val) evaluator_.emplace(in_.config, *in_.val);
   if (reads_later_) gate_ = kernels::open_gate(in_.decoder->options().device);
@@ -143,7 +139,7 @@ bool Trainer::learns_nothing() const {
 /// Queues the forward and backward pass, the gradient reduction and, if the device decides, the
 /// update. Does not wait for the device unless its queue is full.
 void Trainer::queue_step(int64_t step) {
-  QueuedStep queued{.step = step, .started_s = now_s()};
+  QueuedStep queued{.step = step, .started_s = monotonic_seconds()};
   numbers_of(step).begin();
   queued.batch = in_.batches->at(step);
   queued.epochs = in_.batches->epochs_after(step);
@@ -162,7 +158,7 @@ void Trainer::queue_step(int64_t step) {
 /// host.
 void Trainer::queue_update(const QueuedStep& queued, const StepSums& sums) {
   StepNumbers& numbers = numbers_of(queued.step);
-  const bool is_save_due = save_every_s_ > 0 && now_s() - last_save_s_ >= save_every_s_;
+  const bool is_save_due = save_every_s_ > 0 && monotonic_seconds() - last_save_s_ >= save_every_s_;
   const at::Tensor grad_norm = in_.strategy->squares(in_.strategy->owned().flat.grad).sqrt_();
   numbers.gather(*in_.comm, grad_norm, sums,
                  {.num_terms = static_cast<double>(sums.num_terms),
@@ -212,7 +208,8 @@ Trainer::StepReport Trainer::finish_step(const QueuedStep& queued) {
       optimizer_->step(queued.learning_rate, factor * (1 / queued.loss_scale));
     }
   }
-  report.seconds = reads_later_ ? numbers_of(queued.step).seconds() : now_s() - queued.started_s;
+  report.seconds =
+      reads_later_ ? numbers_of(queued.step).seconds() : monotonic_seconds() - queued.started_s;
   return report;
 }
 
@@ -498,7 +495,7 @@ void Trainer::save(int64_t steps_done) {
     contents.take_part();
   }
   in_.comm->barrier(fmt::format("save-{}", steps_done));
-  last_save_s_ = now_s();
+  last_save_s_ = monotonic_seconds();
   save_wanted_ = false;
   saved_step_ = steps_done;
   tell("training", steps_done);

@@ -42,8 +42,6 @@ std::vector<weights::TensorToWrite> adapter_tensors(Decoder& decoder,
 /// PiSSA: initial A and B, which were subtracted from the base; empty for other adapters.
 std::vector<weights::TensorToWrite> principal_part_tensors(const Decoder& decoder);
 at::ScalarType torch_dtype(DType dtype);
-/// The name in config.json and bitsandbytes: "bfloat16".
-const char* torch_dtype_name(DType dtype);
 /// Adds one tensor of a model to `tensors`, named, split and ordered as in the base's files.
 /// @param values the tensor's values, called once per part; empty: the base's own values
 void add_stored(const weights::Checkpoint& base, const weights::TensorInfo& info, DType dtype,
