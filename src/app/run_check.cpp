@@ -188,13 +188,12 @@ namespace {
 
 /// Logs whether vLLM can load the adapter that the run will write. If the run starts from an
 /// adapter, that adapter decides which modules it has.
-void say_what_vllm_reads(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
+void log_vllm_support(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (!tuning.trains_adapter() || !tuning.lora.init_from.empty()) return;
   const spec::LoraSpec lora = plan::lora_spec(tuning.lora);
   const std::set<std::string> adapted = spec::adapted_names(lora, arch);
   const auto is_adapted = [&](const std::string& name) { return adapted.contains(name); };
-  const auto advice = weights::vllm_advice(lora,
-                                           !lora.modules_to_save.empty(), arch, is_adapted);
+  const auto advice = weights::vllm_advice(lora, !lora.modules_to_save.empty(), arch, is_adapted);
   if (!advice) return;
   advice->is_warning ? log::warn("{}", advice->text) : log::info("{}", advice->text);
 }
@@ -230,7 +229,7 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
     plan::require_blocks(config.tuning.quant, block_kinds);
   plan::require_pissa_over(config.tuning, arch, stored, block_kinds);
   spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture);
-  say_what_vllm_reads(config.tuning, arch);
+  log_vllm_support(config.tuning, arch);
   data::TextModel text = load_text_model(model, config.model.chat_template);
   text.num_embeddings = arch.vocab_size;
   RunCheck check{.lines = {text_of(config.tuning, arch)}};

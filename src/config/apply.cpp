@@ -20,7 +20,7 @@ class Applier {
       set(*field, assignment);
     } else if (Field* object = find_object(assignment.key)) {
       set_inside(*object, assignment);
-    } else if (const LaterKey* later = find_later_key(assignment.key)) {
+    } else if (const UnsupportedKey* later = find_unsupported_key(assignment.key)) {
       answer_later(*later, assignment);
     } else if (fields_.has_section(assignment.key)) {
       problems_.push_back(
@@ -79,7 +79,7 @@ class Applier {
     return found == fields_.fields.end() ? nullptr : &*found;
   }
 
-  void answer_later(const LaterKey& later, const Assignment& assignment) {
+  void answer_later(const UnsupportedKey& later, const Assignment& assignment) {
     if (later.only_evaluation) {
       loaded_.warnings.push_back(
           fmt::format("{} has no effect in this version ({})", assignment.key, assignment.place));

@@ -1,4 +1,4 @@
-#include "sftrun/config/held_base.h"
+#include "sftrun/config/base_record.h"
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ constexpr auto kBaseKeys = std::to_array<const char*>(
 
 }  // namespace
 
-std::string HeldBase::words() const {
+std::string BaseRecord::words() const {
   if (form.empty()) return dtype;
   if (!tuning.quantises_base()) return form + ", as in the files";
   const char* ends = tuning.quant_embeddings.value_or(false) ? ", with embedding and head" : "";
@@ -28,7 +28,7 @@ std::string HeldBase::words() const {
                      tuning.double_quant ? " with quantised scales" : "", ends);
 }
 
-Json HeldBase::to_json() const {
+Json BaseRecord::to_json() const {
   RunConfig config;
   config.tuning = tuning;
   const Json all = config::to_json(config)["tuning"];
@@ -44,7 +44,7 @@ Json HeldBase::to_json() const {
           {"layout", layout}};
 }
 
-HeldBase HeldBase::from_json(const Json& json, const std::string& where) {
+BaseRecord BaseRecord::from_json(const Json& json, const std::string& where) {
   try {
     Json config = config::to_json(RunConfig{});
     for (const char* key : kBaseKeys) config["tuning"][key] = json.at("tuning").at(key);
@@ -88,12 +88,12 @@ std::string dense_when_written(const TuningConfig& tuning, bool has_experts) {
   return dense;
 }
 
-std::optional<HeldBase> read_held_base(const std::filesystem::path& adapter) {
+std::optional<BaseRecord> read_base_record(const std::filesystem::path& adapter) {
   const std::filesystem::path file = adapter / kHeldBaseFile;
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) return std::nullopt;
-  return HeldBase::from_json(Json::parse(read_text_file(file), nullptr, /*allow_exceptions=*/false),
-                             file.string());
+  return BaseRecord::from_json(
+      Json::parse(read_text_file(file), nullptr, /*allow_exceptions=*/false), file.string());
 }
 
 }  // namespace sftrun::config

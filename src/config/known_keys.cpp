@@ -11,7 +11,7 @@
 namespace sftrun::config {
 namespace {
 
-constexpr auto kLaterKeys = std::to_array<LaterKey>({
+constexpr auto kLaterKeys = std::to_array<UnsupportedKey>({
     {"train.predict_with_generate", true, "", ""},
     {"train.generation_*", true, "", ""},
     {"train.eval_accumulation_steps", true, "", ""},
@@ -97,8 +97,8 @@ const ForeignKey* nearest_foreign(const std::string& leaf, const Binding& bindin
 
 }  // namespace
 
-const LaterKey* find_later_key(const std::string& key) {
-  const auto matches = [&](const LaterKey& later) {
+const UnsupportedKey* find_unsupported_key(const std::string& key) {
+  const auto matches = [&](const UnsupportedKey& later) {
     if (later.key.ends_with('*')) return key.starts_with(later.key.substr(0, later.key.size() - 1));
     return key == later.key || key.starts_with(std::string(later.key) + ".");
   };
@@ -106,7 +106,7 @@ const LaterKey* find_later_key(const std::string& key) {
   return found == kLaterKeys.end() ? nullptr : &*found;
 }
 
-bool is_harmless(const LaterKey& later, const Value& value) {
+bool is_harmless(const UnsupportedKey& later, const Value& value) {
   if (value.kind == Value::Kind::kNull) return true;
   if (value.kind != Value::Kind::kScalar) return value.items.empty();
   return value.text.empty() || value.text == later.harmless || parse_bool(value.text) == false;

@@ -11,7 +11,7 @@
 namespace sftrun::config {
 
 /// A known key whose feature is not supported.
-struct LaterKey {
+struct UnsupportedKey {
   std::string_view key;  ///< "train.generation_*" stands for all keys that begin so
   bool only_evaluation;  ///< changes only the evaluation, not the training: ignored with a warning
   std::string_view
@@ -19,10 +19,10 @@ struct LaterKey {
   std::string_view instead;  ///< the fix
 };
 /// nullptr if `key` is not one of them. A key inside one of them counts as it.
-const LaterKey* find_later_key(const std::string& key);
+const UnsupportedKey* find_unsupported_key(const std::string& key);
 
 /// Whether `value` leaves the feature off.
-bool is_harmless(const LaterKey& later, const Value& value);
+bool is_harmless(const UnsupportedKey& later, const Value& value);
 
 /// The fix for a key that is neither a field nor a section: the equivalent of a key of another
 /// trainer, else "did you mean `train.learning_rate`?", else where all keys are listed.

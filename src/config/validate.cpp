@@ -21,9 +21,9 @@ constexpr std::array kRecordFields = {
 constexpr int64_t kMostRank = 65536;
 
 /// Checks relations between fields. Changes nothing.
-class Judge {
+class RelationCheck {
  public:
-  Judge(const LoadedConfig& loaded, Problems& problems, std::vector<std::string>& warnings)
+  RelationCheck(const LoadedConfig& loaded, Problems& problems, std::vector<std::string>& warnings)
       : loaded_(loaded), config_(loaded.config), problems_(problems), warnings_(warnings) {}
 
   void require_names() {
@@ -37,28 +37,28 @@ class Judge {
     }
   }
 
-  void judge_dtype() {
+  void check_dtype() {
     const auto& [bf16, fp16] = std::pair(config_.train.bf16, config_.train.fp16);
     if (bf16 == true && fp16 == true) {
       report("`train.bf16` and `train.fp16` are both true", {"train.bf16", "train.fp16"},
              "keep one of them");
       return;
     }
-    judge_half("train.bf16", bf16, DTypeChoice::kBf16, "bf16");
-    judge_half("train.fp16", fp16, DTypeChoice::kFp16, "fp16");
+    check_half("train.bf16", bf16, DTypeChoice::kBf16, "bf16");
+    check_half("train.fp16", fp16, DTypeChoice::kFp16, "fp16");
   }
 
-  void judge_tuning() {
+  void check_tuning() {
     const TuningConfig& tuning = config_.tuning;
     const bool lora = tuning.trains_adapter();
-    judge_quant(tuning);
+    check_quant(tuning);
     if (tuning.mode == TuningMode::kPartial && tuning.trainable.empty()) {
       report("`tuning.mode` is partial, but `tuning.trainable` names no parameters",
              {"tuning.mode"},
              "add `trainable:` below `tuning:`, for example ['layers\\.29\\.', 'norm']");
     }
     for (const std::string& pattern : tuning.trainable)
-      judge_expression("tuning.trainable", pattern);
+      check_expression("tuning.trainable", pattern);
     if (tuning.mode != TuningMode::kPartial && !tuning.trainable.empty()) {
       report("`tuning.trainable` is for mode partial only", {"tuning.trainable", "tuning.mode"},
              "set tuning.mode to partial, or remove trainable");
@@ -73,13 +73,13 @@ class Judge {
              {"train.loraplus_lr_ratio", "tuning.mode"}, "remove it, or set tuning.mode to lora");
     }
     if (!lora) return warn_of_idle_lora();
-    judge_targets(tuning.lora);
-    judge_variants(tuning.lora);
-    judge_pattern(tuning.lora.rank_pattern, "tuning.lora.rank_pattern", /*whole=*/true);
-    judge_pattern(tuning.lora.alpha_pattern, "tuning.lora.alpha_pattern", /*whole=*/false);
+    check_targets(tuning.lora);
+    check_variants(tuning.lora);
+    check_pattern(tuning.lora.rank_pattern, "tuning.lora.rank_pattern", /*whole=*/true);
+    check_pattern(tuning.lora.alpha_pattern, "tuning.lora.alpha_pattern", /*whole=*/false);
   }
 
-  void judge_data() {
+  void check_data() {
     const DataConfig& data = config_.data;
     if (!data.val.empty() && data.val_split > 0) {
       report("`data.val` and `data.val_split` are both set", {"data.val", "data.val_split"},
@@ -91,9 +91,9 @@ class Judge {
                          data.val_split),
              {"data.val_split"}, "write a share below 1 or a whole number");
     }
-    judge_fields("data.fields", data.fields);
-    for (const DataSource& source : data.train) judge_fields("data.train", source.fields);
-    for (const DataSource& source : data.val) judge_fields("data.val", source.fields);
+    check_fields("data.fields", data.fields);
+    for (const DataSource& source : data.train) check_fields("data.train", source.fields);
+    for (const DataSource& source : data.val) check_fields("data.val", source.fields);
     if (data.group_by_length && data.packing) {
       report("`data.group_by_length` is only for runs without packing", {"data.group_by_length"},
              "set data.packing to false, or remove group_by_length");
@@ -106,19 +106,19 @@ class Judge {
              {"data.bin_tokens", "model.max_seq_len"},
              "lower data.bin_tokens, or raise train.batch_size to have more tokens per step");
     }
-    if (data.streaming) judge_streaming();
+    if (data.streaming) check_streaming();
   }
 
-  void judge_objective() {
+  void check_objective() {
     const bool is_dpo = config_.train.objective == Objective::kDpo;
-    judge_formats(is_dpo);
-    if (is_dpo) return judge_dpo();
+    check_formats(is_dpo);
+    if (is_dpo) return check_dpo();
     if (config_.train.beta != TrainConfig{}.beta)
       warn("train.beta has no effect with train.objective sft", "train.beta");
   }
 
   /// Settings that the chosen optimizer does not read.
-  void judge_optimizer() {
+  void check_optimizer() {
     const TrainConfig& train = config_.train;
     const bool has_momentum =
         train.optimizer == Optimizer::kSgd || train.optimizer == Optimizer::kMuon;
@@ -136,7 +136,7 @@ class Judge {
     }
   }
 
-  void judge_evaluation(bool needs_data) {
+  void check_evaluation(bool needs_data) {
     const TrainConfig& train = config_.train;
     const bool has_val = !config_.data.val.empty() || config_.data.val_split > 0;
     const bool steps = train.eval_strategy == EvalStrategy::kSteps;
@@ -162,7 +162,7 @@ class Judge {
     }
   }
 
-  void judge_schedule() {
+  void check_schedule() {
     const TrainConfig& train = config_.train;
     if (train.warmup_ratio && train.warmup_steps) {
       report("`train.warmup_ratio` and `train.warmup_steps` are both set",
@@ -187,7 +187,7 @@ class Judge {
 
  private:
   /// Pairs of answers are for dpo, and dpo is for them.
-  void judge_formats(bool is_dpo) {
+  void check_formats(bool is_dpo) {
     const auto judge = [&](DataFormat format, const char* key) {
       const bool is_preference = format == DataFormat::kPreference;
       if (format == DataFormat::kAuto || is_preference == is_dpo) return;
@@ -205,7 +205,7 @@ class Judge {
 
   /// The reference model is the base model with the adapter switched off: what trains must be an
   /// adapter, and without it the model must be what the run began with.
-  void judge_dpo() {
+  void check_dpo() {
     const TuningConfig& tuning = config_.tuning;
     const auto refuse = [&](const std::string& reason, const char* key, const std::string& fix) {
       report(fmt::format("`train.objective` is dpo, and {}", reason), {key, "train.objective"},
@@ -252,10 +252,10 @@ class Judge {
       warn("tuning.lora.dropout has no effect with train.objective dpo, as in TRL",
            "tuning.lora.dropout");
     }
-    judge_dpo_data();
+    check_dpo_data();
   }
 
-  void judge_dpo_data() {
+  void check_dpo_data() {
     const DataConfig& data = config_.data;
     if (data.thinking == Thinking::kSplit) {
       report("`data.thinking` is split, which makes several examples of one conversation",
@@ -267,7 +267,7 @@ class Judge {
     }
   }
 
-  void judge_streaming() {
+  void check_streaming() {
     const DataConfig& data = config_.data;
     if (!config_.train.max_steps) {
       report(
@@ -293,7 +293,7 @@ class Judge {
   }
 
   /// Names of columns are texts; `roles` is a map of texts.
-  void judge_fields(const char* key, const nlohmann::ordered_json& fields) {
+  void check_fields(const char* key, const nlohmann::ordered_json& fields) {
     for (const auto& [name, column] : fields.items()) {
       const auto known = std::find(kRecordFields.begin(), kRecordFields.end(), name);
       const bool is_roles = name == "roles";
@@ -319,7 +319,7 @@ class Judge {
            std::all_of(json.begin(), json.end(), [](const auto& item) { return item.is_string(); });
   }
 
-  void judge_half(const char* key, std::optional<bool> asked, DTypeChoice dtype, const char* name) {
+  void check_half(const char* key, std::optional<bool> asked, DTypeChoice dtype, const char* name) {
     const DTypeChoice chosen = config_.model.dtype;
     if (asked == true && chosen != DTypeChoice::kAuto && chosen != dtype) {
       report(fmt::format("`{}` is true, but `model.dtype` is {}", key, word_of(chosen)),
@@ -344,7 +344,7 @@ class Judge {
          std::string(kSection) + keys.front());
   }
 
-  void judge_quant(const TuningConfig& tuning) {
+  void check_quant(const TuningConfig& tuning) {
     if (tuning.quantises_base() && !tuning.trains_adapter()) {
       report(fmt::format("`tuning.quant` is {}, but quantised weights cannot be trained",
                          word_of(tuning.quant)),
@@ -362,7 +362,7 @@ class Judge {
     }
   }
 
-  void judge_targets(const LoraConfig& lora) {
+  void check_targets(const LoraConfig& lora) {
     if (lora.target_modules.empty() && lora.target_parameters.empty()) {
       report("`tuning.lora.target_modules` is empty", {"tuning.lora.target_modules"},
              "use all-linear");
@@ -377,7 +377,7 @@ class Judge {
   }
 
   /// Combinations that PEFT refuses, too.
-  void judge_variants(const LoraConfig& lora) {
+  void check_variants(const LoraConfig& lora) {
     const bool experts = !lora.target_parameters.empty(), pissa = lora.init == LoraInit::kPissa;
     if (lora.dora && experts) {
       report("`tuning.lora.dora` cannot be used with `target_parameters`",
@@ -395,7 +395,7 @@ class Judge {
     }
   }
 
-  void judge_expression(const char* key, const std::string& expression) {
+  void check_expression(const char* key, const std::string& expression) {
     const std::string problem = regex_problem(expression);
     if (problem.empty()) return;
     report(fmt::format("`{}` has `{}`, which is not a regular expression: {}", key,
@@ -403,7 +403,7 @@ class Judge {
            {key}, "write the name of a module, or its end: o_proj");
   }
 
-  void judge_pattern(const nlohmann::ordered_json& pattern, const char* key, bool whole) {
+  void check_pattern(const nlohmann::ordered_json& pattern, const char* key, bool whole) {
     for (const auto& [name, value] : pattern.items()) {
       const std::string shown =
           value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
@@ -415,7 +415,7 @@ class Judge {
                whole ? fmt::format("write a whole number from 1 to {}", kMostRank)
                      : "write a number above 0");
       }
-      judge_expression(key, name);
+      check_expression(key, name);
     }
   }
 
@@ -445,15 +445,15 @@ class Judge {
 
 void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
               std::vector<std::string>& warnings) {
-  Judge judge(loaded, problems, warnings);
+  RelationCheck judge(loaded, problems, warnings);
   if (needs_data) judge.require_names();
-  judge.judge_dtype();
-  judge.judge_tuning();
-  judge.judge_data();
-  judge.judge_objective();
-  judge.judge_optimizer();
-  judge.judge_evaluation(needs_data);
-  judge.judge_schedule();
+  judge.check_dtype();
+  judge.check_tuning();
+  judge.check_data();
+  judge.check_objective();
+  judge.check_optimizer();
+  judge.check_evaluation(needs_data);
+  judge.check_schedule();
 }
 
 }  // namespace sftrun::config

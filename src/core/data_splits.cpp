@@ -47,7 +47,7 @@ bool begins_with_split(const std::string& name, const std::string& split) {
 }
 
 /// The split named by a word of `name`.
-std::optional<std::string> split_told_by(const std::string& name) {
+std::optional<std::string> split_in_name(const std::string& name) {
   for (const std::string& word : words_of(name)) {
     if (auto split = split_named(word)) return split;
   }
@@ -59,7 +59,7 @@ std::string split_of(fs::path file, const std::string& asked) {
   for (; !file.empty(); file = file.parent_path()) {
     const std::string name = file.filename().string();
     if (begins_with_split(name, asked)) return asked;
-    if (const auto split = split_told_by(name)) return *split;
+    if (const auto split = split_in_name(name)) return *split;
     if (file == file.parent_path()) break;
   }
   return "";
@@ -100,12 +100,12 @@ SplitFiles files_of_split(const std::vector<fs::path>& files, const std::string&
 }
 
 bool means_split(const std::string& name, const std::string& asked) {
-  const auto told = split_told_by(name);
+  const auto told = split_in_name(name);
   return told && told == split_named(ascii_lower(asked));
 }
 
-bool tells_split(const std::string& name) {
-  return split_told_by(name).has_value();
+bool names_split(const std::string& name) {
+  return split_in_name(name).has_value();
 }
 
 std::string advice_on_split(const std::string& asked) {

@@ -147,7 +147,7 @@ Names splits_meant(const Names& splits, const SubsetRequest& request) {
   // Names that tell no split ("default", "sft") are training splits, as for files.
   Names others;
   for (const std::string& split : splits) {
-    if (!tells_split(split)) others.push_back(split);
+    if (!names_split(split)) others.push_back(split);
   }
   return request.defaults.front() == "train" ? others : Names{};
 }

@@ -38,7 +38,7 @@ nlohmann::ordered_json measured_difference(const exporting::MergeOptions& option
        .report_directory = options.writes_file() ? std::nullopt : std::optional(options.output),
        .written = merged.written.path,
        .stored = merged.written.stored,
-       .is_in_fewer_bits = merged.written.is_in_fewer_bits,
+       .is_below_8_bits = merged.written.is_below_8_bits,
        .as_stored = options.as_stored},
       request);
 }

@@ -62,7 +62,7 @@ std::shared_ptr<const weights::Checkpoint> base_of_run(const observe::RunReport&
 }
 
 /// The same where an adapter outside its run says what it was trained on.
-std::shared_ptr<const weights::Checkpoint> base_of_adapter(const config::HeldBase& held,
+std::shared_ptr<const weights::Checkpoint> base_of_adapter(const config::BaseRecord& held,
                                                            const MergedModel& model) {
   if (weights::has_fingerprint(*model.base, held.fingerprint, weights::remembered_hashes()))
     return model.base;
@@ -93,7 +93,7 @@ Training training_of(const MergedModel& model, const nlohmann::json& request) {
     training.config = config::load_config(run / "config.resolved.yaml", {}).config;
     training.base = base_of_run(report, model);
     training.base_name = report.base_model;
-  } else if (const auto held = config::read_held_base(model.adapter)) {
+  } else if (const auto held = config::read_base_record(model.adapter)) {
     training.is_known = true;
     training.held_in = held->words();
     training.config.tuning = held->tuning;
@@ -104,7 +104,8 @@ Training training_of(const MergedModel& model, const nlohmann::json& request) {
     training.base = model.base;
     training.base_name = model.base_path.string();
   }
-  if (training.base) training.format = model::held_form(training.config.tuning, *training.base);
+  if (training.base)
+    training.format = model::stored_base_form(training.config.tuning, *training.base);
   if (const auto file = get<std::string>(request, "data")) {
     training.config.data.val = {{.path = *file}};
     training.config.data.format = config::DataFormat::kAuto;
@@ -168,7 +169,7 @@ std::unique_ptr<model::Decoder> adapted_decoder(const Training& training, const 
   if (config.lora.pissa) options.base = {};  // as PEFT takes the principal part, from the values
   auto decoder = model::Decoder::load(training.base, options);
   model::load_adapter_weights(*decoder, adapter);
-  decoder->settle_adapters();
+  decoder->freeze_adapters();
   return decoder;
 }
 
@@ -264,10 +265,10 @@ bool is_notable(const Difference& difference) {
 }
 
 /// Where values in fewer bits were trained on and others merged into, those; else more bits.
-std::string way_out(const MergedModel& model, const Training& training) {
-  if (model.as_stored && training.config.tuning.quantises_base() && !model.is_in_fewer_bits)
+std::string how_to_resolve(const MergedModel& model, const Training& training) {
+  if (model.as_stored && training.config.tuning.quantises_base() && !model.is_below_8_bits)
     return "merge into the values that it was trained on, without --as-stored";
-  if (ascii_lower(training.format) == "fp8" && !model.is_in_fewer_bits)
+  if (ascii_lower(training.format) == "fp8" && !model.is_below_8_bits)
     return "no action: FP8 products also round activations, which a dense model does not do in any "
            "precision";
   return "store the merged model in more bits, with --dtype (docs/export.md)";
@@ -312,7 +313,7 @@ ordered_json measure(const MergedModel& model, Training& training, const nlohman
   if (is_notable(difference))
     log::warn(
         "the merged model differs from base and adapter: use the adapter without merging, or {}",
-        way_out(model, training));
+        how_to_resolve(model, training));
   return report;
 }
 

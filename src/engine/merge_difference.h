@@ -18,7 +18,7 @@ struct MergedModel {
   std::optional<std::filesystem::path> report_directory;  ///< where merge_report.json goes
   std::filesystem::path written;                          ///< a directory, or a .gguf file
   std::string stored;                                     ///< how, in words
-  bool is_in_fewer_bits = false;                          ///< some of its matrices, than 8
+  bool is_below_8_bits = false;                           ///< some of its matrices, than 8
   bool as_stored = false;                                 ///< merged into the base's own values
 };
 

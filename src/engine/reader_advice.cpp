@@ -42,21 +42,21 @@ bool is_stored_in(const weights::Checkpoint& base, const std::string& format) {
 
 std::vector<std::string> reader_lines(const weights::AdapterConfig& config,
                                       const std::set<std::string>& adapted,
-                                      const config::HeldBase& held_base,
+                                      const config::BaseRecord& base_record,
                                       const weights::Checkpoint& base,
                                       const std::filesystem::path& base_path,
                                       const std::filesystem::path& directory) {
   weights::WrittenAdapter written{
       config, base.arch(), base_path, directory,
       [&](const std::string& module) { return adapted.contains(module); }};
-  if (held_base.tuning.quantises_base() && !is_stored_in(base, held_base.form)) {
-    written.quantised_to = held_base.tuning.quant_name();
-    written.quantize_command = config::quantize_command(held_base.tuning, base_path.string());
+  if (base_record.tuning.quantises_base() && !is_stored_in(base, base_record.form)) {
+    written.quantised_to = base_record.tuning.quant_name();
+    written.quantize_command = config::quantize_command(base_record.tuning, base_path.string());
     written.dense_when_written =
-        config::dense_when_written(held_base.tuning, base.arch().mixture.num_experts > 0);
+        config::dense_when_written(base_record.tuning, base.arch().mixture.num_experts > 0);
   }
-  written.takes_base_apart = held_base.pissa();
-  return weights::where_it_loads(written);
+  written.uses_pissa = base_record.pissa();
+  return weights::reader_support(written);
 }
 
 }  // namespace sftrun::engine

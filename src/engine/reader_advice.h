@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sftrun/config/held_base.h"
+#include "sftrun/config/base_record.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/peft.h"
@@ -26,7 +26,7 @@ bool is_stored_in(const weights::Checkpoint& base, const std::string& format);
 /// @param config as written   @param adapted from adapted_modules   @param directory the adapter's
 std::vector<std::string> reader_lines(const weights::AdapterConfig& config,
                                       const std::set<std::string>& adapted,
-                                      const config::HeldBase& held_base,
+                                      const config::BaseRecord& base_record,
                                       const weights::Checkpoint& base,
                                       const std::filesystem::path& base_path,
                                       const std::filesystem::path& directory);

@@ -25,8 +25,8 @@ observe::RunReport report_of_run(const ReportedRun& run) {
   report.base_model = run.config.model.name;
   report.base_model_path = fs::absolute(run.base_path).lexically_normal().string();
   report.base_model_fingerprint = run.base_fingerprint;
-  if (run.held_base != nullptr) {
-    report.base = run.held_base->to_json();
+  if (run.base_record != nullptr) {
+    report.base = run.base_record->to_json();
     report.base.erase("norms");  // for the adapter, which may be used elsewhere
     report.base.erase("layout");
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "session.h"
-#include "sftrun/config/held_base.h"
+#include "sftrun/config/base_record.h"
 #include "sftrun/observe/run_report.h"
 #include "sftrun/parallel/communicator.h"
 
@@ -19,7 +19,7 @@ struct ReportedRun {
   const Compute& compute;
   std::filesystem::path base_path;
   std::string base_fingerprint;
-  const config::HeldBase* held_base;  ///< null: full fine-tuning
+  const config::BaseRecord* base_record;  ///< null: full fine-tuning
   std::string dataset_fingerprint;
   const nlohmann::ordered_json& identity;
   std::string comm_backend;  ///< of the communicator

@@ -23,12 +23,12 @@ std::string batch_unit(const config::RunConfig& config) {
 }
 
 void log_model(const config::RunConfig& config, const model::Decoder& decoder,
-               const Compute& compute, const config::HeldBase* held_base) {
+               const Compute& compute, const config::BaseRecord* base_record) {
   log::info("model {} ({}, {} layers{}), backend {}, {} on {}, {} thread{}", config.model.name,
             decoder.arch().family, decoder.arch().num_layers,
-            held_base != nullptr ? fmt::format("; frozen, in {}: {}", held_base->words(),
-                                               format_bytes(decoder.base_bytes()))
-                                 : "",
+            base_record != nullptr ? fmt::format("; frozen, in {}: {}", base_record->words(),
+                                                 format_bytes(decoder.base_bytes()))
+                                   : "",
             backend_name(config.tuning.backend), dtype_name(compute.dtype),
             device_name(compute.device), at::get_num_threads(),
             at::get_num_threads() == 1 ? "" : "s");
@@ -76,8 +76,8 @@ std::optional<std::string> few_steps_warning(const config::RunConfig& config, in
 }
 
 void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,
-               const config::HeldBase* held_base, const RunSize& size) {
-  log_model(config, decoder, compute, held_base);
+               const config::BaseRecord* base_record, const RunSize& size) {
+  log_model(config, decoder, compute, base_record);
   const model::BaseForm& base = decoder.options().base;
   if (const std::string idle =
           plan::idle_quant_keys(config.tuning, base.keep_stored && !base.quant);
@@ -85,13 +85,13 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
     log::warn("{}", idle);
   const layers::ParameterStore& store = decoder.parameters();
   log::info("{}", trainable_line(static_cast<uint64_t>(store.numel()),
-                                 num_model_parameters(decoder.arch()), held_base != nullptr,
+                                 num_model_parameters(decoder.arch()), base_record != nullptr,
                                  store.parameters().size(),
                                  config::to_json(config)["tuning"]["mode"].get<std::string>()));
   log::info("{}", steps_line(config, size.total_steps, size.world_size));
   if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))
     log::warn("{}", *few);
-  if (held_base != nullptr) log_vllm_advice(decoder);
+  if (base_record != nullptr) log_vllm_advice(decoder);
   if (config.train.loraplus_lr_ratio && decoder.embedding().lora) {
     log::warn(
         "with LoRA+ the learning rate of the embedding's adapter is at most {:g}, as in peft; "
@@ -100,7 +100,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
   }
 }
 
-void log_result(const exporting::RunResult& result, const config::HeldBase* held_base,
+void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,
                 model::Decoder& decoder, int64_t num_bad) {
   for (const std::string& line :
        observe::lines_of(observe::read_run_summary(result.run_dir / "metrics.jsonl")))
@@ -112,9 +112,10 @@ void log_result(const exporting::RunResult& result, const config::HeldBase* held
   log::info("  try it: sftrun generate {} {} --prompt \"…\"",
             result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()));
   if (!result.adapter) return;
-  log::info("  base precision during training: {}", held_base->words());
-  for (const std::string& line : reader_lines(*result.adapter, adapted_modules(decoder), *held_base,
-                                              result.base, result.base_path, result.target()))
+  log::info("  base precision during training: {}", base_record->words());
+  for (const std::string& line :
+       reader_lines(*result.adapter, adapted_modules(decoder), *base_record, result.base,
+                    result.base_path, result.target()))
     log::info("  {}", line);
 }
 

@@ -6,7 +6,7 @@
 
 #include "reader_advice.h"
 #include "session.h"
-#include "sftrun/config/held_base.h"
+#include "sftrun/config/base_record.h"
 #include "sftrun/export/run_result.h"
 
 /// What rank 0 tells the user before the first step and after the last one.
@@ -28,12 +28,12 @@ struct RunSize {
   bool learns_nothing = false;
   int world_size = 1;
 };
-/// Before the first step.   @param held_base of an adapter's run; null: full fine-tuning
+/// Before the first step.   @param base_record of an adapter's run; null: full fine-tuning
 void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,
-               const config::HeldBase* held_base, const RunSize& size);
+               const config::BaseRecord* base_record, const RunSize& size);
 
 /// After a run that finished.   @param num_bad records left out of the training data
-void log_result(const exporting::RunResult& result, const config::HeldBase* held_base,
+void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,
                 model::Decoder& decoder, int64_t num_bad);
 
 }  // namespace sftrun::engine

@@ -210,7 +210,7 @@ LoadedModel load_model(const nlohmann::json& request) {
   }
   if (adapter) {
     model::load_adapter_weights(*loaded.decoder, *adapter);
-    loaded.decoder->settle_adapters();
+    loaded.decoder->freeze_adapters();
   }
   log::info("computing in {} on {}", dtype_name(compute.dtype),
             compute.device.is_cpu() ? "the CPU" : device_name(compute.device));

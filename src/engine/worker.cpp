@@ -91,12 +91,12 @@ void warn_of_unpacking(const config::TuningConfig& tuning, const weights::Checkp
       packed);
 }
 
-void warn_of_pissa(const config::HeldBase& held_base) {
-  if (!held_base.pissa() || held_base.form.empty()) return;
+void warn_of_pissa(const config::BaseRecord& base_record) {
+  if (!base_record.pissa() || base_record.form.empty()) return;
   log::warn(
       "PiSSA changes the base weights, and the rest is quantised to {} and not saved: the saved "
       "adapter fits the original model only approximately (docs/lora-variants.md)",
-      held_base.form);
+      base_record.form);
 }
 
 /// What is prepared before the first step.
@@ -185,25 +185,25 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
 }
 
 /// Fills in the adapter that the run trains.   @return how its base is kept; nullopt: no adapter
-std::optional<config::HeldBase> describe_adapter(const PreparedRun& run,
-                                                 train::TrainerInputs& inputs) {
+std::optional<config::BaseRecord> describe_adapter(const PreparedRun& run,
+                                                   train::TrainerInputs& inputs) {
   if (run.decoder->options().trains != model::Trains::kLora) return std::nullopt;
   inputs.adapter = model::adapter_config_of(*run.decoder, "");
   exporting::name_base(*inputs.adapter, run.config.model, run.model_path);
-  config::HeldBase held = model::held_base(run.config, dtype_name(run.compute.dtype),
-                                           *run.checkpoint, run.base_fingerprint);
-  inputs.adapter->held_base = held.to_json();
+  config::BaseRecord held = model::base_record(run.config, dtype_name(run.compute.dtype),
+                                               *run.checkpoint, run.base_fingerprint);
+  inputs.adapter->base_record = held.to_json();
   return held;
 }
 
 /// The README.md of the result.
 std::string card_text(const PreparedRun& run, const exporting::RunResult& result,
-                      const config::HeldBase* held_base, int64_t total_steps, int world_size) {
+                      const config::BaseRecord* base_record, int64_t total_steps, int world_size) {
   const observe::ModelCard card =
       observe::card_of_run(run.config,
                            {.base_model = result.adapter ? result.adapter->base_model_name_or_path
                                                          : run.config.model.name,
-                            .held_base = held_base,
+                            .base_record = base_record,
                             .total_steps = total_steps,
                             .dtype = dtype_name(run.compute.dtype),
                             .world_size = world_size,
@@ -214,14 +214,14 @@ std::string card_text(const PreparedRun& run, const exporting::RunResult& result
 
 /// On rank 0, after the last step and the result.
 void finish(const PreparedRun& run, const exporting::RunResult& result,
-            const config::HeldBase* held_base, const train::TrainOutcome& outcome,
+            const config::BaseRecord* base_record, const train::TrainOutcome& outcome,
             int64_t total_steps) {
   if (outcome.exit_code != 0) {
     log::info("stopped after step {} of {} with a checkpoint; rerun the same command to resume",
               outcome.last_step, total_steps);
   } else {
     if (outcome.first_step == total_steps) log::info("this run was already complete");
-    log_result(result, held_base, *run.decoder, run.data.batches->num_bad_records());
+    log_result(result, base_record, *run.decoder, run.data.batches->num_bad_records());
   }
   train::require_parts(run.run_dir(), run.config.output.tensorboard, outcome.last_step,
                        outcome.exit_code);
@@ -237,8 +237,8 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   inputs.hooks.gpu_utilization = [&] {
     return meter ? meter->utilization_percent() : std::nullopt;
   };
-  const std::optional<config::HeldBase> held_base = describe_adapter(run, inputs);
-  const config::HeldBase* held = held_base ? &*held_base : nullptr;
+  const std::optional<config::BaseRecord> base_record = describe_adapter(run, inputs);
+  const config::BaseRecord* held = base_record ? &*base_record : nullptr;
   if (held != nullptr && rank.is_main()) warn_of_pissa(*held);
   const exporting::RunResult result{run.run_dir(),  inputs.adapter,    *run.checkpoint,
                                     run.model_path, run.compute.dtype, run.chat_template};

@@ -73,7 +73,7 @@ Sources open_sources(const MergeOptions& options) {
   return {.base = {.checkpoint = weights::Checkpoint::open(options.base)}};
 }
 
-void say_what_is_replaced(const weights::AdapterBase& base) {
+void log_replaced_weights(const weights::AdapterBase& base) {
   for (const std::string& tensor : base.replaced) {
     log::info("{}: replaced by the adapter's ({})", tensor,
               base.is_resized ? fmt::format("resized to {}", base.checkpoint->arch().vocab_size)
@@ -82,8 +82,7 @@ void say_what_is_replaced(const weights::AdapterBase& base) {
   if (base.text_directory) log::info("using the adapter's tokenizer");
 }
 
-void say_what_was_written(const MergeOptions& options, const Sources& sources,
-                          const WrittenModel& written) {
+void log_written(const MergeOptions& options, const Sources& sources, const WrittenModel& written) {
   log::info("wrote {} ({}, {})", written.path.string(), written.stored,
             format_bytes(weights::summarize_weights(written.path).bytes));
   if (!sources.held_in.empty() && written.in_more_than_base) {
@@ -92,7 +91,7 @@ void say_what_was_written(const MergeOptions& options, const Sources& sources,
         sources.held_in, written.stored,
         options.format == "gguf" ? "--dtype q4_k_m or q4_0" : "--dtype nf4, fp4, fp8 or int8");
   }
-  say_what_is_replaced(sources.base);
+  log_replaced_weights(sources.base);
   if (!sources.adapter.saved.empty()) {
     log::info("{} tensors come from the adapter (modules_to_save)", sources.adapter.saved.size());
   }
@@ -116,7 +115,7 @@ MergedModel merge(const MergeOptions& options) {
   WrittenModel written = options.format == "gguf"
                              ? write_gguf_model(options, sources.base, merged)
                              : write_safetensors_model(options, sources.base, merged);
-  say_what_was_written(options, sources, written);
+  log_written(options, sources, written);
   return {.base = sources.base.checkpoint, .written = std::move(written)};
 }
 

@@ -58,7 +58,7 @@ weights::GgufPlan plan_file(const MergeOptions& options, const weights::AdapterB
        .name = name_of_output(options),
        .chat_template = chat_template_of(options),
        .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); },
-       .parts_head = merged.parts_head(),
+       .unties_head = merged.unties_head(),
        .has_own_tokens = base.text_directory.has_value() || base.is_resized});
 }
 
@@ -86,7 +86,7 @@ void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const weights::GgufPiece& piece = plan.pieces[i];
     const weights::GgmlTypeInfo& type = plan.types[i];
-    if (merged.parts_head() && i + 1 == plan.pieces.size()) {
+    if (merged.unties_head() && i + 1 == plan.pieces.size()) {
       tensors.push_back(
           computed(piece, type, spec::kHeadTensor, [&] { return merged.head_values(); }));
       continue;
@@ -107,7 +107,7 @@ void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
 }
 
 /// Whether some matrices have fewer than 8 bits.
-bool is_in_fewer_bits(const weights::GgufPlan& plan) {
+bool is_below_8_bits(const weights::GgufPlan& plan) {
   return std::any_of(plan.types.begin(), plan.types.end(), weights::has_fewer_than_8_bits);
 }
 
@@ -123,7 +123,7 @@ bool changes_types(const weights::GgufPlan& plan) {
 WrittenModel describe(const weights::GgufPlan& plan, const MergeOptions& options) {
   WrittenModel written{.dtype = ascii_lower(plan.type_name),
                        .stored = plan.type_name,
-                       .is_in_fewer_bits = is_in_fewer_bits(plan),
+                       .is_below_8_bits = is_below_8_bits(plan),
                        .in_more_than_base = options.dtype == "auto"};
   if (!plan.base || options.dtype != "auto") return written;
   written.dtype = "auto";

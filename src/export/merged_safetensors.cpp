@@ -79,11 +79,11 @@ std::string write_directory(const MergeOptions& options, const weights::AdapterB
       quantised->add(info, values, tensors);
     else
       model::add_stored(base, info, storage.dtype, values, tensors);
-    if (i == last_of_text && merged.parts_head()) tensors.push_back(merged.head(storage.dtype));
+    if (i == last_of_text && merged.unties_head()) tensors.push_back(merged.head(storage.dtype));
   }
   weights::refuse_overflow(tensors);
   weights::write_sharded_safetensors(directory, tensors, options.max_shard_bytes);
-  model::write_config(base, options.base, directory, storage.dtype, merged.parts_head(),
+  model::write_config(base, options.base, directory, storage.dtype, merged.unties_head(),
                       quantised ? quantised->config(storage.modules) : nullptr);
   write_texts(options, opened, directory);
   return quantised
@@ -92,7 +92,7 @@ std::string write_directory(const MergeOptions& options, const weights::AdapterB
              : std::string(name_of(storage.dtype));
 }
 
-bool is_in_fewer_bits(const Storage& storage) {
+bool is_below_8_bits(const Storage& storage) {
   return storage.quant && quant_info(storage.quant->format).bits == 4;
 }
 
@@ -103,7 +103,7 @@ WrittenModel write_safetensors_model(const MergeOptions& options, const weights:
   const Storage storage = storage_of(options, *base.checkpoint);
   WrittenModel written{.path = options.output,
                        .dtype = storage.quant ? options.dtype : dtype_word(storage.dtype),
-                       .is_in_fewer_bits = is_in_fewer_bits(storage),
+                       .is_below_8_bits = is_below_8_bits(storage),
                        .in_more_than_base = options.dtype == "auto"};
   write_merged_directory(options, [&](const fs::path& directory) {
     written.stored = write_directory(options, base, merged, storage, directory);

@@ -87,7 +87,7 @@ MergedWeights::MergedWeights(const weights::AdapterBase& base,
                   "train such an adapter with `init_lora_weights: true`");
 }
 
-bool MergedWeights::parts_head() const {
+bool MergedWeights::unties_head() const {
   if (!base_.arch().tie_word_embeddings) return false;
   return has_own(kHead) || has_own(embedding());
 }

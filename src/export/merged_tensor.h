@@ -44,7 +44,7 @@ class MergedWeights {
   at::Tensor of(const weights::TensorInfo& info);
 
   /// Whether the head is separated from its tied embedding.
-  bool parts_head() const;
+  bool unties_head() const;
   /// The separate head: values in fp32, and as a tensor to write.
   at::Tensor head_values() const;
   weights::TensorToWrite head(DType dtype) const;

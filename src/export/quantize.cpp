@@ -45,7 +45,7 @@ void quantize(const QuantizeOptions& options) {
   weights::refuse_overflow(tensors);
   const auto write = [&](const fs::path& directory) {
     weights::write_sharded_safetensors(directory, tensors, options.max_shard_bytes);
-    model::write_config(*base, options.model, directory, dtype, /*parts_head=*/false,
+    model::write_config(*base, options.model, directory, dtype, /*unties_head=*/false,
                         quantised.config(modules));
     model::write_text_files(*base, options.model, directory, std::nullopt);
   };

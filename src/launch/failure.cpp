@@ -26,7 +26,7 @@ struct Rendered {
 };
 
 /// The parts of a rendered error. A report of several errors is kept whole, as the message.
-Rendered take_apart(std::string_view text) {
+Rendered parse_rendered_error(std::string_view text) {
   constexpr std::string_view kError = "error: ", kWhere = "\n  at   ", kFix = "\n  fix: ";
   text = trim(text);
   if (text.starts_with(kError)) text.remove_prefix(kError.size());
@@ -46,7 +46,8 @@ Rendered take_apart(std::string_view text) {
 
 /// The worker's error, from its error file, or the last error in its log.
 std::optional<Rendered> words_of(const WorkerEnd& end) {
-  if (end.error && !trim(end.error->message).empty()) return take_apart(end.error->message);
+  if (end.error && !trim(end.error->message).empty())
+    return parse_rendered_error(end.error->message);
   const auto is_error = [](const std::string& line) { return line.starts_with("error: "); };
   const auto last = std::find_if(end.last_lines.rbegin(), end.last_lines.rend(), is_error);
   if (last == end.last_lines.rend()) return std::nullopt;
@@ -54,7 +55,7 @@ std::optional<Rendered> words_of(const WorkerEnd& end) {
   for (auto line = last.base(); line != end.last_lines.end() && line->starts_with("  "); ++line) {
     text += "\n" + *line;
   }
-  return take_apart(text);
+  return parse_rendered_error(text);
 }
 
 std::string how_it_ended(const WorkerEnd& end) {
@@ -146,7 +147,7 @@ const WorkerEnd* first_failure(const std::vector<WorkerEnd>& ends) {
   // A rank that wrote its own error may have been told to end before it exited.
   const auto order = [](const WorkerEnd& end) {
     const bool lost_a_peer = end.error && end.error->peer_lost;
-    return std::tuple(end.was_told_to_end && (!end.error || lost_a_peer), lost_a_peer,
+    return std::tuple(end.was_asked_to_stop && (!end.error || lost_a_peer), lost_a_peer,
                       time_of(end));
   };
   const WorkerEnd* first = nullptr;

@@ -21,7 +21,7 @@ struct WorkerEnd {
   double time = 0;                    ///< when it was noticed, seconds since the epoch
   std::optional<WorkerError> error;   ///< its error file
   std::optional<Status> last_status;  ///< its last status line
-  bool was_told_to_end = false;       ///< because another worker had failed
+  bool was_asked_to_stop = false;     ///< because another worker had failed
   bool oom_killed = false;  ///< SIGKILL, and the kernel's count of OOM kills has increased
   std::filesystem::path log;
   std::vector<std::string> last_lines;

@@ -10,7 +10,7 @@
 namespace sftrun::launch {
 
 /// `[12:03:04.118] [info] [rank 0] message`, as core/log.h writes it.
-struct LineFilter::HouseLine {
+struct LineFilter::LogLine {
   std::string_view level, message;
   bool names_rank = false;
 };
@@ -26,13 +26,13 @@ std::optional<std::string_view> take_bracket(std::string_view& text) {
   return inside;
 }
 
-template <class HouseLine>
-std::optional<HouseLine> parse_house_line(std::string_view line) {
+template <class LogLine>
+std::optional<LogLine> parse_house_line(std::string_view line) {
   const auto time = take_bracket(line);
   if (!time || time->size() != 12 || (*time)[2] != ':' || (*time)[5] != ':') return std::nullopt;
   const auto level = take_bracket(line);
   if (!level) return std::nullopt;
-  HouseLine house{.level = *level, .message = line};
+  LogLine house{.level = *level, .message = line};
   if (house.message.starts_with("[rank ")) {
     take_bracket(house.message);
     house.names_rank = true;
@@ -76,7 +76,7 @@ bool is_stack_trace(std::string_view line) {
 }
 
 bool LineFilter::should_show(std::string_view line) {
-  if (const auto house = parse_house_line<HouseLine>(line)) {
+  if (const auto house = parse_house_line<LogLine>(line)) {
     if (house->level == "error" || house->level == "critical") return true;
     if (is_about_run(*house)) return options_.warnings->add(house->message);
     if (house->level == "warning") return true;
@@ -90,14 +90,14 @@ bool LineFilter::should_show(std::string_view line) {
   return stream_ == Stream::kErr && contains_word_of_trouble(line);
 }
 
-bool LineFilter::is_about_run(const HouseLine& line) const {
+bool LineFilter::is_about_run(const LogLine& line) const {
   return options_.warnings != nullptr && line.level == "warning" && !line.names_rank;
 }
 
 std::optional<std::string> LineFilter::show(std::string_view line) {
   last_shown_ = should_show(line);
   if (!last_shown_) return std::nullopt;
-  const auto house = parse_house_line<HouseLine>(line);
+  const auto house = parse_house_line<LogLine>(line);
   if (!options_.show_rank || (house && (house->names_rank || is_about_run(*house))))
     return std::string(line);
   return fmt::format("[rank {}] {}", options_.rank, line);

@@ -46,11 +46,11 @@ class LineFilter {
   std::optional<std::string> show(std::string_view line);
 
  private:
-  struct HouseLine;
+  struct LogLine;
 
   bool should_show(std::string_view line);
   /// A warning about the run, which any rank may write: shown once, without a rank.
-  bool is_about_run(const HouseLine& line) const;
+  bool is_about_run(const LogLine& line) const;
 
   Options options_;
   Stream stream_;

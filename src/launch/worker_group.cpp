@@ -232,7 +232,7 @@ bool WorkerGroup::any_running() const {
 
 /// Whether the worker ended because it was told to after another had failed. Not if it crashed,
 /// even if the crash was noticed later.
-bool WorkerGroup::was_told_to_end(const WorkerProcess& worker) const {
+bool WorkerGroup::was_asked_to_stop(const WorkerProcess& worker) const {
   const WorkerEnd& end = *worker.end();
   const double time = end.error ? end.error->time : end.time;
   if (teardown_time_ == 0 || time <= teardown_time_) return false;
@@ -246,7 +246,7 @@ GroupOutcome WorkerGroup::outcome() {
   const bool oom_happened = num_oom_kills() > oom_kills_before_;
   for (const auto& worker : workers_) {
     WorkerEnd end = *worker->end();
-    end.was_told_to_end = was_told_to_end(*worker);
+    end.was_asked_to_stop = was_asked_to_stop(*worker);
     const bool by_sigkill = WIFSIGNALED(end.wait_status) && WTERMSIG(end.wait_status) == SIGKILL;
     end.oom_killed = by_sigkill && oom_happened && !worker->was_killed();
     ends.push_back(std::move(end));
@@ -259,7 +259,7 @@ GroupOutcome WorkerGroup::outcome() {
 GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const WorkerEnd& first) const {
   std::vector<int> stopped;
   for (const WorkerEnd& end : ends) {
-    if (&end != &first && end.was_told_to_end) stopped.push_back(end.rank);
+    if (&end != &first && end.was_asked_to_stop) stopped.push_back(end.rank);
   }
   return {.exit_code = 0,
           .failure = describe_failure(first, stopped, last_end_time_ - first.time),

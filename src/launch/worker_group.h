@@ -44,7 +44,7 @@ class WorkerGroup {
   void reap();
   bool has_died_of_stop(const WorkerEnd& end) const;
   bool is_at_fault(const WorkerEnd& end) const;
-  bool was_told_to_end(const WorkerProcess& worker) const;
+  bool was_asked_to_stop(const WorkerProcess& worker) const;
   void end_the_others();
   void mind_the_deadline();
   void show_progress();

@@ -308,7 +308,7 @@ std::vector<weights::TensorToWrite> model_tensors(Decoder& decoder, const weight
 }
 
 void write_config(const weights::Checkpoint& base, const fs::path& base_path,
-                  const fs::path& directory, DType dtype, bool parts_head,
+                  const fs::path& directory, DType dtype, bool unties_head,
                   const nlohmann::ordered_json& quantization) {
   using nlohmann::ordered_json;
   const bool is_directory = fs::is_directory(base_path);
@@ -327,7 +327,7 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
     if (!is_in_part || config.contains(name) || name == std::string("tie_word_embeddings"))
       config[name] = value;
   };
-  if (parts_head || (was.tie_word_embeddings && !base.arch().tie_word_embeddings))
+  if (unties_head || (was.tie_word_embeddings && !base.arch().tie_word_embeddings))
     set("tie_word_embeddings", false);
   if (was.vocab_size != base.arch().vocab_size) set("vocab_size", base.arch().vocab_size);
   if (!quantization.is_null()) config["quantization_config"] = quantization;

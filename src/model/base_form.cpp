@@ -20,21 +20,23 @@ BaseForm base_form(const config::TuningConfig& tuning, const weights::Checkpoint
   return form;
 }
 
-std::string held_form(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint) {
+std::string stored_base_form(const config::TuningConfig& tuning,
+                             const weights::Checkpoint& checkpoint) {
   const std::string packed = weights::packed_format(checkpoint);
   if (plan::keeps_stored(tuning, !packed.empty())) return packed;
   return tuning.quant_name();
 }
 
-config::HeldBase held_base(const config::RunConfig& config, const std::string& dtype,
-                           const weights::Checkpoint& checkpoint, const std::string& fingerprint) {
-  config::HeldBase held{.model = config.model.name,
-                        .fingerprint = fingerprint,
-                        .form = held_form(config.tuning, checkpoint),
-                        .dtype = dtype,
-                        .tuning = config.tuning,
-                        .norms = weights::norm_squares(checkpoint),
-                        .layout = weights::dense_layout(checkpoint)};
+config::BaseRecord base_record(const config::RunConfig& config, const std::string& dtype,
+                               const weights::Checkpoint& checkpoint,
+                               const std::string& fingerprint) {
+  config::BaseRecord held{.model = config.model.name,
+                          .fingerprint = fingerprint,
+                          .form = stored_base_form(config.tuning, checkpoint),
+                          .dtype = dtype,
+                          .tuning = config.tuning,
+                          .norms = weights::norm_squares(checkpoint),
+                          .layout = weights::dense_layout(checkpoint)};
   // What `auto` means depends on the mode and the files.
   held.tuning.quant = plan::resolved_quant(config.tuning, weights::block_kinds(checkpoint));
   held.tuning.mode = config::TuningMode::kLora;
@@ -42,7 +44,7 @@ config::HeldBase held_base(const config::RunConfig& config, const std::string& d
 }
 
 void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base) {
-  const auto held = config::read_held_base(adapter);
+  const auto held = config::read_base_record(adapter);
   if (!held || held->norms.empty()) return;
   const bool
       has_other_values =  // unless it is the very same; as where an adapter was merged into it
@@ -55,9 +57,9 @@ void warn_of_another_base(const std::filesystem::path& adapter, const weights::C
             adapter.string(), held->model);
 }
 
-std::optional<config::HeldBase> quantised_by_run(const std::filesystem::path& adapter,
-                                                 const weights::Checkpoint& base) {
-  std::optional<config::HeldBase> held = config::read_held_base(adapter);
+std::optional<config::BaseRecord> quantised_by_run(const std::filesystem::path& adapter,
+                                                   const weights::Checkpoint& base) {
+  std::optional<config::BaseRecord> held = config::read_base_record(adapter);
   if (!held || !held->tuning.quantises_base() ||
       !weights::has_fingerprint(base, held->fingerprint, weights::remembered_hashes()))
     return std::nullopt;

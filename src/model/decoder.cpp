@@ -24,15 +24,16 @@ double Decoder::rounded(double scale) const {
   return at::scalar_tensor(scale, at::TensorOptions().dtype(options_.dtype)).item<double>();
 }
 
-void Decoder::open_exchange(layers::BatchContext& context, const at::Tensor& tokens,
-                            const at::Tensor& hidden, layers::PerLayerRun* keep) const {
+void Decoder::open_shared_state(layers::BatchContext& context, const at::Tensor& tokens,
+                                const at::Tensor& hidden, layers::PerLayerRun* keep) const {
   if (!shares_keys_ && !per_layer_.defined()) return;
-  context.exchange = std::make_shared<layers::LayerExchange>();
-  context.exchange->keys.resize(layers_.size());
+  context.shared_state = std::make_shared<layers::SharedLayerState>();
+  context.shared_state->keys.resize(layers_.size());
   if (!per_layer_.defined()) return;
-  context.exchange->per_layer =
+  context.shared_state->per_layer =
       layers::per_layer_forward(per_layer_, tokens, hidden, context, keep);
-  if (keep) context.exchange->d_per_layer = at::zeros_like(context.exchange->per_layer, at::kFloat);
+  if (keep)
+    context.shared_state->d_per_layer = at::zeros_like(context.shared_state->per_layer, at::kFloat);
 }
 
 std::vector<layers::Linear*> Decoder::linears() {
@@ -51,7 +52,7 @@ std::vector<layers::Linear*> Decoder::adapted_linears() {
   return adapted;
 }
 
-void Decoder::settle_adapters() {
+void Decoder::freeze_adapters() {
   for (layers::Linear* linear : adapted_linears()) {
     if (linear->lora->magnitude) linear->lora->lengths = layers::row_lengths(*linear);
   }
@@ -60,8 +61,8 @@ void Decoder::settle_adapters() {
 }
 
 void Decoder::count_router_choices(layers::BatchContext& context) {
-  if (!context.exchange) context.exchange = std::make_shared<layers::LayerExchange>();
-  context.exchange->balance.counts = true;
+  if (!context.shared_state) context.shared_state = std::make_shared<layers::SharedLayerState>();
+  context.shared_state->balance.counts = true;
 }
 
 void Decoder::refresh_joints() {
@@ -70,16 +71,16 @@ void Decoder::refresh_joints() {
   joints_version_ = store_.version();
 }
 
-void Decoder::prepare_joints(layers::UnpackAhead::Pass pass) {
+void Decoder::prepare_joints(layers::DequantPrefetcher::Pass pass) {
   refresh_joints();
   if (unpacking_) unpacking_->begin(pass);
 }
 
-void Decoder::join_unpacking() {
+void Decoder::join_prefetch() {
   if (unpacking_) unpacking_->join();
 }
 
-void Decoder::forget_unpacking() {
+void Decoder::forget_prefetch() {
   if (unpacking_) unpacking_->forget();
 }
 

@@ -203,7 +203,7 @@ class DecoderBuilder {
     b->role = of_embedding ? kEmbeddingLora : kLoraB;
   }
 
-  bool adapts_end(const std::string& module) const {
+  bool adapts_embedding_or_head(const std::string& module) const {
     return d_.options_.trains == Trains::kLora && spec::is_end_target(lora_, module);
   }
 
@@ -212,8 +212,8 @@ class DecoderBuilder {
     embedding.name = spec::embedding_module(d_.arch_);
     embedding.scale = d_.rounded(d_.arch_.embedding_scale);
     declare_tensor(embedding_name(), d_.embedding_unit(), &embedding.weight, &embedding.parameter);
-    if (may_quantise_ends()) allow_quantized(embedding.name, embedding.quantized);
-    if (!adapts_end(embedding.name)) return;
+    if (may_quantise_embeddings()) allow_quantized(embedding.name, embedding.quantized);
+    if (!adapts_embedding_or_head(embedding.name)) return;
     embedding.lora = declare_update({.module = embedding.name,
                                      .pattern_name = embedding.name,
                                      .in = d_.arch_.vocab_size,
@@ -228,11 +228,11 @@ class DecoderBuilder {
     head.name = spec::kHeadModule;
     if (!d_.arch_.tie_word_embeddings) {
       declare_tensor("lm_head.weight", unit, &head.weight, &head.weight_parameter);
-      if (may_quantise_ends()) allow_quantized(head.name, head.quantized);
-    } else if (parts_head()) {
-      declare_parted_head(unit);
+      if (may_quantise_embeddings()) allow_quantized(head.name, head.quantized);
+    } else if (unties_head()) {
+      declare_untied_head(unit);
     }
-    if (!adapts_end(head.name)) return;
+    if (!adapts_embedding_or_head(head.name)) return;
     head.lora = declare_update({.module = head.name,
                                 .pattern_name = head.name,
                                 .in = d_.arch_.hidden_size,
@@ -242,7 +242,7 @@ class DecoderBuilder {
     head.lora->dropout = lora_.dropout;
   }
 
-  bool may_quantise_ends() const { return d_.options_.base.embeddings.value_or(true); }
+  bool may_quantise_embeddings() const { return d_.options_.base.embeddings.value_or(true); }
 
   void declare_experts(layers::ExpertMatrix& matrix, const spec::ExpertSpec& spec, int64_t layer,
                        uint32_t number) {
@@ -382,13 +382,13 @@ class DecoderBuilder {
   }
 
   /// Whether a tied head becomes a separate tensor, because it or the embedding is trained in full.
-  bool parts_head() const {
+  bool unties_head() const {
     return d_.options_.trains == Trains::kLora &&
            (selection_.trains("lm_head.weight") || selection_.trains(embedding_name()));
   }
 
   /// The separate head starts with the values of the embedding.
-  void declare_parted_head(int64_t unit) {
+  void declare_untied_head(int64_t unit) {
     const spec::TensorSpec& embedding = *by_name_.at(embedding_name());
     layers::Linear& head = d_.head_.linear;
     if (selection_.trains("lm_head.weight")) {
@@ -421,7 +421,7 @@ class DecoderBuilder {
         d_.base_bytes_ += slot.weight->nbytes();
       }
     }
-    if (d_.arch_.tie_word_embeddings && !parts_head()) {
+    if (d_.arch_.tie_word_embeddings && !unties_head()) {
       d_.head_.linear.weight = d_.embedding_.weight;
       d_.head_.linear.weight_parameter = d_.embedding_.parameter;
       d_.head_.linear.quantized = d_.embedding_.quantized;
@@ -475,7 +475,8 @@ class DecoderBuilder {
     d_.joint_adapters_.add(joint);
     if (!joint.is_quantized()) return;
     if (!d_.unpacking_)
-      d_.unpacking_ = std::make_unique<layers::UnpackAhead>(d_.options_.device, d_.options_.dtype);
+      d_.unpacking_ =
+          std::make_unique<layers::DequantPrefetcher>(d_.options_.device, d_.options_.dtype);
     d_.unpacking_->serve(joint);
     joint.unpacking = d_.unpacking_.get();
   }

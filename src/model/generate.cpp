@@ -96,7 +96,7 @@ class Generator {
     Sequence sequence{index, stream, length, 0, {}};
     decoder_.prepare_joints();
     at::Tensor hidden = decoder_.embed(packed.tokens);
-    decoder_.open_exchange(packed.context, packed.tokens, hidden);
+    decoder_.open_shared_state(packed.context, packed.tokens, hidden);
     for (Layer& layer : decoder_.layers()) {
       LayerCache cache;
       const at::Tensor mixed =
@@ -119,12 +119,12 @@ class Generator {
       positions.push_back(active[i].length);
       tokens.data_ptr<int64_t>()[i] = active[i].next;
     }
-    decoder_.prepare_joints(layers::UnpackAhead::Pass::kDecoding);
+    decoder_.prepare_joints(layers::DequantPrefetcher::Pass::kDecoding);
     layers::BatchContext context;
     decoder_.rope().fill_positions(context, positions, device());
     tokens = tokens.to(device());
     at::Tensor hidden = decoder_.embed(tokens);
-    decoder_.open_exchange(context, tokens, hidden);
+    decoder_.open_shared_state(context, tokens, hidden);
     for (size_t l = 0; l < decoder_.layers().size(); ++l) {
       Layer& layer = decoder_.layers()[l];
       const at::Tensor mixed = layer.delta_net.defined()

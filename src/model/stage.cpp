@@ -60,8 +60,8 @@ void Stage::embed(MicroBatchRun& run) const {
   for (const InputSpan& span : run.batch.spans)
     run.hidden.narrow(0, span.first, span.rows.size(0)).copy_(span.rows);
   const bool keeps = has_backward(run, decoder_.embedding_unit());
-  decoder_.open_exchange(run.context, run.batch.tokens, run.hidden,
-                         keeps ? &run.per_layer : nullptr);
+  decoder_.open_shared_state(run.context, run.batch.tokens, run.hidden,
+                             keeps ? &run.per_layer : nullptr);
 }
 
 void Stage::layer_forward(MicroBatchRun& run, int64_t layer) const {
@@ -87,7 +87,7 @@ void Stage::forward(MicroBatchRun& run) const {
   run.layers.resize(num_layers);
   run.inputs.resize(num_layers);
   if (!run.is_empty()) {
-    using Unpacking = layers::UnpackAhead::Pass;
+    using Unpacking = layers::DequantPrefetcher::Pass;
     decoder_.prepare_joints(run.trains ? Unpacking::kTraining : Unpacking::kForward);
   }
   if (has_embedding()) {
@@ -106,7 +106,7 @@ void Stage::forward(MicroBatchRun& run) const {
   if (aux == nullptr) return;
   aux->value = run.is_empty()
                    ? no_loss()
-                   : layers::close_balance(run.context.exchange->balance, aux->grad_scale);
+                   : layers::close_balance(run.context.shared_state->balance, aux->grad_scale);
 }
 
 layers::BatchContext Stage::head_rows(const MicroBatchRun& run) const {
@@ -169,8 +169,8 @@ void Stage::embedding_backward(MicroBatchRun& run) const {
   const layers::PerLayerInputs& per_layer = decoder_.per_layer();
   if (per_layer.defined()) {
     const at::Tensor d = layers::per_layer_backward(
-        per_layer, std::move(run.per_layer), run.batch.tokens, run.context.exchange->d_per_layer,
-        run.context, embedding.trains());
+        per_layer, std::move(run.per_layer), run.batch.tokens,
+        run.context.shared_state->d_per_layer, run.context, embedding.trains());
     if (d.defined()) run.grad = run.grad + d;
   }
   for (const InputSpan& span : run.batch.spans) {

@@ -133,7 +133,7 @@ kernels::QuantizedMatrix from(const weights::EightBitRows& stored, const Shape& 
   matrix.packed = tensor_over(stored.codes, at::kByte, checkpoint);
   matrix.absmax = at::empty({stored.rows}, at::kFloat);
   for (int64_t row = 0; row < stored.rows; ++row)
-    matrix.absmax.data_ptr<float>()[row] = stored.factor(row);
+    matrix.absmax.data_ptr<float>()[row] = stored.scale(row);
   return matrix;
 }
 

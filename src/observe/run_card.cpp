@@ -18,12 +18,12 @@ Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) 
     settings.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
   };
   add("/tuning/mode", "tuning.mode");
-  if (facts.held_base != nullptr) {
+  if (facts.base_record != nullptr) {
     add("/tuning/lora/r", "tuning.lora.r");
     add("/tuning/lora/alpha", "tuning.lora.alpha");
     add("/tuning/lora/dropout", "tuning.lora.dropout");
     add("/tuning/lora/target_modules", "tuning.lora.target_modules");
-    settings.emplace_back("base precision", facts.held_base->words());
+    settings.emplace_back("base precision", facts.base_record->words());
   }
   settings.emplace_back("optimizer steps", std::to_string(facts.total_steps));
   add("/train/epochs", "train.epochs");
@@ -54,8 +54,8 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
   ModelCard card;
   card.base_model = facts.base_model;
   card.is_on_hub = !fs::path(card.base_model).is_absolute() && !fs::exists(card.base_model);
-  card.is_adapter = facts.held_base != nullptr;
-  card.is_quantised = card.is_adapter && !facts.held_base->form.empty();
+  card.is_adapter = facts.base_record != nullptr;
+  card.is_quantised = card.is_adapter && !facts.base_record->form.empty();
   card.objective = config.train.objective == config::Objective::kSft ? "sft" : "dpo";
   card.version = facts.version;
   for (const config::DataSource& source : config.data.train) {

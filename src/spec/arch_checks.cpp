@@ -30,7 +30,7 @@ void check_rope(const RopeSpec& rope, const std::string& where) {
   require(rope.type != RopeType::kDynamic || rope.rotary_dim > 2,
           "dynamic RoPE scaling needs a head_dim of at least 4", where);
   require(rope.type != RopeType::kLlama3 || rope.high_freq_factor > rope.low_freq_factor,
-          fmt::format("llama3 RoPE scaling needs high_freq_factor {} above low_freq_factor {}",
+          fmt::format("llama3 RoPE scaling needs high_freq_factor above low_freq_factor; they are {} and {}",
                       rope.high_freq_factor, rope.low_freq_factor),
           where);
   require(rope.theta > 1.0, fmt::format("the RoPE base must be above 1; it is {}", rope.theta),
@@ -39,7 +39,7 @@ void check_rope(const RopeSpec& rope, const std::string& where) {
 
 void check_heads(const AttentionSizes& sizes, const std::string& where) {
   require(sizes.num_heads % sizes.num_kv_heads == 0,
-          fmt::format("{} attention heads cannot share {} key-value heads: not a multiple",
+          fmt::format("{} attention heads are not a multiple of {} key-value heads",
                       sizes.num_heads, sizes.num_kv_heads),
           where);
   require(sizes.queries() <= kMostSize,
@@ -51,7 +51,7 @@ void check_heads(const AttentionSizes& sizes, const std::string& where) {
 void check_arch(const ArchSpec& arch, const std::string& where) {
   require(
       static_cast<int64_t>(arch.layers.size()) == arch.num_layers,
-      fmt::format("{} layers are described, and there are {}", arch.layers.size(), arch.num_layers),
+      fmt::format("{} layers are described, expected {}", arch.layers.size(), arch.num_layers),
       where);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer)
     check_heads(attention_sizes(arch, layer), where);
@@ -73,7 +73,7 @@ RopeType parse_rope_type(const std::string& name, const std::string& where) {
     known_names += (known_names.empty() ? "" : ", ") + std::string(known);
   }
   throw DataError(fmt::format("RoPE scaling \"{}\" is not supported", name), where,
-                  "supported are " + known_names);
+                  "supported: " + known_names);
 }
 
 }  // namespace sftrun::spec

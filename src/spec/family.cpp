@@ -67,7 +67,7 @@ void write_window(const ArchSpec& arch, json& config) {
 const json* find_layer_types(const JsonFields& config, const ArchSpec& arch) {
   const json* types = config.find("layer_types");
   if (types && (!types->is_array() || types->size() != arch.layers.size()))
-    config.fail("layer_types", fmt::format("a list of {} types", arch.layers.size()));
+    config.fail("layer_types", fmt::format("a list of {} types, one per layer", arch.layers.size()));
   return types;
 }
 
@@ -111,10 +111,10 @@ std::vector<bool> read_flags_gguf(const JsonFields& meta, const std::string& key
   const json* values = meta.find(key);
   // The list also covers the layers that predict further tokens (nextn_predict_layers), at its end.
   if (!values || !values->is_array() || values->size() != gguf_blocks(meta))
-    meta.fail(key, fmt::format("a list of {} flags", gguf_blocks(meta)));
+    meta.fail(key, fmt::format("a list of {} booleans", gguf_blocks(meta)));
   std::vector<bool> flags;
   for (size_t i = 0; i < arch.layers.size(); ++i) {
-    if (!(*values)[i].is_boolean()) meta.fail(key, "a list of true and false");
+    if (!(*values)[i].is_boolean()) meta.fail(key, "a list of true or false values");
     flags.push_back((*values)[i].get<bool>());
   }
   return flags;

@@ -39,9 +39,9 @@ int64_t read_by_layer(const JsonFields& meta, const char* key, int64_t otherwise
   }
   const std::vector<int64_t> sizes = meta.get_ids(key);
   if (sizes.size() != gguf_blocks(meta))
-    meta.fail(key, fmt::format("a number, or one for each of {} layers", gguf_blocks(meta)));
+    meta.fail(key, fmt::format("a number, or a list of {} numbers (one per layer)", gguf_blocks(meta)));
   for (size_t i = 0; i < arch.layers.size(); ++i) {
-    if (sizes[i] < 1 || sizes[i] > kMostSize) meta.fail(key, "sizes from 1 on");
+    if (sizes[i] < 1 || sizes[i] > kMostSize) meta.fail(key, "a list of positive sizes");
     if (sizes[i] != sizes[0]) arch.layers[i].*own = sizes[i];
   }
   return sizes[0];
@@ -74,7 +74,7 @@ void refuse_unsupported(const JsonFields& meta, const Family& family, const Arch
   const auto require_head_size = [&](const char* key) {
     const int64_t size = meta.get_int(key, arch.head_dim, 1, kMostSize);
     if (size == arch.head_dim) return;
-    throw DataError(fmt::format("`{}` {} differs from the head size {}: not supported",
+    throw DataError(fmt::format("`{}` {} differs from the head size {}, which is not supported",
                                 meta.full_name(key), size, arch.head_dim),
                     meta.where());
   };
@@ -90,7 +90,7 @@ RopeType scaling_type(const JsonFields& meta) {
   if (name == "linear") return RopeType::kLinear;
   if (name == "yarn") return RopeType::kYarn;
   throw DataError(fmt::format("RoPE scaling \"{}\" is not supported", name), meta.where(),
-                  "supported in GGUF files are none, linear, yarn and rope_freqs.weight");
+                  "supported in GGUF files: none, linear, yarn and rope_freqs.weight");
 }
 
 RopeSpec read_rope(const JsonFields& meta, const ArchSpec& arch) {
@@ -194,13 +194,12 @@ void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor
                        [](float f) { return std::isfinite(f) && f > 0; });
   };
   if (!sound(short_factor) || !sound(long_factor)) {
-    throw DataError(fmt::format("rope_factors_short.weight and rope_factors_long.weight must hold "
-                                "{} positive numbers each",
+    throw DataError(fmt::format("rope_factors_short.weight and rope_factors_long.weight must have {} positive numbers each",
                                 rope.rotary_dim / 2),
                     where);
   }
   if (rope.original_max_position_embeddings == 0) {
-    throw DataError("there are LongRoPE factors, but no rope.scaling.original_context_length",
+    throw DataError("the file has LongRoPE factors, but no rope.scaling.original_context_length",
                     where);
   }
   rope.type = RopeType::kLongRope;
@@ -218,7 +217,7 @@ void set_rope_divisors(RopeSpec& rope, const std::vector<float>& divisors,
                                  [](float d) { return std::isfinite(d) && d > 0; });
   if (!sound) {
     throw DataError(
-        fmt::format("rope_freqs.weight must hold head_dim / 2 = {} positive numbers", count),
+        fmt::format("rope_freqs.weight must have head_dim / 2 = {} positive numbers", count),
         where);
   }
   if (std::all_of(divisors.begin(), divisors.end(), [](float d) { return d == 1.0F; })) return;

@@ -151,7 +151,7 @@ bool turns_alike(const RopeSpec& a, const RopeSpec& b, int64_t seq_len) {
 }
 
 /// Whether all layers of both models rotate alike, for a short and for the longest sequence.
-bool turn_alike(const ArchSpec& a, const ArchSpec& b) {
+bool have_same_rope(const ArchSpec& a, const ArchSpec& b) {
   const auto rope_of = [](const ArchSpec& arch, size_t layer) -> const RopeSpec* {
     const int rope = arch.layers[layer].rope;
     return rope < 0 ? nullptr : &arch.ropes.at(static_cast<size_t>(rope));
@@ -188,10 +188,9 @@ std::vector<std::string> differing_keys(ArchSpec a, ArchSpec b) {
 
 [[noreturn]] void fail_no_word(const std::string& what, const ArchSpec& arch,
                                const std::string& where) {
-  throw DataError(fmt::format("GGUF files of the architecture \"{}\" have no word for this model's "
-                              "{}",
+  throw DataError(fmt::format("GGUF files of the architecture \"{}\" cannot express this model's {}",
                               gguf_architecture(arch), what),
-                  where, "llama.cpp would compute another model: use --format safetensors");
+                  where, "use --format safetensors: llama.cpp would compute different outputs");
 }
 
 /// llama.cpp does not implement the windows of these families: it uses full attention, which is the
@@ -202,15 +201,14 @@ std::string drop_windows(const ArchSpec& arch, ArchSpec& read) {
   if (window == 0 || (window_of(read) > 0 && !is_read_over)) return {};
   for (size_t i = 0; i < read.layers.size(); ++i) read.layers[i].window = arch.layers[i].window;
   return fmt::format(
-      "llama.cpp has no sliding window for \"{}\": texts longer than {} tokens are seen whole "
-      "there",
+      "llama.cpp has no sliding window for \"{}\": it uses full attention for texts longer than {} tokens",
       gguf_architecture(arch), window);
 }
 
 void check_is_held(GgufDescription& description, const ArchSpec& arch, const std::string& where) {
   ArchSpec read = read_back(description, arch, where);
   description.lost = drop_windows(arch, read);
-  if (!turn_alike(arch, read))
+  if (!have_same_rope(arch, read))
     fail_no_word("position embedding (rope_parameters, no_rope_layers)", arch, where);
   const std::vector<std::string> keys = differing_keys(arch, read);
   if (!keys.empty()) fail_no_word(join(keys, ", "), arch, where);

@@ -21,8 +21,8 @@ void refuse_quantized(const json& config, const std::string& where, const Family
     if (!quantization->is_fp8() || strategy == "channel" || strategy == "tensor") continue;
     throw DataError(
         fmt::format(
-            "the checkpoint is in FP8 with factors of the strategy \"{}\": one for each row "
-            "(\"channel\"), or for each matrix (\"tensor\"), is read",
+            "the checkpoint's FP8 scales use the strategy \"{}\"; supported: one scale per row "
+            "(\"channel\") or per matrix (\"tensor\")",
             strategy),
         where, "use the unquantised checkpoint with tuning.quant: fp8");
   }
@@ -41,7 +41,7 @@ Activation read_activation(const JsonFields& config) {
   if (name == "silu") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
   throw DataError(fmt::format("`{}` \"{}\" is not supported", key, name), config.where(),
-                  "supported are \"silu\" and \"gelu_pytorch_tanh\"");
+                  "supported: \"silu\" and \"gelu_pytorch_tanh\"");
 }
 
 void read_hf_sizes(const JsonFields& config, ArchSpec& arch) {

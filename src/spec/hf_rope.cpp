@@ -118,7 +118,7 @@ class RopeReader {
 
   std::vector<float> factors(const char* key, int64_t count) const {
     const std::string expected =
-        fmt::format("a list of {} numbers greater than 0 (half the channels that turn)", count);
+        fmt::format("a list of {} numbers greater than 0 (half the rotated channels)", count);
     const json* list = fields_.find(key);
     if (!list || !list->is_array() || static_cast<int64_t>(list->size()) != count)
       fields_.fail(key, expected);
@@ -182,7 +182,7 @@ void read_ropes_by_layer_type(const JsonFields& config, const Family& family, Ar
 json scaling_json(const RopeSpec& rope) {
   if (!rope.divisors.empty()) {
     throw DataError("the RoPE frequencies of this model cannot be expressed in a config.json", {},
-                    "its rope_freqs.weight follows no scaling that transformers knows");
+                    "its rope_freqs.weight matches no scaling that transformers supports");
   }
   if (rope.type == RopeType::kDefault) return nullptr;
   json scaling = {{"rope_type", name_of(rope.type)}, {"factor", rope.factor}};

@@ -38,13 +38,13 @@ void require_parameters_exist(const LoraSpec& lora, const ArchSpec& arch) {
     if (!found) missing.push_back("`" + target + "`");
   }
   if (!missing.empty()) {
-    throw ConfigError(fmt::format("no experts' parameter is named {}", join(missing, " or ")),
+    throw ConfigError(fmt::format("no parameter of the experts is named {}", join(missing, " or ")),
                       "tuning.lora.target_parameters",
                       names.empty() ? "the model has no experts: remove it"
-                                    : "there are, in every layer of experts: " + join(known, ", "));
+                                    : "available in every layer with experts: " + join(known, ", "));
   }
   if (!lora.target_parameters.empty() && lora.dropout > 0) {
-    throw ConfigError("experts' updates have no dropout", "tuning.lora.dropout",
+    throw ConfigError("adapters of experts do not support dropout", "tuning.lora.dropout",
                       "set tuning.lora.dropout to 0, or remove tuning.lora.target_parameters (peft "
                       "has the same limit)");
   }
@@ -76,16 +76,16 @@ void require_saved_exist(const LoraSpec& lora, const ArchSpec& arch) {
       if (tensor.role == TensorRole::kExperts || !tensor.parts.empty() ||
           tensor.layout.reorders()) {
         throw ConfigError(
-            fmt::format("`{}` holds {}, which does not train whole beside updates", saved,
+            fmt::format("`{}` contains {}, which cannot be trained in full together with adapters", saved,
                         tensor.name),
             kKey,
-            "adapt experts by tuning.lora.target_parameters, or train by tuning.mode: partial");
+            "adapt experts with tuning.lora.target_parameters, or train them with tuning.mode: partial");
       }
     }
     if (found) continue;
     const std::string guess = nearest(saved, leaves);
     throw ConfigError(fmt::format("no module's name ends in `{}`", saved), kKey,
-                      guess.empty() ? "there are lm_head, embed_tokens and norm, among others"
+                      guess.empty() ? "examples of valid names: lm_head, embed_tokens, norm"
                                     : fmt::format("did you mean `{}`?", guess));
   }
 }
@@ -117,7 +117,7 @@ void refuse_router(const std::string& target, const std::vector<LinearSpec>& lin
   for (const LinearSpec& linear : linears) {
     if (linear.slot != LinearSlot::kRouter || !ends_with_name(linear.module, target)) continue;
     throw ConfigError(
-        fmt::format("`{}` names the routers, which peft takes for parameters", target),
+        fmt::format("`{}` names the routers, which peft adapts as parameters", target),
         "tuning.lora.target_modules",
         fmt::format("set tuning.lora.target_parameters: [{}.weight]", linear.module));
   }
@@ -180,10 +180,10 @@ void require_pissa_fits(const LoraSpec& lora, const ArchSpec& arch) {
   if (!takes_embedding && !takes_tied_head) return;
   const std::string name = takes_embedding ? embedding : kHeadModule;
   throw ConfigError(
-      fmt::format("PiSSA has no principal part of {}{}", name,
+      fmt::format("PiSSA does not support {}{}", name,
                   takes_embedding ? "" : ", which is tied to the embedding"),
       "tuning.lora.init",
-      fmt::format("take {} out of tuning.lora.target_modules, or set tuning.lora.init to default",
+      fmt::format("remove {} from tuning.lora.target_modules, or set tuning.lora.init to default",
                   name));
 }
 
@@ -209,7 +209,7 @@ void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
     }
     if (found) continue;
     if (arch.mixture.num_experts > 0 && names_experts(target)) {
-      throw ConfigError(fmt::format("`{}` names experts, which are no linear layers", target),
+      throw ConfigError(fmt::format("`{}` names experts, which are not linear layers", target),
                         "tuning.lora.target_modules",
                         "set tuning.lora.target_parameters: [mlp.experts.gate_up_proj, "
                         "mlp.experts.down_proj]");
@@ -219,7 +219,7 @@ void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
     throw ConfigError(fmt::format("no linear layer is named `{}`", target),
                       "tuning.lora.target_modules",
                       (guess.empty() ? std::string() : fmt::format("did you mean `{}`? ", guess)) +
-                          "there are: " + join(names, ", ") + "; or all-linear");
+                          "available: " + join(names, ", ") + "; or all-linear");
   }
 }
 
@@ -227,8 +227,8 @@ std::optional<double> aux_loss_coef(std::optional<double> asked, const MixtureSp
   const bool has_loss = mixture.num_experts > 0 && mixture.has_aux_loss;
   if (asked.value_or(0) == 0 || has_loss) return asked ? asked : mixture.aux_loss_coef;
   throw ConfigError(mixture.num_experts > 0
-                        ? "models of this family have no load-balancing loss of their routers"
-                        : "the model has no experts whose load could be balanced",
+                        ? "models of this family have no load-balancing loss for routers"
+                        : "the model has no experts, so it has no load-balancing loss",
                     "train.router_aux_loss_coef", "remove it");
 }
 
@@ -305,9 +305,9 @@ void require_patterns_match(const LoraSpec& lora, const ArchSpec& arch) {
       });
       if (found) continue;
       throw ConfigError(
-          fmt::format("`{}` is the name of no update", excerpt(entry.first.expression())), key,
+          fmt::format("`{}` matches no adapter", excerpt(entry.first.expression())), key,
           updates.empty() ? "remove it"
-                          : fmt::format("updates are named like {}; a name or its end is enough",
+                          : fmt::format("adapters are named like {}; give a full name or its ending",
                                         updates.front().name));
     }
   };

@@ -43,7 +43,7 @@ Gaps gaps_of(const ChatProbe& probe, std::string_view roles, bool add_generation
     const bool is_once = found != std::string::npos && text.find(message.text) == found &&
                          text.find(message.text, found + 1) == std::string::npos;
     if (!is_once) {
-      throw NoOutline{fmt::format("it does not write every {} message once and in order",
+      throw NoOutline{fmt::format("it does not render each {} message exactly once and in order",
                                   name_of(message.role))};
     }
     gaps.push_back(text.substr(at, found - at));

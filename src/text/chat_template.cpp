@@ -31,7 +31,7 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name)
   try {
     impl_->parsed = jinja::parse_template(source);
   } catch (const jinja::TemplateError& error) {
-    throw DataError(fmt::format("the chat template cannot be read: {}", error.what()),
+    throw DataError(fmt::format("the chat template cannot be parsed: {}", error.what()),
                     impl_->where(error.line()));
   }
 }

@@ -158,7 +158,7 @@ Json pre_tokenizer_of(Form form) {
           : fmt::format("the GGUF pre-tokenizer `{}` is not supported", name),
       where,
       fmt::format(
-          "supported are {}; or use the model's Hugging Face directory, with its tokenizer.json",
+          "use the model's Hugging Face directory with its tokenizer.json; supported pre-tokenizers: {}",
           join(names, ", ")));
 }
 

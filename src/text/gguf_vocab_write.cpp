@@ -19,8 +19,7 @@ namespace sftrun::text {
 namespace {
 
 constexpr const char* kFix =
-    "write the model with --format safetensors, and convert it with llama.cpp's "
-    "convert_hf_to_gguf.py if that knows the tokenizer";
+    "write the model with --format safetensors, and convert it with llama.cpp's convert_hf_to_gguf.py if that supports the tokenizer";
 
 [[noreturn]] void fail(const std::string& what, const std::string& where) {
   throw DataError("the tokenizer cannot be stored in a GGUF file: " + what, where, kFix);
@@ -88,13 +87,13 @@ std::string pre_tokenizer_name(const Json& tokenizer, const std::string& where) 
         steps_of(known.normalizer) == normalizer)
       return name;
   }
-  fail("llama.cpp has no name for its way of splitting texts into words", where);
+  fail("llama.cpp has no name for its pre-tokenizer", where);
 }
 
 void require_plain_model(const Json& model, const std::string& where) {
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (model.contains(key) && model[key].is_string() && !model[key].get<std::string>().empty())
-      fail(fmt::format("its BPE has a `{}`", key), where);
+      fail(fmt::format("its BPE model has a `{}`, which GGUF does not support", key), where);
   }
 }
 
@@ -150,7 +149,7 @@ void fill_tokens(const Tokenizer& tokenizer, const Json& added_tokens, int64_t v
   vocab.token_types.assign(vocab.tokens.size(), gguf::kUnused);
   const auto put = [&](int64_t id, const std::string& text, int32_t type) {
     if (id < 0 || id >= vocab_size) {
-      fail(fmt::format("`{}` has the id {}, the model's embedding {} rows", text, id, vocab_size),
+      fail(fmt::format("token `{}` has the id {}, but the model's embedding has {} rows", text, id, vocab_size),
            where);
     }
     vocab.tokens[static_cast<size_t>(id)] = text;
@@ -178,8 +177,8 @@ void warn_of_stripping(const Json& tokenizer, const std::string& where) {
   }
   if (count == 0) return;
   log::warn(
-      "{}: {} added tokens remove the white space beside them (lstrip, rstrip) or match only whole "
-      "words (single_word). GGUF cannot express this, and llama.cpp may keep that space",
+      "{}: {} added tokens remove the white space around them (lstrip, rstrip) or match only whole "
+      "words (single_word). GGUF cannot express this, and llama.cpp may keep that white space",
       where, count);
 }
 
@@ -199,7 +198,7 @@ bool adds_space_prefix(const Json& tokenizer, const std::string& where) {
     } else if (step == replace_section(" ", kVisibleSpace)) {
       replaces = true;
     } else {
-      fail(fmt::format("its normalizer has a step `{}`", type), where);
+      fail(fmt::format("its normalizer has the unsupported step `{}`", type), where);
     }
   }
   for (const Json& step : steps_of(tokenizer["pre_tokenizer"])) {
@@ -210,11 +209,10 @@ bool adds_space_prefix(const Json& tokenizer, const std::string& where) {
       replaces = true;
       if (scheme != "first") continue;
       log::warn(
-          "{}: this tokenizer adds a space only at the beginning of a text, llama.cpp also "
-          "after special tokens; text after a special token may begin with another token there",
+          "{}: this tokenizer adds a space only at the beginning of a text, but llama.cpp also adds one after special tokens, so the text after a special token may begin with a different token there",
           where);
     } else if (type != "Split" || !replaces || step["pattern"] != Json{{"String", " "}}) {
-      fail(fmt::format("its pre-tokenizer has a step `{}`", type), where);
+      fail(fmt::format("its pre-tokenizer has the unsupported step `{}`", type), where);
     }
   }
   if (!replaces) fail("it is neither byte-level nor SentencePiece BPE", where);
@@ -297,7 +295,7 @@ void check_splits_alike(const Tokenizer& tokenizer, const GgufVocab& vocab,
   const Tokenizer read = Tokenizer::from_gguf(vocab, where);
   for (const std::string& text : texts_to_try(tokenizer, vocab)) {
     if (tokenizer.encode(text, true) == read.encode(text, true)) continue;
-    fail(fmt::format("llama.cpp would split `{}` into other tokens", text), where);
+    fail(fmt::format("llama.cpp would split `{}` into different tokens", text), where);
   }
 }
 
@@ -308,7 +306,7 @@ GgufVocab gguf_vocab_of(const Tokenizer& tokenizer, const GgufVocabOptions& opti
   const Json parsed = sections_of(tokenizer);
   const Json& model = parsed["model"];
   if (model.value("type", "") != "BPE") {
-    fail(fmt::format("it is {}, and BPE of bytes or of SentencePiece's pieces is what is written",
+    fail(fmt::format("it is a {} model; supported: byte-level BPE and SentencePiece BPE",
                      model.value("type", "")),
          where);
   }

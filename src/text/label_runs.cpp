@@ -96,8 +96,7 @@ std::vector<Run> find_label_runs(const ChatTemplate& chat_template, const Json& 
     const std::vector<Run> turn =
         find_turn(chat_template, messages, options, full, find_specials, static_cast<int32_t>(i));
     if (turn.empty()) {
-      throw DataError(fmt::format("the chat template writes nothing of messages[{}] (assistant), "
-                                  "so it cannot be trained on",
+      throw DataError(fmt::format("the chat template omits messages[{}] (assistant), so it cannot be trained on",
                                   i),
                       {}, "remove the message, or set \"train\": false");
     }

@@ -251,7 +251,7 @@ void require_equal_texts(const ChatProbe& probe, const ChatOutline& outline, std
   const Verdict verdict = compare(probe, outline, plain);
   if (verdict == Verdict::kRefused && (!is_regular || has_system(roles))) return;
   if (verdict == Verdict::kRefused)
-    throw NoOutline{"it refuses conversations of alternating user and assistant messages"};
+    throw NoOutline{"it rejects conversations of alternating user and assistant messages"};
   if (verdict == Verdict::kOther) {
     throw NoOutline{is_regular ? "its output depends on more than the roles of the messages"
                                : "system messages inside a conversation change its output"};
@@ -281,7 +281,7 @@ void require_timeless(const ChatTemplate& chat_template, const RenderOptions& op
         .render(conversation_of("u", [](size_t) { return "Hi"; }), true);
   };
   constexpr int64_t kNow = 1'700'000'000, kLater = 1'733'123'456;
-  if (at(kNow) != at(kLater)) throw NoOutline{"it writes the date"};
+  if (at(kNow) != at(kLater)) throw NoOutline{"it prints the current date"};
 }
 
 /// Of what a conversation begins with, which the runner puts there itself.
@@ -305,8 +305,7 @@ std::vector<std::string> notes_of(const ChatOutline& outline, const std::string&
     notes.emplace_back("The chat template does not support system messages: TEMPLATE omits them.");
   if (source.find("tools") != std::string::npos)
     notes.emplace_back(
-        "TEMPLATE has no tools: Ollama before 0.30 refuses requests with tools, and later "
-        "versions use the GGUF file's chat template instead.");
+        "TEMPLATE has no tools: Ollama before 0.30 rejects requests with tools, and later versions use the GGUF file's chat template instead.");
   return notes;
 }
 
@@ -332,7 +331,7 @@ OllamaTemplate ollama_template_of(const ChatTemplate& chat_template, const Rende
   } catch (const NoOutline& none) {
     made.reason = none.reason;
   } catch (const DataError& error) {
-    made.reason = fmt::format("it refuses a plain conversation ({})", error.message());
+    made.reason = fmt::format("it rejects a plain conversation ({})", error.message());
   }
   return made;
 }

@@ -21,7 +21,7 @@ constexpr OnigLimits kLimits{.pattern_bytes = 4 << 20,
 
 OnigPattern compile(const std::string& pattern, const std::string& where) {
   if (pattern.size() > kMostBytes) {
-    throw DataError(fmt::format("the tokenizer's pattern has {} bytes, more than {}",
+    throw DataError(fmt::format("the tokenizer's pattern has {} bytes, more than the limit of {}",
                                 pattern.size(), kMostBytes),
                     where);
   }

@@ -14,7 +14,7 @@ TokenId checked_id(const Json& id, const std::string& name, const std::string& w
   const bool sound = id.is_number_integer() && id.get<int64_t>() >= 0 &&
                      id.get<uint64_t>() <= static_cast<uint64_t>(INT32_MAX);
   if (!sound)
-    throw DataError(fmt::format("an id of the special token `{}` is not the id of a token", name),
+    throw DataError(fmt::format("an id of the special token `{}` is not a token id", name),
                     where);
   return id.get<TokenId>();
 }
@@ -54,8 +54,7 @@ void put_around(const Json& section, bool is_roberta, Encodings& encodings,
 void put_in_template(const Json& section, Encodings& encodings, const std::string& where) {
   if (encodings.size() > 2) {
     throw DataError(
-        "a TemplateProcessing post-processor follows one that makes more than "
-        "two parts, which is not supported",
+        "a TemplateProcessing post-processor after one that returns more than two parts is not supported",
         where);
   }
   Encodings out;

@@ -34,15 +34,15 @@ Piece read_piece(std::string_view message, const std::string& where) {
   if (find_invalid_utf8(piece.text) != std::string_view::npos)
     throw DataError("a piece of the SentencePiece model is not valid UTF-8", where);
   if (!std::isfinite(piece.score))
-    throw DataError(fmt::format("the score of the piece `{}` is not a number", piece.text), where);
+    throw DataError(fmt::format("the score of the piece `{}` is NaN or infinite", piece.text), where);
   return piece;
 }
 
 void read_model_type(int64_t type, SentencePieceModel& model, const std::string& where) {
   constexpr int64_t kUnigram = 1, kBpe = 2;
   if (type != kUnigram && type != kBpe)
-    throw DataError("SentencePiece models of whole words or characters are not supported", where,
-                    "the types unigram and bpe are supported");
+    throw DataError("SentencePiece models of the types word and char are not supported", where,
+                    "supported types: unigram and bpe");
   model.is_unigram = type == kUnigram;
 }
 
@@ -81,7 +81,7 @@ void check(const SentencePieceModel& model, const std::string& where) {
   for (const auto& id : {model.unk, model.bos, model.eos}) {
     if (id && static_cast<size_t>(*id) >= model.pieces.size()) {
       throw DataError(
-          fmt::format("the model names the id {}, but has {} pieces", *id, model.pieces.size()),
+          fmt::format("the model refers to the id {}, but has only {} pieces", *id, model.pieces.size()),
           where);
     }
   }

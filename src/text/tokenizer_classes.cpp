@@ -85,11 +85,10 @@ void warn_of_other_class(const TokenizerSource& source, const TokenizerConfig& c
     others.push_back("pre_tokenizer");
   if (others.empty()) return;
   log::warn(
-      "{}: the {} of tokenizer.json {} of the class {}. sftrun uses the file, like transformers 4; "
-      "transformers 5 uses the class and gives other tokens for the same text. "
-      "To make it use the file, {}",
+      "{}: the {} of tokenizer.json {} from the class {}. sftrun uses the file, like transformers 4; "
+      "transformers 5 uses the class and gives different tokens for the same text. To make it use the file, {}",
       config.where, fmt::join(others, " and the "),
-      others.size() > 1 ? "are not those" : "is not that", loading.name,
+      others.size() > 1 ? "differ" : "differs", loading.name,
       loading.is_of_type
           ? "load it there with TokenizersBackend.from_pretrained, not with AutoTokenizer"
           : "write \"tokenizer_class\": \"TokenizersBackend\" into tokenizer_config.json");

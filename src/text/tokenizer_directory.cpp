@@ -35,8 +35,7 @@ TokenizerSource from_model_file(const fs::path& path, const TokenizerConfig& con
 [[noreturn]] void fail_no_files(const fs::path& directory) {
   throw DataError(
       "the model has no tokenizer.json", directory.string(),
-      "copy the tokenizer's files too: tokenizer.json, or tekken.json, tokenizer.model, "
-      "*.tiktoken, or vocab.json with merges.txt");
+      "copy the tokenizer's files too: tokenizer.json, tekken.json, tokenizer.model, *.tiktoken, or vocab.json with merges.txt");
 }
 
 constexpr std::array kModelFiles = {"tokenizer.model", "tiktoken.model"};

@@ -29,7 +29,7 @@ void check_ids(const GgufVocab& vocab, const std::string& where) {
     }
   }
   if (!vocab.token_types.empty() && vocab.token_types.size() != vocab.tokens.size()) {
-    throw DataError(fmt::format("there are {} tokens but {} token types", vocab.tokens.size(),
+    throw DataError(fmt::format("the GGUF file has {} tokens but {} token types", vocab.tokens.size(),
                                 vocab.token_types.size()),
                     where);
   }
@@ -118,14 +118,14 @@ void read_merged_pieces(const GgufVocab& vocab, TokenizerSource& source, const s
 
 void check_scores(const GgufVocab& vocab, const std::string& where) {
   if (vocab.scores.size() != vocab.tokens.size()) {
-    throw DataError(fmt::format("there are {} tokens but {} scores (tokenizer.ggml.scores)",
+    throw DataError(fmt::format("the GGUF file has {} tokens but {} scores (tokenizer.ggml.scores)",
                                 vocab.tokens.size(), vocab.scores.size()),
                     where);
   }
   const auto odd = std::find_if_not(vocab.scores.begin(), vocab.scores.end(),
                                     [](float score) { return std::isfinite(score); });
   if (odd != vocab.scores.end()) {
-    throw DataError(fmt::format("the score of token {} is not a number (tokenizer.ggml.scores)",
+    throw DataError(fmt::format("the score of token {} is NaN or infinite (tokenizer.ggml.scores)",
                                 odd - vocab.scores.begin()),
                     where);
   }

@@ -193,7 +193,7 @@ struct Tokenizer::Impl::Output final : WordSink {
 void Tokenizer::Impl::encode(std::string_view text, bool add_special_tokens,
                              std::vector<TokenId>& ids, std::vector<ByteSpan>* spans) const {
   if (text.size() > UINT32_MAX / 4)
-    throw DataError("a text of more than 1 GiB cannot be tokenized in one piece");
+    throw DataError("the text is larger than 1 GiB, the tokenizer's limit");
   if (const size_t at = find_invalid_utf8(text); at != std::string_view::npos) {
     throw DataError(fmt::format("the text is not valid UTF-8 (byte {})", at), {},
                     "convert it to UTF-8");

@@ -201,14 +201,13 @@ std::string text_or_nothing(const Json& object, const char* key, const std::stri
 void refuse_dropout(const Json& model, const std::string& where) {
   if (!model.contains("dropout") || model.at("dropout").is_null() || model.at("dropout") == 0.0)
     return;
-  throw DataError(fmt::format("a BPE model with `dropout` set to {} encodes a text differently "
-                              "every time",
+  throw DataError(fmt::format("the BPE model's `dropout` is {}, which makes encoding random",
                               model.at("dropout").dump()),
                   where, "set model.dropout to null");
 }
 
 [[noreturn]] void fail_no_vocab(const char* what, const std::string& where) {
-  throw DataError(fmt::format("{} is missing in the tokenizer's model", what), where);
+  throw DataError(fmt::format("{} is missing from the tokenizer's model", what), where);
 }
 
 BpeSource read_bpe(Reader& reader, const Json& model, const std::string& where) {

@@ -102,7 +102,7 @@ void add_specials(const TokenizerConfig& config, TokenId vocab_size, TokenizerSo
   for (const AddedToken& token : named.added) last = std::max(last, token.id);
   constexpr TokenId kMostReserved = 1 << 16;
   if (last - vocab_size > kMostReserved)
-    throw DataError(fmt::format("the special token {} is far beyond the vocabulary of {} tokens",
+    throw DataError(fmt::format("the special token id {} is far beyond the vocabulary of {} tokens",
                                 last, vocab_size),
                     config.where);
   for (TokenId id = vocab_size; id <= last; ++id) {
@@ -154,8 +154,7 @@ void warn_unknown(size_t num_tokens, const std::string& where) {
       "{}: this tiktoken vocabulary of {} tokens is unknown (known are Llama 3, Llama 4, "
       "Qwen), "
       "and the file has no pattern for splitting texts. Llama 3's pattern is used, as in "
-      "transformers. If the model has another pattern, put its tokenizer.json beside the "
-      "file; it is then used instead",
+      "transformers. If the model has another pattern, put its tokenizer.json into the same directory; sftrun then uses it instead",
       where, num_tokens);
 }
 
@@ -239,7 +238,7 @@ std::vector<Ranked> tekken_ranks(const Json& document, TokenId num_specials,
   for (size_t i = 0; i < count; ++i) {
     auto bytes = decode_base64(string_at(vocab[i], "token_bytes", where));
     if (!bytes || bytes->empty())
-      throw DataError(fmt::format("token {} of the vocabulary has no bytes in base64", i), where);
+      throw DataError(fmt::format("token {} of the vocabulary has no base64 bytes", i), where);
     out.push_back({std::move(*bytes), static_cast<TokenId>(i)});
   }
   return out;

@@ -52,7 +52,7 @@ void set_class(const TokenizerConfig& config, TokenizerSource& source) {
   auto sections = sections_of_class(name, config);
   if (!sections) {
     throw DataError(
-        fmt::format("`{}` needs a tokenizer.json, because its way of splitting texts is unknown",
+        fmt::format("`{}` needs a tokenizer.json, because its pre-tokenizer is unknown",
                     name),
         config.where,
         "save the tokenizer with transformers "

@@ -39,7 +39,7 @@ Unigram::Unigram(const UnigramSource& source, const std::string& where)
   std::vector<std::pair<std::string_view, int32_t>> entries;
   for (const auto& [text, score] : source.pieces) {
     if (!std::isfinite(score))
-      throw DataError(fmt::format("the score of the token `{}` is not a number", text), where);
+      throw DataError(fmt::format("the score of the token `{}` is NaN or infinite", text), where);
     const auto id = static_cast<TokenId>(scores_.size());
     // Of tokens with one text the last counts, as in the library.
     if (!text.empty() && texts_.find(text) == id) entries.emplace_back(texts_.at(id), id);

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <map>
 
-#include "adapter_ends.h"
 #include "convert.h"
+#include "saved_rows.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
@@ -30,9 +30,9 @@ bool are_the_bases(const SafetensorsEntry& rows, const Checkpoint& base, const s
 }
 
 /// The embedding and head in an adapter's file.
-class AdapterEnds {
+class AdapterVocabulary {
  public:
-  AdapterEnds(const Checkpoint& base, const fs::path& adapter)
+  AdapterVocabulary(const Checkpoint& base, const fs::path& adapter)
       : path_(adapter / "adapter_model.safetensors"),
         arch_(base.arch()),
         vocab_size_(arch_.vocab_size) {
@@ -42,25 +42,25 @@ class AdapterEnds {
     embedding_ = find(config, spec::embedding_module(arch_));
     head_ = find(config, spec::kHeadModule);
     vocab_size_ = resized();
-    forget_the_bases(base);
+    drop_unchanged_rows(base);
     require_whole_vocabulary();
   }
 
   const SafetensorsFile& file() const { return *file_; }
   const fs::path& path() const { return path_; }
   int64_t vocab_size() const { return vocab_size_; }
-  const AdapterEnd& embedding() const { return embedding_; }
-  const AdapterEnd& head() const { return head_; }
+  const SavedRows& embedding() const { return embedding_; }
+  const SavedRows& head() const { return head_; }
   bool are_empty() const { return embedding_.is_empty() && head_.is_empty(); }
   bool part() const { return arch_.tie_word_embeddings && !head_.is_empty(); }
 
  private:
-  AdapterEnd find(const AdapterConfig& config, const std::string& module) const {
-    return find_adapter_end(*file_, path_.string(), config, arch_, module);
+  SavedRows find(const AdapterConfig& config, const std::string& module) const {
+    return find_saved_rows(*file_, path_.string(), config, arch_, module);
   }
 
   int64_t resized() const {
-    for (const AdapterEnd* end : {&embedding_, &head_}) {
+    for (const SavedRows* end : {&embedding_, &head_}) {
       if (end->rows != nullptr && end->rows->shape[0] != arch_.vocab_size)
         return end->rows->shape[0];
     }
@@ -68,11 +68,11 @@ class AdapterEnds {
   }
 
   /// Drops rows that equal the base's, and a tied head that equals the embedding.
-  void forget_the_bases(const Checkpoint& base) {
+  void drop_unchanged_rows(const Checkpoint& base) {
     const std::string embedding = embedding_.tensor();
     if (arch_.tie_word_embeddings && !head_.is_empty()) {
       if (head_.rows == nullptr) head_.rows = embedding_.rows;
-      if (head_.holds_what(embedding_)) head_ = {.module = head_.module};
+      if (head_.has_same_values(embedding_)) head_ = {.module = head_.module};
     }
     if (embedding_.rows != nullptr && are_the_bases(*embedding_.rows, base, embedding))
       embedding_.rows = nullptr;
@@ -85,31 +85,28 @@ class AdapterEnds {
   }
 
   void require_whole_vocabulary() const {
-    const auto rows_of = [&](const AdapterEnd& end) {
+    const auto rows_of = [&](const SavedRows& end) {
       return end.rows != nullptr ? end.rows->shape[0] : arch_.vocab_size;
     };
     if (arch_.per_layer_size > 0 && vocab_size_ != arch_.vocab_size) {
-      throw DataError(fmt::format("the adapter's vocabulary was resized to {} tokens, and every "
-                                  "layer's own embeddings are not in it: PEFT does not save them",
+      throw DataError(fmt::format("the adapter's vocabulary was resized to {} tokens, but it has no per-layer embeddings: PEFT does not save them",
                                   vocab_size_),
                       path_.string(),
-                      "train with the vocabulary as it is: its unused tokens can be renamed");
+                      "train with the original vocabulary: its unused tokens can be renamed");
     }
     const bool follows = arch_.tie_word_embeddings && head_.is_empty();
     const int64_t head = follows ? rows_of(embedding_) : rows_of(head_);
     if (rows_of(embedding_) == head) return;
-    throw DataError(fmt::format("the adapter's vocabulary was resized, and only one of embedding "
-                                "and head is there in its size: {} rows of `{}`, {} of `{}`",
+    throw DataError(fmt::format("the adapter's vocabulary was resized, but embedding and head have different sizes: {} rows in `{}`, {} in `{}`",
                                 rows_of(embedding_), embedding_.module, head, head_.module),
                     path_.string(),
-                    "save it again with both: save_pretrained(…, save_embedding_layers=True), or "
-                    "train both (modules_to_save)");
+                    "save both: save_pretrained(…, save_embedding_layers=True), or train both (modules_to_save)");
   }
 
   fs::path path_;
   const spec::ArchSpec& arch_;
   std::optional<SafetensorsFile> file_;
-  AdapterEnd embedding_, head_;
+  SavedRows embedding_, head_;
   int64_t vocab_size_;
 };
 
@@ -166,22 +163,21 @@ std::optional<text::Tokenizer> own_tokenizer(const Checkpoint& base, const fs::p
     return std::nullopt;
   if (own.vocab_size() <= vocab_size) return own;
   log::warn(
-      "{}: the tokenizer beside the adapter has tokens up to the id {}, embedding and head have {} "
-      "rows: the base's tokenizer is used",
+      "{}: the adapter's tokenizer has token ids up to {}, but embedding and head have only {} rows; using the base's tokenizer",
       adapter.string(), own.vocab_size() - 1, vocab_size);
   return std::nullopt;
 }
 
 class ReplacedCheckpoint final : public Checkpoint {
  public:
-  ReplacedCheckpoint(std::shared_ptr<const Checkpoint> base, AdapterEnds ends)
+  ReplacedCheckpoint(std::shared_ptr<const Checkpoint> base, AdapterVocabulary ends)
       : base_(std::move(base)),
         ends_(std::move(ends)),
         arch_(base_->arch()),
         tensors_(base_->tensors()) {
     arch_.vocab_size = ends_.vocab_size();
     const std::vector<int64_t> shape = {arch_.vocab_size, arch_.hidden_size};
-    for (const AdapterEnd* end : {&ends_.embedding(), &ends_.head()}) {
+    for (const SavedRows* end : {&ends_.embedding(), &ends_.head()}) {
       if (!end->is_empty()) replaced_[end->tensor()] = end;
     }
     if (ends_.part()) part_head();
@@ -208,7 +204,7 @@ class ReplacedCheckpoint final : public Checkpoint {
   void read(const std::string& name, DType dtype, void* destination) const override {
     const auto found = replaced_.find(name);
     if (found == replaced_.end()) return base_->read(name, dtype, destination);
-    const AdapterEnd& end = *found->second;
+    const SavedRows& end = *found->second;
     auto* to = static_cast<std::byte*>(destination);
     if (end.rows != nullptr)
       copy(*end.rows, dtype, to);
@@ -284,8 +280,8 @@ class ReplacedCheckpoint final : public Checkpoint {
   }
 
   std::shared_ptr<const Checkpoint> base_;
-  AdapterEnds ends_;
-  std::map<std::string, const AdapterEnd*> replaced_;
+  AdapterVocabulary ends_;
+  std::map<std::string, const SavedRows*> replaced_;
   spec::ArchSpec arch_;
   std::vector<TensorInfo> tensors_;
   fs::path text_directory_;
@@ -305,11 +301,11 @@ std::optional<int64_t> new_eos(const Checkpoint& base, const text::Tokenizer& to
 AdapterBase open_adapter_base(const fs::path& base_path, const fs::path& adapter) {
   AdapterBase opened{.checkpoint = Checkpoint::open(base_path)};
   const Checkpoint& base = *opened.checkpoint;
-  AdapterEnds ends(base, adapter);
+  AdapterVocabulary ends(base, adapter);
   const auto tokenizer = own_tokenizer(base, base_path, adapter, ends.vocab_size());
   if (ends.are_empty() && !tokenizer) return opened;
   opened.is_resized = ends.vocab_size() != base.arch().vocab_size;
-  for (const AdapterEnd* end : {&ends.embedding(), &ends.head()}) {
+  for (const SavedRows* end : {&ends.embedding(), &ends.head()}) {
     if (!end->is_empty()) opened.replaced.insert(end->tensor());
   }
   if (tokenizer) {
@@ -323,21 +319,19 @@ AdapterBase open_adapter_base(const fs::path& base_path, const fs::path& adapter
 }
 
 void require_own_base(const Checkpoint& base, const fs::path& base_path, const fs::path& adapter) {
-  const AdapterEnds ends(base, adapter);
+  const AdapterVocabulary ends(base, adapter);
   if (ends.are_empty()) {
     if (own_tokenizer(base, base_path, adapter, ends.vocab_size())) {
       log::warn(
-          "{}: the tokenizer beside the adapter has other tokens than the base's, which is used: "
-          "merge the adapter (sftrun merge) and train the model that this writes, to keep them",
+          "{}: the adapter's tokenizer differs from the base's; using the base's. To keep the adapter's tokens, merge the adapter (sftrun merge) and train the merged model",
           adapter.string());
     }
     return;
   }
   throw DataError(
-      "the adapter brings rows of embedding or head that are not the base's (a resized "
-      "vocabulary, or tokens that were trained)",
+      "the adapter replaces rows of the base's embedding or head (resized vocabulary or trained tokens)",
       adapter.string(),
-      "merge it into its base (sftrun merge), and train the model that this writes");
+      "merge it into its base (sftrun merge) and train the merged model");
 }
 
 }  // namespace sftrun::weights

@@ -110,8 +110,7 @@ class ConfigReader {
   [[noreturn]] void fail_unsupported(std::string_view what) const {
     throw DataError(
         fmt::format("{} is not supported", what), where_,
-        "supported are LoRA adapters, with rank-stabilised scaling, magnitudes (DoRA) and whole "
-        "modules");
+        "supported: LoRA adapters, with rank-stabilised scaling (rsLoRA), DoRA and modules_to_save");
   }
 
   void refuse_unsupported() const {
@@ -184,7 +183,7 @@ class ConfigReader {
     const bool sound = list.is_array() && std::all_of(list.begin(), list.end(), [](const json& id) {
                          return id.is_number_integer() && id >= 0;
                        });
-    if (!sound) fail(key, "a list of token ids, or one for each module");
+    if (!sound) fail(key, "a list of token ids, or one list per module");
     return list.get<std::vector<int64_t>>();
   }
 
@@ -216,19 +215,19 @@ class ConfigReader {
     if (result.target_pattern) return;
     if (result.target_modules.empty() && !result.target_parameters.empty()) return;
     if (result.target_modules.empty() || result.target_modules[0].empty())
-      fail("target_modules", "not empty");
+      fail("target_modules", "a non-empty list");
   }
 
   spec::NamePattern pattern(const char* key, bool of_ranks) const {
     const auto found = ordered_.find(key);
     if (found == ordered_.end() || found->is_null()) return {};
     spec::NamePattern result;
-    if (!found->is_object()) fail(key, "a map of names");
+    if (!found->is_object()) fail(key, "an object with names as keys");
     for (const auto& [name, value] : found->items()) {
       const bool is_rank = value.is_number_integer() && value.get<int64_t>() >= 1 &&
                            value.get<int64_t>() <= kMostRank;
-      if (of_ranks && !is_rank) fail(key, "of positive integers");
-      if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, "of numbers");
+      if (of_ranks && !is_rank) fail(key, "an object of positive integers");
+      if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, "an object of numbers");
       result.emplace_back(
           spec::NameEnding(name, fmt::format("{}: {}", where_, key), ExitCode::kData),
           value.get<double>());

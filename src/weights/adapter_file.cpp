@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <set>
 
-#include "adapter_ends.h"
 #include "convert.h"
 #include "json_text.h"
+#include "saved_rows.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/finite.h"
@@ -86,22 +86,22 @@ class AdapterReader {
     for (const SafetensorsEntry& entry : file_.entries()) read_entry(entry, result);
     for (const auto& [module, pair] : result.lora) {
       const LoraNames names = pair.of_embedding ? embedding_lora_names(module) : lora_names(module);
-      if (pair.a.empty()) fail(names.b, "has no lora_A beside it");
-      if (pair.b.empty()) fail(names.a, "has no lora_B beside it");
+      if (pair.a.empty()) fail(names.b, "has no matching lora_A");
+      if (pair.b.empty()) fail(names.a, "has no matching lora_B");
       if (pair.magnitude.empty() == config_.lora.dora) {
         fail(names.a, config_.lora.dora
-                          ? "has no lora_magnitude_vector beside it, as `use_dora` promises"
-                          : "has a lora_magnitude_vector beside it, and `use_dora` is false");
+                          ? "has no matching lora_magnitude_vector, although `use_dora` is true"
+                          : "has a matching lora_magnitude_vector, although `use_dora` is false");
       }
     }
     for (const auto& [module, count] : old_tensors_) {
       const size_t matrices = specs_.at(module).parts.size();
       if (count != 2 * matrices)
-        fail(module, fmt::format("has {} of {} matrices' lora_A and lora_B", count, 2 * matrices),
-             "an update of single experts must be one of every expert of the layer");
+        fail(module, fmt::format("has {} of {} expected lora_A and lora_B tensors", count, 2 * matrices),
+             "an adapter of single experts must cover all experts of the layer");
     }
     if (result.lora.empty() && result.saved.empty())
-      throw DataError("the adapter holds no tensors", where_);
+      throw DataError("the adapter has no tensors", where_);
     return result;
   }
 
@@ -113,11 +113,11 @@ class AdapterReader {
 
   void read_entry(const SafetensorsEntry& entry, AdapterTensors& result) {
     if (!entry.name.starts_with(kPeftPrefix))
-      fail(entry.name, "is not named as PEFT names an adapter's");
+      fail(entry.name, "does not have a name of a PEFT adapter tensor");
     const std::string name = entry.name.substr(kPeftPrefix.size());
     const std::string module = current_module(module_of_update(name));
     if (read_single_expert(entry, name, result) || read_experts(entry, name, result)) return;
-    if (read_embedding(entry, name, result) || is_base_of_an_end(entry, name)) return;
+    if (read_embedding(entry, name, result) || is_adapted_embedding_or_head(entry, name)) return;
     if (!module.empty()) {
       const spec::TensorSpec& base = base_of(entry, module);
       // Patterns know a renamed router by its old name.
@@ -130,11 +130,11 @@ class AdapterReader {
       else if (name.ends_with(kMagnitude))
         pair.magnitude = values(entry, {base.shape[0]});
       else if (!name.ends_with(kB))
-        fail(entry.name, "is an embedding's, of a linear layer");
+        fail(entry.name, "is an adapter tensor of an embedding, but the module is a linear layer");
       else
         pair.b = values(entry, {base.shape[0], pair.r}, pair.r);
     } else if (name.find(".lora_") != std::string::npos) {
-      fail(entry.name, "belongs to a kind of adapter that is not supported");
+      fail(entry.name, "belongs to an adapter type that is not supported");
     } else {
       const std::string tensor = without_wrapper(name);
       result.saved[tensor] = values(entry, saved_shape(entry, tensor));
@@ -159,14 +159,14 @@ class AdapterReader {
     else if (name.ends_with(kMagnitude))
       pair.magnitude = values(entry, {pair.out_features});
     else
-      fail(entry.name, "is a linear layer's, of an embedding");
+      fail(entry.name, "is an adapter tensor of a linear layer, but the module is an embedding");
     return true;
   }
 
   /// The base's embedding or head, saved in addition to its adapter: skipped here, see
   /// open_adapter_base.
-  bool is_base_of_an_end(const SafetensorsEntry& entry, const std::string& name) const {
-    if (!is_of_base_end(name, config_, arch_)) return false;
+  bool is_adapted_embedding_or_head(const SafetensorsEntry& entry, const std::string& name) const {
+    if (!is_embedding_or_head(name, config_, arch_)) return false;
     const bool is_whole = name.ends_with(kWeight);
     const std::vector<int64_t> whole = {arch_.vocab_size, arch_.hidden_size};
     if (is_whole) require_not_resized(entry, whole);
@@ -176,10 +176,9 @@ class AdapterReader {
   void require_not_resized(const SafetensorsEntry& entry, const std::vector<int64_t>& whole) const {
     if (entry.shape == whole) return;
     fail(entry.name,
-         fmt::format("has the shape {}, the base's {}: the vocabulary was resized",
+         fmt::format("has the shape {}, but the base's has {}: the vocabulary was resized",
                      shape_text(entry.shape), shape_text(whole)),
-         "merge the adapter into its base (sftrun merge, as safetensors or gguf), and use that "
-         "model");
+         "merge the adapter into its base (sftrun merge, as safetensors or gguf) and use the merged model");
   }
 
   /// A state dictionary that was not saved by PEFT contains the wrapper's name, too.
@@ -206,7 +205,7 @@ class AdapterReader {
     if (found == old_modules_.end()) return false;
     const OldModule& old = found->second;
     if (old.whole->role != spec::TensorRole::kExperts) return false;
-    if (config_.lora.dora) fail(entry.name, "is of an expert's DoRA, which is not supported");
+    if (config_.lora.dora) fail(entry.name, "belongs to a single expert's DoRA adapter, which is not supported");
     const bool is_a = name.ends_with(kA);
     const int64_t r = config_.lora.r_of(module_of_update(name));
     const double scale = config_.lora.scale_of(module_of_update(name));
@@ -217,7 +216,7 @@ class AdapterReader {
         (others->second.r != old.matrices * r || others->second.scale != scale)) {
       fail(entry.name,
            "has another rank or scale than the layer's other experts, or than gate or up",
-           "give them one (rank_pattern, alpha_pattern)");
+           "use the same rank and scale for all of them (rank_pattern, alpha_pattern)");
     }
     LoraPair& pair = experts_pair(result, *old.whole, old.matrices * r);
     pair.scale = scale;
@@ -320,7 +319,7 @@ class AdapterReader {
         modules.push_back(name.substr(0, name.size() - kWeight.size()));
     }
     const std::string near = nearest(module, modules);
-    fail(entry.name, fmt::format("is for `{}`, which is no linear layer of this model", module),
+    fail(entry.name, fmt::format("is for `{}`, which is not a linear layer of this model", module),
          near.empty()
              ? "the adapter was made for another model"
              : fmt::format("the nearest is `{}`: the adapter was made for another model", near));
@@ -329,7 +328,7 @@ class AdapterReader {
   std::vector<int64_t> saved_shape(const SafetensorsEntry& entry, const std::string& name) const {
     const auto found = specs_.find(name);
     if (found == specs_.end() || !spec::is_saved(config_.lora.modules_to_save, name))
-      fail(entry.name, "is neither LoRA's nor of one of `modules_to_save`");
+      fail(entry.name, "is neither a LoRA tensor nor part of `modules_to_save`");
     const bool is_end = name == embedding_ + std::string(kWeight) || name == "lm_head.weight";
     if (is_end && entry.shape.size() == 2 && entry.shape[1] == arch_.hidden_size)
       require_not_resized(entry, found->second.shape);
@@ -342,7 +341,7 @@ class AdapterReader {
     if (entry.shape != shape) {
       const std::string because = r == 0 ? "" : fmt::format(" with r {}", r);
       fail(entry.name,
-           fmt::format("has the shape {}; the model wants {}{}", shape_text(entry.shape),
+           fmt::format("has the shape {}, expected {}{}", shape_text(entry.shape),
                        shape_text(shape), because),
            "adapter_config.json, adapter_model.safetensors and the model must belong together");
     }
@@ -353,7 +352,7 @@ class AdapterReader {
     convert(*dtype, entry.bytes.data(), DType::kF32, reinterpret_cast<std::byte*>(result.data()),
             static_cast<int64_t>(result.size()));
     if (!all_finite(result)) {
-      fail(entry.name, "holds values that are not finite",
+      fail(entry.name, "has NaN or infinite values",
            "the training that wrote it diverged: use an earlier checkpoint");
     }
     return result;
@@ -401,7 +400,7 @@ std::map<std::string, std::string> parameters_of_old_modules(const SafetensorsFi
   return parameters;
 }
 
-/// Models of different families may have layers with the same names and written. Only checked if the
+/// Models of different families may have layers with the same names and shapes. Only checked if the
 /// adapter's base is on this machine.
 void require_same_family(const fs::path& directory, const AdapterConfig& config,
                          const spec::ArchSpec& arch) {
@@ -420,10 +419,9 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
     return family == "llama" || family == "mistral";
   };
   if (base.family == arch.family || (is_llama(base.family) && is_llama(arch.family))) return;
-  throw DataError(fmt::format("the adapter was made for a model of the family {} ({}), this one is "
-                              "of {}",
+  throw DataError(fmt::format("the adapter was made for the model family {} ({}), but this model is of the family {}",
                               base.family, config.base_model_name_or_path, arch.family),
-                  directory.string(), "give the adapter its own base model");
+                  directory.string(), "use the adapter's own base model");
 }
 
 /// With ensure_weight_tying PEFT names only the embedding and trains the tied head with it. Saved
@@ -490,7 +488,7 @@ AdapterTensors load_adapter(const fs::path& directory, const AdapterConfig& conf
     const bool pickled = fs::exists(directory / "adapter_model.bin");
     throw DataError(
         "no adapter_model.safetensors in this directory", directory.string(),
-        pickled ? "adapter_model.bin is not read: save the adapter as safetensors" : "");
+        pickled ? "adapter_model.bin is not supported: save the adapter as safetensors" : "");
   }
   return AdapterReader(path, config, arch).read();
 }
@@ -499,8 +497,8 @@ void write_adapter(const fs::path& directory, const AdapterConfig& config,
                    const std::vector<TensorToWrite>& tensors) {
   make_directories(directory);
   write_safetensors(directory / "adapter_model.safetensors", tensors);
-  if (!config.held_base.is_null())
-    write_file_atomically(directory / "sftrun_base.json", config.held_base.dump(2) + "\n");
+  if (!config.base_record.is_null())
+    write_file_atomically(directory / "sftrun_base.json", config.base_record.dump(2) + "\n");
   write_file_atomically(directory / "adapter_config.json", config.to_json().dump(2) + "\n");
 }
 

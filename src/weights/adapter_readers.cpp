@@ -25,7 +25,7 @@ bool is_gguf(const fs::path& path) {
 /// A directory with quantised linear layers.
 struct QuantisedDirectory {
   std::string word;  ///< "4 bits", "int8" or "FP8"; empty: not quantised
-  bool is_in_four_bits() const { return word == "4 bits"; }
+  bool has_4bit_codes() const { return word == "4 bits"; }
 };
 
 std::string peft_name_of(QuantFormat format) {
@@ -63,53 +63,47 @@ std::string beyond_peft(const WrittenAdapter& adapter) {
   const std::string word = word_of_base(adapter);
   if (word.empty()) return {};
   if (saves_linear_layers(adapter))
-    return fmt::format("it has no whole layers (modules_to_save) over {}", word);
+    return fmt::format("it does not support modules_to_save over {}", word);
   if (adapter.config.lora.dora && word != "4 bits")
-    return fmt::format("its DoRA does not compute over {}", word);
+    return fmt::format("it does not support DoRA over {}", word);
   return {};
 }
 
 /// The base on which the adapter gives the results of training.
 std::string fitting_base(const WrittenAdapter& adapter) {
   if (adapter.quantised_to.empty()) return {};
-  std::string base = fmt::format(", over the base in {}, which `{}` writes", adapter.quantised_to,
+  std::string base = fmt::format(", over the base in {}, written by `{}`", adapter.quantised_to,
                                  adapter.quantize_command);
   if (!adapter.dense_when_written.empty())
-    base += fmt::format(" (roughly: {} are dense there, and were in {} in this run)",
+    base += fmt::format(" (approximately: {} are unquantised there, but were in {} in this run)",
                         adapter.dense_when_written, adapter.quantised_to);
   return base;
 }
 
 /// With PiSSA the residual base was quantised, and it is not saved.
 bool is_rough(const WrittenAdapter& adapter) {
-  return adapter.takes_base_apart && !word_of_base(adapter).empty();
+  return adapter.uses_pissa && !word_of_base(adapter).empty();
 }
 
 std::string peft_line(const WrittenAdapter& adapter) {
   const std::string& name = adapter.config.base_model_name_or_path;
   if (is_rough(adapter))
-    return "PEFT: roughly, over the unquantised model: what PiSSA left of the base was in fewer "
-           "bits, which nothing else holds";
+    return "PEFT: approximately, over the unquantised model: the run quantised the PiSSA residual, which is not saved";
   if (is_gguf(name)) {
     const fs::path file = name;
     return fmt::format(
-        "PEFT: over what transformers reads of the file (from_pretrained(\"{}\", "
-        "gguf_file=\"{}\"), of the families that it knows); or over the model that it was "
-        "converted from, which the file does not name: write that into {} as "
-        "base_model_name_or_path",
+        "PEFT: over the GGUF file if transformers supports the family (from_pretrained(\"{}\", gguf_file=\"{}\")), or over the model that the file was converted from: the file does not name it, so set base_model_name_or_path in {}",
         file.parent_path().string(), file.filename().string(),
         (adapter.directory / "adapter_config.json").string());
   }
   if (const std::string reason = beyond_peft(adapter); !reason.empty())
-    return fmt::format("PEFT: not over this base ({}): load it over the unquantised model", reason);
+    return fmt::format("PEFT: does not load over this base ({}): load it over the unquantised model", reason);
   std::string line = "PEFT: loads directly" + fitting_base(adapter);
   if (adapter.config.lora.dora && word_of_base(adapter) == "4 bits")
     line +=
-        "; on a CPU with AVX512-BF16 for training alone, since bitsandbytes 0.50 packs the base "
-        "anew for inference there and PEFT's DoRA takes it for what it was: infer over the "
-        "unquantised model";
+        "; on a CPU with AVX512-BF16 for training only, because bitsandbytes 0.50 repacks the base for inference there, and PEFT's DoRA still assumes the old layout: use the unquantised model for inference";
   if (is_gguf(adapter.base))
-    line += fmt::format(", over {}, of which {} says it was converted", name,
+    line += fmt::format(", over {}, from which {} was converted according to its metadata", name,
                         adapter.base.filename().string());
   if (!adapter.config.lora.target_parameters.empty()) line += ", with transformers 5 or newer";
   return line;
@@ -125,7 +119,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   const spec::LoraSpec& lora = adapter.config.lora;
   if (const auto refusal =
           vllm_refusal(lora, !lora.modules_to_save.empty(), adapter.arch, adapter.is_adapted)) {
-    return fmt::format("vLLM: not as an adapter ({}): serve what {} writes", refusal->what,
+    return fmt::format("vLLM: not as an adapter ({}): serve the output of {}", refusal->what,
                        merge_command(adapter, "", "-merged"));
   }
   const int64_t allowed = vllm_max_lora_rank(lora);
@@ -133,21 +127,21 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   const std::string& name = adapter.config.base_model_name_or_path;
   std::string line = "vLLM: loads directly";
   if (reading)
-    line = fmt::format("vLLM: what {} writes", merge_command(adapter, "--format vllm ", "-vllm"));
+    line = fmt::format("vLLM: load the output of {}", merge_command(adapter, "--format vllm ", "-vllm"));
   else if (is_rough(adapter))
-    line = "vLLM: roughly, over the unquantised model";
+    line = "vLLM: approximately, over the unquantised model";
   else if (!adapter.quantised_to.empty())
-    line += ", over the same";
+    line += ", over the same base";
   else if (is_gguf(adapter.base))
     line += ", over " + (is_gguf(name) ? "the model that the file was converted from" : name);
   if (allowed > vllm_max_lora_rank({.r = 1}))
     line += fmt::format(", with --max-lora-rank {}", allowed);
-  if (reading) line += fmt::format("; unchanged {}", reading->what);
+  if (reading) line += fmt::format("; without conversion {}", reading->what);
   return line;
 }
 
 /// The fix of an error, with the full command.
-std::string way_to_llama_cpp(const WrittenAdapter& adapter, const std::string& fix) {
+std::string llama_cpp_fix(const WrittenAdapter& adapter, const std::string& fix) {
   if (fix.ends_with("--format gguf"))
     return "merge it: " + merge_command(adapter, "--format gguf --dtype q8_0 ", "-merged-gguf");
   return fix;
@@ -159,16 +153,16 @@ std::string llama_cpp_line(const WrittenAdapter& adapter) {
                       {adapter.base, adapter.arch, adapter.is_adapted});
   } catch (const DataError& error) {
     return fmt::format("llama.cpp: not as an adapter: {}; {}", error.message(),
-                       way_to_llama_cpp(adapter, error.fix()));
+                       llama_cpp_fix(adapter, error.fix()));
   }
-  return fmt::format("llama.cpp: {}what {} writes, beside {}", is_rough(adapter) ? "roughly, " : "",
+  return fmt::format("llama.cpp: {}load the output of {} with {}", is_rough(adapter) ? "approximately, " : "",
                      merge_command(adapter, "--format lora-gguf ", "-gguf"),
                      is_gguf(adapter.base) ? adapter.base.string() : "the base as a GGUF file");
 }
 
 }  // namespace
 
-std::vector<std::string> where_it_loads(const WrittenAdapter& adapter) {
+std::vector<std::string> reader_support(const WrittenAdapter& adapter) {
   return {peft_line(adapter), vllm_line(adapter), llama_cpp_line(adapter)};
 }
 

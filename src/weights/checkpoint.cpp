@@ -27,7 +27,7 @@ std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path) {
   if (path.extension() == ".gguf") return open_gguf_checkpoint(path);
   throw DataError("neither a directory nor a .gguf file", path.string(),
                   path.extension() == ".safetensors"
-                      ? "give the directory that holds it and its config.json"
+                      ? "give the directory that contains it and its config.json"
                       : "give a directory in Hugging Face layout or a .gguf file");
 }
 

@@ -64,45 +64,43 @@ std::string module_of_weight(const std::string& name) {
 }
 
 [[noreturn]] void fail(const std::string& name, const std::string& what, const std::string& where) {
-  throw DataError(fmt::format("tensor `{}` in 8 bits: {}", name, what), where,
+  throw DataError(fmt::format("8-bit tensor `{}`: {}", name, what), where,
                   "download or copy the model again");
 }
 
 /// Allowed shapes: [rows], [rows, 1], or a single scale: [], [1] or [1, 1]. Others are block
 /// scales.
-void check_layout(const SafetensorsEntry& factors, int64_t rows, const std::string& name,
+void check_layout(const SafetensorsEntry& scales, int64_t rows, const std::string& name,
                   const std::string& where) {
-  std::vector<int64_t> shape = factors.shape;
+  std::vector<int64_t> shape = scales.shape;
   while (!shape.empty() && shape.back() == 1) shape.pop_back();
-  if (factors.shape.size() <= 2 && (shape.empty() || shape == std::vector<int64_t>{rows})) return;
+  if (scales.shape.size() <= 2 && (shape.empty() || shape == std::vector<int64_t>{rows})) return;
   throw DataError(
-      fmt::format("tensor `{}` in 8 bits: its factors have the shape [{}], where [{}] (one for "
-                  "each of its rows) or [1] is read",
-                  name, fmt::join(factors.shape, ", "), rows),
-      where,
-      "use a checkpoint with factors of rows, or the unquantised one with tuning.quant: fp8");
+      fmt::format("8-bit tensor `{}`: its scales have the shape [{}], expected [{}] (one per row) or [1]",
+                  name, fmt::join(scales.shape, ", "), rows),
+      where, "use a checkpoint with one scale per row, or the unquantised one with tuning.quant: fp8");
 }
 
-void check_factors(const EightBitRows& matrix, const std::string& name, const std::string& where) {
-  const auto count = static_cast<int64_t>(matrix.factors.size()) / size_of(matrix.factor_dtype);
+void check_scales(const EightBitRows& matrix, const std::string& name, const std::string& where) {
+  const auto count = static_cast<int64_t>(matrix.scales.size()) / size_of(matrix.scale_dtype);
   for (int64_t row = 0; row < count; ++row) {
-    const float factor = matrix.factor(row);
-    if (std::isfinite(factor) && factor >= 0) continue;
-    fail(name, fmt::format("the factor of row {} is {}", row, factor), where);
+    const float scale = matrix.scale(row);
+    if (std::isfinite(scale) && scale >= 0) continue;
+    fail(name, fmt::format("the scale of row {} is {}", row, scale), where);
   }
 }
 
 }  // namespace
 
-float EightBitRows::factor(int64_t row) const {
-  const bool is_one = static_cast<int64_t>(factors.size()) == size_of(factor_dtype);
+float EightBitRows::scale(int64_t row) const {
+  const bool is_one = static_cast<int64_t>(scales.size()) == size_of(scale_dtype);
   float value;
-  convert(factor_dtype, factors.data() + (is_one ? 0 : row) * size_of(factor_dtype), DType::kF32,
+  convert(scale_dtype, scales.data() + (is_one ? 0 : row) * size_of(scale_dtype), DType::kF32,
           reinterpret_cast<std::byte*>(&value), 1);
   return value;
 }
 
-bool is_in_eight_bits(const std::string& name, const FindEntry& find) {
+bool has_8bit_codes(const std::string& name, const FindEntry& find) {
   const SafetensorsEntry* entry = find(name);
   if (entry == nullptr || module_of_weight(name).empty()) return false;
   return form_of_dtype(entry->dtype) != nullptr;
@@ -127,19 +125,18 @@ EightBitRows read_eight_bits(const std::string& name, const std::vector<int64_t>
                                 fmt::join(entry.shape, ", "), fmt::join(shape, ", ")),
                     where, "configuration and weights are of different models");
   }
-  const std::string factors = module_of_weight(name) + form.scales;
-  const SafetensorsEntry* found = find(factors);
-  if (found == nullptr) fail(name, fmt::format("`{}` is missing beside it", factors), where);
+  const std::string scales = module_of_weight(name) + form.scales;
+  const SafetensorsEntry* found = find(scales);
+  if (found == nullptr) fail(name, fmt::format("`{}` is missing", scales), where);
   const auto dtype = float_dtype(found->dtype);
   if (!dtype) {
-    fail(name,
-         fmt::format("`{}` is stored as {}, expected F32, F16 or BF16", factors, found->dtype),
+    fail(name, fmt::format("`{}` is stored as {}, expected F32, F16 or BF16", scales, found->dtype),
          where);
   }
   check_layout(*found, matrix.rows, name, where);
-  matrix.factors = found->bytes;
-  matrix.factor_dtype = *dtype;
-  check_factors(matrix, name, where);
+  matrix.scales = found->bytes;
+  matrix.scale_dtype = *dtype;
+  check_scales(matrix, name, where);
   return matrix;
 }
 
@@ -150,7 +147,7 @@ void dequantize(const EightBitRows& matrix, int64_t first, int64_t count, float*
   for (int64_t i = first; i < first + count;) {
     const int64_t row = i / columns, end = std::min(first + count, (row + 1) * columns);
     const auto length = static_cast<size_t>(end - i);
-    form.dequantize(matrix.codes.subspan(static_cast<size_t>(i), length), matrix.factor(row), out);
+    form.dequantize(matrix.codes.subspan(static_cast<size_t>(i), length), matrix.scale(row), out);
     out += length;
     i = end;
   }

@@ -12,7 +12,7 @@
 namespace sftrun::weights {
 
 /// Whether `name` is stored in 8 bits.
-bool is_in_eight_bits(const std::string& name, const FindEntry& find);
+bool has_8bit_codes(const std::string& name, const FindEntry& find);
 /// The additional tensors of an 8-bit matrix `name`.
 std::vector<std::string> beside_eight_bits(const std::string& name, const FindEntry& find);
 /// @param shape expected by the configuration

@@ -37,7 +37,7 @@ class Reader {
     const int64_t numel = checked_shape(state, shape);
     matrix.block_size = positive(state, "blocksize");
     if (matrix.block_size % 2 != 0)
-      fail(fmt::format("a block size of {}: bitsandbytes' are even", matrix.block_size));
+      fail(fmt::format("the block size {} is odd; bitsandbytes' block sizes are even", matrix.block_size));
     const int64_t blocks = (numel + matrix.block_size - 1) / matrix.block_size;
     // The bytes do not depend on the storage type (`bnb_4bit_quant_storage`).
     matrix.packed = find_(name_)->bytes;
@@ -55,7 +55,7 @@ class Reader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw DataError(fmt::format("tensor `{}`, which bitsandbytes quantised: {}", name_, what),
+    throw DataError(fmt::format("bitsandbytes tensor `{}`: {}", name_, what),
                     where_, kFix);
   }
 
@@ -67,13 +67,13 @@ class Reader {
       const std::string text(reinterpret_cast<const char*>(entry->bytes.data()),
                              entry->bytes.size());
       json state = parse_json(text, where_ + ": " + state_name_);
-      if (!state.is_object()) fail("its state is not a JSON object");
+      if (!state.is_object()) fail("its quant_state is not a JSON object");
       const std::string type = state.value("quant_type", json()).is_string()
                                    ? state.at("quant_type").get<std::string>()
                                    : std::string();
       const QuantFormatInfo* format = find_quant_format(type);
       if (format == nullptr || format->bits != 4)
-        fail(fmt::format("`quant_type` is {}, not nf4 or fp4",
+        fail(fmt::format("`quant_type` is {}, expected nf4 or fp4",
                          state.value("quant_type", json()).dump()));
       matrix.format = format->format;
       return state;
@@ -103,7 +103,7 @@ class Reader {
   void read_nested(const json& state, int64_t blocks, FourBits& matrix) const {
     const int64_t nested_block = positive(state, "nested_blocksize");
     if (nested_block != kNestedBlock)
-      fail(fmt::format("`nested_blocksize` is {}, not {}", nested_block, kNestedBlock));
+      fail(fmt::format("`nested_blocksize` is {}, expected {}", nested_block, kNestedBlock));
     const json offset = state.value("nested_offset", json());
     if (!offset.is_number() || !std::isfinite(offset.get<double>()))
       fail(fmt::format("`nested_offset` is {}", offset.dump()));
@@ -125,7 +125,7 @@ class Reader {
 
   std::span<const std::byte> part(const char* ending, const char* dtype, int64_t count) const {
     const SafetensorsEntry* entry = find_(name_ + ending);
-    if (!entry) fail(fmt::format("`{}` is missing beside it", name_ + ending));
+    if (!entry) fail(fmt::format("`{}` is missing", name_ + ending));
     if (entry->dtype != dtype)
       fail(fmt::format("`{}` is stored as {}, expected {}", entry->name, entry->dtype, dtype));
     require_bytes(entry->name, entry->bytes, count * (entry->dtype == "U8" ? 1 : 4));
@@ -154,7 +154,7 @@ float factor_of(const FourBits& matrix, int64_t block) {
 
 }  // namespace
 
-bool is_in_four_bits(const std::string& name, const FindEntry& find) {
+bool has_4bit_codes(const std::string& name, const FindEntry& find) {
   return find(name) != nullptr &&
          std::any_of(kStates.begin(), kStates.end(),
                      [&](const char* ending) { return find(name + ending) != nullptr; });
@@ -180,10 +180,10 @@ void dequantize(const FourBits& matrix, int64_t first, int64_t count, float* out
   for (int64_t i = first; i < first + count;) {
     const int64_t block = i / matrix.block_size,
                   end = std::min(first + count, (block + 1) * matrix.block_size);
-    const float factor = factor_of(matrix, block);
+    const float scale = factor_of(matrix, block);
     for (; i < end; ++i) {
       const auto byte = static_cast<uint8_t>(matrix.packed[static_cast<size_t>(i / 2)]);
-      *out++ = float_at(matrix.table, i % 2 == 0 ? byte >> 4 : byte & 15) * factor;
+      *out++ = float_at(matrix.table, i % 2 == 0 ? byte >> 4 : byte & 15) * scale;
     }
   }
 }

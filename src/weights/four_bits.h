@@ -12,7 +12,7 @@
 namespace sftrun::weights {
 
 /// Whether `name` is stored in 4 bits.
-bool is_in_four_bits(const std::string& name, const FindEntry& find);
+bool has_4bit_codes(const std::string& name, const FindEntry& find);
 /// The additional tensors of a 4-bit matrix `name`.
 std::vector<std::string> beside_four_bits(const std::string& name, const FindEntry& find);
 /// @param shape expected by the configuration

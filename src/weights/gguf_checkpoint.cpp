@@ -34,7 +34,7 @@ void refuse_split(const GgufFile& file) {
   const auto count = file.metadata().find("split.count");
   if (count == file.metadata().end() || !count->is_number_integer() || count->get<int64_t>() <= 1)
     return;
-  throw DataError("one part of a model that is split over several files: not supported",
+  throw DataError("this file is one part of a split model, which is not supported",
                   file.where(), "join the parts with llama.cpp's `llama-gguf-split --merge`");
 }
 
@@ -72,8 +72,8 @@ void read_key_values(const GgufFile& file, spec::ArchSpec& arch) {
 spec::ArchSpec read_arch(const GgufFile& file) {
   json meta = file.metadata();
   if (meta.value("general.type", json()) == "adapter") {
-    throw DataError("this file holds an adapter for llama.cpp, not a model", file.where(),
-                    "name the base model, and as the adapter the directory that training wrote");
+    throw DataError("this file contains a llama.cpp adapter, not a model", file.where(),
+                    "give the base model, and as the adapter the directory that training wrote");
   }
   const auto architecture = meta.find("general.architecture");
   if (architecture != meta.end() && architecture->is_string()) {

@@ -132,9 +132,9 @@ void copy_the_rest(const GgufFile& file, const spec::ArchSpec& arch, GgufPlan& p
 void keep_types(const Checkpoint& base, const GgufExportOptions& options, GgufPlan& plan) {
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const GgufPiece& piece = plan.pieces[i];
-    const bool is_parted = options.parts_head && i + 1 == plan.pieces.size();
-    const GgufTensor* tensor = plan.base->find(is_parted ? "token_embd.weight" : piece.name);
-    const bool is_changed = is_parted || options.is_changed(base.tensors()[piece.source].name);
+    const bool is_untied = options.unties_head && i + 1 == plan.pieces.size();
+    const GgufTensor* tensor = plan.base->find(is_untied ? "token_embd.weight" : piece.name);
+    const bool is_changed = is_untied || options.is_changed(base.tensors()[piece.source].name);
     if (tensor && (!is_changed || !has_fewer_than_8_bits(tensor->type))) {
       plan.types[i] = tensor->type;
     } else if (plan.types[i].id != static_cast<uint32_t>(GgmlType::kF32)) {
@@ -149,11 +149,10 @@ void replace_vocab(const Checkpoint& base, const GgufExportOptions& options, Ggu
   const std::string model = read_gguf_vocab(*plan.base).model;
   const text::GgufVocab vocab = vocab_of(base, where);
   if (vocab.model != model) {
-    throw DataError(fmt::format("the adapter's tokenizer is of the kind \"{}\", the file's \"{}\"",
+    throw DataError(fmt::format("the adapter's tokenizer has the type \"{}\", but the base file's has \"{}\"",
                                 vocab.model, model),
                     where,
-                    "merge with --format safetensors, or take the tokenizer's files out of "
-                    "the adapter's directory");
+                    "merge with --format safetensors, or remove the tokenizer files from the adapter's directory");
   }
   write_gguf_vocab(vocab, plan.metadata);
   plan.added_bos = added_bos_of(vocab);
@@ -186,10 +185,10 @@ GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
                                                       : mix_of(base));
   SFTRUN_CHECK(mix != nullptr);
   spec::ArchSpec arch = base.arch();
-  if (options.parts_head) {
+  if (options.unties_head) {
     if (!llama_cpp_reads_head(arch)) {
       throw DataError(
-          "the adapter parts the head from the embedding, from which llama.cpp takes this family's",
+          "the adapter unties the head, but for this family llama.cpp uses the embedding as the head",
           options.base_path.string(), "merge with --format safetensors");
     }
     arch.tie_word_embeddings = false;

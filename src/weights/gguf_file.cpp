@@ -150,7 +150,7 @@ class GgufFile::Parser {
     }
     const auto version = cursor_.read<uint32_t>("the header");
     if ((version & 0xffffU) == 0 && version != 0)
-      throw DataError("a big-endian GGUF file: not supported", where_);
+      throw DataError("big-endian GGUF files are not supported", where_);
     if (version != 2 && version != 3) {
       throw DataError(fmt::format("GGUF version {} is not supported", version), where_,
                       "supported are versions 2 and 3");
@@ -161,7 +161,7 @@ class GgufFile::Parser {
     constexpr uint64_t kFewestBytes = 12;  // of a tensor or key: the length of its name, and a type
     const auto count = cursor_.read<uint64_t>("the header");
     if (count > cursor_.remaining() / kFewestBytes) {
-      throw DataError(fmt::format("the header speaks of {} {}, more than {} can hold", count, what,
+      throw DataError(fmt::format("the header declares {} {}, more than fit in {}", count, what,
                                   format_bytes(bytes_.size())),
                       where_, "the file is corrupt: download or copy it again");
     }
@@ -241,13 +241,13 @@ class GgufFile::Parser {
     const std::optional<int64_t> numel = checked_numel(tensor.shape);
     const int64_t row = tensor.shape.empty() ? 1 : tensor.shape.back();
     if (row % tensor.type.block_size != 0) {
-      fail(tensor, fmt::format("has rows of {}, not a multiple of {}'s block of {}", row,
+      fail(tensor, fmt::format("has rows of {} values, not a multiple of {}'s block size {}", row,
                                tensor.type.name, tensor.type.block_size));
     }
     int64_t bytes;
     if (!numel ||
         __builtin_mul_overflow(*numel / tensor.type.block_size, tensor.type.block_bytes, &bytes)) {
-      fail(tensor, fmt::format("has the shape {}, too large", shape_text(tensor.shape)));
+      fail(tensor, fmt::format("has the shape {}, which is too large", shape_text(tensor.shape)));
     }
     return static_cast<uint64_t>(bytes);
   }
@@ -259,10 +259,10 @@ class GgufFile::Parser {
       GgufTensor& tensor = file_.tensors_[i];
       const uint64_t size = size_of(tensor), offset = offsets_[i];
       if (offset % alignment != 0)
-        fail(tensor, fmt::format("begins at {}, not aligned to {}", offset, alignment));
+        fail(tensor, fmt::format("begins at offset {}, which is not aligned to {}", offset, alignment));
       if (offset > available || size > available - offset) {
         fail(tensor,
-             fmt::format("lies outside the file: {} bytes at {} of a data part of {}", size, offset,
+             fmt::format("lies outside the file: {} bytes at offset {}, but the data has {} bytes", size, offset,
                          available),
              "the file is truncated or corrupt: download or copy it again");
       }

@@ -85,8 +85,7 @@ GgufTensorToWrite as_tensor(std::string name, FloatMatrix matrix, const GgmlType
 
 void require_in_base(const GgufFile& base, const std::string& name) {
   if (base.find(name)) return;
-  throw DataError(fmt::format("the base holds what the adapter changes in `{}` together with other "
-                              "weights: llama.cpp could not apply it there",
+  throw DataError(fmt::format("the base has no tensor `{}` for the adapter: its weights are fused with others, where llama.cpp cannot apply the adapter",
                               name),
                   base.where(),
                   "convert the base without --fuse-qkv, or merge the adapter (--format gguf)");
@@ -109,17 +108,17 @@ FloatMatrix b_of_embedding(const LoraPair& pair, double factor) {
   return b;
 }
 
-bool adapts_an_end(const AdaptedBase& base) {
+bool adapts_embedding_or_head(const AdaptedBase& base) {
   return base.is_adapted(spec::embedding_module(base.arch)) || base.is_adapted(spec::kHeadModule);
 }
 
 /// Whether a tied head becomes separate from the embedding.
-bool parts_head(const AdapterConfig& config, const AdaptedBase& base) {
+bool unties_head(const AdapterConfig& config, const AdaptedBase& base) {
   return base.arch.tie_word_embeddings &&
          (spec::is_saved(config.lora.modules_to_save, "lm_head.weight") ||
           spec::is_saved(config.lora.modules_to_save,
                          spec::embedding_module(base.arch) + ".weight") ||
-          adapts_an_end(base));
+          adapts_embedding_or_head(base));
 }
 
 GgmlType float_type(const std::string& dtype) {
@@ -134,28 +133,26 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
   const bool is_file = !fs::is_directory(base.path);
   const spec::ArchSpec stored =
       is_file ? base.arch : spec::describe_in_gguf(base.arch, base.path.string()).arch;
-  const char* fix = parts_head(config, base) && !llama_cpp_reads_head(stored)
-                        ? "llama.cpp takes this family's head from the embedding: serve what "
-                          "`sftrun merge` writes by another program"
+  const char* fix = unties_head(config, base) && !llama_cpp_reads_head(stored)
+                        ? "for this family llama.cpp uses the embedding as the head: serve the output of `sftrun merge` with another program"
                         : "merge it: sftrun merge --format gguf";
   if (!config.lora.modules_to_save.empty()) {
-    throw DataError("llama.cpp's adapters hold no whole modules (modules_to_save)",
+    throw DataError("llama.cpp's adapters do not support modules_to_save",
                     directory.string(), fix);
   }
   if (!config.trainable_tokens.empty()) {
     throw DataError(
-        "llama.cpp's adapters hold no single rows of an embedding (trainable_token_indices)",
+        "llama.cpp's adapters do not support single trained tokens (trainable_token_indices)",
         directory.string(), fix);
   }
   if (config.lora.dora || config.lora.pissa) {
     throw DataError(
-        fmt::format("llama.cpp's adapters know no {}", config.lora.dora ? "DoRA" : "PiSSA"),
+        fmt::format("llama.cpp's adapters do not support {}", config.lora.dora ? "DoRA" : "PiSSA"),
         directory.string(), fix);
   }
-  if (stored.tie_word_embeddings && adapts_an_end(base)) {
+  if (stored.tie_word_embeddings && adapts_embedding_or_head(base)) {
     throw DataError(
-        "llama.cpp has one tensor for an embedding and the head that is tied to it, and would take "
-        "an update of the one for the other's",
+        "llama.cpp has one tensor for the embedding and its tied head: an update of one would also change the other",
         directory.string(), fix);
   }
   if (!is_file) return;

@@ -26,7 +26,7 @@ std::optional<text::TokenId> id_at(const GgufFile& file, const std::string& name
   const bool sound = found->is_number_integer() && found->get<int64_t>() >= 0 &&
                      found->get<uint64_t>() < vocab_size;
   if (!sound) {
-    throw DataError(fmt::format("`{}` is {}, not an id of the vocabulary of {}", key, found->dump(),
+    throw DataError(fmt::format("`{}` is {}, expected a token id below {}", key, found->dump(),
                                 vocab_size),
                     file.where());
   }
@@ -58,7 +58,7 @@ text::GgufVocab read_gguf_vocab(const GgufFile& file) {
   vocab.pre = text_at(file, "tokenizer.ggml.pre");
   vocab.tokens = file.strings("tokenizer.ggml.tokens");
   if (vocab.model.empty() || vocab.tokens.empty()) {
-    throw DataError("the file holds no vocabulary (tokenizer.ggml.model, tokenizer.ggml.tokens)",
+    throw DataError("the file has no vocabulary (tokenizer.ggml.model, tokenizer.ggml.tokens)",
                     file.where());
   }
   vocab.merges = file.strings("tokenizer.ggml.merges");

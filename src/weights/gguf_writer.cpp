@@ -44,7 +44,7 @@ uint64_t padding_after(uint64_t size) {
 }
 
 [[noreturn]] void fail_no_type(const std::string& key, const json& value) {
-  throw DataError(fmt::format("`{}` {} is nothing that GGUF's metadata hold", key, value.dump()));
+  throw DataError(fmt::format("GGUF metadata cannot store `{}` {}", key, value.dump()));
 }
 
 }  // namespace

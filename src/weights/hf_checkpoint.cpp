@@ -32,8 +32,8 @@ constexpr const char* kMxfp4 = "MXFP4";
 
 [[noreturn]] void fail_no_config(const fs::path& directory) {
   if (fs::exists(directory / "adapter_config.json")) {
-    throw DataError("this directory holds an adapter, not a model", directory.string(),
-                    "name the base model, and give this directory as the adapter");
+    throw DataError("this directory contains an adapter, not a model", directory.string(),
+                    "give the base model, and this directory as the adapter");
   }
   throw DataError("no config.json in this directory", directory.string(),
                   "give a directory in Hugging Face layout or a .gguf file");
@@ -44,7 +44,7 @@ constexpr const char* kMxfp4 = "MXFP4";
                        fs::exists(directory / "pytorch_model.bin.index.json");
   throw DataError(fmt::format("no {} and no {} in this directory", kSingle, kIndex),
                   directory.string(),
-                  pickled ? "pytorch_model.bin is not read: save the model as safetensors"
+                  pickled ? "pytorch_model.bin is not supported: save the model as safetensors"
                           : "download or copy the model again");
 }
 
@@ -95,7 +95,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
     const std::string shard = file.is_string() ? file.get<std::string>() : "";
     if (shard.empty() || fs::path(shard).filename() != shard) {
       throw DataError(
-          fmt::format("tensor `{}` is mapped to {}, not a file name", name, file.dump()),
+          fmt::format("tensor `{}` is mapped to {}, which is not a file name", name, file.dump()),
           path.string());
     }
     shard_of[name] = shard;
@@ -227,7 +227,7 @@ class HfCheckpoint final : public CheckpointBase {
     return {matrix.packed, matrix.absmax, matrix.nested_absmax};
   }
   static std::vector<std::span<const std::byte>> bytes_of(const EightBitRows& matrix) {
-    return {matrix.codes, matrix.factors};
+    return {matrix.codes, matrix.scales};
   }
 
   template <typename Matrix>
@@ -306,7 +306,7 @@ class HfCheckpoint final : public CheckpointBase {
       const auto found = located_.find(in_model(name));
       if (found == located_.end() || found->second.file->filename() != shard) {
         throw DataError(
-            fmt::format("tensor `{}` is not in {}, where the index has it", name, shard),
+            fmt::format("tensor `{}` is not in {}, although the index lists it there", name, shard),
             index_path.string());
       }
     }
@@ -337,7 +337,7 @@ class HfCheckpoint final : public CheckpointBase {
         a.dtype == b.dtype && a.shape == b.shape &&
         (a.bytes.empty() || std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0);
     if (!equal) {
-      throw DataError(fmt::format("tensor `{}` differs from `{}`, to which config.json ties it",
+      throw DataError(fmt::format("tensor `{}` differs from `{}`, although config.json ties them",
                                   kHead, embedding_name),
                       head->second.file->string(),
                       "set \"tie_word_embeddings\": false in config.json, or remove the tensor");
@@ -414,10 +414,10 @@ class HfCheckpoint final : public CheckpointBase {
     for (const spec::TensorSpec& spec : specs) {
       if (!spec.parts.empty() || spec.layout.reorders()) continue;
       const auto where = [&] { return located_.at(spec.name).file->string(); };
-      if (is_in_four_bits(spec.name, find)) {
+      if (has_4bit_codes(spec.name, find)) {
         beside.merge(set_of(beside_four_bits(spec.name, find)));
         quantised_.emplace(spec.name, read_four_bits(spec.name, spec.shape, find, where()));
-      } else if (is_in_eight_bits(spec.name, find)) {
+      } else if (has_8bit_codes(spec.name, find)) {
         beside.merge(set_of(beside_eight_bits(spec.name, find)));
         quantised_.emplace(spec.name, read_eight_bits(spec.name, spec.shape, find, where()));
       }
@@ -465,8 +465,7 @@ class HfCheckpoint final : public CheckpointBase {
   void add_blocks(const spec::TensorSpec& spec, std::vector<spec::TensorSpec>& stored) const {
     std::vector<int64_t> shape = mxfp4_layout(spec.layout).shape;
     if (shape.back() % kMxfp4Block != 0) {
-      throw DataError(fmt::format("tensor `{}{}` cannot be MXFP4: its rows of {} numbers are no "
-                                  "whole blocks of {}",
+      throw DataError(fmt::format("tensor `{}{}` cannot be MXFP4: its rows of {} values are not a multiple of the block size {}",
                                   spec.name, kBlocks, shape.back(), kMxfp4Block),
                       where_, "configuration and weights are of different models");
     }
@@ -481,7 +480,7 @@ class HfCheckpoint final : public CheckpointBase {
     for (const char* kind : {kBlocks, kScales}) {
       const Located& located = located_.at(spec.name + kind);
       if (located.entry->dtype != "U8") {
-        throw DataError(fmt::format("tensor `{}{}` is stored as {}: MXFP4 blocks are U8", spec.name,
+        throw DataError(fmt::format("tensor `{}{}` is stored as {}, expected U8 (MXFP4)", spec.name,
                                     kind, located.entry->dtype),
                         located.file->string(), "download or copy the model again");
       }

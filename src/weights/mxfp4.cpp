@@ -24,7 +24,7 @@ namespace {
 void require_numbers(std::span<const std::byte> mxfp4_exponents, const std::string& name) {
   const auto none = std::find(mxfp4_exponents.begin(), mxfp4_exponents.end(), std::byte{255});
   if (none == mxfp4_exponents.end()) return;
-  throw DataError(fmt::format("tensor `{}` in MXFP4: the scale of block {} is no number", name,
+  throw DataError(fmt::format("MXFP4 tensor `{}`: the scale of block {} is NaN", name,
                               none - mxfp4_exponents.begin()),
                   {}, "download or copy the model again");
 }

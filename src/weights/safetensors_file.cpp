@@ -36,7 +36,7 @@ class HeaderReader {
       : data_(data), where_(where) {}
 
   SafetensorsEntry read(const std::string& name, const json& description) {
-    if (!description.is_object()) fail(name, "is not described by an object");
+    if (!description.is_object()) fail(name, "has a description that is not a JSON object");
     for (const auto& [key, unused] : description.items()) {
       if (key != "dtype" && key != "shape" && key != "data_offsets")
         fail(name, fmt::format("has the unknown key `{}`", key));
@@ -49,9 +49,9 @@ class HeaderReader {
     for (const uint64_t size : numbers(name, description, "shape"))
       entry.shape.push_back(static_cast<int64_t>(size));
     const std::vector<uint64_t> offsets = numbers(name, description, "data_offsets");
-    if (offsets.size() != 2 || offsets[0] > offsets[1]) fail(name, "has bad data_offsets");
+    if (offsets.size() != 2 || offsets[0] > offsets[1]) fail(name, "has invalid data_offsets");
     if (offsets[1] > data_.size()) {
-      fail(name, fmt::format("ends at byte {} of a data part of {}", offsets[1], data_.size()),
+      fail(name, fmt::format("ends at byte {}, but the data has {} bytes", offsets[1], data_.size()),
            kFixTruncated);
     }
     entry.bytes = data_.subspan(offsets[0], offsets[1] - offsets[0]);
@@ -64,7 +64,7 @@ class HeaderReader {
     const std::byte* position = data_.data();
     for (const SafetensorsEntry& entry : entries) {
       if (entry.bytes.data() < position) fail(entry.name, "overlaps the tensor before it");
-      if (entry.bytes.data() > position) fail(entry.name, "begins after a hole in the data");
+      if (entry.bytes.data() > position) fail(entry.name, "begins after a gap in the data");
       position += entry.bytes.size();
     }
     const auto unused = static_cast<uint64_t>(data_.data() + data_.size() - position);
@@ -85,7 +85,7 @@ class HeaderReader {
     std::vector<uint64_t> result;
     for (const json& number : *found) {
       if (!number.is_number_unsigned() || number.get<uint64_t>() >> 63 != 0)
-        fail(name, fmt::format("has a bad {}", key));
+        fail(name, fmt::format("has an invalid {}", key));
       result.push_back(number.get<uint64_t>());
     }
     return result;
@@ -97,11 +97,11 @@ class HeaderReader {
     const std::optional<int64_t> numel = checked_numel(entry.shape);
     int64_t total_bits;
     if (!numel || __builtin_mul_overflow(*numel, bits, &total_bits)) {
-      fail(entry.name, fmt::format("has the shape {}, too large", shape_text(entry.shape)));
+      fail(entry.name, fmt::format("has the shape {}, which is too large", shape_text(entry.shape)));
     }
     if (total_bits % 8 != 0 || static_cast<uint64_t>(total_bits / 8) != entry.bytes.size()) {
       fail(entry.name,
-           fmt::format("of shape {} in {} takes {} bytes, its data_offsets span {}",
+           fmt::format("of shape {} in {} takes {} bytes, but its data_offsets span {}",
                        shape_text(entry.shape), entry.dtype, total_bits / 8, entry.bytes.size()));
     }
   }
@@ -114,7 +114,7 @@ json read_header(ByteCursor& cursor, const std::string& where) {
   const auto length = cursor.read<uint64_t>("the header length");
   if (length > kMostHeaderBytes) {
     throw DataError(
-        fmt::format("not a safetensors file: a header of {} bytes is over the limit of {}", length,
+        fmt::format("not a safetensors file: the header length {} is over the limit of {} bytes", length,
                     kMostHeaderBytes),
         where);
   }

@@ -1,4 +1,4 @@
-#include "adapter_ends.h"
+#include "saved_rows.h"
 
 #include <algorithm>
 #include <array>
@@ -44,7 +44,7 @@ void require_rows(const SafetensorsEntry& entry, const std::string& where, int64
     throw DataError(fmt::format("tensor `{}` {}", entry.name, what), where, fix);
   };
   if (entry.shape.size() != 2 || entry.shape[1] != hidden_size || entry.shape[0] == 0) {
-    fail(fmt::format("has the shape {}; the model wants [tokens, {}]", shape_text(entry.shape),
+    fail(fmt::format("has the shape {}, expected [tokens, {}]", shape_text(entry.shape),
                      hidden_size),
          "adapter_config.json, adapter_model.safetensors and the model must belong together");
   }
@@ -55,7 +55,7 @@ void require_rows(const SafetensorsEntry& entry, const std::string& where, int64
     convert(*dtype, entry.bytes.data() + i * hidden_size * size_of(*dtype), DType::kF32,
             reinterpret_cast<std::byte*>(row.data()), hidden_size);
     if (!all_finite(row))
-      fail("holds values that are not finite",
+      fail("has NaN or infinite values",
            "the training that wrote it diverged: use an earlier checkpoint");
   }
 }
@@ -64,10 +64,9 @@ void require_rows_of_base(const SafetensorsEntry& entry, const std::string& wher
                           const spec::ArchSpec& arch) {
   if (entry.shape == std::vector<int64_t>{arch.vocab_size, arch.hidden_size}) return;
   throw DataError(
-      fmt::format("tensor `{}` has the shape {}, the base's [{}, {}]: the vocabulary was resized, "
-                  "and PiSSA changed what that gave",
+      fmt::format("tensor `{}` has the shape {}, but the base's has [{}, {}]: the vocabulary was resized before PiSSA changed the rows",
                   entry.name, shape_text(entry.shape), arch.vocab_size, arch.hidden_size),
-      where, "save it by PEFT with path_initial_model_for_weight_conversion");
+      where, "save the adapter in PEFT with path_initial_model_for_weight_conversion");
 }
 
 /// A plain list in adapter_config.json is for the embedding, and for a head tied to it.
@@ -85,13 +84,13 @@ const std::vector<int64_t>* indices_for(const AdapterConfig& config, const spec:
 
 }  // namespace
 
-bool AdapterEnd::holds_what(const AdapterEnd& other) const {
+bool SavedRows::has_same_values(const SavedRows& other) const {
   return same_bytes(rows, other.rows) && same_bytes(tokens, other.tokens) &&
          indices == other.indices;
 }
 
-bool is_of_base_end(const std::string& name, const AdapterConfig& config,
-                    const spec::ArchSpec& arch) {
+bool is_embedding_or_head(const std::string& name, const AdapterConfig& config,
+                          const spec::ArchSpec& arch) {
   for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
     if (!name.starts_with(module + ".")) continue;
     const std::string_view ending = std::string_view(name).substr(module.size() + 1);
@@ -102,10 +101,10 @@ bool is_of_base_end(const std::string& name, const AdapterConfig& config,
   return false;
 }
 
-AdapterEnd find_adapter_end(const SafetensorsFile& file, const std::string& where,
-                            const AdapterConfig& config, const spec::ArchSpec& arch,
-                            const std::string& module) {
-  AdapterEnd end{.module = module};
+SavedRows find_saved_rows(const SafetensorsFile& file, const std::string& where,
+                          const AdapterConfig& config, const spec::ArchSpec& arch,
+                          const std::string& module) {
+  SavedRows end{.module = module};
   const std::string prefix = std::string(kPeftPrefix) + module + ".";
   for (const std::string_view ending : kRows) {
     if (is_trained(ending) && trains_whole(config, module)) continue;
@@ -136,14 +135,13 @@ AdapterEnd find_adapter_end(const SafetensorsFile& file, const std::string& wher
         where, fix);
   };
   if (indices == nullptr || static_cast<int64_t>(indices->size()) != end.tokens->shape[0]) {
-    fail("`trainable_token_indices` of adapter_config.json has not as many tokens",
+    fail("`trainable_token_indices` of adapter_config.json has a different number of tokens",
          "adapter_config.json and adapter_model.safetensors must belong together");
   }
   for (const int64_t index : *indices) {
     if (index >= count) {
-      fail(fmt::format("one is of the token {}, and the model has {}", index, count),
-           "where the vocabulary was resized, save the adapter with it: save_pretrained(…, "
-           "save_embedding_layers=True)");
+      fail(fmt::format("one is for token {}, but the model has only {} tokens", index, count),
+           "if the vocabulary was resized, save it with the adapter: save_pretrained(…, save_embedding_layers=True)");
     }
   }
   end.indices = *indices;

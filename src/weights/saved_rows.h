@@ -14,7 +14,7 @@ namespace sftrun::weights {
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 
 /// The rows of the base's embedding or head that an adapter's file contains.
-struct AdapterEnd {
+struct SavedRows {
   std::string module;                      ///< "model.embed_tokens", "lm_head"
   const SafetensorsEntry* rows = nullptr;  ///< all rows: [vocab, hidden]; null: the base's are used
   const SafetensorsEntry* tokens = nullptr;  ///< single rows: [indices, hidden]; null: none
@@ -23,18 +23,18 @@ struct AdapterEnd {
   std::string tensor() const { return module + ".weight"; }
   bool is_empty() const { return rows == nullptr && tokens == nullptr; }
   /// Whether both contain the same values.
-  bool holds_what(const AdapterEnd& other) const;
+  bool has_same_values(const SavedRows& other) const;
 };
 
 /// Whether a tensor belongs to the base's embedding or head.   @param name without kPeftPrefix
-bool is_of_base_end(const std::string& name, const AdapterConfig& config,
-                    const spec::ArchSpec& arch);
+bool is_embedding_or_head(const std::string& name, const AdapterConfig& config,
+                          const spec::ArchSpec& arch);
 
 /// @param arch of the base   @param module the embedding or the head
 /// @throws DataError for rows of another shape or type, values that are NaN or infinite, and
 /// indices that do not match the rows
-AdapterEnd find_adapter_end(const SafetensorsFile& file, const std::string& where,
-                            const AdapterConfig& config, const spec::ArchSpec& arch,
-                            const std::string& module);
+SavedRows find_saved_rows(const SafetensorsFile& file, const std::string& where,
+                          const AdapterConfig& config, const spec::ArchSpec& arch,
+                          const std::string& module);
 
 }  // namespace sftrun::weights

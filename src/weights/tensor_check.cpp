@@ -45,8 +45,7 @@ void require_owners(const std::vector<std::string>& missing,
     for (const std::string& part : unknown)
       if (part.starts_with(name + ".") || part == name + "_scale") parts.push_back(part);
     if (parts.empty()) continue;
-    throw DataError(fmt::format("missing tensor `{}`, of which there {} {}", name,
-                                parts.size() == 1 ? "is only" : "are only", some_of(parts)),
+    throw DataError(fmt::format("missing tensor `{}`; found only {}", name, some_of(parts)),
                     where, "the checkpoint is incomplete: download or copy it again");
   }
 }
@@ -71,7 +70,7 @@ void require_layers(const std::vector<spec::TensorSpec>& expected,
   known.erase("");
   for (const std::string& layer : more)
     if (layer.empty() || known.contains(layer)) return;
-  throw DataError(fmt::format("the file holds {} layers, the configuration says {}",
+  throw DataError(fmt::format("the file has {} layers, the configuration says {}",
                               known.size() + more.size(), known.size()),
                   where, "configuration and weights are of different models");
 }
@@ -106,7 +105,7 @@ void check_tensors(const std::vector<spec::TensorSpec>& expected,
     throw DataError(
         fmt::format("unknown {} {}", plural("tensor", unknown.size()), some_of(unknown)),
         unknown_where,
-        near.empty() ? "the checkpoint is of another architecture than its configuration says"
+        near.empty() ? "the checkpoint has another architecture than its configuration"
                      : fmt::format("the nearest tensor of this architecture is `{}`", near));
   }
   if (!missing.empty()) {

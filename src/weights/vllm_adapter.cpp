@@ -339,7 +339,7 @@ std::string VllmReading::advice() const {
 
 std::string VllmRefusal::advice() const {
   return fmt::format(
-      "vLLM takes no adapter with {}: to serve the model there, merge it (sftrun merge)", what);
+      "vLLM does not support adapters with {}: to serve the model there, merge it (sftrun merge)", what);
 }
 
 int64_t vllm_max_lora_rank(const spec::LoraSpec& lora) {
@@ -351,11 +351,11 @@ int64_t vllm_max_lora_rank(const spec::LoraSpec& lora) {
 std::optional<VllmRefusal> vllm_refusal(const spec::LoraSpec& lora, bool has_whole_modules,
                                         const spec::ArchSpec& arch,
                                         const std::function<bool(const std::string&)>& is_adapted) {
-  if (lora.dora) return VllmRefusal{"magnitudes of DoRA"};
-  if (has_whole_modules) return VllmRefusal{"whole modules"};
+  if (lora.dora) return VllmRefusal{"DoRA"};
+  if (has_whole_modules) return VllmRefusal{"modules_to_save"};
   for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
     if (is_adapted(module))
-      return VllmRefusal{fmt::format("an update of {}, which most families refuse there", module)};
+      return VllmRefusal{fmt::format("an update of {}, which vLLM does not support for most families", module)};
   }
   if (vllm_max_lora_rank(lora) == 0)
     return VllmRefusal{fmt::format("a rank of {}", largest_rank(lora))};
@@ -366,7 +366,7 @@ std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
                                         const std::function<bool(const std::string&)>& is_adapted) {
   for (const std::string& key : keys_that_are_values(arch)) {
     if (is_adapted(key))
-      return VllmReading{true, "vLLM applies k_proj's update to keys alone where values are keys"};
+      return VllmReading{true, "vLLM applies k_proj's update to the keys only in layers that use keys as values"};
   }
   std::optional<VllmReading> reading;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
@@ -377,12 +377,12 @@ std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
     for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer)) {
       if (!adapts(experts.module) && !is_own_router) continue;
       if (is_mixtral(arch))
-        return VllmReading{true, "vLLM leaves out what an adapter holds of Mixtral's experts"};
+        return VllmReading{true, "vLLM ignores an adapter's weights for Mixtral's experts"};
       const bool is_alone = !adapts(partner_of(experts.module));
       if (vllm_experts(arch) == VllmExperts::kEach)
-        reading = {false, "vLLM refuses adapters of this family's experts in PEFT's layout"};
+        reading = {false, "vLLM rejects adapters of this family's experts in PEFT's layout"};
       else if (is_alone)
-        reading = {false, "vLLM refuses adapters of gate_up_proj or down_proj alone"};
+        reading = {false, "vLLM rejects adapters of gate_up_proj or down_proj alone"};
     }
   }
   return reading;
@@ -403,17 +403,16 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
   AdapterTensors adapter = load_adapter(from, config, arch);
   const auto is_adapted = [&](const std::string& name) { return adapter.lora.contains(name); };
   if (const auto refusal = vllm_refusal(config.lora, !adapter.saved.empty(), arch, is_adapted)) {
-    throw DataError(fmt::format("vLLM takes no adapter with {}", refusal->what), from.string(),
+    throw DataError(fmt::format("vLLM does not support adapters with {}", refusal->what), from.string(),
                     "serve the merged model: sftrun merge without --format vllm");
   }
   if (!config.trainable_tokens.empty()) {
     throw DataError(
-        "vLLM takes no adapter with single rows of an embedding "
-        "(trainable_token_indices)",
+        "vLLM does not support adapters with single trained tokens (trainable_token_indices)",
         from.string(), "serve the merged model: sftrun merge without --format vllm");
   }
   if (config.lora.pissa) {
-    throw DataError("the adapter belongs beside a base that its principal part has left (PiSSA)",
+    throw DataError("the adapter's base is the PiSSA residual, which vLLM does not compute",
                     from.string(), "serve the merged model: sftrun merge without --format vllm");
   }
   VllmWriter(arch, std::move(config), std::move(adapter)).write(to);

@@ -1,4 +1,4 @@
-#include "sftrun/config/held_base.h"
+#include "sftrun/config/base_record.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 namespace sftrun::config {
 namespace {
 
-HeldBase in_nf4() {
-  HeldBase held{.model = "owner/name", .fingerprint = "ab", .form = "nf4", .dtype = "bf16"};
+BaseRecord in_nf4() {
+  BaseRecord held{.model = "owner/name", .fingerprint = "ab", .form = "nf4", .dtype = "bf16"};
   held.tuning.quant = Quant::kNf4;
   held.tuning.quant_block_size = 128;
   held.tuning.skip_modules = {"down_proj"};
@@ -19,12 +19,12 @@ HeldBase in_nf4() {
   return held;
 }
 
-TEST(HeldBase, SurvivesTheFile) {
+TEST(BaseRecord, SurvivesTheFile) {
   const test::TemporaryDirectory adapter;
-  EXPECT_FALSE(read_held_base(adapter.path()));
-  const HeldBase held = in_nf4();
+  EXPECT_FALSE(read_base_record(adapter.path()));
+  const BaseRecord held = in_nf4();
   write_file_atomically(adapter / kHeldBaseFile, held.to_json().dump());
-  const auto read = read_held_base(adapter.path());
+  const auto read = read_base_record(adapter.path());
   ASSERT_TRUE(read);
   EXPECT_EQ(read->to_json(), held.to_json());
   EXPECT_EQ(read->tuning.quant_block_size, 128);
@@ -35,19 +35,19 @@ TEST(HeldBase, SurvivesTheFile) {
   EXPECT_EQ(read->tuning.skip_modules, held.tuning.skip_modules);
 }
 
-TEST(HeldBase, PissaSurvivesTheFile) {
-  HeldBase held = in_nf4();
+TEST(BaseRecord, PissaSurvivesTheFile) {
+  BaseRecord held = in_nf4();
   held.tuning.lora.init = LoraInit::kPissa;
-  EXPECT_TRUE(HeldBase::from_json(held.to_json(), "sftrun_base.json").pissa());
+  EXPECT_TRUE(BaseRecord::from_json(held.to_json(), "sftrun_base.json").pissa());
   nlohmann::ordered_json before = held.to_json();
   before.erase("pissa");  // as it was written once
   before.erase("norms");
   before.erase("layout");
-  EXPECT_FALSE(HeldBase::from_json(before, "sftrun_base.json").pissa());
+  EXPECT_FALSE(BaseRecord::from_json(before, "sftrun_base.json").pissa());
 }
 
-TEST(HeldBase, DescribesItself) {
-  HeldBase held = in_nf4();
+TEST(BaseRecord, DescribesItself) {
+  BaseRecord held = in_nf4();
   EXPECT_EQ(held.words(), "nf4 in blocks of 128 with quantised scales");
   held.tuning.double_quant = false;
   EXPECT_EQ(held.words(), "nf4 in blocks of 128");
@@ -65,7 +65,7 @@ TEST(HeldBase, DescribesItself) {
 }
 
 /// `sftrun quantize` writes what transformers loads: linear layers.
-TEST(HeldBase, PartsThatStayDenseWhenWritten) {
+TEST(BaseRecord, PartsThatStayDenseWhenWritten) {
   TuningConfig tuning = in_nf4().tuning;
   EXPECT_EQ(dense_when_written(tuning, /*has_experts=*/false), "");
   EXPECT_EQ(dense_when_written(tuning, /*has_experts=*/true), "experts");
@@ -76,16 +76,16 @@ TEST(HeldBase, PartsThatStayDenseWhenWritten) {
   EXPECT_EQ(dense_when_written(tuning, true), "embedding and head, and experts");
 }
 
-TEST(HeldBase, OtherFilesAreErrors) {
+TEST(BaseRecord, OtherFilesAreErrors) {
   const test::TemporaryDirectory adapter;
   nlohmann::ordered_json unknown = in_nf4().to_json();
   unknown["tuning"]["quant"] = "nf5";
   for (const std::string text : {"", "[]", "{}", "{\"tuning\": 1}"}) {
     write_file_atomically(adapter / kHeldBaseFile, text);
-    EXPECT_THROW(read_held_base(adapter.path()), DataError) << text;
+    EXPECT_THROW(read_base_record(adapter.path()), DataError) << text;
   }
   write_file_atomically(adapter / kHeldBaseFile, unknown.dump());
-  EXPECT_THROW(read_held_base(adapter.path()), DataError);
+  EXPECT_THROW(read_base_record(adapter.path()), DataError);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST(ReaderLines, SayHowToQuantiseABaseThatTheRunQuantised) {
   const auto decoder = decoder_with({"q_proj"});
   const auto config = model::adapter_config_of(*decoder, "base");
   const auto lines_for = [&](const char* base, config::Quant quant) {
-    config::HeldBase held{.form = quant == config::Quant::kNf4 ? "nf4" : ""};
+    config::BaseRecord held{.form = quant == config::Quant::kNf4 ? "nf4" : ""};
     held.tuning.mode = config::TuningMode::kLora;
     held.tuning.quant = quant;
     return reader_lines(config, adapted_modules(*decoder), held, *base_of(base),

@@ -27,11 +27,11 @@ TEST(RunJson, OfARunHasNoNormsOfTheBase) {
   config.model.name = "owner/model";
   config.tuning.backend = config::TuningBackend::kFused;
   const Compute compute;
-  const config::HeldBase held{.model = "owner/model",
-                              .fingerprint = "xxh3-1",
-                              .dtype = "fp32",
-                              .norms = {1, 2},
-                              .layout = "l"};
+  const config::BaseRecord held{.model = "owner/model",
+                                .fingerprint = "xxh3-1",
+                                .dtype = "fp32",
+                                .norms = {1, 2},
+                                .layout = "l"};
   const nlohmann::ordered_json identity = {{"config", {{"train.seed", 1}}}};
   ReportedRun run{config, compute,  "models/base", "xxh3-1", &held,
                   "data", identity, "gloo",        "ddp",    2};
@@ -47,7 +47,7 @@ TEST(RunJson, OfARunHasNoNormsOfTheBase) {
   EXPECT_FALSE(report.base.contains("layout"));
   EXPECT_EQ(report.base["fingerprint"], "xxh3-1");
   run.world_size = 1;
-  run.held_base = nullptr;
+  run.base_record = nullptr;
   EXPECT_EQ(report_of_run(run).comm_backend, "") << "a single process does not communicate";
   EXPECT_TRUE(report_of_run(run).base.is_null());
 }

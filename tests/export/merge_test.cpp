@@ -75,7 +75,7 @@ TEST_F(Export, AMergedMatrixIsItsBaseAndTheUpdate) {
   const MergedModel merged = merge(merging);
   EXPECT_EQ(merged.written.path, merging.output);
   EXPECT_EQ(merged.written.dtype, "f32");
-  EXPECT_FALSE(merged.written.is_in_fewer_bits);
+  EXPECT_FALSE(merged.written.is_below_8_bits);
   const auto written = weights::Checkpoint::open(merging.output);
   const auto config = weights::load_adapter_config(*merging.adapter, base_->arch());
   const auto adapter = weights::load_adapter(*merging.adapter, config, base_->arch());
@@ -112,7 +112,7 @@ TEST_F(Export, AnOutputThatIsThereIsReplacedOnlyIfAsked) {
 TEST_F(Export, AQuantisedModelIsWhatQuantiseWrites) {
   MergeOptions merging = options("nf4");
   const WrittenModel merged = merge(merging).written;
-  EXPECT_TRUE(merged.is_in_fewer_bits);
+  EXPECT_TRUE(merged.is_below_8_bits);
   EXPECT_EQ(merged.dtype, "nf4");
   QuantizeOptions quantising;
   quantising.model = base_path_;

@@ -64,9 +64,9 @@ uint64_t fuzz_safetensors(std::span<const std::byte> bytes) {
     const FindEntry find = [&](const std::string& name) { return file.find(name); };
     for (const SafetensorsEntry& entry : file.entries()) {
       sum += sum_of(entry.bytes);
-      if (is_in_eight_bits(entry.name, find)) read_as_eight_bits(entry, find);
+      if (has_8bit_codes(entry.name, find)) read_as_eight_bits(entry, find);
       const std::vector<int64_t> shape = shape_in_state(file, entry.name);
-      if (shape.size() != 2 || !is_in_four_bits(entry.name, find)) continue;
+      if (shape.size() != 2 || !has_4bit_codes(entry.name, find)) continue;
       expecting_data_errors([&] {
         const FourBits matrix = read_four_bits(entry.name, shape, find, "fuzz");
         std::vector<float> values(static_cast<size_t>(shape[0] * shape[1]));

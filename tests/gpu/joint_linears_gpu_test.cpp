@@ -109,18 +109,18 @@ class GpuJointLinears
   JointLinears joined(Linears& linears) {
     JointLinears joint = join(linears.pointers());
     if (!joint.is_quantized()) return joint;
-    unpacking_ = std::make_unique<UnpackAhead>(kCard, dtype());
+    unpacking_ = std::make_unique<DequantPrefetcher>(kCard, dtype());
     unpacking_->serve(joint);
     joint.unpacking = unpacking_.get();
     return joint;
   }
   /// After adapters have changed, as the decoder does before each micro-batch.
   void begin() {
-    if (unpacking_) unpacking_->begin(UnpackAhead::Pass::kForward);
+    if (unpacking_) unpacking_->begin(DequantPrefetcher::Pass::kForward);
   }
 
  private:
-  std::unique_ptr<UnpackAhead> unpacking_;
+  std::unique_ptr<DequantPrefetcher> unpacking_;
 };
 INSTANTIATE_TEST_SUITE_P(Types, GpuJointLinears,
                          testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
@@ -269,11 +269,11 @@ void expect_part(const at::Tensor& found, JointPart part, const JointLinears& jo
 }
 
 /// Whatever is asked for, in the order of the pass before or another, and of either direction.
-TEST(GpuUnpackAhead, GivesWhatIsAskedForInAnyOrder) {
+TEST(GpuDequantPrefetcher, GivesWhatIsAskedForInAnyOrder) {
   const at::NoGradGuard no_grad;
   std::vector<std::unique_ptr<Linears>> groups;
   std::vector<JointLinears> joints;
-  UnpackAhead unpacking(kCard, at::kFloat);
+  DequantPrefetcher unpacking(kCard, at::kFloat);
   for (const int64_t out : {32, 96, 64, 16}) {
     const Specs specs = {{out, 4}, {48, 0}};
     const QuantFormat format = out == 64 ? QuantFormat::kInt8 : QuantFormat::kNf4;
@@ -284,7 +284,7 @@ TEST(GpuUnpackAhead, GivesWhatIsAskedForInAnyOrder) {
     joint.b.copy_(normal(joint.b.sizes(), static_cast<uint64_t>(out) + 1));
     unpacking.serve(joints.back());
   }
-  using Pass = UnpackAhead::Pass;
+  using Pass = DequantPrefetcher::Pass;
   const std::vector<std::pair<Pass, std::vector<size_t>>> passes = {
       {Pass::kTraining, {0, 1, 2, 3, 3, 2, 1, 0}},
       {Pass::kTraining, {0, 1, 2, 3, 3, 2, 1, 0}},

@@ -304,7 +304,7 @@ TEST(GpuQuant, RoundedToE4m3) {
       const RoundedRows here = round_to_e4m3(x, gains),
                         there = round_to_e4m3(x.to(kCard),
                                               gains.defined() ? gains.to(kCard) : at::Tensor());
-      EXPECT_TRUE(same_bits(here.factors, there.factors));
+      EXPECT_TRUE(same_bits(here.scales, there.scales));
       EXPECT_TRUE(at::equal(here.codes.to(at::kFloat), there.codes.cpu().to(at::kFloat)));
     }
   }
@@ -506,8 +506,8 @@ TEST_P(GpuKernels, Mixtures) {
               return (values(shape, seed++) * 0.3).to(dtype());
             });
             layers::BatchContext batch;
-            batch.exchange = std::make_shared<layers::LayerExchange>();
-            layers::RouterBalance& balance = batch.exchange->balance;
+            batch.shared_state = std::make_shared<layers::SharedLayerState>();
+            layers::RouterBalance& balance = batch.shared_state->balance;
             balance.counts = extras.is_balanced;
             const at::Tensor there = to(x);
             layers::MixtureRun run;

@@ -80,7 +80,7 @@ TEST(EightBits, WhatE4m3HasNot) {
   // Of which fp32 has no 448th: 3 of its smallest steps.
   const RoundedRows least = round_to_e4m3(at::tensor({4e-45F, 0.0F, -4e-45F}).view({1, 3}));
   EXPECT_TRUE(at::equal(least.codes.to(at::kFloat).abs(), at::zeros({1, 3})));
-  EXPECT_GT(least.factors.item<float>(), 0);
+  EXPECT_GT(least.scales.item<float>(), 0);
 }
 
 TEST(EightBits, BytesAndValuesAreTheReferences) {
@@ -114,7 +114,7 @@ TEST(EightBits, EveryInstructionSetGivesTheSameBytes) {
     if (kernels == nullptr) continue;
     for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kInt8}) {
       const QuantizedMatrix matrix = quantize(values, {.format = format});
-      const float factor = matrix.absmax.item<float>();
+      const float scale = matrix.absmax.item<float>();
       const EightBits form = format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8;
       const at::Tensor of_fp16 = values.to(at::kHalf).to(at::kFloat);
       at::Tensor codes = at::empty({1000}, at::kByte);
@@ -123,14 +123,14 @@ TEST(EightBits, EveryInstructionSetGivesTheSameBytes) {
                                                           codes.data_ptr<uint8_t>())
                              : kernels->quantize_row_int8(of_fp16.const_data_ptr<float>(), 1000,
                                                           codes.data_ptr<uint8_t>());
-      EXPECT_EQ(made, factor) << isa;
+      EXPECT_EQ(made, scale) << isa;
       EXPECT_TRUE(at::equal(codes, matrix.packed)) << isa;
       for (const int64_t first : {0, 1, 17, 990}) {
         at::Tensor wide = at::empty({1000 - first}, at::kFloat),
                    half = at::empty({1000 - first}, at::kBFloat16);
         const auto* from = codes.const_data_ptr<uint8_t>() + first;
-        kernels->f32.dequantize_8bit(form, from, wide.numel(), factor, wide.data_ptr<float>());
-        kernels->bf16.dequantize_8bit(form, from, half.numel(), factor,
+        kernels->f32.dequantize_8bit(form, from, wide.numel(), scale, wide.data_ptr<float>());
+        kernels->bf16.dequantize_8bit(form, from, half.numel(), scale,
                                       static_cast<uint16_t*>(half.data_ptr()));
         EXPECT_TRUE(test::same_bits(
             wide, dequantize(matrix, at::kFloat).flatten().narrow(0, first, 1000 - first).clone()))
@@ -154,10 +154,10 @@ TEST(EightBits, RoundedRowsAreTheCodesValues) {
         if (n > 32) x[40] = std::nanf(""), x[41] = -0.0F;
         const at::Tensor wide = x.to(at::kFloat), gains = at::rand({n});
         const at::Tensor gained = wide * gains;
-        const auto expect = [&](const at::Tensor& of, float factor, const auto& unpack,
+        const auto expect = [&](const at::Tensor& of, float scale, const auto& unpack,
                                 const auto& rounded) {
           std::vector<uint8_t> codes(rounded.size());
-          EXPECT_EQ(factor, generic.quantize_row_e4m3(of.const_data_ptr<float>(), n, codes.data()));
+          EXPECT_EQ(scale, generic.quantize_row_e4m3(of.const_data_ptr<float>(), n, codes.data()));
           auto values = rounded;
           unpack(EightBits::kE4m3, codes.data(), n, 1.0F, values.data());
           EXPECT_EQ(std::memcmp(values.data(), rounded.data(), values.size() * sizeof(values[0])),
@@ -166,8 +166,8 @@ TEST(EightBits, RoundedRowsAreTheCodesValues) {
         std::vector<uint16_t> half(static_cast<size_t>(n));
         std::vector<float> rounded(static_cast<size_t>(n));
         const auto* halves = static_cast<const uint16_t*>(x.const_data_ptr());
-        const float factor = kernels->bf16.round_row_e4m3(halves, nullptr, n, half.data());
-        expect(wide, factor, generic.bf16.dequantize_8bit, half);
+        const float of_halves = kernels->bf16.round_row_e4m3(halves, nullptr, n, half.data());
+        expect(wide, of_halves, generic.bf16.dequantize_8bit, half);
         const float of_gained = kernels->f32.round_row_e4m3(
             wide.const_data_ptr<float>(), gains.const_data_ptr<float>(), n, rounded.data());
         expect(gained, of_gained, generic.f32.dequantize_8bit, rounded);
@@ -200,7 +200,7 @@ TEST(EightBits, ProductsInFp8RoundWhatTheyMultiply) {
   EXPECT_EQ(checked, 10U);
 }
 
-/// With what else a layer adds up: each FP8 product has factors of its own, others are not rounded.
+/// With what else a layer adds up: each FP8 product has scales of its own, others are not rounded.
 TEST(EightBits, SumsWithOtherProducts) {
   for (const int64_t tokens : {3, 80}) {
     const QuantizedMatrix w = quantize(at::randn({40, 64}), {.format = QuantFormat::kFp8}),

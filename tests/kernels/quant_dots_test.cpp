@@ -47,7 +47,7 @@ class QuantDots : public ::testing::TestWithParam<const char*> {
                         x.const_data_ptr<float>(), tokens, to);
       } else {
         std::vector<float> factors(static_cast<size_t>(w.num_blocks()));
-        w.block_factors(0, factors);
+        w.block_scales(0, factors);
         dots_->dot_4bit({packed + row * n / 2, row * n % w.block_size, w.block_size,
                          quant_table(w.format).data(), factors.data() + row * n / w.block_size},
                         n, split.const_data_ptr<float>(), tokens, to);

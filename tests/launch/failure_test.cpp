@@ -47,13 +47,13 @@ TEST(FirstFailure, ALostPeerIsNeverTheCauseWhileThereIsAnother) {
 
 TEST(FirstFailure, NotAWorkerThatWasToldToEnd) {
   std::vector<WorkerEnd> ends = {end_of(0, SIGTERM, 5), end_of(1, exited(1), 6)};
-  ends[0].was_told_to_end = true;
+  ends[0].was_asked_to_stop = true;
   EXPECT_EQ(first_failure(ends)->rank, 1);
 }
 
 TEST(FirstFailure, TheOriginalErrorComesBeforeItsConsequences) {
   std::vector<WorkerEnd> ends = {end_of(0, SIGTERM, 6), end_of(1, exited(5), 5.2)};
-  ends[0].was_told_to_end = true;  // by the launcher, when rank 1 had ended
+  ends[0].was_asked_to_stop = true;  // by the launcher, when rank 1 had ended
   ends[0].error = error_at(5);
   ends[1].error = error_at(5.1, /*peer_lost=*/true);
   EXPECT_EQ(first_failure(ends)->rank, 0);

@@ -144,9 +144,9 @@ TEST_P(LayersWithAdaptersOff, EqualTheBaseAlone) {
   BatchContext on = adapted_batch(true), off = on;
   off.adapters = false;
   if (kind.per_layer) {
-    on.exchange = std::make_shared<LayerExchange>();
-    on.exchange->per_layer = normal({20, 1, 5}, 7);
-    off.exchange = on.exchange;
+    on.shared_state = std::make_shared<SharedLayerState>();
+    on.shared_state->per_layer = normal({20, 1, 5}, 7);
+    off.shared_state = on.shared_state;
   }
   const at::Tensor x = normal({20, AdaptedWeights::kHidden}, 8);
   for (const Backend* backend : {&fused_backend(), &plain_backend()}) {

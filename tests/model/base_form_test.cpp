@@ -29,9 +29,9 @@ TEST(BaseForm, OfADenseModelIsTheConfigurations) {
   const BaseForm nf4 = base_form(tuning_of(config::Quant::kNf4), dense.get());
   ASSERT_TRUE(nf4.quant);
   EXPECT_EQ(nf4.quant->format, QuantFormat::kNf4);
-  EXPECT_EQ(held_form(tuning_of(config::Quant::kNf4), *dense), "nf4");
+  EXPECT_EQ(stored_base_form(tuning_of(config::Quant::kNf4), *dense), "nf4");
   EXPECT_FALSE(base_form(tuning_of(config::Quant::kNone), dense.get()).quant);
-  EXPECT_EQ(held_form(tuning_of(config::Quant::kNone), *dense), "");
+  EXPECT_EQ(stored_base_form(tuning_of(config::Quant::kNone), *dense), "");
   EXPECT_EQ(weights::packed_format(*dense), "");
 }
 
@@ -41,13 +41,13 @@ TEST(BaseForm, OfAQuantisedModelIsItsFiles) {
   const BaseForm form = base_form(tuning, stored.get());
   EXPECT_TRUE(form.keep_stored);
   EXPECT_FALSE(form.quant);
-  EXPECT_EQ(held_form(tuning, *stored), weights::packed_format(*stored));
+  EXPECT_EQ(stored_base_form(tuning, *stored), weights::packed_format(*stored));
   EXPECT_FALSE(weights::packed_format(*stored).empty());
   EXPECT_THROW(base_form(tuning_of(config::Quant::kGguf), stored.get()), ConfigError);
 }
 
 /// What is written beside an adapter holds for the base that it was trained with, and no other.
-TEST(HeldBase, IsRecognisedByTheBasesFingerprint) {
+TEST(BaseRecord, IsRecognisedByTheBasesFingerprint) {
   log::configure({.console = log::Level::kOff});
   const test::TemporaryDirectory adapter;
   const auto base = model_of("tied-gqa");
@@ -56,7 +56,7 @@ TEST(HeldBase, IsRecognisedByTheBasesFingerprint) {
   config.tuning = tuning_of(config::Quant::kNf4);
   const std::string fingerprint =
       weights::fingerprint(*base, weights::hash_weights(*base, FileHashes({})));
-  config::HeldBase held = held_base(config, "fp32", *base, fingerprint);
+  config::BaseRecord held = base_record(config, "fp32", *base, fingerprint);
   EXPECT_EQ(held.form, "nf4");
   EXPECT_EQ(held.tuning.mode, config::TuningMode::kLora);
   const auto write = [&] {

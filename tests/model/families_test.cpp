@@ -358,12 +358,12 @@ TEST(ExpertTargets, MistakesAreAnswered) {
   lora.target_modules = {"all-linear"};
   lora.target_parameters = {"experts.gate_proj"};
   test::expect_error<ConfigError>([&] { load_with("mixtral", lora); },
-                                  {"no experts' parameter is named `experts.gate_proj`"});
+                                  {"no parameter of the experts is named `experts.gate_proj`"});
   test::expect_error<ConfigError>([&] { load_with("llama", lora); }, {"the model has no experts"});
   lora.target_parameters = kExperts;
   lora.dropout = 0.1;
   test::expect_error<ConfigError>([&] { load_with("mixtral", lora); },
-                                  {"experts' updates have no dropout"});
+                                  {"adapters of experts do not support dropout"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Families,

@@ -125,7 +125,7 @@ TEST(Dora, SettledLengthsStay) {
   options.lora.dora = true;
   const auto decoder = Decoder::load(tied_model(), options);
   layers::Linear& linear = *decoder->linears()[0];
-  decoder->settle_adapters();
+  decoder->freeze_adapters();
   const at::Tensor settled = layers::row_lengths(linear).clone();
   linear.lora->b->master.fill_(1);
   EXPECT_TRUE(at::equal(layers::row_lengths(linear), settled));
@@ -291,7 +291,7 @@ TEST(Ends, AreGeneratedWith) {
     for (layers::Parameter& parameter : decoder->parameters().parameters())
       if (parameter.shape.size() > 1) parameter.master.copy_(normal(parameter.shape, 3) * 0.2);
     decoder->parameters().refresh_compute();
-    decoder->settle_adapters();
+    decoder->freeze_adapters();
     SamplingOptions sampling;
     sampling.max_new_tokens = 8;
     data::Example so_far;
@@ -312,7 +312,7 @@ TEST(Ends, PissaDoesNotTakeThem) {
   DecoderOptions options = with_ends();
   options.lora.pissa = true;
   test::expect_error<ConfigError>([&] { Decoder::load(tied_model(), options); },
-                                  {"PiSSA has no principal part of model.embed_tokens"});
+                                  {"PiSSA does not support model.embed_tokens"});
 }
 
 // ---- NEFTune

@@ -21,11 +21,11 @@ TEST(RunCard, OfAnAdapterHasItsSettings) {
   config.tuning.mode = config::TuningMode::kQlora;
   config.train.global_batch_size.value = 8;
   config.data.train = {{.path = "owner/data"}};
-  config::HeldBase held{.form = "nf4", .dtype = "bf16", .tuning = config.tuning};
+  config::BaseRecord held{.form = "nf4", .dtype = "bf16", .tuning = config.tuning};
   held.tuning.quant = config::Quant::kNf4;
   const ModelCard card = card_of_run(config,
                                      {.base_model = "owner/model",
-                                      .held_base = &held,
+                                      .base_record = &held,
                                       .total_steps = 40,
                                       .dtype = "bf16",
                                       .world_size = 2,

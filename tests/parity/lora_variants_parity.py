@@ -143,11 +143,11 @@ WITH_RESUMING = ["embedding and head", "embedding and head, dora"]
 def base_for(case: Case, variant: Variant):
     if variant.quant is None:
         return load(case.base)
-    from quantised import Storage, quantised_base, quantise_ends
+    from quantised import Storage, quantised_base, quantise_embeddings
 
     model = quantised_base(case.base, Storage(variant.quant, True, 64))
     if variant.quant_embeddings:
-        quantise_ends(model, Storage(variant.quant, True, 64))
+        quantise_embeddings(model, Storage(variant.quant, True, 64))
     return model
 
 

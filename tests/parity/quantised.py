@@ -24,7 +24,7 @@ class Storage:
     def name(self) -> str:
         if self.in_eight_bits:
             return self.quant
-        return f"{self.quant}, blocks of {self.block_size}{', factors quantised' if self.double else ''}"
+        return f"{self.quant}, blocks of {self.block_size}{', scales quantised' if self.double else ''}"
 
     @property
     def in_eight_bits(self) -> bool:
@@ -57,25 +57,25 @@ def dequantize(packed, absmax, block_size, quant_type, shape, dtype):
     return _dequantize_4bit_compute(packed.reshape(-1), absmax, functional.get_4bit_type(quant_type, device="cpu"), block_size, shape, dtype)
 
 
-# What bitsandbytes computes without its library for CPUs, which takes other blocks' factors where rows are a multiple of 16 wide and
+# What bitsandbytes computes without its library for CPUs, which takes other blocks' scales where rows are a multiple of 16 wide and
 # not of a block (0.50.2; its code for CUDA does not).
 LIBRARY = torch.library.Library("bitsandbytes", "IMPL")
 LIBRARY.impl("dequantize_4bit", dequantize, "CPU", allow_override=True)
 
 
 class RoundedProduct(torch.autograd.Function):
-    """What cards do in FP8, in fp32: codes by codes, then both factors. In the backward pass the weight's factors multiply first."""
+    """What cards do in FP8, in fp32: codes by codes, then both scales. In the backward pass the weight's scales multiply first."""
 
     @staticmethod
-    def forward(context, x, codes, factors):
-        context.save_for_backward(codes, factors)
+    def forward(context, x, codes, scales):
+        context.save_for_backward(codes, scales)
         x_codes, x_factors = quantize_fp8_per_row(x)
-        return x_codes.float() @ codes.float().t() * x_factors[:, None] * factors
+        return x_codes.float() @ codes.float().t() * x_factors[:, None] * scales
 
     @staticmethod
     def backward(context, grad):
-        codes, factors = context.saved_tensors
-        grad_codes, grad_factors = quantize_fp8_per_row(grad * factors)
+        codes, scales = context.saved_tensors
+        grad_codes, grad_factors = quantize_fp8_per_row(grad * scales)
         return grad_codes.float() @ codes.float() * grad_factors[:, None], None, None
 
 
@@ -85,12 +85,12 @@ class RoundedLinear(torch.nn.Linear):
     @classmethod
     def of(cls, linear: torch.nn.Linear):
         made = cls(linear.in_features, linear.out_features, bias=linear.bias is not None)
-        made.codes, made.factors = quantize_fp8_per_row(linear.weight.data)
-        made.weight.data, made.bias = made.codes.float() * made.factors[:, None], linear.bias
+        made.codes, made.scales = quantize_fp8_per_row(linear.weight.data)
+        made.weight.data, made.bias = made.codes.float() * made.scales[:, None], linear.bias
         return made
 
     def forward(self, x):
-        y = RoundedProduct.apply(x.reshape(-1, x.shape[-1]), self.codes, self.factors).reshape(*x.shape[:-1], -1)
+        y = RoundedProduct.apply(x.reshape(-1, x.shape[-1]), self.codes, self.scales).reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias
 
 
@@ -105,8 +105,8 @@ def base_in_eight_bits(directory: Path, quant: str):
         if quant == "fp8":
             model.set_submodule(name, RoundedLinear.of(module))
         else:
-            codes, factors, _ = functional.int8_vectorwise_quant(module.weight.data.half())
-            module.weight.data = functional.int8_vectorwise_dequant(codes, factors)
+            codes, scales, _ = functional.int8_vectorwise_quant(module.weight.data.half())
+            module.weight.data = functional.int8_vectorwise_dequant(codes, scales)
     return model
 
 
@@ -134,7 +134,7 @@ def exact_products(model):
 
 
 @torch.no_grad()
-def quantise_ends(model, storage: Storage) -> None:
+def quantise_embeddings(model, storage: Storage) -> None:
     """Embedding and head as their 4 bits stand for them: bitsandbytes' own layers for them take no LoRA."""
     for weight in {id(m.weight): m.weight for m in (model.get_input_embeddings(), model.get_output_embeddings())}.values():
         packed, state = functional.quantize_4bit(

@@ -130,7 +130,7 @@ def labels(render, name, source, chats, failures):
         if "error" in answer:
             refused = "error" in render_reference(source, *case)
             counts["refused by both" if refused else "refused here"] += 1
-            if not refused and "writes nothing of messages" not in answer["error"]:
+            if not refused and "the chat template omits messages" not in answer["error"]:
                 failures.append(f"{name}: {case[0]}: labels refused: {answer['error']}")
             continue
         faults = list(Chat(source, *case, answer).faults())

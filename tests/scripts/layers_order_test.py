@@ -12,7 +12,7 @@ ROWS = (
     {"embedding": ("embedding",)},
     {"dora": ("dora",)},
     {"linears": ("linear/fused_linears", "linear/fused_norms"),
-     "joint linears": ("joint_linears", "unpack_ahead")},
+     "joint linears": ("joint_linears", "dequant_prefetcher")},
     {"inputs": ("per_layer_inputs", "inputs/"), "delta net": ("delta_net", "delta_net/"),
      "experts": ("mixture", "experts/")},
     {"layer": ("layer",)},
@@ -20,7 +20,7 @@ ROWS = (
     {"fused": ("fused/",), "plain": ("plain/",)},
 )
 # Sources in another folder than their header's part.
-PLACES = {"linear/dora": "dora", "linear/joint_linears": "joint linears", "linear/unpack_ahead": "joint linears",
+PLACES = {"linear/dora": "dora", "linear/joint_linears": "joint linears", "linear/dequant_prefetcher": "joint linears",
           "experts/balance": "state"}
 
 

@@ -149,7 +149,7 @@ def check_named_source(case):
     said = case.train("model.gguf")
     config = case.adapter_config()
     case.expect("base: the model that the file was converted from", config["base_model_name_or_path"] == "owner/original", str(config))
-    case.expect("base: said", "PEFT: loads directly, over owner/original, of which model.gguf says it was converted" in said, said)
+    case.expect("base: said", "PEFT: loads directly, over owner/original, from which model.gguf was converted according to its metadata" in said, said)
     case.run("score", "--adapter", "run/adapter", "--input", "train.jsonl", "--output", "by-run.jsonl", "--device", "cpu")
     case.run("score", "--model", "model.gguf", "--adapter", "run/adapter", "--input", "train.jsonl", "--output", "by-name.jsonl", "--device", "cpu")
     scores = [(case.folder / name).read_text() for name in ("by-run.jsonl", "by-name.jsonl")]
@@ -163,7 +163,7 @@ def check_unnamed_source(case):
     said = case.train("model.gguf")
     case.expect("base: the file itself", case.adapter_config()["base_model_name_or_path"] == str((case.folder / "model.gguf").resolve()),
                 str(case.adapter_config()))
-    case.expect("base: what to do is said", "write that into run/adapter/adapter_config.json as base_model_name_or_path" in said, said)
+    case.expect("base: what to do is said", "so set base_model_name_or_path in run/adapter/adapter_config.json" in said, said)
 
 
 def check_readers(case):
@@ -176,7 +176,7 @@ def check_readers(case):
         case.run(*command.split())
     shutil.rmtree(case.folder / "run")
     said = case.train(TIED, "tuning.lora.dora=true", "tuning.lora.r=24")
-    case.expect("readers: DoRA", "vLLM: not as an adapter (magnitudes of DoRA)" in said and "llama.cpp's adapters know no DoRA; merge it" in said, said)
+    case.expect("readers: DoRA", "vLLM: not as an adapter (DoRA)" in said and "llama.cpp's adapters do not support DoRA; merge it" in said, said)
     shutil.rmtree(case.folder / "run")
     said = case.train(TIED, "tuning.mode=full")
     case.expect("readers: of a whole model nothing", "PEFT" not in said and "vLLM" not in said, said)
@@ -196,7 +196,7 @@ def check_modelfile(case):
     (case.folder / "run/adapter/chat_template.jinja").write_text("{{ strftime_now('%Y') }}{% for m in messages %}{{ m.role + m.content }}{% endfor %}")
     said = case.run(*merge, "--output", "dated", "--format", "gguf")
     dated = (case.folder / "dated/Modelfile").read_text()
-    case.expect("modelfile: none, and why", "it writes the date" in said and dated.startswith("# There is no TEMPLATE") and "\nTEMPLATE" not in dated, said + dated)
+    case.expect("modelfile: none, and why", "it prints the current date" in said and dated.startswith("# There is no TEMPLATE") and "\nTEMPLATE" not in dated, said + dated)
 
 
 def check_next_run(case):
@@ -383,7 +383,7 @@ def check_other_base(case):
 def check_readers_of_quantised_bases(case):
     said = case.train(TIED, "tuning.mode=qlora")
     command = f"sftrun quantize --model {TIED} --method nf4 --output {TIED}-nf4"
-    case.expect("readers: over the base in nf4", f"PEFT: loads directly, over the base in nf4, which `{command}` writes" in said, said)
+    case.expect("readers: over the base in nf4", f"PEFT: loads directly, over the base in nf4, written by `{command}`" in said, said)
     shutil.rmtree(case.folder / "run")
     said = case.train(BNB, "tuning.quant=nf4", "tuning.mode=qlora")
     case.expect("readers: over files in nf4", re.search(r"PEFT: loads directly$", said, re.MULTILINE), said)

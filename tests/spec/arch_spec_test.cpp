@@ -99,7 +99,7 @@ TEST(FromHfConfig, NamesWhatIsWrong) {
       {"num_key_value_heads", 0, {"`num_key_value_heads`", "0"}},
       {"head_dim", 0, {"`head_dim`", "0"}},
       {"num_hidden_layers", 2.5, {"`num_hidden_layers`", "2.5"}},
-      {"num_key_value_heads", 4, {"6 attention heads cannot share 4"}},
+      {"num_key_value_heads", 4, {"6 attention heads are not a multiple of 4"}},
       {"head_dim", 7, {"even head_dim"}},
       {"hidden_size", 50, {"hidden_size 50 is not a multiple of num_attention_heads 6"}},
       {"rms_norm_eps", 0, {"`rms_norm_eps` must be a number greater than 0"}},
@@ -122,7 +122,7 @@ TEST(FromHfConfig, NamesWhatIsWrong) {
        {{"quant_method", "compressed-tensors"},
         {"format", "float-quantized"},
         {"config_groups", {{"group_0", {{"weights", {{"strategy", "block"}}}}}}}},
-       {"FP8 with factors of the strategy \"block\"", "use the unquantised checkpoint"}},
+       {"FP8 scales use the strategy \"block\"", "use the unquantised checkpoint"}},
       {"quantization_config",
        {{"quant_method", "compressed-tensors"}, {"config_groups", {{"group_0", 3}}}},
        {"`quantization_config.config_groups` must be an object of objects"}},
@@ -227,7 +227,7 @@ TEST(FamilyKeys, TheLoadBalancingLossIsAskedForByRouterLogits) {
 TEST(FamilyKeys, NamesWhatIsWrong) {
   const std::vector<std::pair<json, std::string>> cases = {
       {config_of("gemma2", {{"layer_types", {"full_attention"}}}),
-       "`layer_types` must be a list of 2 types"},
+       "`layer_types` must be a list of 2 types, one per layer"},
       {config_of("gemma2", {{"layer_types", {"full_attention", "chunked_attention"}}}),
        "`layer_types` must be \"full_attention\" or \"sliding_attention\""},
       {config_of("gemma2", {{"sliding_window", nullptr}}), "`sliding_window` is missing"},
@@ -388,8 +388,8 @@ TEST(FromGguf, ReadsWhichLayersHaveAWindow) {
     EXPECT_EQ(windows_of(read(architecture, list)), (Windows{0, 7, 7})) << architecture;
     EXPECT_EQ(windows_of(read(architecture, 1)), (Windows{0, 0, 0})) << architecture;
     EXPECT_EQ(windows_of(read(architecture, 0)), (Windows{7, 7, 7})) << architecture;
-    expect_error([&] { read(architecture, json::array({true})); }, {"a list of 3 flags"});
-    expect_error([&] { read(architecture, json::array({1, 2, 3})); }, {"a list of true and false"});
+    expect_error([&] { read(architecture, json::array({true})); }, {"a list of 3 booleans"});
+    expect_error([&] { read(architecture, json::array({1, 2, 3})); }, {"a list of true or false values"});
   }
   EXPECT_EQ(read("gemma3", list).layers[0].rope, 0);
   EXPECT_EQ(read("gemma3", list).layers[1].rope, 1);
@@ -413,7 +413,7 @@ TEST(FromGguf, RefusesAGraniteThatTurnsNothing) {
       [] {
         parse_gguf("granite", {{"rope.scaling.finetuned", false}});
       },
-      {"a Granite without position embeddings is not supported", "m.gguf"});
+      {"a Granite model without position embeddings is not supported", "m.gguf"});
 }
 
 TEST(FromGguf, LeavesOutLayersOfFurtherTokens) {
@@ -450,9 +450,9 @@ TEST(LongRopeFactors, AreTakenOrRefused) {
                {"no rope.scaling.original_context_length"});
   rope.original_max_position_embeddings = 16;
   expect_error([&] { set_longrope_factors(rope, factors, bad, "m.gguf"); },
-               {"must hold 2 positive numbers each", "m.gguf"});
+               {"must have 2 positive numbers each", "m.gguf"});
   expect_error([&] { set_longrope_factors(rope, {}, factors, "m.gguf"); },
-               {"must hold 2 positive numbers each"});
+               {"must have 2 positive numbers each"});
   set_longrope_factors(rope, factors, factors, "m.gguf");
   EXPECT_EQ(rope.type, RopeType::kLongRope);
   EXPECT_EQ(rope.factor, 4.0);
@@ -470,7 +470,7 @@ TEST(FromGguf, NamesWhatIsWrong) {
        {"`llama.attention.head_count_kv` must be an integer"}},
       {"llama.attention.head_count_kv",
        json::array({2, 4, 2}),
-       {"`llama.attention.head_count_kv` must be a number, or one for each of"}},
+       {"`llama.attention.head_count_kv` must be a number, or a list of"}},
       {"llama.attention.head_count", 0, {"`llama.attention.head_count`", "0"}},
       {"llama.expert_count", 8, {"llama.expert_used_count", "is missing"}},
       {"llama.rope.dimension_count",

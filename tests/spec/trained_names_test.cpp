@@ -30,7 +30,7 @@ TEST(TrainedNames, TargetsThatAreNotThereAreRefused) {
         require_targets_exist(
             {.target_modules = {"q_proj"}, .target_parameters = {"experts.down_proj"}}, arch);
       },
-      {"no experts' parameter is named `experts.down_proj`", "the model has no experts"});
+      {"no parameter of the experts is named `experts.down_proj`", "the model has no experts"});
 }
 
 TEST(TrainedNames, EndsAreAskedForByName) {
@@ -62,7 +62,7 @@ TEST(TrainedNames, PissaOfEnds) {
   require_pissa_fits({.target_modules = {"all-linear", "lm_head"}}, arch);
   test::expect_error<ConfigError>(
       [&] { require_pissa_fits({.target_modules = {"embed_tokens"}}, arch); },
-      {"PiSSA has no principal part of model.embed_tokens", "tuning.lora.init"});
+      {"PiSSA does not support model.embed_tokens", "tuning.lora.init"});
   arch.tie_word_embeddings = true;
   test::expect_error<ConfigError>(
       [&] { require_pissa_fits({.target_modules = {"lm_head"}}, arch); },
@@ -84,7 +84,7 @@ TEST(TrainedNames, OfExpertsAllWrongNamesAreTold) {
                                .target_parameters = {"experts.w1", "mlp.gate.weight", "w2"}},
                               with_experts());
       },
-      {"no experts' parameter is named `experts.w1` or `w2`", "mlp.experts.gate_up_proj"});
+      {"no parameter of the experts is named `experts.w1` or `w2`", "mlp.experts.gate_up_proj"});
   test::expect_error<ConfigError>(
       [&] {
         require_targets_exist({.target_modules = {"q_proj", "gate"}}, with_experts());
@@ -182,7 +182,7 @@ TEST(TrainedNames, PatternsMustBeOfUpdates) {
   LoraSpec lora{.target_modules = {"q_proj"}};
   lora.rank_pattern = {{"q_proj", 4}, {"layers.7.self_attn.q_proj", 8}};
   test::expect_error<ConfigError>([&] { require_patterns_match(lora, small()); },
-                                  {"`layers.7.self_attn.q_proj` is the name of no update",
+                                  {"`layers.7.self_attn.q_proj` matches no adapter",
                                    "tuning.lora.rank_pattern", "model.layers.0.self_attn.q_proj"});
   lora.rank_pattern.pop_back();
   lora.alpha_pattern = {{"k_proj", 4}};

@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"llama2", "llama", "default"}, Case{"gemma", "", kAnotherBpe},
                     Case{"metaspace", "", kAnotherBpe}, Case{"unigram", "", "it is Unigram"},
                     Case{"bert", "", "it is WordPiece"}, Case{"word_level", "", "it is WordLevel"},
-                    Case{"clip", "", "its BPE has a `end_of_word_suffix`"}),
+                    Case{"clip", "", "its BPE model has a `end_of_word_suffix`, which GGUF does not support"}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(GgufVocabs, SplitAsTheTokenizer) {

@@ -259,7 +259,7 @@ TEST(ChatTemplate, NamesTemplateAndLineInErrors) {
     refusing.render(Json::array(), {});
     FAIL() << "rendered";
   } catch (const DataError& error) {
-    EXPECT_EQ(error.message(), "the template refuses this: Roles must alternate");
+    EXPECT_EQ(error.message(), "the template raised an error: Roles must alternate");
     EXPECT_EQ(error.where(), "my.jinja:2");
   }
   EXPECT_THROW(ChatTemplate("\xff{{ x }}"), DataError);

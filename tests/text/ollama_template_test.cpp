@@ -136,7 +136,7 @@ TEST(OllamaTemplate, IsEmptyIfNoneIsEqual) {
   const auto over = [](const std::string& body) {
     return "{% for m in messages %}" + body + "{% endfor %}";
   };
-  EXPECT_EQ(reason_of("{{ strftime_now('%d %b %Y') }}" + over(turn)), "it writes the date");
+  EXPECT_EQ(reason_of("{{ strftime_now('%d %b %Y') }}" + over(turn)), "it prints the current date");
   EXPECT_EQ(reason_of(over("{{ m.role + ':' + m.content.split('</think>')[-1] + '\n' }}")),
             "it changes the content of some messages, like templates of thinking models");
   // Known by its own source alone.
@@ -151,16 +151,16 @@ TEST(OllamaTemplate, IsEmptyIfNoneIsEqual) {
                       over("{% if m.role != 'system' %}" + turn + "{% endif %}")),
             "system messages inside a conversation change its output");
   EXPECT_EQ(reason_of(over("{% if loop.last %}" + turn + "{% endif %}")),
-            "it does not write every user message once and in order");
+            "it does not render each user message exactly once and in order");
   EXPECT_EQ(reason_of(over("{{ m.content | upper }}")),
-            "it does not write every user message once and in order");
+            "it does not render each user message exactly once and in order");
   EXPECT_EQ(reason_of(over("{{ m.content | replace('\n', ' ') }}")),
             "it changes the white space around user messages");
   EXPECT_EQ(reason_of("{{ raise_exception('never') }}"),
-            "it refuses a plain conversation (the template refuses this: never)");
+            "it rejects a plain conversation (the template raised an error: never)");
   EXPECT_EQ(reason_of(over(turn) + "{% if messages | length == 6 %}{{ raise_exception('four') }}"
                                    "{% endif %}"),
-            "it refuses conversations of alternating user and assistant messages");
+            "it rejects conversations of alternating user and assistant messages");
 }
 
 /// As transformers' continue_final_message.

@@ -251,10 +251,10 @@ TEST(SentencePiece, RefusesDamagedFiles) {
   EXPECT_NE(error(model.substr(0, model.size() - 3)).find("damaged or has another format"),
             std::string::npos);
   EXPECT_NE(error("").find("it has no pieces"), std::string::npos);
-  EXPECT_NE(error(sentencepiece_model(3)).find("of whole words or characters"), std::string::npos);
+  EXPECT_NE(error(sentencepiece_model(3)).find("of the types word and char"), std::string::npos);
   EXPECT_NE(error(piece("\xFF", 0)).find("not valid UTF-8"), std::string::npos);
   EXPECT_NE(error(piece("a", 0, 9)).find("unknown type 9"), std::string::npos);
-  EXPECT_NE(error(piece("a", 0) + field(2, field(40, 7))).find("names the id 7"),
+  EXPECT_NE(error(piece("a", 0) + field(2, field(40, 7))).find("refers to the id 7"),
             std::string::npos);
   EXPECT_NE(error(field(1, 5)).find("has another"), std::string::npos);
   EXPECT_NE(error(std::string(11, '\xFF')).find("damaged"), std::string::npos);

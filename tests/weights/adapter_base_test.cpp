@@ -126,7 +126,7 @@ TEST_F(AdapterBases, ResizedRows) {
   EXPECT_NE(fingerprint_of(checkpoint), fingerprint_of(*plain));
   EXPECT_NE(checkpoint.sampled_fingerprint(), plain->sampled_fingerprint());
   expect_error([&] { require_own_base(*plain, base(), adapter()); },
-               {"are not the base's", adapter().string(), "sftrun merge"});
+               {"replaces rows of the base's embedding or head", adapter().string(), "sftrun merge"});
   const AdapterConfig config = load_adapter_config(adapter(), plain->arch());
   expect_error([&] { load_adapter(adapter(), config, plain->arch()); },
                {"[10, 4]", "the vocabulary was resized", "sftrun merge"});
@@ -211,17 +211,17 @@ TEST_F(AdapterBases, WhatPissaLeftIsNoBase) {
 
 TEST_F(AdapterBases, OneEndWithoutTheOther) {
   add("model.embed_tokens.weight", {10, kHidden}, 0);
-  expect_refused({"only one of embedding and head",
-                  "10 rows of `model.embed_tokens`, 8 of `lm_head`", "adapter_model.safetensors",
+  expect_refused({"embedding and head have different sizes",
+                  "10 rows in `model.embed_tokens`, 8 in `lm_head`", "adapter_model.safetensors",
                   "save_embedding_layers"});
 }
 
 TEST_F(AdapterBases, DamagedRows) {
   add("lm_head.weight", {kVocab, kHidden + 1}, 0);
-  expect_refused({kPeft + "lm_head.weight", "has the shape [8, 5]; the model wants [tokens, 4]"});
+  expect_refused({kPeft + "lm_head.weight", "has the shape [8, 5], expected [tokens, 4]"});
   tensors_ = {
       values(kPeft + "lm_head.weight", {kVocab, kHidden}, std::numeric_limits<float>::infinity())};
-  expect_refused({kPeft + "lm_head.weight", "not finite"});
+  expect_refused({kPeft + "lm_head.weight", "has NaN or infinite values"});
   tensors_ = {values(kPeft + "lm_head.weight", {kHidden}, 0)};
   expect_refused({kPeft + "lm_head.weight", "[4]"});
 }
@@ -229,11 +229,11 @@ TEST_F(AdapterBases, DamagedRows) {
 TEST_F(AdapterBases, IndicesThatDoNotFit) {
   const std::string tokens = "model.embed_tokens.token_adapter.trainable_tokens_delta";
   add(tokens, {2, kHidden}, 0);
-  expect_refused({kPeft + tokens, "has 2 rows", "has not as many tokens"});
+  expect_refused({kPeft + tokens, "has 2 rows", "has a different number of tokens"});
   config_["trainable_token_indices"] = {1, 2, 3};
-  expect_refused({"has not as many tokens"});
+  expect_refused({"has a different number of tokens"});
   config_["trainable_token_indices"] = {1, kVocab};
-  expect_refused({"one is of the token 8, and the model has 8", "save_embedding_layers"});
+  expect_refused({"one is for token 8, but the model has only 8 tokens", "save_embedding_layers"});
   for (const json& wrong :
        {json(3), json::parse("[-1, 2]"), json::parse(R"({"a": 1})"), json("a")}) {
     config_["trainable_token_indices"] = wrong;

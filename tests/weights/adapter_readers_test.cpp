@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 using test::kData;
-const std::string kMerge = "what `sftrun merge ",
+const std::string kMerge = "the output of `sftrun merge ",
                   kAs = "--adapter runs/a/adapter --output runs/a/adapter";
 
 /// An adapter of every linear module, and what its readers make of it.
@@ -60,8 +60,8 @@ class AdapterReaders : public testing::Test {
     written.quantised_to = quantised_to_;
     written.dense_when_written = dense_when_written_;
     written.quantize_command = "sftrun quantize --to somewhere";
-    written.takes_base_apart = takes_base_apart_;
-    return where_it_loads(written).at(i);
+    written.uses_pissa = takes_base_apart_;
+    return reader_support(written).at(i);
   }
   std::string peft() const { return line(0); }
   std::string vllm() const { return line(1); }
@@ -75,8 +75,8 @@ class AdapterReaders : public testing::Test {
   bool takes_base_apart_ = false;
 };
 
-const std::string kLoraGguf = "llama.cpp: " + kMerge + "--format lora-gguf " + kAs +
-                              "-gguf` writes, beside the base as a GGUF file";
+const std::string kLoraGguf = "llama.cpp: load " + kMerge + "--format lora-gguf " + kAs +
+                              "-gguf` with the base as a GGUF file";
 
 TEST_F(AdapterReaders, LinearLayers) {
   EXPECT_EQ(peft(), "PEFT: loads directly");
@@ -94,29 +94,28 @@ TEST_F(AdapterReaders, Ranks) {
   EXPECT_EQ(vllm(), "vLLM: loads directly, with --max-lora-rank 320");
   config_.lora.r = 513;
   EXPECT_EQ(vllm(),
-            "vLLM: not as an adapter (a rank of 513): serve " + kMerge + kAs + "-merged` writes");
+            "vLLM: not as an adapter (a rank of 513): serve " + kMerge + kAs + "-merged`");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
 }
 
 TEST_F(AdapterReaders, Magnitudes) {
   config_.lora.dora = true;
   EXPECT_EQ(peft(), "PEFT: loads directly");
-  EXPECT_EQ(vllm(), "vLLM: not as an adapter (magnitudes of DoRA): serve " + kMerge + kAs +
-                        "-merged` writes");
+  EXPECT_EQ(vllm(), "vLLM: not as an adapter (DoRA): serve " + kMerge + kAs +
+                        "-merged`");
   EXPECT_EQ(llama_cpp(),
-            "llama.cpp: not as an adapter: llama.cpp's adapters know no DoRA; merge it: `sftrun "
+            "llama.cpp: not as an adapter: llama.cpp's adapters do not support DoRA; merge it: `sftrun "
             "merge --format gguf --dtype q8_0 " +
                 kAs + "-merged-gguf`");
 }
 
 TEST_F(AdapterReaders, WholeModules) {
   const std::string refused =
-      "llama.cpp: not as an adapter: llama.cpp's adapters hold no whole modules "
-      "(modules_to_save); ";
+      "llama.cpp: not as an adapter: llama.cpp's adapters do not support modules_to_save; ";
   config_.lora.modules_to_save = {"lm_head"};
   arch_.tie_word_embeddings = false;
   EXPECT_EQ(vllm(),
-            "vLLM: not as an adapter (whole modules): serve " + kMerge + kAs + "-merged` writes");
+            "vLLM: not as an adapter (modules_to_save): serve " + kMerge + kAs + "-merged`");
   EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge --format gguf --dtype q8_0 " + kAs +
                              "-merged-gguf`");
   use_directory("granite");
@@ -125,8 +124,7 @@ TEST_F(AdapterReaders, WholeModules) {
                              "-merged-gguf`");
   use_file("gemma2-F32.gguf");
   EXPECT_EQ(llama_cpp(), refused +
-                             "llama.cpp takes this family's head from the embedding: serve "
-                             "what `sftrun merge` writes by another program");
+                             "for this family llama.cpp uses the embedding as the head: serve the output of `sftrun merge` with another program");
   use_directory("granite");
   config_.lora.modules_to_save = {"input_layernorm"};
   EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge --format gguf --dtype q8_0 " + kAs +
@@ -145,15 +143,13 @@ TEST_F(AdapterReaders, QuantisedDirectories) {
   config_.lora.dora = true;
   EXPECT_TRUE(over("bnb-nf4").starts_with("PEFT: loads directly; on a CPU with AVX512-BF16"));
   EXPECT_EQ(over("fp8-dynamic"),
-            "PEFT: not over this base (its DoRA does not compute over FP8): load it over the "
-            "unquantised model");
+            "PEFT: does not load over this base (it does not support DoRA over FP8): load it over the unquantised model");
   config_.lora.dora = false;
   config_.lora.modules_to_save = {"lm_head", "norm"};
   EXPECT_EQ(over("bnb-int8"), "PEFT: loads directly");
   config_.lora.modules_to_save = {"q_proj"};
   EXPECT_EQ(over("bnb-nf4"),
-            "PEFT: not over this base (it has no whole layers (modules_to_save) over 4 bits): load "
-            "it over the unquantised model");
+            "PEFT: does not load over this base (it does not support modules_to_save over 4 bits): load it over the unquantised model");
 }
 
 TEST_F(AdapterReaders, EmbeddingAndHead) {
@@ -161,13 +157,13 @@ TEST_F(AdapterReaders, EmbeddingAndHead) {
   EXPECT_EQ(peft(), "PEFT: loads directly");
   EXPECT_EQ(
       vllm(),
-      "vLLM: not as an adapter (an update of lm_head, which most families refuse there): serve " +
-          kMerge + kAs + "-merged` writes");
+      "vLLM: not as an adapter (an update of lm_head, which vLLM does not support for most families): serve " +
+          kMerge + kAs + "-merged`");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
   use_directory("gemma3");
   adapted_.insert("model.embed_tokens");
   EXPECT_TRUE(llama_cpp().starts_with(
-      "llama.cpp: not as an adapter: llama.cpp has one tensor for an embedding"))
+      "llama.cpp: not as an adapter: llama.cpp has one tensor for the embedding"))
       << llama_cpp();
   EXPECT_NE(llama_cpp().find("merge --format gguf"), std::string::npos);
 }
@@ -177,47 +173,43 @@ TEST_F(AdapterReaders, Experts) {
   EXPECT_EQ(vllm(), "vLLM: loads directly");
   adapt_experts();
   EXPECT_EQ(peft(), "PEFT: loads directly, with transformers 5 or newer");
-  EXPECT_EQ(vllm(), "vLLM: " + kMerge + "--format vllm " + kAs +
-                        "-vllm` writes; unchanged vLLM leaves out what an adapter holds of "
-                        "Mixtral's experts");
+  EXPECT_EQ(vllm(), "vLLM: load " + kMerge + "--format vllm " + kAs +
+                        "-vllm`; without conversion vLLM ignores an adapter's weights for Mixtral's experts");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
   config_.lora.r = 64;
-  EXPECT_NE(vllm().find("-vllm` writes, with --max-lora-rank 64; unchanged"), std::string::npos);
+  EXPECT_NE(vllm().find("-vllm`, with --max-lora-rank 64; without conversion"), std::string::npos);
   config_ = {.lora = {.r = 8}};
   use_file("gpt_oss-Q8_0.gguf");
   adapt_experts();
   EXPECT_EQ(vllm(), "vLLM: loads directly, over the model that the file was converted from");
-  EXPECT_TRUE(llama_cpp().ends_with("writes, beside " + base_.string())) << llama_cpp();
+  EXPECT_TRUE(llama_cpp().ends_with("-gguf` with " + base_.string())) << llama_cpp();
 }
 
 /// What a run quantised as it loaded it, no reader finds in the base's files.
 TEST_F(AdapterReaders, BasesQuantisedByTheRun) {
   use_directory("llama");
-  const std::string there = ", which `sftrun quantize --to somewhere` writes";
+  const std::string there = ", written by `sftrun quantize --to somewhere`";
   for (const char* method : {"nf4", "fp4", "int8", "fp8"}) {
     quantised_to_ = method;
     EXPECT_EQ(peft(), "PEFT: loads directly, over the base in " + quantised_to_ + there);
-    EXPECT_EQ(vllm(), "vLLM: loads directly, over the same");
+    EXPECT_EQ(vllm(), "vLLM: loads directly, over the same base");
   }
   dense_when_written_ = "embedding and head";
   EXPECT_EQ(peft(), "PEFT: loads directly, over the base in fp8" + there +
-                        " (roughly: embedding and head are dense there, and were in fp8 in this "
-                        "run)");
+                        " (approximately: embedding and head are unquantised there, but were in fp8 in this run)");
   dense_when_written_.clear();
   config_.lora.dora = true;
   EXPECT_EQ(peft(),
-            "PEFT: not over this base (its DoRA does not compute over FP8): load it over the "
-            "unquantised model");
+            "PEFT: does not load over this base (it does not support DoRA over FP8): load it over the unquantised model");
   quantised_to_ = "nf4";
   EXPECT_TRUE(
       peft().starts_with("PEFT: loads directly, over the base in nf4" + there + "; on a CPU"));
   config_ = {.lora = {.r = 8}};
   takes_base_apart_ = true;
   EXPECT_EQ(peft(),
-            "PEFT: roughly, over the unquantised model: what PiSSA left of the base was in fewer "
-            "bits, which nothing else holds");
-  EXPECT_EQ(vllm(), "vLLM: roughly, over the unquantised model");
-  EXPECT_TRUE(llama_cpp().starts_with("llama.cpp: roughly, what `sftrun merge"));
+            "PEFT: approximately, over the unquantised model: the run quantised the PiSSA residual, which is not saved");
+  EXPECT_EQ(vllm(), "vLLM: approximately, over the unquantised model");
+  EXPECT_TRUE(llama_cpp().starts_with("llama.cpp: approximately, load the output of `sftrun merge"));
   quantised_to_.clear();
   EXPECT_EQ(peft(), "PEFT: loads directly");
   EXPECT_EQ(vllm(), "vLLM: loads directly");
@@ -226,21 +218,20 @@ TEST_F(AdapterReaders, BasesQuantisedByTheRun) {
 TEST_F(AdapterReaders, AGgufFileAsBase) {
   use_file("llama-Q8_0.gguf");
   EXPECT_EQ(peft(),
-            "PEFT: over what transformers reads of the file (from_pretrained(\"" +
+            "PEFT: over the GGUF file if transformers supports the family (from_pretrained(\"" +
                 base_.parent_path().string() +
-                "\", gguf_file=\"llama-Q8_0.gguf\"), of the families that it knows); or over the "
-                "model that it was converted from, which the file does not name: write that into "
-                "runs/a/adapter/adapter_config.json as base_model_name_or_path");
+                "\", gguf_file=\"llama-Q8_0.gguf\")), or over the model that the file was converted from: the file does not name it, so set base_model_name_or_path in "
+                "runs/a/adapter/adapter_config.json");
   EXPECT_EQ(vllm(), "vLLM: loads directly, over the model that the file was converted from");
-  EXPECT_TRUE(llama_cpp().ends_with("writes, beside " + base_.string())) << llama_cpp();
+  EXPECT_TRUE(llama_cpp().ends_with("-gguf` with " + base_.string())) << llama_cpp();
   config_.base_model_name_or_path = "owner/name";
   EXPECT_EQ(
       peft(),
-      "PEFT: loads directly, over owner/name, of which llama-Q8_0.gguf says it was converted");
+      "PEFT: loads directly, over owner/name, from which llama-Q8_0.gguf was converted according to its metadata");
   EXPECT_EQ(vllm(), "vLLM: loads directly, over owner/name");
   use_file("llama_fused-Q8_0.gguf");
   EXPECT_NE(
-      llama_cpp().find("llama.cpp: not as an adapter: the base holds what the adapter changes"),
+      llama_cpp().find("llama.cpp: not as an adapter: the base has no tensor"),
       std::string::npos)
       << llama_cpp();
 }
@@ -254,7 +245,7 @@ TEST_F(AdapterReaders, EveryFamilyHasALineOfEach) {
     EXPECT_TRUE(peft().starts_with("PEFT: loads directly")) << family.path();
     EXPECT_TRUE(vllm().starts_with("vLLM: ")) << family.path();
     EXPECT_TRUE(llama_cpp() == kLoraGguf ||
-                llama_cpp().find("have no word for") != std::string::npos)
+                llama_cpp().find("cannot express") != std::string::npos)
         << family.path() << " " << llama_cpp();
   }
 }
@@ -264,7 +255,7 @@ TEST_F(AdapterReaders, AModelThatGgufHasNoWordFor) {
   arch_.ropes.at(0).factor = 4;
   for (const bool dora : {false, true}) {  // merged to GGUF it is refused, too
     config_.lora.dora = dora;
-    EXPECT_NE(llama_cpp().find("have no word for this model's position embedding"),
+    EXPECT_NE(llama_cpp().find("cannot express this model's position embedding"),
               std::string::npos)
         << llama_cpp();
   }

@@ -118,7 +118,7 @@ TEST(AdapterConfig, RefusesVariantsByName) {
       {"lora_dropout", 1.0, "`lora_dropout` must be at least 0 and less than 1"},
       {"target_modules", nullptr, "`target_modules` must be a list of names"},
       {"target_modules", json::array({3}), "`target_modules` must be a list of names"},
-      {"target_modules", json::array(), "`target_modules` must be not empty"},
+      {"target_modules", json::array(), "`target_modules` must be a non-empty list"},
   };
   for (const auto& [key, value, part] : cases) {
     SCOPED_TRACE(key);
@@ -183,17 +183,17 @@ TEST_F(Adapter, ComesBackEqual) {
 
 TEST_F(Adapter, Magnitudes) {
   config_.lora.dora = true;
-  expect_refused({lora_a_name(kQ), "has no lora_magnitude_vector beside it"});
+  expect_refused({lora_a_name(kQ), "has no matching lora_magnitude_vector"});
   tensors_.push_back(filled(magnitude_name(kQ), {4}, 1.25F));
   save();
   EXPECT_EQ(load().lora.at(kQ).magnitude, std::vector<float>(4, 1.25F));
   EXPECT_TRUE(AdapterConfig::load(directory_.path()).lora.dora);
   config_.lora.dora = false;
   expect_refused(
-      {lora_a_name(kQ), "has a lora_magnitude_vector beside it, and `use_dora` is false"});
+      {lora_a_name(kQ), "has a matching lora_magnitude_vector, although `use_dora` is false"});
   config_.lora.dora = true;
   tensors_.back() = filled(magnitude_name(kQ), {3});
-  expect_refused({magnitude_name(kQ), "has the shape [3]; the model wants [4]"});
+  expect_refused({magnitude_name(kQ), "has the shape [3], expected [4]"});
 }
 
 TEST_F(Adapter, WholeModules) {
@@ -213,7 +213,7 @@ TEST_F(Adapter, EmbeddingAndHead) {
   config_.lora.target_modules = {"q_proj", "embed_tokens", "lm_head"};
   config_.lora.rank_pattern = {{"embed_tokens", 3}};
   tensors_.push_back(filled(names.a, {3, 8}, 2));
-  expect_refused({names.a, "has no lora_B beside it"});
+  expect_refused({names.a, "has no matching lora_B"});
   tensors_.push_back(filled(names.b, {4, 3}));
   tensors_.push_back(filled(lora_a_name("lm_head"), {2, 4}));
   tensors_.push_back(filled(lora_b_name("lm_head"), {8, 2}));
@@ -246,7 +246,7 @@ TEST_F(Adapter, MagnitudesOfAnEmbeddingAreItsChannels) {
 TEST_F(Adapter, RanksOfTheirOwn) {
   config_.lora.rank_pattern = {{"q_proj", 3}};
   config_.lora.alpha_pattern = {{"q_proj", 6}};
-  expect_refused({lora_a_name(kQ), "has the shape [2, 4]; the model wants [3, 4] with r 3"});
+  expect_refused({lora_a_name(kQ), "has the shape [2, 4], expected [3, 4] with r 3"});
   tensors_ = {filled(lora_a_name(kQ), {3, 4}), filled(lora_b_name(kQ), {4, 3})};
   save();
   EXPECT_EQ(load().lora.at(kQ).r, 3);
@@ -255,48 +255,48 @@ TEST_F(Adapter, RanksOfTheirOwn) {
 
 TEST_F(Adapter, MissingHalf) {
   tensors_.pop_back();
-  expect_refused({"tensor `" + lora_a_name(kQ) + "` has no lora_B beside it"});
+  expect_refused({"tensor `" + lora_a_name(kQ) + "` has no matching lora_B"});
   tensors_ = {filled(lora_b_name(kQ), {4, 2})};
-  expect_refused({"tensor `" + lora_b_name(kQ) + "` has no lora_A beside it"});
+  expect_refused({"tensor `" + lora_b_name(kQ) + "` has no matching lora_A"});
 }
 
 TEST_F(Adapter, OtherRankThanConfigured) {
   config_.lora.r = 4;
-  expect_refused({lora_a_name(kQ), "has the shape [2, 4]; the model wants [4, 4] with r 4"});
+  expect_refused({lora_a_name(kQ), "has the shape [2, 4], expected [4, 4] with r 4"});
 }
 
 TEST_F(Adapter, OfAnotherModel) {
   tensors_ = {filled(lora_a_name(kQ), {2, 6}), filled(lora_b_name(kQ), {4, 2})};
-  expect_refused({lora_a_name(kQ), "has the shape [2, 6]; the model wants [2, 4]"});
+  expect_refused({lora_a_name(kQ), "has the shape [2, 6], expected [2, 4]"});
   const std::string other = "model.layers.1.self_attn.q_proj";
   tensors_ = {filled(lora_a_name(other), {2, 4}), filled(lora_b_name(other), {4, 2})};
   expect_refused(
-      {"no linear layer of this model", "the nearest is `model.layers.0.self_attn.q_proj`"});
+      {"not a linear layer of this model", "the nearest is `model.layers.0.self_attn.q_proj`"});
   tensors_ = {filled(lora_a_name("model.norm"), {2, 4})};
-  expect_refused({"`model.norm`, which is no linear layer"});
+  expect_refused({"`model.norm`, which is not a linear layer"});
 }
 
 TEST_F(Adapter, NotFinite) {
   tensors_[1] = filled(lora_b_name(kQ), {4, 2}, std::numeric_limits<float>::quiet_NaN());
-  expect_refused({lora_b_name(kQ), "not finite"});
+  expect_refused({lora_b_name(kQ), "has NaN or infinite values"});
 }
 
 TEST_F(Adapter, UnknownTensors) {
   tensors_.push_back(
       filled("base_model.model.model.layers.0.self_attn.q_proj.lora_bias_of_the_future", {4}));
-  expect_refused({"lora_bias_of_the_future", "a kind of adapter that is not supported"});
+  expect_refused({"lora_bias_of_the_future", "an adapter type that is not supported"});
   tensors_.back() = filled("base_model.model.model.norm.weight", {4});
-  expect_refused({"neither LoRA's nor of one of `modules_to_save`"});
+  expect_refused({"neither a LoRA tensor nor part of `modules_to_save`"});
   tensors_.back() = filled("lm_head.weight", {8, 4});
-  expect_refused({"is not named as PEFT names"});
+  expect_refused({"does not have a name of a PEFT adapter tensor"});
 }
 
 TEST_F(Adapter, Empty) {
   tensors_.clear();
-  expect_refused({"the adapter holds no tensors"});
+  expect_refused({"the adapter has no tensors"});
   std::filesystem::remove(directory_ / "adapter_model.safetensors");
   test::write_file(directory_ / "adapter_model.bin", "");
-  expect_error([&] { load(); }, {"no adapter_model.safetensors", "adapter_model.bin is not read"});
+  expect_error([&] { load(); }, {"no adapter_model.safetensors", "adapter_model.bin is not supported"});
 }
 
 /// Of 3 experts, hidden 4 and inner 5, with rank 2.
@@ -414,7 +414,7 @@ TEST_F(OldExperts, MustBeThere) {
   const spec::ArchSpec arch = small_mixture("mixtral");
   expect_error(
       [&] { load_adapter(directory_.path(), load_adapter_config(directory_.path(), arch), arch); },
-      {"model.layers.0.mlp.experts.gate_up_proj", "has 10 of 12 matrices'", "every expert"});
+      {"model.layers.0.mlp.experts.gate_up_proj", "has 10 of 12 expected", "all experts"});
 }
 
 // What PEFT 0.21 makes of a list of targets that names experts' matrices.
@@ -455,10 +455,10 @@ TEST(AdapterConfig, ReadsPatternsInTheirOrder) {
   EXPECT_NE(written.find(R"({"layers.1.self_attn.q_proj":3,"[qk]_proj":5})"), std::string::npos);
   EXPECT_NE(written.find(R"({"v_proj":1.5,"^model.layers.0.self_attn.q_proj":2})"),
             std::string::npos);
-  expect_error([&] { read(R"({"q_proj": 0})", "null"); }, {"`rank_pattern` must be of positive"});
-  expect_error([&] { read(R"({"q_proj": 2.5})", "null"); }, {"`rank_pattern` must be of positive"});
-  expect_error([&] { read("[3]", "null"); }, {"`rank_pattern` must be a map of names"});
-  expect_error([&] { read("{}", R"({"q_proj": "x"})"); }, {"`alpha_pattern` must be of numbers"});
+  expect_error([&] { read(R"({"q_proj": 0})", "null"); }, {"`rank_pattern` must be an object of positive"});
+  expect_error([&] { read(R"({"q_proj": 2.5})", "null"); }, {"`rank_pattern` must be an object of positive"});
+  expect_error([&] { read("[3]", "null"); }, {"`rank_pattern` must be an object with names as keys"});
+  expect_error([&] { read("{}", R"({"q_proj": "x"})"); }, {"`alpha_pattern` must be an object of numbers"});
   expect_error([&] { read("{}", R"({"(q": 2})"); },
                {"`(q` is not a regular expression", "adapter_config.json: alpha_pattern"});
 }
@@ -471,7 +471,7 @@ TEST(AdapterFamily, AnotherIsRefused) {
   config.base_model_name_or_path = (families / "qwen2").string();
   test::expect_error<DataError>(
       [&] { load_adapter("adapter", config, llama); },
-      {"made for a model of the family qwen2", "this one is of llama", "its own base model"});
+      {"made for the model family qwen2", "this model is of the family llama", "the adapter's own base model"});
   for (const char* own : {"llama", "mistral"}) {  // which GGUF files do not tell apart
     config.base_model_name_or_path = (families / own).string();
     test::expect_error<DataError>([&] { load_adapter("adapter", config, llama); },

@@ -345,7 +345,7 @@ TEST_F(BrokenGguf, PartOfASplitModel) {
   test::GgufBuilder builder = small_gguf();
   builder.key("split.count", 2, test::little_endian<uint16_t>(3));
   add_tensors(builder);
-  expect_refused(builder, {"one part of a model", "llama-gguf-split --merge"});
+  expect_refused(builder, {"one part of a split model", "llama-gguf-split --merge"});
 }
 
 TEST_F(BrokenGguf, BadRopeDivisors) {
@@ -353,7 +353,7 @@ TEST_F(BrokenGguf, BadRopeDivisors) {
   add_tensors(builder);
   builder.tensor("rope_freqs.weight", {2}, 0, builder.data_bytes);
   builder.data_bytes += 32;
-  expect_refused(builder, {"rope_freqs.weight must hold head_dim / 2 = 1"});
+  expect_refused(builder, {"rope_freqs.weight must have head_dim / 2 = 1"});
 }
 
 }  // namespace

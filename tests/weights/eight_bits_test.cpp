@@ -47,7 +47,7 @@ std::string floats(size_t count, float value) {
 
 TEST_F(DamagedInt8, MissingFactors) {
   entries_.erase(kModule + ".SCB");
-  expect_refused({"tensor `" + kUpMatrix + "` in 8 bits", "`" + kModule + ".SCB` is missing",
+  expect_refused({"8-bit tensor `" + kUpMatrix + "`", "`" + kModule + ".SCB` is missing",
                   "model.safetensors", "fix: download or copy the model again"});
 }
 
@@ -89,30 +89,30 @@ TEST_F(DamagedFp8, OneFactorAndFactorsInSixteenBits) {
   }
 }
 
-TEST_F(DamagedFp8, FactorsThatAreNone) {
+TEST_F(DamagedFp8, ScalesThatAreNotNumbers) {
   const auto whole = entries_;
   const std::string factors = kModule + ".weight_scale";
   for (const float value : {std::nanf(""), -1.0F, std::numeric_limits<float>::infinity()}) {
     entries_ = whole;
     set(factors, "F32", floats(39, 1) + floats(1, value));
-    expect_refused({kUpMatrix, "the factor of row 39 is"});
+    expect_refused({kUpMatrix, "the scale of row 39 is"});
   }
   entries_ = whole;
   set(factors, "F32", floats(39, 1));
   expect_refused({kUpMatrix,
-                  "its factors have the shape [39], where [40] (one for each of its rows)",
-                  "fix: use a checkpoint with factors of rows"});
+                  "its scales have the shape [39], expected [40] (one per row)",
+                  "fix: use a checkpoint with one scale per row"});
   // As many as rows, but of blocks: one way and the other.
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{2, 20}, {1, 40}, {40, 1, 1}, {4, 10}}) {
     entries_[factors] = {"F32", shape, floats(40, 1)};
-    expect_refused({kUpMatrix, "its factors have the shape ["});
+    expect_refused({kUpMatrix, "its scales have the shape ["});
   }
   set(factors, "U8", std::string(40, 'x'));
   expect_refused({"`" + factors + "` is stored as U8, expected F32, F16 or BF16"});
   entries_ = whole;
   entries_.erase(factors);
-  expect_refused({"`" + factors + "` is missing beside it"});
+  expect_refused({"`" + factors + "` is missing"});
 }
 
 /// Blocks of 128 by 128, as DeepSeek has them, are not read.

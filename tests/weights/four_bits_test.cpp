@@ -61,7 +61,7 @@ TEST_F(DamagedFourBits, MissingParts) {
   for (const char* part : {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"}) {
     entries_ = whole;
     entries_.erase(kMatrix + part);
-    expect_refused({"`" + kMatrix + part + "` is missing beside it", "model.safetensors",
+    expect_refused({"`" + kMatrix + part + "` is missing", "model.safetensors",
                     "fix: download or copy the model again"});
   }
   entries_ = whole;
@@ -88,7 +88,7 @@ TEST_F(DamagedFourBits, PartsOfAnotherSizeOrType) {
   expect_refused({"`" + kMatrix + ".absmax` is stored as F32, expected U8"});
 }
 
-TEST_F(DamagedFourBits, FactorsThatAreNone) {
+TEST_F(DamagedFourBits, ScalesThatAreNotNumbers) {
   const auto whole = entries_;
   for (const char* part : {".nested_absmax", ".quant_map", ".nested_quant_map"}) {
     for (const float value : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
@@ -109,19 +109,19 @@ TEST_F(DamagedFourBits, StatesThatSaySomethingElse) {
     std::string expected;
   };
   const std::vector<Case> cases = {
-      {"quant_type", "int3", "`quant_type` is \"int3\", not nf4 or fp4"},
+      {"quant_type", "int3", "`quant_type` is \"int3\", expected nf4 or fp4"},
       {"quant_type", gone, "`quant_type` is null"},
       {"quant_type", 4, "`quant_type` is 4"},
       {"blocksize", 0, "`blocksize` is 0"},
       {"blocksize", -64, "`blocksize` is -64"},
-      {"blocksize", 63, "a block size of 63"},
+      {"blocksize", 63, "the block size 63 is odd"},
       {"blocksize", "64", "`blocksize` is \"64\""},
       {"blocksize", gone, "`blocksize` is missing"},
       {"blocksize", 1LL << 40, "`blocksize` is 1099511627776"},
       {"blocksize", 128, "bytes, expected "},
       {"shape", json::array({24, 40}), "has the shape [24,40], expected [40,24]"},
       {"shape", gone, "expected [40,24]"},
-      {"nested_blocksize", 128, "`nested_blocksize` is 128, not 256"},
+      {"nested_blocksize", 128, "`nested_blocksize` is 128, expected 256"},
       {"nested_blocksize", gone, "is stored as U8, expected F32"},
       {"nested_offset", "x", "`nested_offset` is \"x\""},
       {"nested_offset", gone, "`nested_offset` is null"},

@@ -91,7 +91,7 @@ TEST(GgufWriter, CopiesMetadataAsTheyAreStored) {
 
 TEST(GgufWriter, RefusesWhatMetadataCannotHold) {
   GgufMetadata metadata;
-  expect_error([&] { metadata.set_json("k", json(-1)); }, {"`k` -1 is nothing that GGUF"});
+  expect_error([&] { metadata.set_json("k", json(-1)); }, {"GGUF metadata cannot store `k` -1"});
   expect_error([&] { metadata.set_json("k", json::object()); }, {"`k` {}"});
   expect_error([&] { metadata.set_json("k", json::array({true, "a"})); }, {"`k`"});
 }
@@ -248,7 +248,7 @@ TEST(GgufVocab, FillsUpToTheEmbedding) {
   EXPECT_EQ(padded.tokens[42], "[PAD42]");
   EXPECT_EQ(padded.token_types[42], 5);  // unused
   expect_error([&] { text::gguf_vocab_of(tokenizer, {.vocab_size = 39}, "llama"); },
-               {"has the id 39, the model's embedding 39 rows", "at   llama"});
+               {"has the id 39, but the model's embedding has 39 rows", "at   llama"});
 }
 
 // ---- Directories of every family, to a file and back.
@@ -328,7 +328,7 @@ TEST(GgufExport, EveryFamilyComesBack) {
       EXPECT_NO_THROW(expect_back(*base, path));
     } else {
       expect_error([&] { spec::describe_in_gguf(base->arch(), path.string()); },
-                   {"have no word for this model's", family.error, path.string()});
+                   {"cannot express this model's", family.error, path.string()});
     }
   }
 }
@@ -385,7 +385,7 @@ TEST(GgufPlan, AHeadPartedFromTheEmbeddingIsATensorOfItsOwn) {
     return plan_gguf(checkpoint, {.base_path = where,
                                   .mix = mix,
                                   .is_changed = [](const std::string&) { return false; },
-                                  .parts_head = true});
+                                  .unties_head = true});
   };
   const GgufPlan plan = of(*base, path, "q8_0");
   EXPECT_EQ(plan.pieces.back().name, "output.weight");

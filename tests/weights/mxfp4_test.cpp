@@ -41,7 +41,7 @@ TEST_F(DamagedMxfp4, PartsOfAnotherTypeOrShape) {
   for (const std::string& part : {kBlocks, kScales}) {
     entries_ = whole;
     entries_.at(part).dtype = "I8";
-    expect_refused({"`" + part + "` is stored as I8: MXFP4 blocks are U8", "download or copy"});
+    expect_refused({"`" + part + "` is stored as I8, expected U8 (MXFP4)", "download or copy"});
     entries_ = whole;
     std::swap(entries_.at(part).shape[0], entries_.at(part).shape[1]);
     expect_refused({"`" + part + "` has the shape [", "the configuration implies [3, "});
@@ -53,7 +53,7 @@ TEST_F(DamagedMxfp4, AScaleThatIsNoNumber) {
   entries_.at(kScales).bytes[5] = static_cast<char>(0xff);
   const auto checkpoint = open();
   test::expect_error([&] { test::read_all(*checkpoint, matrix(*checkpoint)); },
-                     {"tensor `" + kMatrix + "` in MXFP4: the scale of block 5 is no number",
+                     {"MXFP4 tensor `" + kMatrix + "`: the scale of block 5 is NaN",
                       "fix: download or copy the model again"});
 }
 

@@ -391,7 +391,7 @@ TEST_F(VllmAdapter, WholeModulesAreRefused) {
   save();
   expect_error(
       [&] { write_vllm_adapter(directory_ / "peft", directory_ / "vllm", mixture("qwen3_moe")); },
-      {"vLLM takes no adapter with whole modules", "peft"});
+      {"vLLM does not support adapters with modules_to_save", "peft"});
   EXPECT_FALSE(std::filesystem::exists(directory_ / "vllm"));
 }
 
@@ -401,7 +401,7 @@ TEST_F(VllmAdapter, EmbeddingAndHeadAreRefused) {
   json config = mixture_config("qwen3");
   config["vocab_size"] = 8;
   expect_error([&] { write(spec::ArchSpec::from_hf_config(config, "config.json")); },
-               {"vLLM takes no adapter with an update of lm_head", "serve the merged model"});
+               {"vLLM does not support adapters with an update of lm_head", "serve the merged model"});
   const auto refused = [](const spec::LoraSpec& lora, bool has_whole_modules, const char* adapted) {
     const auto refusal = vllm_refusal(lora, has_whole_modules, mixture("qwen3_moe"),
                                       [&](const std::string& module) { return module == adapted; });
@@ -409,10 +409,10 @@ TEST_F(VllmAdapter, EmbeddingAndHeadAreRefused) {
   };
   EXPECT_EQ(refused({.r = 512}, false, "model.layers.0.self_attn.q_proj"), "");
   EXPECT_EQ(refused({}, false, "lm_head"),
-            "an update of lm_head, which most families refuse there");
+            "an update of lm_head, which vLLM does not support for most families");
   EXPECT_EQ(refused({.r = 513}, false, ""), "a rank of 513");
-  EXPECT_EQ(refused({}, true, ""), "whole modules");
-  EXPECT_EQ(refused({.dora = true}, true, "lm_head"), "magnitudes of DoRA");
+  EXPECT_EQ(refused({}, true, ""), "modules_to_save");
+  EXPECT_EQ(refused({.dora = true}, true, "lm_head"), "DoRA");
 }
 
 std::optional<VllmReading> reading(const spec::ArchSpec& arch, const std::set<std::string>& names) {

@@ -13,7 +13,7 @@ namespace sftrun::config {
 /// The form in which a run stores the frozen base of its adapter. The adapter fits only a base in
 /// this form, so it is written to run.json and to sftrun_base.json beside adapter_config.json. PEFT
 /// ignores that file.
-struct HeldBase {
+struct BaseRecord {
   std::string model;        ///< name or path as configured
   std::string fingerprint;  ///< of its weights
   std::string form;         ///< format of most matrices: "nf4", "Q4_1", …; empty: `dtype`
@@ -30,7 +30,7 @@ struct HeldBase {
   std::string words() const;  ///< "nf4 in blocks of 64 with quantised scales", "fp32"
   nlohmann::ordered_json to_json() const;
   /// @throws DataError naming `where`
-  static HeldBase from_json(const nlohmann::ordered_json& json, const std::string& where);
+  static BaseRecord from_json(const nlohmann::ordered_json& json, const std::string& where);
 };
 
 /// A path for the base in the form of this tuning ("models/base-nf4"), and the command `sftrun
@@ -43,6 +43,6 @@ std::string dense_when_written(const TuningConfig& tuning, bool has_experts);
 
 inline constexpr const char* kHeldBaseFile = "sftrun_base.json";
 /// Reads it from an adapter's directory; nullopt: the adapter has none.   @throws DataError
-std::optional<HeldBase> read_held_base(const std::filesystem::path& adapter);
+std::optional<BaseRecord> read_base_record(const std::filesystem::path& adapter);
 
 }  // namespace sftrun::config

@@ -32,7 +32,7 @@ SplitFiles files_of_split(const std::vector<std::filesystem::path>& files, const
 /// Whether a split name matches `asked`: "train_sft" for "train", "dev" for "validation".
 bool means_split(const std::string& name, const std::string& asked);
 /// Whether a name tells which split it is.
-bool tells_split(const std::string& name);
+bool names_split(const std::string& name);
 
 /// Advice for the slices and sums of `datasets`, "train[:10]" or "train+test", which are not
 /// supported; empty for plain names.

@@ -36,7 +36,7 @@ struct WrittenModel {
   std::filesystem::path path;      ///< a directory, or a .gguf file
   std::string dtype;               ///< as --dtype names it; "auto": every tensor keeps its type
   std::string stored;              ///< how the weights are stored, in words
-  bool is_in_fewer_bits = false;   ///< some matrices have fewer than 8 bits
+  bool is_below_8_bits = false;    ///< some matrices have fewer than 8 bits
   bool in_more_than_base = false;  ///< more bits than the base, without being asked to
 };
 

@@ -143,14 +143,14 @@ struct FourBitRow {
   int64_t first;  ///< index of the row's first value within its block
   int64_t block_size;
   const float* table;
-  const float* factors;  ///< block scales: of the row's first block and those after it
+  const float* scales;  ///< block scales: of the row's first block and those after it
 };
 
 /// One row of a matrix quantised to 8 bits.
 struct EightBitRow {
   EightBits form;
   const uint8_t* codes;
-  float factor;
+  float scale;
 };
 
 /// out[t] = w . x[t] for one row w of n values and x fp32 [tokens, n]. For quantised rows n, and
@@ -208,7 +208,7 @@ struct RowKernels {
   /// sftrun/weights/ggml_blocks.inl.   @param type a weights::GgmlType that has blocks
   void (*dequantize_ggml)(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out);
   /// Dequantises one row; see src/kernels/quant/eight_bits_cpu.inl.
-  void (*dequantize_8bit)(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out);
+  void (*dequantize_8bit)(EightBits form, const uint8_t* codes, int64_t n, float scale, T* out);
   /// Rounds one row to e4m3. `out` receives the values of the codes; returns the row's scale. See
   /// src/kernels/quant/round_e4m3_cpu.inl.
   float (*round_row_e4m3)(const T* x, const float* gains, int64_t n, T* out);

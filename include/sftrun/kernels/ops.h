@@ -40,8 +40,8 @@ struct BatchMetadata {
 // ---- Matrix products.
 /// e4m3 codes in the layout of the hardware's products: rows run along the summed dimension.
 struct ScaledCodes {
-  at::Tensor codes;    ///< [rows, depth] uint8
-  at::Tensor factors;  ///< [1, rows] fp32: scale of each row
+  at::Tensor codes;   ///< [rows, depth] uint8
+  at::Tensor scales;  ///< [1, rows] fp32: scale of each row
 };
 /// One term of a sum of products: x [T, K] times w^T with w [N, K] (`transposed`), or times w
 /// [K, N]. Loose rows. Own CPU kernels dequantise a w part by part; else it is dequantised whole.

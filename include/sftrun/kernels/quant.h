@@ -52,15 +52,15 @@ struct QuantizedMatrix {
   /// The tensors that hold the codes and their scales. `nested_values` is shared by all matrices.
   std::vector<at::Tensor> tensors() const;
   int64_t row_bytes() const;  ///< of `packed`   @pre not 4 bits, where rows may share a byte
-  /// Writes the scales of blocks [first, first + factors.size()).
-  void block_factors(int64_t first, std::span<float> factors) const;
+  /// Writes the scales of blocks [first, first + scales.size()).
+  void block_scales(int64_t first, std::span<float> scales) const;
   QuantizedMatrix to(at::Device device) const;
   /// Whether each multiple of num_rows rows starts a new block; always true except for 4 bits.
   bool splits_at(int64_t num_rows) const;
   /// A view of rows [first, first + count).   @pre splits_at(first) and splits_at(count)
   QuantizedMatrix narrow(int64_t first, int64_t count) const;
   /// The same codes without scales (absmax undefined).   @pre the format has a scale per row
-  QuantizedMatrix without_factors() const;
+  QuantizedMatrix without_scales() const;
 };
 
 /// [256] fp32, on CPU: the values of the codes of nested absmax.
@@ -93,10 +93,10 @@ void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, i
 /// Transposes the codes of an 8-bit matrix into `out` [columns, rows] uint8. On CUDA.
 void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out);
 
-/// Activations rounded to e4m3: x ~ codes * factors.
+/// Activations rounded to e4m3: x ~ codes * scales.
 struct RoundedRows {
-  at::Tensor codes;    ///< [T, K]: on CPU the values in fp32 or bf16, on CUDA kFloat8_e4m3fn
-  at::Tensor factors;  ///< fp32 [T, 1]: row scales
+  at::Tensor codes;   ///< [T, K]: on CPU the values in fp32 or bf16, on CUDA kFloat8_e4m3fn
+  at::Tensor scales;  ///< fp32 [T, 1]: row scales
 };
 /// Rounds each row as transformers' quantize_fp8_per_row does.
 /// @param x [T, K]   @param gains fp32 [K], multiplies x first; or undefined

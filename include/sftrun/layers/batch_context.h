@@ -13,7 +13,7 @@
 namespace sftrun::layers {
 
 /// State shared between the layers of one forward and backward pass, beside the hidden states.
-struct LayerExchange {
+struct SharedLayerState {
   struct Keys {
     at::Tensor k, v;    ///< keys and values after norm and RoPE
     at::Tensor dk, dv;  ///< gradients from the layers that reuse them; undefined: none yet
@@ -29,7 +29,7 @@ struct BatchContext : kernels::BatchMetadata {
   /// false: the base model alone, without its LoRA adapters. Forward passes that keep nothing
   /// only: nothing can be trained then.
   bool adapters = true;
-  std::shared_ptr<LayerExchange> exchange;  ///< null if layers share no state
+  std::shared_ptr<SharedLayerState> shared_state;  ///< null if layers share no state
 };
 
 /// A context with only the dropout inputs (seed, step, token keys) of the given rows of a

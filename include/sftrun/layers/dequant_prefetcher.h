@@ -22,7 +22,7 @@ enum class JointPart : uint8_t {
 /// Dequantises joint matrices on CUDA ahead of their products: on a separate stream into two
 /// alternating buffers, while the previous product reads the other one. The order of the last pass
 /// predicts the next matrix; on a wrong prediction the matrix is dequantised when it is requested.
-class UnpackAhead {
+class DequantPrefetcher {
  public:
   enum class Pass : uint8_t {
     kForward,
@@ -30,10 +30,10 @@ class UnpackAhead {
     kDecoding
   };  ///< each has its own order of matrices
 
-  UnpackAhead(at::Device device, at::ScalarType dtype);
-  UnpackAhead(const UnpackAhead&) = delete;
-  UnpackAhead& operator=(const UnpackAhead&) = delete;
-  ~UnpackAhead();
+  DequantPrefetcher(at::Device device, at::ScalarType dtype);
+  DequantPrefetcher(const DequantPrefetcher&) = delete;
+  DequantPrefetcher& operator=(const DequantPrefetcher&) = delete;
+  ~DequantPrefetcher();
   /// Registers a joint matrix; call before the first `values`. The joint must not move afterwards.
   void serve(const JointLinears& joint);
   /// Call before the first product of a micro-batch, when the adapters have their final values.
@@ -77,7 +77,7 @@ class UnpackAhead {
   Layout layout_of(const JointLinears& joint) const;
   at::Tensor matrix_in(const Buffer& buffer, const JointLinears& joint) const;
   void unpack(const Wanted& wanted, Buffer& buffer);
-  void unpack_beside(const Wanted& wanted, Buffer& buffer);
+  void prefetch(const Wanted& wanted, Buffer& buffer);
   /// Copies the requested adapter part beside the weights, unless the buffer already has it.
   void add_adapters(const Wanted& wanted, Buffer& buffer) const;
 

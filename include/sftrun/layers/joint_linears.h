@@ -8,8 +8,8 @@
 
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/ops.h"
+#include "sftrun/layers/dequant_prefetcher.h"
 #include "sftrun/layers/linear.h"
-#include "sftrun/layers/unpack_ahead.h"
 
 /// Linear layers with the same input, computed as one matrix product together with their adapters
 /// (CUDA). For few tokens kernel launches dominate a layer's time, and one wide product uses the
@@ -26,8 +26,8 @@ struct JointLinears {
   at::Tensor whole;
   /// FP8 base weights, if products use the codes directly; the linears' weights are views of it.
   std::optional<kernels::QuantizedMatrix> fp8;
-  at::Tensor ones;                   ///< [1, K] fp32: scales of the transposed codes
-  UnpackAhead* unpacking = nullptr;  ///< set for quantised weights, FP8 included
+  at::Tensor ones;                         ///< [1, K] fp32: scales of the transposed codes
+  DequantPrefetcher* unpacking = nullptr;  ///< set for quantised weights, FP8 included
   std::vector<const Linear*> members;
 
   bool defined() const { return !members.empty(); }

@@ -61,10 +61,10 @@ void write_text_files(const weights::Checkpoint& base, const std::filesystem::pa
 /// Writes the config.json of a model whose weights are stored in `dtype`: a copy of the base's, or
 /// for a GGUF base an equivalent one, with dtype, quantisation, vocabulary size and tying of the
 /// embeddings updated.
-/// @param parts_head the files contain a separate head although the base ties it to the embedding
+/// @param unties_head the files contain a separate head although the base ties it to the embedding
 /// @param quantization value of `quantization_config`; null: none
 void write_config(const weights::Checkpoint& base, const std::filesystem::path& base_path,
-                  const std::filesystem::path& directory, DType dtype, bool parts_head = false,
+                  const std::filesystem::path& directory, DType dtype, bool unties_head = false,
                   const nlohmann::ordered_json& quantization = nullptr);
 
 }  // namespace sftrun::model

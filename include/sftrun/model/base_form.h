@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "sftrun/config/held_base.h"
+#include "sftrun/config/base_record.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/weights/checkpoint.h"
@@ -18,17 +18,19 @@ namespace sftrun::model {
 BaseForm base_form(const config::TuningConfig& tuning, const weights::Checkpoint* checkpoint);
 
 /// The format of most of the base's matrices then: "nf4", "Q4_1", …; empty: the run's dtype.
-std::string held_form(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint);
+std::string stored_base_form(const config::TuningConfig& tuning,
+                             const weights::Checkpoint& checkpoint);
 
 /// What an adapter records about the base it is trained with.
 /// @param dtype compute dtype: "fp32"   @param fingerprint of the base's weights
-config::HeldBase held_base(const config::RunConfig& config, const std::string& dtype,
-                           const weights::Checkpoint& checkpoint, const std::string& fingerprint);
+config::BaseRecord base_record(const config::RunConfig& config, const std::string& dtype,
+                               const weights::Checkpoint& checkpoint,
+                               const std::string& fingerprint);
 
 /// How the adapter's run kept `base`, if it quantised it when loading. nullopt: it kept the files'
 /// format, the adapter was trained with another base or with PiSSA, or does not say.
-std::optional<config::HeldBase> quantised_by_run(const std::filesystem::path& adapter,
-                                                 const weights::Checkpoint& base);
+std::optional<config::BaseRecord> quantised_by_run(const std::filesystem::path& adapter,
+                                                   const weights::Checkpoint& base);
 
 /// Warns if the adapter records its base, and `base` is neither that nor a copy of it.
 void warn_of_another_base(const std::filesystem::path& adapter, const weights::Checkpoint& base);

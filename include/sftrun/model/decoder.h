@@ -103,22 +103,23 @@ class Decoder {
   layers::Embedding& embedding() { return embedding_; }
   /// Updates the joint linears after a change of the adapters, and starts unpacking ahead. Must be
   /// called before layers run one by one (generation).
-  void prepare_joints(layers::UnpackAhead::Pass pass = layers::UnpackAhead::Pass::kForward);
+  void prepare_joints(
+      layers::DequantPrefetcher::Pass pass = layers::DequantPrefetcher::Pass::kForward);
   /// The first part of `prepare_joints`, which a captured graph does not contain.
   void refresh_joints();
   /// Makes the current stream wait for matrices unpacked ahead: before a captured pass and at its
   /// end.
-  void join_unpacking();
+  void join_prefetch();
   /// Call after the capture of a pass failed.
-  void forget_unpacking();
+  void forget_prefetch();
   /// @param adapters false: without the embedding's adapter
   at::Tensor embed(const at::Tensor& tokens, bool adapters = true) const;
   /// Embeddings, with NEFTune noise if enabled.
   at::Tensor embed_for_training(const PackedBatch& batch) const;
-  /// Creates `context.exchange` for this batch if layers share state.
+  /// Creates `context.shared_state` for this batch if layers share state.
   /// @param hidden output of `embed`   @param keep receives what the backward pass needs
-  void open_exchange(layers::BatchContext& context, const at::Tensor& tokens,
-                     const at::Tensor& hidden, layers::PerLayerRun* keep = nullptr) const;
+  void open_shared_state(layers::BatchContext& context, const at::Tensor& tokens,
+                         const at::Tensor& hidden, layers::PerLayerRun* keep = nullptr) const;
   /// Makes the layers of this batch count their routers' choices.
   static void count_router_choices(layers::BatchContext& context);
   /// PiSSA: initial A and B by parameter name; empty for other adapters.
@@ -128,7 +129,7 @@ class Decoder {
   /// Linear modules with an adapter, including the head.
   std::vector<layers::Linear*> adapted_linears();
   /// For adapters that no longer change: computes DoRA's row norms once instead of in every pass.
-  void settle_adapters();
+  void freeze_adapters();
   /// Bytes of frozen weights on the device.
   uint64_t base_bytes() const { return base_bytes_; }
 
@@ -152,7 +153,7 @@ class Decoder {
   std::map<std::string, at::Tensor> principal_parts_;
   std::vector<Layer> layers_;
   layers::JointAdapters joint_adapters_;
-  std::unique_ptr<layers::UnpackAhead> unpacking_;  // null: no quantised joint linears
+  std::unique_ptr<layers::DequantPrefetcher> unpacking_;  // null: no quantised joint linears
   uint64_t joints_version_ = 0;  // `store_.version()` when the joints were last updated
   layers::Head head_;
   uint64_t base_bytes_ = 0;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "sftrun/config/held_base.h"
+#include "sftrun/config/base_record.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/observe/model_card.h"
 
@@ -11,8 +11,8 @@ namespace sftrun::observe {
 
 /// What a run knows of its result beside its configuration.
 struct ResultFacts {
-  std::string base_model;                       ///< as the result names it
-  const config::HeldBase* held_base = nullptr;  ///< of an adapter; null: a full model
+  std::string base_model;                           ///< as the result names it
+  const config::BaseRecord* base_record = nullptr;  ///< of an adapter; null: a full model
   int64_t total_steps = 0;
   std::string dtype;  ///< compute dtype: "fp32"
   int world_size = 1;

@@ -33,7 +33,7 @@ struct RunReport {
   std::string base_model;       ///< name or path as configured
   std::string base_model_path;  ///< absolute path of its files
   std::string base_model_fingerprint, dataset_fingerprint, config_fingerprint;
-  nlohmann::ordered_json base = nullptr;  ///< config::HeldBase; null: full fine-tuning
+  nlohmann::ordered_json base = nullptr;  ///< config::BaseRecord; null: full fine-tuning
   int world_size = 1;
   std::vector<std::string> device_names;  ///< per rank
   std::string status;                     ///< "running", "done", "stopped", "interrupted", "failed"

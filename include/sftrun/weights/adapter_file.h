@@ -43,7 +43,7 @@ AdapterConfig load_adapter_config(const std::filesystem::path& directory,
 AdapterTensors load_adapter(const std::filesystem::path& directory, const AdapterConfig& config,
                             const spec::ArchSpec& arch);
 
-/// Writes adapter_model.safetensors, sftrun_base.json if `held_base` is set, and last
+/// Writes adapter_model.safetensors, sftrun_base.json if `base_record` is set, and last
 /// adapter_config.json, each atomically.
 /// @param tensors with PEFT's names
 void write_adapter(const std::filesystem::path& directory, const AdapterConfig& config,

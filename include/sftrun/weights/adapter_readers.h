@@ -21,11 +21,11 @@ struct WrittenAdapter {
   /// writes such a base; empty: the run did not quantise it. And the layers that the written base
   /// keeps unquantised although the run quantised them; empty: none.
   std::string quantised_to = {}, quantize_command = {}, dense_when_written = {};
-  bool takes_base_apart = false;  ///< the run began with PiSSA
+  bool uses_pissa = false;  ///< the run began with PiSSA
 };
 
 /// One line each for PEFT, vLLM and llama.cpp: whether it loads the adapter directly, else the
 /// command to run.
-std::vector<std::string> where_it_loads(const WrittenAdapter& adapter);
+std::vector<std::string> reader_support(const WrittenAdapter& adapter);
 
 }  // namespace sftrun::weights

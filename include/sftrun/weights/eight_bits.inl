@@ -11,10 +11,10 @@
 constexpr float kLargestE4m3 = 448.0F;
 constexpr float kInverse127 = 7.874015718698502e-3F;
 
-/// code * factor / 127, where `factor` is the row's largest magnitude; same order of operations as
+/// code * scale / 127, where `scale` is the row's largest magnitude; same order of operations as
 /// bitsandbytes' int8_vectorwise_dequant.
-SFTRUN_EIGHT_BITS float int8_value(uint8_t code, float factor) {
-  return static_cast<float>(static_cast<int8_t>(code)) * factor * kInverse127;
+SFTRUN_EIGHT_BITS float int8_value(uint8_t code, float scale) {
+  return static_cast<float>(static_cast<int8_t>(code)) * scale * kInverse127;
 }
 
 SFTRUN_EIGHT_BITS uint32_t e4m3_bits_of(float x) {
@@ -52,9 +52,9 @@ SFTRUN_EIGHT_BITS uint8_t e4m3_code(float x) {
 
 /// The scale of a row with this largest magnitude; codes are those of x / scale. Never 0, even if
 /// the magnitude is too small for fp32 to represent a 448th of it.
-SFTRUN_EIGHT_BITS float e4m3_factor(float largest) {
-  const float factor = largest / kLargestE4m3;
-  return factor > 0 ? factor : 1.0F / kLargestE4m3;
+SFTRUN_EIGHT_BITS float e4m3_scale(float largest) {
+  const float scale = largest / kLargestE4m3;
+  return scale > 0 ? scale : 1.0F / kLargestE4m3;
 }
 
 /// Saturating conversion: e4m3 has no infinity.

@@ -68,7 +68,7 @@ struct GgufExportOptions {
   std::function<bool(const std::string&)> is_changed;
   /// The head is separate although it is tied to the embedding in the base. It is the last piece;
   /// its `source` is one past the base's tensors of the text model.
-  bool parts_head = false;
+  bool unties_head = false;
   /// The vocabulary differs from that in the base's files.
   bool has_own_tokens = false;
 };

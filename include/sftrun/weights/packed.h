@@ -51,14 +51,14 @@ struct Mxfp4Experts {
 void require_numbers(std::span<const std::byte> mxfp4_exponents, const std::string& name);
 
 /// 8-bit values with a scale per row: e4m3 with weight_scale (compressed-tensors, fbgemm), or
-/// bitsandbytes' int8 with SCB, whose values are code * factor / 127.
+/// bitsandbytes' int8 with SCB, whose values are code * scale / 127.
 struct EightBitRows {
   QuantFormat format = QuantFormat::kInt8;  ///< or kFp8
   std::span<const std::byte> codes;         ///< [rows, columns]
-  std::span<const std::byte> factors;       ///< [rows], or a single one for all rows
-  DType factor_dtype = DType::kF32;
+  std::span<const std::byte> scales;        ///< [rows], or a single one for all rows
+  DType scale_dtype = DType::kF32;
   int64_t rows = 0;
-  float factor(int64_t row) const;
+  float scale(int64_t row) const;
 };
 
 using PackedMatrix = std::variant<FourBits, GgmlBlocks, Mxfp4Experts, EightBitRows>;

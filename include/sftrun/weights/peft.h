@@ -28,7 +28,7 @@ struct AdapterConfig {
   bool ensure_weight_tying = false;
   std::string task_type = "CAUSAL_LM";
   /// Content of sftrun_base.json, which is written beside PEFT's files. null: not written.
-  nlohmann::ordered_json held_base = nullptr;
+  nlohmann::ordered_json base_record = nullptr;
 
   /// `target_modules: "all-linear"`, which a hand-written file may contain, is returned as a single
   /// name.

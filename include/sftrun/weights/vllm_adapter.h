@@ -21,7 +21,7 @@ VllmExperts vllm_experts(const spec::ArchSpec& arch);
 
 /// Why vLLM cannot apply an adapter in any layout.
 struct VllmRefusal {
-  std::string what;  ///< "magnitudes of DoRA"
+  std::string what;  ///< "DoRA"
   std::string advice() const;
 };
 /// nullopt: vLLM can apply it, perhaps in another layout.
@@ -35,7 +35,7 @@ int64_t vllm_max_lora_rank(const spec::LoraSpec& lora);
 /// How vLLM misreads an adapter in PEFT's layout.
 struct VllmReading {
   bool is_silent = false;  ///< it loads the adapter without an error, but computes wrong results
-  std::string what;        ///< "vLLM refuses …"
+  std::string what;        ///< "vLLM rejects …"
   std::string advice() const;
 };
 /// nullopt: vLLM computes the same as PEFT.

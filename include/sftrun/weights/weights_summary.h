@@ -10,7 +10,7 @@
 
 namespace sftrun::weights {
 
-/// What files of weights hold.
+/// Summary of weight files.
 struct WeightsSummary {
   uint64_t bytes = 0;                    ///< of the files
   int64_t tensors = 0;                   ///< in the files: a matrix in nf4 has several

@@ -122,9 +122,9 @@ void launch_dequantize_8bit(Type type, const EightBitView& matrix, const ValueRo
 void launch_turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
                        Stream stream);
 /// Rounds x [rows, columns] * gains [columns] (null: 1) to codes [rows, columns] and scales
-/// factors [rows]: `round_to_e4m3` of sftrun/kernels/quant.h.
+/// scales [rows]: `round_to_e4m3` of sftrun/kernels/quant.h.
 void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t* codes,
-                          float* factors, int64_t rows, int64_t columns, Stream stream);
+                          float* scales, int64_t rows, int64_t columns, Stream stream);
 /// Dequantises consecutive ggml blocks; each row is a whole number of blocks.
 void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_t* blocks,
                             int64_t rows, int64_t columns, const ValueRows& to, Stream stream);

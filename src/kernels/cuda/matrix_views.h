@@ -50,7 +50,7 @@ inline FourBitView four_bit_view(const QuantizedMatrix& matrix) {
 
 inline EightBitView eight_bit_view(const QuantizedMatrix& matrix) {
   return {.codes = matrix.packed.const_data_ptr<uint8_t>(),
-          .factors = pointer_or_null<float>(matrix.absmax),
+          .scales = pointer_or_null<float>(matrix.absmax),
           .rows = matrix.rows,
           .columns = matrix.columns,
           .form = eight_bits_of(matrix.format)};

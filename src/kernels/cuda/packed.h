@@ -56,7 +56,7 @@ struct FourBitView {
   SFTRUN_HOST_DEVICE bool is_nested() const { return absmax == nullptr; }
   /// Scale of a block.
   template <bool kNested>
-  SFTRUN_HOST_DEVICE float factor(int64_t block) const {
+  SFTRUN_HOST_DEVICE float scale(int64_t block) const {
     constexpr int64_t kNestedBlock = 256;
     if (!kNested) return absmax[block];
     const float scaled =
@@ -68,7 +68,7 @@ struct FourBitView {
     const uint8_t byte = packed[i / 2];
     const int64_t block = i / block_size;
     return tables->values[i % 2 == 0 ? byte >> 4 : byte & 15] *
-           (is_nested() ? factor<true>(block) : factor<false>(block));
+           (is_nested() ? scale<true>(block) : scale<false>(block));
   }
   /// Whether rows are whole groups and each group is one aligned word within one block.
   bool groups_are_whole() const {
@@ -99,12 +99,12 @@ struct FourBitGroups : FourBitView {
       values[i] = at_byte(firsts >> (4 * i) & 0xffU);
       values[i + 1] = at_byte(seconds >> (4 * i) & 0xffU);
     }
-    return factor<kNested>((row * columns + group * kGroup) >> block_shift);
+    return scale<kNested>((row * columns + group * kGroup) >> block_shift);
   }
   /// @param group index in the whole matrix
   SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
-    const float factor = decode(from, 0, group, values);
-    for (int i = 0; i < kGroup; ++i) values[i] *= factor;
+    const float scale = decode(from, 0, group, values);
+    for (int i = 0; i < kGroup; ++i) values[i] *= scale;
   }
 
  private:
@@ -127,14 +127,14 @@ struct EightBitView {
   static constexpr int kRowsAtOnce = 2;
 
   const uint8_t* codes;
-  const float* factors;  ///< [rows]; null: codes are the values
+  const float* scales;  ///< [rows]; null: codes are the values
   int64_t rows, columns;
   EightBits form;
 
   /// Value i of the whole matrix, rounded after every operation.
   SFTRUN_HOST_DEVICE float value(int64_t i) const {
-    const float factor = factors == nullptr ? 1.0F : factors[i / columns];
-    return form == EightBits::kE4m3 ? e4m3_value(codes[i]) * factor : int8_value(codes[i], factor);
+    const float scale = scales == nullptr ? 1.0F : scales[i / columns];
+    return form == EightBits::kE4m3 ? e4m3_value(codes[i]) * scale : int8_value(codes[i], scale);
   }
   SFTRUN_HOST_DEVICE const uint8_t* bytes() const { return codes; }
   SFTRUN_HOST_DEVICE int64_t row_bytes() const { return columns; }
@@ -143,10 +143,10 @@ struct EightBitView {
   /// @param group index in the whole matrix   @pre groups_are_whole()
   SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
     const uint32_t words[2] = {load_word(from), load_word(from + 4)};
-    const float factor = factors == nullptr ? 1.0F : factors[row_of_group(group, columns / kGroup)];
+    const float scale = scales == nullptr ? 1.0F : scales[row_of_group(group, columns / kGroup)];
     for (int i = 0; i < kGroup; ++i) {
       const auto code = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
-      values[i] = form == EightBits::kE4m3 ? e4m3_value(code) * factor : int8_value(code, factor);
+      values[i] = form == EightBits::kE4m3 ? e4m3_value(code) * scale : int8_value(code, scale);
     }
   }
   /// @pre groups_are_whole()
@@ -158,8 +158,8 @@ struct EightBitView {
       values[i] = form == EightBits::kE4m3 ? e4m3_value(code)
                                            : static_cast<float>(static_cast<int8_t>(code));
     }
-    const float factor = factors == nullptr ? 1.0F : factors[row];
-    return form == EightBits::kE4m3 ? factor : factor * kInverse127;
+    const float scale = scales == nullptr ? 1.0F : scales[row];
+    return form == EightBits::kE4m3 ? scale : scale * kInverse127;
   }
   bool groups_are_whole() const {
     return columns % kGroup == 0 && reinterpret_cast<uintptr_t>(codes) % 4 == 0;

@@ -52,10 +52,10 @@ SFTRUN_HOST_DEVICE void add_thread_products(const View& w, Bytes&& bytes, const 
     bytes.load(tile.row, first);
     const int64_t end = first + kThinGroups < groups ? first + kThinGroups : groups;
     for (int64_t group = first + thread; group < end; group += kThinThreads) {
-      float values[kRows][kGroup], factors[kRows];
+      float values[kRows][kGroup], scales[kRows];
       for (int r = 0; r < kRows; ++r) {
         const int64_t row = thin_row(w, tile.row + r);
-        factors[r] = w.decode(bytes.at(r, row, group), row, group, values[r]);
+        scales[r] = w.decode(bytes.at(r, row, group), row, group, values[r]);
       }
       for (int t = 0; t < kTokens; ++t) {
         const int64_t token = tile.token + t < tile.tokens ? tile.token + t : tile.tokens - 1;
@@ -63,7 +63,7 @@ SFTRUN_HOST_DEVICE void add_thread_products(const View& w, Bytes&& bytes, const 
         x(token, group * kGroup, of_x);
         for (int r = 0; r < kRows; ++r)
           for (int i = 0; i < kGroup; ++i) dots[r] = fmaf(of_x[i], values[r][i], dots[r]);
-        for (int r = 0; r < kRows; ++r) sums[r][t] = fmaf(dots[r], factors[r], sums[r][t]);
+        for (int r = 0; r < kRows; ++r) sums[r][t] = fmaf(dots[r], scales[r], sums[r][t]);
       }
     }
   }

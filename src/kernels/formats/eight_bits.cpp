@@ -46,7 +46,7 @@ QuantizedMatrix quantize_rows(const at::Tensor& weight, QuantFormat format, Valu
   matrix.packed = at::empty({matrix.numel()}, at::kByte);
   matrix.absmax = at::empty({matrix.rows}, at::kFloat);
   auto* codes = matrix.packed.data_ptr<uint8_t>();
-  auto* factors = matrix.absmax.data_ptr<float>();
+  auto* scales = matrix.absmax.data_ptr<float>();
   const int64_t n = matrix.columns;
   // Converted to fp32 in parts, which limits temporary memory.
   constexpr int64_t kPart = 1 << 20;  // values
@@ -57,7 +57,7 @@ QuantizedMatrix quantize_rows(const at::Tensor& weight, QuantFormat format, Valu
     const auto* from = values.const_data_ptr<float>();
     parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        factors[first + i] = quantize_row(from + i * n, n, codes + (first + i) * n);
+        scales[first + i] = quantize_row(from + i * n, n, codes + (first + i) * n);
     });
   }
   return matrix;
@@ -78,11 +78,10 @@ template <EightBits kCodes, typename T>
 void unpack_rows(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
                  int64_t columns, T* out, int64_t stride) {
   const auto* codes = matrix.packed.const_data_ptr<uint8_t>();
-  const float* factors = matrix.absmax.defined() ? matrix.absmax.const_data_ptr<float>() : nullptr;
+  const float* scales = matrix.absmax.defined() ? matrix.absmax.const_data_ptr<float>() : nullptr;
   for (int64_t i = 0; i < rows; ++i) {
     row_kernels<T>().dequantize_8bit(kCodes, codes + (row + i) * matrix.columns + column, columns,
-                                     factors == nullptr ? 1.0F : factors[row + i],
-                                     out + i * stride);
+                                     scales == nullptr ? 1.0F : scales[row + i], out + i * stride);
   }
 }
 
@@ -110,11 +109,11 @@ at::Tensor thin_product_of_rows(const at::Tensor& x, const QuantizedMatrix& w) {
   const at::Tensor in_fp32 = x.to(at::kFloat).contiguous();
   const ThinTokens tokens(in_fp32);
   const auto* codes = w.packed.const_data_ptr<uint8_t>();
-  const float* factors = w.absmax.defined() ? w.absmax.const_data_ptr<float>() : nullptr;
+  const float* scales = w.absmax.defined() ? w.absmax.const_data_ptr<float>() : nullptr;
   return each_row(x, w.rows, [&] {
     return [&](int64_t row, float* out) {
-      const float factor = factors == nullptr ? 1.0F : factors[row];
-      dots.dot_8bit({kCodes, codes + row * w.columns, factor}, w.columns, tokens.x, tokens.count,
+      const float scale = scales == nullptr ? 1.0F : scales[row];
+      dots.dot_8bit({kCodes, codes + row * w.columns, scale}, w.columns, tokens.x, tokens.count,
                     out);
     };
   });

@@ -161,20 +161,20 @@ QuantizedMatrix quantize_blocks(const at::Tensor& weight, const QuantOptions& op
 template <const Table& kTable, typename T>
 void unpack_blocks(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int64_t column,
                    int64_t columns, T* out, int64_t stride) {
-  constexpr int64_t kFactors = 64;  // block scales per iteration
+  constexpr int64_t kScalesAtOnce = 64;  // block scales per iteration
   const auto* packed = matrix.packed.const_data_ptr<uint8_t>();
   const bool is_contiguous = stride == columns && columns == matrix.columns;
   const int64_t runs = is_contiguous ? 1 : rows, length = is_contiguous ? rows * columns : columns;
-  std::array<float, kFactors> factors;
+  std::array<float, kScalesAtOnce> scales;
   for (int64_t run = 0; run < runs; ++run) {
     const int64_t begin = (row + run) * matrix.columns + column, end = begin + length;
     for (int64_t i = begin; i < end;) {
       const int64_t block = i / matrix.block_size,
-                    stop = std::min(end, (block + kFactors) * matrix.block_size),
+                    stop = std::min(end, (block + kScalesAtOnce) * matrix.block_size),
                     last = (stop - 1) / matrix.block_size;
-      matrix.block_factors(block, {factors.data(), static_cast<size_t>(last - block + 1)});
+      matrix.block_scales(block, {scales.data(), static_cast<size_t>(last - block + 1)});
       row_kernels<T>().dequantize_4bit(packed, i, stop - i, matrix.block_size, kTable.data(),
-                                       factors.data(), out + run * stride + (i - begin));
+                                       scales.data(), out + run * stride + (i - begin));
       i = stop;
     }
   }
@@ -196,7 +196,7 @@ QuantizedMatrix narrow_blocks(const QuantizedMatrix& matrix, int64_t first, int6
 }
 
 /// Block scales [blocks]; nested ones are dequantised with the index in the original matrix.
-at::Tensor unpacked_factors(const QuantizedMatrix& matrix, const at::Tensor& blocks) {
+at::Tensor unpacked_scales(const QuantizedMatrix& matrix, const at::Tensor& blocks) {
   if (!matrix.is_nested()) return matrix.absmax.index_select(0, blocks);
   const at::Tensor map = matrix.codes.is_cpu() ? nested_map() : matrix.nested_values,
                    codes = matrix.codes.index_select(0, blocks).to(at::kInt),
@@ -213,7 +213,7 @@ QuantizedMatrix select_rows_of_blocks(const QuantizedMatrix& matrix, const at::T
   const int64_t blocks = matrix.columns / matrix.block_size;  // per row
   const at::Tensor chosen = rows.to(at::kLong).unsqueeze(1) * blocks +
                             at::arange(blocks, rows.options().dtype(at::kLong));
-  some.absmax = unpacked_factors(matrix, chosen.flatten());
+  some.absmax = unpacked_scales(matrix, chosen.flatten());
   for (at::Tensor* part : {&some.codes, &some.nested_absmax, &some.nested_values}) part->reset();
   return some;
 }
@@ -243,18 +243,18 @@ at::Tensor thin_product_of_blocks(const at::Tensor& x, const QuantizedMatrix& w)
                  .first = 0,
                  .block_size = w.block_size,
                  .table = kTable.data(),
-                 .factors = w.is_nested() ? nullptr : w.absmax.const_data_ptr<float>()};
+                 .scales = w.is_nested() ? nullptr : w.absmax.const_data_ptr<float>()};
   return each_row(x, w.rows, [&, any] {
     std::vector<float> nested(static_cast<size_t>(n / w.block_size + 2));
     return [&, any, nested](int64_t row, float* out) mutable {
       const int64_t first = row * n, block = first / w.block_size,
                     last = (first + n - 1) / w.block_size;
       if (w.is_nested())
-        w.block_factors(block, {nested.data(), static_cast<size_t>(last - block + 1)});
+        w.block_scales(block, {nested.data(), static_cast<size_t>(last - block + 1)});
       FourBitRow of = any;
       of.packed += first / 2;
       of.first = first % w.block_size;
-      of.factors = w.is_nested() ? nested.data() : any.factors + block;
+      of.scales = w.is_nested() ? nested.data() : any.scales + block;
       dots.dot_4bit(of, n, tokens.x, tokens.count, out);
     };
   });

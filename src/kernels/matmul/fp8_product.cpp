@@ -26,10 +26,9 @@ void round_rows(RoundRow<T, Code> round, const at::Tensor& x, const float* gains
   const int64_t n = x.size(1), stride = x.stride(0);
   const auto* from = static_cast<const T*>(x.const_data_ptr());
   auto* to = static_cast<Code*>(rounded.codes.data_ptr());
-  auto* factor = rounded.factors.data_ptr<float>();
+  auto* scale = rounded.scales.data_ptr<float>();
   parallel_for(0, x.size(0), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r)
-      factor[r] = round(from + r * stride, gains, n, to + r * n);
+    for (int64_t r = begin; r < end; ++r) scale[r] = round(from + r * stride, gains, n, to + r * n);
   });
 }
 
@@ -76,8 +75,8 @@ at::Tensor hardware_product(const Product& term, const RoundedRows& rounded) {
       term.transposed ? ScaledCodes{w.packed.view({w.rows, w.columns}), w.absmax.unsqueeze(0)}
                       : turned_codes(term);
   // As torchao's defaults: reduced-precision accumulation only in the forward pass.
-  return at::_scaled_mm(rounded.codes, right.codes.t().view(at::kFloat8_e4m3fn), rounded.factors,
-                        right.factors,
+  return at::_scaled_mm(rounded.codes, right.codes.t().view(at::kFloat8_e4m3fn), rounded.scales,
+                        right.scales,
                         /*bias=*/{}, /*scale_result=*/{}, at::kBFloat16,
                         /*use_fast_accum=*/term.transposed);
 }
@@ -85,7 +84,7 @@ at::Tensor hardware_product(const Product& term, const RoundedRows& rounded) {
 /// Through LibTorch operators, with fp32 accumulation.
 at::Tensor product_of_codes(const Product& term, const RoundedRows& rounded,
                             const at::Tensor& column_factors) {
-  const QuantizedMatrix alone = term.w.quantized->without_factors();
+  const QuantizedMatrix alone = term.w.quantized->without_scales();
   const at::ScalarType dtype = term.x.is_cuda() ? term.x.scalar_type() : at::kFloat;
   const at::Tensor codes = rounded.codes.to(dtype);
   at::Tensor y;
@@ -95,7 +94,7 @@ at::Tensor product_of_codes(const Product& term, const RoundedRows& rounded,
     const at::Tensor w = dequantize(alone, dtype);
     y = at::mm(codes, term.transposed ? w.t() : w, at::kFloat);
   }
-  y.mul_(rounded.factors);
+  y.mul_(rounded.scales);
   return column_factors.defined() ? y.mul_(column_factors) : y;
 }
 
@@ -136,14 +135,13 @@ at::Tensor fp8_product(const Product& term, const at::Tensor& residual, const at
   const at::ScalarType dtype = term.x.scalar_type();
   if (hardware_serves(term))
     return with_sums(hardware_product(term, rounded), residual, bias, dtype);
-  const QuantizedMatrix codes = w.without_factors();
+  const QuantizedMatrix codes = w.without_scales();
   const std::vector<Product> terms = {{rounded.codes, codes, term.transposed}};
   if (!tiled_matmul_serves(terms))
     return with_sums(product_of_codes(term, rounded, column_factors), residual, bias, dtype);
   at::Tensor out =
       at::empty({term.x.size(0), term.w.size(term.transposed ? 0 : 1)}, term.x.options());
-  tiled_matmul_sum(terms, residual, bias, out,
-                   {.rows = rounded.factors, .columns = column_factors});
+  tiled_matmul_sum(terms, residual, bias, out, {.rows = rounded.scales, .columns = column_factors});
   return out;
 }
 

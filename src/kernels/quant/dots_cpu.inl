@@ -129,11 +129,11 @@ template <int kTokens>
 void dots_4bit(const FourBitRow& row, int64_t n, const float* x, float* out) {
   DotSums<kTokens> sums;
   const Sixteen table = load_sixteen(row.table);
-  const float* factor = row.factors;
+  const float* scale = row.scales;
   int64_t before = row.first;
-  for (int64_t i = 0; i < n; ++factor, before = 0) {
+  for (int64_t i = 0; i < n; ++scale, before = 0) {
     const int64_t stop = std::min(n, i + row.block_size - before);
-    const Sixteen values = table * all(*factor);
+    const Sixteen values = table * all(*scale);
     for (; i < stop; i += kAtOnce) {
       const SixteenPairs pairs = pairs_of(row.packed + i / 2, values);
       sums.add(pairs.firsts, pairs.seconds, x + i, n);
@@ -154,7 +154,7 @@ void dots_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, 
 template <int kTokens>
 void dots_8bit(const EightBitRow& row, int64_t n, const float* x, float* out) {
   DotSums<kTokens> sums;
-  unpack_groups(row.form, row.codes, n, row.factor, DotSink<kTokens>{x, n, &sums});
+  unpack_groups(row.form, row.codes, n, row.scale, DotSink<kTokens>{x, n, &sums});
   sums.write(out);
 }
 
@@ -185,11 +185,11 @@ void dots_of_parts(const Unpack& unpack, int64_t n, int64_t whole, const float* 
 template <int kTokens>
 void dots_4bit(const FourBitRow& row, int64_t n, const float* x, float* out) {
   const auto unpack = [&](int64_t first, float* values) {
-    const float factor = row.factors[(row.first + first) / row.block_size];
+    const float scale = row.scales[(row.first + first) / row.block_size];
     for (int64_t i = 0; i < kAtOnce / 2; ++i) {
       const uint8_t byte = row.packed[first / 2 + i];
-      values[i] = row.table[byte >> 4] * factor;
-      values[i + kAtOnce / 2] = row.table[byte & 15] * factor;
+      values[i] = row.table[byte >> 4] * scale;
+      values[i + kAtOnce / 2] = row.table[byte & 15] * scale;
     }
   };
   dots_of_parts<kTokens>(unpack, n, n, x, out);
@@ -207,7 +207,7 @@ template <int kTokens>
 void dots_8bit(const EightBitRow& row, int64_t n, const float* x, float* out) {
   const auto unpack = [&](int64_t first, float* values) {
     for (int64_t i = 0; i < kAtOnce; ++i)
-      values[i] = eight_bit_value(row.form, row.codes[first + i], row.factor);
+      values[i] = eight_bit_value(row.form, row.codes[first + i], row.scale);
   };
   dots_of_parts<kTokens>(unpack, n, n, x, out);
 }

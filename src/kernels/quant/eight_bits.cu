@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_codes(uint8_t* to, const uint8_t* codes) {
 /// One block per row.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    round_to_e4m3(const T* x, const float* gains, uint8_t* codes, float* factors, int64_t n) {
+    round_to_e4m3(const T* x, const float* gains, uint8_t* codes, float* scales, int64_t n) {
   const int64_t row = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * kWidth;
   x += row * n;
   codes += row * n;
@@ -49,12 +49,12 @@ __global__ void __launch_bounds__(kThreads)
     load_row(i);
     for (int k = 0; k < kWidth; ++k) largest = fmaxf(largest, fabsf(values[k]));
   }
-  const float factor = e4m3_factor(block_largest(largest));
-  if (threadIdx.x == 0) factors[row] = factor;
+  const float scale = e4m3_scale(block_largest(largest));
+  if (threadIdx.x == 0) scales[row] = scale;
   for (int64_t i = first; i < n; i += kThreads * kWidth) {
     load_row(i);
     uint8_t rounded[kWidth];
-    for (int k = 0; k < kWidth; ++k) rounded[k] = e4m3_code_cut(__fdiv_rn(values[k], factor));
+    for (int k = 0; k < kWidth; ++k) rounded[k] = e4m3_code_cut(__fdiv_rn(values[k], scale));
     store_codes<kWidth>(codes + i, rounded);
   }
 }
@@ -77,13 +77,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t* codes,
-                          float* factors, int64_t rows, int64_t columns, Stream stream) {
+                          float* scales, int64_t rows, int64_t columns, Stream stream) {
   if (rows == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     with_width(in_eights(columns, {x, gains, codes}), [&](auto width) {
       launch(round_to_e4m3<T, decltype(width)::value>, static_cast<unsigned>(rows), kThreads,
-             stream, static_cast<const T*>(x), gains, codes, factors, columns);
+             stream, static_cast<const T*>(x), gains, codes, scales, columns);
     });
   });
 }

@@ -10,53 +10,53 @@ inline bool are_numbers(__m256i codes) {
 
 /// Thirty-two e4m3 codes, converted through fp16: the exponent fields are compatible, but the
 /// values come out 2^8 too small.
-/// @param factors the row's scale times 2^8
+/// @param scales the row's scale times 2^8
 template <typename Out>
-SFTRUN_INLINE void store_e4m3(__m256i codes, __m512 factors, const Out& out) {
+SFTRUN_INLINE void store_e4m3(__m256i codes, __m512 scales, const Out& out) {
   const __m512i high = _mm512_slli_epi16(_mm512_cvtepu8_epi16(codes), 8);
   const __m512i halves = _mm512_and_si512(_mm512_srai_epi16(high, 1),  // duplicates the sign bit
                                           _mm512_set1_epi16(static_cast<int16_t>(0xbf80)));
-  store_finite(out, _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(halves)), factors),
-               _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)), factors));
+  store_finite(out, _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(halves)), scales),
+               _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)), scales));
 }
 
 template <typename Out>
-SFTRUN_INLINE void store_int8(__m256i codes, __m512 factors, const Out& out) {
+SFTRUN_INLINE void store_int8(__m256i codes, __m512 scales, const Out& out) {
   const __m512 inverse = _mm512_set1_ps(kInverse127);
-  const __m512 first = whole_numbers(_mm256_castsi256_si128(codes)) * factors,
-               second = whole_numbers(_mm256_extracti128_si256(codes, 1)) * factors;
+  const __m512 first = whole_numbers(_mm256_castsi256_si128(codes)) * scales,
+               second = whole_numbers(_mm256_extracti128_si256(codes, 1)) * scales;
   store_finite(out, first * inverse, second * inverse);
 }
 #endif
 
-/// e4m3: code * factor. int8: code * factor / 127, in the order of operations of bitsandbytes'
+/// e4m3: code * scale. int8: code * scale / 127, in the order of operations of bitsandbytes'
 /// int8_vectorwise_dequant.
-inline float eight_bit_value(EightBits form, uint8_t code, float factor) {
-  return form == EightBits::kE4m3 ? e4m3_value(code) * factor : int8_value(code, factor);
+inline float eight_bit_value(EightBits form, uint8_t code, float scale) {
+  return form == EightBits::kE4m3 ? e4m3_value(code) * scale : int8_value(code, scale);
 }
 
 /// Dequantises the whole groups of 32 values of a row.   @return number of values written
 /// @tparam Out pointer, or an accumulator in its place (dots_cpu.inl)
 template <typename Out>
-SFTRUN_INLINE int64_t unpack_groups(EightBits form, const uint8_t* codes, int64_t n, float factor,
+SFTRUN_INLINE int64_t unpack_groups(EightBits form, const uint8_t* codes, int64_t n, float scale,
                                     Out out) {
   int64_t i = 0;
   const auto one_by_one = [&] {
     float numbers[32];
-    for (int64_t k = 0; k < 32; ++k) numbers[k] = eight_bit_value(form, codes[i + k], factor);
+    for (int64_t k = 0; k < 32; ++k) numbers[k] = eight_bit_value(form, codes[i + k], scale);
     store_numbers(numbers, 32, out + i);
   };
 #ifdef __AVX512F__
   constexpr float kScale = 256;
   const bool is_e4m3 = form == EightBits::kE4m3;
-  const bool is_finite = std::abs(factor) <= std::numeric_limits<float>::max() / kScale;
-  const __m512 factors = _mm512_set1_ps(is_e4m3 ? factor * kScale : factor);
+  const bool is_finite = std::abs(scale) <= std::numeric_limits<float>::max() / kScale;
+  const __m512 scales = _mm512_set1_ps(is_e4m3 ? scale * kScale : scale);
   for (; is_finite && i + 32 <= n; i += 32) {
     const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
     if (!is_e4m3)
-      store_int8(bytes, factors, out + i);
+      store_int8(bytes, scales, out + i);
     else if (are_numbers(bytes))
-      store_e4m3(bytes, factors, out + i);
+      store_e4m3(bytes, scales, out + i);
     else
       one_by_one();
   }
@@ -65,11 +65,11 @@ SFTRUN_INLINE int64_t unpack_groups(EightBits form, const uint8_t* codes, int64_
   return i;
 }
 
-/// @param factor scale of the row
+/// @param scale scale of the row
 template <typename T>
-void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float factor, T* out) {
-  for (int64_t i = unpack_groups(form, codes, n, factor, out); i < n; ++i)
-    store(out + i, eight_bit_value(form, codes[i], factor));
+void dequantize_8bit(EightBits form, const uint8_t* codes, int64_t n, float scale, T* out) {
+  for (int64_t i = unpack_groups(form, codes, n, scale, out); i < n; ++i)
+    store(out + i, eight_bit_value(form, codes[i], scale));
 }
 
 inline float largest_magnitude(const float* x, int64_t n) {
@@ -85,10 +85,10 @@ inline float largest_magnitude(const float* x, int64_t n) {
 /// Quantises one row; returns its scale, absmax / 448 (1 / 448 for zeros), as transformers'
 /// quantize_fp8_per_row.
 float quantize_row_e4m3(const float* x, int64_t n, uint8_t* codes) {
-  const float factor = e4m3_factor(largest_magnitude(x, n));
+  const float scale = e4m3_scale(largest_magnitude(x, n));
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) codes[i] = e4m3_code_cut(x[i] / factor);
-  return factor;
+  for (int64_t i = 0; i < n; ++i) codes[i] = e4m3_code_cut(x[i] / scale);
+  return scale;
 }
 
 /// Quantises one row; returns its absmax, as bitsandbytes' int8_vectorwise_quant.

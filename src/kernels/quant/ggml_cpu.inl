@@ -57,7 +57,7 @@ inline __m128 two_halves(const uint8_t* bytes) {
 }
 
 /// One scale for all 32 values of a block; `side` is the index of a group of 16.
-struct OneFactor {
+struct OneScale {
   __m128 both;
   Sixteen scale(int /*side*/) const { return first_of(both); }
   Sixteen shift(int /*side*/) const { return first_of(_mm_movehdup_ps(both)); }
@@ -66,14 +66,14 @@ struct OneFactor {
 struct WithScale {
   static constexpr Shift kShift = Shift::kNone;
   static bool is_finite(const uint8_t* block) { return is_finite_half(block); }
-  static SFTRUN_INLINE OneFactor factors(const uint8_t* block) { return {two_halves(block)}; }
+  static SFTRUN_INLINE OneScale scales(const uint8_t* block) { return {two_halves(block)}; }
 };
 struct WithShift {
   static constexpr Shift kShift = Shift::kPlus;
   static bool is_finite(const uint8_t* block) {
     return is_finite_half(block) && is_finite_half(block + 2);
   }
-  static SFTRUN_INLINE OneFactor factors(const uint8_t* block) { return {two_halves(block)}; }
+  static SFTRUN_INLINE OneScale scales(const uint8_t* block) { return {two_halves(block)}; }
 };
 
 template <>
@@ -111,7 +111,7 @@ template <>
 struct InVectors<ggml::Mxfp4> {
   static constexpr Shift kShift = Shift::kNone;
   static bool is_finite(const uint8_t* block) { return block[0] != 255; }
-  static SFTRUN_INLINE OneFactor factors(const uint8_t* block) {
+  static SFTRUN_INLINE OneScale scales(const uint8_t* block) {
     return {_mm_set_ss(ggml::mxfp4_scale(block[0]))};
   }
   static SFTRUN_INLINE __m256i codes(const uint8_t* block, int /*group*/) {
@@ -120,7 +120,7 @@ struct InVectors<ggml::Mxfp4> {
 };
 
 /// One scale per 16 values.
-struct FactorsOf16 {
+struct ScalesOf16 {
   alignas(64) float scales[16], shifts[16];
   Sixteen scale(int side) const { return all(scales[side]); }
   Sixteen shift(int side) const { return all(shifts[side]); }
@@ -132,10 +132,10 @@ struct InVectors<ggml::Q2_K> {
   static bool is_finite(const uint8_t* block) {
     return is_finite_half(block + 80) && is_finite_half(block + 82);
   }
-  static SFTRUN_INLINE FactorsOf16 factors(const uint8_t* block) {
+  static SFTRUN_INLINE ScalesOf16 scales(const uint8_t* block) {
     const __m128i packed = sixteen_bytes(block), low = _mm_set1_epi8(15);
     const __m128 both = two_halves(block + 80);
-    FactorsOf16 of;
+    ScalesOf16 of;
     store_sixteen(of.scales, first_of(both) * whole_numbers(_mm_and_si128(packed, low)));
     store_sixteen(of.shifts, first_of(_mm_movehdup_ps(both)) *
                                  whole_numbers(_mm_and_si128(_mm_srli_epi16(packed, 4), low)));
@@ -151,7 +151,7 @@ struct InVectors<ggml::Q3_K> {
   static constexpr Shift kShift = Shift::kNone;
   static bool is_finite(const uint8_t* block) { return is_finite_half(block + 108); }
   /// Unpacks the 6-bit scales four at a time.
-  static SFTRUN_INLINE FactorsOf16 factors(const uint8_t* block) {
+  static SFTRUN_INLINE ScalesOf16 scales(const uint8_t* block) {
     const uint64_t low = ggml::word_at(block + 96) | uint64_t{ggml::word_at(block + 100)} << 32;
     const uint32_t high = ggml::word_at(block + 104);
     const __m128i lows = _mm_set_epi64x(static_cast<int64_t>(low >> 4), static_cast<int64_t>(low)),
@@ -159,7 +159,7 @@ struct InVectors<ggml::Q3_K> {
                                          _mm_setr_epi32(0, 2, 4, 6));
     const __m128i packed = _mm_or_si128(_mm_and_si128(lows, _mm_set1_epi8(15)),
                                         _mm_slli_epi16(_mm_and_si128(highs, _mm_set1_epi8(3)), 4));
-    FactorsOf16 of;
+    ScalesOf16 of;
     store_sixteen(of.scales, all(ggml::half_at(block + 108)) *
                                  whole_numbers(_mm_sub_epi8(packed, _mm_set1_epi8(32))));
     return of;
@@ -173,7 +173,7 @@ struct InVectors<ggml::Q3_K> {
 };
 
 /// One scale per 32 values.
-struct FactorsOf32 {
+struct ScalesOf32 {
   alignas(64) float scales_shifts[16];
   Sixteen scale(int side) const { return all(scales_shifts[side / 2]); }
   Sixteen shift(int side) const { return all(scales_shifts[8 + side / 2]); }
@@ -186,7 +186,7 @@ struct InVectors<ggml::Q4_K> {
     return is_finite_half(block) && is_finite_half(block + 2);
   }
   /// Unpacks the 6-bit scales four at a time, as ggml::scale_min does.
-  static SFTRUN_INLINE FactorsOf32 factors(const uint8_t* block) {
+  static SFTRUN_INLINE ScalesOf32 scales(const uint8_t* block) {
     const uint32_t first = ggml::word_at(block + 4), second = ggml::word_at(block + 8),
                    shared = ggml::word_at(block + 12);
     const uint32_t packed[4] = {
@@ -195,7 +195,7 @@ struct InVectors<ggml::Q4_K> {
     const __m128i numbers =
         _mm_setr_epi32(static_cast<int>(packed[0]), static_cast<int>(packed[1]),
                        static_cast<int>(packed[2]), static_cast<int>(packed[3]));
-    FactorsOf32 of;
+    ScalesOf32 of;
     store_sixteen(of.scales_shifts, eight_of_each(two_halves(block)) * whole_numbers(numbers));
     return of;
   }
@@ -218,8 +218,8 @@ template <>
 struct InVectors<ggml::Q6_K> {
   static constexpr Shift kShift = Shift::kNone;
   static bool is_finite(const uint8_t* block) { return is_finite_half(block + 208); }
-  static SFTRUN_INLINE FactorsOf16 factors(const uint8_t* block) {
-    FactorsOf16 of;
+  static SFTRUN_INLINE ScalesOf16 scales(const uint8_t* block) {
+    ScalesOf16 of;
     store_sixteen(of.scales,
                   all(ggml::half_at(block + 208)) * whole_numbers(sixteen_bytes(block + 192)));
     return of;
@@ -246,21 +246,21 @@ SFTRUN_INLINE Sixteen values_of<ggml::Mxfp4>(__m128i codes) {
   return look_up(kValues, codes);
 }
 
-template <typename Format, typename Factors>
-SFTRUN_INLINE Sixteen numbers_of(__m128i codes, const Factors& factors, int side) {
+template <typename Format, typename Scales>
+SFTRUN_INLINE Sixteen numbers_of(__m128i codes, const Scales& scales, int side) {
   constexpr Shift kShift = InVectors<Format>::kShift;
-  const Sixteen scaled = factors.scale(side) * values_of<Format>(codes);
-  if constexpr (kShift == Shift::kPlus) return scaled + factors.shift(side);
-  if constexpr (kShift == Shift::kMinus) return scaled - factors.shift(side);
+  const Sixteen scaled = scales.scale(side) * values_of<Format>(codes);
+  if constexpr (kShift == Shift::kPlus) return scaled + scales.shift(side);
+  if constexpr (kShift == Shift::kMinus) return scaled - scales.shift(side);
   return scaled;
 }
 
-template <typename Format, typename Factors, typename Out>
-SFTRUN_INLINE void decode_group(const uint8_t* block, const Factors& factors, int group,
+template <typename Format, typename Scales, typename Out>
+SFTRUN_INLINE void decode_group(const uint8_t* block, const Scales& scales, int group,
                                 const Out& out) {
   const __m256i codes = InVectors<Format>::codes(block, group);
-  store_finite(out, numbers_of<Format>(_mm256_castsi256_si128(codes), factors, 2 * group),
-               numbers_of<Format>(_mm256_extracti128_si256(codes, 1), factors, 2 * group + 1));
+  store_finite(out, numbers_of<Format>(_mm256_castsi256_si128(codes), scales, 2 * group),
+               numbers_of<Format>(_mm256_extracti128_si256(codes, 1), scales, 2 * group + 1));
 }
 
 /// Groups [begin, end) of a block. For a whole block the bit shifts are compile-time constants.
@@ -272,16 +272,16 @@ SFTRUN_INLINE void decode_block(const uint8_t* block, int begin, int end, Out ou
       decode_one<Format>(block, group, out);
     return;
   }
-  const auto factors = InVectors<Format>::factors(block);
+  const auto scales = InVectors<Format>::scales(block);
   if (end - begin == kGroups) {
 #pragma GCC unroll 8
     for (int group = 0; group < kGroups; ++group)
-      decode_group<Format>(block, factors, group, out + group * kGroup);
+      decode_group<Format>(block, scales, group, out + group * kGroup);
     return;
   }
 #pragma GCC unroll 1
   for (int group = begin; group < end; ++group, out += kGroup)
-    decode_group<Format>(block, factors, group, out);
+    decode_group<Format>(block, scales, group, out);
 }
 
 /// Groups [first, first + count) of consecutive blocks.

@@ -35,13 +35,13 @@ inline void quantize_4bit(const float* values, int64_t n, int64_t block_size, co
 }
 
 #ifdef __AVX512F__
-/// Values of all 16 codes of a block.   @pre factor is finite
-inline __m512 values_of_codes(const float* table, float factor, const float* /*out*/) {
-  return _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(factor));
+/// Values of all 16 codes of a block.   @pre scale is finite
+inline __m512 values_of_codes(const float* table, float scale, const float* /*out*/) {
+  return _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(scale));
 }
 /// The same rounded to bf16, stored twice, as the lookup takes 5-bit indices.
-inline __m512i values_of_codes(const float* table, float factor, const uint16_t* /*out*/) {
-  const __m512 values = _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(factor));
+inline __m512i values_of_codes(const float* table, float scale, const uint16_t* /*out*/) {
+  const __m512 values = _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(scale));
   return high_halves(finite_to_bf16(values), finite_to_bf16(values));
 }
 
@@ -69,12 +69,12 @@ inline void store_values(const uint8_t* packed, __m512i values, uint16_t* out) {
 #elif defined(__AVX2__)
 struct ValuesOfCodes {
   const float* table;
-  Sixteen factor;
+  Sixteen scale;
 };
-/// @pre factor is finite
+/// @pre scale is finite
 template <typename T>
-ValuesOfCodes values_of_codes(const float* table, float factor, const T* /*out*/) {
-  return {table, all(factor)};
+ValuesOfCodes values_of_codes(const float* table, float scale, const T* /*out*/) {
+  return {table, all(scale)};
 }
 /// Thirty-two values from 16 bytes, the high nibble first.
 template <typename T>
@@ -83,8 +83,8 @@ void store_values(const uint8_t* packed, const ValuesOfCodes& values, T* out) {
                 mask = _mm_set1_epi8(15);
   const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), mask),
                 low = _mm_and_si128(bytes, mask);
-  store_finite(out, look_up(values.table, _mm_unpacklo_epi8(high, low)) * values.factor,
-               look_up(values.table, _mm_unpackhi_epi8(high, low)) * values.factor);
+  store_finite(out, look_up(values.table, _mm_unpacklo_epi8(high, low)) * values.scale,
+               look_up(values.table, _mm_unpackhi_epi8(high, low)) * values.scale);
 }
 #endif
 
@@ -95,16 +95,16 @@ void dequantize_4bit(const uint8_t* packed, int64_t first, int64_t n, int64_t bl
   const int64_t first_block = first / block_size, end = first + n;
   for (int64_t i = first, block = first_block; i < end; ++block) {
     const int64_t stop = std::min((block + 1) * block_size, end);
-    const float factor = absmax[block - first_block];
+    const float scale = absmax[block - first_block];
     const auto one = [&] {
       const uint8_t byte = packed[i / 2];
-      store(out + (i - first), table[i % 2 == 0 ? byte >> 4 : byte & 0x0f] * factor);
+      store(out + (i - first), table[i % 2 == 0 ? byte >> 4 : byte & 0x0f] * scale);
       ++i;
     };
     if (i % 2 != 0) one();
 #ifdef __AVX2__
-    if (std::abs(factor) <= std::numeric_limits<float>::max()) {
-      const auto values = values_of_codes(table, factor, out);
+    if (std::abs(scale) <= std::numeric_limits<float>::max()) {
+      const auto values = values_of_codes(table, scale, out);
       for (; i + 32 <= stop; i += 32) store_values(packed + i / 2, values, out + (i - first));
     }
 #endif

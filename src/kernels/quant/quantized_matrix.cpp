@@ -47,23 +47,23 @@ int64_t QuantizedMatrix::row_bytes() const {
   return bytes(*this);
 }
 
-void QuantizedMatrix::block_factors(int64_t first, std::span<float> factors) const {
+void QuantizedMatrix::block_scales(int64_t first, std::span<float> scales) const {
   if (!is_nested()) {
     const auto* from = absmax.const_data_ptr<float>() + first;
-    std::copy(from, from + factors.size(), factors.begin());
+    std::copy(from, from + scales.size(), scales.begin());
     return;
   }
   const auto* map = nested_map().const_data_ptr<float>();
   const auto* code = codes.const_data_ptr<uint8_t>();
-  const auto* scales = nested_absmax.const_data_ptr<float>();
-  const auto count = static_cast<int64_t>(factors.size());
+  const auto* nested_scales = nested_absmax.const_data_ptr<float>();
+  const auto count = static_cast<int64_t>(scales.size());
   for (int64_t i = 0; i < count;) {
     const int64_t nested = (first_block + first + i) / kNestedBlock,
                   stop = std::min(count, (nested + 1) * kNestedBlock - first_block - first);
-    const float scale = scales[nested];
+    const float scale = nested_scales[nested];
     for (; i < stop; ++i) {
       const float value = map[code[first + i]] * scale;
-      factors[static_cast<size_t>(i)] = value + offset;
+      scales[static_cast<size_t>(i)] = value + offset;
     }
   }
 }
@@ -85,7 +85,7 @@ QuantizedMatrix QuantizedMatrix::narrow(int64_t first, int64_t count) const {
   return ops_of(*this).narrow(*this, first, count);
 }
 
-QuantizedMatrix QuantizedMatrix::without_factors() const {
+QuantizedMatrix QuantizedMatrix::without_scales() const {
   SFTRUN_CHECK(info().bits == 8);
   QuantizedMatrix codes_alone = *this;
   codes_alone.absmax.reset();

@@ -10,14 +10,14 @@ inline __m512 sixteen_at(const uint16_t* from) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-/// x / factor, correctly rounded, computed by multiplication and two remainder corrections, because
+/// x / scale, correctly rounded, computed by multiplication and two remainder corrections, because
 /// division is slower. After the first correction the error is at most one unit in the last place,
 /// after the second the result is the nearest value (P. Markstein, IBM J. Res. Dev. 34-1, 1990).
-/// @pre inverse is 1 / factor, rounded; the remainders are not subnormal
-inline __m512 quotient(__m512 x, __m512 factor, __m512 inverse) {
+/// @pre inverse is 1 / scale, rounded; the remainders are not subnormal
+inline __m512 quotient(__m512 x, __m512 scale, __m512 inverse) {
   __m512 of = _mm512_mul_ps(x, inverse);
-  of = _mm512_fmadd_ps(_mm512_fnmadd_ps(of, factor, x), inverse, of);
-  return _mm512_fmadd_ps(_mm512_fnmadd_ps(of, factor, x), inverse, of);
+  of = _mm512_fmadd_ps(_mm512_fnmadd_ps(of, scale, x), inverse, of);
+  return _mm512_fmadd_ps(_mm512_fnmadd_ps(of, scale, x), inverse, of);
 }
 
 /// Rounds to three fraction bits, and no finer than 2^-9, by adding and subtracting a power of two
@@ -30,9 +30,9 @@ inline __m512 magnitude_to_e4m3(__m512 x) {
   return _mm512_sub_ps(_mm512_add_ps(x, above), above);
 }
 
-/// x / factor rounded to e4m3, with the sign of x (the remainder corrections turn -0 into 0).
-inline __m512 quotient_to_e4m3(__m512 x, __m512 factor, __m512 inverse) {
-  const __m512 magnitude = magnitude_to_e4m3(_mm512_abs_ps(quotient(x, factor, inverse)));
+/// x / scale rounded to e4m3, with the sign of x (the remainder corrections turn -0 into 0).
+inline __m512 quotient_to_e4m3(__m512 x, __m512 scale, __m512 inverse) {
+  const __m512 magnitude = magnitude_to_e4m3(_mm512_abs_ps(quotient(x, scale, inverse)));
   return _mm512_or_ps(magnitude, _mm512_and_ps(x, _mm512_set1_ps(-0.0F)));
 }
 
@@ -63,7 +63,7 @@ float largest_value(const T* x, const float* gains, int64_t n) {
 
 /// Separate loops, so that each vectorises.
 template <typename T, typename Code>
-void round_values(const T* x, const float* gains, float factor, int64_t begin, int64_t end,
+void round_values(const T* x, const float* gains, float scale, int64_t begin, int64_t end,
                   Code* out) {
   constexpr int64_t kPart = 256;
   float values[kPart];
@@ -71,7 +71,7 @@ void round_values(const T* x, const float* gains, float factor, int64_t begin, i
   for (int64_t first = begin; first < end; first += kPart) {
     const int64_t count = std::min(kPart, end - first);
 #pragma omp simd
-    for (int64_t i = 0; i < count; ++i) values[i] = value_at(x, gains, first + i) / factor;
+    for (int64_t i = 0; i < count; ++i) values[i] = value_at(x, gains, first + i) / scale;
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) codes[i] = e4m3_code_cut(values[i]);
 #pragma omp simd
@@ -84,10 +84,10 @@ void round_values(const T* x, const float* gains, float factor, int64_t begin, i
 #ifdef __AVX512F__
 /// Vectorised part: whole groups of 32 values; returns the number of values.
 template <typename T, typename Code>
-int64_t round_vectors(const T* x, const float* gains, float factor, int64_t n, Code* out) {
+int64_t round_vectors(const T* x, const float* gains, float scale, int64_t n, Code* out) {
   constexpr float kSmall = 0x1p-90F;  // keeps relevant remainders above 2^-147
-  if (!(factor >= kSmall && factor <= std::numeric_limits<float>::max())) return 0;
-  const __m512 factors = _mm512_set1_ps(factor), inverse = _mm512_set1_ps(1.0F / factor);
+  if (!(scale >= kSmall && scale <= std::numeric_limits<float>::max())) return 0;
+  const __m512 scales = _mm512_set1_ps(scale), inverse = _mm512_set1_ps(1.0F / scale);
   const auto sixteen = [&](int64_t i) {
     const __m512 values = sixteen_at(x + i);
     return gains == nullptr ? values : _mm512_mul_ps(values, _mm512_loadu_ps(gains + i));
@@ -96,10 +96,10 @@ int64_t round_vectors(const T* x, const float* gains, float factor, int64_t n, C
   for (; i + 32 <= n; i += 32) {
     const __m512 first = sixteen(i), second = sixteen(i + 16);
     if (_mm512_cmp_ps_mask(first, second, _CMP_UNORD_Q) != 0)
-      round_values(x, gains, factor, i, i + 32, out);
+      round_values(x, gains, scale, i, i + 32, out);
     else
-      store_exact(out + i, quotient_to_e4m3(first, factors, inverse),
-                  quotient_to_e4m3(second, factors, inverse));
+      store_exact(out + i, quotient_to_e4m3(first, scales, inverse),
+                  quotient_to_e4m3(second, scales, inverse));
   }
   return i;
 }
@@ -110,11 +110,11 @@ int64_t round_vectors(const T* x, const float* gains, float factor, int64_t n, C
 /// @param gains [n], multiplied first; null: none
 template <typename T, typename Code>
 float round_row_e4m3(const T* x, const float* gains, int64_t n, Code* out) {
-  const float factor = e4m3_factor(largest_value(x, gains, n));
+  const float scale = e4m3_scale(largest_value(x, gains, n));
   int64_t done = 0;
 #ifdef __AVX512F__
-  done = round_vectors(x, gains, factor, n, out);
+  done = round_vectors(x, gains, scale, n, out);
 #endif
-  round_values(x, gains, factor, done, n, out);
-  return factor;
+  round_values(x, gains, scale, done, n, out);
+  return scale;
 }

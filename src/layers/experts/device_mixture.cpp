@@ -91,8 +91,8 @@ at::Tensor mixture_forward_on_device(const Mixture& mixture, kernels::Gating gat
   const int64_t num_experts = run.logits.size(1);
   run.routes = kernels::sort_routes(run.choice.chosen, num_experts);
   const kernels::Routes& routes = run.routes;
-  if (batch.exchange && batch.exchange->balance.counts)
-    count_choices(batch.exchange->balance, at::softmax(run.logits, -1), routes);
+  if (batch.shared_state && batch.shared_state->balance.counts)
+    count_choices(batch.shared_state->balance, at::softmax(run.logits, -1), routes);
   run.gate_up = times_experts(kernels::spread_rows(x.contiguous(), routes), mixture.gate_up, routes,
                               batch.adapters);
   const int64_t inner = run.gate_up.size(1) / 2;

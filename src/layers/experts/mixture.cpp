@@ -110,7 +110,7 @@ at::Tensor mixture_forward(const Mixture& mixture, kernels::Gating gating, const
   run.logits = router_logits(mixture, x, batch, run);
   const at::Tensor probabilities = choose(mixture, run);
   run.routes = kernels::routes_of(run.choice.chosen, run.logits.size(1));
-  if (batch.exchange) count_choices(batch.exchange->balance, probabilities, run.routes);
+  if (batch.shared_state) count_choices(batch.shared_state->balance, probabilities, run.routes);
   const at::Tensor gate_up =
       apply(x.index_select(0, run.routes.tokens), mixture.gate_up, run.routes, batch.adapters);
   const int64_t inner = gate_up.size(1) / 2;

@@ -44,7 +44,7 @@ MixtureGrads router_backward(const Mixture& mixture, MixtureRun& run, const at::
 }
 
 at::Tensor balance_grad(const BatchContext& batch) {
-  return batch.exchange ? batch.exchange->balance.d_probability : at::Tensor();
+  return batch.shared_state ? batch.shared_state->balance.d_probability : at::Tensor();
 }
 
 kernels::ExpertStack stack_of(const ExpertMatrix& matrix, int64_t num_experts) {

@@ -35,13 +35,13 @@ at::Tensor BranchBlock::backward_of_channels(BranchRun run, const at::Tensor& gr
   const at::Tensor dh =
       join_backward(grad, h, branch.projection, {}, branch.out, run.joined, /*needs_dh=*/true);
   kernels::gated_backward_(l_.gating, dh, run.gate, up);
-  if (at::Tensor& all = batch_.exchange->d_per_layer; all.defined())
+  if (at::Tensor& all = batch_.shared_state->d_per_layer; all.defined())
     all.select(1, l_.index).copy_(up);
   return grad + linears_backward({run.gate}, run.x, run.gate_low, {&branch.gate}, batch_, true);
 }
 
 at::Tensor BranchBlock::channels() const {
-  return batch_.exchange->per_layer.select(1, l_.index).clone(at::MemoryFormat::Contiguous);
+  return batch_.shared_state->per_layer.select(1, l_.index).clone(at::MemoryFormat::Contiguous);
 }
 
 }  // namespace sftrun::layers

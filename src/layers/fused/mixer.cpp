@@ -25,7 +25,7 @@ AttentionInputs MixerBlock::project(const at::Tensor& x, MixerRun* keep, const a
   if (borrows_keys()) {
     const kernels::HeadsOutput q = read_heads({query})[0];
     if (keep) keep->q_rstd = q.rstd;
-    const LayerExchange::Keys& keys = keys_in_exchange();
+    const SharedLayerState::Keys& keys = shared_keys();
     return {q.y, keys.k, keys.v, gate};
   }
   const RawHeads key{qkv[1], &l_.k_norm};
@@ -143,13 +143,13 @@ LinearGroup MixerBlock::qkv_group() const {
   return {&l_.q, &l_.k, &l_.v};
 }
 
-LayerExchange::Keys& MixerBlock::keys_in_exchange() const {
-  return batch_.exchange->keys.at(static_cast<size_t>(borrows_keys() ? l_.keys_of : l_.index));
+SharedLayerState::Keys& MixerBlock::shared_keys() const {
+  return batch_.shared_state->keys.at(static_cast<size_t>(borrows_keys() ? l_.keys_of : l_.index));
 }
 
 void MixerBlock::lend(const at::Tensor& k, const at::Tensor& v) const {
-  keys_in_exchange().k = k;
-  keys_in_exchange().v = v;
+  shared_keys().k = k;
+  shared_keys().v = v;
 }
 
 at::Tensor MixerBlock::by_heads(const at::Tensor& x) const {
@@ -266,7 +266,7 @@ kernels::AttentionGrads MixerBlock::through_attention_backward(const MixerRun& r
                                                                const at::Tensor& d_attended) const {
   const RawHeads query{run.q, &l_.q_norm}, key{run.k, &l_.k_norm};
   if (borrows_keys()) {
-    LayerExchange::Keys& keys = keys_in_exchange();
+    SharedLayerState::Keys& keys = shared_keys();
     kernels::AttentionGrads d = kernels::attention_backward(
         d_attended, read_again({query})[0], keys.k, keys.v, run.attention, batch_, l_.attention);
     keys.dk = keys.dk.defined() ? keys.dk + d.dk : d.dk;
@@ -278,7 +278,7 @@ kernels::AttentionGrads MixerBlock::through_attention_backward(const MixerRun& r
       kernels::attention_backward(d_attended, read[0], read[1], normed_heads(run.v, l_.v_norm).y,
                                   run.attention, batch_, l_.attention);
   if (l_.lends_keys) {
-    const LayerExchange::Keys& keys = keys_in_exchange();
+    const SharedLayerState::Keys& keys = shared_keys();
     if (keys.dk.defined()) d.dk.add_(keys.dk), d.dv.add_(keys.dv);
   }
   const auto grads = heads_grads({query, key}, {d.dq, d.dk}, {run.q_rstd, run.k_rstd});

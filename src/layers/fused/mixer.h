@@ -43,7 +43,7 @@ class MixerBlock : public FusedBlock {
   LinearGroup qkv_group() const;
   bool borrows_keys() const { return l_.keys_of >= 0; }
   /// Own or reused keys and values.
-  LayerExchange::Keys& keys_in_exchange() const;
+  SharedLayerState::Keys& shared_keys() const;
   /// With gradient checkpointing the layer runs again and stores the same values; dk and dv are
   /// kept.
   void lend(const at::Tensor& k, const at::Tensor& v) const;

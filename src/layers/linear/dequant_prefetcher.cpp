@@ -1,4 +1,4 @@
-#include "sftrun/layers/unpack_ahead.h"
+#include "sftrun/layers/dequant_prefetcher.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
@@ -13,7 +13,7 @@
 
 namespace sftrun::layers {
 
-UnpackAhead::UnpackAhead(at::Device device, at::ScalarType dtype)
+DequantPrefetcher::DequantPrefetcher(at::Device device, at::ScalarType dtype)
     : options_(at::TensorOptions().device(device).dtype(dtype)),
       unpacking_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
       buffers_{Buffer(device), Buffer(device)},
@@ -21,38 +21,38 @@ UnpackAhead::UnpackAhead(at::Device device, at::ScalarType dtype)
       order_(&orders_[0]) {}
 
 /// Matrices unpacked ahead may still be written to buffers that are about to be freed.
-UnpackAhead::~UnpackAhead() {
+DequantPrefetcher::~DequantPrefetcher() {
   try {
     unpacking_.synchronize();
   } catch (const c10::Error&) {  // the device is lost
   }
 }
 
-void UnpackAhead::serve(const JointLinears& joint) {
+void DequantPrefetcher::serve(const JointLinears& joint) {
   most_bytes_ = std::max(most_bytes_, layout_of(joint).bytes());
 }
 
-void UnpackAhead::begin(Pass pass) {
+void DequantPrefetcher::begin(Pass pass) {
   order_ = &orders_[static_cast<size_t>(pass)];
   asked_ = 0;
   for (Buffer& buffer : buffers_) buffer.holds = nullptr;
   done();
 }
 
-UnpackAhead::Layout UnpackAhead::layout_of(const JointLinears& joint) const {
+DequantPrefetcher::Layout DequantPrefetcher::layout_of(const JointLinears& joint) const {
   if (joint.fp8) return {joint.fp8->columns, joint.fp8->rows, at::kByte};
   return {joint.out_features() + joint.ranks(), joint.in_features() + joint.ranks(),
           c10::typeMetaToScalarType(options_.dtype())};
 }
 
-at::Tensor UnpackAhead::matrix_in(const Buffer& buffer, const JointLinears& joint) const {
+at::Tensor DequantPrefetcher::matrix_in(const Buffer& buffer, const JointLinears& joint) const {
   const Layout layout = layout_of(joint);
   return buffer.memory.narrow(0, 0, layout.bytes())
       .view(layout.dtype)
       .view({layout.rows, layout.columns});
 }
 
-void UnpackAhead::follow(const Wanted& wanted) {
+void DequantPrefetcher::follow(const Wanted& wanted) {
   if (asked_ == order_->size() || (*order_)[asked_] != wanted) {
     order_->erase(order_->begin() + static_cast<std::ptrdiff_t>(asked_), order_->end());
     order_->push_back(wanted);
@@ -60,7 +60,7 @@ void UnpackAhead::follow(const Wanted& wanted) {
   ++asked_;
 }
 
-void UnpackAhead::unpack(const Wanted& wanted, Buffer& buffer) {
+void DequantPrefetcher::unpack(const Wanted& wanted, Buffer& buffer) {
   const JointLinears& joint = *wanted.joint;
   buffer.holds = &joint;
   buffer.has_a = buffer.has_b = false;
@@ -76,7 +76,7 @@ void UnpackAhead::unpack(const Wanted& wanted, Buffer& buffer) {
   add_adapters(wanted, buffer);
 }
 
-void UnpackAhead::add_adapters(const Wanted& wanted, Buffer& buffer) const {
+void DequantPrefetcher::add_adapters(const Wanted& wanted, Buffer& buffer) const {
   const JointLinears& joint = *wanted.joint;
   const int64_t rows = joint.out_features(), ranks = joint.ranks();
   const at::Tensor all = matrix_in(buffer, joint);
@@ -86,7 +86,7 @@ void UnpackAhead::add_adapters(const Wanted& wanted, Buffer& buffer) const {
     all.narrow(0, 0, rows).narrow(1, joint.in_features(), ranks).copy_(joint.b);
 }
 
-void UnpackAhead::unpack_beside(const Wanted& wanted, Buffer& buffer) {
+void DequantPrefetcher::prefetch(const Wanted& wanted, Buffer& buffer) {
   free_.record(computing());  // after the kernels that read the buffer's content
   free_.block(unpacking_);
   const c10::StreamGuard guard(unpacking_);
@@ -95,11 +95,11 @@ void UnpackAhead::unpack_beside(const Wanted& wanted, Buffer& buffer) {
   buffer.is_awaited = true;
 }
 
-c10::Stream UnpackAhead::computing() const {
+c10::Stream DequantPrefetcher::computing() const {
   return c10::impl::VirtualGuardImpl(options_.device().type()).getStream(options_.device());
 }
 
-at::Tensor UnpackAhead::values(const JointLinears& joint, JointPart part) {
+at::Tensor DequantPrefetcher::values(const JointLinears& joint, JointPart part) {
   for (Buffer& buffer : buffers_)
     if (!buffer.memory.defined())
       buffer.memory = at::empty({most_bytes_}, options_.dtype(at::kByte));
@@ -117,7 +117,7 @@ at::Tensor UnpackAhead::values(const JointLinears& joint, JointPart part) {
 
 /// Starts unpacking now rather than at the next request, so that it overlaps with work launched
 /// until then, such as attention.
-void UnpackAhead::done() {
+void DequantPrefetcher::done() {
   const auto wanted =
       std::span(*order_).subspan(asked_).first(std::min(buffers_.size(), order_->size() - asked_));
   const auto is_held = [&](const JointLinears* joint) {
@@ -132,16 +132,16 @@ void UnpackAhead::done() {
     const size_t place = is_kept[1 - last_] ? last_ : 1 - last_;
     if (is_kept[place]) return;
     is_kept[place] = true;
-    unpack_beside(one, buffers_[place]);
+    prefetch(one, buffers_[place]);
   }
 }
 
-void UnpackAhead::join() {
+void DequantPrefetcher::join() {
   for (Buffer& buffer : buffers_)
     if (std::exchange(buffer.is_awaited, false)) buffer.ready.block(computing());
 }
 
-void UnpackAhead::forget() {
+void DequantPrefetcher::forget() {
   for (Buffer& buffer : buffers_) {
     buffer.holds = nullptr;
     buffer.is_awaited = false;

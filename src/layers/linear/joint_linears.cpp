@@ -70,15 +70,15 @@ void move_weights(const std::vector<Linear*>& linears, JointLinears& joint) {
 }
 
 void move_codes(const std::vector<Linear*>& linears, JointLinears& joint) {
-  std::vector<at::Tensor> codes, factors;
+  std::vector<at::Tensor> codes, scales;
   for (const Linear* linear : linears) {
     codes.push_back(linear->quantized->packed);
-    factors.push_back(linear->quantized->absmax);
+    scales.push_back(linear->quantized->absmax);
   }
   joint.fp8 = *linears.front()->quantized;
   joint.fp8->rows = joint.out_features();
   joint.fp8->packed = at::cat(codes);
-  joint.fp8->absmax = at::cat(factors);
+  joint.fp8->absmax = at::cat(scales);
   joint.ones = at::ones({1, joint.in_features()}, joint.fp8->absmax.options());
   int64_t row = 0;
   for (Linear* linear : linears) {

@@ -182,8 +182,8 @@ at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& b
   if (m.router_scale != 1) logits = logits * m.router_scale;
   probabilities = at::softmax(logits, -1, at::kFloat);
   auto [weights, chosen] = at::topk(probabilities, m.top_k, -1);
-  if (batch.exchange)
-    count_choices(batch.exchange->balance, probabilities,
+  if (batch.shared_state)
+    count_choices(batch.shared_state->balance, probabilities,
                   kernels::routes_of(chosen, logits.size(1)));
   if (m.normalise) weights = weights / weights.sum(-1, /*keepdim=*/true);
   if (m.expert_scale.defined()) {
@@ -252,11 +252,11 @@ class PlainRun final : public LayerRun {
   at::Tensor forward_of(const at::Tensor& x) {
     input_ = x.detach().requires_grad_();
     if (layer_.keys_of >= 0) {
-      const LayerExchange::Keys& keys = keys_of(layer_.keys_of);
+      const SharedLayerState::Keys& keys = keys_of(layer_.keys_of);
       shared_ = {keys.k.detach().requires_grad_(), keys.v.detach().requires_grad_()};
     }
     if (layer_.per_layer.defined()) {
-      channels_ = batch_.exchange->per_layer.select(1, layer_.index).detach().requires_grad_();
+      channels_ = batch_.shared_state->per_layer.select(1, layer_.index).detach().requires_grad_();
     }
     output_ = forward(layer_, input_, batch_, shared_, channels_, probabilities_);
     if (layer_.lends_keys) {
@@ -278,8 +278,8 @@ class PlainRun final : public LayerRun {
       add(shared_.k, keys_of(layer_.index).dk);
       add(shared_.v, keys_of(layer_.index).dv);
     }
-    if (probabilities_.defined() && batch_.exchange) {
-      const at::Tensor& d = batch_.exchange->balance.d_probability;
+    if (probabilities_.defined() && batch_.shared_state) {
+      const at::Tensor& d = batch_.shared_state->balance.d_probability;
       add(probabilities_, d.defined() ? d.expand_as(probabilities_) : d);
     }
     if (!roots.empty()) torch::autograd::backward(roots, grads);
@@ -287,14 +287,15 @@ class PlainRun final : public LayerRun {
       add_grad(keys_of(layer_.keys_of).dk, shared_.k.grad());
       add_grad(keys_of(layer_.keys_of).dv, shared_.v.grad());
     }
-    if (channels_.defined() && channels_.grad().defined() && batch_.exchange->d_per_layer.defined())
-      batch_.exchange->d_per_layer.select(1, layer_.index).copy_(channels_.grad());
+    if (channels_.defined() && channels_.grad().defined() &&
+        batch_.shared_state->d_per_layer.defined())
+      batch_.shared_state->d_per_layer.select(1, layer_.index).copy_(channels_.grad());
     return needs_input_grad ? input_.grad() : at::Tensor();
   }
 
  private:
-  LayerExchange::Keys& keys_of(int64_t layer) const {
-    return batch_.exchange->keys.at(static_cast<size_t>(layer));
+  SharedLayerState::Keys& keys_of(int64_t layer) const {
+    return batch_.shared_state->keys.at(static_cast<size_t>(layer));
   }
 
   const Layer& layer_;

@@ -31,7 +31,7 @@ at::Tensor lora_update(const at::Tensor& x, const LoraAdapter& lora, const Batch
 /// x rounded to e4m3, dequantised to fp32.
 at::Tensor rounded(const at::Tensor& x, const at::Tensor& gains = {}) {
   const kernels::RoundedRows rows = kernels::round_to_e4m3(x, gains);
-  return rows.codes.to(at::kFloat) * rows.factors;
+  return rows.codes.to(at::kFloat) * rows.scales;
 }
 
 /// x w^T; for an FP8 w, x is rounded to e4m3, too.
@@ -43,7 +43,7 @@ at::Tensor product(const at::Tensor& x, const kernels::QuantizedMatrix& w) {
 /// g w; for an FP8 w, g is multiplied by the scales of w's rows and then rounded.
 at::Tensor product_back(const at::Tensor& g, const kernels::QuantizedMatrix& w) {
   if (!w.info().rounds_activations) return at::mm(g, kernels::dequantize(w, g.scalar_type()));
-  return at::mm(rounded(g, w.absmax), kernels::dequantize(w.without_factors(), at::kFloat))
+  return at::mm(rounded(g, w.absmax), kernels::dequantize(w.without_scales(), at::kFloat))
       .to(g.scalar_type());
 }
 

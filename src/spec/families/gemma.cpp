@@ -26,7 +26,7 @@ void gemma3_traits(ArchSpec& arch) {
 void read_gemma(const JsonFields& config, ArchSpec& arch) {
   if (config.get_bool("use_bidirectional_attention", false)) {
     throw DataError("`use_bidirectional_attention` is not supported", config.where(),
-                    "such a model looks ahead: it embeds texts, and does not continue them");
+                    "such a model computes text embeddings and does not generate text");
   }
   read_attention_bias(config, arch);
   arch.embedding_scale = gemma_embedding_scale(arch);

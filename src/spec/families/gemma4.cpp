@@ -64,8 +64,7 @@ void share_keys(ArchSpec& arch, int64_t count, const std::string& where) {
       if ((other.window > 0) == (layer.window > 0)) layer.keys_of = j;
     }
     if (layer.keys_of >= 0) continue;
-    throw DataError(fmt::format("layer {} shares the keys of an earlier layer, and none before {} "
-                                "sees as much",
+    throw DataError(fmt::format("layer {} reuses the keys of an earlier layer, but no layer before {} has the same kind of attention",
                                 i, first),
                     where);
   }
@@ -76,7 +75,7 @@ void refuse_looking_ahead(const JsonFields& config) {
   // "vision": bidirectional within an image only, so text is not affected.
   if (!ahead || *ahead == false || *ahead == "vision") return;
   throw DataError("`use_bidirectional_attention` is not supported", config.where(),
-                  "such a model looks ahead: it embeds texts, and does not continue them");
+                  "such a model computes text embeddings and does not generate text");
 }
 
 void read_experts(const JsonFields& config, ArchSpec& arch) {
@@ -110,7 +109,7 @@ const LayerSpec& any_full_layer(const ArchSpec& arch) {
   for (const LayerSpec& layer : arch.layers) {
     if (layer.window == 0) return layer;
   }
-  invariant_failed(__FILE__, __LINE__, "the last layer sees everything");
+  invariant_failed(__FILE__, __LINE__, "the last layer has full attention");
 }
 
 void write_gemma4(const ArchSpec& arch, json& config) {

@@ -29,8 +29,8 @@ void write_granite(const ArchSpec& arch, json& config) {
 void read_granite_gguf(const JsonFields& meta, ArchSpec& arch) {
   // llama.cpp uses this key to mark Granite models without RoPE.
   if (!meta.get_bool("rope.scaling.finetuned", true)) {
-    throw DataError("a Granite without position embeddings is not supported", meta.where(),
-                    "supported are Granite 3 and what is built alike");
+    throw DataError("a Granite model without position embeddings is not supported", meta.where(),
+                    "supported: Granite 3 and models of the same architecture");
   }
   arch.embedding_scale = meta.get_positive("embedding_scale", 1);
   arch.scales_embedding_noise = true;

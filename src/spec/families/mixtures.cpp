@@ -59,7 +59,7 @@ void read_mixtral(const JsonFields& config, ArchSpec& arch) {
   read_mixture(config, arch);
   if (config.has("router_jitter_noise") && *config.find("router_jitter_noise") != 0.0) {
     throw DataError("`router_jitter_noise` is not supported", config.where(),
-                    "set it to 0, as released models have it");
+                    "set it to 0, as in released models");
   }
   arch.mixture.intermediate_size = arch.intermediate_size;
   make_every_layer_sparse(arch);

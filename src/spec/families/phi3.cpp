@@ -18,7 +18,7 @@ void read_phi3(const JsonFields& config, ArchSpec& arch) {
 
 void write_phi3(const ArchSpec& arch, json& config) {
   write_window(arch, config);
-  // transformers reads it from here, not from RoPE's own keys.
+  // transformers reads it from here, not from the RoPE keys.
   const int64_t original = arch.ropes[0].original_max_position_embeddings;
   if (original > 0) config["original_max_position_embeddings"] = original;
 }

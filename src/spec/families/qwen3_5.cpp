@@ -37,7 +37,7 @@ void read_mixers(const JsonFields& config, ArchSpec& arch) {
 
 void check_delta_net(const DeltaNetSpec& delta, const std::string& where) {
   if (delta.num_value_heads % delta.num_key_heads == 0) return;
-  throw DataError(fmt::format("{} value heads cannot share {} key heads: not a multiple",
+  throw DataError(fmt::format("{} value heads are not a multiple of {} key heads",
                               delta.num_value_heads, delta.num_key_heads),
                   where);
 }

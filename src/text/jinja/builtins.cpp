@@ -64,7 +64,7 @@ Value make_namespace(Runtime& runtime, const Args& args) {
 
 Value raise_exception(Runtime& runtime, const Args& args) {
   const Params params("raise_exception", args, {"message"});
-  fail("the template refuses this: " + to_text(runtime, params.required(0)).bytes());
+  fail("the template raised an error: " + to_text(runtime, params.required(0)).bytes());
 }
 
 Value strftime_now(Runtime& runtime, const Args& args) {

@@ -99,7 +99,7 @@ class Parser : public ExpressionParser {
     const bool needs_loader =
         name == "include" || name == "import" || name == "from" || name == "extends";
     if (needs_loader || name == "autoescape") {
-      fail(fmt::format("{{% {} %}} does not work in chat templates", name), line);
+      fail(fmt::format("{{% {} %}} is not supported in chat templates", name), line);
     }
     fail(looking_for(fmt::format("Encountered unknown tag '{}'.", name), end_tags), line);
   }

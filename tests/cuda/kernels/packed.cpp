@@ -38,9 +38,9 @@ FourBitTables tables_of(const FourBitCase& c) {
   return tables;
 }
 
-std::vector<float> block_factors(int64_t blocks, Factors factors) {
+std::vector<float> block_scales(int64_t blocks, Factors scales) {
   std::vector<float> values = normal(blocks, 12);
-  if (factors == Factors::kAny) {
+  if (scales == Factors::kAny) {
     const float infinity = std::numeric_limits<float>::infinity();
     const float others[] = {std::nanf(""), infinity, -infinity, 0.0F, 1e-42F, 3e38F};
     for (size_t i = 0; i < values.size(); ++i) values[i] = others[i % 6];
@@ -62,15 +62,14 @@ int64_t nested_blocks_of(const FourBitCase& c, int64_t values) {
 
 }  // namespace
 
-FourBitMatrix::FourBitMatrix(const FourBitCase& c, int64_t rows, int64_t columns, Factors factors,
+FourBitMatrix::FourBitMatrix(const FourBitCase& c, int64_t rows, int64_t columns, Factors scales,
                              int64_t shift, int64_t shift_of_codes)
     : tables_(tables_of(c)),
       packed_(Memory::raw(random_bytes((rows * columns + 1) / 2, 13), shift_of_codes)),
       absmax_(
-          Memory::raw(block_factors(c.nested ? 0 : blocks_of(c, rows * columns), factors), shift)),
+          Memory::raw(block_scales(c.nested ? 0 : blocks_of(c, rows * columns), scales), shift)),
       codes_(Memory::raw(random_bytes(c.nested ? blocks_of(c, rows * columns) : 0, 14), shift)),
-      nested_absmax_(
-          Memory::raw(block_factors(nested_blocks_of(c, rows * columns), factors), shift)),
+      nested_absmax_(Memory::raw(block_scales(nested_blocks_of(c, rows * columns), scales), shift)),
       view_{.packed = packed_.as<uint8_t>(),
             .absmax = c.nested ? nullptr : absmax_.as<float>(),
             .codes = c.nested ? codes_.as<uint8_t>() : nullptr,
@@ -83,35 +82,35 @@ FourBitMatrix::FourBitMatrix(const FourBitCase& c, int64_t rows, int64_t columns
             .block_shift = shift_of(c.block_size),
             .tables = nullptr} {}
 
-std::vector<float> FourBitMatrix::factors() const {
+std::vector<float> FourBitMatrix::scales() const {
   if (view_.absmax != nullptr) return absmax_.to<float>();
-  std::vector<float> factors;
+  std::vector<float> scales;
   for (const uint8_t code : codes_.to<uint8_t>()) {
-    const auto block = view_.first_block + static_cast<int64_t>(factors.size());
+    const auto block = view_.first_block + static_cast<int64_t>(scales.size());
     // A statement each: what is rounded twice may not be fused.
     volatile float scaled = tables_.nested[code] * view_.nested_absmax[block / kNestedBlock];
-    factors.push_back(scaled + view_.offset);
+    scales.push_back(scaled + view_.offset);
   }
-  return factors;
+  return scales;
 }
 
 std::vector<float> FourBitMatrix::values() const {
-  const std::vector<float> factors = this->factors();
+  const std::vector<float> scales = this->scales();
   std::vector<float> values;
   for (int64_t i = 0; i < view_.rows * view_.columns; ++i) {
     const uint8_t byte = view_.packed[i / 2];
     values.push_back(tables_.values[i % 2 == 0 ? byte >> 4 : byte & 15] *
-                     factors[static_cast<size_t>(i / view_.block_size)]);
+                     scales[static_cast<size_t>(i / view_.block_size)]);
   }
   return values;
 }
 
-EightBitMatrix::EightBitMatrix(EightBits form, bool with_factors, int64_t rows, int64_t columns,
+EightBitMatrix::EightBitMatrix(EightBits form, bool with_scales, int64_t rows, int64_t columns,
                                int64_t shift)
     : codes_(Memory::raw(random_bytes(rows * columns, 15), shift)),
-      factors_(Memory::raw(normal(with_factors ? rows : 0, 16), shift)),
+      scales_(Memory::raw(normal(with_scales ? rows : 0, 16), shift)),
       view_{.codes = codes_.as<uint8_t>(),
-            .factors = with_factors ? factors_.as<float>() : nullptr,
+            .scales = with_scales ? scales_.as<float>() : nullptr,
             .rows = rows,
             .columns = columns,
             .form = form} {}
@@ -133,10 +132,10 @@ std::vector<float> EightBitMatrix::values() const {
   std::vector<float> values;
   for (int64_t i = 0; i < view_.rows * view_.columns; ++i) {
     const uint8_t code = view_.codes[i];
-    const float factor = view_.factors == nullptr ? 1.0F : view_.factors[i / view_.columns];
-    volatile float scaled = static_cast<float>(static_cast<int8_t>(code)) * factor;
+    const float scale = view_.scales == nullptr ? 1.0F : view_.scales[i / view_.columns];
+    volatile float scaled = static_cast<float>(static_cast<int8_t>(code)) * scale;
     constexpr float kInverse127 = 1.0F / 127.0F;
-    values.push_back(view_.form == EightBits::kE4m3 ? e4m3(code) * factor : scaled * kInverse127);
+    values.push_back(view_.form == EightBits::kE4m3 ? e4m3(code) * scale : scaled * kInverse127);
   }
   return values;
 }

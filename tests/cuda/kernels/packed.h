@@ -7,7 +7,7 @@
 /// Quantised matrices of random bytes, and their values.
 namespace sftrun::kernels::cuda::test {
 
-/// A format of 4 bits and how factors are held.
+/// A format of 4 bits and how scales are held.
 struct FourBitCase {
   bool is_fp4;
   int64_t block_size;
@@ -24,13 +24,13 @@ enum class Factors { kFinite, kAny };
 
 class FourBitMatrix {
  public:
-  /// @param shift of the factors, in elements   @param shift_of_codes in bytes
+  /// @param shift of the scales, in elements   @param shift_of_codes in bytes
   FourBitMatrix(const FourBitCase& c, int64_t rows, int64_t columns,
-                Factors factors = Factors::kFinite, int64_t shift = 0, int64_t shift_of_codes = 0);
+                Factors scales = Factors::kFinite, int64_t shift = 0, int64_t shift_of_codes = 0);
   const FourBitView& view() const { return view_; }
   const FourBitTables& tables() const { return tables_; }
   /// Of each block, and each value: in fp32, rounded after every operation.
-  std::vector<float> factors() const;
+  std::vector<float> scales() const;
   std::vector<float> values() const;
 
  private:
@@ -44,7 +44,7 @@ float e4m3(uint8_t code);
 
 class EightBitMatrix {
  public:
-  EightBitMatrix(EightBits form, bool with_factors, int64_t rows, int64_t columns,
+  EightBitMatrix(EightBits form, bool with_scales, int64_t rows, int64_t columns,
                  int64_t shift = 0);
   const EightBitView& view() const { return view_; }
   /// Without the two codes of e4m3 that are no numbers.
@@ -52,11 +52,11 @@ class EightBitMatrix {
   std::vector<float> values() const;
 
  private:
-  Memory codes_, factors_;
+  Memory codes_, scales_;
   EightBitView view_;
 };
 
-/// A type of ggml's blocks: how many numbers and bytes each has, and where its factors in fp16 are.
+/// A type of ggml's blocks: how many numbers and bytes each has, and where its scales in fp16 are.
 struct GgmlCase {
   weights::GgmlType type;
   const char* name;
@@ -68,7 +68,7 @@ inline void PrintTo(const GgmlCase& c, std::ostream* out) {
 }
 const std::vector<GgmlCase>& ggml_cases();
 
-/// Random blocks with factors below 2^-7: sums of products stay within fp16.
+/// Random blocks with scales below 2^-7: sums of products stay within fp16.
 std::vector<uint8_t> random_blocks(const GgmlCase& c, int64_t blocks, uint64_t seed);
 /// By the CPU's kernels, which tests/kernels compares with the reader of files.
 std::vector<float> values_of(const GgmlCase& c, const std::vector<uint8_t>& blocks);

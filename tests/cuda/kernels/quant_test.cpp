@@ -57,11 +57,11 @@ void PrintTo(const Shape& shape, std::ostream* out) {
   *out << shape.rows << " x " << shape.columns;
 }
 
-void expect_4bit(const FourBitCase& c, const Shape& shape, Factors factors, int64_t shift,
+void expect_4bit(const FourBitCase& c, const Shape& shape, Factors scales, int64_t shift,
                  int64_t shift_of_codes = 0, int64_t gap = 0) {
-  const FourBitMatrix matrix(c, shape.rows, shape.columns, factors, shift, shift_of_codes);
+  const FourBitMatrix matrix(c, shape.rows, shape.columns, scales, shift, shift_of_codes);
   const std::vector<float> expected = matrix.values();
-  const std::vector<float> of_blocks = matrix.factors();
+  const std::vector<float> of_blocks = matrix.scales();
   expect_cpu(expected, [&](const auto& kernels, auto* out) {
     kernels.dequantize_4bit(matrix.view().packed, 0, shape.rows * shape.columns, c.block_size,
                             matrix.tables().values, of_blocks.data(), out);
@@ -135,14 +135,14 @@ TEST(CudaDequantize, FourBitsInRowsFurtherApartThanLong) {
 
 // ---- Eight bits.
 
-void expect_8bit(EightBits form, bool with_factors, const Shape& shape, int64_t shift,
+void expect_8bit(EightBits form, bool with_scales, const Shape& shape, int64_t shift,
                  int64_t shift_of_y, int64_t gap = 0) {
-  const EightBitMatrix matrix(form, with_factors, shape.rows, shape.columns, shift);
+  const EightBitMatrix matrix(form, with_scales, shape.rows, shape.columns, shift);
   const std::vector<float> expected = matrix.values();
   expect_cpu(expected, [&](const auto& kernels, auto* out) {
     for (int64_t row = 0; row < shape.rows; ++row) {
       kernels.dequantize_8bit(form, matrix.view().codes + row * shape.columns, shape.columns,
-                              with_factors ? matrix.view().factors[row] : 1.0F,
+                              with_scales ? matrix.view().scales[row] : 1.0F,
                               out + row * shape.columns);
     }
   });
@@ -190,7 +190,7 @@ TEST(CudaDequantize, EightBitsOfMoreThanAGrid) {
   launch_dequantize_8bit(Type::kBFloat16, matrix.view(), {y.data(), kColumns}, nullptr);
   for (int64_t i = 0; i < kRows; ++i) {
     cpu_kernels().bf16.dequantize_8bit(EightBits::kInt8, matrix.view().codes + i * kColumns,
-                                       kColumns, matrix.view().factors[i], row.data());
+                                       kColumns, matrix.view().scales[i], row.data());
     ASSERT_EQ(std::memcmp(row.data(), bf16(y) + i * kColumns, row.size() * 2), 0) << "row " << i;
   }
 }
@@ -269,7 +269,7 @@ SFTRUN_FOR_TYPES(CudaRoundToE4m3);
 
 struct Rounded {
   std::vector<uint8_t> codes;
-  std::vector<float> factors;
+  std::vector<float> scales;
 };
 Rounded by_cpu(const std::vector<float>& x, const float* gains, const Shape& shape) {
   Rounded all{std::vector<uint8_t>(x.size()), {}};
@@ -278,8 +278,8 @@ Rounded by_cpu(const std::vector<float>& x, const float* gains, const Shape& sha
                               x.begin() + (row + 1) * shape.columns);
     for (int64_t i = 0; i < shape.columns && gains != nullptr; ++i)
       gained[static_cast<size_t>(i)] *= gains[i];
-    all.factors.push_back(cpu_kernels().quantize_row_e4m3(gained.data(), shape.columns,
-                                                          all.codes.data() + row * shape.columns));
+    all.scales.push_back(cpu_kernels().quantize_row_e4m3(gained.data(), shape.columns,
+                                                         all.codes.data() + row * shape.columns));
   }
   return all;
 }
@@ -291,13 +291,13 @@ void expect_rows_of_cpu(Type type, const Memory& x, const float* gains, const Sh
   const int64_t n = shape.rows * shape.columns;
   const Memory values = Memory::nans(type, n);
   for (int64_t row = 0, at = 0; row < shape.rows; ++row, at += shape.columns) {
-    const float factor =
+    const float scale =
         type == Type::kFloat32
             ? cpu_kernels().f32.round_row_e4m3(x.as<float>() + at, gains, shape.columns,
                                                values.as<float>() + at)
             : cpu_kernels().bf16.round_row_e4m3(x.as<uint16_t>() + at, gains, shape.columns,
                                                 values.as<uint16_t>() + at);
-    EXPECT_EQ(factor, expected.factors[static_cast<size_t>(row)]);
+    EXPECT_EQ(scale, expected.scales[static_cast<size_t>(row)]);
   }
   std::vector<float> of_codes;
   for (const uint8_t code : expected.codes) of_codes.push_back(e4m3(code));
@@ -313,7 +313,7 @@ bool same_codes(std::vector<uint8_t> a, std::vector<uint8_t> b) {
 
 /// Of each operand.
 struct Shifts {
-  int64_t x = 0, gains = 0, codes = 0, factors = 0;
+  int64_t x = 0, gains = 0, codes = 0, scales = 0;
 };
 constexpr Shifts all_by(int64_t shift) {
   return {shift, shift, shift, shift};
@@ -328,13 +328,13 @@ void expect_rounded(Type type, const std::vector<float>& values, const Shape& sh
   expect_rows_of_cpu(type, x, gains, shape, expected);
   const auto out = in_every_order([&] {
     std::vector<Memory> made{Memory::untouched<uint8_t>(shape.rows * shape.columns, shifts.codes),
-                             Memory::nans(Type::kFloat32, shape.rows, shifts.factors)};
+                             Memory::nans(Type::kFloat32, shape.rows, shifts.scales)};
     launch_round_to_e4m3(type, x.data(), gains, made[0].as<uint8_t>(), made[1].as<float>(),
                          shape.rows, shape.columns, nullptr);
     return made;
   });
   EXPECT_TRUE(same_codes(out[0].to<uint8_t>(), expected.codes));
-  EXPECT_TRUE(same(Type::kFloat32, out[1], expected.factors));
+  EXPECT_TRUE(same(Type::kFloat32, out[1], expected.scales));
 }
 
 TEST_P(CudaRoundToE4m3, IsTheCpusToTheBit) {
@@ -353,7 +353,7 @@ TEST_P(CudaRoundToE4m3, IsTheCpusToTheBit) {
 
 /// Whichever operand is not aligned, words of 16 bytes are read only of what is.
 TEST_P(CudaRoundToE4m3, EachAtAnyAddress) {
-  constexpr Shifts kOne[] = {{.x = 1}, {.gains = 1}, {.codes = 1}, {.codes = 8}, {.factors = 1}};
+  constexpr Shifts kOne[] = {{.x = 1}, {.gains = 1}, {.codes = 1}, {.codes = 8}, {.scales = 1}};
   const Shape shape{3, 72};
   for (const Shifts& shifts : kOne)
     for (const bool with_gains : {false, true})
