@@ -28,16 +28,17 @@ constexpr FormatLaunches kFourBits = {
            const cuda::FourBitTables& tables, cudaStream_t stream) {
           cuda::launch_thin_product(product, cuda::four_bit_view(w), tables, stream);
         }};
+template <EightBits kForm>
 constexpr FormatLaunches kEightBits = {
     .dequantize =
         [](const QuantizedMatrix& matrix, const cuda::FourBitTables& /*tables*/, cuda::Type type,
            const cuda::ValueRows& to, cudaStream_t stream) {
-          cuda::launch_dequantize_8bit(type, cuda::eight_bit_view(matrix), to, stream);
+          cuda::launch_dequantize_8bit(type, cuda::eight_bit_view(matrix, kForm), to, stream);
         },
     .thin_product =
         [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
            const cuda::FourBitTables& /*tables*/, cudaStream_t stream) {
-          cuda::launch_thin_product(product, cuda::eight_bit_view(w), stream);
+          cuda::launch_thin_product(product, cuda::eight_bit_view(w, kForm), stream);
         }};
 constexpr FormatLaunches kGgml = {
     .dequantize =
@@ -57,7 +58,7 @@ constexpr FormatLaunches kGgml = {
 const FormatLaunches& launches_of(QuantFormat format) {
   // In the order of the enumerators.
   static constexpr std::array<FormatLaunches, kQuantFormats.size()> kAll = {
-      kFourBits, kFourBits, kEightBits, kEightBits, kGgml};
+      kFourBits, kFourBits, kEightBits<EightBits::kE4m3>, kEightBits<EightBits::kInt8>, kGgml};
   return kAll[static_cast<size_t>(format)];
 }
 

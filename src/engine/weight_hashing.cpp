@@ -4,6 +4,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
@@ -57,12 +58,13 @@ WeightHashing::WeightHashing(std::shared_ptr<const weights::Checkpoint> checkpoi
 }
 
 std::vector<weights::FileHash> WeightHashing::wait(const std::function<bool()>& is_stopped) {
-  constexpr Seconds kQuiet(3), kPoll(0.05);
-  const auto begin = std::chrono::steady_clock::now();
+  constexpr double kQuiet_s = 3;
+  constexpr Seconds kPoll(0.05);
+  const double begin = monotonic_seconds();
   bool said = false;
   while (hashes_.wait_for(kPoll) != std::future_status::ready) {
     if (is_stopped()) thread_.request_stop();
-    if (said || std::chrono::steady_clock::now() - begin < kQuiet) continue;
+    if (said || monotonic_seconds() - begin < kQuiet_s) continue;
     said = true;
     log::info(
         "hashing the model's weights ({}), so that a resumed run can verify them; the hashes of "
@@ -70,8 +72,7 @@ std::vector<weights::FileHash> WeightHashing::wait(const std::function<bool()>& 
         format_bytes(bytes_of(*checkpoint_)));
   }
   if (said) {
-    log::info("weights hashed; waited {:.0f} s",
-              Seconds(std::chrono::steady_clock::now() - begin).count());
+    log::info("weights hashed; waited {:.0f} s", monotonic_seconds() - begin);
   }
   return hashes_.get();
 }

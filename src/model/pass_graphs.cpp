@@ -7,6 +7,7 @@
 #include <chrono>
 #include <limits>
 
+#include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 
@@ -173,7 +174,7 @@ const kernels::Graph* PassGraphs::any_graph() const {
 }
 
 std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
-  const auto started = std::chrono::steady_clock::now();
+  const double started = monotonic_seconds();
   try {
     pass.batch = copy_of(batch);
     pass.loss = at::zeros({}, pass.batch.staged.options().dtype(at::kDouble));
@@ -186,11 +187,9 @@ std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
     const std::string text = error.what_without_backtrace();
     return text.substr(0, std::min<size_t>(text.find('\n'), kMostOfAnError));
   }
-  const std::chrono::duration<double, std::milli> taken =
-      std::chrono::steady_clock::now() - started;
   log::debug("CUDA graphs: captured {} tokens, {} labels, {} documents of up to {} in {:.0f} ms",
              batch.sizes->tokens, batch.sizes->labels, batch.sizes->documents, batch.sizes->longest,
-             taken.count());
+             (monotonic_seconds() - started) * 1000);
   if (is_full())
     log::info("CUDA graphs: {} shapes are captured, the most; others are queued kernel by kernel",
               kMostGraphs);

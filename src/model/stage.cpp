@@ -53,6 +53,10 @@ bool Stage::has_backward(const MicroBatchRun& run, int64_t unit) const {
   return run.trains && (decoder_.trains_at_or_below(unit) || run.options.needs_span_gradients);
 }
 
+bool Stage::needs_input_gradient(const MicroBatchRun& run, int64_t unit) const {
+  return run.trains && (decoder_.trains_below(unit) || run.options.needs_span_gradients);
+}
+
 void Stage::embed(MicroBatchRun& run) const {
   run.hidden = run.trains ? decoder_.embed_for_training(run.batch)
                           : decoder_.embed(run.batch.tokens, run.context.adapters);
@@ -73,9 +77,12 @@ void Stage::layer_forward(MicroBatchRun& run, int64_t layer) const {
                                                 keeps && !checkpoints ? &run.layers[i] : nullptr);
 }
 
+/// Calls body(layer, unit) for this stage's layers, in the order of the pass.
 template <typename Body>
-void Stage::for_layers(Body&& body) const {
-  for (int64_t layer = 0; layer < decoder_.arch().num_layers; ++layer) {
+void Stage::for_layers(UnitPass pass, Body&& body) const {
+  const int64_t num_layers = decoder_.arch().num_layers;
+  for (int64_t i = 0; i < num_layers; ++i) {
+    const int64_t layer = pass == UnitPass::kForward ? i : num_layers - 1 - i;
     const int64_t unit = decoder_.layer_unit(layer);
     if (unit >= first_ && unit < end_) body(layer, unit);
   }
@@ -98,7 +105,7 @@ void Stage::forward(MicroBatchRun& run) const {
   AuxLoss* aux = run.options.aux;
   SFTRUN_CHECK(aux == nullptr || (has_embedding() && has_head()));  // it counts over all layers
   if (aux != nullptr && !run.is_empty()) decoder_.count_router_choices(run.context);
-  for_layers([&](int64_t layer, int64_t unit) {
+  for_layers(UnitPass::kForward, [&](int64_t layer, int64_t unit) {
     with_unit(unit, UnitPass::kForward, [&] {
       if (!run.is_empty()) layer_forward(run, layer);
     });
@@ -122,7 +129,7 @@ layers::BatchContext Stage::head_rows(const MicroBatchRun& run) const {
 at::Tensor Stage::head_loss(MicroBatchRun& run) const {
   using layers::HeadGrad;
   const PackedBatch& batch = run.batch;
-  const bool trains_layers = has_backward(run, decoder_.head_unit() - 1);
+  const bool trains_layers = needs_input_gradient(run, decoder_.head_unit());
   const HeadGrad wanted = trains_layers                                  ? HeadGrad::kInput
                           : run.trains && !decoder_.parameters().empty() ? HeadGrad::kParameters
                                                                          : HeadGrad::kNone;
@@ -160,7 +167,8 @@ void Stage::layer_backward(MicroBatchRun& run, int64_t layer) const {
                                      &run.layers[i]);
     run.inputs[i].reset();
   }
-  run.grad = run.layers[i]->backward(run.grad, has_backward(run, decoder_.layer_unit(layer) - 1));
+  run.grad =
+      run.layers[i]->backward(run.grad, needs_input_gradient(run, decoder_.layer_unit(layer)));
   run.layers[i].reset();
 }
 
@@ -183,16 +191,14 @@ void Stage::embedding_backward(MicroBatchRun& run) const {
 
 void Stage::backward(MicroBatchRun& run) const {
   const at::NoGradGuard no_grad;
-  for (int64_t layer = decoder_.arch().num_layers - 1; layer >= 0; --layer) {
-    const int64_t unit = decoder_.layer_unit(layer);
-    if (unit < first_ || unit >= end_) continue;
+  for_layers(UnitPass::kBackward, [&](int64_t layer, int64_t unit) {
     if (has_backward(run, unit)) {
       with_unit(unit, UnitPass::kBackward, [&] {
         if (!run.is_empty()) layer_backward(run, layer);
       });
     }
     gradients_ready(run, unit);
-  }
+  });
   if (!has_embedding()) return;
   const int64_t unit = decoder_.embedding_unit();
   if (has_backward(run, unit)) {

@@ -24,11 +24,8 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
     add_metrics({{"loss", stage.loss(batch)}}, sums);
     return;
   }
-  DocumentSums documents{.reference = reference_sums(stage, batch, objective)};
   model::MicroBatchRun run(batch);
-  stage.forward(run);
-  documents.policy = document_sums(stage, run);
-  const ObjectiveValue value = objective.evaluate(documents);
+  const ObjectiveValue value = forward_documents(stage, run, objective);
   std::vector<ObjectiveMetric> terms = {{"loss", value.loss_sum}};
   terms.insert(terms.end(), value.metrics.begin(), value.metrics.end());
   add_metrics(terms, sums);

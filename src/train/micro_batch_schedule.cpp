@@ -59,11 +59,8 @@ class OneStageSchedule final : public MicroBatchSchedule {
     const model::PackedBatch packed =
         model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), randomness,
                              {.is_pinned = is_pinned_, .with_documents = true});
-    DocumentSums documents{.reference = reference_sums(stage_, packed, objective_)};
     model::MicroBatchRun run(packed, options);
-    stage_.forward(run);
-    documents.policy = document_sums(stage_, run);
-    const ObjectiveValue value = objective_.evaluate(documents);
+    const ObjectiveValue value = forward_documents(stage_, run, objective_);
     if (!run.is_empty()) run.options.row_factors = row_factors(value, packed.label_documents);
     stage_.loss(run);
     stage_.backward(run);
@@ -90,6 +87,10 @@ void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums) {
   for (size_t i = 0; i < metrics.size(); ++i) sums.metrics[i] = sums.metrics[i] + metrics[i].sum;
 }
 
+namespace {
+
+/// Sum of log p over the labels of each document [documents] fp64.
+/// @param run after the stage's forward pass
 at::Tensor document_sums(const model::Stage& stage, const model::MicroBatchRun& run) {
   const at::Tensor losses = stage.label_losses(run);
   if (run.is_empty()) return at::zeros({0}, losses.options().dtype(at::kDouble));
@@ -97,12 +98,24 @@ at::Tensor document_sums(const model::Stage& stage, const model::MicroBatchRun& 
   return sums_by_document(losses, run.batch.label_documents, documents);
 }
 
+/// The same by the reference model, which is the model without adapters; undefined if the objective
+/// does not read it.
 at::Tensor reference_sums(const model::Stage& stage, const model::PackedBatch& batch,
                           const Objective& objective) {
   if (!objective.needs_reference()) return {};
   model::MicroBatchRun run(batch, /*adapters=*/false);
   stage.forward(run);
   return document_sums(stage, run);
+}
+
+}  // namespace
+
+ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun& run,
+                                 const Objective& objective) {
+  DocumentSums documents{.reference = reference_sums(stage, run.batch, objective)};
+  stage.forward(run);
+  documents.policy = document_sums(stage, run);
+  return objective.evaluate(documents);
 }
 
 BatchCounts counts_of(const data::Batch& batch) {

@@ -258,10 +258,11 @@ TEST(EightBits, Int8OfWhatFp16LacksIsAnError) {
 
 /// What the CUDA kernel does to one value.
 TEST(EightBits, CudasValuesAreTheCpus) {
-  for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kInt8}) {
+  for (const auto& [format, form] : {std::pair(QuantFormat::kFp8, EightBits::kE4m3),
+                                     std::pair(QuantFormat::kInt8, EightBits::kInt8)}) {
     const QuantizedMatrix matrix = quantize(at::randn({7, 33}), {.format = format});
     const at::Tensor values = dequantize(matrix, at::kFloat).flatten();
-    const cuda::EightBitView view = cuda::eight_bit_view(matrix);
+    const cuda::EightBitView view = cuda::eight_bit_view(matrix, form);
     for (int64_t i = 0; i < values.numel(); ++i)
       ASSERT_EQ(view.value(i), values.const_data_ptr<float>()[i]) << i;
   }

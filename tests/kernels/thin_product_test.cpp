@@ -66,7 +66,10 @@ at::Tensor walk(const QuantizedMatrix& w, const at::Tensor& x) {
           x);
     });
   } else if (w.info().bits == 8) {
-    y = all_blocks<kTokens>(cuda::eight_bit_view(w), x);
+    y = all_blocks<kTokens>(
+        cuda::eight_bit_view(w,
+                             w.format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8),
+        x);
   } else {
     const cuda::FourBitTables tables = cuda::four_bit_tables(w);
     cuda::FourBitView view = cuda::four_bit_view(w);

@@ -86,6 +86,8 @@ class Decoder {
   bool trains_at_or_below(int64_t unit) const {
     return !store_.empty() && store_.parameters().front().unit <= unit;
   }
+  /// Whether a parameter of a unit before this one trains.
+  bool trains_below(int64_t unit) const { return trains_at_or_below(unit - 1); }
   /// Whether layers share state beside the hidden states: keys of other layers, per-layer inputs.
   bool shares_state_between_layers() const { return shares_keys_ || per_layer_.defined(); }
 

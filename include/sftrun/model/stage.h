@@ -109,9 +109,11 @@ class Stage {
   template <typename Body>
   void with_unit(int64_t unit, layers::UnitPass pass, Body&& body) const;
   template <typename Body>
-  void for_layers(Body&& body) const;
+  void for_layers(layers::UnitPass pass, Body&& body) const;
   /// Whether the backward pass reaches this unit.
   bool has_backward(const MicroBatchRun& run, int64_t unit) const;
+  /// Whether it goes on to the unit before this one.
+  bool needs_input_gradient(const MicroBatchRun& run, int64_t unit) const;
   void embed(MicroBatchRun& run) const;
   void layer_forward(MicroBatchRun& run, int64_t layer) const;
   void layer_backward(MicroBatchRun& run, int64_t layer) const;

@@ -62,13 +62,11 @@ std::unique_ptr<MicroBatchSchedule> one_stage_schedule(model::Decoder& decoder,
 BatchCounts counts_of(const data::Batch& batch);
 /// Adds the metrics of a micro-batch.
 void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums);
-/// Sum of log p over the labels of each document [documents] fp64. The batch must have
-/// `label_documents`.   @param run after the stage's forward pass
-at::Tensor document_sums(const model::Stage& stage, const model::MicroBatchRun& run);
-/// The same by the reference model, which is the model without adapters; undefined if the objective
-/// does not read it. Call it before the forward pass of a run that trains.
-at::Tensor reference_sums(const model::Stage& stage, const model::PackedBatch& batch,
-                          const Objective& objective);
+/// The forward pass of `run`, that of the reference model if the objective reads it, and the
+/// objective's value for the micro-batch.
+/// @pre the objective needs sums over documents; the batch has `label_documents`
+ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun& run,
+                                 const Objective& objective);
 
 /// Converts `train.cuda_graphs`.
 model::GraphUse graph_use(config::CudaGraphs choice);

@@ -6,7 +6,6 @@
 #include <bit>
 
 #include "../formats/format_ops.h"
-#include "../quant/eight_bits_of.h"
 #include "packed.h"
 #include "sftrun/kernels/quant.h"
 #include "thin_product.h"
@@ -48,12 +47,13 @@ inline FourBitView four_bit_view(const QuantizedMatrix& matrix) {
           .tables = nullptr};
 }
 
-inline EightBitView eight_bit_view(const QuantizedMatrix& matrix) {
+/// @param form of the matrix' format
+inline EightBitView eight_bit_view(const QuantizedMatrix& matrix, EightBits form) {
   return {.codes = matrix.packed.const_data_ptr<uint8_t>(),
           .scales = pointer_or_null<float>(matrix.absmax),
           .rows = matrix.rows,
           .columns = matrix.columns,
-          .form = eight_bits_of(matrix.format)};
+          .form = form};
 }
 
 /// For the engine: whether the kernels can compute x [T, K] w^T: at most kMostThinTokens tokens, rows of whole

@@ -99,8 +99,9 @@ bool has_whole_groups_of_bytes(const QuantizedMatrix& w) {
   return w.columns % kGroup == 0;
 }
 
+template <EightBits kCodes>
 bool has_whole_cuda_groups_of_bytes(const QuantizedMatrix& w) {
-  return cuda::eight_bit_view(w).groups_are_whole();
+  return cuda::eight_bit_view(w, kCodes).groups_are_whole();
 }
 
 template <EightBits kCodes>
@@ -130,7 +131,7 @@ constexpr FormatOps ops_of_rows(decltype(FormatOps::quantize) quantize) {
           .select_rows = select_whole_rows,
           .require_sizes = require_row_sizes,
           .has_whole_groups = has_whole_groups_of_bytes,
-          .has_whole_cuda_groups = has_whole_cuda_groups_of_bytes,
+          .has_whole_cuda_groups = has_whole_cuda_groups_of_bytes<kCodes>,
           .thin_product = thin_product_of_rows<kCodes>};
 }
 
