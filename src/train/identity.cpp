@@ -162,11 +162,6 @@ Json identity_of(const config::RunConfig& config, const ModelIdentity& model,
   identity["validation"] = val_fingerprint;
   identity["backend"] = config.tuning.backend == config::TuningBackend::kFused ? "fused" : "bnb";
   identity["config"] = config::identity_settings(config);
-  // Checkpoints of the time when sft was the only objective do not name it.
-  if (config.train.objective == config::Objective::kSft) {
-    identity["config"].erase("train.objective");
-    identity["config"].erase("train.beta");
-  }
   return identity;
 }
 
@@ -205,6 +200,10 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
     fixes.push_back("--allow-backend-change resumes with the new backend");
   }
   Json was = object_at(saved, "config"), is = object_at(now, "config");
+  // A checkpoint written before a setting existed was trained with its default.
+  const Json defaults = config::identity_settings({});
+  for (const auto& [key, value] : is.items())
+    if (!was.contains(key) && defaults.contains(key)) was[key] = defaults[key];
   if (permissions.changed_length) {
     for (const std::string& key : config::length_keys()) was.erase(key), is.erase(key);
   }

@@ -12,8 +12,8 @@ namespace sftrun::train {
 
 ElementwiseOptimizer::ElementwiseOptimizer(const layers::OwnedValues& values,
                                            const LearningRateRatios& rates, double weight_decay,
-                                           std::string state_name)
-    : values_(values), weight_decay_(weight_decay), state_name_(std::move(state_name)) {
+                                           std::vector<std::string> state_names)
+    : values_(values), weight_decay_(weight_decay), state_names_(std::move(state_names)) {
   for (const layers::OwnedValues::Piece& piece : values_.pieces) {
     if (piece.numel == 0) continue;
     const double lr_ratio = rates.of(*piece.parameter);
@@ -26,7 +26,8 @@ ElementwiseOptimizer::ElementwiseOptimizer(const layers::OwnedValues& values,
       segments_.push_back({piece.offset, piece.end_offset(), decays, lr_ratio});
     }
   }
-  if (!state_name_.empty()) state_ = at::zeros_like(values_.flat.master);
+  for (size_t i = 0; i < state_names_.size(); ++i)
+    state_.push_back(at::zeros_like(values_.flat.master));
 }
 
 void ElementwiseOptimizer::step(double learning_rate, double grad_scale) {
@@ -38,9 +39,10 @@ void ElementwiseOptimizer::step(double learning_rate, double grad_scale) {
       const int64_t count = std::min(kPiece, segment.end - begin);
       Piece piece{.master = values_.flat.master.narrow(0, begin, count),
                   .grad = values_.flat.grad.narrow(0, begin, count) * grad_scale,
-                  .state = state_.defined() ? state_.narrow(0, begin, count) : at::Tensor(),
+                  .state = {},
                   .learning_rate = learning_rate * segment.lr_ratio,
                   .weight_decay = segment.decays ? weight_decay_ : 0};
+      for (const at::Tensor& state : state_) piece.state.push_back(state.narrow(0, begin, count));
       update(piece);
       if (has_copy) values_.flat.compute.narrow(0, begin, count).copy_(piece.master);
     }
@@ -50,21 +52,25 @@ void ElementwiseOptimizer::step(double learning_rate, double grad_scale) {
 
 std::vector<StateTensor> ElementwiseOptimizer::state() const {
   std::vector<StateTensor> all;
-  if (!state_.defined()) return all;
   for (const layers::OwnedValues::Piece& piece : values_.pieces) {
-    all.push_back({state_name_ + "." + piece.parameter->name,
-                   state_.narrow(0, piece.offset, piece.numel), piece.begin,
-                   piece.parameter->shape});
+    for (size_t i = 0; i < state_.size(); ++i)
+      all.push_back({state_names_[i] + "." + piece.parameter->name,
+                     state_[i].narrow(0, piece.offset, piece.numel), piece.begin,
+                     piece.parameter->shape});
   }
   return all;
 }
 
 bool ElementwiseOptimizer::is_finite() const {
-  return !state_.defined() || std::isfinite(kernels::sum_of_squares(state_).item<double>());
+  return std::all_of(state_.begin(), state_.end(), [](const at::Tensor& state) {
+    return std::isfinite(kernels::sum_of_squares(state).item<double>());
+  });
 }
 
 uint64_t ElementwiseOptimizer::bytes() const {
-  return state_.defined() ? state_.nbytes() : 0;
+  uint64_t total = 0;
+  for (const at::Tensor& state : state_) total += state.nbytes();
+  return total;
 }
 
 }  // namespace sftrun::train

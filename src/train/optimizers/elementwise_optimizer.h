@@ -9,7 +9,7 @@
 
 namespace sftrun::train {
 
-/// Optimizers that compute each weight's update from its gradient and at most one state value, with
+/// Optimizers that compute each weight's update from its gradient and its state values, with
 /// LibTorch's operations. They process the flat buffers piece by piece, so that
 /// temporaries stay small.
 class ElementwiseOptimizer : public Optimizer {
@@ -20,15 +20,15 @@ class ElementwiseOptimizer : public Optimizer {
   uint64_t bytes() const final;
 
  protected:
-  /// @param state_name name of the state tensors in checkpoints; empty: no state
+  /// @param state_names names of the state tensors in checkpoints, one for each state value
   ElementwiseOptimizer(const layers::OwnedValues& values, const LearningRateRatios& rates,
-                       double weight_decay, std::string state_name);
+                       double weight_decay, std::vector<std::string> state_names);
 
   /// Adjacent weights with the same settings. All tensors are flat and fp32.
   struct Piece {
-    at::Tensor master;  ///< a view of the weights
-    at::Tensor grad;    ///< a copy, already scaled
-    at::Tensor state;   ///< a view; undefined if there is no state
+    at::Tensor master;              ///< a view of the weights
+    at::Tensor grad;                ///< a copy, already scaled
+    std::vector<at::Tensor> state;  ///< views, in the order of the names
     double learning_rate, weight_decay;
   };
   virtual void update(Piece& piece) = 0;
@@ -42,9 +42,9 @@ class ElementwiseOptimizer : public Optimizer {
 
   layers::OwnedValues values_;
   double weight_decay_;
-  std::string state_name_;
+  std::vector<std::string> state_names_;
   std::vector<Segment> segments_;
-  at::Tensor state_;  // [flat] fp32
+  std::vector<at::Tensor> state_;  // [flat] fp32 each
 };
 
 }  // namespace sftrun::train

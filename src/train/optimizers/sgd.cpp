@@ -6,7 +6,8 @@ namespace sftrun::train {
 
 Sgd::Sgd(const layers::OwnedValues& values, const SgdConfig& config)
     : ElementwiseOptimizer(values, config.rates, config.weight_decay,
-                           config.momentum > 0 ? "momentum_buffer" : ""),
+                           config.momentum > 0 ? std::vector<std::string>{"momentum_buffer"}
+                                               : std::vector<std::string>{}),
       config_(config) {}
 
 void Sgd::update(Piece& piece) {
@@ -15,9 +16,9 @@ void Sgd::update(Piece& piece) {
     piece.master.sub_(piece.grad, piece.learning_rate);
     return;
   }
-  piece.state.mul_(config_.momentum).add_(piece.grad);
-  if (config_.nesterov) piece.grad.add_(piece.state, config_.momentum);
-  piece.master.sub_(config_.nesterov ? piece.grad : piece.state, piece.learning_rate);
+  piece.state[0].mul_(config_.momentum).add_(piece.grad);
+  if (config_.nesterov) piece.grad.add_(piece.state[0], config_.momentum);
+  piece.master.sub_(config_.nesterov ? piece.grad : piece.state[0], piece.learning_rate);
 }
 
 }  // namespace sftrun::train
