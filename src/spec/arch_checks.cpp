@@ -29,10 +29,12 @@ void check_rope(const RopeSpec& rope, const std::string& where) {
       where);
   require(rope.type != RopeType::kDynamic || rope.rotary_dim > 2,
           "dynamic RoPE scaling needs a head_dim of at least 4", where);
-  require(rope.type != RopeType::kLlama3 || rope.high_freq_factor > rope.low_freq_factor,
-          fmt::format("llama3 RoPE scaling needs high_freq_factor above low_freq_factor; they are {} and {}",
-                      rope.high_freq_factor, rope.low_freq_factor),
-          where);
+  require(
+      rope.type != RopeType::kLlama3 || rope.high_freq_factor > rope.low_freq_factor,
+      fmt::format(
+          "llama3 RoPE scaling needs high_freq_factor above low_freq_factor; they are {} and {}",
+          rope.high_freq_factor, rope.low_freq_factor),
+      where);
   require(rope.theta > 1.0, fmt::format("the RoPE base must be above 1; it is {}", rope.theta),
           where);
 }
@@ -49,10 +51,9 @@ void check_heads(const AttentionSizes& sizes, const std::string& where) {
 }  // namespace
 
 void check_arch(const ArchSpec& arch, const std::string& where) {
-  require(
-      static_cast<int64_t>(arch.layers.size()) == arch.num_layers,
-      fmt::format("{} layers are described, expected {}", arch.layers.size(), arch.num_layers),
-      where);
+  require(static_cast<int64_t>(arch.layers.size()) == arch.num_layers,
+          fmt::format("{} layers are described, expected {}", arch.layers.size(), arch.num_layers),
+          where);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer)
     check_heads(attention_sizes(arch, layer), where);
   for (const RopeSpec& rope : arch.ropes) check_rope(rope, where);

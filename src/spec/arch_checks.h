@@ -10,8 +10,7 @@ namespace sftrun::spec {
 constexpr int64_t kMostSize = (int64_t{1} << 31) - 1;
 constexpr int64_t kMostLayers = 10'000;
 
-/// Checks an ArchSpec's fields against each other, whatever file it was read from. @throws
-/// DataError
+/// Checks an ArchSpec's fields against each other, for all file formats. @throws DataError
 void check_arch(const ArchSpec& arch, const std::string& where);
 
 /// transformers' name of a type ("llama3"), and the inverse. @throws DataError listing the known

@@ -67,7 +67,8 @@ void write_window(const ArchSpec& arch, json& config) {
 const json* find_layer_types(const JsonFields& config, const ArchSpec& arch) {
   const json* types = config.find("layer_types");
   if (types && (!types->is_array() || types->size() != arch.layers.size()))
-    config.fail("layer_types", fmt::format("a list of {} types, one per layer", arch.layers.size()));
+    config.fail("layer_types",
+                fmt::format("a list of {} types, one per layer", arch.layers.size()));
   return types;
 }
 

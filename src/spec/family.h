@@ -37,15 +37,17 @@ struct Family {
   std::string_view text_part_of = {};
   /// Defaults of transformers' configuration class, where they differ from those of `ArchSpec`.
   const char* defaults = "{}";
-  bool is_mixture = false;      ///< has layers of experts
-  bool may_be_mixture = false;  ///< some models of the family have experts
-  bool reads_mxfp4 = false;     ///< its experts may be stored as MXFP4 blocks
-  bool partial_rotary = false;  ///< reads `partial_rotary_factor`
+  bool is_mixture = false;                         ///< has layers of experts
+  bool may_be_mixture = false;                     ///< some models of the family have experts
+  bool reads_mxfp4 = false;                        ///< its experts may be stored as MXFP4 blocks
+  bool partial_rotary = false;                     ///< reads `partial_rotary_factor`
+  std::string_view activation_key = "hidden_act";  ///< its key in config.json
   /// Set if windowed layers have their own RoPE: the default bases of both.
   std::optional<RopeThetas> theta_by_layer_type;
-  /// Sets the properties of every model of the family, whatever its file says.
+  /// Sets the properties that every model of the family has, independent of its file.
   void (*traits)(ArchSpec& arch) = nullptr;
-  /// Reads a config.json whose common keys except RoPE have been read, with defaults filled in.
+  /// Reads the family's own keys of a config.json, with defaults filled in. Called after the common
+  /// keys were read and before RoPE is read.
   void (*read)(const JsonFields& config, ArchSpec& arch) = nullptr;
   /// The inverse: adds to a config.json that has the common keys.
   void (*write)(const ArchSpec& arch, nlohmann::json& config) = nullptr;
@@ -58,6 +60,12 @@ struct Family {
   void (*read_gguf)(const JsonFields& meta, ArchSpec& arch) = nullptr;
   /// The inverse: adds to metadata that have the common keys.
   void (*write_gguf)(const ArchSpec& arch, GgufMetadataWriter& meta) = nullptr;
+  /// llama.cpp uses full attention in layers that have a window.
+  bool gguf_ignores_windows = false;
+  bool gguf_reads_head = true;     ///< false: llama.cpp always uses the embedding as the head
+  bool gguf_keeps_merges = false;  ///< its SentencePiece vocabulary is stored with merges
+  /// Whether llama-quantize treats a model as its "70B" models; null: never.
+  bool (*gguf_is_70b)(const ArchSpec& arch) = nullptr;
   /// If `gguf` is empty: the family under whose name llama.cpp stores this one.
   const Family* gguf_relative = nullptr;
 };

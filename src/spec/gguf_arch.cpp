@@ -39,7 +39,8 @@ int64_t read_by_layer(const JsonFields& meta, const char* key, int64_t otherwise
   }
   const std::vector<int64_t> sizes = meta.get_ids(key);
   if (sizes.size() != gguf_blocks(meta))
-    meta.fail(key, fmt::format("a number, or a list of {} numbers (one per layer)", gguf_blocks(meta)));
+    meta.fail(key,
+              fmt::format("a number, or a list of {} numbers (one per layer)", gguf_blocks(meta)));
   for (size_t i = 0; i < arch.layers.size(); ++i) {
     if (sizes[i] < 1 || sizes[i] > kMostSize) meta.fail(key, "a list of positive sizes");
     if (sizes[i] != sizes[0]) arch.layers[i].*own = sizes[i];
@@ -194,7 +195,8 @@ void set_longrope_factors(RopeSpec& rope, const std::vector<float>& short_factor
                        [](float f) { return std::isfinite(f) && f > 0; });
   };
   if (!sound(short_factor) || !sound(long_factor)) {
-    throw DataError(fmt::format("rope_factors_short.weight and rope_factors_long.weight must have {} positive numbers each",
+    throw DataError(fmt::format("rope_factors_short.weight and rope_factors_long.weight must have "
+                                "{} positive numbers each",
                                 rope.rotary_dim / 2),
                     where);
   }

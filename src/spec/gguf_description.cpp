@@ -188,20 +188,22 @@ std::vector<std::string> differing_keys(ArchSpec a, ArchSpec b) {
 
 [[noreturn]] void fail_no_word(const std::string& what, const ArchSpec& arch,
                                const std::string& where) {
-  throw DataError(fmt::format("GGUF files of the architecture \"{}\" cannot express this model's {}",
-                              gguf_architecture(arch), what),
-                  where, "use --format safetensors: llama.cpp would compute different outputs");
+  throw DataError(
+      fmt::format("GGUF files of the architecture \"{}\" cannot express this model's {}",
+                  gguf_architecture(arch), what),
+      where, "use --format safetensors: llama.cpp would compute different outputs");
 }
 
 /// llama.cpp does not implement the windows of these families: it uses full attention, which is the
 /// same for texts no longer than the window. Phi-3 files contain the key, but it is ignored.
 std::string drop_windows(const ArchSpec& arch, ArchSpec& read) {
   const int64_t window = window_of(arch);
-  const bool is_read_over = arch.family == "phi3";
-  if (window == 0 || (window_of(read) > 0 && !is_read_over)) return {};
+  const bool ignores = stored_family(arch, {}).gguf_ignores_windows;
+  if (window == 0 || (window_of(read) > 0 && !ignores)) return {};
   for (size_t i = 0; i < read.layers.size(); ++i) read.layers[i].window = arch.layers[i].window;
   return fmt::format(
-      "llama.cpp has no sliding window for \"{}\": it uses full attention for texts longer than {} tokens",
+      "llama.cpp has no sliding window for \"{}\": it uses full attention for texts longer than {} "
+      "tokens",
       gguf_architecture(arch), window);
 }
 
@@ -209,7 +211,7 @@ void check_is_held(GgufDescription& description, const ArchSpec& arch, const std
   ArchSpec read = read_back(description, arch, where);
   description.lost = drop_windows(arch, read);
   if (!have_same_rope(arch, read))
-    fail_no_word("position embedding (rope_parameters, no_rope_layers)", arch, where);
+    fail_no_word("position embedding (RoPE, or layers without it)", arch, where);
   const std::vector<std::string> keys = differing_keys(arch, read);
   if (!keys.empty()) fail_no_word(join(keys, ", "), arch, where);
 }
@@ -218,6 +220,19 @@ void check_is_held(GgufDescription& description, const ArchSpec& arch, const std
 
 std::string gguf_architecture(const ArchSpec& arch) {
   return std::string(stored_family(arch, {}).gguf);
+}
+
+bool gguf_reads_head(const ArchSpec& arch) {
+  return stored_family(arch, {}).gguf_reads_head;
+}
+
+bool gguf_keeps_merges(const ArchSpec& arch) {
+  return stored_family(arch, {}).gguf_keeps_merges;
+}
+
+bool gguf_is_70b(const ArchSpec& arch) {
+  const Family& family = family_named(arch.family, {});
+  return family.gguf_is_70b != nullptr && family.gguf_is_70b(arch);
 }
 
 GgufDescription describe_in_gguf(const ArchSpec& arch, const std::string& where) {

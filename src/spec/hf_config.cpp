@@ -34,9 +34,8 @@ void refuse_quantized(const json& config, const std::string& where, const Family
       "use the unquantised checkpoint; `tuning.quant` quantises it when it is loaded");
 }
 
-/// Gemma's key is `hidden_activation`.
-Activation read_activation(const JsonFields& config) {
-  const std::string key = config.has("hidden_activation") ? "hidden_activation" : "hidden_act";
+Activation read_activation(const JsonFields& config, const Family& family) {
+  const std::string key(family.activation_key);
   const std::string name = config.get_string(key, "silu");
   if (name == "silu") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
@@ -107,13 +106,13 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
   refuse_quantized(merged, where, family);
   if (family.traits) family.traits(arch);
   read_hf_sizes(config, arch);
-  arch.activation = read_activation(config);
+  arch.activation = read_activation(config, family);
   arch.rms_norm_eps = config.get_positive("rms_norm_eps", 1e-6);
   arch.tie_word_embeddings = config.get_bool("tie_word_embeddings", false);
   if (config.has("bos_token_id"))
     arch.bos_token_id = config.require_int("bos_token_id", 0, kMostSize);
   arch.eos_token_ids = config.get_ids("eos_token_id");
-  family.read(config, arch);
+  if (family.read) family.read(config, arch);
   read_ropes(config, family, arch);
   check_arch(arch, where);
   return arch;
@@ -121,7 +120,6 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
 
 json ArchSpec::to_hf_config() const {
   const Family& family_of_model = family_named(family, {});
-  const bool is_gelu = activation == Activation::kGeluTanh;
   json config = {
       {"architectures", {family_of_model.model_class}},
       {"model_type", family},
@@ -132,7 +130,8 @@ json ArchSpec::to_hf_config() const {
       {"num_attention_heads", num_heads},
       {"num_key_value_heads", num_kv_heads},
       {"head_dim", head_dim},
-      {is_gelu ? "hidden_activation" : "hidden_act", is_gelu ? "gelu_pytorch_tanh" : "silu"},
+      {std::string(family_of_model.activation_key),
+       activation == Activation::kGeluTanh ? "gelu_pytorch_tanh" : "silu"},
       {"max_position_embeddings", max_position_embeddings},
       {"rms_norm_eps", rms_norm_eps},
       {"tie_word_embeddings", tie_word_embeddings},
@@ -141,7 +140,7 @@ json ArchSpec::to_hf_config() const {
       {"pad_token_id", nullptr},  // some classes' default lies outside a smaller vocabulary
   };
   write_ropes(*this, family_of_model, config);
-  family_of_model.write(*this, config);
+  if (family_of_model.write) family_of_model.write(*this, config);
   return config;
 }
 

@@ -137,7 +137,7 @@ class RopeReader {
   int64_t head_dim_;
 };
 
-/// The key that holds RoPE's parameters: rope_parameters in transformers 5, rope_scaling (beside
+/// The key with RoPE's parameters: rope_parameters in transformers 5, rope_scaling (beside
 /// rope_theta) in 4 and earlier. If both are present rope_scaling wins, as in transformers.
 std::string key_of_rope(const JsonFields& config) {
   const json* scaling = config.find("rope_scaling");

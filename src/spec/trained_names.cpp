@@ -40,8 +40,9 @@ void require_parameters_exist(const LoraSpec& lora, const ArchSpec& arch) {
   if (!missing.empty()) {
     throw ConfigError(fmt::format("no parameter of the experts is named {}", join(missing, " or ")),
                       "tuning.lora.target_parameters",
-                      names.empty() ? "the model has no experts: remove it"
-                                    : "available in every layer with experts: " + join(known, ", "));
+                      names.empty()
+                          ? "the model has no experts: remove it"
+                          : "available in every layer with experts: " + join(known, ", "));
   }
   if (!lora.target_parameters.empty() && lora.dropout > 0) {
     throw ConfigError("adapters of experts do not support dropout", "tuning.lora.dropout",
@@ -76,10 +77,9 @@ void require_saved_exist(const LoraSpec& lora, const ArchSpec& arch) {
       if (tensor.role == TensorRole::kExperts || !tensor.parts.empty() ||
           tensor.layout.reorders()) {
         throw ConfigError(
-            fmt::format("`{}` contains {}, which cannot be trained in full together with adapters", saved,
-                        tensor.name),
-            kKey,
-            "adapt experts with tuning.lora.target_parameters, or train them with tuning.mode: partial");
+            fmt::format("`{}` contains {}, which cannot be trained in full together with adapters",
+                        saved, tensor.name),
+            kKey, "adapt experts with tuning.lora.target_parameters, or use tuning.mode: partial");
       }
     }
     if (found) continue;
@@ -306,9 +306,10 @@ void require_patterns_match(const LoraSpec& lora, const ArchSpec& arch) {
       if (found) continue;
       throw ConfigError(
           fmt::format("`{}` matches no adapter", excerpt(entry.first.expression())), key,
-          updates.empty() ? "remove it"
-                          : fmt::format("adapters are named like {}; give a full name or its ending",
-                                        updates.front().name));
+          updates.empty()
+              ? "remove it"
+              : fmt::format("adapters are named like {}; give a full name or its ending",
+                            updates.front().name));
     }
   };
   require(lora.rank_pattern, "tuning.lora.rank_pattern");

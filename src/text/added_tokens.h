@@ -15,13 +15,14 @@ namespace sftrun::text {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  bool single_word = false;  ///< only if no word character is beside it
+  bool single_word = false;  ///< only if no word character is next to it
   bool lstrip = false;       ///< includes the white space before it
   bool rstrip = false;       ///< includes the white space after it
   bool normalized = false;   ///< searched in the normalised text, in normalised form
   bool special = false;
-  /// Of a token that is stated again with other flags the library decodes by what held once: left
-  /// out on request, written in its normalised form.
+  /// For a token that occurs twice with different flags, the library decodes with flags that were
+  /// set in either entry: special tokens are left out on request, normalised ones are written in
+  /// their normalised form.
   bool was_special = false, was_normalized = false;
 };
 

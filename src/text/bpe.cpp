@@ -105,7 +105,7 @@ void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<Symbol>& o
 
 /// One symbol per byte.
 void Bpe::start_bytes(std::string_view word, std::vector<Symbol>& symbols) const {
-  std::optional<Symbol> pending;  // an unknown token that may grow
+  std::optional<Symbol> pending;  // an unknown token that may be extended
   for (uint32_t i = 0; i < word.size(); ++i) {
     const TokenId id = byte_ids_[static_cast<unsigned char>(word[i])];
     if (id < 0) {
@@ -156,8 +156,8 @@ bool Bpe::fall_back(std::string_view text, uint32_t begin, uint32_t end,
   return true;
 }
 
-/// The unknown token that now waits, where it may fuse with the next; one that cannot grow goes
-/// before it.
+/// Returns the unknown token that may fuse with the next one; a previous one that cannot is
+/// appended.
 std::optional<Symbol> Bpe::unknown(uint32_t begin, uint32_t end, std::optional<Symbol> before,
                                    std::vector<Symbol>& symbols) const {
   if (options_.unk_token.empty()) return before;
@@ -223,7 +223,7 @@ void Bpe::merge_many(std::vector<Symbol>& symbols) const {
     const Candidate c = candidates.top();
     candidates.pop();
     const uint32_t right = next[c.left];
-    // Stale when one of the two has merged meanwhile.
+    // Stale if one of the two has been merged in the meantime.
     if (right == kNone || symbols[c.left].id != c.left_id || symbols[right].id != c.right_id)
       continue;
     symbols[c.left] = {c.result, symbols[c.left].begin, symbols[right].end};

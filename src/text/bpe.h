@@ -13,8 +13,8 @@
 namespace sftrun::text {
 
 struct BpeOptions {
-  /// Tokens begin as bytes, in GPT-2's visible writing; else as characters, and texts of the
-  /// vocabulary are meant as they stand (SentencePiece).
+  /// Words start as bytes, and the vocabulary has GPT-2's visible characters for them; else words
+  /// start as characters, and the vocabulary has plain text (SentencePiece).
   bool bytes = false;
   bool byte_fallback =
       false;  ///< character BPE: a character without a token becomes the <0x..> tokens of its bytes
@@ -24,7 +24,7 @@ struct BpeOptions {
   std::string
       unk_token;  ///< for text without a token; empty: such text is omitted, as in the library
   bool fuse_unk = false;       ///< one unknown token for a run of such bytes
-  bool ignore_merges = false;  ///< a word that is a token is that token, whatever the merges say
+  bool ignore_merges = false;  ///< a word that is a token is encoded as that token, without merges
 };
 
 struct BpeSource {
@@ -69,8 +69,8 @@ class MergeTable {
   size_t mask_ = 0;
 };
 
-/// Byte-pair encoding (arXiv:1508.07909): of all neighbours that have a merge, the one of lowest
-/// rank merges first, the leftmost of equals; until none is left.
+/// Byte-pair encoding (arXiv:1508.07909): merges the neighbours with the lowest rank, the leftmost
+/// first, until no merge applies.
 class Bpe final : public Model {
  public:
   /// @throws DataError for merges of unknown tokens and impossible ids
@@ -98,9 +98,9 @@ class Bpe final : public Model {
 
   BpeOptions options_;
   StringTable texts_;  ///< visible text of each id
-  StringTable words_;  ///< of bytes: the bytes of each id whose text is visible bytes throughout
+  StringTable words_;  ///< byte BPE: the bytes of each id whose text consists of visible bytes
   MergeTable merges_;
-  std::array<TokenId, 256> byte_ids_;  ///< of bytes, or of their fallbacks; -1: there is none
+  std::array<TokenId, 256> byte_ids_;  ///< token of each byte, or of its fallback; -1: none
   TokenId unk_id_ = -1;
 };
 

@@ -11,7 +11,7 @@ struct BuiltinTemplate {
 
 // If a format has no place for a system message, the message is written before the first question.
 // If a format has no end-of-turn token, turns end with the end-of-text token. Content may be null
-// beside tool calls.
+// if there are tool calls.
 constexpr std::array kTemplates = {
     BuiltinTemplate{"chatml", R"({%- for message in messages -%}
 {{ '<|im_start|>' + message.role + '\n' + (message.content or '') + '<|im_end|>\n' }}

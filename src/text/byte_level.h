@@ -15,7 +15,7 @@ char32_t byte_to_char(unsigned char byte);
 std::string bytes_to_visible(std::string_view bytes);
 /// The same, and on request the byte of each character.
 NormalizedText bytes_to_visible(std::string_view bytes, bool with_sources);
-/// The bytes that the text stands for, or nothing if one of its characters stands for no byte.
+/// The bytes that the text stands for; nullopt if one of its characters stands for no byte.
 std::optional<std::string> visible_to_bytes(std::string_view text);
 
 }  // namespace sftrun::text

@@ -10,8 +10,8 @@
 namespace sftrun::text {
 namespace {
 
-/// A unit of darts-clone's double array (its details.h): label in the low byte, a flag for "a value
-/// is below", and the distance to the children.
+/// A unit of darts-clone's double array (its details.h): label in the low byte, a flag for "has a
+/// value", and the distance to the children.
 uint32_t label_of(uint32_t unit) {
   return unit & (1U << 31 | 0xFF);
 }
@@ -25,9 +25,8 @@ uint32_t value_of(uint32_t unit) {
   return unit & ((1U << 31) - 1);
 }
 
-/// End of the grapheme cluster (UAX #29) that begins at `begin`, as far as it matters here:
-/// clusters made otherwise (Hangul, flags) are longer than those that are replaced whole, and so
-/// are their parts together with what joins them.
+/// End of the grapheme cluster (UAX #29) that begins at `begin`. Hangul and flags are not handled:
+/// their clusters, and parts of them with joining characters, are too long to be replaced whole.
 size_t end_of_cluster(std::string_view text, size_t begin) {
   const PropertyTable& table = PropertyTable::get();
   DecodedChar c = decode_char(text.data() + begin);
@@ -72,10 +71,10 @@ Charsmap::Charsmap(std::string_view bytes, const std::string& where) {
     const char text = static_cast<char>(c);
     ascii_changes_[static_cast<size_t>(c)] = replacement({&text, 1}).has_value();
   }
-  ascii_changes_['\r'] = true;  // it may be one with \n
+  ascii_changes_['\r'] = true;  // it may form one cluster with \n
 }
 
-/// What the shortest known prefix of the text stands for.
+/// The replacement of the shortest known prefix of the text.
 std::optional<std::string_view> Charsmap::replacement(std::string_view text) const {
   uint32_t node = offset_of(units_[0]);
   for (const char c : text) {
@@ -111,7 +110,7 @@ NormalizedText Charsmap::run(std::string_view text, bool with_sources) const {
     return byte < 0x80 && !ascii_changes_[byte];
   };
   for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
-    // Most of a text is plain, with something plain behind it that does not join it.
+    // Fast path: a plain character followed by another plain one forms its own cluster.
     end = begin;
     while (end < text.size() && is_plain(end) && (end + 1 == text.size() || is_plain(end + 1)))
       ++end;

@@ -15,11 +15,12 @@ namespace sftrun::text {
 class Charsmap {
  public:
   /// @param bytes a length, a double array of that many bytes (darts-clone's), and the
-  /// replacements, each with a NUL behind it   @throws DataError
+  /// replacements, each followed by a NUL   @throws DataError
   Charsmap(std::string_view bytes, const std::string& where);
 
-  /// As the library's `Precompiled`: a grapheme cluster of up to five bytes is replaced whole by
-  /// what its shortest known prefix stands for, else each of its characters on its own.
+  /// As the library's `Precompiled`: a grapheme cluster of up to five bytes is replaced as a whole
+  /// by the replacement of its shortest known prefix, else each of its characters is replaced
+  /// separately.
   NormalizedText run(std::string_view text, bool with_sources) const;
   bool surely_keeps(std::string_view text) const;
 

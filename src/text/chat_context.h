@@ -15,7 +15,7 @@ class ChatContext {
   ChatContext(const jinja::SymbolTable& symbols, const Json& messages, size_t num_messages,
               const RenderOptions& options);
 
-  /// By symbol; none if a name of the template has no value.
+  /// By symbol; nullopt if a name of the template has no value.
   std::vector<std::optional<jinja::Value>> take_variables() { return std::move(variables_); }
   /// The text with its origins spelled out.
   Rendered rendered(const jinja::TaggedText& text) const;

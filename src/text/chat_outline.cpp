@@ -53,7 +53,7 @@ Gaps gaps_of(const ChatProbe& probe, std::string_view roles, bool add_generation
   return gaps;
 }
 
-/// Nothing if the template refuses such conversations or omits messages.
+/// nullopt if the template rejects such conversations or omits messages.
 std::optional<Gaps> gaps_if_rendered(const ChatProbe& probe, std::string_view roles) {
   try {
     return gaps_of(probe, roles, true);
@@ -91,9 +91,9 @@ class Derivation {
  private:
   Turn& at(Role role, TurnPlace place) { return *outline_.turn(role, place); }
 
-  /// Where a turn ends that something of `followed` comes behind: at the end of `tail`, which the
-  /// template writes where nothing does (some put EOS behind that), if they all begin with it; else
-  /// where they part.
+  /// The closing text of a turn that is followed by one of `followed`: `tail`, which the template
+  /// writes at the end of a conversation, if all of them begin with it (some templates append EOS
+  /// there); else their common prefix.
   std::string close_of(std::string tail, const std::vector<std::string>& followed) const {
     const auto is_close = [&] {
       return std::all_of(followed.begin(), followed.end(),
@@ -137,7 +137,7 @@ class Derivation {
     std::string tail;
     try {
       tail = gaps_of(probe_, "s", false)[1];
-    } catch (const DataError&) {  // refused: its text must be part of the user's message
+    } catch (const DataError&) {  // rejected: the system text must be part of the user's message
     } catch (const NoOutline&) {
     }
     const std::string& to_user = (*gaps)[1];
@@ -145,7 +145,7 @@ class Derivation {
     outline_.turn(Role::kSystem, TurnPlace::kFirst) = {.open = (*gaps)[0], .close = close};
     outline_.turn(Role::kUser, TurnPlace::kAfterSystem) = {.open = to_user.substr(close.size()),
                                                            .close = user.close};
-    // Of [system, assistant, …], which long conversations begin with when they are cut.
+    // For [system, assistant, …]: truncated long conversations begin this way.
     const std::optional<Gaps> cut = gaps_if_rendered(probe_, "sau");
     if (!cut || !(*cut)[1].starts_with(close)) return;
     outline_.turn(Role::kAssistant, TurnPlace::kAfterSystem) = {
@@ -153,7 +153,7 @@ class Derivation {
         .close = at(Role::kAssistant, TurnPlace::kLater).close};
   }
 
-  /// A system message amid the conversation.
+  /// A system message inside the conversation.
   void find_late_system() {
     std::optional<Gaps> gaps = gaps_if_rendered(probe_, "usu");
     if (!gaps) return;
@@ -179,14 +179,14 @@ class Derivation {
     if (!outline_.turn(Role::kSystem, TurnPlace::kFirst))
       outline_.turn(Role::kUser, TurnPlace::kAfterSystem) =
           outline_.turn(Role::kUser, TurnPlace::kFirst);
-    // Where the template refuses them: as elsewhere.
+    // If the template rejects them: the same as elsewhere.
     for (const TurnPlace place : {TurnPlace::kFirst, TurnPlace::kAfterSystem}) {
       std::optional<Turn>& assistant = outline_.turn(Role::kAssistant, place);
       if (!assistant) assistant = outline_.turn(Role::kAssistant, TurnPlace::kLater);
     }
   }
 
-  /// White space around one message, and what of it comes out.
+  /// Finds which white space around one message the template trims.
   void find_trims_of(std::string_view roles, size_t message) {
     const Conversation plain = conversation_of(roles, sentinel);
     std::optional<Turn>& turn = outline_.turn(plain[message].role, place_of(plain, message));
@@ -264,8 +264,8 @@ std::string ChatProbe::render(const Conversation& conversation, bool add_generat
   return template_.render(messages, options).text;
 }
 
-/// As transformers does it: with a tag behind the last message, and cut there. White space that no
-/// template writes of itself tells whether it trims.
+/// As in transformers: appends a tag to the last message and cuts the text there. The tag ends with
+/// unusual white space, which shows whether the template trims.
 std::string ChatProbe::prompt(const Conversation& conversation) const {
   if (conversation.back().role != Role::kAssistant) return render(conversation, true);
   constexpr std::string_view kTag = "qzkv to be continued wxjy\n \t\n";

@@ -66,7 +66,7 @@ class ChatProbe {
   ChatProbe(const ChatTemplate& chat_template, RenderOptions options)
       : template_(chat_template), options_(std::move(options)) {}
 
-  /// @throws DataError if the template refuses.
+  /// @throws DataError if the template rejects the conversation.
   std::string render(const Conversation& conversation, bool add_generation_prompt) const;
   /// The expected result of `ChatOutline::render`: after an assistant message as transformers'
   /// `continue_final_message`.
@@ -82,9 +82,9 @@ class ChatProbe {
 struct NoOutline {
   std::string reason;
 };
-/// Derives the outline from the positions of unique words in the template's output. It is right for
-/// the conversations it was derived from; others must be checked.
-/// @throws NoOutline, and DataError if the template refuses simple conversations
+/// Derives the outline from the positions of unique words in the template's output. It is correct
+/// for the conversations it was derived from; others must be checked.
+/// @throws NoOutline, and DataError if the template rejects simple conversations
 ChatOutline derive_outline(const ChatProbe& probe);
 
 }  // namespace sftrun::text

@@ -22,7 +22,7 @@ struct Stated {
   }
 };
 
-/// A plain text is a special token; an object has a field for it.
+/// A plain string is a special token; an object has a field that says whether it is.
 AddedToken token_of(const Json& value, const std::string& content, const std::string& where) {
   const Json none = Json::object();
   const Json& flags = value.is_object() ? value : none;

@@ -5,7 +5,8 @@
 namespace sftrun::text {
 namespace {
 
-/// ByteLevel, and behind it only what joins tokens, which it has done already.
+/// Whether the steps are ByteLevel followed only by steps that join tokens, which ByteLevel already
+/// does.
 bool is_byte_level(const Json& section, const std::string& where) {
   if (section.is_null()) return false;
   const std::string type = string_at(section, "type", where);

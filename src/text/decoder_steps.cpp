@@ -84,7 +84,8 @@ class ReplacePatternInToken final : public TokenStep {
   std::string content_;
 };
 
-/// <0x0A>: the byte of that value; bytes in a row are a text, or as many replacement characters.
+/// <0x0A> is the byte of that value; consecutive bytes become text, or one replacement character
+/// each if they are not UTF-8.
 class ByteFallback final : public DecoderStep {
  public:
   void run(std::vector<std::string>& tokens) const override {
@@ -117,7 +118,7 @@ class ByteFallback final : public DecoderStep {
  private:
   static std::optional<char> byte_of(std::string_view token) {
     if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
-    // Rust's parser of numbers takes a plus sign.
+    // Rust's number parser accepts a plus sign.
     const char* const begin = token.data() + (token[3] == '+' ? 4 : 3);
     uint8_t value = 0;
     const auto [end, code] = std::from_chars(begin, token.data() + 5, value, 16);
@@ -136,8 +137,8 @@ class Fuse final : public DecoderStep {
   std::string bytes_of(std::string token) const override { return token; }
 };
 
-/// Takes a character away at the ends of each token, up to so many times. Of one token alone
-/// nothing can be told: behind Fuse the text is the only token.
+/// Removes a character at the ends of each token, up to a given number of times. The result for a
+/// single token is unknown, because after Fuse the whole text is one token.
 class StripDecoder final : public DecoderStep {
  public:
   StripDecoder(std::string content, int64_t start, int64_t stop)
@@ -176,7 +177,7 @@ class MetaspaceDecoder final : public DecoderStep {
   bool prepends_;
 };
 
-/// What the library calls cleanup: spaces before punctuation and contractions go.
+/// The library's cleanup: removes spaces before punctuation and contractions.
 std::string cleaned_up(std::string text) {
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
@@ -209,7 +210,7 @@ class WordPieceDecoder final : public DecoderStep {
   bool cleans_;
 };
 
-/// Of models with a suffix for ends of words.
+/// For models with a suffix at the end of words.
 class BpeSuffix final : public DecoderStep {
  public:
   explicit BpeSuffix(std::string suffix) : suffix_(std::move(suffix)) {}
@@ -222,7 +223,7 @@ class BpeSuffix final : public DecoderStep {
  private:
   std::string with_suffix_as(const std::string& token, std::string_view content) const {
     if (!suffix_.empty()) return replaced(token, suffix_, content);
-    // Rust finds an empty text before each character and at the end.
+    // Rust finds an empty pattern before each character and at the end.
     std::string out(content);
     for (size_t i = 0; i < token.size();) {
       const size_t length = decode_char(token.data() + i).num_bytes;

@@ -4,8 +4,8 @@
 
 namespace sftrun::text {
 
-/// Places the children of one node after the other. Bases move forward only: places that a dense
-/// region leaves free are found for a while, then given up.
+/// Places the children of each node in turn. The search position only moves forward: free slots in
+/// a dense region are tried a limited number of times, then skipped.
 struct DoubleArray::Builder {
   using Entry = std::pair<std::string_view, int32_t>;
   struct Task {
@@ -34,7 +34,8 @@ struct DoubleArray::Builder {
       const auto byte = static_cast<uint8_t>(entries[i].first[task.depth]);
       if (children.empty() || children.back().byte != byte) children.push_back({byte, i});
     }
-    // A node without children keeps a base whose places are inside: no child's parent is it.
+    // A node without children keeps a base whose slots are inside the array: no slot has it as its
+    // parent.
     if (children.empty()) return;
     const uint32_t base = find_base();
     nodes[task.node].base = base;
@@ -47,8 +48,8 @@ struct DoubleArray::Builder {
   }
 
   uint32_t find_base() {
-    constexpr uint32_t kTries = 64;  // before the first free place is given up
-    constexpr uint32_t kFar = 4096;  // too far to come from there once more
+    constexpr uint32_t kTries = 64;  // before the first free slot is skipped
+    constexpr uint32_t kFar = 4096;  // too far to start from there again
     const uint8_t first = children.front().byte;
     while (first_free < nodes.size() && nodes[first_free].parent != kFree) ++first_free;
     const auto begin = std::max<uint32_t>(first_free, first + 1);
@@ -67,7 +68,7 @@ struct DoubleArray::Builder {
     }
   }
 
-  /// Every byte behind the base has a place.
+  /// Every byte after the base has a slot.
   void reserve(uint32_t base) {
     if (nodes.size() < base + 256ULL) nodes.resize(std::max<size_t>(base + 256, nodes.size() * 2));
   }

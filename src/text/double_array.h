@@ -30,7 +30,7 @@ class DoubleArray {
  private:
   static constexpr uint32_t kFree = UINT32_MAX;
   struct Node {
-    uint32_t base = 0;  ///< children stand behind it, at the distance of their byte
+    uint32_t base = 0;  ///< children are at base + their byte
     uint32_t parent = kFree;
     int32_t value = -1;
   };

@@ -17,8 +17,8 @@ size_t num_begun(std::string_view text, std::string_view stop) {
   return count;
 }
 
-/// SentencePiece's <0xE2>: of a run of them that is not UTF-8 every byte is replaced, so that none
-/// is certain before the run ends.
+/// SentencePiece's byte token, such as <0xE2>: if a run of them is not UTF-8, every byte is
+/// replaced, so none is final before the run ends.
 bool is_byte_token(std::string_view token) {
   constexpr size_t kSize = 6;
   return token.size() == kSize && token.starts_with("<0x") && token.ends_with('>');

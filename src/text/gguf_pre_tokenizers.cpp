@@ -32,7 +32,7 @@ enum class Form : uint8_t {
   kDefault,
 };
 
-/// The meaning of a name is that of the model it was taken from (its tokenizer.json, with NFC where
+/// A name means the pre-tokenizer of the model it was taken from (its tokenizer.json, with NFC if
 /// that has it), and llama.cpp's (src/llama-vocab.cpp) for names that several models share.
 struct PreTokenizerKind {
   std::string_view name;
@@ -140,7 +140,7 @@ std::vector<std::string> patterns_of(Form form) {
 Json pre_tokenizer_of(Form form) {
   std::vector<Json> steps;
   if (form == Form::kGpt2) return byte_level_section(true);
-  if (form == Form::kDigitsGpt2) {  // as these models' own files have it
+  if (form == Form::kDigitsGpt2) {  // as in these models' own files
     steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
     steps.push_back(byte_level_section(true));
     return sequence_section("pretokenizers", std::move(steps));
@@ -157,9 +157,9 @@ Json pre_tokenizer_of(Form form) {
           ? std::string("the GGUF file does not name its pre-tokenizer (tokenizer.ggml.pre)")
           : fmt::format("the GGUF pre-tokenizer `{}` is not supported", name),
       where,
-      fmt::format(
-          "use the model's Hugging Face directory with its tokenizer.json; supported pre-tokenizers: {}",
-          join(names, ", ")));
+      fmt::format("use the model's Hugging Face directory with its tokenizer.json; supported "
+                  "pre-tokenizers: {}",
+                  join(names, ", ")));
 }
 
 }  // namespace

@@ -7,15 +7,15 @@
 
 namespace sftrun::text {
 
-/// What a name in tokenizer.ggml.pre stands for.
+/// The pre-tokenizer that a name in tokenizer.ggml.pre stands for.
 struct GgufPreTokenizer {
   Json normalizer, pre_tokenizer;  ///< sections
   bool ignore_merges = false;
 };
 
-/// Those that are known; of several that stand for the same the first is the usual one.
+/// The known names; of several for the same pre-tokenizer the usual one comes first.
 std::vector<std::string> gguf_pre_tokenizer_names();
-/// @throws DataError for an unknown name, with those that are known
+/// @throws DataError for an unknown name, listing the known ones
 GgufPreTokenizer gguf_pre_tokenizer(const std::string& name, const std::string& where);
 
 }  // namespace sftrun::text

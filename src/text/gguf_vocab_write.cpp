@@ -19,7 +19,8 @@ namespace sftrun::text {
 namespace {
 
 constexpr const char* kFix =
-    "write the model with --format safetensors, and convert it with llama.cpp's convert_hf_to_gguf.py if that supports the tokenizer";
+    "write the model with --format safetensors, and convert it with llama.cpp's "
+    "convert_hf_to_gguf.py if that supports the tokenizer";
 
 [[noreturn]] void fail(const std::string& what, const std::string& where) {
   throw DataError("the tokenizer cannot be stored in a GGUF file: " + what, where, kFix);
@@ -49,7 +50,7 @@ bool has_step(const std::vector<Json>& steps, const char* type) {
                      [&](const Json& step) { return step.value("type", "") == type; });
 }
 
-/// What is left of a pre-tokenizer once things that are written in several ways are written in one.
+/// The steps of a pre-tokenizer in a normal form: equivalent spellings become equal.
 std::vector<Json> splitting_of(const Json& section) {
   std::vector<Json> result;
   for (const Json& step : steps_of(section)) {
@@ -61,7 +62,7 @@ std::vector<Json> splitting_of(const Json& section) {
     } else if (type == "Digits" && step.value("individual_digits", false)) {
       result.push_back(split_section(R"(\p{N})"));
     } else if (type == "Split" && step["pattern"].contains("Regex")) {
-      // Matches that are kept, and nothing between them, are what isolated ones are.
+      // Keeping only the matches equals isolating them if nothing is between them.
       const bool keeps = step.value("behavior", "") == "Removed" && step.value("invert", false);
       Json split = split_section(step["pattern"]["Regex"].get<std::string>());
       if (!keeps) {
@@ -108,7 +109,7 @@ std::vector<std::string> merges_of(const Json& model, const std::string& where) 
   return merges;
 }
 
-/// SentencePiece merges first what makes the piece of the highest score.
+/// SentencePiece first merges the pair that gives the piece with the highest score.
 std::vector<float> scores_of(const Json& model, const std::vector<std::string>& tokens,
                              const std::vector<int32_t>& types) {
   std::unordered_map<std::string, float> by_text;
@@ -126,15 +127,15 @@ std::vector<float> scores_of(const Json& model, const std::vector<std::string>& 
   return scores;
 }
 
-/// "<0x0A>", the token of a byte that no piece covers.
+/// "<0x0A>", the token of a byte for which no piece exists.
 bool is_byte(std::string_view text) {
   const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
   return text.size() == 6 && text.starts_with("<0x") && is_hex(text[3]) && is_hex(text[4]) &&
          text[5] == '>';
 }
 
-/// The tokenizer.json without its vocabulary: Json looks its keys up one by one, which of
-/// Gemma's 262,144 tokens takes minutes.
+/// The tokenizer.json without its vocabulary: Json looks up keys linearly, which takes minutes for
+/// Gemma's 262,144 tokens.
 Json sections_of(const Tokenizer& tokenizer) {
   constexpr int kInModel = 2;
   return Json::parse(tokenizer.to_json(), [](int depth, Json::parse_event_t event, Json& parsed) {
@@ -142,14 +143,15 @@ Json sections_of(const Tokenizer& tokenizer) {
   });
 }
 
-/// Up to the size of the model's embedding: ids without a token get a name and no use.
+/// Fills up to the size of the model's embedding: ids without a token get a placeholder name.
 void fill_tokens(const Tokenizer& tokenizer, const Json& added_tokens, int64_t vocab_size,
                  bool of_pieces, GgufVocab& vocab, const std::string& where) {
   vocab.tokens.resize(static_cast<size_t>(vocab_size));
   vocab.token_types.assign(vocab.tokens.size(), gguf::kUnused);
   const auto put = [&](int64_t id, const std::string& text, int32_t type) {
     if (id < 0 || id >= vocab_size) {
-      fail(fmt::format("token `{}` has the id {}, but the model's embedding has {} rows", text, id, vocab_size),
+      fail(fmt::format("token `{}` has the id {}, but the model's embedding has {} rows", text, id,
+                       vocab_size),
            where);
     }
     vocab.tokens[static_cast<size_t>(id)] = text;
@@ -188,7 +190,7 @@ void write_bytes(const Json& tokenizer, GgufVocab& vocab, const std::string& whe
   vocab.merges = merges_of(tokenizer["model"], where);
 }
 
-/// Whether a space is put before a text; a text's own spaces must be written as pieces have them.
+/// Whether a space is put before a text. @throws DataError unless spaces are replaced by U+2581
 bool adds_space_prefix(const Json& tokenizer, const std::string& where) {
   bool prepends = false, replaces = false;
   for (const Json& step : steps_of(tokenizer["normalizer"])) {
@@ -209,7 +211,9 @@ bool adds_space_prefix(const Json& tokenizer, const std::string& where) {
       replaces = true;
       if (scheme != "first") continue;
       log::warn(
-          "{}: this tokenizer adds a space only at the beginning of a text, but llama.cpp also adds one after special tokens, so the text after a special token may begin with a different token there",
+          "{}: this tokenizer adds a space only at the beginning of a text, but llama.cpp also "
+          "adds one after special tokens, so the text after a special token may begin with a "
+          "different token there",
           where);
     } else if (type != "Split" || !replaces || step["pattern"] != Json{{"String", " "}}) {
       fail(fmt::format("its pre-tokenizer has the unsupported step `{}`", type), where);
@@ -234,18 +238,19 @@ void write_pieces(const Json& tokenizer, bool keeps_merges, GgufVocab& vocab,
   vocab.model = "llama";
   vocab.pre = "default";
   vocab.scores = scores_of(model, vocab.tokens, vocab.token_types);
-  if (vocab.unk) {  // found in texts where it is an added token
+  if (vocab.unk) {  // matched in texts only if it is an added token
     int32_t& type = vocab.token_types[static_cast<size_t>(*vocab.unk)];
     if (type == gguf::kNormal) type = gguf::kUnknown;
   }
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
-    if (vocab.token_types[i] == gguf::kUserDefined)  // sought in texts as they are
+    if (vocab.token_types[i] == gguf::kUserDefined)  // searched in the original text
       for (size_t at; (at = vocab.tokens[i].find(kVisibleSpace)) != std::string::npos;)
         vocab.tokens[i].replace(at, std::string_view(kVisibleSpace).size(), " ");
   }
 }
 
-/// What the post-processor puts around a text. @throws DataError for more than BOS and EOS
+/// Sets whether BOS and EOS are added, from the post-processor. @throws DataError for more than BOS
+/// and EOS
 void write_ends(const Tokenizer& tokenizer, GgufVocab& vocab, const std::string& where) {
   const std::string text = "a";
   const std::vector<TokenId> inner = tokenizer.encode(text, false),
@@ -262,8 +267,8 @@ void write_ends(const Tokenizer& tokenizer, GgufVocab& vocab, const std::string&
   if (vocab.add_eos) vocab.eos = all.back();
 }
 
-/// Texts of several scripts, of what pre-tokenizers and normalizers tell apart, and of tokens of
-/// the vocabulary beside each other.
+/// Texts in several scripts, with characters that pre-tokenizers and normalizers distinguish, and
+/// sequences of the vocabulary's tokens.
 std::vector<std::string> texts_to_try(const Tokenizer& tokenizer, const GgufVocab& vocab) {
   std::vector<std::string> texts = {
       "Hello, world! It's 3 o'clock; WE'LL see 12345 of them.",
@@ -278,7 +283,7 @@ std::vector<std::string> texts_to_try(const Tokenizer& tokenizer, const GgufVoca
   const size_t step = std::max<size_t>(1, vocab.tokens.size() / 3000);
   std::string joined;
   for (size_t i = 0; i < vocab.tokens.size(); i += step) {
-    const size_t shuffled = i * 7919 % vocab.tokens.size();  // a prime: neighbours come apart
+    const size_t shuffled = i * 7919 % vocab.tokens.size();  // a prime, to shuffle the tokens
     if (vocab.token_types[shuffled] != gguf::kNormal) continue;
     const std::vector<TokenId> one = {static_cast<TokenId>(shuffled)};
     joined += tokenizer.decode(one, true);

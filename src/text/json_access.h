@@ -15,8 +15,8 @@
 /// type.
 namespace sftrun::text {
 
-/// Parses JSON of an untrusted file; discarded if it is invalid or nested too deeply.
-/// @tparam Document Json, or nlohmann::json for objects of very many keys, which it sorts
+/// Parses JSON from an untrusted file; discarded if it is invalid or nested too deeply.
+/// @tparam Document Json, or nlohmann::json for objects with many keys, which it sorts
 template <typename Document = Json>
 Document parse_document(std::string_view text) {
   constexpr size_t kMostDepth = 64;
@@ -63,7 +63,7 @@ inline int64_t int_at(const Json& object, const char* key, const std::string& wh
   return value.get<int64_t>();
 }
 
-/// A Replace step of kind `Literal` or `Pattern`, as normalizers and decoders have one.
+/// A Replace step with a literal or a pattern, in normalizers and decoders.
 template <class Step, class Literal, class Pattern>
 std::unique_ptr<Step> make_replace_step(const Json& section, const std::string& where) {
   const Json& pattern = object_at(section, "pattern", where);

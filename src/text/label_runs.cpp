@@ -61,7 +61,7 @@ std::vector<Run> everything_but(const std::vector<Run>& turns, const Json& messa
   return runs;
 }
 
-/// The message without the keys that are for the trainer and not for the template.
+/// The message without the keys that only the trainer uses.
 Json without_label_keys(const Json& messages) {
   Json copy = messages;
   for (Json& message : copy) {
@@ -96,9 +96,10 @@ std::vector<Run> find_label_runs(const ChatTemplate& chat_template, const Json& 
     const std::vector<Run> turn =
         find_turn(chat_template, messages, options, full, find_specials, static_cast<int32_t>(i));
     if (turn.empty()) {
-      throw DataError(fmt::format("the chat template omits messages[{}] (assistant), so it cannot be trained on",
-                                  i),
-                      {}, "remove the message, or set \"train\": false");
+      throw DataError(
+          fmt::format(
+              "the chat template omits messages[{}] (assistant), so it cannot be trained on", i),
+          {}, "remove the message, or set \"train\": false");
     }
     runs.insert(runs.end(), turn.begin(), turn.end());
   }

@@ -8,7 +8,7 @@
 namespace sftrun::text {
 
 /// The assistant's turns in `full`, the rendering of all messages.
-/// @throws DataError if the template writes nothing of an assistant message.
+/// @throws DataError if the template omits an assistant message.
 std::vector<LabelledConversation::Run> find_label_runs(const ChatTemplate& chat_template,
                                                        const Json& messages,
                                                        const RenderOptions& options,

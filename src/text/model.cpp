@@ -13,8 +13,8 @@ namespace sftrun::text {
 
 std::vector<std::optional<std::string>> texts_by_id(
     const std::vector<std::pair<std::string, TokenId>>& vocab, const std::string& where) {
-  // Tables are indexed by id: an id far beyond the number of tokens is a damaged file, not a
-  // vocabulary.
+  // Tables are indexed by id, so an id far beyond the number of tokens is treated as a damaged
+  // file.
   const int64_t limit = static_cast<int64_t>(vocab.size()) * 4 + (1 << 20);
   TokenId largest = -1;
   for (const auto& [text, id] : vocab) {

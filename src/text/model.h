@@ -20,7 +20,7 @@ struct Symbol {
 struct Scratch {
   struct PathNode {
     double score = 0;
-    uint32_t begin = UINT32_MAX;  ///< of the token that ends here; UINT32_MAX: none does
+    uint32_t begin = UINT32_MAX;  ///< start of the token that ends here; UINT32_MAX: none
     TokenId id = -1;
   };
   std::vector<uint64_t> merges;  ///< BPE: merge of each symbol with the next
@@ -39,7 +39,7 @@ class Model {
   virtual void encode(std::string_view word, Scratch& scratch, std::vector<Symbol>& out) const = 0;
   /// Words are raw bytes, not GPT-2's visible characters.
   virtual bool takes_bytes() const { return false; }
-  virtual const StringTable& vocab() const = 0;  ///< texts as files write them
+  virtual const StringTable& vocab() const = 0;  ///< texts as in the files
   /// Number of tokens as counted by the library; added tokens have the ids after them.
   virtual size_t num_tokens() const { return vocab().count(); }
   /// The text of the unknown token; empty if the model has none.

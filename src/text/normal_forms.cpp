@@ -121,7 +121,7 @@ bool is_compatible(NormalForm form) {
   return form == NormalForm::kNfkc || form == NormalForm::kNfkd;
 }
 
-/// Properties of the code points that the form may change, or that change with what is before them.
+/// Properties of the code points that the form may change, alone or after another code point.
 uint16_t active_properties(NormalForm form) {
   uint16_t out = PropertyTable::kNfcActive;
   if (is_compatible(form)) out |= PropertyTable::kCompatible;
@@ -129,7 +129,7 @@ uint16_t active_properties(NormalForm form) {
   return out;
 }
 
-/// Below it only Latin-1's own letters and signs have properties, and only in some forms.
+/// Below this code point only Latin-1 characters have properties, and only in some forms.
 constexpr uint8_t kLeadOfU0300 = 0xCC, kLeadOfU0080 = 0xC2;
 
 void decompose(NormalForm form, char32_t c, std::vector<Marked>& out) {
@@ -164,8 +164,8 @@ bool is_surely(NormalForm form, std::string_view text) {
 
 namespace {
 
-/// Where the run that starts at `begin` ends: at the next character that nothing before it can
-/// change. Runs normalise on their own.
+/// End of the run that starts at `begin`: the next character that no earlier character can change.
+/// Runs are normalised independently.
 size_t end_of_run(std::string_view text, size_t begin, uint16_t active) {
   const PropertyTable& table = PropertyTable::get();
   size_t end = begin + decode_char(text.data() + begin).num_bytes;

@@ -7,8 +7,7 @@
 
 #include "sftrun/text/tokenizer.h"
 
-/// Unicode's normalization forms as the `tokenizers` library has them (its tables are of Unicode
-/// 9).
+/// Unicode's normalization forms as in the `tokenizers` library, whose tables are Unicode 9.
 namespace sftrun::text {
 
 /// A text and, if it differs from its source, the source bytes of each of its bytes.
@@ -19,7 +18,7 @@ struct NormalizedText {
 
 enum class NormalForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
-/// A quick check: true if the form does not change the text. May be false although it does not.
+/// A quick check: true only if the text stays unchanged; may be false even then.
 bool is_surely(NormalForm form, std::string_view text);
 
 /// @param text valid UTF-8

@@ -14,7 +14,7 @@ namespace sftrun::text {
 class NormalizerStep {
  public:
   virtual ~NormalizerStep() = default;
-  /// A quick check: true if the step does not change the text. May be false although it does not.
+  /// A quick check: true only if the text stays unchanged; may be false even then.
   virtual bool surely_keeps(std::string_view text) const = 0;
   /// @param text valid UTF-8, not empty   @param with_sources else `sources` stays empty
   virtual NormalizedText run(std::string_view text, bool with_sources) const = 0;

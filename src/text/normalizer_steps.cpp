@@ -23,7 +23,7 @@ bool is_ascii(std::string_view text) {
                      [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
-/// Calls `change(edit, c, begin, end)` for each character; it writes what the character becomes.
+/// Calls `change(edit, c, begin, end)` for each character; it writes the replacement.
 template <class Change>
 NormalizedText change_chars(std::string_view text, bool with_sources, Change&& change) {
   TextEdit edit(text, with_sources);
@@ -169,7 +169,7 @@ class Lowercase final : public NormalizerStep {
   }
 };
 
-/// Of NMT's preprocessing: control characters go, odd spaces become spaces.
+/// NMT's preprocessing: removes control characters and replaces unusual spaces by spaces.
 class Nmt final : public NormalizerStep {
  public:
   bool surely_keeps(std::string_view text) const override {
@@ -207,7 +207,7 @@ class Precompiled final : public NormalizerStep {
   Charsmap charsmap_;
 };
 
-/// Every byte as the character that GPT-2 writes for it.
+/// Replaces every byte by its visible character in GPT-2's encoding.
 class ByteLevelNormalizer final : public NormalizerStep {
  public:
   bool surely_keeps(std::string_view text) const override {
@@ -218,7 +218,7 @@ class ByteLevelNormalizer final : public NormalizerStep {
   }
 };
 
-/// The first half of BERT's normalizer: cleans, and sets Chinese characters apart.
+/// The first half of BERT's normalizer: cleans the text and puts spaces around Chinese characters.
 class BertText final : public NormalizerStep {
  public:
   BertText(bool cleans, bool parts_chinese) : cleans_(cleans), parts_chinese_(parts_chinese) {}
@@ -251,7 +251,7 @@ class BertText final : public NormalizerStep {
   bool cleans_, parts_chinese_;
 };
 
-/// The second half: accents go, and capitals.
+/// The second half: removes accents and lowercases.
 class BertCase final : public NormalizerStep {
  public:
   BertCase(bool strips_accents, bool lowers) : strips_accents_(strips_accents), lowers_(lowers) {}

@@ -14,9 +14,9 @@ namespace {
 
 namespace unicode = jinja::unicode;
 
-// ---- Go's source.
+// ---- Go source
 
-/// A Go string, in the characters that Ollama's Modelfiles keep.
+/// A Go string literal with only characters that Ollama's Modelfiles preserve.
 std::string go_string(std::string_view text) {
   std::string out = "\"";
   for (size_t at = 0; at < text.size();) {
@@ -33,8 +33,9 @@ std::string go_string(std::string_view text) {
   return out + "\"";
 }
 
-/// A literal as it stands in a template. Braces would open actions; a Modelfile has no escapes,
-/// ends at three quotes, and loses every character but line ends that Go does not call printable.
+/// Literal text in a template. Escapes braces, which would open actions. A Modelfile has no
+/// escapes, ends at three quotes, and loses characters that Go considers unprintable, except line
+/// ends.
 std::string go_literal(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
@@ -50,9 +51,9 @@ std::string go_literal(std::string_view text) {
   return out;
 }
 
-/// Go's templates have no function that trims: what str.strip takes off, by templates that call
-/// themselves for one character after the other. NAME of a text that begins with white space
-/// (HEAD(n): its first n bytes, TAIL(n): the others) is NAME of the rest.
+/// Go's templates have no function that trims, so recursive templates remove the white space of
+/// str.strip one character at a time: for a text that begins with white space, the template NAME
+/// calls NAME on the rest. HEAD(n) is the text's first n bytes, TAIL(n) the others.
 constexpr std::string_view kTrim =
     R"({{ define "NAME" }}{{ if and . (or (and (ge HEAD(1) "\t") (le HEAD(1) "\r")) (and (ge HEAD(1) "\x1c") (le HEAD(1) " "))) }}{{ template "NAME" TAIL(1) }}
 {{- else if and (ge (len .) 2) (eq HEAD(2) "\u0085" "\u00a0") }}{{ template "NAME" TAIL(2) }}
@@ -66,7 +67,7 @@ std::string replaced(std::string text, std::string_view old, std::string_view by
   return text;
 }
 
-/// @param at_start which end   @param then of what begins without white space
+/// @param at_start which end to trim   @param then of what begins without white space
 std::string go_trim(std::string_view name, bool at_start, std::string_view then) {
   std::string text = replaced(std::string(kTrim), "NAME", name);
   for (const char n : {'1', '2', '3'}) {
@@ -98,7 +99,8 @@ std::string go_content(const Turn& turn) {
   return fmt::format("{{{{ template \"{}\" .Content }}}}", name);
 }
 
-/// Nothing of a turn that does not exist. What an assistant said last is to be continued.
+/// Empty if the turn does not exist. The last message of an assistant is left open, to be
+/// continued.
 std::string go_turn(Role role, const std::optional<Turn>& turn) {
   if (!turn) return {};
   std::string close = go_literal(turn->close);
@@ -114,12 +116,12 @@ bool differ_in_open_alone(const std::optional<Turn>& a, const std::optional<Turn
   return opened == *b;
 }
 
-/// The turns of one role, wherever they stand.
+/// The turns of one role, at all positions.
 std::string go_turns(const ChatOutline& outline, Role role) {
   const auto& first = outline.turn(role, TurnPlace::kFirst);
   const auto& after = outline.turn(role, TurnPlace::kAfterSystem);
   const auto& later = outline.turn(role, TurnPlace::kLater);
-  const bool is_system = role == Role::kSystem;  // never behind another: Ollama joins them
+  const bool is_system = role == Role::kSystem;  // never adjacent: Ollama joins them
   std::string of_later = go_turn(role, later);
   if (first == later && (is_system || after == later)) return of_later;
   const bool prefixes = differ_in_open_alone(first, later) && first->open.ends_with(later->open);
@@ -153,12 +155,12 @@ std::string go_template_of(const ChatOutline& outline) {
   return go_definitions(body) + body;
 }
 
-// ---- Is it the same?
+// ---- Equality check
 
 constexpr std::array<std::string_view, 14> kRegular = {
     "u",     "su",    "ua",     "sua",    "uau",     "suau",      "uaua",
     "suaua", "uauau", "suauau", "uauaua", "suauaua", "uauauauau", "suauauau"};
-/// Those that Ollama may hand over, and many templates refuse.
+/// Conversations that Ollama may pass on, and that many templates reject.
 constexpr std::array<std::string_view, 9> kIrregular = {"au",   "sau",   "aua",   "usu",  "uasu",
                                                         "usua", "suasu", "uasua", "sausu"};
 constexpr std::array<std::string_view, 26> kTexts = {
@@ -190,7 +192,7 @@ constexpr std::array<std::string_view, 26> kTexts = {
     "[image] <image> <|image|>",
 };
 
-/// What the template's own source has between quotes: it can tell by nothing else what to change.
+/// The quoted strings in the template's source: the template can only recognise these in a text.
 std::vector<std::string> quoted_in(std::string_view source) {
   std::vector<std::string> found;
   for (size_t at = source.find_first_of("'\""); at != std::string_view::npos;
@@ -221,7 +223,7 @@ std::vector<std::string> texts_to_try(std::string_view source) {
     texts.push_back(fmt::format("{}a{}", one, next));
     texts.push_back(fmt::format("a{}b{}c", next, one));
   }
-  // Something is left of it wherever white space is taken off.
+  // A text must not become empty if the template trims it.
   std::erase_if(texts, [](const std::string& text) { return trim(text).empty(); });
   return texts;
 }
@@ -242,7 +244,7 @@ bool has_system(std::string_view roles) {
   return roles.find('s') != std::string_view::npos;
 }
 
-/// Every text in every message.
+/// Tries every text in every message.
 void require_equal_texts(const ChatProbe& probe, const ChatOutline& outline, std::string_view roles,
                          const std::vector<std::string>& texts) {
   const Conversation plain =
@@ -272,7 +274,7 @@ void require_equal_everywhere(const ChatProbe& probe, const ChatOutline& outline
   for (const std::string_view roles : kIrregular) require_equal_texts(probe, outline, roles, texts);
 }
 
-/// A year and a day later.
+/// The template must render the same at two different times.
 void require_timeless(const ChatTemplate& chat_template, const RenderOptions& options) {
   const auto at = [&](int64_t now) {
     RenderOptions then = options;
@@ -284,8 +286,8 @@ void require_timeless(const ChatTemplate& chat_template, const RenderOptions& op
   if (at(kNow) != at(kLater)) throw NoOutline{"it prints the current date"};
 }
 
-/// Of what a conversation begins with, which the runner puts there itself.
-/// @return whether it was everywhere
+/// Removes BOS from the beginning of conversations, because the runner adds it. @return whether it
+/// was at the beginning of all
 bool drop_bos(ChatOutline& outline, std::string_view bos) {
   bool is_everywhere = true;
   for (const Role role : kRoles) {
@@ -293,7 +295,8 @@ bool drop_bos(ChatOutline& outline, std::string_view bos) {
     if (!turn) continue;
     const bool is_there = turn->open.starts_with(bos);
     if (is_there) turn->open.erase(0, bos.size());
-    // An assistant that begins, where the template has none, begins like one amid a conversation.
+    // If the template rejects an assistant message at the beginning, it is written like a later
+    // one.
     is_everywhere = is_everywhere && (is_there || role == Role::kAssistant);
   }
   return is_everywhere;
@@ -305,7 +308,8 @@ std::vector<std::string> notes_of(const ChatOutline& outline, const std::string&
     notes.emplace_back("The chat template does not support system messages: TEMPLATE omits them.");
   if (source.find("tools") != std::string::npos)
     notes.emplace_back(
-        "TEMPLATE has no tools: Ollama before 0.30 rejects requests with tools, and later versions use the GGUF file's chat template instead.");
+        "TEMPLATE has no tools: Ollama before 0.30 rejects requests with tools, and later versions "
+        "use the GGUF file's chat template instead.");
   return notes;
 }
 

@@ -10,10 +10,10 @@
 namespace sftrun::text {
 namespace {
 
-constexpr size_t kMostBytes = 16384;  // a property of five bytes is written out in ten thousand
+constexpr size_t kMostBytes = 16384;  // a property of five bytes expands to ten thousand bytes
 
-/// Properties written out make a pattern longer. The matcher's stack is as long as the
-/// text's longest repeat.
+/// Expanded properties make a pattern longer. The matcher's stack grows with the longest repeat in
+/// the text.
 constexpr OnigLimits kLimits{.pattern_bytes = 4 << 20,
                              .stack_entries = 0,
                              .match_steps = 10'000'000,

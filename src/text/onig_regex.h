@@ -11,15 +11,15 @@
 namespace sftrun::text {
 
 /// A pattern in oniguruma's syntax, matched by oniguruma but with the character properties of our
-/// own tables: which code points are letters must not depend on the version that a system has
-/// installed. Immutable; `find_all` is safe to call from several threads.
+/// own tables, so that results do not depend on the installed version. Immutable; `find_all` is
+/// safe to call from several threads.
 class Regex {
  public:
   /// @throws DataError with oniguruma's message.
   Regex(std::string pattern, const std::string& where);
 
-  /// All matches from left to right, none overlapping; an empty one is left out right behind
-  /// another match.
+  /// All matches from left to right without overlaps; an empty match directly after another match
+  /// is left out.
   /// @param text valid UTF-8   @param[out] matches replaced
   /// @throws DataError for a pattern that takes too many steps
   void find_all(std::string_view text, std::vector<ByteSpan>& matches) const;
@@ -31,7 +31,7 @@ class Regex {
 };
 
 /// The pattern with \p{L}, \P{L}, \w, \d, … written out as ranges of the tables. Properties that
-/// the tables do not have (other scripts, say) stay. Exposed for tests.
+/// the tables lack (such as other scripts) stay. Exposed for tests.
 std::string expand_properties(std::string_view pattern);
 
 }  // namespace sftrun::text

@@ -15,7 +15,7 @@ namespace {
 constexpr std::array kCategoryNames = {"cn", "lu", "ll", "lt", "lm", "lo", "mn", "mc", "me", "nd",
                                        "nl", "no", "pc", "pd", "ps", "pe", "pi", "pf", "po", "sm",
                                        "sc", "sk", "so", "zs", "zl", "zp", "cc", "cf", "co", "cs"};
-/// Code points from which a surrogate's answer would be read: never in UTF-8.
+/// Surrogates never occur in UTF-8.
 constexpr uint32_t kSurrogates = 0xD800, kAfterSurrogates = 0xE000, kEnd = 0x110000;
 
 /// Property names compare without case, spaces, hyphens and underscores.
@@ -63,8 +63,7 @@ std::string ranges_where(bool negated, Predicate&& has) {
   return out;
 }
 
-/// The ranges of a property as they stand inside a bracket, or nothing if the tables do not have
-/// it.
+/// The ranges of a property as written inside brackets; nullopt if the tables lack it.
 std::optional<std::string> property_ranges(std::string_view name, bool negated) {
   const PropertyTable& table = PropertyTable::get();
   const std::string key = long_name_to_short(plain_name(name));
@@ -98,7 +97,8 @@ std::string shorthand_ranges(char letter) {
   return ranges_where(negated, [&](char32_t c) { return table.category(c) == Category::kNd; });
 }
 
-/// Every code point is looked at for a property, and patterns name a few of them many times.
+/// Cached, because each property needs a pass over all code points, and patterns repeat a few of
+/// them.
 template <class Make>
 std::optional<std::string> remembered(const std::string& name, Make&& make) {
   static std::mutex mutex;
@@ -112,7 +112,7 @@ std::optional<std::string> remembered(const std::string& name, Make&& make) {
 
 struct Escape {
   size_t num_bytes;                   ///< of the escape in the pattern
-  std::optional<std::string> ranges;  ///< what to write in its place
+  std::optional<std::string> ranges;  ///< the replacement
 };
 
 /// Reads the escape at the front of `rest` (which starts with a backslash).

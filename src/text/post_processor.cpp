@@ -14,8 +14,7 @@ TokenId checked_id(const Json& id, const std::string& name, const std::string& w
   const bool sound = id.is_number_integer() && id.get<int64_t>() >= 0 &&
                      id.get<uint64_t>() <= static_cast<uint64_t>(INT32_MAX);
   if (!sound)
-    throw DataError(fmt::format("an id of the special token `{}` is not a token id", name),
-                    where);
+    throw DataError(fmt::format("an id of the special token `{}` is not a token id", name), where);
   return id.get<TokenId>();
 }
 
@@ -36,11 +35,11 @@ TokenId id_of_pair(const Json& section, const char* key, const std::string& wher
   return checked_id(pair[1], pair[0].get<std::string>(), where);
 }
 
-/// What processors hand on to each other: a list of encodings, of which a template makes more.
+/// Processors pass on a list of encodings; a template adds encodings to it.
 constexpr TokenId kText = -1;  ///< stands for the text
 using Encodings = std::vector<std::vector<TokenId>>;
 
-/// The special tokens of BERT and of RoBERTa, which has one more before all but the first.
+/// The special tokens of BERT and RoBERTa; RoBERTa has one more before all parts but the first.
 void put_around(const Json& section, bool is_roberta, Encodings& encodings,
                 const std::string& where) {
   const TokenId cls = id_of_pair(section, "cls", where), sep = id_of_pair(section, "sep", where);
@@ -54,7 +53,8 @@ void put_around(const Json& section, bool is_roberta, Encodings& encodings,
 void put_in_template(const Json& section, Encodings& encodings, const std::string& where) {
   if (encodings.size() > 2) {
     throw DataError(
-        "a TemplateProcessing post-processor after one that returns more than two parts is not supported",
+        "a TemplateProcessing post-processor after one that returns more than two parts is not "
+        "supported",
         where);
   }
   Encodings out;

@@ -66,8 +66,8 @@ std::unique_ptr<Splitter> make_named_splitter(const std::string& type, const Jso
   return nullptr;
 }
 
-/// The piece stands for the beginning of the encoded text: before it there is nothing, or only what
-/// was put there.
+/// Whether the piece is at the beginning of the encoded text: nothing is before it, or only
+/// inserted text.
 bool begins_text(const Word& piece) {
   uint32_t at = piece.begin;
   for (const Place* place = piece.place; place; place = place->outer) {
@@ -101,7 +101,7 @@ class ByteLevelRewriter final : public Rewriter {
   }
 };
 
-/// SentencePiece's way with spaces: written as a visible character, and one in front of the text.
+/// SentencePiece's spaces: replaces each by a visible character and adds one before the text.
 class MetaspaceRewriter final : public Rewriter {
  public:
   MetaspaceRewriter(std::string replacement, const std::string& scheme)

@@ -17,7 +17,7 @@ namespace sftrun::text {
 struct Word {
   std::string_view bytes;
   uint32_t begin = 0;            ///< in its text
-  const Place* place = nullptr;  ///< of its text; null: it is the one that is encoded
+  const Place* place = nullptr;  ///< position of its text; null: its text is the encoded text
 };
 
 class WordSink {
@@ -38,8 +38,8 @@ class Rewriter {
   virtual bool asks_for_beginning() const { return false; }
 };
 
-/// "always", "first" or "never" of a Metaspace section, pre-tokenizer or decoder; files older than
-/// `prepend_scheme` say `add_prefix_space`.   @throws DataError
+/// "always", "first" or "never" from a Metaspace section of a pre-tokenizer or decoder; older files
+/// have `add_prefix_space` instead of `prepend_scheme`.   @throws DataError
 std::string prepend_scheme_of(const Json& section, const std::string& where);
 
 /// The `pre_tokenizer` section of a tokenizer.json. Immutable.
@@ -48,8 +48,8 @@ class PreTokenizer {
   /// @param section the JSON value   @throws DataError for a type that the library does not know
   PreTokenizer(const Json& section, const std::string& where);
 
-  /// The last step is a ByteLevel: its visible characters are left out, words are bytes, which is
-  /// the same to a model of bytes.
+  /// The last step is a ByteLevel: words stay bytes instead of visible characters, which gives the
+  /// same tokens with a byte-level model.
   bool gives_bytes() const { return gives_bytes_; }
   /// For models of text: restores the visible characters.
   void make_bytes_visible();
@@ -61,8 +61,8 @@ class PreTokenizer {
 
  private:
   struct Step {
-    std::unique_ptr<Rewriter> rewriter;  ///< null: pieces stay as they are
-    std::unique_ptr<Splitter> splitter;  ///< null: pieces stay whole
+    std::unique_ptr<Rewriter> rewriter;  ///< null: pieces are not changed
+    std::unique_ptr<Splitter> splitter;  ///< null: pieces are not split
   };
   void read(const Json& section, const std::string& where);
   void read_byte_level(const Json& section, const std::string& where);

@@ -17,15 +17,15 @@ class ProtobufReader {
     enum class Wire : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
     uint64_t number = 0;
     Wire wire = Wire::kVarint;
-    uint64_t value = 0;      ///< of all but kBytes
-    std::string_view bytes;  ///< of kBytes
+    uint64_t value = 0;      ///< for all kinds but kBytes
+    std::string_view bytes;  ///< for kBytes
 
-    /// The value of a wanted kind.   @throws DataError if the file has another
+    /// The value of a wanted kind.   @throws DataError if the field has another kind
     int64_t as_int(const std::string& where) const;
     float as_float(const std::string& where) const;
     std::string_view as_bytes(const std::string& where) const;
   };
-  /// The next field; nothing at the end.   @throws DataError if it is not a message
+  /// The next field; nullopt at the end.   @throws DataError if it is not a message
   std::optional<Field> next();
 
  private:

@@ -13,15 +13,15 @@ namespace {
 struct Merge {
   double priority;
   uint32_t left_chars;
-  uint32_t left, right;  ///< positions among the tokens
+  uint32_t left, right;  ///< indices of tokens
 };
 
 struct HashBytes {
   size_t operator()(std::string_view text) const { return hash_bytes(text); }
 };
 
-/// By length in bytes, whether a token has it: hashing all beginnings of a long one takes the
-/// square of its length.
+/// For each length in bytes: whether a token has it. Skips hashing prefixes of other lengths, which
+/// takes quadratic time for long tokens.
 std::vector<bool> lengths_of(const std::vector<RankedToken>& tokens) {
   std::vector<bool> found;
   for (const RankedToken& token : tokens) {

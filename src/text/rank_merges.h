@@ -23,9 +23,10 @@ enum class MergeTies : uint8_t {
   kLowIdsFirst,    ///< as it orders a tiktoken vocabulary
 };
 
-/// SentencePiece and tiktoken merge the neighbours whose union is the most wanted token. As merges
-/// of BPE: every way to put a token together from two others, the most wanted tokens first.
-/// @param of_bytes texts are bytes, and split anywhere; else UTF-8, and split between characters
+/// SentencePiece and tiktoken merge the neighbours whose union is the token with the highest
+/// priority. Returns the equivalent BPE merges: all ways to join two tokens to another one, by
+/// priority of the result.
+/// @param of_bytes texts are bytes and may be split anywhere; else UTF-8, split between characters
 std::vector<std::pair<std::string, std::string>> merges_by_rank(
     const std::vector<RankedToken>& tokens, MergeTies ties, bool of_bytes);
 

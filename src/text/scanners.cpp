@@ -4,8 +4,8 @@
 #include "splitters.h"
 #include "unicode.h"
 
-/// Scanners of the patterns that nearly every byte-level tokenizer uses, alternative by alternative
-/// as the pattern has them. Tested against oniguruma with the pattern itself.
+/// Scanners for the patterns that nearly every byte-level tokenizer uses, in the order of the
+/// pattern's alternatives. Tested against oniguruma with the same pattern.
 namespace sftrun::text {
 namespace {
 
@@ -58,7 +58,7 @@ class Cursor {
     return {kind_of(c.code), c.num_bytes};
   }
   bool is(size_t at, CharKind kind) const { return at < size() && this->at(at).kind == kind; }
-  /// Behind the run of `kind` at the position, of at most `limit` characters.
+  /// End of the run of `kind` that begins at `at`, at most `limit` characters.
   size_t skip(size_t at, CharKind kind, size_t limit = SIZE_MAX) const {
     for (; limit > 0 && at < size(); --limit) {
       const Char c = this->at(at);
@@ -101,9 +101,9 @@ size_t contraction_length(std::string_view text, bool any_case) {
 }
 
 struct SpaceRun {
-  size_t end;           ///< behind the white space
+  size_t end;           ///< end of the white space
   size_t last_begin;    ///< where its last character begins
-  size_t newlines_end;  ///< behind its last \r or \n; the start of the run if there is none
+  size_t newlines_end;  ///< after its last \r or \n; the start of the run if there is none
 };
 
 SpaceRun scan_spaces(const Cursor& text, size_t begin) {
@@ -123,7 +123,7 @@ size_t end_of_spaces(const Cursor& text, const SpaceRun& run, size_t begin) {
   return run.end == text.size() || run.last_begin == begin ? run.end : run.last_begin;
 }
 
-/// Where the match of GPT-2's pattern at `begin` ends.
+/// End of the match of GPT-2's pattern that begins at `begin`.
 size_t gpt2_match_end(const Cursor& text, size_t begin) {
   if (const size_t length = contraction_length(text.rest(begin), false)) return begin + length;
   const bool after_space = text.byte(begin) == ' ' && begin + 1 < text.size();
@@ -132,7 +132,8 @@ size_t gpt2_match_end(const Cursor& text, size_t begin) {
   return end_of_spaces(text, scan_spaces(text, begin), begin);
 }
 
-/// Where the match of Llama 3's pattern at `begin` ends; `max_digits` is 3 in it and 1 in Qwen2's.
+/// End of the match of Llama 3's pattern that begins at `begin`; `max_digits` is 3 for Llama 3 and
+/// 1 for Qwen2.
 size_t llama3_match_end(const Cursor& text, size_t begin, size_t max_digits) {
   if (const size_t length = contraction_length(text.rest(begin), true)) return begin + length;
   const Cursor::Char first = text.at(begin);

@@ -13,15 +13,17 @@ namespace sftrun::text {
 Json byte_level_section(bool use_regex, bool add_prefix_space = false);
 Json split_section(const std::string& pattern);
 Json replace_section(const std::string& literal, const std::string& content);
-/// A Sequence; one step stands alone.   @param key "normalizers", "pretokenizers", "decoders"
+/// A Sequence; a single step is returned as it is.   @param key "normalizers", "pretokenizers",
+/// "decoders"
 Json sequence_section(const char* key, std::vector<Json> steps);
-/// BOS before a text and EOS behind it, where they are not null.
+/// BOS before a text and EOS after it, if they are not null.
 struct NamedToken {
   std::string text;
   TokenId id;
 };
 Json template_section(const std::optional<NamedToken>& bos, const std::optional<NamedToken>& eos);
-/// SentencePiece's pieces to text: spaces, bytes, and the space that was put before the text.
+/// Decoder for SentencePiece's pieces: restores spaces and bytes, and removes the space that was
+/// added before the text.
 Json pieces_decoder_section(bool strips_first_space);
 
 /// U+2581, which SentencePiece writes for a space.

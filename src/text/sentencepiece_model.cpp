@@ -34,7 +34,8 @@ Piece read_piece(std::string_view message, const std::string& where) {
   if (find_invalid_utf8(piece.text) != std::string_view::npos)
     throw DataError("a piece of the SentencePiece model is not valid UTF-8", where);
   if (!std::isfinite(piece.score))
-    throw DataError(fmt::format("the score of the piece `{}` is NaN or infinite", piece.text), where);
+    throw DataError(fmt::format("the score of the piece `{}` is NaN or infinite", piece.text),
+                    where);
   return piece;
 }
 
@@ -80,9 +81,9 @@ void check(const SentencePieceModel& model, const std::string& where) {
                     "download or copy the file again");
   for (const auto& id : {model.unk, model.bos, model.eos}) {
     if (id && static_cast<size_t>(*id) >= model.pieces.size()) {
-      throw DataError(
-          fmt::format("the model refers to the id {}, but has only {} pieces", *id, model.pieces.size()),
-          where);
+      throw DataError(fmt::format("the model refers to the id {}, but has only {} pieces", *id,
+                                  model.pieces.size()),
+                      where);
     }
   }
 }

@@ -10,7 +10,7 @@
 
 namespace sftrun::text {
 
-/// A SentencePiece model, as a .model file or a GGUF file's metadata hold it.
+/// A SentencePiece model from a .model file or a GGUF file's metadata.
 struct SentencePieceModel {
   /// Numbers as in sentencepiece_model.proto; llama.cpp's token types are the same.
   enum class Type : int32_t {
@@ -29,12 +29,12 @@ struct SentencePieceModel {
   bool is_unigram = true;  ///< else BPE
   bool byte_fallback = false;
   std::optional<TokenId> unk, bos, eos;
-  std::string charsmap;  ///< precompiled; empty: texts stay as they are
+  std::string charsmap;  ///< precompiled; empty: texts are not normalised
   bool add_dummy_prefix = true, remove_extra_whitespaces = true;
 };
 
-/// @param bytes of a .model file: a ModelProto of protobuf
-/// @throws DataError for what is damaged, and for models of words and of characters
+/// @param bytes of a .model file, a protobuf ModelProto
+/// @throws DataError for damaged files, and for models of the types word and char
 SentencePieceModel read_sentencepiece_model(std::string_view bytes, const std::string& where);
 
 }  // namespace sftrun::text

@@ -21,7 +21,7 @@ const char* const kGpt4oPattern =
 
 namespace {
 
-/// Parts of equal kind become one.
+/// Joins adjacent parts of the same kind.
 void join_contiguous(std::vector<Part>& parts) {
   size_t kept = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -34,7 +34,7 @@ void join_contiguous(std::vector<Part>& parts) {
   parts.resize(kept);
 }
 
-/// A match joins the part before it, unless that is a match too.
+/// Appends a match to the previous part, unless that is also a match.
 void merge_with_previous(std::vector<Part>& parts) {
   size_t kept = 0;
   bool previous_is_match = false;
@@ -86,7 +86,7 @@ void apply_behavior(SplitBehavior behavior, std::vector<Part>& parts) {
   std::erase_if(parts, [](const Part& part) { return part.begin == part.end; });
 }
 
-/// Splits by what `find_matches` finds.
+/// Splits at the matches of `find_matches`.
 class DelimiterSplitter : public Splitter {
  public:
   DelimiterSplitter(SplitBehavior behavior, bool invert) : behavior_(behavior), invert_(invert) {}

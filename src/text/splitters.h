@@ -41,7 +41,7 @@ extern const char* const kGpt2Pattern;
 extern const char* const kLlama3Pattern;
 extern const char* const kQwen2Pattern;
 extern const char* const kQwen35Pattern;
-/// GPT-4o's and Llama 4's; no scanner of its own.
+/// GPT-4o's and Llama 4's; without a scanner.
 extern const char* const kGpt4oPattern;
 
 /// Split by a pattern. Common patterns (those above) are matched by special scanners, which are ten
@@ -56,14 +56,15 @@ std::unique_ptr<Splitter> make_literal_splitter(const std::string& literal, Spli
                                                 bool invert);
 /// Runs of numeric characters, or each one, on their own.
 std::unique_ptr<Splitter> make_digits_splitter(bool individual);
-/// Words and runs of what is neither word nor space: \w+|[^\w\s]+ of Rust's regex crate.
+/// Words, and runs of characters that are neither word characters nor spaces: \w+|[^\w\s]+ of
+/// Rust's regex crate.
 std::unique_ptr<Splitter> make_words_splitter();
 /// Words between white space.
 std::unique_ptr<Splitter> make_space_splitter();
 std::unique_ptr<Splitter> make_punctuation_splitter(SplitBehavior behavior);
 /// Runs of `length` characters; the last may be shorter.
 std::unique_ptr<Splitter> make_fixed_length_splitter(size_t length);
-/// Runs of one script; what goes with any script before the first one is left out, as in the
+/// Runs of one script; characters of any script before the first run are left out, as in the
 /// library.
 std::unique_ptr<Splitter> make_script_splitter();
 /// Scanner of a known pattern (every part a match, all isolated), or null.

@@ -10,7 +10,7 @@ namespace sftrun::text {
 /// @throws DataError for a normalizer that makes a text much longer
 void require_growth(size_t source_bytes, size_t bytes);
 
-/// Writes a changed text from front to back and, on request, the source of each of its bytes.
+/// Writes a changed text from start to end and, on request, the source of each of its bytes.
 class TextEdit {
  public:
   TextEdit(std::string_view source, bool with_sources)

@@ -20,10 +20,10 @@ bool is_one_of(const std::string& name, const std::array<std::string_view, N>& n
   return false;
 }
 
-/// The class that AutoTokenizer makes; "" for one that takes the file as it is.
+/// The class that AutoTokenizer loads; "" if the class uses the file unchanged.
 struct LoadingClass {
   std::string name;
-  bool is_of_type = false;  ///< whatever class the directory names
+  bool is_of_type = false;  ///< chosen by model type, not by the class in the directory
 };
 
 LoadingClass class_that_loads(const TokenizerConfig& config, const std::string& model_type) {
@@ -41,8 +41,8 @@ LoadingClass class_that_loads(const TokenizerConfig& config, const std::string& 
   return {model_type == "qwen3_5_text" ? "Qwen3_5Tokenizer" : ""};
 }
 
-/// Without what makes no other ids: offsets, defaults that older files leave out, a sequence of
-/// one. The order of keys does not count either.
+/// Removes differences that do not change ids: offsets, defaults that older files omit, sequences
+/// of one step, and the order of keys.
 nlohmann::json essence(nlohmann::json section, const char* steps) {
   if (!section.is_object()) return section;
   section.erase("trim_offsets");
@@ -85,10 +85,11 @@ void warn_of_other_class(const TokenizerSource& source, const TokenizerConfig& c
     others.push_back("pre_tokenizer");
   if (others.empty()) return;
   log::warn(
-      "{}: the {} of tokenizer.json {} from the class {}. sftrun uses the file, like transformers 4; "
-      "transformers 5 uses the class and gives different tokens for the same text. To make it use the file, {}",
-      config.where, fmt::join(others, " and the "),
-      others.size() > 1 ? "differ" : "differs", loading.name,
+      "{}: the {} of tokenizer.json {} from the class {}. sftrun uses the file, like transformers "
+      "4; transformers 5 uses the class and gives different tokens for the same text. To make it "
+      "use the file, {}",
+      config.where, fmt::join(others, " and the "), others.size() > 1 ? "differ" : "differs",
+      loading.name,
       loading.is_of_type
           ? "load it there with TokenizersBackend.from_pretrained, not with AutoTokenizer"
           : "write \"tokenizer_class\": \"TokenizersBackend\" into tokenizer_config.json");

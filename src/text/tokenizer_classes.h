@@ -12,7 +12,7 @@ struct ClassSections {
   Json normalizer, pre_tokenizer;  ///< sections of a tokenizer.json
 };
 
-/// @param name without "Fast"   @returns nothing for an unknown class
+/// @param name without "Fast"   @returns nullopt for an unknown class
 std::optional<ClassSections> sections_of_class(const std::string& name,
                                                const TokenizerConfig& config);
 

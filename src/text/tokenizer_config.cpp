@@ -19,7 +19,7 @@ Json read_object(const fs::path& path) {
   return document;
 }
 
-/// A special token under a name of the model's own: "image_token" and the like.
+/// A special token with a name that only this model has, such as "image_token".
 bool is_own_name(std::string_view key) {
   return key.ends_with("_token") && std::find(kSpecialTokenNames.begin(), kSpecialTokenNames.end(),
                                               key) == kSpecialTokenNames.end();
@@ -36,7 +36,8 @@ void merge_into(Json& target, const Json& source) {
   for (const auto& [key, value] : source.items()) target[key] = value;
 }
 
-/// `extra_special_tokens` as an object names tokens; they leave the configuration.
+/// If `extra_special_tokens` is an object it names tokens; moves them from the configuration to
+/// `named`.
 void take_named_extra(Json& config, Json& named) {
   if (!config.contains(kExtra) || !config.at(kExtra).is_object()) return;
   merge_into(named, config.at(kExtra));
@@ -77,8 +78,8 @@ void overrule(Json& config, const Json& map) {
   }
 }
 
-/// What added_tokens.json may name and is special; transformers takes the texts alone, and those
-/// not of tokens with a type.
+/// The special tokens that added_tokens.json may name; transformers compares only texts and skips
+/// tokens with a type.
 std::vector<std::string> special_of_old(const Json& config) {
   std::vector<std::string> out;
   const auto add = [&](const Json& value) {

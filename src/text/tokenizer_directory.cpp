@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file with one of the endings, the first by name.
+/// The first file by name that has one of the endings.
 std::optional<fs::path> file_ending_in(const fs::path& directory, std::string_view ending) {
   std::vector<fs::path> found;
   std::error_code error;
@@ -33,9 +33,9 @@ TokenizerSource from_model_file(const fs::path& path, const TokenizerConfig& con
 }
 
 [[noreturn]] void fail_no_files(const fs::path& directory) {
-  throw DataError(
-      "the model has no tokenizer.json", directory.string(),
-      "copy the tokenizer's files too: tokenizer.json, tekken.json, tokenizer.model, *.tiktoken, or vocab.json with merges.txt");
+  throw DataError("the model has no tokenizer.json", directory.string(),
+                  "copy the tokenizer's files too: tokenizer.json, tekken.json, tokenizer.model, "
+                  "*.tiktoken, or vocab.json with merges.txt");
 }
 
 constexpr std::array kModelFiles = {"tokenizer.model", "tiktoken.model"};
@@ -55,7 +55,8 @@ TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfi
                                  directory.string());
 }
 
-/// "" where config.json does not say; what is wrong with that file is told by who reads it.
+/// "" if config.json does not say; errors in that file are reported by the code that reads the
+/// model.
 std::string model_type_of(const fs::path& directory) {
   const fs::path path = directory / "config.json";
   if (!fs::exists(path)) return "";

@@ -43,16 +43,16 @@ std::optional<std::string> token_text(const Json& value);
 /// @throws DataError with the supported file names if there is none
 TokenizerSource read_tokenizer_directory(const std::filesystem::path& directory);
 
-/// `add_prefix_space` and `legacy` of the configuration say where a space goes before texts.
+/// `add_prefix_space` and `legacy` of the configuration control where spaces are added.
 TokenizerSource source_from_sentencepiece(const SentencePieceModel& model,
                                           const TokenizerConfig& config);
 /// Splits like the vocabulary's family if it is known (Llama 3 and 4, Qwen), else like Llama 3,
-/// with a warning.   @param name the file's: qwen.tiktoken is Qwen's whatever it holds
+/// with a warning.   @param name the file's: qwen.tiktoken is always treated as Qwen's
 TokenizerSource source_from_tiktoken(std::string_view text, const std::string& name,
                                      const TokenizerConfig& config, const std::string& where);
 /// Mistral's tekken.json.
 TokenizerSource source_from_tekken(std::string_view text, const std::string& where);
-/// vocab.json and merges.txt of GPT-2's and Qwen's kinds.
+/// vocab.json and merges.txt of tokenizer classes like GPT-2's and Qwen's.
 TokenizerSource source_from_vocab_files(std::string_view vocab, std::string_view merges,
                                         const TokenizerConfig& config, const std::string& where);
 

@@ -29,8 +29,8 @@ void check_ids(const GgufVocab& vocab, const std::string& where) {
     }
   }
   if (!vocab.token_types.empty() && vocab.token_types.size() != vocab.tokens.size()) {
-    throw DataError(fmt::format("the GGUF file has {} tokens but {} token types", vocab.tokens.size(),
-                                vocab.token_types.size()),
+    throw DataError(fmt::format("the GGUF file has {} tokens but {} token types",
+                                vocab.tokens.size(), vocab.token_types.size()),
                     where);
   }
 }
@@ -58,10 +58,10 @@ std::vector<AddedToken> added_tokens(const GgufVocab& vocab) {
   return out;
 }
 
-/// Writes user-defined runs of spaces as SentencePiece and tokenizer.json have them ("▁▁" of
-/// Gemma). convert_hf_to_gguf.py stores them as spaces, for llama.cpp seeks user-defined tokens in
-/// the text before its spaces become "▁"; under that name no text with a literal "▁▁" would have
-/// the token. A run whose visible spelling is another token keeps its name.
+/// Writes user-defined runs of spaces as in SentencePiece and tokenizer.json ("▁▁" in Gemma).
+/// convert_hf_to_gguf.py stores them as spaces, because llama.cpp searches user-defined tokens
+/// before it replaces spaces by "▁"; with that name a literal "▁▁" in a text would not become the
+/// token. A run whose visible spelling is another token keeps its name.
 void restore_visible_spaces(GgufVocab& vocab) {
   const std::unordered_set<std::string_view> known(vocab.tokens.begin(), vocab.tokens.end());
   std::vector<std::pair<size_t, std::string>> restored;

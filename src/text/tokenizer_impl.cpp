@@ -30,8 +30,8 @@ WorkspacePool::Loan::~Loan() {
 
 namespace {
 
-/// Ids as the library gives them: a token of the model keeps the model's id, others are numbered on
-/// in the order of the file, whatever id it states.
+/// Assigns ids as the library does: a token of the model keeps the model's id; others get the next
+/// ids in the order of the file, whose ids are ignored.
 std::vector<AddedToken> number_added_tokens(const std::vector<AddedToken>& stated,
                                             const Model& model) {
   std::vector<AddedToken> out;
@@ -44,7 +44,7 @@ std::vector<AddedToken> number_added_tokens(const std::vector<AddedToken>& state
       const auto in_model = model.vocab().find(token.content);
       out.push_back(token);
       out.back().id = in_model ? *in_model : next++;
-    } else {  // stated again: the last statement counts
+    } else {  // duplicate: the last entry counts
       const AddedToken before = std::exchange(out[found->second], token);
       out[found->second].id = before.id;
       out[found->second].was_special = before.was_special;
@@ -67,7 +67,7 @@ void check_added_tokens(const std::vector<AddedToken>& tokens, const std::string
   }
 }
 
-/// The model, and how words come to it: as bytes where both sides can do with them.
+/// Makes the model, and sets how it gets words: as bytes if pre-tokenizer and model support it.
 std::unique_ptr<Model> make_model(ModelSource source, PreTokenizer& pre_tokenizer,
                                   const std::string& where) {
   if (auto* bpe = std::get_if<BpeSource>(&source)) {
@@ -129,8 +129,8 @@ std::string_view Tokenizer::Impl::decoded_bytes(TokenId id) const {
 }
 
 std::string Tokenizer::Impl::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
-  // The library skips a token whose text is a special one's: not those that normalising spells
-  // otherwise.
+  // The library skips a token if its text is that of a special token, so not if normalising changes
+  // the text.
   const auto is_skipped = [&](TokenId id) {
     const AddedToken* token = skip_special_tokens ? added.find(id) : nullptr;
     return token && token->was_special && decoder_input(id) == token->content;
@@ -148,7 +148,7 @@ std::string Tokenizer::Impl::decode(std::span<const TokenId> ids, bool skip_spec
   return decoder.is_plain() ? utf8_lossy(bytes) : decoder.join(std::move(tokens));
 }
 
-/// Collects tokens, and their bytes of the original text when they are wanted.
+/// Collects tokens and, on request, their bytes in the original text.
 struct Tokenizer::Impl::Output final : WordSink {
   Output(const Model& model, Workspace& workspace, std::vector<TokenId>& ids,
          std::vector<ByteSpan>* spans)
@@ -217,7 +217,7 @@ void Tokenizer::Impl::encode(std::string_view text, bool add_special_tokens,
   add(post_processor.after, static_cast<uint32_t>(text.size()));
 }
 
-/// A stretch without tokens that are sought in the text as it is.
+/// Encodes a stretch without added tokens that are searched in the original text.
 void Tokenizer::Impl::encode_plain(const Word& stretch, Output& out) const {
   if (stretch.bytes.empty()) return;
   if (normalizer.surely_keeps(stretch.bytes)) return encode_normalized(stretch, out);

@@ -19,7 +19,7 @@
 
 namespace sftrun::text {
 
-/// Buffers of a thread for encoding, and its cache of words.
+/// Buffers for encoding and a cache of words, for one thread at a time.
 struct Workspace {
   WordCache cache;
   Scratch scratch;
@@ -55,7 +55,7 @@ struct Tokenizer::Impl {
   void encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids,
               std::vector<ByteSpan>* spans) const;
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
-  /// A token as the files write it; empty for unknown ids.
+  /// The text of a token in the files; empty for unknown ids.
   std::string_view text_of(TokenId id) const {
     if (const AddedToken* token = added.find(id)) return token->content;
     return model->vocab().has(id) ? model->vocab().at(id) : std::string_view();
@@ -64,7 +64,7 @@ struct Tokenizer::Impl {
   std::string_view decoded_bytes(TokenId id) const;
 
   Json normalizer_section, pre_tokenizer_section, post_processor_section, decoder_section,
-      truncation_section, padding_section;  ///< as they came
+      truncation_section, padding_section;  ///< as read
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   std::unique_ptr<Model> model;
@@ -78,7 +78,7 @@ struct Tokenizer::Impl {
   struct Output;
   void encode_plain(const Word& stretch, Output& out) const;
   void encode_normalized(const Word& stretch, Output& out) const;
-  /// What the decoder sees of a token that the model, or the added vocabulary, has.
+  /// The decoder's input for a token of the model or the added vocabulary.
   std::string decoder_input(TokenId id) const;
   StringTable decode_all() const;
   mutable WorkspacePool workspaces_;

@@ -12,7 +12,7 @@
 namespace sftrun::text {
 namespace {
 
-/// Reads a tokenizer.json in one pass: vocabulary and merges (megabytes) go straight to their
+/// Reads a tokenizer.json in one pass: vocabulary and merges (megabytes) directly into their
 /// tables, everything else (kilobytes) into a document.
 class Reader final : public nlohmann::json_sax<Json> {
  public:
@@ -100,7 +100,7 @@ class Reader final : public nlohmann::json_sax<Json> {
  private:
   enum class Section : uint8_t { kDocument, kVocab, kPieces, kMerges };
 
-  /// The value about to start is a field of `model` (depth counts the value itself).
+  /// Whether the value about to start is a field of `model` (depth counts the value itself).
   bool in_model() const { return depth_ == 3 && top_key_ == "model" && open_.size() == 2; }
 
   Json& put(Json value) {
@@ -138,7 +138,7 @@ class Reader final : public nlohmann::json_sax<Json> {
       pair_.push_back(std::move(value));
       return true;
     }
-    if (value.starts_with("#version")) return true;  // as merges.txt begins
+    if (value.starts_with("#version")) return true;  // the first line of merges.txt
     const size_t space = value.find(' ');
     if (space == std::string::npos || value.find(' ', space + 1) != std::string::npos)
       return bad_merge();
@@ -186,18 +186,18 @@ class Reader final : public nlohmann::json_sax<Json> {
   Section section_ = Section::kDocument;
   int depth_ = 0, list_depth_ = 0;
   std::string key_, top_key_;
-  std::vector<Json*> open_;        ///< containers on the way to the current place
-  std::vector<std::string> pair_;  ///< what was read of a merge or a piece
+  std::vector<Json*> open_;        ///< the containers around the current position
+  std::vector<std::string> pair_;  ///< the parts of a merge or a piece that have been read
   std::optional<double> score_;
 };
 
-/// A text, or nothing where the key is missing or null.
+/// The text; empty if the key is missing or null.
 std::string text_or_nothing(const Json& object, const char* key, const std::string& where) {
   const bool is_there = object.contains(key) && !object.at(key).is_null();
   return is_there ? string_at(object, key, where) : "";
 }
 
-/// The library drops merges at random where a file says so, when encoding too.
+/// With `dropout` the library drops merges at random, also when encoding.
 void refuse_dropout(const Json& model, const std::string& where) {
   if (!model.contains("dropout") || model.at("dropout").is_null() || model.at("dropout") == 0.0)
     return;
@@ -249,7 +249,8 @@ WordLevelSource read_word_level(Reader& reader, const Json& model, const std::st
   return {std::move(*reader.vocab), string_at(model, "unk_token", where)};
 }
 
-/// Old files do not name the type: the first that has what it needs, in the library's order.
+/// Old files do not name the type: uses the first type whose fields are present, in the library's
+/// order.
 std::string model_type(const Reader& reader, const Json& model, const std::string& where) {
   if (model.contains("type")) return string_at(model, "type", where);
   if (reader.merges) return "BPE";
@@ -266,7 +267,7 @@ ModelSource read_model(Reader& reader, const Json& model, const std::string& whe
   throw DataError(fmt::format("unknown tokenizer model `{}`", type), where);
 }
 
-/// What a written tokenizer.json can carry on: an object with a length, or null.
+/// A truncation or padding section, which is only written again: an object, or null.
 Json checked_limits(const Json& document, const char* key, const std::string& where) {
   if (!document.contains(key) || document.at(key).is_null()) return Json();
   return object_at(document, key, where);

@@ -24,8 +24,8 @@ bool is_mergeable(Type type) {
   return type == Type::kNormal || type == Type::kUserDefined;
 }
 
-/// Merges of user-defined pieces come before all others, whatever their score: SentencePiece takes
-/// the longest of them at each place first.
+/// Merges of user-defined pieces come before all others, independent of their score: SentencePiece
+/// first matches the longest of them at each position.
 double priority_of(const SentencePieceModel::Piece& piece) {
   if (piece.type == Type::kUserDefined) return -std::numeric_limits<double>::infinity();
   return -static_cast<double>(piece.score);
@@ -46,14 +46,14 @@ BpeSource bpe_of(const SentencePieceModel& model) {
   return source;
 }
 
-/// A piece that holds a space within it, and so can cover two words.
+/// Whether a piece contains a space after its first character, and so can span two words.
 bool has_piece_of_words(const SentencePieceModel& model) {
   return std::any_of(model.pieces.begin(), model.pieces.end(), [](const auto& piece) {
     return piece.type == Type::kNormal && piece.text.find(kVisibleSpace, 1) != std::string::npos;
   });
 }
 
-/// What SentencePiece does to a text before it looks for pieces, but for the spaces.
+/// SentencePiece's normalisation of a text, without the replacement of spaces.
 std::vector<Json> cleaning_steps(const SentencePieceModel& model) {
   std::vector<Json> steps;
   if (!model.charsmap.empty()) {
@@ -86,8 +86,8 @@ void add_model_tokens(const SentencePieceModel& model, TokenizerSource& source) 
   }
 }
 
-/// Unigram, as transformers' converters have it. Words are apart where no piece spans two: that is
-/// faster, and the same.
+/// Unigram, as in transformers' converters. Words are split if no piece spans two of them, which is
+/// faster and gives the same tokens.
 void read_unigram(const SentencePieceModel& model, bool prefixes, TokenizerSource& source) {
   source.model = unigram_of(model);
   source.normalizer = sequence_section("normalizers", cleaning_steps(model));
@@ -95,8 +95,8 @@ void read_unigram(const SentencePieceModel& model, bool prefixes, TokenizerSourc
   source.pre_tokenizer = metaspace_section(prefixes ? "always" : "never", apart);
 }
 
-/// BPE, as Llama's tokenizers have it: one space before a text, or before each stretch between
-/// special tokens, in front of a space too (`legacy`: transformers' first way).
+/// BPE, as in Llama's tokenizers. One space is added before a text; with `legacy` (transformers'
+/// first behaviour) before each stretch between special tokens, even if it begins with a space.
 void read_bpe(const SentencePieceModel& model, bool prefixes, bool legacy,
               TokenizerSource& source) {
   source.model = bpe_of(model);

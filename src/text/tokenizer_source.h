@@ -22,14 +22,14 @@ struct TokenizerSource {
   ModelSource model;
   std::vector<AddedToken> added;  ///< `id` is what the file says
   Json normalizer, pre_tokenizer, post_processor, decoder;
-  /// Only written again; encoding neither truncates nor pads.
+  /// Kept only for writing; encoding neither truncates nor pads.
   Json truncation, padding;
   std::optional<TokenId> bos, eos;
 };
 
 /// @throws DataError for malformed files
 TokenizerSource read_tokenizer_json(std::string_view text, const std::string& where);
-/// @throws DataError for a vocabulary of an unknown kind, or an unknown tokenizer.ggml.pre
+/// @throws DataError for an unknown tokenizer.ggml.model or tokenizer.ggml.pre
 TokenizerSource read_gguf_vocab(GgufVocab vocab, const std::string& where);
 
 }  // namespace sftrun::text

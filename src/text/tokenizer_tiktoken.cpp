@@ -36,7 +36,7 @@ std::optional<Ranked> parse_line(std::string_view line) {
   return sound ? std::optional(Ranked{std::move(*bytes), rank}) : std::nullopt;
 }
 
-/// The first line of what is left, without its end.
+/// Takes the next line, without its line end.
 std::string_view take_line(std::string_view& rest) {
   const size_t end = rest.find('\n');
   std::string_view line = rest.substr(0, end);
@@ -45,7 +45,7 @@ std::string_view take_line(std::string_view& rest) {
   return line;
 }
 
-/// Byte-level BPE of ranked byte strings; ids are ranks behind `first_id`.
+/// Byte-level BPE of ranked byte strings; an id is `first_id` + rank.
 BpeSource bpe_of(const std::vector<Ranked>& ranked, TokenId first_id) {
   BpeSource source;
   std::vector<RankedToken> tokens;
@@ -93,8 +93,8 @@ std::vector<Ranked> read_ranks(std::string_view text, const std::string& where) 
   return ranked;
 }
 
-/// transformers numbers special tokens on from the vocabulary, with names of its own for ids that
-/// the configuration leaves out.
+/// Special tokens get the ids after the vocabulary, as in transformers, with its placeholder names
+/// for ids that the configuration omits.
 void add_specials(const TokenizerConfig& config, TokenId vocab_size, TokenizerSource& source) {
   TokenizerSource named;
   add_configured_tokens(config, named, false);
@@ -130,9 +130,9 @@ struct Splitting {
   bool nfc = false;
 };
 
-/// A file holds nothing but ranks: how texts are split is known of vocabularies that are known, by
-/// the fingerprints of their files. Llama 4's is that of its own package, which transformers'
-/// converter does not have.
+/// A file has only ranks. The pre-tokenizer's pattern is known only for known vocabularies, which
+/// are found by the fingerprints of their files. Llama 4's pattern is from its own package;
+/// transformers' converter lacks it.
 std::optional<Splitting> known_splitting(std::string_view text, const std::string& name) {
   struct Known {
     std::string_view fingerprint;
@@ -154,7 +154,8 @@ void warn_unknown(size_t num_tokens, const std::string& where) {
       "{}: this tiktoken vocabulary of {} tokens is unknown (known are Llama 3, Llama 4, "
       "Qwen), "
       "and the file has no pattern for splitting texts. Llama 3's pattern is used, as in "
-      "transformers. If the model has another pattern, put its tokenizer.json into the same directory; sftrun then uses it instead",
+      "transformers. If the model has another pattern, put its tokenizer.json into the same "
+      "directory; sftrun then uses it instead",
       where, num_tokens);
 }
 
@@ -177,8 +178,8 @@ TokenizerSource source_from_tiktoken(std::string_view text, const std::string& n
 
 namespace {
 
-/// Names of the first ids; a file that lists none has those that Mistral's first files mean, and
-/// fills up.
+/// Names of the first ids. If a file lists none, uses the names of Mistral's first files, and
+/// placeholders for the rest.
 std::vector<std::string> tekken_specials(const Json& document, TokenId& num_specials,
                                          const std::string& where) {
   static constexpr std::array kFirst = {"<unk>",

@@ -24,7 +24,7 @@ std::vector<std::pair<std::string, TokenId>> read_vocab(std::string_view text,
   return out;
 }
 
-/// Lines of "left right", behind a line with the version.
+/// Lines of "left right", after a line with the version.
 std::vector<std::pair<std::string, std::string>> read_merges(std::string_view text,
                                                              const std::string& where) {
   std::vector<std::pair<std::string, std::string>> out;
@@ -46,14 +46,13 @@ std::vector<std::pair<std::string, std::string>> read_merges(std::string_view te
   return out;
 }
 
-/// What the tokenizer's class does before the model sees a text.
+/// Sets the normalizer and pre-tokenizer of the tokenizer's class.
 void set_class(const TokenizerConfig& config, TokenizerSource& source) {
   const std::string name = config.tokenizer_class();
   auto sections = sections_of_class(name, config);
   if (!sections) {
     throw DataError(
-        fmt::format("`{}` needs a tokenizer.json, because its pre-tokenizer is unknown",
-                    name),
+        fmt::format("`{}` needs a tokenizer.json, because its pre-tokenizer is unknown", name),
         config.where,
         "save the tokenizer with transformers "
         "(AutoTokenizer.from_pretrained(…).save_pretrained(…))");
@@ -63,7 +62,7 @@ void set_class(const TokenizerConfig& config, TokenizerSource& source) {
   source.decoder = byte_level_section(true);
 }
 
-/// With the special tokens that the classes have where the configuration names none.
+/// The configuration, with the classes' default special tokens if it names none.
 TokenizerConfig with_class_tokens(TokenizerConfig config) {
   const bool is_qwen = config.tokenizer_class().starts_with("Qwen");
   for (const std::string key : {"bos_token", "eos_token", "unk_token", "pad_token"}) {

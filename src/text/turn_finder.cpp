@@ -13,7 +13,7 @@ using Run = LabelledConversation::Run;
 struct ContentSpan {
   size_t begin, end;
   int32_t message;
-  bool is_content;  ///< of its field of this name
+  bool is_content;  ///< from its field `content`
 };
 
 std::vector<ContentSpan> content_spans(const Rendered& rendered) {
@@ -44,7 +44,7 @@ struct Text {
 
   explicit Text(Rendered r) : rendered(std::move(r)), spans(content_spans(rendered)) {}
   std::string_view view() const { return rendered.text; }
-  /// The end of the last byte from a message before `message`; the text up to `limit` only.
+  /// End of the last byte from a message before `message`, within the text up to `limit`.
   size_t end_of_earlier(int32_t message, size_t limit) const {
     size_t end = 0;
     for (const ContentSpan& span : spans) {
@@ -58,7 +58,7 @@ struct Text {
     }
     return std::nullopt;
   }
-  /// Where the first byte of a message after `message` stands, from `from` on.
+  /// Position of the first byte from a message after `message`, at or after `from`.
   size_t begin_of_later(int32_t message, size_t from) const {
     for (const ContentSpan& span : spans) {
       if (span.message > message && span.begin >= from) return span.begin;
@@ -67,7 +67,7 @@ struct Text {
   }
 };
 
-/// Tokens that begin thinking, of families that write them into the generation prompt.
+/// Tokens that begin thinking, for families that write them into the generation prompt.
 size_t thinking_opener(std::string_view prompt) {
   constexpr std::string_view kOpeners[] = {
       "<think", "<|channel>", "<|channel|>", "<|START_THINKING|>", "[THINK]", "<seed:think"};
@@ -78,8 +78,8 @@ size_t thinking_opener(std::string_view prompt) {
 
 /// The text that a template writes between the last byte of a conversation and the answer.
 struct Prompt {
-  std::string tail;   ///< from the conversation's last byte on
-  size_t shared = 0;  ///< the part of it that is there without a generation prompt, too
+  std::string tail;   ///< after the conversation's last byte
+  size_t shared = 0;  ///< bytes of it that are also written without a generation prompt
 
   std::string_view own_part() const { return std::string_view(tail).substr(shared); }
 };
@@ -104,7 +104,7 @@ class TurnFinder {
     if (asked != message) header_ = prompt_after(asked);
   }
 
-  /// Nothing if the template omits the message.
+  /// Empty if the template omits the message.
   std::vector<Run> find_all() const {
     const std::optional<Run> first = find();
     if (!first) return {};
@@ -129,7 +129,7 @@ class TurnFinder {
   }
 
  private:
-  /// The first messages; nothing if the template refuses them without the others.
+  /// Renders the first messages; nullopt if the template rejects them without the others.
   std::optional<Text> render(int32_t count, bool add_generation_prompt) const {
     RenderOptions options = options_;
     options.add_generation_prompt = add_generation_prompt;
@@ -150,8 +150,8 @@ class TurnFinder {
     return Prompt{std::string(tail(*with)), common_bytes(tail(*without), tail(*with))};
   }
 
-  /// The number of messages through the last user's before the turn (else the first one's after
-  /// it).
+  /// The number of messages up to and including the last user message before the turn (else the
+  /// first one after it).
   int32_t through_a_user() const {
     const auto asks = [this](int32_t index) {
       return messages_[static_cast<size_t>(index)].value("role", "") == "user";
@@ -166,8 +166,7 @@ class TurnFinder {
     return num_messages;
   }
 
-  /// An answer without a byte of its own is found by rendering it with one, if that changes nothing
-  /// else.
+  /// Finds an answer without content by rendering it with one byte, if that changes nothing else.
   std::optional<Run> find_by_probe() const {
     Json messages = messages_;
     messages[static_cast<size_t>(message_)]["content"] = "x";
@@ -187,7 +186,7 @@ class TurnFinder {
     return run;
   }
 
-  /// The message's own content that stands behind bytes of a later one, in one piece each.
+  /// The pieces of the message's content that come after bytes of a later message.
   std::vector<ContentSpan> content_after(size_t position) const {
     std::vector<ContentSpan> pieces;
     bool passed_another = false;
@@ -231,8 +230,8 @@ class TurnFinder {
     return own;
   }
 
-  /// Where the text begins to differ when the message is a plain answer instead: a turn that goes
-  /// on without a header opens its tool call there.
+  /// The position where the text differs from a plain answer: a turn that continues without a
+  /// header opens its tool call there.
   std::optional<size_t> begin_by_probe(const Text& text, size_t anchor, size_t limit) const {
     Json messages = messages_;
     Json& message = messages[static_cast<size_t>(message_)];
@@ -248,7 +247,8 @@ class TurnFinder {
     return std::nullopt;
   }
 
-  /// Templates that prompt for nothing (after a tool's answer, say) may still write the header.
+  /// Templates with an empty generation prompt (for example after a tool's answer) may still write
+  /// the header.
   size_t header_at(std::string_view region, size_t at) const {
     const bool prompts_for_nothing =
         prompt_->own_part().empty() && header_ && !header_->own_part().empty();
@@ -257,8 +257,8 @@ class TurnFinder {
     return region.substr(at).starts_with(header) ? header.size() : 0;
   }
 
-  /// After the generation prompt as it stands somewhere in the region: whole, or up to where its
-  /// thinking begins.
+  /// The position after the generation prompt in the region: the whole prompt, or the part before
+  /// its thinking.
   std::optional<size_t> after_part(std::string_view region, bool thinking) const {
     for (const std::optional<Prompt>* prompt : {&prompt_, &header_}) {
       if (!*prompt) continue;
@@ -271,8 +271,8 @@ class TurnFinder {
     return std::nullopt;
   }
 
-  /// The text has only the first `matched` bytes of the prompt: after the last special token or
-  /// line of them. A prompt's thinking counts as a whole or not at all.
+  /// If the text has only the first `matched` bytes of the prompt: the position after their last
+  /// special token or line. A prompt's thinking counts only as a whole.
   std::optional<size_t> last_cut(size_t matched) const {
     if (!prompt_) return std::nullopt;
     const std::string_view tail = prompt_->tail;
@@ -290,8 +290,8 @@ class TurnFinder {
 
   // ---- End of the turn
 
-  /// What the template writes after the turn's last byte when nothing follows, without white space
-  /// at its end.
+  /// The text after the turn's last byte at the end of a conversation, without trailing white
+  /// space.
   std::string_view closing() const {
     if (!after_) return {};
     size_t last = 0;
@@ -303,7 +303,7 @@ class TurnFinder {
     return trimmed_right(after_->view().substr(last));
   }
 
-  /// Ends of the turn's own bytes, last first; `start` if it has none.
+  /// Ends of the turn's content, last first; `start` if it has none.
   std::vector<size_t> content_ends(size_t start, size_t bound) const {
     std::vector<size_t> ends;
     for (const ContentSpan& span : full_.spans) {
@@ -333,8 +333,8 @@ class TurnFinder {
     return first_special(ends.front(), bound, closed_by_next).value_or(ends.front());
   }
 
-  /// Of a turn whose content stands behind a later message: the last special token of what follows
-  /// its other bytes both here and when nothing follows.
+  /// For a turn with content after a later message: the last special token in the text that follows
+  /// its other bytes both here and at the end of a conversation.
   std::optional<size_t> end_of_first_part(size_t start, size_t bound) const {
     if (!after_) return std::nullopt;
     size_t last = 0;
@@ -351,8 +351,8 @@ class TurnFinder {
     return std::nullopt;
   }
 
-  /// Through the last special token of the closing. Where it holds none, the next message's header
-  /// may close the turn.
+  /// End of the closing's last special token. If it has none, the next message's header may close
+  /// the turn.
   size_t end_of_closing(size_t begin, size_t end, size_t bound) const {
     const std::vector<ByteSpan> specials = find_specials_(full_.view().substr(begin, end - begin));
     if (!specials.empty()) return begin + specials.back().end;
@@ -360,7 +360,7 @@ class TurnFinder {
   }
 
   /// The end of the first special token in [begin, bound).
-  /// @param directly only white space may stand before it
+  /// @param directly only white space may precede it
   std::optional<size_t> first_special(size_t begin, size_t bound, bool directly) const {
     if (begin >= bound) return std::nullopt;
     const std::string_view literal = full_.view().substr(begin, bound - begin);
@@ -377,7 +377,7 @@ class TurnFinder {
   const Text& full_;
   const FindSpecials& find_specials_;
   int32_t message_;
-  std::optional<Text> before_, after_;     ///< the messages before this one, and through it
+  std::optional<Text> before_, after_;     ///< the messages before this one, and up to it
   std::optional<Prompt> prompt_, header_;  ///< before this turn, and right after a user's message
 };
 

@@ -17,8 +17,8 @@ using FindSpecials = std::function<std::vector<ByteSpan>(std::string_view text)>
 /// end-of-turn token after its last byte. Both are aligned with `full` by origins: at the last byte
 /// that comes from an earlier message (begin) or from this one (end), so that templates which
 /// render earlier turns differently from the last one are handled. Content that the template writes
-/// after a later message (Gemma 4: text beside tool calls stands behind their answers) is a run of
-/// its own. Nothing if the template omits the message.
+/// after a later message is a separate run (Gemma 4 writes the text of a message with tool calls
+/// after the tools' answers). Empty if the template omits the message.
 std::vector<LabelledConversation::Run> find_turn(const ChatTemplate& chat_template,
                                                  const Json& messages, const RenderOptions& options,
                                                  const Rendered& full,

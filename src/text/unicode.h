@@ -37,8 +37,8 @@ class PropertyTable {
   bool is_onig_word(char32_t c) const { return has(c, kOnigWord); }  ///< \w of oniguruma
   bool is_rust_word(char32_t c) const { return has(c, kRustWord); }  ///< \w of Rust's regex crate
   bool is_punctuation(char32_t c) const { return has(c, kPunctuation); }    ///< Punctuation and BERT
-  bool is_bert_accent(char32_t c) const { return has(c, kBertAccent); }     ///< that BERT strips
-  bool is_bert_control(char32_t c) const { return has(c, kBertControl); }   ///< that BERT cleans away
+  bool is_bert_accent(char32_t c) const { return has(c, kBertAccent); }     ///< stripped by BERT
+  bool is_bert_control(char32_t c) const { return has(c, kBertControl); }   ///< removed by BERT
   bool is_accent(char32_t c) const { return has(c, kAccent); }              ///< StripAccents
   bool joins_grapheme(char32_t c) const { return has(c, kJoinsGrapheme); }  ///< of the one before it
   bool has_lower(char32_t c) const { return has(c, kHasLower); }
@@ -46,7 +46,7 @@ class PropertyTable {
   bool has(char32_t c, uint16_t properties) const { return (at(c) & properties) != 0; }
 
   /// Bits above the category. The first: NFC may change a text with this code point (it combines,
-  /// decomposes, or composes with what stands before it).
+  /// decomposes, or composes with the previous one).
   static constexpr uint16_t kNfcActive = 1 << 5, kOnigWord = 1 << 6, kRustWord = 1 << 7,
                             kCompatible = 1 << 8, kCanonical = 1 << 9, kHasLower = 1 << 10,
                             kPunctuation = 1 << 11, kBertAccent = 1 << 12, kBertControl = 1 << 13,
@@ -75,7 +75,7 @@ bool is_white_space(char32_t c);
 bool is_rust_numeric(char32_t c);
 /// Appends the lower case of a code point, which may be two.
 void append_lower(std::string& out, char32_t c);
-/// The script as UnicodeScripts sees it (kana and Han are one); 0 goes with any.
+/// The script as in UnicodeScripts (kana and Han count as one); 0 matches any script.
 int script_of(char32_t c);
 /// Whether the next character belongs to the grapheme cluster of this one.
 bool prefixes_grapheme(char32_t c);

@@ -13,7 +13,7 @@
 namespace sftrun::text {
 namespace {
 
-constexpr double kUnknownPenalty = 10.0;  // of the library, and of sentencepiece
+constexpr double kUnknownPenalty = 10.0;  // as in the library and in sentencepiece
 
 std::vector<std::pair<std::string, TokenId>> numbered(const UnigramSource& source) {
   std::vector<std::pair<std::string, TokenId>> out;
@@ -41,7 +41,7 @@ Unigram::Unigram(const UnigramSource& source, const std::string& where)
     if (!std::isfinite(score))
       throw DataError(fmt::format("the score of the token `{}` is NaN or infinite", text), where);
     const auto id = static_cast<TokenId>(scores_.size());
-    // Of tokens with one text the last counts, as in the library.
+    // If several tokens have the same text, the last one counts, as in the library.
     if (!text.empty() && texts_.find(text) == id) entries.emplace_back(texts_.at(id), id);
     scores_.push_back(score);
     lowest = std::min(lowest, score);
@@ -98,8 +98,8 @@ void Unigram::take_path(const std::vector<Scratch::PathNode>& path,
   std::reverse(out.begin(), out.end());
 }
 
-/// What an unknown stretch becomes: the token that it happens to be after all, the tokens of its
-/// bytes, or the unknown token.
+/// Encodes an unknown stretch: as the token with that text if there is one, as the tokens of its
+/// bytes, or as the unknown token.
 void Unigram::name_unknown(std::string_view word, std::vector<Symbol>& out) const {
   for (size_t i = 0; i < out.size(); ++i) {
     if (out[i].id != unk_id_) continue;

@@ -18,7 +18,7 @@ struct UnigramSource {
 };
 
 /// The most probable segmentation of a word under a unigram language model (arXiv:1804.10959), by
-/// Viterbi's algorithm, as the library has it: of equal ways the one found first.
+/// Viterbi's algorithm, as in the library: of equal segmentations the one found first.
 class Unigram final : public Model {
  public:
   /// @throws DataError

@@ -11,7 +11,7 @@
 
 namespace sftrun::text {
 
-/// 64-bit hash of a few bytes; not for untrusted keys that must not collide.
+/// 64-bit hash of a few bytes; not secure against deliberate collisions.
 inline uint64_t hash_bytes(std::string_view bytes) {
   uint64_t hash = 0x9E3779B97F4A7C15ULL ^ bytes.size();
   const auto mix = [&hash](uint64_t word) {
@@ -33,7 +33,7 @@ inline uint64_t hash_bytes(std::string_view bytes) {
 /// Strings in one block of memory, found by id and by content (open addressing over ids).
 class StringTable {
  public:
-  /// @param strings one an id; ids without a string have none (nullopt)
+  /// @param strings one per id; nullopt for ids without a string
   explicit StringTable(const std::vector<std::optional<std::string>>& strings);
   StringTable() = default;
 
@@ -55,7 +55,7 @@ class StringTable {
   std::string bytes_;
   std::vector<uint32_t> offsets_;
   std::vector<bool> present_;
-  std::vector<TokenId> slots_;  ///< -1: free; a power of two of them
+  std::vector<TokenId> slots_;  ///< -1: free; the size is a power of two
   size_t count_ = 0;
 };
 

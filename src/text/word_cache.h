@@ -11,8 +11,8 @@
 
 namespace sftrun::text {
 
-/// A cache of the tokens of words (bounded, direct-mapped): most words of a text are among a few
-/// thousand.
+/// A bounded, direct-mapped cache of the tokens of words: a few thousand words make up most of a
+/// text.
 class WordCache {
  public:
   static constexpr size_t kMaxWordBytes = 31, kMaxTokens = 6;
@@ -23,11 +23,11 @@ class WordCache {
     std::array<uint8_t, kMaxTokens>
         ends{};  ///< where each token's bytes end; they begin at `first`
     uint8_t num_ids = 0;
-    uint8_t first = 0;  ///< where the bytes of the first one begin
+    uint8_t first = 0;  ///< where the bytes of the first token begin
   };
   static_assert(sizeof(Slot) == 64);
 
-  /// Zero-padded bytes of the word with its length, or nothing if it is too long to be kept.
+  /// Zero-padded bytes of the word with its length; nullopt if it is too long to be cached.
   static std::optional<Key> key_of(std::string_view word) {
     if (word.size() > kMaxWordBytes) return std::nullopt;
     Key key{};
@@ -41,7 +41,7 @@ class WordCache {
       hash = (hash ^ key[i]) * 0x9FB21C651E98DF25ULL, hash ^= hash >> 29;
     return slots_[(hash * 0x9E3779B97F4A7C15ULL) >> (64 - kSlotBits)];
   }
-  /// Tokens that do not follow each other without gaps, or are too many, are not kept.
+  /// Tokens with gaps between them, or too many tokens, are not cached.
   static void store(Slot& slot, const Key& key, const std::vector<Symbol>& symbols) {
     if (symbols.size() > kMaxTokens) return;
     for (size_t i = 1; i < symbols.size(); ++i) {

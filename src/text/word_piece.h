@@ -16,8 +16,8 @@ struct WordPieceSource {
   size_t max_input_chars_per_word = 100;         ///< longer words are unknown
 };
 
-/// Greedy: the longest token that the rest of the word begins with (BERT's). A word that is not
-/// covered is one unknown token.
+/// Greedy longest match from the start of the word, as in BERT. A word that cannot be covered
+/// becomes one unknown token.
 class WordPiece final : public Model {
  public:
   /// @throws DataError
@@ -41,7 +41,7 @@ struct WordLevelSource {
   std::string unk_token = "<unk>";
 };
 
-/// A word is a token, or unknown.
+/// Each word is one token, or unknown.
 class WordLevel final : public Model {
  public:
   /// @throws DataError

@@ -89,7 +89,8 @@ class AdapterVocabulary {
       return end.rows != nullptr ? end.rows->shape[0] : arch_.vocab_size;
     };
     if (arch_.per_layer_size > 0 && vocab_size_ != arch_.vocab_size) {
-      throw DataError(fmt::format("the adapter's vocabulary was resized to {} tokens, but it has no per-layer embeddings: PEFT does not save them",
+      throw DataError(fmt::format("the adapter's vocabulary was resized to {} tokens, but the "
+                                  "adapter has no per-layer embeddings: PEFT does not save them",
                                   vocab_size_),
                       path_.string(),
                       "train with the original vocabulary: its unused tokens can be renamed");
@@ -97,10 +98,12 @@ class AdapterVocabulary {
     const bool follows = arch_.tie_word_embeddings && head_.is_empty();
     const int64_t head = follows ? rows_of(embedding_) : rows_of(head_);
     if (rows_of(embedding_) == head) return;
-    throw DataError(fmt::format("the adapter's vocabulary was resized, but embedding and head have different sizes: {} rows in `{}`, {} in `{}`",
+    throw DataError(fmt::format("the adapter's vocabulary was resized, but embedding and head have "
+                                "different sizes: {} rows in `{}`, {} in `{}`",
                                 rows_of(embedding_), embedding_.module, head, head_.module),
                     path_.string(),
-                    "save both: save_pretrained(…, save_embedding_layers=True), or train both (modules_to_save)");
+                    "save both: save_pretrained(…, save_embedding_layers=True), or train both "
+                    "(modules_to_save)");
   }
 
   fs::path path_;
@@ -163,7 +166,8 @@ std::optional<text::Tokenizer> own_tokenizer(const Checkpoint& base, const fs::p
     return std::nullopt;
   if (own.vocab_size() <= vocab_size) return own;
   log::warn(
-      "{}: the adapter's tokenizer has token ids up to {}, but embedding and head have only {} rows; using the base's tokenizer",
+      "{}: the adapter's tokenizer has token ids up to {}, but embedding and head have only {} "
+      "rows; using the base's tokenizer",
       adapter.string(), own.vocab_size() - 1, vocab_size);
   return std::nullopt;
 }
@@ -323,15 +327,16 @@ void require_own_base(const Checkpoint& base, const fs::path& base_path, const f
   if (ends.are_empty()) {
     if (own_tokenizer(base, base_path, adapter, ends.vocab_size())) {
       log::warn(
-          "{}: the adapter's tokenizer differs from the base's; using the base's. To keep the adapter's tokens, merge the adapter (sftrun merge) and train the merged model",
+          "{}: the adapter's tokenizer differs from the base's; using the base's. To keep the "
+          "adapter's tokens, merge the adapter (sftrun merge) and train the merged model",
           adapter.string());
     }
     return;
   }
   throw DataError(
-      "the adapter replaces rows of the base's embedding or head (resized vocabulary or trained tokens)",
-      adapter.string(),
-      "merge it into its base (sftrun merge) and train the merged model");
+      "the adapter replaces rows of the base's embedding or head (resized vocabulary or trained "
+      "tokens)",
+      adapter.string(), "merge it into its base (sftrun merge) and train the merged model");
 }
 
 }  // namespace sftrun::weights

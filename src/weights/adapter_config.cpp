@@ -108,9 +108,9 @@ class ConfigReader {
   }
 
   [[noreturn]] void fail_unsupported(std::string_view what) const {
-    throw DataError(
-        fmt::format("{} is not supported", what), where_,
-        "supported: LoRA adapters, with rank-stabilised scaling (rsLoRA), DoRA and modules_to_save");
+    throw DataError(fmt::format("{} is not supported", what), where_,
+                    "supported: LoRA adapters, with rank-stabilised scaling (rsLoRA), DoRA and "
+                    "modules_to_save");
   }
 
   void refuse_unsupported() const {
@@ -227,7 +227,8 @@ class ConfigReader {
       const bool is_rank = value.is_number_integer() && value.get<int64_t>() >= 1 &&
                            value.get<int64_t>() <= kMostRank;
       if (of_ranks && !is_rank) fail(key, "an object of positive integers");
-      if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, "an object of numbers");
+      if (!value.is_number() || !std::isfinite(value.get<double>()))
+        fail(key, "an object of numbers");
       result.emplace_back(
           spec::NameEnding(name, fmt::format("{}: {}", where_, key), ExitCode::kData),
           value.get<double>());

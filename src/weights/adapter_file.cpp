@@ -10,6 +10,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/gguf_description.h"
 #include "sftrun/spec/trained_names.h"
 #include "shape_math.h"
 
@@ -97,7 +98,8 @@ class AdapterReader {
     for (const auto& [module, count] : old_tensors_) {
       const size_t matrices = specs_.at(module).parts.size();
       if (count != 2 * matrices)
-        fail(module, fmt::format("has {} of {} expected lora_A and lora_B tensors", count, 2 * matrices),
+        fail(module,
+             fmt::format("has {} of {} expected lora_A and lora_B tensors", count, 2 * matrices),
              "an adapter of single experts must cover all experts of the layer");
     }
     if (result.lora.empty() && result.saved.empty())
@@ -178,7 +180,8 @@ class AdapterReader {
     fail(entry.name,
          fmt::format("has the shape {}, but the base's has {}: the vocabulary was resized",
                      shape_text(entry.shape), shape_text(whole)),
-         "merge the adapter into its base (sftrun merge, as safetensors or gguf) and use the merged model");
+         "merge the adapter into its base (sftrun merge, as safetensors or gguf) and use the "
+         "merged model");
   }
 
   /// A state dictionary that was not saved by PEFT contains the wrapper's name, too.
@@ -205,7 +208,8 @@ class AdapterReader {
     if (found == old_modules_.end()) return false;
     const OldModule& old = found->second;
     if (old.whole->role != spec::TensorRole::kExperts) return false;
-    if (config_.lora.dora) fail(entry.name, "belongs to a single expert's DoRA adapter, which is not supported");
+    if (config_.lora.dora)
+      fail(entry.name, "belongs to a single expert's DoRA adapter, which is not supported");
     const bool is_a = name.ends_with(kA);
     const int64_t r = config_.lora.r_of(module_of_update(name));
     const double scale = config_.lora.scale_of(module_of_update(name));
@@ -321,8 +325,8 @@ class AdapterReader {
     const std::string near = nearest(module, modules);
     fail(entry.name, fmt::format("is for `{}`, which is not a linear layer of this model", module),
          near.empty()
-             ? "the adapter was made for another model"
-             : fmt::format("the nearest is `{}`: the adapter was made for another model", near));
+             ? "the adapter was trained on another model"
+             : fmt::format("the nearest is `{}`: the adapter was trained on another model", near));
   }
 
   std::vector<int64_t> saved_shape(const SafetensorsEntry& entry, const std::string& name) const {
@@ -414,14 +418,15 @@ void require_same_family(const fs::path& directory, const AdapterConfig& config,
   } catch (const Error&) {
     return;  // not a supported model
   }
-  // GGUF files store Mistral as llama.
-  const auto is_llama = [](const std::string& family) {
-    return family == "llama" || family == "mistral";
-  };
-  if (base.family == arch.family || (is_llama(base.family) && is_llama(arch.family))) return;
-  throw DataError(fmt::format("the adapter was made for the model family {} ({}), but this model is of the family {}",
-                              base.family, config.base_model_name_or_path, arch.family),
-                  directory.string(), "use the adapter's own base model");
+  // GGUF files store some families under the name of another: Mistral as llama.
+  const bool same_in_gguf = spec::gguf_architecture(base) == spec::gguf_architecture(arch) &&
+                            (base.mixture.num_experts > 0) == (arch.mixture.num_experts > 0);
+  if (base.family == arch.family || same_in_gguf) return;
+  throw DataError(
+      fmt::format(
+          "the adapter was trained on the model family {} ({}), but this model is of the family {}",
+          base.family, config.base_model_name_or_path, arch.family),
+      directory.string(), "use the adapter's own base model");
 }
 
 /// With ensure_weight_tying PEFT names only the embedding and trains the tied head with it. Saved

@@ -88,20 +88,26 @@ bool is_rough(const WrittenAdapter& adapter) {
 std::string peft_line(const WrittenAdapter& adapter) {
   const std::string& name = adapter.config.base_model_name_or_path;
   if (is_rough(adapter))
-    return "PEFT: approximately, over the unquantised model: the run quantised the PiSSA residual, which is not saved";
+    return "PEFT: approximately, over the unquantised model: the run quantised the PiSSA residual, "
+           "which is not saved";
   if (is_gguf(name)) {
     const fs::path file = name;
     return fmt::format(
-        "PEFT: over the GGUF file if transformers supports the family (from_pretrained(\"{}\", gguf_file=\"{}\")), or over the model that the file was converted from: the file does not name it, so set base_model_name_or_path in {}",
+        "PEFT: over the GGUF file if transformers supports the family (from_pretrained(\"{}\", "
+        "gguf_file=\"{}\")), or over the model that the file was converted from: the file does not "
+        "name it, so set base_model_name_or_path in {}",
         file.parent_path().string(), file.filename().string(),
         (adapter.directory / "adapter_config.json").string());
   }
   if (const std::string reason = beyond_peft(adapter); !reason.empty())
-    return fmt::format("PEFT: does not load over this base ({}): load it over the unquantised model", reason);
+    return fmt::format(
+        "PEFT: does not load over this base ({}): load it over the unquantised model", reason);
   std::string line = "PEFT: loads directly" + fitting_base(adapter);
   if (adapter.config.lora.dora && word_of_base(adapter) == "4 bits")
     line +=
-        "; on a CPU with AVX512-BF16 for training only, because bitsandbytes 0.50 repacks the base for inference there, and PEFT's DoRA still assumes the old layout: use the unquantised model for inference";
+        "; on a CPU with AVX512-BF16 for training only, because bitsandbytes 0.50 repacks the base "
+        "for inference there, and PEFT's DoRA still assumes the old layout: use the unquantised "
+        "model for inference";
   if (is_gguf(adapter.base))
     line += fmt::format(", over {}, from which {} was converted according to its metadata", name,
                         adapter.base.filename().string());
@@ -127,7 +133,8 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   const std::string& name = adapter.config.base_model_name_or_path;
   std::string line = "vLLM: loads directly";
   if (reading)
-    line = fmt::format("vLLM: load the output of {}", merge_command(adapter, "--format vllm ", "-vllm"));
+    line = fmt::format("vLLM: load the output of {}",
+                       merge_command(adapter, "--format vllm ", "-vllm"));
   else if (is_rough(adapter))
     line = "vLLM: approximately, over the unquantised model";
   else if (!adapter.quantised_to.empty())
@@ -136,7 +143,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
     line += ", over " + (is_gguf(name) ? "the model that the file was converted from" : name);
   if (allowed > vllm_max_lora_rank({.r = 1}))
     line += fmt::format(", with --max-lora-rank {}", allowed);
-  if (reading) line += fmt::format("; without conversion {}", reading->what);
+  if (reading) line += fmt::format("; without conversion: {}", reading->what);
   return line;
 }
 
@@ -155,7 +162,8 @@ std::string llama_cpp_line(const WrittenAdapter& adapter) {
     return fmt::format("llama.cpp: not as an adapter: {}; {}", error.message(),
                        llama_cpp_fix(adapter, error.fix()));
   }
-  return fmt::format("llama.cpp: {}load the output of {} with {}", is_rough(adapter) ? "approximately, " : "",
+  return fmt::format("llama.cpp: {}load the output of {} with {}",
+                     is_rough(adapter) ? "approximately, " : "",
                      merge_command(adapter, "--format lora-gguf ", "-gguf"),
                      is_gguf(adapter.base) ? adapter.base.string() : "the base as a GGUF file");
 }

@@ -30,9 +30,10 @@ class ByteCursor {
   }
   std::span<const std::byte> take(uint64_t num_bytes, const char* what) {
     if (num_bytes > remaining()) {
-      throw DataError(fmt::format("the file ends within {}: expected {} bytes at offset {}, only {} left",
-                                  what, num_bytes, offset_, remaining()),
-                      where_, "the file is truncated or corrupt: download or copy it again");
+      throw DataError(
+          fmt::format("the file ends within {}: expected {} bytes at offset {}, only {} left", what,
+                      num_bytes, offset_, remaining()),
+          where_, "the file is truncated or corrupt: download or copy it again");
     }
     const std::span<const std::byte> taken = bytes_.subspan(offset_, num_bytes);
     offset_ += num_bytes;

@@ -76,9 +76,11 @@ void check_layout(const SafetensorsEntry& scales, int64_t rows, const std::strin
   while (!shape.empty() && shape.back() == 1) shape.pop_back();
   if (scales.shape.size() <= 2 && (shape.empty() || shape == std::vector<int64_t>{rows})) return;
   throw DataError(
-      fmt::format("8-bit tensor `{}`: its scales have the shape [{}], expected [{}] (one per row) or [1]",
-                  name, fmt::join(scales.shape, ", "), rows),
-      where, "use a checkpoint with one scale per row, or the unquantised one with tuning.quant: fp8");
+      fmt::format(
+          "8-bit tensor `{}`: its scales have the shape [{}], expected [{}] (one per row) or [1]",
+          name, fmt::join(scales.shape, ", "), rows),
+      where,
+      "use a checkpoint with one scale per row, or the unquantised one with tuning.quant: fp8");
 }
 
 void check_scales(const EightBitRows& matrix, const std::string& name, const std::string& where) {

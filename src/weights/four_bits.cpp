@@ -37,7 +37,8 @@ class Reader {
     const int64_t numel = checked_shape(state, shape);
     matrix.block_size = positive(state, "blocksize");
     if (matrix.block_size % 2 != 0)
-      fail(fmt::format("the block size {} is odd; bitsandbytes' block sizes are even", matrix.block_size));
+      fail(fmt::format("the block size {} is odd; bitsandbytes' block sizes are even",
+                       matrix.block_size));
     const int64_t blocks = (numel + matrix.block_size - 1) / matrix.block_size;
     // The bytes do not depend on the storage type (`bnb_4bit_quant_storage`).
     matrix.packed = find_(name_)->bytes;
@@ -55,8 +56,7 @@ class Reader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw DataError(fmt::format("bitsandbytes tensor `{}`: {}", name_, what),
-                    where_, kFix);
+    throw DataError(fmt::format("bitsandbytes tensor `{}`: {}", name_, what), where_, kFix);
   }
 
   json read_state(FourBits& matrix) {

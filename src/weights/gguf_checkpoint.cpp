@@ -34,8 +34,8 @@ void refuse_split(const GgufFile& file) {
   const auto count = file.metadata().find("split.count");
   if (count == file.metadata().end() || !count->is_number_integer() || count->get<int64_t>() <= 1)
     return;
-  throw DataError("this file is one part of a split model, which is not supported",
-                  file.where(), "join the parts with llama.cpp's `llama-gguf-split --merge`");
+  throw DataError("this file is one part of a split model, which is not supported", file.where(),
+                  "join the parts with llama.cpp's `llama-gguf-split --merge`");
 }
 
 /// The values of a small additional tensor; empty if it is not there.
@@ -349,8 +349,7 @@ class GgufCheckpoint final : public CheckpointBase {
     if (tensor->type.readable) return tensor;
     throw DataError(
         fmt::format("tensor `{}` is stored as {}, which is not supported", name, tensor->type.name),
-        where_,
-        "supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K and MXFP4");
+        where_, "supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K and MXFP4");
   }
 
   /// Whether a tensor belongs to a layer that predicts further tokens.

@@ -55,7 +55,7 @@ text::GgufVocab vocab_of(const Checkpoint& base, const std::string& where) {
   const spec::ArchSpec& arch = base.arch();
   return text::gguf_vocab_of(base.tokenizer(),
                              {.vocab_size = arch.vocab_size,
-                              .keeps_merges = arch.family == "gemma4_text",
+                              .keeps_merges = spec::gguf_keeps_merges(arch),
                               .bos_token = texts.bos_token,
                               .eos_token = texts.eos_token,
                               .unk_token = texts.unk_token,
@@ -149,10 +149,12 @@ void replace_vocab(const Checkpoint& base, const GgufExportOptions& options, Ggu
   const std::string model = read_gguf_vocab(*plan.base).model;
   const text::GgufVocab vocab = vocab_of(base, where);
   if (vocab.model != model) {
-    throw DataError(fmt::format("the adapter's tokenizer has the type \"{}\", but the base file's has \"{}\"",
-                                vocab.model, model),
-                    where,
-                    "merge with --format safetensors, or remove the tokenizer files from the adapter's directory");
+    throw DataError(
+        fmt::format("the adapter's tokenizer has the type \"{}\", but the base file's has \"{}\"",
+                    vocab.model, model),
+        where,
+        "merge with --format safetensors, or remove the tokenizer files from the adapter's "
+        "directory");
   }
   write_gguf_vocab(vocab, plan.metadata);
   plan.added_bos = added_bos_of(vocab);
@@ -171,11 +173,6 @@ void find_stored(GgufPlan& plan) {
 
 }  // namespace
 
-bool llama_cpp_reads_head(const spec::ArchSpec& arch) {
-  const std::string architecture = spec::gguf_architecture(arch);
-  return architecture != "gemma" && architecture != "gemma2";
-}
-
 GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
   GgufPlan plan;
   const bool is_file = !fs::is_directory(options.base_path);
@@ -186,9 +183,10 @@ GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
   SFTRUN_CHECK(mix != nullptr);
   spec::ArchSpec arch = base.arch();
   if (options.unties_head) {
-    if (!llama_cpp_reads_head(arch)) {
+    if (!spec::gguf_reads_head(arch)) {
       throw DataError(
-          "the adapter unties the head, but for this family llama.cpp uses the embedding as the head",
+          "the adapter unties the head, but for this family llama.cpp uses the embedding as the "
+          "head",
           options.base_path.string(), "merge with --format safetensors");
     }
     arch.tie_word_embeddings = false;

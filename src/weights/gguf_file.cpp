@@ -153,7 +153,7 @@ class GgufFile::Parser {
       throw DataError("big-endian GGUF files are not supported", where_);
     if (version != 2 && version != 3) {
       throw DataError(fmt::format("GGUF version {} is not supported", version), where_,
-                      "supported are versions 2 and 3");
+                      "supported: versions 2 and 3");
     }
   }
 
@@ -259,11 +259,12 @@ class GgufFile::Parser {
       GgufTensor& tensor = file_.tensors_[i];
       const uint64_t size = size_of(tensor), offset = offsets_[i];
       if (offset % alignment != 0)
-        fail(tensor, fmt::format("begins at offset {}, which is not aligned to {}", offset, alignment));
+        fail(tensor,
+             fmt::format("begins at offset {}, which is not aligned to {}", offset, alignment));
       if (offset > available || size > available - offset) {
         fail(tensor,
-             fmt::format("lies outside the file: {} bytes at offset {}, but the data has {} bytes", size, offset,
-                         available),
+             fmt::format("lies outside the file: {} bytes at offset {}, but the data has {} bytes",
+                         size, offset, available),
              "the file is truncated or corrupt: download or copy it again");
       }
       if (size > 0) {

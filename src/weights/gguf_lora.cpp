@@ -85,7 +85,8 @@ GgufTensorToWrite as_tensor(std::string name, FloatMatrix matrix, const GgmlType
 
 void require_in_base(const GgufFile& base, const std::string& name) {
   if (base.find(name)) return;
-  throw DataError(fmt::format("the base has no tensor `{}` for the adapter: its weights are fused with others, where llama.cpp cannot apply the adapter",
+  throw DataError(fmt::format("the base has no tensor `{}` for the adapter: its weights are fused "
+                              "with others, where llama.cpp cannot apply the adapter",
                               name),
                   base.where(),
                   "convert the base without --fuse-qkv, or merge the adapter (--format gguf)");
@@ -133,12 +134,12 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
   const bool is_file = !fs::is_directory(base.path);
   const spec::ArchSpec stored =
       is_file ? base.arch : spec::describe_in_gguf(base.arch, base.path.string()).arch;
-  const char* fix = unties_head(config, base) && !llama_cpp_reads_head(stored)
-                        ? "for this family llama.cpp uses the embedding as the head: serve the output of `sftrun merge` with another program"
+  const char* fix = unties_head(config, base) && !spec::gguf_reads_head(stored)
+                        ? "for this family llama.cpp uses the embedding as the head: serve the "
+                          "output of `sftrun merge` with another program"
                         : "merge it: sftrun merge --format gguf";
   if (!config.lora.modules_to_save.empty()) {
-    throw DataError("llama.cpp's adapters do not support modules_to_save",
-                    directory.string(), fix);
+    throw DataError("llama.cpp's adapters do not support modules_to_save", directory.string(), fix);
   }
   if (!config.trainable_tokens.empty()) {
     throw DataError(
@@ -152,7 +153,8 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
   }
   if (stored.tie_word_embeddings && adapts_embedding_or_head(base)) {
     throw DataError(
-        "llama.cpp has one tensor for the embedding and its tied head: an update of one would also change the other",
+        "llama.cpp has one tensor for the embedding and its tied head: an update of one would also "
+        "change the other",
         directory.string(), fix);
   }
   if (!is_file) return;

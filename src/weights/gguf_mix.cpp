@@ -5,6 +5,7 @@
 
 #include "gguf_names.h"
 #include "sftrun/core/error.h"
+#include "sftrun/spec/gguf_description.h"
 
 namespace sftrun::weights {
 namespace {
@@ -39,12 +40,6 @@ bool is_of_values(const std::string& name) {
 /// The first and last eighth of the layers, and every third one between.
 bool gets_more_bits(int64_t layer, int64_t num_layers) {
   return layer < num_layers / 8 || layer >= 7 * num_layers / 8 || (layer - num_layers / 8) % 3 == 2;
-}
-
-/// llama.cpp's "70B" models: eight query heads share one value head.
-bool is_70b(const spec::ArchSpec& arch) {
-  return arch.num_layers == 80 && (arch.family == "qwen2" ||
-                                   (arch.family == "llama" && arch.num_heads != arch.num_kv_heads));
 }
 
 /// Chooses types like llama-quantize, which processes layers in order and counts those it has seen.
@@ -83,7 +78,7 @@ class Quantizer {
     const int64_t seen = seen_values_++;
     if (arch_.mixture.num_experts == 8) return GgmlType::kQ8_0;
     if (is_medium() && gets_more_bits(seen, num_values_)) return GgmlType::kQ6_K;
-    return is_70b(arch_) && mix_.type == GgmlType::kQ4_K ? GgmlType::kQ5_K : mix_.type;
+    return spec::gguf_is_70b(arch_) && mix_.type == GgmlType::kQ4_K ? GgmlType::kQ5_K : mix_.type;
   }
 
   GgmlType type_of_down(int64_t layer) {

@@ -465,7 +465,8 @@ class HfCheckpoint final : public CheckpointBase {
   void add_blocks(const spec::TensorSpec& spec, std::vector<spec::TensorSpec>& stored) const {
     std::vector<int64_t> shape = mxfp4_layout(spec.layout).shape;
     if (shape.back() % kMxfp4Block != 0) {
-      throw DataError(fmt::format("tensor `{}{}` cannot be MXFP4: its rows of {} values are not a multiple of the block size {}",
+      throw DataError(fmt::format("tensor `{}{}` cannot be MXFP4: its rows of {} values are not a "
+                                  "multiple of the block size {}",
                                   spec.name, kBlocks, shape.back(), kMxfp4Block),
                       where_, "configuration and weights are of different models");
     }
@@ -500,7 +501,7 @@ class HfCheckpoint final : public CheckpointBase {
     if (float_dtype(located.entry->dtype)) return located;
     throw DataError(fmt::format("tensor `{}` is stored as {}, which is not supported", name,
                                 located.entry->dtype),
-                    located.file->string(), "supported are F32, F16 and BF16");
+                    located.file->string(), "supported: F32, F16 and BF16");
   }
 
   void add_located(const std::string& name, const Located& located) {

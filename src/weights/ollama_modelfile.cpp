@@ -60,7 +60,8 @@ OllamaModelfile ollama_modelfile(const Checkpoint& base,
                        .stops = stops_of(base)};
   if (!chat_template) {
     file.remarks = {
-        "The model has no chat template, so this file has no TEMPLATE. Add one to use the model for chat."};
+        "The model has no chat template, so this file has no TEMPLATE. Add one to use the model "
+        "for chat."};
     return file;
   }
   const text::OllamaTemplate made = template_of(base, *chat_template, added_bos);
@@ -68,7 +69,9 @@ OllamaModelfile ollama_modelfile(const Checkpoint& base,
   file.remarks = made.notes;
   if (!made.text) {
     file.remarks.push_back(fmt::format(
-        "There is no TEMPLATE, because no Ollama template equal to the chat template was found: {}. Ollama 0.30 and later use the GGUF file's chat template, unless they recognise it as one of their built-in ones; for earlier versions write a TEMPLATE (docs/export.md).",
+        "There is no TEMPLATE, because no Ollama template equal to the chat template was found: "
+        "{}. Ollama 0.30 and later use the GGUF file's chat template, unless they recognise it as "
+        "one of their built-in ones; for earlier versions write a TEMPLATE (docs/export.md).",
         made.reason));
   }
   return file;

@@ -51,7 +51,8 @@ class HeaderReader {
     const std::vector<uint64_t> offsets = numbers(name, description, "data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1]) fail(name, "has invalid data_offsets");
     if (offsets[1] > data_.size()) {
-      fail(name, fmt::format("ends at byte {}, but the data has {} bytes", offsets[1], data_.size()),
+      fail(name,
+           fmt::format("ends at byte {}, but the data has {} bytes", offsets[1], data_.size()),
            kFixTruncated);
     }
     entry.bytes = data_.subspan(offsets[0], offsets[1] - offsets[0]);
@@ -97,7 +98,8 @@ class HeaderReader {
     const std::optional<int64_t> numel = checked_numel(entry.shape);
     int64_t total_bits;
     if (!numel || __builtin_mul_overflow(*numel, bits, &total_bits)) {
-      fail(entry.name, fmt::format("has the shape {}, which is too large", shape_text(entry.shape)));
+      fail(entry.name,
+           fmt::format("has the shape {}, which is too large", shape_text(entry.shape)));
     }
     if (total_bits % 8 != 0 || static_cast<uint64_t>(total_bits / 8) != entry.bytes.size()) {
       fail(entry.name,
@@ -114,8 +116,8 @@ json read_header(ByteCursor& cursor, const std::string& where) {
   const auto length = cursor.read<uint64_t>("the header length");
   if (length > kMostHeaderBytes) {
     throw DataError(
-        fmt::format("not a safetensors file: the header length {} is over the limit of {} bytes", length,
-                    kMostHeaderBytes),
+        fmt::format("not a safetensors file: the header length {} is over the limit of {} bytes",
+                    length, kMostHeaderBytes),
         where);
   }
   const std::span<const std::byte> bytes = cursor.take(length, "the header");

@@ -88,7 +88,8 @@ void require_finite_fp16(const std::string& name, const std::byte* data, size_t 
     std::memcpy(&half, data + i, sizeof(half));
     if ((half & kExponent) != kExponent) continue;
     throw DataError(
-        fmt::format("tensor `{}` has values that fp16 cannot represent (beyond 65504, or NaN)", name),
+        fmt::format("tensor `{}` has values that fp16 cannot represent (beyond 65504, or NaN)",
+                    name),
         {}, "write bf16 or f32");
   }
 }

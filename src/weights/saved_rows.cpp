@@ -64,7 +64,8 @@ void require_rows_of_base(const SafetensorsEntry& entry, const std::string& wher
                           const spec::ArchSpec& arch) {
   if (entry.shape == std::vector<int64_t>{arch.vocab_size, arch.hidden_size}) return;
   throw DataError(
-      fmt::format("tensor `{}` has the shape {}, but the base's has [{}, {}]: the vocabulary was resized before PiSSA changed the rows",
+      fmt::format("tensor `{}` has the shape {}, but the base's has [{}, {}]: the vocabulary was "
+                  "resized before PiSSA changed the rows",
                   entry.name, shape_text(entry.shape), arch.vocab_size, arch.hidden_size),
       where, "save the adapter in PEFT with path_initial_model_for_weight_conversion");
 }
@@ -115,7 +116,7 @@ SavedRows find_saved_rows(const SafetensorsFile& file, const std::string& where,
     else if (end.rows == nullptr)
       end.rows = found;
   }
-  // Older versions save only the trained weight, so a resized one also stands for the base's rows.
+  // Older versions save only the trained weight, so a resized one also replaces the base's rows.
   if (end.rows == nullptr && trains_whole(config, module)) {
     const SafetensorsEntry* trained = file.find(prefix + "weight");
     const bool is_resized =
@@ -141,7 +142,8 @@ SavedRows find_saved_rows(const SafetensorsFile& file, const std::string& where,
   for (const int64_t index : *indices) {
     if (index >= count) {
       fail(fmt::format("one is for token {}, but the model has only {} tokens", index, count),
-           "if the vocabulary was resized, save it with the adapter: save_pretrained(…, save_embedding_layers=True)");
+           "if the vocabulary was resized, save it with the adapter: save_pretrained(…, "
+           "save_embedding_layers=True)");
     }
   }
   end.indices = *indices;

@@ -45,8 +45,8 @@ void require_owners(const std::vector<std::string>& missing,
     for (const std::string& part : unknown)
       if (part.starts_with(name + ".") || part == name + "_scale") parts.push_back(part);
     if (parts.empty()) continue;
-    throw DataError(fmt::format("missing tensor `{}`; found only {}", name, some_of(parts)),
-                    where, "the checkpoint is incomplete: download or copy it again");
+    throw DataError(fmt::format("missing tensor `{}`; found only {}", name, some_of(parts)), where,
+                    "the checkpoint is incomplete: download or copy it again");
   }
 }
 

@@ -339,7 +339,8 @@ std::string VllmReading::advice() const {
 
 std::string VllmRefusal::advice() const {
   return fmt::format(
-      "vLLM does not support adapters with {}: to serve the model there, merge it (sftrun merge)", what);
+      "vLLM does not support adapters with {}: to serve the model there, merge it (sftrun merge)",
+      what);
 }
 
 int64_t vllm_max_lora_rank(const spec::LoraSpec& lora) {
@@ -355,7 +356,8 @@ std::optional<VllmRefusal> vllm_refusal(const spec::LoraSpec& lora, bool has_who
   if (has_whole_modules) return VllmRefusal{"modules_to_save"};
   for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
     if (is_adapted(module))
-      return VllmRefusal{fmt::format("an update of {}, which vLLM does not support for most families", module)};
+      return VllmRefusal{
+          fmt::format("an update of {}, which vLLM does not support for most families", module)};
   }
   if (vllm_max_lora_rank(lora) == 0)
     return VllmRefusal{fmt::format("a rank of {}", largest_rank(lora))};
@@ -366,7 +368,8 @@ std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
                                         const std::function<bool(const std::string&)>& is_adapted) {
   for (const std::string& key : keys_that_are_values(arch)) {
     if (is_adapted(key))
-      return VllmReading{true, "vLLM applies k_proj's update to the keys only in layers that use keys as values"};
+      return VllmReading{
+          true, "in layers that use keys as values, vLLM applies k_proj's update only to the keys"};
   }
   std::optional<VllmReading> reading;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
@@ -403,8 +406,8 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
   AdapterTensors adapter = load_adapter(from, config, arch);
   const auto is_adapted = [&](const std::string& name) { return adapter.lora.contains(name); };
   if (const auto refusal = vllm_refusal(config.lora, !adapter.saved.empty(), arch, is_adapted)) {
-    throw DataError(fmt::format("vLLM does not support adapters with {}", refusal->what), from.string(),
-                    "serve the merged model: sftrun merge without --format vllm");
+    throw DataError(fmt::format("vLLM does not support adapters with {}", refusal->what),
+                    from.string(), "serve the merged model: sftrun merge without --format vllm");
   }
   if (!config.trainable_tokens.empty()) {
     throw DataError(

@@ -357,7 +357,7 @@ CASES = [
      ["merge", "--adapter", "run/adapter", "--output", "merged", "--format", "gguf", "--max-shard-size", "1GB"]),
     ("A GGUF file of a tokenizer that llama.cpp has no name for", DATA, all_of(sftrun(*TRAIN), odd_splits),
      ["merge", "--adapter", "run/adapter", "--output", "merged", "--format", "gguf"]),
-    ("A GGUF file of a model that GGUF has no word for", DATA, all_of(sftrun(*TRAIN), dynamic_rope),
+    ("A GGUF file of a model that GGUF cannot express", DATA, all_of(sftrun(*TRAIN), dynamic_rope),
      ["merge", "--adapter", "run/adapter", "--output", "merged", "--format", "gguf"]),
     ("An adapter with a whole module for llama.cpp", DATA, all_of(sftrun(*TRAIN), whole_head),
      ["merge", "--adapter", "run/adapter", "--output", "lora", "--format", "lora-gguf"]),

@@ -389,7 +389,11 @@ TEST(FromGguf, ReadsWhichLayersHaveAWindow) {
     EXPECT_EQ(windows_of(read(architecture, 1)), (Windows{0, 0, 0})) << architecture;
     EXPECT_EQ(windows_of(read(architecture, 0)), (Windows{7, 7, 7})) << architecture;
     expect_error([&] { read(architecture, json::array({true})); }, {"a list of 3 booleans"});
-    expect_error([&] { read(architecture, json::array({1, 2, 3})); }, {"a list of true or false values"});
+    expect_error(
+        [&] {
+          read(architecture, json::array({1, 2, 3}));
+        },
+        {"a list of true or false values"});
   }
   EXPECT_EQ(read("gemma3", list).layers[0].rope, 0);
   EXPECT_EQ(read("gemma3", list).layers[1].rope, 1);

@@ -24,7 +24,7 @@ TEST(TrainedNames, TargetsThatAreNotThereAreRefused) {
   test::expect_error<ConfigError>(
       [&] { require_targets_exist({.target_modules = {"qproj"}}, arch); },
       {"no linear layer is named `qproj`", "tuning.lora.target_modules",
-       "did you mean `q_proj`? there are: "});
+       "did you mean `q_proj`? available: "});
   test::expect_error<ConfigError>(
       [&] {
         require_targets_exist(

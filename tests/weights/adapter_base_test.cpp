@@ -125,8 +125,9 @@ TEST_F(AdapterBases, ResizedRows) {
   const auto plain = Checkpoint::open(base());
   EXPECT_NE(fingerprint_of(checkpoint), fingerprint_of(*plain));
   EXPECT_NE(checkpoint.sampled_fingerprint(), plain->sampled_fingerprint());
-  expect_error([&] { require_own_base(*plain, base(), adapter()); },
-               {"replaces rows of the base's embedding or head", adapter().string(), "sftrun merge"});
+  expect_error(
+      [&] { require_own_base(*plain, base(), adapter()); },
+      {"replaces rows of the base's embedding or head", adapter().string(), "sftrun merge"});
   const AdapterConfig config = load_adapter_config(adapter(), plain->arch());
   expect_error([&] { load_adapter(adapter(), config, plain->arch()); },
                {"[10, 4]", "the vocabulary was resized", "sftrun merge"});

@@ -93,20 +93,19 @@ TEST_F(AdapterReaders, Ranks) {
   config_.lora.rank_pattern = {{"q_proj", 4}, {"o_proj", 300}};
   EXPECT_EQ(vllm(), "vLLM: loads directly, with --max-lora-rank 320");
   config_.lora.r = 513;
-  EXPECT_EQ(vllm(),
-            "vLLM: not as an adapter (a rank of 513): serve " + kMerge + kAs + "-merged`");
+  EXPECT_EQ(vllm(), "vLLM: not as an adapter (a rank of 513): serve " + kMerge + kAs + "-merged`");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
 }
 
 TEST_F(AdapterReaders, Magnitudes) {
   config_.lora.dora = true;
   EXPECT_EQ(peft(), "PEFT: loads directly");
-  EXPECT_EQ(vllm(), "vLLM: not as an adapter (DoRA): serve " + kMerge + kAs +
-                        "-merged`");
-  EXPECT_EQ(llama_cpp(),
-            "llama.cpp: not as an adapter: llama.cpp's adapters do not support DoRA; merge it: `sftrun "
-            "merge --format gguf --dtype q8_0 " +
-                kAs + "-merged-gguf`");
+  EXPECT_EQ(vllm(), "vLLM: not as an adapter (DoRA): serve " + kMerge + kAs + "-merged`");
+  EXPECT_EQ(
+      llama_cpp(),
+      "llama.cpp: not as an adapter: llama.cpp's adapters do not support DoRA; merge it: `sftrun "
+      "merge --format gguf --dtype q8_0 " +
+          kAs + "-merged-gguf`");
 }
 
 TEST_F(AdapterReaders, WholeModules) {
@@ -124,7 +123,8 @@ TEST_F(AdapterReaders, WholeModules) {
                              "-merged-gguf`");
   use_file("gemma2-F32.gguf");
   EXPECT_EQ(llama_cpp(), refused +
-                             "for this family llama.cpp uses the embedding as the head: serve the output of `sftrun merge` with another program");
+                             "for this family llama.cpp uses the embedding as the head: serve the "
+                             "output of `sftrun merge` with another program");
   use_directory("granite");
   config_.lora.modules_to_save = {"input_layernorm"};
   EXPECT_EQ(llama_cpp(), refused + "merge it: `sftrun merge --format gguf --dtype q8_0 " + kAs +
@@ -143,22 +143,24 @@ TEST_F(AdapterReaders, QuantisedDirectories) {
   config_.lora.dora = true;
   EXPECT_TRUE(over("bnb-nf4").starts_with("PEFT: loads directly; on a CPU with AVX512-BF16"));
   EXPECT_EQ(over("fp8-dynamic"),
-            "PEFT: does not load over this base (it does not support DoRA over FP8): load it over the unquantised model");
+            "PEFT: does not load over this base (it does not support DoRA over FP8): load it over "
+            "the unquantised model");
   config_.lora.dora = false;
   config_.lora.modules_to_save = {"lm_head", "norm"};
   EXPECT_EQ(over("bnb-int8"), "PEFT: loads directly");
   config_.lora.modules_to_save = {"q_proj"};
   EXPECT_EQ(over("bnb-nf4"),
-            "PEFT: does not load over this base (it does not support modules_to_save over 4 bits): load it over the unquantised model");
+            "PEFT: does not load over this base (it does not support modules_to_save over 4 bits): "
+            "load it over the unquantised model");
 }
 
 TEST_F(AdapterReaders, EmbeddingAndHead) {
   adapted_.insert("lm_head");
   EXPECT_EQ(peft(), "PEFT: loads directly");
-  EXPECT_EQ(
-      vllm(),
-      "vLLM: not as an adapter (an update of lm_head, which vLLM does not support for most families): serve " +
-          kMerge + kAs + "-merged`");
+  EXPECT_EQ(vllm(),
+            "vLLM: not as an adapter (an update of lm_head, which vLLM does not support for most "
+            "families): serve " +
+                kMerge + kAs + "-merged`");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
   use_directory("gemma3");
   adapted_.insert("model.embed_tokens");
@@ -173,11 +175,14 @@ TEST_F(AdapterReaders, Experts) {
   EXPECT_EQ(vllm(), "vLLM: loads directly");
   adapt_experts();
   EXPECT_EQ(peft(), "PEFT: loads directly, with transformers 5 or newer");
-  EXPECT_EQ(vllm(), "vLLM: load " + kMerge + "--format vllm " + kAs +
-                        "-vllm`; without conversion vLLM ignores an adapter's weights for Mixtral's experts");
+  EXPECT_EQ(
+      vllm(),
+      "vLLM: load " + kMerge + "--format vllm " + kAs +
+          "-vllm`; without conversion: vLLM ignores an adapter's weights for Mixtral's experts");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
   config_.lora.r = 64;
-  EXPECT_NE(vllm().find("-vllm`, with --max-lora-rank 64; without conversion"), std::string::npos);
+  EXPECT_NE(vllm().find("-vllm`, with --max-lora-rank 64; without conversion: "),
+            std::string::npos);
   config_ = {.lora = {.r = 8}};
   use_file("gpt_oss-Q8_0.gguf");
   adapt_experts();
@@ -196,20 +201,24 @@ TEST_F(AdapterReaders, BasesQuantisedByTheRun) {
   }
   dense_when_written_ = "embedding and head";
   EXPECT_EQ(peft(), "PEFT: loads directly, over the base in fp8" + there +
-                        " (approximately: embedding and head are unquantised there, but were in fp8 in this run)");
+                        " (approximately: embedding and head are unquantised there, but were in "
+                        "fp8 in this run)");
   dense_when_written_.clear();
   config_.lora.dora = true;
   EXPECT_EQ(peft(),
-            "PEFT: does not load over this base (it does not support DoRA over FP8): load it over the unquantised model");
+            "PEFT: does not load over this base (it does not support DoRA over FP8): load it over "
+            "the unquantised model");
   quantised_to_ = "nf4";
   EXPECT_TRUE(
       peft().starts_with("PEFT: loads directly, over the base in nf4" + there + "; on a CPU"));
   config_ = {.lora = {.r = 8}};
   takes_base_apart_ = true;
   EXPECT_EQ(peft(),
-            "PEFT: approximately, over the unquantised model: the run quantised the PiSSA residual, which is not saved");
+            "PEFT: approximately, over the unquantised model: the run quantised the PiSSA "
+            "residual, which is not saved");
   EXPECT_EQ(vllm(), "vLLM: approximately, over the unquantised model");
-  EXPECT_TRUE(llama_cpp().starts_with("llama.cpp: approximately, load the output of `sftrun merge"));
+  EXPECT_TRUE(
+      llama_cpp().starts_with("llama.cpp: approximately, load the output of `sftrun merge"));
   quantised_to_.clear();
   EXPECT_EQ(peft(), "PEFT: loads directly");
   EXPECT_EQ(vllm(), "vLLM: loads directly");
@@ -220,19 +229,19 @@ TEST_F(AdapterReaders, AGgufFileAsBase) {
   EXPECT_EQ(peft(),
             "PEFT: over the GGUF file if transformers supports the family (from_pretrained(\"" +
                 base_.parent_path().string() +
-                "\", gguf_file=\"llama-Q8_0.gguf\")), or over the model that the file was converted from: the file does not name it, so set base_model_name_or_path in "
+                "\", gguf_file=\"llama-Q8_0.gguf\")), or over the model that the file was "
+                "converted from: the file does not name it, so set base_model_name_or_path in "
                 "runs/a/adapter/adapter_config.json");
   EXPECT_EQ(vllm(), "vLLM: loads directly, over the model that the file was converted from");
   EXPECT_TRUE(llama_cpp().ends_with("-gguf` with " + base_.string())) << llama_cpp();
   config_.base_model_name_or_path = "owner/name";
-  EXPECT_EQ(
-      peft(),
-      "PEFT: loads directly, over owner/name, from which llama-Q8_0.gguf was converted according to its metadata");
+  EXPECT_EQ(peft(),
+            "PEFT: loads directly, over owner/name, from which llama-Q8_0.gguf was converted "
+            "according to its metadata");
   EXPECT_EQ(vllm(), "vLLM: loads directly, over owner/name");
   use_file("llama_fused-Q8_0.gguf");
-  EXPECT_NE(
-      llama_cpp().find("llama.cpp: not as an adapter: the base has no tensor"),
-      std::string::npos)
+  EXPECT_NE(llama_cpp().find("llama.cpp: not as an adapter: the base has no tensor"),
+            std::string::npos)
       << llama_cpp();
 }
 
@@ -244,8 +253,7 @@ TEST_F(AdapterReaders, EveryFamilyHasALineOfEach) {
     adapt_experts();
     EXPECT_TRUE(peft().starts_with("PEFT: loads directly")) << family.path();
     EXPECT_TRUE(vllm().starts_with("vLLM: ")) << family.path();
-    EXPECT_TRUE(llama_cpp() == kLoraGguf ||
-                llama_cpp().find("cannot express") != std::string::npos)
+    EXPECT_TRUE(llama_cpp() == kLoraGguf || llama_cpp().find("cannot express") != std::string::npos)
         << family.path() << " " << llama_cpp();
   }
 }
@@ -255,8 +263,7 @@ TEST_F(AdapterReaders, AModelThatGgufHasNoWordFor) {
   arch_.ropes.at(0).factor = 4;
   for (const bool dora : {false, true}) {  // merged to GGUF it is refused, too
     config_.lora.dora = dora;
-    EXPECT_NE(llama_cpp().find("cannot express this model's position embedding"),
-              std::string::npos)
+    EXPECT_NE(llama_cpp().find("cannot express this model's position embedding"), std::string::npos)
         << llama_cpp();
   }
 }

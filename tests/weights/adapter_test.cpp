@@ -296,7 +296,8 @@ TEST_F(Adapter, Empty) {
   expect_refused({"the adapter has no tensors"});
   std::filesystem::remove(directory_ / "adapter_model.safetensors");
   test::write_file(directory_ / "adapter_model.bin", "");
-  expect_error([&] { load(); }, {"no adapter_model.safetensors", "adapter_model.bin is not supported"});
+  expect_error([&] { load(); },
+               {"no adapter_model.safetensors", "adapter_model.bin is not supported"});
 }
 
 /// Of 3 experts, hidden 4 and inner 5, with rank 2.
@@ -455,10 +456,14 @@ TEST(AdapterConfig, ReadsPatternsInTheirOrder) {
   EXPECT_NE(written.find(R"({"layers.1.self_attn.q_proj":3,"[qk]_proj":5})"), std::string::npos);
   EXPECT_NE(written.find(R"({"v_proj":1.5,"^model.layers.0.self_attn.q_proj":2})"),
             std::string::npos);
-  expect_error([&] { read(R"({"q_proj": 0})", "null"); }, {"`rank_pattern` must be an object of positive"});
-  expect_error([&] { read(R"({"q_proj": 2.5})", "null"); }, {"`rank_pattern` must be an object of positive"});
-  expect_error([&] { read("[3]", "null"); }, {"`rank_pattern` must be an object with names as keys"});
-  expect_error([&] { read("{}", R"({"q_proj": "x"})"); }, {"`alpha_pattern` must be an object of numbers"});
+  expect_error([&] { read(R"({"q_proj": 0})", "null"); },
+               {"`rank_pattern` must be an object of positive"});
+  expect_error([&] { read(R"({"q_proj": 2.5})", "null"); },
+               {"`rank_pattern` must be an object of positive"});
+  expect_error([&] { read("[3]", "null"); },
+               {"`rank_pattern` must be an object with names as keys"});
+  expect_error([&] { read("{}", R"({"q_proj": "x"})"); },
+               {"`alpha_pattern` must be an object of numbers"});
   expect_error([&] { read("{}", R"({"(q": 2})"); },
                {"`(q` is not a regular expression", "adapter_config.json: alpha_pattern"});
 }
@@ -471,7 +476,8 @@ TEST(AdapterFamily, AnotherIsRefused) {
   config.base_model_name_or_path = (families / "qwen2").string();
   test::expect_error<DataError>(
       [&] { load_adapter("adapter", config, llama); },
-      {"made for the model family qwen2", "this model is of the family llama", "the adapter's own base model"});
+      {"trained on the model family qwen2", "this model is of the family llama",
+       "the adapter's own base model"});
   for (const char* own : {"llama", "mistral"}) {  // which GGUF files do not tell apart
     config.base_model_name_or_path = (families / own).string();
     test::expect_error<DataError>([&] { load_adapter("adapter", config, llama); },

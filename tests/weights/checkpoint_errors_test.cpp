@@ -242,7 +242,8 @@ TEST_F(BrokenShards, PathsAreNotFollowed) {
   index_["weight_map"][kNorm] = "../elsewhere.safetensors";
   save_index();
   expect_refused(
-      {"tensor `model.norm.weight` is mapped to \"../elsewhere.safetensors\", not a file name"});
+      {"tensor `model.norm.weight` is mapped to \"../elsewhere.safetensors\", which is not a file "
+       "name"});
 }
 
 TEST_F(BrokenShards, NoMap) {

@@ -99,8 +99,7 @@ TEST_F(DamagedFp8, ScalesThatAreNotNumbers) {
   }
   entries_ = whole;
   set(factors, "F32", floats(39, 1));
-  expect_refused({kUpMatrix,
-                  "its scales have the shape [39], expected [40] (one per row)",
+  expect_refused({kUpMatrix, "its scales have the shape [39], expected [40] (one per row)",
                   "fix: use a checkpoint with one scale per row"});
   // As many as rows, but of blocks: one way and the other.
   for (const std::vector<int64_t>& shape :

@@ -218,7 +218,8 @@ TEST(GgufLora, RefusesTiedEnds) {
         write_gguf_lora(directory / "peft", base_path, base->arch(), "f32",
                         directory / "lora.gguf");
       },
-      {"llama.cpp has one tensor for the embedding and its tied head", "sftrun merge --format gguf"});
+      {"llama.cpp has one tensor for the embedding and its tied head",
+       "sftrun merge --format gguf"});
 }
 
 TEST(GgufLora, RefusesABaseThatHoldsQKAndVInOne) {
@@ -231,7 +232,8 @@ TEST(GgufLora, RefusesABaseThatHoldsQKAndVInOne) {
         write_gguf_lora(directory / "peft", base_path, base->arch(), "f32",
                         directory / "lora.gguf");
       },
-      {"the base has no tensor `blk.0.attn_q.weight` for the adapter: its weights are fused with others",
+      {"the base has no tensor `blk.0.attn_q.weight` for the adapter: its weights are fused with "
+       "others",
        "llama_fused-Q8_0.gguf", "--fuse-qkv"});
 }
 

@@ -22,7 +22,8 @@ TEST(OllamaModelfile, StopsWhereTheModelDoes) {
   OllamaModelfile file = of("converted/llama-F32.gguf", std::nullopt);
   file.from = "./mine-F32.gguf";
   EXPECT_EQ(file.text(),
-            "# The model has no chat template, so this file has no TEMPLATE. Add one to use the model for chat.\n"
+            "# The model has no chat template, so this file has no TEMPLATE. Add one to use the "
+            "model for chat.\n"
             "FROM ./mine-F32.gguf\nPARAMETER stop \"<|endoftext|>\"\n");
 }
 
@@ -43,7 +44,8 @@ TEST(OllamaModelfile, SaysWhyThereIsNoTemplate) {
   EXPECT_FALSE(dated.template_text);
   ASSERT_EQ(dated.remarks.size(), 1U);
   EXPECT_TRUE(dated.text().starts_with(
-      "# There is no TEMPLATE, because no Ollama template equal to the chat template was found: it prints the current date. Ollama 0.30 and later use the GGUF file's chat template"))
+      "# There is no TEMPLATE, because no Ollama template equal to the chat template was found: it "
+      "prints the current date. Ollama 0.30 and later use the GGUF file's chat template"))
       << dated.text();
   EXPECT_EQ(dated.text().find("\nTEMPLATE"), std::string::npos);
   const OllamaModelfile broken = of("converted/llama-F32.gguf", "{% for %}");

@@ -20,7 +20,7 @@ inline constexpr float kDoesNotTurn = 1e30F;
 
 struct GgufDescription {
   /// The model as a GGUF reader sees it: under the name of a related family if llama.cpp uses that
-  /// (Mistral is stored as llama), and the text part of a larger model as a model of its own.
+  /// (Mistral is stored as llama), and the text part of a larger model as a separate model.
   /// Tensors are those of the original model in the same order, with such a model's names.
   ArchSpec arch;
   /// general.architecture and the keys below the architecture's prefix. Integers are stored as
@@ -38,5 +38,12 @@ GgufDescription describe_in_gguf(const ArchSpec& arch, const std::string& where)
 
 /// general.architecture for such a model: "llama".
 std::string gguf_architecture(const ArchSpec& arch);
+/// False if llama.cpp always uses the embedding as the head of such a model (Gemma 2), and rejects
+/// files with a head.
+bool gguf_reads_head(const ArchSpec& arch);
+/// Whether a SentencePiece vocabulary of such a model is stored with merges (Gemma 4).
+bool gguf_keeps_merges(const ArchSpec& arch);
+/// Whether llama-quantize treats the model as its "70B" models, which get more bits in some types.
+bool gguf_is_70b(const ArchSpec& arch);
 
 }  // namespace sftrun::spec

@@ -26,8 +26,7 @@ struct LabelledConversation {
 };
 
 /// A message with `"train": false` (or `"weight": 0`) is not labelled.
-/// @throws DataError as `ChatTemplate::render`, and if the template writes nothing of an assistant
-/// message.
+/// @throws DataError as `ChatTemplate::render`, and if the template omits an assistant message.
 LabelledConversation label_conversation(const ChatTemplate& chat_template,
                                         const Tokenizer& tokenizer, const Json& messages,
                                         const RenderOptions& options, LossOn loss_on);

@@ -5,7 +5,8 @@
 
 namespace sftrun::weights {
 
-/// Formats of tensor data, with the numbers used in GGUF files: all whose size gguf-py knows.
+/// Formats of tensor data, with the numbers used in GGUF files: all types whose size gguf-py
+/// defines.
 enum class GgmlType : uint32_t {
   kF32 = 0,
   kF16 = 1,

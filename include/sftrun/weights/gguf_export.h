@@ -39,10 +39,6 @@ std::vector<GgufPiece> gguf_pieces(const spec::ArchSpec& arch);
 void fill_rows(const GgufPiece& piece, const float* source, int64_t first, int64_t count,
                float* rows);
 
-/// Whether llama.cpp reads a head besides the embedding. For Gemma and Gemma 2 it uses the
-/// embedding and rejects files with a head.
-bool llama_cpp_reads_head(const spec::ArchSpec& arch);
-
 /// A file to write, without the values of its tensors.
 struct GgufPlan {
   GgufMetadata metadata;

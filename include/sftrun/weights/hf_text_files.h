@@ -24,7 +24,7 @@ void copy_generation_config(const std::filesystem::path& from, const std::filesy
 /// has EOS tokens.
 void add_eos(const std::filesystem::path& directory, int64_t id);
 /// Copies tokenizer.json, tokenizer_config.json, special_tokens_map.json, generation_config.json
-/// and chat_template.jinja, as far as `from` has them. @throws DeviceError
+/// and chat_template.jinja, if `from` has them. @throws DeviceError
 void copy_text_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace sftrun::weights

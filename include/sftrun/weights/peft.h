@@ -17,9 +17,9 @@ struct AdapterConfig {
   std::string base_model_name_or_path;
   std::string revision;  ///< revision of a base on a hub; empty: none
   /// If an adapter's tensors or targets name gate and up separately, PEFT gives gate_up_proj the
-  /// ranks of both together. `lora.pissa` (`init_lora_weights: pissa`): PEFT subtracts the principal
-  /// part from the base when it loads the adapter. Exported adapters do not need this: see
-  /// model::adapter_tensors.
+  /// ranks of both together. `lora.pissa` (`init_lora_weights: pissa`): PEFT subtracts the
+  /// principal part from the base when it loads the adapter. Exported adapters do not need this:
+  /// see model::adapter_tensors.
   spec::LoraSpec lora;
   /// Tokens whose rows alone were trained, by the ending of the module's name
   /// (`trainable_token_indices`; a plain list is for the embedding).
@@ -27,7 +27,7 @@ struct AdapterConfig {
   /// A trained embedding is also the trained head if they are tied
   bool ensure_weight_tying = false;
   std::string task_type = "CAUSAL_LM";
-  /// Content of sftrun_base.json, which is written beside PEFT's files. null: not written.
+  /// Content of sftrun_base.json, which is written next to PEFT's files. null: not written.
   nlohmann::ordered_json base_record = nullptr;
 
   /// `target_modules: "all-linear"`, which a hand-written file may contain, is returned as a single

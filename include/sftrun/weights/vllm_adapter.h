@@ -43,7 +43,7 @@ struct VllmReading {
 std::optional<VllmReading> vllm_reading(const spec::ArchSpec& arch,
                                         const std::function<bool(const std::string&)>& is_adapted);
 
-/// What a user of vLLM should know about an adapter in PEFT's layout.
+/// Advice for using an adapter in PEFT's layout with vLLM.
 struct VllmAdvice {
   bool is_warning = false;  ///< vLLM would compute wrong results without an error
   std::string text;

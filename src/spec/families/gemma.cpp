@@ -113,12 +113,14 @@ const Family kGemma2 = {
                     "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
                     "sliding_window": 4096, "attn_logit_softcapping": 50.0,
                     "final_logit_softcapping": 30.0, "bos_token_id": 2, "eos_token_id": 1})",
+    .activation_key = "hidden_activation",
     .traits = gemma_traits,
     .read = read_gemma2,
     .write = write_gemma,
     .gguf = "gemma2",
     .read_gguf = read_gemma2_gguf,
     .write_gguf = write_gemma2_gguf,
+    .gguf_reads_head = false,
 };
 
 const Family kGemma3 = {
@@ -130,6 +132,7 @@ const Family kGemma3 = {
                     "head_dim": 256, "max_position_embeddings": 131072, "tie_word_embeddings": true,
                     "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
                     "sliding_window": 4096, "bos_token_id": 2, "eos_token_id": 1})",
+    .activation_key = "hidden_activation",
     .theta_by_layer_type = RopeThetas{.full = 1'000'000.0, .sliding = 10'000.0},
     .traits = gemma3_traits,
     .read = read_gemma3,

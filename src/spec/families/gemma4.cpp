@@ -23,7 +23,7 @@ void gemma4_traits(ArchSpec& arch) {
   arch.mixture.files = ExpertFiles::kWhole;
 }
 
-/// The last layer has full attention whatever the list says, as in transformers.
+/// The last layer always has full attention, as in transformers; the list is ignored for it.
 void read_layer_windows(const JsonFields& config, ArchSpec& arch) {
   const int64_t window = config.get_int("sliding_window", 512, 1, kMostSize);
   read_layer_types(config, arch, window, [](int64_t layer) { return (layer + 1) % 6 != 0; });
@@ -64,7 +64,8 @@ void share_keys(ArchSpec& arch, int64_t count, const std::string& where) {
       if ((other.window > 0) == (layer.window > 0)) layer.keys_of = j;
     }
     if (layer.keys_of >= 0) continue;
-    throw DataError(fmt::format("layer {} reuses the keys of an earlier layer, but no layer before {} has the same kind of attention",
+    throw DataError(fmt::format("layer {} reuses the keys of an earlier layer, but no layer before "
+                                "{} has the same kind of attention",
                                 i, first),
                     where);
   }
@@ -213,6 +214,7 @@ const Family kGemma4 = {
                                  "rope_theta": 1000000.0}}})",
     .may_be_mixture = true,
     .partial_rotary = true,
+    .activation_key = "hidden_activation",
     .theta_by_layer_type = RopeThetas{.full = 1'000'000.0, .sliding = 10'000.0},
     .traits = gemma4_traits,
     .read = read_gemma4,
@@ -220,6 +222,7 @@ const Family kGemma4 = {
     .gguf = "gemma4",
     .read_gguf = read_gemma4_gguf,
     .write_gguf = write_gemma4_gguf,
+    .gguf_keeps_merges = true,
 };
 
 }  // namespace sftrun::spec

@@ -20,7 +20,7 @@ void gpt_oss_traits(ArchSpec& arch) {
 }
 
 void read_gpt_oss(const JsonFields& config, ArchSpec& arch) {
-  arch.activation = Activation::kClampedSwiglu;  // whatever `hidden_act` says, as in transformers
+  arch.activation = Activation::kClampedSwiglu;  // `hidden_act` is ignored, as in transformers
   arch.swiglu_alpha = config.require_positive("swiglu_alpha");
   arch.swiglu_limit = config.require_positive("swiglu_limit");
   read_attention_bias(config, arch);

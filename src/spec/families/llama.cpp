@@ -66,6 +66,10 @@ const Family kLlama = {
     .write = write_biases,
     .gguf = "llama",
     .gguf_interleaves = true,
+    .gguf_is_70b =
+        [](const ArchSpec& arch) {
+          return arch.num_layers == 80 && arch.num_heads != arch.num_kv_heads;
+        },
 };
 
 const Family kMistral = {

@@ -56,6 +56,7 @@ const Family kPhi3 = {
     .gguf = "phi3",
     .read_gguf = read_phi3_gguf,
     .write_gguf = write_phi3_gguf,
+    .gguf_ignores_windows = true,
 };
 
 }  // namespace sftrun::spec

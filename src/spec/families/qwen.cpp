@@ -51,6 +51,7 @@ const Family kQwen2 = {
     .read = read_upper_windows,
     .write = write_windows,
     .gguf = "qwen2",
+    .gguf_is_70b = [](const ArchSpec& arch) { return arch.num_layers == 80; },
 };
 
 const Family kQwen3 = {

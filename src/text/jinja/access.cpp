@@ -12,7 +12,7 @@
 namespace sftrun::text::jinja {
 namespace {
 
-/// As jinja2 names a value's type in its messages.
+/// jinja2's name of a value's type in its messages.
 std::string described_type(const Value& value) {
   return value.is_none() ? "None" : type_name(value) + " object";
 }

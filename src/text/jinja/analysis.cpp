@@ -33,7 +33,8 @@ struct Scope {
     stores.insert(name);
     loads[name] = Load::kParameter;
   }
-  /// After branches of which one will have run: what only some assign may keep its earlier value.
+  /// After branches of which one runs: a name that only some of them assign may keep its earlier
+  /// value.
   void merge(const std::vector<Scope>& branches) {
     std::set<Symbol> stored_in_branches;
     for (const Scope& branch : branches)
@@ -57,7 +58,7 @@ struct Scope {
   }
 };
 
-/// Calls `visit` on every sub-expression that stands directly under `expr`.
+/// Calls `visit` on every sub-expression directly below `expr`.
 template <typename Visit>
 void for_each_child(const Expr& expr, Visit&& visit) {
   for (const ExprPtr& operand : expr.operands) {
@@ -87,7 +88,7 @@ class Analyser {
   }
 
  private:
-  // ---- Names of one scope: what stands in it directly, nested scopes only with what they evaluate
+  // ---- Names of one scope: those that it uses directly, and those that nested scopes evaluate
   // outside.
 
   void load_names(const Expr& expr, Scope& scope) {
@@ -147,7 +148,7 @@ class Analyser {
     }
   }
 
-  /// Bodies in a chain: jinja2 sees every `elif` as an if of its own inside one branch.
+  /// Bodies in a chain: jinja2 treats every `elif` as a separate if inside one branch.
   void collect_if(const Statement& s, Scope& scope) {
     load_names(s.expressions[0], scope);
     pay_for_copies(3, scope, s.line);
@@ -165,9 +166,9 @@ class Analyser {
     scope.merge(branches);
   }
 
-  /// Each branch takes a copy of what its scope knows.
+  /// Each branch copies the names known in its scope.
   void pay_for_copies(size_t num_copies, const Scope& scope, int line) {
-    constexpr size_t kMostCopied = 5'000'000;  // of templates in use some ten thousand
+    constexpr size_t kMostCopied = 5'000'000;  // templates in use need some ten thousand
     num_copied_ += num_copies * (scope.loads.size() + scope.stores.size());
     if (num_copied_ > kMostCopied) fail("the template has too many branches and variables", line);
   }

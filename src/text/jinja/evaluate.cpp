@@ -72,7 +72,7 @@ Value Interpreter::evaluate(const Expr& expr, const FramePtr& frame) {
 }
 
 Value Interpreter::evaluate_name(const Expr& expr, const FramePtr& frame) const {
-  runtime_.charge(frame->num_slots());  // of which each is looked at
+  runtime_.charge(frame->num_slots());  // each slot is checked
   if (const Frame::Slot* slot = frame->find(expr.symbol)) {
     if (slot->value) return *slot->value;
   } else if (const auto& given = context_[static_cast<size_t>(expr.symbol)]) {
@@ -88,7 +88,7 @@ Value Interpreter::evaluate_condition(const Expr& expr, const FramePtr& frame) {
       "the inline if-expression evaluated to false and no else section was defined.");
 }
 
-/// a < b < c holds if both do; what stands after the first that does not is not evaluated.
+/// a < b < c holds if both do; operands after the first comparison that fails are not evaluated.
 Value Interpreter::evaluate_compare(const Expr& expr, const FramePtr& frame) {
   Value left = evaluate(*expr.operands[0], frame);
   for (size_t i = 0; i < expr.operators.size(); ++i) {
@@ -163,7 +163,7 @@ Value Interpreter::evaluate_call(const Expr& expr, const FramePtr& frame) {
   return call_value(runtime_, callee, args);
 }
 
-/// @param block_text stands in for the operand that the filter of a block does not have
+/// @param block_text the operand if the filter is that of a block
 Value Interpreter::apply_filters(const Expr& expr, const Value* block_text, const FramePtr& frame) {
   const bool innermost = expr.operands[0] == nullptr;
   const bool of_block =

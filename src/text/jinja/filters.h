@@ -13,7 +13,7 @@ using Filter = Value (*)(Runtime&, const Value& value, const Args& args);
 /// jinja2's built-in filters (tojson as in transformers), or null.
 Filter find_filter(std::string_view name);
 
-// The groups that it searches.
+// The groups of filters that it searches.
 Filter find_text_filter(std::string_view name);
 Filter find_wrapping_filter(std::string_view name);
 Filter find_number_filter(std::string_view name);

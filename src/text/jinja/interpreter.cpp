@@ -216,7 +216,7 @@ void Interpreter::run_for(const Statement& s, const Value& items, const FramePtr
       std::make_shared<LoopContext>(source, iterate_or_fail(source), std::move(recurse), depth0);
   const Value loop_value = Value::object(loop);
   FramePtr iteration;
-  bool any_to_its_end = false;  // jinja2 takes the else branch, too, when no iteration got that far
+  bool any_to_its_end = false;  // jinja2 also runs the else branch if no iteration ran to its end
   for (Value item; loop->advance(item);) {
     runtime_.step();
     if (iteration && iteration.use_count() == 1) {
@@ -239,7 +239,7 @@ void Interpreter::run_for(const Statement& s, const Value& items, const FramePtr
 // ---- Assignment
 
 void Interpreter::assign(const Expr& target, const Value& value, const FramePtr& frame) {
-  runtime_.charge(frame->slots.size());  // of which each is looked at
+  runtime_.charge(frame->slots.size());  // each slot is checked
   if (target.kind == ExprKind::kName) return frame->set(target.symbol, value);
   if (target.kind == ExprKind::kTuple) return unpack(target, value, frame);
   auto* name_space = evaluate_name(target, frame).object_as<Namespace>();

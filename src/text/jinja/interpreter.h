@@ -32,13 +32,13 @@ enum class Flow : uint8_t { kNormal, kBreak, kContinue };
 /// One render of a parsed template.
 class Interpreter {
  public:
-  /// @param context the variables, by symbol of the template; none where the caller gives none
+  /// @param context the variables, by symbol of the template; nullopt if the caller gives none
   Interpreter(const Template& parsed, Runtime& runtime, std::vector<std::optional<Value>> context);
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  /// @throws TemplateError; `line()` then says where.
+  /// @throws TemplateError; `line()` then has its line.
   TaggedText run();
   int line() const { return line_; }
 

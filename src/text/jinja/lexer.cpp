@@ -18,7 +18,8 @@ bool is_name_byte(char c) {
          (c & 0x80) != 0;
 }
 
-/// \r\n and \r become \n, and one newline at the end goes, as keep_trailing_newline=False has it.
+/// \r\n and \r become \n, and one newline at the end is removed, as with
+/// keep_trailing_newline=False.
 std::string normalized(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -71,7 +72,7 @@ class Lexer {
     tokens_.push_back(std::move(token));
   }
 
-  /// Text up to the next tag, trimmed as the tag's sign and the environment ask.
+  /// Text up to the next tag, trimmed according to the tag's sign and the environment.
   void push_data(size_t end, char sign, bool is_variable) {
     std::string_view data = std::string_view(source_).substr(at_, end - at_);
     if (sign == '-') {
@@ -152,7 +153,7 @@ class Lexer {
     fail("Missing end of comment tag", line_);
   }
 
-  /// The end of a `%}`, `-%}` or `+%}` at `at` with what it swallows, or npos.
+  /// The end of a `%}`, `-%}` or `+%}` at `at`, including white space that it removes, or npos.
   size_t block_end(size_t at) const {
     if (starts_with("+%}", at)) return at + 3;
     if (starts_with("-%}", at)) return skip_space(at + 3);

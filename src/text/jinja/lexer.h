@@ -34,7 +34,7 @@ struct Token {
   bool is_name(std::string_view name) const { return type == TokenType::kName && text == name; }
 };
 
-/// As jinja2 names a token in its messages.
+/// jinja2's name of a token in its messages.
 std::string describe(const Token& token);
 
 /// Ends with one kEnd token. @throws TemplateError with the line.

@@ -14,7 +14,7 @@ Method find_method(const Value& value, std::string_view name);
 Method find_string_method(std::string_view name);
 Method find_container_method(const Value& value, std::string_view name);
 
-/// Whether the sandbox refuses the method because it would change a list or a dictionary.
+/// Whether the sandbox rejects the method because it would change a list or a dictionary.
 bool changes_its_object(const Value& value, std::string_view name);
 
 }  // namespace sftrun::text::jinja

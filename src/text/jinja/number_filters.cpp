@@ -22,7 +22,7 @@ Value abs_filter(Runtime&, const Value& value, const Args& args) {
   fail("bad operand type for abs(): '" + type_name(value) + "'");
 }
 
-/// The digits of a number literal without underscores; nothing if Python refuses them.
+/// The digits of a number literal without underscores; nullopt if Python rejects them.
 std::optional<std::string> without_underscores(std::string_view text) {
   std::string digits;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -66,7 +66,7 @@ class Generator : public Object {
 };
 /// A generator over `source` that yields the result of `step` for its items; `step` returns false
 /// to end.
-/// @param captured_depth of the deepest value that `step` holds
+/// @param captured_depth depth of the deepest value that `step` captures
 Value make_generator(std::string type, const Value& source, int captured_depth,
                      std::function<bool(Iterator& source, Value& out)> step);
 

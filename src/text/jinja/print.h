@@ -12,7 +12,7 @@ namespace sftrun::text::jinja {
 std::string print_integer(Int value);
 std::string print_float(double value);  ///< Python's repr: shortest digits that read back the same
 
-/// Python's str(). Strings keep their origins, the rest takes the value's own.
+/// Python's str(). Strings keep their origins, everything else gets the value's origin.
 TaggedText to_text(Runtime& runtime, const Value& value);
 /// Python's repr().
 TaggedText to_repr(Runtime& runtime, const Value& value);

@@ -94,7 +94,7 @@ Value sort_key(Runtime& runtime, const Value& item, const Value& attributes, boo
   return Value::tuple(std::move(keys));
 }
 
-/// Stable, by keys made once. Descending order keeps equal items as they stood, as Python's does.
+/// Stable, by keys made once. Descending order keeps the order of equal items, as in Python.
 std::vector<Value> sorted(Runtime& runtime, std::vector<Value> items, std::vector<Value> keys,
                           bool descending) {
   std::vector<size_t> order(items.size());

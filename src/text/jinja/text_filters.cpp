@@ -1,4 +1,4 @@
-// Filters that make a text of a value.
+// Filters that turn a value into text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ TaggedText upper_text(const TaggedText& text) {
   return with_case(text, unicode::Case::kUpper);
 }
 
-/// jinja2's own idea of a title: words also begin after - ( { [ <.
+/// jinja2's title case: words also begin after - ( { [ <.
 TaggedText jinja_title(const TaggedText& text) {
   TaggedText out;
   bool at_start = true;

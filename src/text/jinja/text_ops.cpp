@@ -107,7 +107,7 @@ size_t find(std::string_view text, std::string_view wanted, size_t from) {
 }
 
 size_t find_cost(std::string_view text, std::string_view wanted) {
-  constexpr size_t kShortBytes = 32, kPasses = 4;  // over a long one, and back where it repeats
+  constexpr size_t kShortBytes = 32, kPasses = 4;  // over the text, for longer strings
   return wanted.size() <= kShortBytes ? text.size() : kPasses * (text.size() + wanted.size());
 }
 
@@ -178,14 +178,14 @@ std::vector<TaggedText> split(const TaggedText& text, std::string_view separator
 
 namespace {
 
-/// Where the characters of one kind, space or not, end that begin at `at`.
+/// End of the run of one kind (space or not) that begins at `at`.
 size_t end_of_run(const std::string& bytes, size_t at, bool of_space) {
   while (at < bytes.size() && unicode::is_space(decode_char_at(bytes, at).code) == of_space)
     at += unicode::sequence_length(bytes, at);
   return at;
 }
 
-/// Where those begin that end at `end`.
+/// Begin of the run that ends at `end`.
 size_t begin_of_run(const std::string& bytes, size_t end, bool of_space) {
   while (end > 0) {
     const size_t at = unicode::previous(bytes, end);

@@ -26,7 +26,7 @@ size_t find(std::string_view text, std::string_view wanted, size_t from = 0);
 /// Its cost in bytes read.
 size_t find_cost(std::string_view text, std::string_view wanted);
 
-/// @param count most replacements; negative: all
+/// @param count maximum number of replacements; negative: all
 TaggedText replace(const TaggedText& text, std::string_view old, const TaggedText& with,
                    int64_t count);
 

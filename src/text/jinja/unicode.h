@@ -7,8 +7,8 @@
 
 #include "sftrun/core/utf8.h"
 
-/// Code points of UTF-8 text and what Python's str methods say of them. Never reads out of bounds:
-/// a byte that is not part of a valid sequence counts as one code point of its own.
+/// Code points of UTF-8 text and their properties in Python's str methods. Never reads out of
+/// bounds: a byte that is not part of a valid sequence counts as one code point.
 namespace sftrun::text::jinja::unicode {
 
 size_t sequence_length(std::string_view text, size_t at);  ///< bytes of the code point at `at`

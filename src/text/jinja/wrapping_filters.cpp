@@ -22,7 +22,7 @@ Value indent(Runtime& runtime, const Value& value, const Args& args) {
   }
   const bool first = params.flag(1, false), blank = params.flag(2, false);
   TaggedText text = value.text();
-  text.append("\n", kFromTemplate);  // so that a text that ends in a newline keeps it
+  text.append("\n", kFromTemplate);  // keeps a newline at the end of the text
   const std::vector<TaggedText> lines = split_lines(text, false);
   runtime.charge(text.size() + lines.size() * indention.size());
   TaggedText out;
