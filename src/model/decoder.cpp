@@ -65,23 +65,4 @@ void Decoder::count_router_choices(layers::BatchContext& context) {
   context.shared_state->balance.counts = true;
 }
 
-void Decoder::refresh_joints() {
-  if (joints_version_ == store_.version()) return;
-  joint_adapters_.refresh();
-  joints_version_ = store_.version();
-}
-
-void Decoder::prepare_joints(layers::DequantPrefetcher::Pass pass) {
-  refresh_joints();
-  if (unpacking_) unpacking_->begin(pass);
-}
-
-void Decoder::join_prefetch() {
-  if (unpacking_) unpacking_->join();
-}
-
-void Decoder::forget_prefetch() {
-  if (unpacking_) unpacking_->forget();
-}
-
 }  // namespace sftrun::model

@@ -1,9 +1,7 @@
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -12,7 +10,6 @@
 #include "adapter_start.h"
 #include "layer_members.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/rng.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/stored_matrix.h"
@@ -23,19 +20,6 @@
 /// Builds a decoder: selects what trains, allocates the flat buffers, loads the weights.
 namespace sftrun::model {
 namespace {
-
-DType to_dtype(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return DType::kF32;
-    case at::kBFloat16:
-      return DType::kBF16;
-    case at::kHalf:
-      return DType::kF16;
-    default:
-      invariant_failed(__FILE__, __LINE__, "a floating-point compute dtype");
-  }
-}
 
 bool decays(const spec::TensorSpec& tensor) {
   return tensor.role != spec::TensorRole::kNorm && tensor.role != spec::TensorRole::kBias;
@@ -92,7 +76,7 @@ class DecoderBuilder {
     fill();
     finish_layers();
     initialise_adapters();
-    join_linears();
+    d_.join_linears();
     d_.store_.refresh_compute();
     register_frozen();
   }
@@ -451,47 +435,6 @@ class DecoderBuilder {
     }
   }
 
-  /// On CUDA, joins linears with the same input where only attention or the gated activation reads
-  /// their outputs, and makes adapters part of the product.
-  void join_linears() {
-    // A joint matrix holds frozen weights and copies of the adapters, which cannot be released apart.
-    const bool is_one_buffer = d_.options_.buffers == layers::BufferLayout::kOne;
-    if (!d_.options_.device.is_cuda() || !is_one_buffer) return;
-    int64_t spare_below = 0;
-    for (Layer& layer : d_.layers_) {
-      if (reads_heads_alone(layer)) join(layer.joint_qkv, {&layer.q, &layer.k, &layer.v});
-      join(layer.joint_o, {&layer.o});
-      if (!layer.mixture.defined()) {
-        join(layer.joint_gate_up, {&layer.gate, &layer.up});
-        join(layer.joint_down, {&layer.down});
-      }
-      layer.spare_below = std::exchange(spare_below, layer.joint_down.spare());
-    }
-  }
-
-  void join(layers::JointLinears& joint, const std::vector<layers::Linear*>& linears) {
-    if (!layers::can_join(linears)) return;
-    joint = layers::join(linears);
-    d_.joint_adapters_.add(joint);
-    if (!joint.is_quantized()) return;
-    if (!d_.unpacking_)
-      d_.unpacking_ =
-          std::make_unique<layers::DequantPrefetcher>(d_.options_.device, d_.options_.dtype);
-    d_.unpacking_->serve(joint);
-    joint.unpacking = d_.unpacking_.get();
-  }
-
-  /// Whether q, k and v are separate tensors with optional norms per head, and nothing else uses
-  /// them.
-  static bool reads_heads_alone(const Layer& layer) {
-    const auto is_of_heads = [&](const layers::Norm& norm) {
-      return !norm.defined() || norm.weight.numel() == layer.attention.head_dim;
-    };
-    return !layer.delta_net.defined() && !layer.fuses_qkv() && layer.keys_of < 0 &&
-           !layer.lends_keys && !layer.value_is_key && !layer.gates_attention &&
-           !layer.v_norm.defined() && is_of_heads(layer.q_norm) && is_of_heads(layer.k_norm);
-  }
-
   void initialise_adapters() {
     AdapterStart adapters(d_.options_, source_);
     for (layers::Linear* linear : d_.adapted_linears()) adapters.start(*linear);
@@ -526,78 +469,6 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
 
 void Decoder::build(const WeightSource& source) {
   DecoderBuilder(*this, source).run();
-}
-
-std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint> checkpoint,
-                                       const DecoderOptions& options) {
-  std::unique_ptr<Decoder> decoder(new Decoder(checkpoint->arch(), options));
-  decoder->checkpoint_ = checkpoint;
-  decoder->build([&](const std::string& name, const std::vector<int64_t>& shape,
-                     at::ScalarType dtype, bool stays) {
-    // Without conversion, use the mapped file in place: pages are read when first touched and
-    // shared between processes.
-    const auto mapped = stays ? checkpoint->mapped(name, to_dtype(dtype)) : std::nullopt;
-    if (mapped) {
-      auto* address = const_cast<std::byte*>(mapped->data());
-      return at::from_blob(
-          address, shape, [checkpoint](void*) {}, at::TensorOptions().dtype(dtype));
-    }
-    at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype));
-    checkpoint->read(name, to_dtype(dtype), tensor.data_ptr());
-    return tensor;
-  });
-  return decoder;
-}
-
-namespace {
-
-constexpr double kWidth = 0.0692820323;  // 0.02 * sqrt(12)
-
-/// Uniform with standard deviation 0.02. Each piece has its own random stream, so that the values
-/// do not depend on the number of threads.
-void fill_random(at::Tensor& tensor, uint64_t seed, uint64_t number) {
-  constexpr int64_t kPiece = 1 << 16;
-  constexpr int kPieceBits = 32;
-  float* data = tensor.data_ptr<float>();
-  const int64_t pieces = (tensor.numel() + kPiece - 1) / kPiece;
-  at::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t piece = begin; piece < end; ++piece) {
-      RandomStream stream(seed, number << kPieceBits | static_cast<uint64_t>(piece));
-      const int64_t last = std::min(tensor.numel(), (piece + 1) * kPiece);
-      for (int64_t i = piece * kPiece; i < last; ++i)
-        data[i] = static_cast<float>((stream.next_unit() - 0.5) * kWidth);
-    }
-  });
-}
-
-/// The same distribution, other values, generated on the device, which is faster. Tensors that are
-/// quantised or trained are requested in fp32 on the host instead.
-at::Tensor random_on_card(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
-  return at::empty(shape, at::TensorOptions().dtype(dtype).device(device))
-      .uniform_(-kWidth / 2, kWidth / 2);
-}
-
-}  // namespace
-
-std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch,
-                                         const DecoderOptions& options) {
-  std::unique_ptr<Decoder> decoder(new Decoder(arch, options));
-  std::set<std::string> norms;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch))
-    if (tensor.role == TensorRole::kNorm) norms.insert(tensor.name);
-  uint64_t number = 0;
-  decoder->build([&](const std::string& name, const std::vector<int64_t>& shape,
-                     at::ScalarType dtype, bool /*stays*/) {
-    ++number;
-    const bool is_norm = norms.contains(name);
-    if (options.device.is_cuda() && dtype != at::kFloat && !is_norm)
-      return random_on_card(shape, dtype, options.device);
-    at::Tensor tensor = at::empty(shape, at::kFloat);
-    if (is_norm) return tensor.fill_(arch.norm_adds_one ? 0.0F : 1.0F).to(dtype);
-    fill_random(tensor, options.seed, number);
-    return tensor.to(dtype);
-  });
-  return decoder;
 }
 
 }  // namespace sftrun::model

@@ -111,7 +111,7 @@ class GpuJointLinears
     if (!joint.is_quantized()) return joint;
     unpacking_ = std::make_unique<DequantPrefetcher>(kCard, dtype());
     unpacking_->serve(joint);
-    joint.unpacking = unpacking_.get();
+    joint.prefetcher = unpacking_.get();
     return joint;
   }
   /// After adapters have changed, as the decoder does before each micro-batch.

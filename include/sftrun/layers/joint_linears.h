@@ -26,8 +26,8 @@ struct JointLinears {
   at::Tensor whole;
   /// FP8 base weights, if products use the codes directly; the linears' weights are views of it.
   std::optional<kernels::QuantizedMatrix> fp8;
-  at::Tensor ones;                         ///< [1, K] fp32: scales of the transposed codes
-  DequantPrefetcher* unpacking = nullptr;  ///< set for quantised weights, FP8 included
+  at::Tensor ones;                          ///< [1, K] fp32: scales of the transposed codes
+  DequantPrefetcher* prefetcher = nullptr;  ///< set for quantised weights, FP8 included
   std::vector<const Linear*> members;
 
   bool defined() const { return !members.empty(); }
@@ -41,7 +41,7 @@ struct JointLinears {
   at::Tensor weights_and_a() const;  ///< [W ; A] [N + ranks, K]
   /// Call when the product that reads the matrix has been launched.
   void release() const {
-    if (unpacking) unpacking->done();
+    if (prefetcher) prefetcher->done();
   }
   int64_t ranks() const { return has_adapters() ? a.size(0) : 0; }  ///< a multiple of 16
   /// The rows of `a` including their padding columns, [ranks, K + ranks], contiguous.

@@ -138,6 +138,10 @@ class Decoder {
  private:
   Decoder(spec::ArchSpec arch, DecoderOptions options);
   void build(const WeightSource& source);
+  /// On CUDA, joins linears with the same input where only attention or the gated activation reads
+  /// their outputs, and makes adapters part of the product.
+  void join_linears();
+  void join(layers::JointLinears& joint, const std::vector<layers::Linear*>& linears);
   /// Rounds to the compute dtype, as Gemma does with the scale of embeddings.
   double rounded(double scale) const;
 
@@ -155,7 +159,7 @@ class Decoder {
   std::map<std::string, at::Tensor> principal_parts_;
   std::vector<Layer> layers_;
   layers::JointAdapters joint_adapters_;
-  std::unique_ptr<layers::DequantPrefetcher> unpacking_;  // null: no quantised joint linears
+  std::unique_ptr<layers::DequantPrefetcher> prefetcher_;  // null: no quantised joint linears
   uint64_t joints_version_ = 0;  // `store_.version()` when the joints were last updated
   layers::Head head_;
   uint64_t base_bytes_ = 0;

@@ -124,7 +124,7 @@ JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool 
   if (!needs_dx) return grads;
   kernels::Product term{dy, *joint.fp8};
   if (kernels::multiplies_turned_codes(term))
-    term.turned = {joint.unpacking->values(joint, JointPart::kWeights), joint.ones};
+    term.turned = {joint.prefetcher->values(joint, JointPart::kWeights), joint.ones};
   grads.dx = kernels::matmul_sum({term});
   if (term.turned.codes.defined()) joint.release();
   if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
@@ -164,7 +164,7 @@ int64_t JointLinears::out_features() const {
 }
 
 at::Tensor JointLinears::part(JointPart which) const {
-  const at::Tensor all = unpacking ? unpacking->values(*this, which) : whole;
+  const at::Tensor all = prefetcher ? prefetcher->values(*this, which) : whole;
   const bool below = which == JointPart::kWeightsAndA, beside = which == JointPart::kWeightsAndB;
   return all.narrow(0, 0, out_features() + (below ? ranks() : 0))
       .narrow(1, 0, in_features() + (beside ? ranks() : 0));
