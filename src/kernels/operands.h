@@ -64,7 +64,7 @@ inline void require_loose_same(const at::Tensor& x, const at::Tensor& like) {
 
 /// For options that only the CUDA kernels support.
 inline void require_on_cuda(const at::Tensor& x) {
-  TORCH_CHECK(x.is_cuda(), "an operand on ", x.device(), " of what is done on CUDA alone");
+  TORCH_CHECK(x.is_cuda(), "an operand on ", x.device(), " of an operation that only CUDA has");
 }
 
 /// Checks sizes, dtypes and device of a quantised matrix' tensors.
@@ -90,7 +90,7 @@ inline void require_room_for(const QuantizedMatrix& matrix, const at::Tensor& to
   TORCH_CHECK(to.device() == matrix.packed.device(), "operands on ", to.device(), " and ",
               matrix.packed.device());
   TORCH_CHECK(at::isFloatingType(to.scalar_type()) && to.element_size() >= 2, "an operand is ",
-              to.scalar_type(), ", in which weights are not held");
+              to.scalar_type(), ", expected a floating-point type of 2 or more bytes");
   TORCH_CHECK(to.dim() == 2 && to.size(0) == matrix.rows && to.size(1) == matrix.columns,
               "an operand of shape ", to.sizes(), " in place of [", matrix.rows, ", ",
               matrix.columns, "]");

@@ -149,7 +149,7 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
   const auto take = [&](const std::string& name, auto& lora, const std::string& parameter) {
     const auto found = tensors.lora.find(name);
     if (lora.has_value() != (found != tensors.lora.end())) {
-      throw DataError(fmt::format("the adapter {} {}", lora ? "lacks" : "also holds", name),
+      throw DataError(fmt::format("the adapter {} {}", lora ? "lacks" : "also has", name),
                       directory.string(),
                       is_parameter(parameter)
                           ? fmt::format("set tuning.lora.target_parameters: [{}], as it has them",
@@ -189,7 +189,7 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     tensors.saved.erase(found);
   }
   if (!tensors.saved.empty())
-    fail_saved(tensors.saved.begin()->first, "also holds", config, directory);
+    fail_saved(tensors.saved.begin()->first, "also has", config, directory);
   if (!rescaled.empty()) {
     log::warn("the adapter's {} (tuning.lora.alpha, r, rslora, alpha_pattern): {}", rescaled,
               directory.string());

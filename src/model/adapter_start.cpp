@@ -21,7 +21,7 @@ QuantOptions own_form(const layers::Linear& linear) {
   const kernels::QuantizedMatrix& matrix = *linear.quantized;
   if (!matrix.info().is_made) {
     throw ConfigError(
-        fmt::format("PiSSA subtracts a part of {}, and what is left cannot be stored as ggml's "
+        fmt::format("PiSSA changes the base weights of {}, and a run cannot write ggml's "
                     "blocks",
                     linear.name),
         "tuning.lora.init", "set tuning.quant to nf4 or none, or tuning.lora.init to default");

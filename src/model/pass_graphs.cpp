@@ -142,8 +142,8 @@ void PassGraphs::turn_off(const std::string& why) {
   most_tokens_ = 0;
   clear();
   log::warn(
-      "CUDA graphs: off for the rest of this run, as a capture failed: {}; training continues "
-      "without them, with the same results",
+      "CUDA graphs: a capture failed, so they are off for the rest of this run: {}. Training "
+      "continues without them, with the same results",
       why);
 }
 
@@ -191,8 +191,10 @@ std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
              batch.sizes->tokens, batch.sizes->labels, batch.sizes->documents, batch.sizes->longest,
              (monotonic_seconds() - started) * 1000);
   if (is_full())
-    log::info("CUDA graphs: {} shapes are captured, the most; others are queued kernel by kernel",
-              kMostGraphs);
+    log::info(
+        "CUDA graphs: {} shapes are captured, which is the limit; others are queued kernel by "
+        "kernel",
+        kMostGraphs);
   return "";
 }
 

@@ -34,9 +34,9 @@ void require_same(std::span<const std::byte> stored, std::span<const float> ours
     std::memcpy(&value, stored.data() + i * sizeof(float), sizeof(float));
     if (value == ours[i]) continue;
     throw DataError(
-        fmt::format("tensor `{}`: {} of its {} is {}, bitsandbytes has {}", name, i, what, value,
-                    ours[i]),
-        {}, "quantise the model again, or train with tuning.quant: none, which takes any table");
+        fmt::format("tensor `{}`: value {} of {} is {}, but bitsandbytes uses {}", name, i, what,
+                    value, ours[i]),
+        {}, "quantise the model again, or train with tuning.quant: none, which accepts any values");
   }
 }
 

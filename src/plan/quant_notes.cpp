@@ -59,7 +59,7 @@ void require_pissa_over(const config::TuningConfig& tuning, const spec::ArchSpec
       if (!stored.contains(name + ".weight") || is_skipped(name, tuning)) continue;
       if (!spec::is_target(lora, name, linear.slot, arch)) continue;
       throw ConfigError(
-          fmt::format("PiSSA subtracts a part of {}, and what is left cannot be stored as ggml's "
+          fmt::format("PiSSA changes the base weights of {}, and a run cannot write ggml's "
                       "blocks",
                       name),
           "tuning.lora.init", "set tuning.quant to nf4 or none, or tuning.lora.init to default");

@@ -59,8 +59,8 @@ void set_aside(const fs::path& directory, const fs::path& checkpoint) {
   fs::remove_all(aside, code);
   fs::rename(checkpoint, aside, code);
   if (code) throw DeviceError("cannot rename: " + code.message(), checkpoint.string());
-  log::warn("{} belongs to an abandoned part of the run: it is now {}", checkpoint.string(),
-            aside.filename().string());
+  log::warn("{} is newer than the checkpoint that the run resumes from: renamed to {}",
+            checkpoint.string(), aside.filename().string());
 }
 
 /// Renamed before it is removed: a crash must not leave an incomplete checkpoint under its final

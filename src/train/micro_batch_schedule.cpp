@@ -51,7 +51,7 @@ class OneStageSchedule final : public MicroBatchSchedule {
   }
 
   /// The gradient of each row depends on sums over documents: the head runs twice.
-  void two_passes(const data::Batch& batch, const StepWork& work, model::PassOptions options,
+  void two_passes(const data::Batch& batch, const StepWork& work, const model::PassOptions& options,
                   StepSums& sums) {
     model::Decoder& decoder = stage_.decoder();
     model::Randomness randomness = work.randomness;

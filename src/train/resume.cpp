@@ -32,7 +32,7 @@ int64_t newest_step(const fs::path& run_dir, bool resumes) {
   const CheckpointStore store(run_dir / "checkpoints");
   if (!resumes && store.holds_any()) {
     throw ConfigError(
-        "the run directory already holds checkpoints", run_dir.string(),
+        "the run directory already has checkpoints", run_dir.string(),
         "choose another output.dir, resume with --resume auto, or move the old run aside with "
         "--overwrite");
   }

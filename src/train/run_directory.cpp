@@ -94,7 +94,7 @@ void require_no_results(const fs::path& run_dir) {
   require_no_model(run_dir);
   for (const char* name : {"adapter", "model"}) {
     if (!fs::exists(run_dir / name)) continue;
-    throw ConfigError(fmt::format("the run directory holds {} but no checkpoint of this run", name),
+    throw ConfigError(fmt::format("the run directory has {} but no checkpoint of this run", name),
                       (run_dir / name).string(),
                       "choose another output.dir, or move this aside with --overwrite");
   }

@@ -355,7 +355,7 @@ TEST(Quant, RefusesWhatIsNoNumber) {
         weight[6][69] = none;
         test::expect_error([&] { quantize(weight, {.format = format}, "layers.3.up"); },
                            {format == QuantFormat::kInt8
-                                ? "tensor `layers.3.up` holds NaN, or values beyond the 65504"
+                                ? "tensor `layers.3.up` has NaN or values beyond 65504"
                                 : "tensor `layers.3.up` has NaN or infinite"});
       }
     }

@@ -331,7 +331,7 @@ def goes_back(folder):
     """`--resume` names a checkpoint before the run's end."""
     train_two_steps(folder)
     expect_success(Run(folder, 1, *TWO_STEPS, "--resume", "run/checkpoints/step-000001").end(),
-                   "resuming from run/checkpoints/step-000001", "step-000002 .*it is now abandoned-step-000002")
+                   "resuming from run/checkpoints/step-000001", "step-000002 .*renamed to abandoned-step-000002")
     found = sorted(os.listdir(folder / "run/checkpoints"))
     expect(found == ["abandoned-step-000002", "step-000001", "step-000002"], f"checkpoints: {found}")
     expect((folder / "run/adapter").exists() and (folder / "run/adapter.old-1").exists(), "the earlier result is not kept")
@@ -498,7 +498,7 @@ def overwritten(folder):
     expect((aside / "adapter/adapter_model.safetensors").read_bytes() == before != trained(folder), "not the adapters expected")
     expect(steps(folder) == [1, 2] and checkpoints(folder) == ["step-000001", "step-000002"], "the new run is not whole")
     expect_error(Run(folder, 1, "--overwrite", "--resume", "auto").end(), 2, "--overwrite and --resume are both given")
-    return 0, "what the run directory holds of the earlier run is now in `old-1`; a new run starts"
+    return 0, "the files of the earlier run are now in `old-1`; a new run starts"
 
 
 def parts_removed(folder):

@@ -111,7 +111,7 @@ bool AttentionChoices::takes_cudnn(const AttentionClass& shape,
 namespace {
 
 bool trial_failed(const AttentionClass& shape, const char* why) {
-  log::warn("attention, {}: FlashAttention, as a trial beside cuDNN's kernel failed: {}",
+  log::warn("attention, {}: using FlashAttention, because the trial of cuDNN's kernel failed: {}",
             words_of(shape), why);
   return false;
 }
@@ -131,8 +131,8 @@ bool AttentionChoices::decide(const AttentionClass& shape,
   const double allowed = most_difference(shape.dtype);
   if (!(trial.difference <= allowed)) {  // or NaN
     log::warn(
-        "attention, {}: FlashAttention, as cuDNN's results differ from its by {:.1e} of their "
-        "size (allowed: {:.1e})",
+        "attention, {}: using FlashAttention, because cuDNN's results differ from it by a relative "
+        "{:.1e} (allowed: {:.1e})",
         words_of(shape), trial.difference, allowed);
     return false;
   }

@@ -28,10 +28,10 @@ at::Tensor as_finite_fp32(const at::Tensor& rows, const std::string& name) {
 at::Tensor as_fp16(const at::Tensor& rows, const std::string& name) {
   const at::Tensor halves = rows.to(at::kHalf).to(at::kFloat);
   if (!all_finite({halves.const_data_ptr<float>(), static_cast<size_t>(halves.numel())})) {
-    throw DataError(fmt::format("tensor `{}` holds NaN, or values beyond the 65504 "
-                                "of fp16, by way of which int8 is made",
+    throw DataError(fmt::format("tensor `{}` has NaN or values beyond 65504; int8 "
+                                "quantises fp16 values, which end there",
                                 name),
-                    {}, "use fp8 or nf4; where these refuse it, too, download the model again");
+                    {}, "use fp8 or nf4; if these refuse it too, download the model again");
   }
   return halves;
 }

@@ -181,7 +181,7 @@ void add_adapter_grads_(const std::vector<AdapterGrad>& grads) {
   }
   if (first.is_cuda()) return cuda_kernels().add_adapter_grads(grads);
   for (const AdapterGrad& grad : grads) {
-    TORCH_CHECK(grad.scale == 1, "a CPU's factors are in its operands");
+    TORCH_CHECK(grad.scale == 1, "on a CPU the scale must be applied to the operands");
     at::Tensor out = grad.out;
     add_matmul_tn_(out, grad.g, grad.x);
   }

@@ -75,7 +75,7 @@ def check_failed_capture(session, where):
     title = f"graphs, captures that fail when they have {where}"
     if done.code or f"step {STEPS}/{STEPS} loss" not in done.output:
         return [f"{title}: exit code {done.code}: {done.output.strip()[-300:]}"]
-    told = any("CUDA graphs: off for the rest of this run, as a capture failed: " in line for line in done.output.splitlines())
+    told = any("CUDA graphs: a capture failed, so they are off for the rest of this run: " in line for line in done.output.splitlines())
     launched = any(event["event"] == "graph_launch" for event in done.events(0))
     return [f"{title}: {'no word of it' if not told else 'launched'}"] * (launched or not told)
 
