@@ -11,6 +11,7 @@ metrics   loss, gradient norm, learning rate, load-balancing loss, evaluation lo
 results   the bytes of every safetensors file in adapter/ and model/, and of adapter_config.json
 
 The bits depend on the processor and on the number of threads, so both programs run here, with the same number of threads.
+A case is `new` if only the build before refuses its settings (exit code 2). It is not compared.
 Exit code 1: a difference, or a run that failed.
 """
 
@@ -321,8 +322,13 @@ def run_case(sftrun: Path, first_half: Path, case: Case, config: Path, output: P
     return outcome
 
 
+NEW = "new"
+
+
 def first_difference(before: Outcome, after: Outcome) -> str:
-    """@return an empty text if everything is equal"""
+    """@return an empty text if everything is equal; NEW if only the build after knows the settings (exit code 2: bad configuration)"""
+    if before.error.startswith("exit code 2:") and not after.error:
+        return NEW
     for name, outcome in (("before", before), ("after", after)):
         if outcome.error:
             return f"{name}: {outcome.error}"
@@ -344,7 +350,8 @@ def compare(case: Case, programs: dict[str, Path], scratch: Path, threads: int) 
     config = folder / "run.yaml"
     config.write_text(json.dumps(configuration(case, scratch), indent=2))  # JSON is YAML
     outcomes = [run_case(programs[build], programs["before"], case, config, folder / build, threads) for build in ("before", "after")]
-    return outcomes[0], first_difference(*outcomes)
+    difference = first_difference(*outcomes)
+    return outcomes[difference == NEW], difference
 
 
 def program_of(build: Path, parser: argparse.ArgumentParser) -> Path:
@@ -354,16 +361,18 @@ def program_of(build: Path, parser: argparse.ArgumentParser) -> Path:
     return program
 
 
-def compare_all(chosen: list[Case], programs: dict[str, Path], scratch: Path, threads: int, jobs: int) -> int:
-    """Prints a row for each case. @return how many differ"""
-    differing = 0
+def compare_all(chosen: list[Case], programs: dict[str, Path], scratch: Path, threads: int, jobs: int) -> tuple[int, int]:
+    """Prints a row for each case. @return how many differ, and how many are new"""
+    differing = new = 0
     print(f"{'case':<49} {'first loss':>11} {'last loss':>11}  compared", flush=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for case, (before, difference) in zip(chosen, pool.map(lambda case: compare(case, programs, scratch, threads), chosen)):
-            losses = [line["loss"] for line in before.metrics if "loss" in line] or [math.nan]
-            differing += bool(difference)
-            print(f"{case.name:<49} {losses[0]:>11.6f} {losses[-1]:>11.6f}  {'DIFFERENT: ' + difference if difference else 'equal'}", flush=True)
-    return differing
+        for case, (outcome, difference) in zip(chosen, pool.map(lambda case: compare(case, programs, scratch, threads), chosen)):
+            losses = [line["loss"] for line in outcome.metrics if "loss" in line] or [math.nan]
+            new += difference == NEW
+            differing += difference not in ("", NEW)
+            verdict = difference or "equal" if difference in ("", NEW) else "DIFFERENT: " + difference
+            print(f"{case.name:<49} {losses[0]:>11.6f} {losses[-1]:>11.6f}  {verdict}", flush=True)
+    return differing, new
 
 
 def main() -> int:
@@ -390,8 +399,9 @@ def main() -> int:
         programs = {"before": program_of(args.before, parser), "after": program_of(args.after, parser)}
         write_inputs(scratch)
         start = time.monotonic()
-        differing = compare_all(chosen, programs, scratch, args.threads, args.jobs)
-    print(f"\n{len(chosen) - differing} of {len(chosen)} cases are equal to the bit ({time.monotonic() - start:.0f} s)")
+        differing, new = compare_all(chosen, programs, scratch, args.threads, args.jobs)
+    compared = len(chosen) - new
+    print(f"\n{compared - differing} of {compared} cases are equal to the bit, {new} are new ({time.monotonic() - start:.0f} s)")
     return 1 if differing else 0
 
 

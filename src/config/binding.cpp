@@ -39,7 +39,7 @@ void add_words(Field& field) {
   for (const auto& word : Words<E>::all) {
     auto& list = word.kind == WordKind::kMain    ? field.words
                  : word.kind == WordKind::kAlias ? field.aliases
-                                                 : field.later_words;
+                                                 : field.unsupported_words;
     list.emplace_back(word.text);
   }
 }

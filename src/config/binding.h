@@ -35,7 +35,7 @@ struct Field {
   FieldType type;
   Limits limits;
   OnResume on_resume;
-  std::vector<std::string> words, aliases, later_words;  ///< of a choice
+  std::vector<std::string> words, aliases, unsupported_words;  ///< of a choice
   std::string help, example;
   std::function<std::optional<Complaint>(const Value&)>
       assign;  ///< changes the member only if there is no complaint

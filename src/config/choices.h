@@ -10,9 +10,9 @@
 namespace sftrun::config {
 
 enum class WordKind {
-  kMain,   ///< shown in help and written to config.resolved.yaml
-  kAlias,  ///< accepted
-  kLater,  ///< known, but not supported in this version: an error that says so
+  kMain,         ///< shown in help and written to config.resolved.yaml
+  kAlias,        ///< accepted
+  kUnsupported,  ///< known, but not supported in this version: an error that says so
 };
 
 template <class E>
@@ -90,9 +90,9 @@ struct Words<Quant> {
       {"gguf", kGguf},
       {"mxfp4", kMxfp4},
       {"stored", kStored},
-      {"int4", kNf4, WordKind::kLater},
-      {"gptq", kNf4, WordKind::kLater},
-      {"awq", kNf4, WordKind::kLater},
+      {"int4", kNf4, WordKind::kUnsupported},
+      {"gptq", kNf4, WordKind::kUnsupported},
+      {"awq", kNf4, WordKind::kUnsupported},
   });
   static constexpr std::string_view instead = "use nf4 or fp4 for 4 bits, int8 or fp8 for 8";
 };
@@ -175,11 +175,11 @@ struct Words<Objective> {
   static constexpr auto all = std::to_array<Word<Objective>>({
       {"sft", kSft},
       {"dpo", kDpo},
-      {"ipo", kDpo, WordKind::kLater},
-      {"kto", kDpo, WordKind::kLater},
-      {"orpo", kDpo, WordKind::kLater},
-      {"simpo", kDpo, WordKind::kLater},
-      {"distill", kSft, WordKind::kLater},
+      {"ipo", kDpo, WordKind::kUnsupported},
+      {"kto", kDpo, WordKind::kUnsupported},
+      {"orpo", kDpo, WordKind::kUnsupported},
+      {"simpo", kDpo, WordKind::kUnsupported},
+      {"distill", kSft, WordKind::kUnsupported},
   });
   static constexpr std::string_view instead = "use sft or dpo";
 };
@@ -267,8 +267,8 @@ struct Words<AttentionChoice> {
       {"cudnn", kCudnn},
       {"measure", kMeasure},
       {"flash_attention_2", kFlash, WordKind::kAlias},
-      {"flash_attention_3", kAuto, WordKind::kLater},
-      {"flex_attention", kAuto, WordKind::kLater},
+      {"flash_attention_3", kAuto, WordKind::kUnsupported},
+      {"flex_attention", kAuto, WordKind::kUnsupported},
   });
   static constexpr std::string_view instead = "use auto, flash, cudnn or measure";
 };
@@ -296,13 +296,13 @@ struct Words<Strategy> {
       {"auto", kAuto},
       {"single", kSingle},
       {"ddp", kDdp},
-      {"zero1", kDdp, WordKind::kLater},
-      {"zero2", kDdp, WordKind::kLater},
-      {"zero3", kDdp, WordKind::kLater},
-      {"fsdp", kDdp, WordKind::kLater},
-      {"device_map", kDdp, WordKind::kLater},
-      {"pipeline", kDdp, WordKind::kLater},
-      {"tensor", kDdp, WordKind::kLater},
+      {"zero1", kDdp, WordKind::kUnsupported},
+      {"zero2", kDdp, WordKind::kUnsupported},
+      {"zero3", kDdp, WordKind::kUnsupported},
+      {"fsdp", kDdp, WordKind::kUnsupported},
+      {"device_map", kDdp, WordKind::kUnsupported},
+      {"pipeline", kDdp, WordKind::kUnsupported},
+      {"tensor", kDdp, WordKind::kUnsupported},
   });
   static constexpr std::string_view instead = "use ddp: every device holds the whole model";
 };

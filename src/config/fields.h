@@ -46,7 +46,10 @@ inline Limits from_until(double min, double max) {
 
 /// Whether a run may resume a checkpoint that was written with another value of a field.
 enum class OnResume {
-  kSame,      ///< no: it affects the results (part of the run's identity)
+  /// No: it affects the results (part of the run's identity). A checkpoint that was written before
+  /// the field existed is resumed with the default: the default of a new field must be what the
+  /// program did before.
+  kSame,
   kLength,    ///< the same, unless the run's length may change (train/run_length.h)
   kCompared,  ///< compared separately: the content of files, the backend (train/identity.h)
   kAny,       ///< yes: it does not affect the results (of the batch sizes only the global one does)
@@ -285,10 +288,11 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
         "Optimizer. docs/optimizers.md compares the size of their states and their references.",
         "adamw_8bit");
   field(train.adam_beta1, "adam_beta1", from_until(0, 1), kSame,
-        "Decay of the first moment; also Lion's beta1.", "0.9");
+        "Decay of the first moment (adamw, lion).", "0.9");
   field(train.adam_beta2, "adam_beta2", from_until(0, 1), kSame,
         "Decay of the second moment; also Lion's beta2.", "0.95");
-  field(train.adam_epsilon, "adam_epsilon", above(0), kSame, "Added to the denominator.", "1e-6");
+  field(train.adam_epsilon, "adam_epsilon", above(0), kSame,
+        "Added to the denominator of the update (adamw).", "1e-6");
   field(train.weight_decay, "weight_decay", at_least(0), kSame,
         "Weight decay, decoupled from the gradient (sgd: added to the gradient).", "0.01");
   field(train.momentum, "momentum",

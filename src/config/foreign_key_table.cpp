@@ -29,9 +29,7 @@ constexpr std::string_view kPadding = "not needed: batches have no padding; remo
 constexpr std::string_view kImages =
     "not supported: only the text part of an image model is trained; remove it";
 constexpr std::string_view kOptimizer =
-    "not supported: `train.optimizer` takes adamw (8-bit and paged, too), sgd, lion, adafactor and "
-    "muon; "
-    "remove it";
+    "not supported: docs/optimizers.md lists the values of `train.optimizer`; remove it";
 constexpr std::string_view kTokenizer =
     "not supported: the model's own tokenizer is used; change the tokenizer's files in a copy of "
     "the model's directory and set `model.name` to it";
@@ -630,7 +628,8 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"adam_eps", "train.adam_epsilon", ""},
     {"eps", "train.adam_epsilon", ""},
     {"epsilon", "train.adam_epsilon", ""},
-    {"adafactor", "", kOptimizer},
+    {"adafactor", "train.optimizer",
+     "set `train.optimizer: adafactor` (true), or remove it (false)"},
     {"torchdistx_path", "", kOptimizer},
     {"optimizer_in_bwd", "", kOptimizer},
     {"fused", "", kFused},
@@ -641,7 +640,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"badam_*", "", kOptimizer},
     {"use_badam", "", kOptimizer},
     {"use_adam_mini", "", kOptimizer},
-    {"use_muon", "", kOptimizer},
+    {"use_muon", "train.optimizer", "set `train.optimizer: muon` (true), or remove it (false)"},
     {"dion_*", "", kOptimizer},
     {"clip_grad_norm", "train.max_grad_norm", ""},
     {"gradient_clipping", "train.max_grad_norm", ""},

@@ -123,7 +123,7 @@ requires std::is_enum_v<E> std::optional<Complaint> parse_field(const Value& val
       known.emplace_back(word.text);
       continue;
     }
-    if (word.kind == WordKind::kLater) {
+    if (word.kind == WordKind::kUnsupported) {
       return Complaint{fmt::format("is `{}`, which is not supported in this version", text),
                        std::string(Words<E>::instead), false};
     }

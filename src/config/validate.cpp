@@ -20,6 +20,33 @@ constexpr std::array kRecordFields = {
 
 constexpr int64_t kMostRank = 65536;
 
+struct OptimizerSetting {
+  std::string name;  ///< without "train."
+  std::vector<Optimizer> readers;
+};
+
+/// The settings of `train` that only some optimizers read.
+const std::vector<OptimizerSetting>& settings_of_optimizers() {
+  using enum Optimizer;
+  static const std::vector<OptimizerSetting> settings = {
+      {"adam_beta1", {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit, kLion, kMuon}},
+      {"adam_beta2", {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit, kLion, kMuon}},
+      {"adam_epsilon", {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit, kMuon}},
+      {"momentum", {kSgd, kMuon}},
+      {"nesterov", {kSgd, kMuon}},
+      {"muon_lr", {kMuon}},
+  };
+  return settings;
+}
+
+/// "muon reads", "sgd and muon read"
+std::string who_read(const std::vector<Optimizer>& readers) {
+  std::string text(word_of(readers.front()));
+  for (size_t i = 1; i < readers.size(); ++i)
+    text += fmt::format("{}{}", i + 1 == readers.size() ? " and " : ", ", word_of(readers[i]));
+  return text + (readers.size() == 1 ? " reads" : " read");
+}
+
 /// Checks relations between fields. Changes nothing.
 class RelationCheck {
  public:
@@ -120,15 +147,18 @@ class RelationCheck {
   /// Settings that the chosen optimizer does not read.
   void check_optimizer() {
     const TrainConfig& train = config_.train;
-    const bool has_momentum =
-        train.optimizer == Optimizer::kSgd || train.optimizer == Optimizer::kMuon;
-    const auto no_effect = [&](const char* key, const char* of) {
-      warn(fmt::format("{} has no effect: only {} read it", key, of), key);
-    };
-    if (train.momentum && !has_momentum) no_effect("train.momentum", "sgd and muon");
-    if (train.nesterov && !has_momentum) no_effect("train.nesterov", "sgd and muon");
-    if (train.muon_lr != MuonLearningRate::kMatchRmsAdamW && train.optimizer != Optimizer::kMuon)
-      warn("train.muon_lr has no effect: only muon reads it", "train.muon_lr");
+    // config.resolved.yaml sets every key: a default value is no reason to warn.
+    const auto train_of = [](const RunConfig& config) { return to_json(config)["train"]; };
+    const nlohmann::ordered_json mine = train_of(config_), defaults = train_of(RunConfig{});
+    for (const auto& [name, readers] : settings_of_optimizers()) {
+      const std::string key = "train." + name;
+      const bool is_read =
+          std::find(readers.begin(), readers.end(), train.optimizer) != readers.end();
+      if (is_read || !set(key) || mine.at(name) == defaults.at(name)) continue;
+      warn(fmt::format("{} has no effect with train.optimizer {}: only {} it", key,
+                       word_of(train.optimizer), who_read(readers)),
+           key);
+    }
     if (train.optimizer == Optimizer::kSgd && train.resolved_nesterov() &&
         train.resolved_momentum() == 0) {
       report("`train.nesterov` needs momentum, and `train.momentum` is 0", {"train.nesterov"},

@@ -173,11 +173,10 @@ std::string StallWatch::describe_others() {
   std::map<std::string, std::vector<int>> busy;
   for (int rank = 0; rank < identity_.world_size; ++rank) {
     const auto state = State::read(*store_, rank);
-    if (rank == identity_.rank)
-      waiting.push_back(rank);
-    else if (!state || state->beats == earlier_beats_[static_cast<size_t>(rank)])
+    const bool is_here = rank == identity_.rank;
+    if (!is_here && (!state || state->beats == earlier_beats_[static_cast<size_t>(rank)]))
       silent.push_back(rank);
-    else if (!state->waits_in.empty())
+    else if (is_here || !state->waits_in.empty())
       waiting.push_back(rank);
     else
       busy[state->activity].push_back(rank);

@@ -44,7 +44,7 @@ bool is_empty_directory(const fs::path& path) {
 fs::path set_run_aside(const fs::path& run_dir) {
   const std::vector<fs::path> parts = parts_of(run_dir);
   if (std::all_of(parts.begin(), parts.end(), is_empty_directory)) return {};
-  const fs::path aside = free_name(run_dir);
+  fs::path aside = free_name(run_dir);
   try {
     fs::create_directory(aside);
     for (const fs::path& part : parts) fs::rename(part, aside / part.filename());

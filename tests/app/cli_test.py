@@ -432,7 +432,7 @@ class CommandLineTest(unittest.TestCase):
     def test_a_dry_run_refuses_what_the_run_would(self):
         self.real_model()
         self.dry_run(USAGE, ["fp16 is not computed on a CPU", "use bf16 or fp32"], "model.dtype=fp16")
-        self.dry_run(USAGE, ["cannot be stored as ggml's blocks", "set tuning.quant to nf4 or none"], f"model.name={GGUF}",
+        self.dry_run(USAGE, ["a run cannot write ggml's blocks", "set tuning.quant to nf4 or none"], f"model.name={GGUF}",
                      "tuning.lora.init=pissa")
         self.dry_run(DONE, [], f"model.name={GGUF}", "tuning.lora.init=pissa", "tuning.quant=nf4")
         self.dry_run(USAGE, ["parallel.strategy is single, but the run has 2 processes"], "--nproc-per-node", "2", "parallel.strategy=single")

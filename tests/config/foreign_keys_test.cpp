@@ -83,6 +83,8 @@ TEST_F(ForeignKeysTest, NamedValuesAreAccepted) {
                                                         {"data.loss_on", "last_assistant"},
                                                         {"data.too_long", "truncate"},
                                                         {"train.optimizer", "paged_adamw_8bit"},
+                                                        {"train.optimizer", "adafactor"},
+                                                        {"train.optimizer", "muon"},
                                                         {"parallel.strategy", "ddp"},
                                                         {"data.thinking", "split"},
                                                         {"train.objective", "dpo"},
@@ -136,6 +138,10 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
   EXPECT_NE(answer("wandb_project", "x").find("remove it"), std::string::npos);
   EXPECT_NE(answer("chat_template", "tokenizer_default").find("remove it"), std::string::npos);
   EXPECT_EQ(answer("chat_template", "chatml"), "use `model.chat_template`");
+  EXPECT_EQ(answer("adafactor", "true"),
+            "set `train.optimizer: adafactor` (true), or remove it (false)");
+  EXPECT_EQ(answer("use_muon", "true"), "set `train.optimizer: muon` (true), or remove it (false)");
+  EXPECT_NE(answer("use_galore", "true").find("docs/optimizers.md"), std::string::npos);
   EXPECT_EQ(answer("data.path", "x"), "use `data.train`");
   EXPECT_EQ(answer("model.path", "x"), "use `model.name`");
   for (const char* key : {"rl", "stage"})

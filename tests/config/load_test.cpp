@@ -289,6 +289,43 @@ TEST_F(ConfigTest, ValuesWithoutAnEffectAreWarnedAbout) {
   EXPECT_EQ(load("train: {eval_strategy: no, eval_steps: 5}").warnings.size(), 1u);
 }
 
+TEST_F(ConfigTest, SettingsThatTheOptimizerDoesNotReadAreWarnedAbout) {
+  const auto warnings = [&](const std::string& train) {
+    std::vector<std::string> keys;
+    for (const std::string& warning : load("train: {" + train + "}").warnings)
+      keys.push_back(warning.substr(0, warning.find(' ')));
+    return keys;
+  };
+  const std::string adam = ", adam_beta1: 0.8, adam_beta2: 0.9, adam_epsilon: 1e-6";
+  const std::vector<std::string> none,
+      all_of_adam = {"train.adam_beta1", "train.adam_beta2", "train.adam_epsilon"};
+  for (const char* optimizer : {"adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit", "muon"})
+    EXPECT_EQ(warnings(fmt::format("optimizer: {}{}", optimizer, adam)), none) << optimizer;
+  for (const char* optimizer : {"sgd", "adafactor"})
+    EXPECT_EQ(warnings(fmt::format("optimizer: {}{}", optimizer, adam)), all_of_adam) << optimizer;
+  EXPECT_EQ(warnings("optimizer: lion" + adam), std::vector<std::string>{"train.adam_epsilon"});
+
+  const std::string of_muon = ", momentum: 0.5, nesterov: true, muon_lr: original";
+  EXPECT_EQ(warnings("optimizer: muon" + of_muon), none);
+  EXPECT_EQ(warnings("optimizer: sgd" + of_muon), std::vector<std::string>{"train.muon_lr"});
+  EXPECT_EQ(warnings("optimizer: lion" + of_muon),
+            (std::vector<std::string>{"train.momentum", "train.nesterov", "train.muon_lr"}));
+
+  const std::string defaults =
+      ", adam_beta1: 0.9, adam_beta2: 0.999, adam_epsilon: 1e-8, muon_lr: match_rms_adamw";
+  EXPECT_EQ(warnings("optimizer: sgd" + defaults), none) << "as in config.resolved.yaml";
+
+  const std::string yaml = (directory_ / "run.yaml").string();
+  EXPECT_EQ(load("train: {optimizer: lion, momentum: 0.5, muon_lr: original}").warnings,
+            (std::vector<std::string>{
+                fmt::format("train.momentum has no effect with train.optimizer lion: only sgd and "
+                            "muon read it ({}:3:26)",
+                            yaml),
+                fmt::format("train.muon_lr has no effect with train.optimizer lion: only muon "
+                            "reads it ({}:3:41)",
+                            yaml)}));
+}
+
 TEST_F(ConfigTest, GarbageIsAnErrorNeverACrash) {
   const std::string alphabet = "abc:{}[]&*!|>'\"%@`#,-? \n\t\\0\x80\xff<<~";
   uint32_t state = 17;

@@ -1,6 +1,6 @@
 """sgd, lion, adafactor and muon beside their reference implementations, on a CPU in fp32: 12 steps of a small model, all weights or an adapter.
 
-    python tests/parity/optimizers_parity.py --sftrun build/bin/sftrun
+    python tests/parity/optimizers_parity.py --sftrun build/bin/sftrun [--only NAME]
 
 References: torch.optim.SGD, bitsandbytes.optim.Lion (32-bit state), transformers' Adafactor, torch.optim.Muon with torch.optim.AdamW. Losses and
 gradient norms of every step, logits afterwards, the bytes in run.json, and a run that is stopped and resumed. Lion takes signs and Muon rounds to
@@ -67,7 +67,9 @@ def reference_optimizer(name: str, model, case: dict, weight_decay: float) -> to
         return bitsandbytes.optim.Lion(groups, lr=rate, betas=(0.9, 0.999), optim_bits=32)
     if name == "adafactor":
         return Adafactor(groups, lr=rate, scale_parameter=False, relative_step=False)
-    return MuonAndAdamW(model, weight_decay, rate)
+    if name == "muon":
+        return MuonAndAdamW(model, weight_decay, rate)
+    raise ValueError(f"no reference optimizer {name}")
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -131,12 +133,13 @@ def check_resume(sftrun: Sftrun, what: str, config: Path, scratch: Path, verdict
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True)
+    parser.add_argument("--only", choices=CASES, metavar="NAME", help="one optimizer: " + ", ".join(CASES))
     arguments = parser.parse_args()
     verdicts = Verdicts()
     with tempfile.TemporaryDirectory() as scratch:
         base = Path(scratch) / "base"
         make_model(base)
-        for name in CASES:
+        for name in [arguments.only] if arguments.only else CASES:
             for mode in ("full", "lora"):
                 check(Sftrun(arguments.sftrun), name, mode, base, Path(scratch) / name / mode, verdicts)
     return verdicts.exit_code()

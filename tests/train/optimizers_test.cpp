@@ -95,19 +95,23 @@ struct OptimizerRun {
 
 constexpr int64_t kSteps = 6;  // of the fixture
 
-class Optimizers : public testing::TestWithParam<const char*> {
+class Optimizers : public testing::TestWithParam<std::string> {
  protected:
   OptimizerRun run{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(Cases, Optimizers,
-                         testing::Values("sgd", "sgd_momentum", "sgd_nesterov", "lion",
-                                         "lion_betas", "adafactor", "muon", "muon_original"),
-                         [](const auto& info) { return std::string(info.param); });
 
-TEST(OptimizerFixture, EveryCaseIsTested) {
+std::vector<std::string> names_of_cases() {
   const OptimizerReference reference;
-  EXPECT_EQ(reference.about["cases"].size(), 8U);
-  EXPECT_EQ(reference.about["steps"], kSteps);
+  std::vector<std::string> names;
+  for (const auto& [name, settings] : reference.about["cases"].items()) names.push_back(name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Cases, Optimizers, testing::ValuesIn(names_of_cases()),
+                         [](const auto& info) { return info.param; });
+
+TEST(OptimizerFixture, HasTheSteps) {
+  EXPECT_FALSE(names_of_cases().empty());
+  EXPECT_EQ(OptimizerReference().about["steps"], kSteps);
 }
 
 TEST_P(Optimizers, WeightsAndStateAreTheReferences) {
@@ -170,7 +174,7 @@ TEST_P(Optimizers, SayWhetherTheirStateIsFinite) {
     EXPECT_FALSE(run.optimizer->is_finite()) << part.name;
     part.values.copy_(before);
   }
-  EXPECT_EQ(state.empty(), std::string(GetParam()) == "sgd");
+  EXPECT_EQ(state.empty(), GetParam() == "sgd");
 }
 
 /// LoRA+: B, and parameters with one dimension, with every optimizer.

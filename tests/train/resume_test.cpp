@@ -63,7 +63,7 @@ TEST_F(RunDirectory, TheNewestCheckpointIsResumed) {
   save_checkpoint(5);
   EXPECT_EQ(find({}), run_dir_ / "checkpoints" / "step-000005");
   test::expect_error<ConfigError>([&] { find({.from = "never"}); },
-                                  {"already holds checkpoints", "--resume auto", "--overwrite"});
+                                  {"already has checkpoints", "--resume auto", "--overwrite"});
 }
 
 TEST_F(RunDirectory, ANamedCheckpointMustBeThereAndWhole) {
@@ -84,7 +84,7 @@ TEST_F(RunDirectory, ANamedCheckpointMustBeThereAndWhole) {
 /// A run without a checkpoint has no result either.
 TEST_F(RunDirectory, ResultsOfAnotherRunAreNotOverwritten) {
   write("adapter/adapter_config.json");
-  test::expect_error<ConfigError>([&] { find({}); }, {"holds adapter but no checkpoint"});
+  test::expect_error<ConfigError>([&] { find({}); }, {"has adapter but no checkpoint"});
   EXPECT_FALSE(find({.overwrite = true}));
   EXPECT_TRUE(fs::exists(run_dir_ / "old-1" / "adapter" / "adapter_config.json"));
   EXPECT_FALSE(find({}));
