@@ -141,7 +141,7 @@ def model_of_file(directory: Path, file: Path, adapter: Path | None = None, roun
     AttentionInterface.register(attention, attention_in(as_f16 if rounds else as_it_is))
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation=attention).eval()
     config = model.config
-    names = gguf.get_tensor_name_map(family_gguf.ARCHITECTURES[config.model_type], config.num_hidden_layers)
+    names = family_gguf.tensor_names(config)
     tensors, updates = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}, updates_of(adapter)
     embedding = tensors["token_embd.weight"]
     model.get_input_embeddings().weight = nn.Parameter(

@@ -16,7 +16,7 @@ vllm       what `sftrun merge --format vllm` writes of the trained adapter score
 gguf       the model as a GGUF file scores as transformers' model, and merged with an adapter becomes a directory that
            transformers loads, with the logits of the adapter on the directory; transformers' own reader finds the weights
 
---write puts the table of what was measured into docs/models.md; without it that page must have these families and columns.
+--write puts the table of what was measured into docs/models.md. Without --write and --only, that page must have these families and columns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ import multiprocessing
 import os
 import random
 import re
-import shutil
 import string
 import subprocess
 import sys
@@ -53,18 +52,17 @@ import transformers
 import yaml
 import family_gguf
 from adapters import TEXT_PART_LINEAR, adapt, adapted_experts
-from families import KINDS, build, load, make_config, num_experts_taken, routes_clearly, save
+from families import KINDS, TOKENIZER, build, load, make_config, num_experts_taken, routes_clearly, save_with_tokenizer
 from peft import PeftModel
 from reference_training import IGNORE_INDEX, Document, Recipe, balances_load, encode_record, logits_of, train
+from released_configs import CONFIGS
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 DOCUMENT = REPOSITORY / "docs" / "models.md"
-TOKENIZER = REPOSITORY / "tests" / "data" / "train" / "models" / "tied"  # one token a character, no BOS
-FIRST_SEED = 1000  # those of tests/data/families are below 100
-OTHER_SEEDS = {"gpt_oss": 1015}  # where training comes to tokens whose experts hang on rounding
+GGUF_SEED = 1000  # of the weights of models that are stored as GGUF
 LOGITS, GRADIENTS = 1e-5, 1e-4  # those of tests/model/families_test.cpp
 SCORE, LOSS, GRAD_NORM, TRAINED_LOGITS, MERGED_LOGITS = 1e-5, 1e-5, 1e-4, 1e-3, 1e-4
 GGUF_WEIGHT = 1e-6  # of norms that llama.cpp adds 1 to
@@ -74,7 +72,7 @@ SCORED_LENGTHS = [1, 2, 3, 5, 8, 12, 17, 26, 40, 61, 88, 120]
 TRAINED_LENGTHS = [4, 9, 23, 47, 70, 96]  # the packed run's batch is three bins of 128
 PROMPT_LENGTHS = [13, 3, 40, 20, 7, 60, 30, 10]  # the first three without near ties
 RANK = 4
-OLD_EXPERTS = ("mixtral", "qwen3_moe")  # that older PEFT adapted one by one
+OLD_EXPERTS = ("mixtral", "qwen3_moe")  # kinds of which PEFT before transformers 5 adapted each expert's matrices as modules
 
 
 def five_steps(learning_rate: float) -> Recipe:
@@ -96,11 +94,11 @@ TWO_PROCESSES = "two processes"
 BATCHES = {
     "unpacked": {"data__packing": False, "train__batch_size": 3, "train__grad_accum": 2},
     "packed": {"data__packing": True, "train__batch_size": 3, "train__grad_accum": 1},
-    # Of four micro-batches two are empty. For kinds with a load-balancing loss alone.
+    # Two of the four micro-batches are empty. Only for kinds with a load-balancing loss.
     TWO_PROCESSES: {"data__packing": False, "train__batch_size": 3, "train__grad_accum": 2, "processes": 2},
 }
 MICRO_BATCHES = {"unpacked": 3, "packed": len(TRAINED_LENGTHS), TWO_PROCESSES: 3}  # in documents
-# Of docs/models.md: the verdicts whose worst value a column holds.
+# The columns of docs/models.md. Each holds the largest value of these checks.
 COLUMNS = {
     "logits": ["elements: logits"],
     "gradients": ["elements: gradients"],
@@ -129,7 +127,7 @@ class Measured(Verdicts):
 
 @dataclass(frozen=True)
 class Case:
-    """A family's model in `directory`, and what is run on it."""
+    """A kind's model in `directory`, and what checks need."""
 
     name: str
     sftrun: Sftrun
@@ -150,10 +148,7 @@ class Case:
 
 def make_case(name: str, sftrun: Sftrun, verdicts: Measured, scratch: Path) -> Case:
     case = Case(name, sftrun, verdicts, scratch / name, Tokenizer.from_file(str(TOKENIZER / "tokenizer.json")))
-    seed = OTHER_SEEDS.get(name, FIRST_SEED + list(KINDS).index(name))
-    save(build(KINDS[name], seed), case.base)
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(TOKENIZER / file, case.base)
+    save_with_tokenizer(build(KINDS[name], KINDS[name].seed), case.base)
     return case
 
 
@@ -170,7 +165,7 @@ def probe(case: Case) -> list[int]:
 
 @torch.no_grad()
 def clear_probe(case: Case, model) -> list[int]:
-    """The same, where no token's experts hang on rounding."""
+    """The same for a text in which rounding cannot change which experts a token gets."""
     if not num_experts_taken(model.config):
         return probe(case)
     for seed in range(4, 200):
@@ -205,11 +200,11 @@ def check_elements(verdicts: Measured, program: Path, kinds: list[str]) -> None:
             verdicts.below(f"{kind}, elements: {what}", max(seen, default=math.nan), limit)
 
 
-# ---- What the kinds have
+# ---- What the kinds cover
 
 
 def check_ropes(verdicts: Measured) -> None:
-    """Every one that transformers knows is in some kind."""
+    """Every type of RoPE that transformers has is in a kind."""
     kinds = {}
     for name, kind in KINDS.items():
         config = make_config(kind)
@@ -426,12 +421,12 @@ def check_old_experts(case: Case) -> None:
 # ---- Adapters for vLLM
 
 
-# Of runs that vLLM would not load as they write, or not whole: how loud they say so.
+# Kinds whose adapter vLLM cannot load, or only in part, without `--format vllm`: the level of the log line that says so when training starts.
 SAID = {"mixtral": "warning", "qwen3_moe": "info", "qwen3_5_moe": "info", "gemma4_moe": "warning"}
 
 
 def is_read_here(base: Path) -> bool:
-    """Gemma 4's experts one by one, and values beside the keys that they are, are vLLM's alone."""
+    """For Gemma 4, vLLM's adapters name single experts, and values where they are the keys. sftrun does not read these."""
     config = AutoConfig.from_pretrained(base).get_text_config()
     return config.model_type != "gemma4_text" or not (num_experts_taken(config) or config.attention_k_eq_v)
 
@@ -440,7 +435,7 @@ def check_vllm(case: Case) -> None:
     adapter, written = case.directory / "LoRA-unpacked" / "adapter", case.directory / "for_vllm"
     case.sftrun.run("merge", "--adapter", str(adapter), "--output", str(written), "--format", "vllm")
     log = (case.directory / "LoRA-unpacked" / "logs" / "rank-0.log").read_text()
-    said = re.findall(r"\[(\w+)\] vLLM .* `sftrun merge --format vllm`", log)
+    said = re.findall(r"\[(\w+)\] .*\bvLLM .* `sftrun merge --format vllm`", log)
     case.expect("vllm: said at the start of training", said == [SAID[case.name]] if case.name in SAID else not said, str(said))
     if not is_read_here(case.base):
         return
@@ -457,14 +452,11 @@ def check_vllm(case: Case) -> None:
 def save_gguf(case: Case) -> tuple[Path, list[Path]]:
     """A model that a GGUF file can describe, as directory and as file; Mixtral also as its first files were."""
     kind = KINDS[case.name]
-    changes = family_gguf.KNOWN_BY_HEART.get(case.name, {})
-    model = build(dataclasses.replace(kind, config={**kind.config, **changes}), FIRST_SEED)
+    model = build(dataclasses.replace(kind, config={**kind.config, **family_gguf.config_changes(case.name)}), GGUF_SEED)
     directory, file = case.directory / "gguf-base", case.directory / "model.gguf"
-    save(model, directory)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(TOKENIZER / name, directory)
+    save_with_tokenizer(model, directory)
     family_gguf.write(file, model, TOKENIZER / "tokenizer.json")
-    if kind.family in family_gguf.READ_BY_TRANSFORMERS:
+    if family_gguf.FAMILIES[kind.family].read_by_transformers:
         difference = family_gguf.weight_difference_in_transformers(file, model)
         case.below("gguf: weights as transformers reads them", difference, GGUF_WEIGHT)
     if case.name != "mixtral":
@@ -475,8 +467,12 @@ def save_gguf(case: Case) -> tuple[Path, list[Path]]:
 
 
 def check_gguf(case: Case) -> None:
-    stored_as_text_part = KINDS[case.name].family not in family_gguf.ARCHITECTURES
-    if stored_as_text_part or case.name in family_gguf.WITHOUT_A_WORD:
+    if family_gguf.is_text_part(case.name) or case.name in family_gguf.KINDS_WITHOUT_GGUF:
+        return
+    family = KINDS[case.name].family
+    if family not in family_gguf.FAMILIES:
+        case.expect("gguf: the family is tested", False, f"scripts/fixtures/family_gguf.py: add \"{family}\" to FAMILIES, or, if no GGUF file "
+                    f"can hold this model, \"{case.name}\" to KINDS_WITHOUT_GGUF")
         return
     directory, files = save_gguf(case)
     for file in files:
@@ -521,7 +517,7 @@ def greedy_references(case: Case) -> list[tuple[dict, str]]:
             found.append(({"prompt": record["text"]}, case.tokenizer.decode(tokens)))
         if len(found) == 3:
             return found
-    raise RuntimeError("near ties in the continuations of nearly every prompt: give the model another seed")
+    raise RuntimeError("near ties in the continuations of nearly every prompt: give the kind another seed (scripts/fixtures/families.py)")
 
 
 def check_generate(case: Case) -> None:
@@ -581,7 +577,7 @@ The trained weights, loaded by PEFT or transformers, give the logits of the mode
 largest logit.
 
 ## Released models of each family
-The `model_type` in config.json decides; these released models have one from the table. For 17 of them `tests/parity/released_shapes_parity.py`
+The `model_type` in config.json decides; these released models have one from the table. For {len(CONFIGS)} of them `tests/parity/released_shapes_parity.py`
 compares names and shapes of all tensors, and the number of parameters, with transformers, using their config.json.
 
 """
@@ -677,20 +673,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sftrun", required=True)
     parser.add_argument("--engine-tests", help="default: beside sftrun")
-    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--only", nargs="+", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--write", action="store_true", help="write docs/models.md")
     args = parser.parse_args()
-    if args.write and set(args.only) != set(KINDS):
+    if args.write and args.only:
         parser.error("--write needs all families: leave out --only")
+    kinds = args.only or list(KINDS)
     # The models are tiny: a second thread waits, and takes a processor for it.
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     transformers.logging.set_verbosity_error()
     verdicts = Measured()
     check_ropes(verdicts)
-    check_elements(verdicts, Path(args.engine_tests or Path(args.sftrun).with_name("engine_tests")), args.only)
-    check_kinds(args.only, args.sftrun, verdicts)
-    write_page(verdicts) if args.write else check_page(verdicts)
+    check_elements(verdicts, Path(args.engine_tests or Path(args.sftrun).with_name("engine_tests")), kinds)
+    check_kinds(kinds, args.sftrun, verdicts)
+    if args.write:
+        write_page(verdicts)
+    elif not args.only:
+        check_page(verdicts)
     return verdicts.exit_code()
 
 

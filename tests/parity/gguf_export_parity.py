@@ -288,7 +288,7 @@ def expected_tensors(directory: Path) -> dict[str, np.ndarray]:
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     config = model.config
-    names = gguf.get_tensor_name_map(family_gguf.ARCHITECTURES[config.model_type], config.num_hidden_layers)
+    names = family_gguf.tensor_names(config)
     found = {}
     for name, parameter in model.named_parameters():
         for part, values in family_gguf.in_gguf(config, name, parameter.detach().numpy()).items():

@@ -4,11 +4,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "file_builders.h"
 #include "gguf_mix.h"
 #include "gguf_vocab.h"
+#include "sftrun/core/file.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/gguf_export.h"
@@ -125,11 +127,16 @@ TEST(Quantize, EqualsGgufPyAndGgml) {
 
 // ---- What llama.cpp's own converter made (scripts/fixtures/make_converted.py).
 
-std::vector<std::string> converted_files(const std::string& kind) {
+/// The files that end so. `<case>.json` has a key for each file `<case>-<key>.gguf`.
+std::vector<std::string> converted_files(const std::string& ending) {
   std::vector<std::string> names;
   for (const fs::directory_entry& entry : fs::directory_iterator(kData / "converted")) {
-    const std::string name = entry.path().filename().string();
-    if (name.ends_with(kind)) names.push_back(name);
+    if (entry.path().extension() != ".json") continue;
+    const json scores = json::parse(read_text_file(entry.path()));
+    for (const auto& [key, records] : scores.items()) {
+      const std::string name = entry.path().stem().string() + "-" + key + ".gguf";
+      if (name.ends_with(ending)) names.push_back(name);
+    }
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -148,7 +155,7 @@ void expect_close(const std::vector<float>& values, std::span<const std::byte> s
 
 TEST(GgufPieces, HoldWhatTheConverterWrote) {
   const std::vector<std::string> files = converted_files("-F32.gguf");
-  ASSERT_EQ(files.size(), 16U);
+  ASSERT_FALSE(files.empty());
   for (const std::string& name : files) {
     SCOPED_TRACE(name);
     const auto checkpoint = Checkpoint::open(kData / "converted" / name);
@@ -253,36 +260,16 @@ TEST(GgufVocab, FillsUpToTheEmbedding) {
 
 // ---- Directories of every family, to a file and back.
 
-struct Family {
-  const char* name;
-  const char* error;  ///< empty: it can be stored
-};
-
-const Family kFamilies[] = {
+/// Those that GGUF cannot hold, and what the error names. All others of tests/data/families can be
+/// stored.
+const std::map<std::string, std::string> kRefused = {
     {"gemma2", "query_pre_attn_scalar"},
-    {"gemma3", ""},
-    {"gemma3_images", ""},
-    {"gemma4", ""},
     {"gemma4_moe", "final_logit_softcapping"},
-    {"gemma4_released", ""},
+    {"gemma4_moe_released", "final_logit_softcapping"},
     {"gpt_oss", "swiglu_limit"},
-    {"gpt_oss_mxfp4", ""},
-    {"granite", ""},
-    {"llama", ""},
     {"llama_dynamic", "position embedding"},
-    {"mistral", ""},
-    {"mixtral", ""},
-    {"olmo2", ""},
-    {"olmo3", ""},
-    {"phi3", ""},
-    {"qwen2", ""},
-    {"qwen3", ""},
-    {"qwen3_5", ""},
-    {"qwen3_5_moe", ""},
     {"qwen3_moe", "mlp_only_layers"},
     {"smollm3", "position embedding"},
-    {"gemma4_moe_released", "final_logit_softcapping"},
-    {"qwen3_5_moe_released", ""},
 };
 
 void write_as_gguf(const Checkpoint& base, const spec::GgufDescription& description,
@@ -320,25 +307,21 @@ void expect_back(const Checkpoint& base, const fs::path& path) {
 }
 
 TEST(GgufExport, EveryFamilyComesBack) {
-  for (const Family& family : kFamilies) {
-    SCOPED_TRACE(family.name);
-    const fs::path path = kData / "families" / family.name;
-    const auto base = Checkpoint::open(path);
-    if (*family.error == '\0') {
-      EXPECT_NO_THROW(expect_back(*base, path));
-    } else {
-      expect_error([&] { spec::describe_in_gguf(base->arch(), path.string()); },
-                   {"cannot express this model's", family.error, path.string()});
+  std::set<std::string> refused;
+  for (const fs::directory_entry& entry : fs::directory_iterator(kData / "families")) {
+    const std::string name = entry.path().filename().string();
+    SCOPED_TRACE(name);
+    const auto base = Checkpoint::open(entry.path());
+    const auto reason = kRefused.find(name);
+    if (reason == kRefused.end()) {
+      EXPECT_NO_THROW(expect_back(*base, entry.path()));
+      continue;
     }
+    refused.insert(name);
+    expect_error([&] { spec::describe_in_gguf(base->arch(), entry.path().string()); },
+                 {"cannot express this model's", reason->second, entry.path().string()});
   }
-}
-
-TEST(GgufExport, KnowsEveryFamilyOfTheTests) {
-  std::set<std::string> names, known;
-  for (const fs::directory_entry& entry : fs::directory_iterator(kData / "families"))
-    names.insert(entry.path().filename().string());
-  for (const Family& family : kFamilies) known.insert(family.name);
-  EXPECT_EQ(names, known);
+  EXPECT_EQ(refused.size(), kRefused.size());  // none that is not there
 }
 
 // ---- Plans.
