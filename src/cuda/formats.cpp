@@ -57,8 +57,9 @@ constexpr FormatLaunches kGgml = {
 
 const FormatLaunches& launches_of(QuantFormat format) {
   // In the order of the enumerators.
-  static constexpr std::array<FormatLaunches, kQuantFormats.size()> kAll = {
-      kFourBits, kFourBits, kEightBits<EightBits::kE4m3>, kEightBits<EightBits::kInt8>, kGgml};
+  static constexpr std::array<FormatLaunches, kQuantFormats.size()> kAll =
+      std::to_array<FormatLaunches>({kFourBits, kFourBits, kEightBits<EightBits::kE4m3>,
+                                     kEightBits<EightBits::kInt8>, kGgml});
   return kAll[static_cast<size_t>(format)];
 }
 

@@ -45,7 +45,11 @@ std::string Tally::places() const {
 
 DatasetChecks::DatasetChecks(const TextModel& model, const config::DataConfig& data,
                              RecordFormat format, const LengthRule& rule)
-    : model_(model), data_(data), is_text_(format == RecordFormat::kText), rule_(rule) {
+    : model_(model),
+      data_(data),
+      is_text_(format == RecordFormat::kText),
+      is_preference_(format == RecordFormat::kPreference),
+      rule_(rule) {
   // If the tokenizer adds BOS, the model was always trained with one.
   const auto bos = model.tokenizer->bos_id();
   const std::vector<text::TokenId> plain =
@@ -56,6 +60,9 @@ DatasetChecks::DatasetChecks(const TextModel& model, const config::DataConfig& d
 void DatasetChecks::add(const std::vector<Outcome>& record, const std::string& place) {
   ++stats_.num_records;
   for (const Outcome& outcome : record) add(outcome, place);
+  if (is_preference_ && record.size() == 2 && !record[0].example.tokens.empty() &&
+      record[0].example.tokens == record[1].example.tokens)
+    equal_pairs_.add(1, place);
 }
 
 void DatasetChecks::add(const TokenizedSource::Block& block) {
@@ -206,6 +213,8 @@ void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
   warn(remarks, empty_answers_, "answers are empty",
        "the model is trained to answer nothing; remove such records, or set \"train\": false "
        "for the turn");
+  warn(remarks, equal_pairs_, "pairs have the same chosen and rejected answer",
+       "they train nothing; leave them out");
 }
 
 void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {

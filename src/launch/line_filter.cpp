@@ -77,13 +77,16 @@ bool is_stack_trace(std::string_view line) {
 
 bool LineFilter::should_show(std::string_view line) {
   if (const auto house = parse_house_line<LogLine>(line)) {
+    is_in_error_ = false;
     if (house->level == "error" || house->level == "critical") return true;
     if (is_about_run(*house)) return options_.warnings->add(house->message);
     if (house->level == "warning") return true;
     if (!options_.is_main || house->level == "debug" || house->level == "trace") return false;
     return !(options_.hide_steps && is_step_line(house->message));
   }
-  if (stream_ == Stream::kErr && line.starts_with("error: ")) return false;
+  // The supervisor prints the worker's error itself, all lines of it.
+  if (stream_ == Stream::kErr && line.starts_with("error: ")) is_in_error_ = true;
+  if (is_in_error_) return false;
   if (is_stack_trace(line)) return false;
   if (is_continuation(line)) return last_shown_;
   if (options_.is_main) return true;

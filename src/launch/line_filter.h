@@ -55,6 +55,7 @@ class LineFilter {
   Options options_;
   Stream stream_;
   bool last_shown_ = false;
+  bool is_in_error_ = false;  ///< after the first line of the worker's error
 };
 
 /// Whether the text is a single step's line as observe::ProgressMeter writes it: "step 17/200 loss

@@ -107,8 +107,8 @@ at::Tensor values_in(const weights::SafetensorsFile& file, const fs::path& path,
   if (entry == nullptr || entry->dtype != dtype || entry->bytes.size() != bytes) {
     throw DataError(fmt::format("the checkpoint lacks {} or has it in another size", name),
                     path.string(),
-                    "it was written by a run with another configuration; use another output.dir or "
-                    "--resume never");
+                    "it was written by a run with other settings, or it is damaged; use another "
+                    "output.dir, or start over with --overwrite");
   }
   return at::from_blob(const_cast<std::byte*>(entry->bytes.data()), shape, type);
 }

@@ -39,12 +39,23 @@ std::vector<std::string> key_differences(const Json& was, const Json& is) {
   return differences;
 }
 
+/// Whether entry `i` of a list [[name, hash], …] has this entry's hash.
+bool has_hash_of(const Json& list, size_t i, const Json& entry) {
+  return list.is_array() && i < list.size() && list[i].is_array() && list[i].size() == 2 &&
+         list[i][1] == entry.at(1);
+}
+
+/// The name of an entry [name, hash] of a checkpoint's list, which may be damaged.
+std::string name_of(const Json& entry) {
+  const bool has_name = entry.is_array() && !entry.empty() && entry[0].is_string();
+  return has_name ? entry[0].get<std::string>() : entry.dump();
+}
+
 /// The files with different contents, regardless of their names; empty: no difference.
 std::vector<std::string> other_weights(const Json& was, const Json& is) {
   std::vector<std::string> names;
   for (size_t i = 0; i < is.size(); ++i) {
-    if (i >= was.size() || was[i].at(1) != is[i].at(1))
-      names.push_back(is[i].at(0).get<std::string>());
+    if (!has_hash_of(was, i, is[i])) names.push_back(is[i].at(0).get<std::string>());
   }
   if (names.empty() && was.size() > is.size()) names.push_back("fewer files");
   return names;
@@ -122,11 +133,9 @@ std::string data_difference(const Json& saved, const Json& now) {
   if (!was.is_array() || !is.is_array()) return "the training data differ";
   std::vector<std::string> names;
   for (size_t i = 0; i < is.size(); ++i) {
-    if (i >= was.size() || was[i].at(1) != is[i].at(1))
-      names.push_back(is[i].at(0).get<std::string>());
+    if (!has_hash_of(was, i, is[i])) names.push_back(is[i].at(0).get<std::string>());
   }
-  for (size_t i = is.size(); i < was.size(); ++i)
-    names.push_back("without " + was[i].at(0).get<std::string>());
+  for (size_t i = is.size(); i < was.size(); ++i) names.push_back("without " + name_of(was[i]));
   if (names.empty()) return "the training data differ in weight or order";
   return "the training data differ: " + shortened_list(names, kMostNames);
 }

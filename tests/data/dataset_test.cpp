@@ -221,6 +221,17 @@ TEST_F(Datasets, FilesOfOneDataSetHaveOneFormat) {
   EXPECT_EQ(load_dataset(config_, {source}, false, model_, 1).stats().num_bad, 2);
 }
 
+TEST_F(Datasets, WarnsOfPairsWithEqualAnswers) {
+  config_.train.objective = config::Objective::kDpo;
+  const std::string pairs = warnings(R"({"prompt": "p", "chosen": "a", "rejected": "b"})"
+                                     "\n"
+                                     R"({"prompt": "p", "chosen": "a", "rejected": "a"})"
+                                     "\n");
+  EXPECT_NE(pairs.find("1 pairs have the same chosen and rejected answer: "), std::string::npos)
+      << pairs;
+  EXPECT_NE(pairs.find("train.jsonl:2"), std::string::npos) << pairs;
+}
+
 TEST_F(Datasets, EmptyAnswersAndAssistantsThatBeginAreWarnedOf) {
   const auto first = [](const char* role) {
     return Json({{"messages",

@@ -59,6 +59,15 @@ TEST(LineFilter, IndentedLinesBelongToTheLineBefore) {
 }
 
 // Its text is in the rank's log; what it says without the frames is reported as the error.
+TEST(LineFilter, TheWorkersErrorIsLeftToTheSupervisor) {
+  LineFilter filter({.rank = 0, .is_main = true, .show_rank = false}, Stream::kErr);
+  EXPECT_FALSE(filter.show("error: the record cannot be rendered:"));
+  EXPECT_FALSE(filter.show("{\"messages\": ["));
+  EXPECT_FALSE(filter.show("  fix: correct the record"));
+  EXPECT_TRUE(filter.show("[12:03:04.118] [info] [rank 0] another line"));
+  EXPECT_TRUE(filter.show("a line of its own"));
+}
+
 TEST(LineFilter, StackTracesOfLibTorchAreNotShown) {
   for (const bool is_main : {true, false}) {
     LineFilter filter({.rank = 0, .is_main = is_main, .show_rank = false}, Stream::kErr);

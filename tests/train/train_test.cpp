@@ -150,6 +150,19 @@ TEST(Identity, IsTheOneOfOlderCheckpoints) {
     EXPECT_EQ(identity["config"].value(key, nlohmann::ordered_json()), value) << key;
 }
 
+TEST(Identity, DamagedListsAreDifferences) {
+  config::RunConfig config;
+  auto now = identity_of(config, model_of("m"), "d", "", {{"a.jsonl", "1"}});
+  add_weights(now, {{"model.safetensors", "h"}});
+  auto saved = now;
+  for (const auto& damage : {nlohmann::ordered_json::array({1}), nlohmann::ordered_json("x"),
+                             nlohmann::ordered_json::array({nlohmann::ordered_json::array()})}) {
+    saved["model"]["weights"] = damage;
+    test::expect_error<ConfigError>([&] { require_same_identity(saved, now, "c", {}); },
+                                    {"model.safetensors"});
+  }
+}
+
 TEST(Identity, TheLengthMayChangeWherePermitted) {
   config::RunConfig config;
   const auto saved = identity_of(config, model_of("m"), "d", "");

@@ -2,7 +2,8 @@
 
 namespace sftrun::kernels {
 
-constinit const std::array<const FormatOps*, kQuantFormats.size()> kFormatOps = {
-    &kNf4Ops, &kFp4Ops, &kFp8Ops, &kInt8Ops, &kGgmlOps};
+// to_array: a missing entry is an error of the compiler.
+constinit const std::array<const FormatOps*, kQuantFormats.size()> kFormatOps =
+    std::to_array<const FormatOps*>({&kNf4Ops, &kFp4Ops, &kFp8Ops, &kInt8Ops, &kGgmlOps});
 
 }  // namespace sftrun::kernels
