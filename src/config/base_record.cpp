@@ -89,7 +89,7 @@ std::string dense_when_written(const TuningConfig& tuning, bool has_experts) {
 }
 
 std::optional<BaseRecord> read_base_record(const std::filesystem::path& adapter) {
-  const std::filesystem::path file = adapter / kHeldBaseFile;
+  const std::filesystem::path file = adapter / kBaseRecordFile;
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) return std::nullopt;
   return BaseRecord::from_json(

@@ -475,15 +475,15 @@ class RelationCheck {
 
 void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
               std::vector<std::string>& warnings) {
-  RelationCheck judge(loaded, problems, warnings);
-  if (needs_data) judge.require_names();
-  judge.check_dtype();
-  judge.check_tuning();
-  judge.check_data();
-  judge.check_objective();
-  judge.check_optimizer();
-  judge.check_evaluation(needs_data);
-  judge.check_schedule();
+  RelationCheck check(loaded, problems, warnings);
+  if (needs_data) check.require_names();
+  check.check_dtype();
+  check.check_tuning();
+  check.check_data();
+  check.check_objective();
+  check.check_optimizer();
+  check.check_evaluation(needs_data);
+  check.check_schedule();
 }
 
 }  // namespace sftrun::config

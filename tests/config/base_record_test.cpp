@@ -23,7 +23,7 @@ TEST(BaseRecord, SurvivesTheFile) {
   const test::TemporaryDirectory adapter;
   EXPECT_FALSE(read_base_record(adapter.path()));
   const BaseRecord held = in_nf4();
-  write_file_atomically(adapter / kHeldBaseFile, held.to_json().dump());
+  write_file_atomically(adapter / kBaseRecordFile, held.to_json().dump());
   const auto read = read_base_record(adapter.path());
   ASSERT_TRUE(read);
   EXPECT_EQ(read->to_json(), held.to_json());
@@ -81,10 +81,10 @@ TEST(BaseRecord, OtherFilesAreErrors) {
   nlohmann::ordered_json unknown = in_nf4().to_json();
   unknown["tuning"]["quant"] = "nf5";
   for (const std::string text : {"", "[]", "{}", "{\"tuning\": 1}"}) {
-    write_file_atomically(adapter / kHeldBaseFile, text);
+    write_file_atomically(adapter / kBaseRecordFile, text);
     EXPECT_THROW(read_base_record(adapter.path()), DataError) << text;
   }
-  write_file_atomically(adapter / kHeldBaseFile, unknown.dump());
+  write_file_atomically(adapter / kBaseRecordFile, unknown.dump());
   EXPECT_THROW(read_base_record(adapter.path()), DataError);
 }
 

@@ -60,7 +60,7 @@ TEST(BaseRecord, IsRecognisedByTheBasesFingerprint) {
   EXPECT_EQ(held.form, "nf4");
   EXPECT_EQ(held.tuning.mode, config::TuningMode::kLora);
   const auto write = [&] {
-    std::ofstream(adapter / config::kHeldBaseFile) << held.to_json().dump();
+    std::ofstream(adapter / config::kBaseRecordFile) << held.to_json().dump();
   };
   EXPECT_FALSE(quantised_by_run(adapter.path(), *base)) << "the adapter does not say";
   write();

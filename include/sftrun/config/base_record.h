@@ -41,7 +41,7 @@ std::string quantize_command(const TuningConfig& tuning, const std::string& mode
 /// load them: "embedding and head", "experts"; empty: none.
 std::string dense_when_written(const TuningConfig& tuning, bool has_experts);
 
-inline constexpr const char* kHeldBaseFile = "sftrun_base.json";
+inline constexpr const char* kBaseRecordFile = "sftrun_base.json";
 /// Reads it from an adapter's directory; nullopt: the adapter has none.   @throws DataError
 std::optional<BaseRecord> read_base_record(const std::filesystem::path& adapter);
 
