@@ -326,10 +326,12 @@ void find_adapter(std::string& adapter) {
 void add_quant_flags(CLI::App& command, QuantFlags& flags, const std::string& block_size) {
   command
       .add_option("--block-size", flags.block_size,
-                  fmt::format("4-bit formats: values that share a scale [{}]", block_size))
+                  fmt::format("{}: values that share a scale [{}]",
+                              join(quant_names(&QuantFormatInfo::has_blocks), ", "), block_size))
       ->check(one_of({"32", "64", "128", "256", "512", "1024", "2048", "4096"}));
   command.add_flag("--no-double-quant", flags.no_double_quant,
-                   "4-bit formats: keep block scales in fp32 (4.5 bits per value, not 4.13)");
+                   join(quant_names(&QuantFormatInfo::can_nest), ", ") +
+                       ": keep block scales in fp32 (4.5 bits per value, not 4.13)");
   command
       .add_option("--skip-modules", flags.skip_modules,
                   "Modules that are not quantised: names or parts of names")
@@ -338,15 +340,17 @@ void add_quant_flags(CLI::App& command, QuantFlags& flags, const std::string& bl
 
 void check_quant_flags(const CLI::App& command, const std::string& flag,
                        const std::string& method) {
+  struct Flag {
+    const char* name;
+    bool QuantFormatInfo::*formats;  ///< those that it is for
+  };
   const QuantFormatInfo* format = find_quant_format(method);
-  if (format != nullptr && format->has_blocks) return;
-  const bool is_in_rows = format != nullptr;
-  for (const char* given : {"--block-size", "--no-double-quant", "--skip-modules"}) {
-    const bool is_of_blocks = std::string_view(given) != "--skip-modules";
-    if (command.count(given) == 0 || (is_in_rows && !is_of_blocks)) continue;
-    throw ConfigError(fmt::format("{} is only for {}, but {} is {}{}", given,
-                                  is_of_blocks ? "4-bit formats" : "quantised models", flag, method,
-                                  is_in_rows ? ": each row has one scale" : ""),
+  for (const auto& [given, formats] : {Flag{"--block-size", &QuantFormatInfo::has_blocks},
+                                       Flag{"--no-double-quant", &QuantFormatInfo::can_nest},
+                                       Flag{"--skip-modules", &QuantFormatInfo::is_made}}) {
+    if (command.count(given) == 0 || (format != nullptr && format->*formats)) continue;
+    throw ConfigError(fmt::format("{} is only for {}, but {} is {}", given,
+                                  join(quant_names(formats), ", "), flag, method),
                       fmt::format("{} on the command line", given), "remove it");
   }
 }

@@ -37,7 +37,7 @@ std::vector<std::string> dtypes_of(const std::string& format) {
   }
   std::vector<std::string> dtypes = {"auto", "bf16", "f16", "f32"};
   if (format == "safetensors") {
-    for (const std::string& name : quant_names()) dtypes.push_back(name);
+    for (const std::string& name : written_quant_names()) dtypes.push_back(name);
   }
   return dtypes;
 }
@@ -234,9 +234,10 @@ Command add_merge(CLI::App& sftrun) {
   add_output_flags(*command, options->output, "New directory, or the .gguf file to write");
   command
       ->add_option("--dtype", options->dtype,
-                   "Type of the stored weights (those with a q: GGUF only; nf4, fp4, fp8, int8: as "
-                   "sftrun quantize has them, safetensors only); auto: the base's, bf16 where it "
-                   "is quantised")
+                   fmt::format("Type of the stored weights (those with a q: GGUF only; {}: as "
+                               "sftrun quantize has them, safetensors only); auto: the base's, "
+                               "bf16 where it is quantised",
+                               join(written_quant_names(), ", ")))
       ->transform(merged_dtype())
       ->capture_default_str();
   add_quant_flags(*command, options->quant, "the base's where it is in 4 bits, else 64");

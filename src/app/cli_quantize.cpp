@@ -30,7 +30,7 @@ bool is_of_gguf(const QuantizeOptions& options) {
 }
 
 std::vector<std::string> all_methods() {
-  std::vector<std::string> methods = quant_names();
+  std::vector<std::string> methods = written_quant_names();
   for (const std::string& method : gguf_methods()) methods.push_back(method);
   return methods;
 }
@@ -94,9 +94,9 @@ Command add_quantize(CLI::App& sftrun) {
                       "HF directory, .gguf file, or a name on the hub");
   add_output_flags(*command, options->output, "New directory, or the .gguf file to write");
   command
-      ->add_option("--method", options->method,
-                   "nf4, fp4, int8: formats of bitsandbytes; fp8 (e4m3): compressed-tensors, which "
-                   "vLLM reads, too; the other methods write GGUF files")
+      ->add_option(
+          "--method", options->method,
+          quant_descriptions(written_quant_names()) + ". The other methods write GGUF files")
       ->check(one_of(all_methods()))
       ->capture_default_str();
   add_quant_flags(*command, options->quant, "64");

@@ -23,9 +23,10 @@ std::string BaseRecord::words() const {
   if (form.empty()) return dtype;
   if (!tuning.quantises_base()) return form + ", as in the files";
   const char* ends = tuning.quant_embeddings.value_or(false) ? ", with embedding and head" : "";
-  if (!quant_info(tuning.quant_options()->format).has_blocks) return form + ends;
-  return fmt::format("{} in blocks of {}{}{}", form, tuning.quant_block_size,
-                     tuning.double_quant ? " with quantised scales" : "", ends);
+  const QuantOptions options = *tuning.quant_options();
+  if (!quant_info(options.format).has_blocks) return form + ends;
+  return fmt::format("{} in blocks of {}{}{}", form, options.block_size,
+                     options.nested ? " with quantised scales" : "", ends);
 }
 
 Json BaseRecord::to_json() const {
@@ -73,10 +74,10 @@ std::string quantised_path(const TuningConfig& tuning, const std::string& model)
 std::string quantize_command(const TuningConfig& tuning, const std::string& model) {
   std::string command =
       fmt::format("sftrun quantize --model {} --method {}", shell_word(model), tuning.quant_name());
-  const bool has_blocks = quant_info(tuning.quant_options()->format).has_blocks;
-  if (has_blocks && tuning.quant_block_size != TuningConfig().quant_block_size)
+  const QuantFormatInfo& format = quant_info(tuning.quant_options()->format);
+  if (format.has_blocks && tuning.quant_block_size != TuningConfig().quant_block_size)
     command += fmt::format(" --block-size {}", tuning.quant_block_size);
-  if (has_blocks && !tuning.double_quant) command += " --no-double-quant";
+  if (format.can_nest && !tuning.double_quant) command += " --no-double-quant";
   for (const std::string& name : tuning.skip_modules)
     command += " --skip-modules " + shell_word(name);
   return command + " --output " + shell_word(quantised_path(tuning, model));

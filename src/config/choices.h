@@ -1,10 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <functional>
 #include <span>
 #include <string_view>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/quant_format.h"
 
 /// The words of every enumeration.
 namespace sftrun::config {
@@ -80,20 +83,25 @@ struct Words<LoraInit> {
 template <>
 struct Words<Quant> {
   using enum Quant;
-  static constexpr auto all = std::to_array<Word<Quant>>({
-      {"auto", kAuto},
-      {"none", kNone},
-      {"nf4", kNf4},
-      {"fp4", kFp4},
-      {"fp8", kFp8},
-      {"int8", kInt8},
-      {"gguf", kGguf},
-      {"mxfp4", kMxfp4},
-      {"stored", kStored},
-      {"int4", kNf4, WordKind::kUnsupported},
-      {"gptq", kNf4, WordKind::kUnsupported},
-      {"awq", kNf4, WordKind::kUnsupported},
-  });
+  static constexpr size_t kFormats = static_cast<size_t>(std::count_if(
+      kQuantFormats.begin(), kQuantFormats.end(), std::mem_fn(&QuantFormatInfo::is_made)));
+  static constexpr auto all = [] {
+    constexpr auto kBefore = std::to_array<Word<Quant>>({{"auto", kAuto}, {"none", kNone}});
+    constexpr auto kAfter = std::to_array<Word<Quant>>({
+        {"gguf", kGguf},
+        {"mxfp4", kMxfp4},
+        {"stored", kStored},
+        {"int4", kNone, WordKind::kUnsupported},
+        {"gptq", kNone, WordKind::kUnsupported},
+        {"awq", kNone, WordKind::kUnsupported},
+    });
+    std::array<Word<Quant>, kBefore.size() + kFormats + kAfter.size()> words{};
+    auto* end = std::copy(kBefore.begin(), kBefore.end(), words.begin());
+    for (const QuantFormatInfo& info : kQuantFormats)
+      if (info.is_made) *end++ = {info.name, quant_of(info.format)};
+    std::copy(kAfter.begin(), kAfter.end(), end);
+    return words;
+  }();
   static constexpr std::string_view instead = "use nf4 or fp4 for 4 bits, int8 or fp8 for 8";
 };
 

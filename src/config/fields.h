@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/quant_format.h"
+#include "sftrun/core/strings.h"
 
 /// Every field of the configuration, once: its name, its limits, whether it may change when a run
 /// resumes, what it means, an example. YAML, overrides, environment, JSON, validation, a run's
@@ -125,8 +127,9 @@ template <class Visitor>
 void visit_fields(TuningConfig& tuning, Visitor&& field) {
   using enum OnResume;
   field(tuning.mode, "mode", any(), kSame,
-        "lora: trains LoRA on a frozen base. qlora: the same on a base in 4 bits. full: trains all "
-        "parameters. partial: trains the parameters that `trainable` matches.",
+        "lora: trains LoRA on a frozen base. qlora: the same on a quantised base (4 bits unless "
+        "`quant` says otherwise). full: trains all parameters. partial: trains the parameters that "
+        "`trainable` matches.",
         "lora");
   field(tuning.backend, "backend", any(), kCompared,
         "fused: fused operations (`unsloth` is an alias). bnb: plain operations with the numerics "
@@ -135,17 +138,18 @@ void visit_fields(TuningConfig& tuning, Visitor&& field) {
   field(tuning.quant, "quant",
         any().otherwise("the format of the model's files; else nf4 for mode qlora, none otherwise"),
         kSame,
-        "Format of the frozen linear layers, except routers. nf4, fp4, int8: formats of "
-        "bitsandbytes. fp8: e4m3 with a scale for each row; activations are rounded to e4m3, too. "
-        "gguf, mxfp4: the blocks in the file. stored: any quantised format of the files. none: "
-        "dequantised to the run's dtype.",
+        "Format of the frozen linear layers, except routers. " +
+            quant_descriptions(quant_names(&QuantFormatInfo::is_made)) +
+            ". gguf, mxfp4: the blocks in the file. stored: any quantised format of the files. "
+            "none: dequantised to the run's dtype.",
         "nf4");
   field(tuning.double_quant, "double_quant", any(), kSame,
-        "nf4 and fp4: the block scales are quantised, too (4.13 bits per value instead of 4.5).",
+        join(quant_names(&QuantFormatInfo::can_nest), ", ") +
+            ": the block scales are quantised, too (4.13 bits per value instead of 4.5).",
         "true");
   field(tuning.quant_block_size, "quant_block_size", any(), kSame,
-        "nf4 and fp4: number of values that share a scale: 32, 64, 128, 256, 512, 1024, 2048 or "
-        "4096.",
+        join(quant_names(&QuantFormatInfo::has_blocks), ", ") +
+            ": number of values that share a scale: 32, 64, 128, 256, 512, 1024, 2048 or 4096.",
         "64");
   field(tuning.quant_embeddings, "quant_embeddings", any().otherwise("as in the model's files"),
         kSame,

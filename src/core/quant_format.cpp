@@ -1,5 +1,7 @@
 #include "sftrun/core/quant_format.h"
 
+#include "sftrun/core/strings.h"
+
 namespace sftrun {
 const QuantFormatInfo* find_quant_format(std::string_view name) {
   for (const QuantFormatInfo& info : kQuantFormats)
@@ -7,11 +9,11 @@ const QuantFormatInfo* find_quant_format(std::string_view name) {
   return nullptr;
 }
 
-std::vector<std::string> quant_names() {
-  std::vector<std::string> names;
-  for (const QuantFormatInfo& info : kQuantFormats)
-    if (info.is_made) names.emplace_back(info.name);
-  return names;
+std::string quant_descriptions(const std::vector<std::string>& names) {
+  std::vector<std::string> lines;
+  for (const std::string& name : names)
+    lines.push_back(name + ": " + std::string(find_quant_format(name)->description));
+  return join(lines, ". ");
 }
 
 }  // namespace sftrun

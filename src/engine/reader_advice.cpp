@@ -51,7 +51,8 @@ std::vector<std::string> reader_lines(const weights::AdapterConfig& config,
       [&](const std::string& module) { return adapted.contains(module); }};
   if (base_record.tuning.quantises_base() && !is_stored_in(base, base_record.form)) {
     written.quantised_to = base_record.tuning.quant_name();
-    written.quantize_command = config::quantize_command(base_record.tuning, base_path.string());
+    if (quant_info(base_record.tuning.quant_options()->format).is_written())
+      written.quantize_command = config::quantize_command(base_record.tuning, base_path.string());
     written.dense_when_written =
         config::dense_when_written(base_record.tuning, base.arch().mixture.num_experts > 0);
   }

@@ -67,12 +67,13 @@ std::optional<std::string> few_steps_warning(const config::RunConfig& config, in
   }
   if (total_steps >= kFewSteps || config.train.max_steps) return std::nullopt;
   const std::string bin_tokens =
-      config.data.packing ? fmt::format(" or data.bin_tokens ({})", *config.data.bin_tokens.value)
-                          : "";
+      config.data.packing
+          ? fmt::format(" or data.bin_tokens ({})", config.data.bin_tokens.value.value())
+          : "";
   return fmt::format(
       "the run has only {} optimizer steps: the model will learn little; lower "
       "train.global_batch_size ({}){} or raise train.epochs ({:g})",
-      total_steps, *config.train.global_batch_size.value, bin_tokens, config.train.epochs);
+      total_steps, config.train.global_batch_size.value.value(), bin_tokens, config.train.epochs);
 }
 
 void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,

@@ -4,6 +4,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/weights/adapter_file.h"
@@ -23,11 +24,11 @@ struct Sources {
   std::string held_in;  ///< what most of the base's matrices were in: "nf4", "Q4_1"; empty: dense
 };
 
-/// Whether values that stand for codes of one format are rounded to these codes again.
+/// Whether values that were dequantised from one format are rounded to the same codes again, or
+/// nearly so.
 bool gives_same_codes(QuantFormat of, const std::string& dtype) {
   const QuantFormatInfo* format = find_quant_format(dtype);
-  return format != nullptr &&
-         (format->format == of || (format->bits == 4 && quant_info(of).bits == 4));
+  return format != nullptr && format->layout == quant_info(of).layout;
 }
 
 Sources open_adapter(const MergeOptions& options) {
@@ -87,9 +88,9 @@ void log_written(const MergeOptions& options, const Sources& sources, const Writ
             format_bytes(weights::summarize_weights(written.path).bytes));
   if (!sources.held_in.empty() && written.in_more_than_base) {
     log::info(
-        "the base was in {}; the merged model is {}; {} stores fewer bits and changes more",
+        "the base was in {}; the merged model is {}; --dtype {} stores fewer bits and changes more",
         sources.held_in, written.stored,
-        options.format == "gguf" ? "--dtype q4_k_m or q4_0" : "--dtype nf4, fp4, fp8 or int8");
+        options.format == "gguf" ? "q4_k_m or q4_0" : join(written_quant_names(), ", "));
   }
   log_replaced_weights(sources.base);
   if (!sources.adapter.saved.empty()) {

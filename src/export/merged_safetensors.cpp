@@ -93,7 +93,7 @@ std::string write_directory(const MergeOptions& options, const weights::AdapterB
 }
 
 bool is_below_8_bits(const Storage& storage) {
-  return storage.quant && quant_info(storage.quant->format).bits == 4;
+  return storage.quant && quant_info(storage.quant->format).bits < 8;
 }
 
 }  // namespace

@@ -69,23 +69,27 @@ void QuantizedTensors::put(const std::string& name, DType dtype, std::vector<int
                      }});
 }
 
-/// How a format is written: the tensors of a matrix, and the model's `quantization_config`.
+/// How a layout is written: the tensors of a matrix, and the model's `quantization_config`.
 struct QuantizedTensors::FileForm {
-  QuantFormat format;
+  QuantLayout layout;
   void (QuantizedTensors::*add)(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
   ordered_json (QuantizedTensors::*config)(const QuantizedModules& modules) const;
 };
 
 const QuantizedTensors::FileForm& QuantizedTensors::form() const {
-  static constexpr FileForm kForms[] = {
-      {QuantFormat::kNf4, &QuantizedTensors::add_four_bits, &QuantizedTensors::four_bits_config},
-      {QuantFormat::kFp4, &QuantizedTensors::add_four_bits, &QuantizedTensors::four_bits_config},
-      {QuantFormat::kFp8, &QuantizedTensors::add_fp8, &QuantizedTensors::fp8_config},
-      {QuantFormat::kInt8, &QuantizedTensors::add_int8, &QuantizedTensors::int8_config}};
-  const auto* found = std::find_if(std::begin(kForms), std::end(kForms), [&](const FileForm& form) {
-    return form.format == options_.format;
-  });
-  SFTRUN_CHECK(found != std::end(kForms));
+  using enum QuantLayout;
+  static constexpr auto kForms = std::to_array<FileForm>(
+      {{kBitsandbytes4, &QuantizedTensors::add_four_bits, &QuantizedTensors::four_bits_config},
+       {kBitsandbytes8, &QuantizedTensors::add_int8, &QuantizedTensors::int8_config},
+       {kCompressedFp8, &QuantizedTensors::add_fp8, &QuantizedTensors::fp8_config}});
+  static constexpr auto kFind = [](QuantFormat format) {
+    return std::ranges::find(kForms, quant_info(format).layout, &FileForm::layout);
+  };
+  static_assert(std::ranges::all_of(kQuantFormats, [](const QuantFormatInfo& info) {
+    return !info.is_written() || kFind(info.format) != kForms.end();
+  }));
+  const auto* found = kFind(options_.format);
+  SFTRUN_CHECK(found != kForms.end());
   return *found;
 }
 
@@ -152,7 +156,7 @@ void QuantizedTensors::add_four_bits(const Matrix& matrix,
   add_state(matrix, tensors);
 }
 
-/// As long as with the longest offset: how long it is must be known before it is.
+/// Its length must be known before its offset, so it has the length of one with the longest offset.
 void QuantizedTensors::add_state(const Matrix& matrix,
                                  std::vector<weights::TensorToWrite>& tensors) {
   const weights::TensorInfo& info = *matrix.info;
@@ -197,8 +201,8 @@ const kernels::QuantizedMatrix& QuantizedTensors::quantised(const Matrix& matrix
   return matrix_;
 }
 
-/// As llm-compressor's FP8_DYNAMIC writes: factors for the weights' rows, and for activations one a
-/// token, found as they come.
+/// As llm-compressor's FP8_DYNAMIC writes: one scale per row of a weight, and one per token of
+/// activations, computed when the model runs.
 ordered_json QuantizedTensors::fp8_config(const QuantizedModules& modules) const {
   const ordered_json weights{{"num_bits", 8},
                              {"type", "float"},

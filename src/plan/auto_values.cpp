@@ -43,7 +43,8 @@ config::Quant resolved_quant(const config::TuningConfig& tuning,
   if (kinds.contains("gguf")) return config::Quant::kGguf;
   if (kinds.contains("mxfp4")) return config::Quant::kMxfp4;
   if (kinds.contains("stored")) return config::Quant::kStored;
-  return tuning.mode == config::TuningMode::kQlora ? config::Quant::kNf4 : config::Quant::kNone;
+  return tuning.mode == config::TuningMode::kQlora ? config::quant_of(QuantFormat::kNf4)
+                                                   : config::Quant::kNone;
 }
 
 config::AttentionChoice resolved_attention(config::AttentionChoice wanted) {

@@ -18,17 +18,19 @@ std::string idle_quant_keys(const config::TuningConfig& tuning, bool keeps_store
   const auto add = [&](const char* key, bool is_set, bool has_effect) {
     if (is_set && !has_effect) keys.push_back(std::string("tuning.") + key);
   };
-  const bool in_blocks = options && quant_info(options->format).has_blocks;
-  add("double_quant", tuning.double_quant != unset.double_quant, in_blocks);
+  const QuantFormatInfo* format = options ? &quant_info(options->format) : nullptr;
+  const bool in_blocks = format != nullptr && format->has_blocks;
+  add("double_quant", tuning.double_quant != unset.double_quant,
+      format != nullptr && format->can_nest);
   add("quant_block_size", tuning.quant_block_size != unset.quant_block_size, in_blocks);
   add("quant_embeddings", tuning.quant_embeddings.has_value(),
       options || (keeps_stored && *tuning.quant_embeddings == false));
   add("skip_modules", !tuning.skip_modules.empty(), options || keeps_stored);
   if (keys.empty()) return {};
   const std::string reason = keeps_stored ? "the base stays as its files have it (tuning.quant)"
-                             : !options
-                                 ? "the base is not quantised (tuning.quant)"
-                                 : fmt::format("{} has a factor for each row", tuning.quant_name());
+                             : !options   ? "the base is not quantised (tuning.quant)"
+                             : in_blocks  ? tuning.quant_name() + " keeps its block scales in fp32"
+                                          : tuning.quant_name() + " has one scale per row";
   return fmt::format("{} change{} nothing: {}", join(keys, ", "), keys.size() == 1 ? "s" : "",
                      reason);
 }

@@ -56,7 +56,7 @@ data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dat
 PlannedBatches::PlannedBatches(const config::RunConfig& config, const data::Dataset& dataset)
     : dataset_(dataset),
       plan_(make_batch_plan(config, dataset, config.data.shuffle,
-                            *config.train.global_batch_size.value)),
+                            config.train.global_batch_size.value.value())),
       steps_(plan_, config.train.epochs, config.train.max_steps) {}
 
 data::StepBatch PlannedBatches::at(int64_t step) {

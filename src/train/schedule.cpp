@@ -54,7 +54,7 @@ double Schedule::factor_after_warmup(double step) const {
 }
 
 Schedule schedule_of(const config::TrainConfig& config, int64_t total_steps) {
-  return {config.scheduler, *config.learning_rate, warmup_steps_of(config, total_steps),
+  return {config.scheduler, config.learning_rate.value(), warmup_steps_of(config, total_steps),
           total_steps, config.warmup_from};
 }
 

@@ -22,33 +22,41 @@ bool is_gguf(const fs::path& path) {
   return ascii_lower(path.extension().string()) == ".gguf";
 }
 
-/// A directory with quantised linear layers.
-struct QuantisedDirectory {
-  std::string word;  ///< "4 bits", "int8" or "FP8"; empty: not quantised
-  bool has_4bit_codes() const { return word == "4 bits"; }
-};
-
-std::string peft_name_of(QuantFormat format) {
-  return std::string(quant_info(format).peft_name);
-}
-
-QuantisedDirectory quantised_directory(const fs::path& base) {
+/// kNone: a GGUF file, or not quantised.
+QuantLayout layout_of_directory(const fs::path& base) {
   std::error_code ignored;
-  if (!fs::is_directory(base, ignored)) return {};
+  if (!fs::is_directory(base, ignored)) return QuantLayout::kNone;
   const nlohmann::json config = parse_json(read_text_file(base / "config.json"), base.string());
   const auto quantization = spec::read_quantization_config(config, base.string());
-  if (!quantization) return {};
+  if (!quantization) return QuantLayout::kNone;
   if (quantization->method == "bitsandbytes")
-    return {peft_name_of(quantization->load_in_8bit ? QuantFormat::kInt8 : QuantFormat::kNf4)};
-  return {quantization->is_fp8() ? peft_name_of(QuantFormat::kFp8) : ""};
+    return quantization->load_in_8bit ? QuantLayout::kBitsandbytes8 : QuantLayout::kBitsandbytes4;
+  return quantization->is_fp8() ? QuantLayout::kCompressedFp8 : QuantLayout::kNone;
 }
 
-/// Format of the base's linear layers: "4 bits", "int8" or "FP8"; empty: not quantised by the run
-/// or in its files.
-std::string word_of_base(const WrittenAdapter& adapter) {
-  const std::string& method = adapter.quantised_to;
-  if (method.empty()) return quantised_directory(adapter.base).word;
-  return std::string(find_quant_format(method)->peft_name);
+/// Of the base that a reader of the adapter loads, if its linear layers are quantised.
+QuantLayout layout_of_base(const WrittenAdapter& adapter) {
+  return adapter.quantised_to.empty() ? layout_of_directory(adapter.base)
+                                      : find_quant_format(adapter.quantised_to)->layout;
+}
+
+/// The run quantised the base to a format that no file has.
+bool has_unwritten_base(const WrittenAdapter& adapter) {
+  return !adapter.quantised_to.empty() && adapter.quantize_command.empty();
+}
+
+std::string_view peft_name_of(QuantLayout layout) {
+  switch (layout) {
+    case QuantLayout::kNone:
+      return "";
+    case QuantLayout::kBitsandbytes4:
+      return "4 bits";
+    case QuantLayout::kBitsandbytes8:
+      return "int8";
+    case QuantLayout::kCompressedFp8:
+      return "FP8";
+  }
+  return "";
 }
 
 bool saves_linear_layers(const WrittenAdapter& adapter) {
@@ -60,12 +68,12 @@ bool saves_linear_layers(const WrittenAdapter& adapter) {
 
 /// What PEFT does not support on a quantised base, unlike this program; empty: nothing.
 std::string beyond_peft(const WrittenAdapter& adapter) {
-  const std::string word = word_of_base(adapter);
-  if (word.empty()) return {};
+  const QuantLayout layout = layout_of_base(adapter);
+  if (layout == QuantLayout::kNone) return {};
   if (saves_linear_layers(adapter))
-    return fmt::format("it does not support modules_to_save over {}", word);
-  if (adapter.config.lora.dora && word != "4 bits")
-    return fmt::format("it does not support DoRA over {}", word);
+    return fmt::format("it does not support modules_to_save over {}", peft_name_of(layout));
+  if (adapter.config.lora.dora && layout != QuantLayout::kBitsandbytes4)
+    return fmt::format("it does not support DoRA over {}", peft_name_of(layout));
   return {};
 }
 
@@ -81,13 +89,22 @@ std::string fitting_base(const WrittenAdapter& adapter) {
 }
 
 /// With PiSSA the residual base was quantised, and it is not saved.
-bool is_rough(const WrittenAdapter& adapter) {
-  return adapter.uses_pissa && !word_of_base(adapter).empty();
+bool has_quantised_residual(const WrittenAdapter& adapter) {
+  return adapter.uses_pissa && layout_of_base(adapter) != QuantLayout::kNone;
+}
+
+/// No file holds the base on which the adapter was trained.
+bool is_approximate(const WrittenAdapter& adapter) {
+  return has_quantised_residual(adapter) || has_unwritten_base(adapter);
 }
 
 std::string peft_line(const WrittenAdapter& adapter) {
   const std::string& name = adapter.config.base_model_name_or_path;
-  if (is_rough(adapter))
+  if (has_unwritten_base(adapter))
+    return fmt::format(
+        "PEFT: approximately, over the unquantised model: models in {} cannot be written",
+        adapter.quantised_to);
+  if (has_quantised_residual(adapter))
     return "PEFT: approximately, over the unquantised model: the run quantised the PiSSA residual, "
            "which is not saved";
   if (is_gguf(name)) {
@@ -103,7 +120,7 @@ std::string peft_line(const WrittenAdapter& adapter) {
     return fmt::format(
         "PEFT: does not load over this base ({}): load it over the unquantised model", reason);
   std::string line = "PEFT: loads directly" + fitting_base(adapter);
-  if (adapter.config.lora.dora && word_of_base(adapter) == "4 bits")
+  if (adapter.config.lora.dora && layout_of_base(adapter) == QuantLayout::kBitsandbytes4)
     line +=
         "; on a CPU with AVX512-BF16 for training only, because bitsandbytes 0.50 repacks the base "
         "for inference there, and PEFT's DoRA still assumes the old layout: use the unquantised "
@@ -135,7 +152,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   if (reading)
     line = fmt::format("vLLM: load the output of {}",
                        merge_command(adapter, "--format vllm ", "-vllm"));
-  else if (is_rough(adapter))
+  else if (is_approximate(adapter))
     line = "vLLM: approximately, over the unquantised model";
   else if (!adapter.quantised_to.empty())
     line += ", over the same base";
@@ -163,7 +180,7 @@ std::string llama_cpp_line(const WrittenAdapter& adapter) {
                        llama_cpp_fix(adapter, error.fix()));
   }
   return fmt::format("llama.cpp: {}load the output of {} with {}",
-                     is_rough(adapter) ? "approximately, " : "",
+                     is_approximate(adapter) ? "approximately, " : "",
                      merge_command(adapter, "--format lora-gguf ", "-gguf"),
                      is_gguf(adapter.base) ? adapter.base.string() : "the base as a GGUF file");
 }

@@ -72,7 +72,7 @@ class Reader {
                                    ? state.at("quant_type").get<std::string>()
                                    : std::string();
       const QuantFormatInfo* format = find_quant_format(type);
-      if (format == nullptr || format->bits != 4)
+      if (format == nullptr || format->layout != QuantLayout::kBitsandbytes4)
         fail(fmt::format("`quant_type` is {}, expected nf4 or fp4",
                          state.value("quant_type", json()).dump()));
       matrix.format = format->format;

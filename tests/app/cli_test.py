@@ -284,9 +284,9 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["--output names a .gguf file, but --method nf4 writes safetensors"], "quantize", "--model", "model", "--output", "out.gguf")
         self.expect(USAGE, ["--dtype is only for safetensors models, but --method q8_0 writes a GGUF file"], "quantize", "--model", "model", "--output", "out",
                     "--method", "q8_0", "--dtype", "bf16")
-        self.expect(USAGE, ["`int4` is not one of nf4, fp4, fp8, int8, q8_0"], "quantize", "--model", "model", "--output", "out", "--method", "int4")
+        self.expect(USAGE, ["`int3` is not one of nf4, fp4, fp8, int8, q8_0"], "quantize", "--model", "model", "--output", "out", "--method", "int3")
         self.expect(
-            USAGE, ["--block-size is only for 4-bit formats, but --method is fp8", "remove it"],
+            USAGE, ["--block-size is only for nf4, fp4, but --method is fp8", "remove it"],
             "quantize", "--model", "model", "--output", "out", "--method", "fp8", "--block-size", "32",
         )
         self.expect(USAGE, ["`sftrun quantize` requires --output"], "quantize", "--model", "model")

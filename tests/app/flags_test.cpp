@@ -152,20 +152,20 @@ class Parsed : public ::testing::Test {
   std::string output_;
 };
 
-TEST_F(Parsed, BlocksAreOfFourBits) {
+TEST_F(Parsed, BlockSizesAreForFormatsWithBlocks) {
   const CLI::App& command = parse({"--block-size", "128"});
   EXPECT_EQ(quant_.block_size, 128);
   EXPECT_NO_THROW(check_quant_flags(command, "--method", "nf4"));
-  test::expect_error<ConfigError>(
-      [&] { check_quant_flags(command, "--method", "int8"); },
-      {"--block-size is only for 4-bit formats", "each row has one scale"});
+  test::expect_error<ConfigError>([&] { check_quant_flags(command, "--method", "int8"); },
+                                  {"--block-size is only for nf4, fp4, but --method is int8"});
 }
 
 TEST_F(Parsed, SkippedModulesAreOfQuantisedModels) {
   const CLI::App& command = parse({"--skip-modules", "down_proj"});
   EXPECT_NO_THROW(check_quant_flags(command, "--method", "fp8"));
-  test::expect_error<ConfigError>([&] { check_quant_flags(command, "--dtype", "bf16"); },
-                                  {"--skip-modules is only for quantised models"});
+  test::expect_error<ConfigError>(
+      [&] { check_quant_flags(command, "--dtype", "bf16"); },
+      {"--skip-modules is only for nf4, fp4, fp8, int8, but --dtype is bf16"});
 }
 
 TEST_F(Parsed, FlagsThatExcludeEachOtherAreNamed) {

@@ -143,7 +143,7 @@ TEST(AutoValues, AreThoseOfTheDeviceAndTheFiles) {
   EXPECT_EQ(config.tuning.quant, config::Quant::kAuto) << "the files are not known";
   EXPECT_NE(config.model.dtype, config::DTypeChoice::kAuto);
   resolve_auto(config, {.knows_form = true}, /*on_gpu=*/false);
-  EXPECT_EQ(config.tuning.quant, config::Quant::kNf4);
+  EXPECT_EQ(config.tuning.quant, config::quant_of(QuantFormat::kNf4));
   config.model.dtype = config::DTypeChoice::kFp16;
   EXPECT_THROW(resolve_auto(config, {}, /*on_gpu=*/false), ConfigError);
 }

@@ -11,7 +11,7 @@ namespace {
 
 BaseRecord in_nf4() {
   BaseRecord held{.model = "owner/name", .fingerprint = "ab", .form = "nf4", .dtype = "bf16"};
-  held.tuning.quant = Quant::kNf4;
+  held.tuning.quant = quant_of(QuantFormat::kNf4);
   held.tuning.quant_block_size = 128;
   held.tuning.skip_modules = {"down_proj"};
   held.norms = {1.0 / 3, 2e-9};
@@ -55,7 +55,7 @@ TEST(BaseRecord, DescribesItself) {
   EXPECT_EQ(held.words(), "nf4 in blocks of 128, with embedding and head");
   held.tuning.quant_embeddings = false;
   held.form = "int8";
-  held.tuning.quant = Quant::kInt8;
+  held.tuning.quant = quant_of(QuantFormat::kInt8);
   EXPECT_EQ(held.words(), "int8");
   held.form = "Q4_1";
   held.tuning.quant = Quant::kAuto;

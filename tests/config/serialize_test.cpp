@@ -46,7 +46,7 @@ constexpr bool is_enumerator() {
 }
 static_assert(is_enumerator<Strategy::kDdp>() && !is_enumerator<static_cast<Strategy>(50)>());
 
-constexpr int kMostEnumerators = 64;
+constexpr int kMostEnumerators = 80;  // Quant begins at 64
 
 template <class E, int... I>
 std::vector<E> enumerators(std::integer_sequence<int, I...>) {

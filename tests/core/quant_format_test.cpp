@@ -20,11 +20,20 @@ TEST(QuantFormat, BytesOfCodesAndScales) {
 }
 
 TEST(QuantFormat, NamesAreOfFormatsThatAreMade) {
-  EXPECT_EQ(quant_names(), (std::vector<std::string>{"nf4", "fp4", "fp8", "int8"}));
-  for (const std::string& name : quant_names()) {
+  using Names = std::vector<std::string>;
+  const Names made = quant_names(&QuantFormatInfo::is_made);
+  EXPECT_EQ((Names{made.begin(), made.begin() + 4}), (Names{"nf4", "fp4", "fp8", "int8"}));
+  for (const std::string& name : made) {
     ASSERT_NE(find_quant_format(name), nullptr);
     EXPECT_EQ(find_quant_format(name)->name, name);
+    EXPECT_NE(find_quant_format(name)->description, "");
   }
+  EXPECT_EQ(quant_descriptions({"nf4", "fp4"}),
+            "nf4: 4 bits, quantiles of a normal distribution (bitsandbytes). fp4: 4-bit floats "
+            "(bitsandbytes)");
+  EXPECT_EQ(quant_names(&QuantFormatInfo::can_nest), (Names{"nf4", "fp4"}));
+  for (const std::string& name : written_quant_names())
+    EXPECT_NE(find_quant_format(name)->layout, QuantLayout::kNone);
   EXPECT_EQ(find_quant_format("gguf"), nullptr) << "kept as files have it";
   EXPECT_EQ(find_quant_format(""), nullptr);
 }

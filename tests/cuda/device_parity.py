@@ -32,6 +32,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 DATA = HERE.parent / "data"
 TOKENIZER = DATA / "train/models/tied"
 REFERENCES = ("lora_all_linear", "lora_qv", "lora_rslora", "full_tied", "full_untied", "partial_norms")
+MADE_FORMATS = ("nf4", "fp4", "fp8", "int8")  # include/sftrun/core/quant_format.h, `is_made`
 FP32 = 2e-5  # relative, of losses beside another device's in fp32; gradient norms ten times as much
 # Activations are rounded to e4m3: where one lies between two codes, its last bit decides by a sixteenth. The CPU's own kernels for AVX2 and
 # AVX-512 are 8e-5 apart in these runs.
@@ -186,11 +187,11 @@ def cases(scratch):
                   Case(f"{name} full fp32 checkpointed", model, full, checkpointed)]
     for sm in (80, 89, 90):
         every += [Case(f"wide {quant} bf16 sm_{sm}", wide, f"tuning.quant={quant}", dtype="bf16", sm=sm, quick=quant == "fp8" and sm == 90 or quant == "nf4" and sm == 80)
-                  for quant in ("nf4", "fp8", "int8")]
+                  for quant in MADE_FORMATS]
         every.append(Case(f"qwen3_moe full bf16 sm_{sm}", models["qwen3_moe"], full, dtype="bf16", sm=sm))
-    every += [Case(f"wide {quant} fp32", wide, f"tuning.quant={quant}", loss=FP8 if quant == "fp8" else FP32) for quant in ("nf4", "fp8", "int8")]
+    every += [Case(f"wide {quant} fp32", wide, f"tuning.quant={quant}", loss=FP8 if quant == "fp8" else FP32) for quant in MADE_FORMATS]
     every.append(Case("gpt_oss_mxfp4 as stored fp32", models["gpt_oss_mxfp4"]))
-    for name, settings in {"fp4": ["tuning.quant=fp4"], "nf4, plain factors": ["tuning.quant=nf4", "tuning.double_quant=false"],
+    for name, settings in {"nf4, scales in fp32": ["tuning.quant=nf4", "tuning.double_quant=false"],
                            "nf4, embeddings": ["tuning.quant=nf4", "tuning.quant_embeddings=true"],
                            "int8, embeddings": ["tuning.quant=int8", "tuning.quant_embeddings=true"]}.items():
         every += [Case(f"wide {name} {dtype}", wide, *settings, dtype=dtype) for dtype in ("fp32", "bf16")]

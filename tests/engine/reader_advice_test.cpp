@@ -40,7 +40,7 @@ TEST(ReaderLines, SayHowToQuantiseABaseThatTheRunQuantised) {
   const auto decoder = decoder_with({"q_proj"});
   const auto config = model::adapter_config_of(*decoder, "base");
   const auto lines_for = [&](const char* base, config::Quant quant) {
-    config::BaseRecord held{.form = quant == config::Quant::kNf4 ? "nf4" : ""};
+    config::BaseRecord held{.form = quant == config::quant_of(QuantFormat::kNf4) ? "nf4" : ""};
     held.tuning.mode = config::TuningMode::kLora;
     held.tuning.quant = quant;
     return reader_lines(config, adapted_modules(*decoder), held, *base_of(base),
@@ -51,9 +51,9 @@ TEST(ReaderLines, SayHowToQuantiseABaseThatTheRunQuantised) {
       return line.find("sftrun quantize") != std::string::npos;
     });
   };
-  EXPECT_GT(quantise(lines_for("tied-gqa", config::Quant::kNf4)), 0);
+  EXPECT_GT(quantise(lines_for("tied-gqa", config::quant_of(QuantFormat::kNf4))), 0);
   EXPECT_EQ(quantise(lines_for("tied-gqa", config::Quant::kNone)), 0);
-  EXPECT_EQ(quantise(lines_for("bnb-nf4", config::Quant::kNf4)), 0);
+  EXPECT_EQ(quantise(lines_for("bnb-nf4", config::quant_of(QuantFormat::kNf4))), 0);
 }
 
 }  // namespace

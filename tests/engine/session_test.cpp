@@ -36,7 +36,7 @@ TEST(ComputeChoice, TypesHaveNames) {
 TEST(DecoderChoice, FollowsTheConfiguration) {
   config::RunConfig config;
   config.tuning.mode = config::TuningMode::kQlora;
-  config.tuning.quant = config::Quant::kNf4;
+  config.tuning.quant = config::quant_of(QuantFormat::kNf4);
   config.tuning.lora.r = 4;
   config.tuning.lora.dora = true;
   config.tuning.backend = config::TuningBackend::kBnb;

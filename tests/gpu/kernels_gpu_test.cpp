@@ -16,6 +16,7 @@
 #include "sftrun/weights/ggml_type.h"
 #include "support.h"
 #include "support/matmul.h"
+#include "support/quant_formats.h"
 #include "support/random_blocks.h"
 #include "support/tensors.h"
 
@@ -276,7 +277,7 @@ TEST(GpuQuant, ValuesAreTheCpus) {
 /// Some rows of a joint matrix, which begin where the rows before them end.
 TEST(GpuQuant, ValuesInPartsOfAJointMatrix) {
   for (const int64_t columns : {96, 67}) {
-    for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp8, QuantFormat::kInt8}) {
+    for (const QuantFormat format : test::made_formats()) {
       SCOPED_TRACE(std::string(quant_info(format).name) + ", " + std::to_string(columns));
       const QuantizedMatrix first = quantize(normal({5, columns}, 3), {.format = format}),
                             second = quantize(normal({3, columns}, 4), {.format = format});
@@ -340,8 +341,7 @@ TEST(GpuMemory, PinnedZerosTakeTheirOwnBytes) {
 }
 
 TEST_P(GpuKernels, ProductsByQuantisedMatrices) {
-  for (const QuantFormat format :
-       {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8, QuantFormat::kFp8}) {
+  for (const QuantFormat format : test::made_formats()) {
     for (const auto& [tokens, in, out] :
          {std::tuple<int64_t, int64_t, int64_t>{96, 128, 64}, {97, 130, 75}, {3, 64, 32}}) {
       SCOPED_TRACE(std::string(quant_info(format).name));
@@ -362,7 +362,7 @@ TEST_P(GpuKernels, ProductsByQuantisedMatrices) {
 /// Few rows: multiplied where they are unpacked. Beside the CPU's sums of the same values in fp32.
 TEST_P(GpuKernels, ThinProducts) {
   std::vector<QuantizedMatrix> matrices;
-  for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8}) {
+  for (const QuantFormat format : test::formats_with_exact_activations()) {
     for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{67, 136}, {130, 4104}}) {
       matrices.push_back(quantize(normal({rows, columns}, 1), {.format = format}));
       matrices.push_back(quantize(normal({rows, columns}, 2), {.format = format, .nested = false}));

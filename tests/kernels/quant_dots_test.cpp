@@ -9,6 +9,7 @@
 #include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/ops.h"
 #include "support/matmul.h"
+#include "support/quant_formats.h"
 #include "support/random_blocks.h"
 #include "support/tensors.h"
 
@@ -127,7 +128,7 @@ TEST_P(QuantDots, WhatIsNoNumberStaysSo) {
   };
   for (const float factor :
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp8, QuantFormat::kInt8}) {
+    for (const QuantFormat format : test::made_formats()) {
       QuantizedMatrix w = quantize(normal({3, 64}, 10), {.format = format, .nested = false});
       w.absmax[0] = factor;
       expect_broken_first_row(w);
@@ -155,8 +156,7 @@ TEST(ThinProducts, ProductsOfAnyShape) {
             {33, 1090, 64},
             {65, 2112, 64},
             {9, 96, 48}}) {
-        for (const QuantFormat format :
-             {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8}) {
+        for (const QuantFormat format : test::formats_with_exact_activations()) {
           SCOPED_TRACE(std::string(quant_info(format).name) + ", " + std::to_string(tokens) +
                        " x " + std::to_string(columns));
           const QuantizedMatrix w =

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "../../src/kernels/formats/format_ops.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/kernels/cpu_table.h"
@@ -19,6 +20,7 @@
 #include "sftrun/weights/safetensors.h"
 #include "support/expect_error.h"
 #include "support/matmul.h"
+#include "support/quant_formats.h"
 #include "support/random_blocks.h"
 #include "support/reference.h"
 #include "support/tensors.h"
@@ -56,7 +58,7 @@ class Fixture {
 };
 
 QuantOptions options_of(const nlohmann::json& settings) {
-  return {.format = settings.at("format") == "nf4" ? QuantFormat::kNf4 : QuantFormat::kFp4,
+  return {.format = find_quant_format(settings.at("format").get<std::string>())->format,
           .block_size = settings.at("block_size").get<int64_t>(),
           .nested = settings.at("nested").get<bool>()};
 }
@@ -95,8 +97,8 @@ TEST(Quant, BytesAndValuesAreBitsandbytes) {
   }
 }
 
-/// Any place and length, of blocks that are whole vectors and of others, of factors that are no
-/// numbers, too.
+/// Any start and length, block sizes that are whole vectors and others, and scales that are NaN or
+/// infinite.
 TEST(Quant, EveryInstructionSetGivesTheSameBytes) {
   const at::Tensor weight = normal({64, 96}, 3, at::kFloat);
   for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp4}) {
@@ -344,19 +346,25 @@ TEST(Quant, RowsAreThoseOfTheWhole) {
   }
 }
 
-TEST(Quant, RefusesWhatIsNoNumber) {
-  for (const QuantFormat format :
-       {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kFp8, QuantFormat::kInt8}) {
+TEST(Quant, OperationsAreThoseOfTheirFormat) {
+  for (const QuantFormatInfo& info : kQuantFormats) {
+    EXPECT_EQ(ops_of(info.format).format, info.format);
+    EXPECT_EQ(ops_of(info.format).quantize != nullptr, info.is_made);
+  }
+}
+
+TEST(Quant, RefusesNaNAndInfinity) {
+  for (const QuantFormat format : test::made_formats()) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       at::Tensor weight = normal({7, 70}, 17, dtype);
       weight[3] = 0;  // no largest to divide by, and no reason to refuse
       quantize(weight, {.format = format}, "sound");
       for (const float none : {std::nanf(""), -std::numeric_limits<float>::infinity()}) {
         weight[6][69] = none;
-        test::expect_error([&] { quantize(weight, {.format = format}, "layers.3.up"); },
-                           {format == QuantFormat::kInt8
-                                ? "tensor `layers.3.up` has NaN or values beyond 65504"
-                                : "tensor `layers.3.up` has NaN or infinite"});
+        test::expect_error(
+            [&] { quantize(weight, {.format = format}, "layers.3.up"); },
+            {format == QuantFormat::kInt8 ? "tensor `layers.3.up` has NaN or values beyond 65504"
+                                          : "tensor `layers.3.up` has NaN or infinite"});
       }
     }
   }
@@ -366,8 +374,7 @@ TEST(Quant, RefusesWhatIsNoNumber) {
 TEST(Quant, TakesLittleBesideItsResult) {
   install_cpu_allocator();
   const at::Tensor weight = normal({2050, 4100}, 16, at::kFloat);
-  for (const QuantFormat format :
-       {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kFp8, QuantFormat::kInt8}) {
+  for (const QuantFormat format : test::made_formats()) {
     const uint64_t before = cpu_memory_stats().allocated_bytes;
     reset_cpu_peak();
     const QuantizedMatrix matrix = quantize(weight, {.format = format});
@@ -380,7 +387,7 @@ TEST(Quant, TakesLittleBesideItsResult) {
 /// Large results go past the caches, row by row: 16 MiB and more.
 TEST(Quant, LargeMatricesAreTheirParts) {
   const at::Tensor weight = normal({2001, 4195}, 15, at::kFloat);
-  for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp8}) {
+  for (const QuantFormat format : test::made_formats()) {
     const QuantizedMatrix matrix = quantize(weight, {.format = format, .nested = false});
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       const at::Tensor whole = dequantize(matrix, dtype);

@@ -6,6 +6,7 @@
 #include "../../src/kernels/cuda/matrix_views.h"
 #include "../../src/kernels/cuda/thin_product.h"
 #include "sftrun/kernels/ops.h"
+#include "support/quant_formats.h"
 #include "support/random_blocks.h"
 #include "support/tensors.h"
 
@@ -96,8 +97,7 @@ TEST(ThinProduct, FourAndEightBits) {
     // Rows that end in the middle of a factor's block, fewer groups than threads, and more.
     for (const auto& [rows, columns] :
          {std::pair<int64_t, int64_t>{1, 8}, {5, 40}, {7, 136}, {6, 1032}, {3, 2056}}) {
-      for (const QuantFormat format :
-           {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8, QuantFormat::kFp8}) {
+      for (const QuantFormat format : test::made_formats()) {
         for (const bool nested : {false, true}) {
           SCOPED_TRACE(std::string(quant_info(format).name) + ", " + std::to_string(columns));
           expect_products(quantize(normal({rows, columns}, 6),

@@ -26,10 +26,10 @@ config::TuningConfig tuning_of(config::Quant quant) {
 
 TEST(BaseForm, OfADenseModelIsTheConfigurations) {
   const auto dense = model_of("tied-gqa");
-  const BaseForm nf4 = base_form(tuning_of(config::Quant::kNf4), dense.get());
+  const BaseForm nf4 = base_form(tuning_of(config::quant_of(QuantFormat::kNf4)), dense.get());
   ASSERT_TRUE(nf4.quant);
   EXPECT_EQ(nf4.quant->format, QuantFormat::kNf4);
-  EXPECT_EQ(stored_base_form(tuning_of(config::Quant::kNf4), *dense), "nf4");
+  EXPECT_EQ(stored_base_form(tuning_of(config::quant_of(QuantFormat::kNf4)), *dense), "nf4");
   EXPECT_FALSE(base_form(tuning_of(config::Quant::kNone), dense.get()).quant);
   EXPECT_EQ(stored_base_form(tuning_of(config::Quant::kNone), *dense), "");
   EXPECT_EQ(weights::packed_format(*dense), "");
@@ -53,7 +53,7 @@ TEST(BaseRecord, IsRecognisedByTheBasesFingerprint) {
   const auto base = model_of("tied-gqa");
   config::RunConfig config;
   config.model.name = "owner/model";
-  config.tuning = tuning_of(config::Quant::kNf4);
+  config.tuning = tuning_of(config::quant_of(QuantFormat::kNf4));
   const std::string fingerprint =
       weights::fingerprint(*base, weights::hash_weights(*base, FileHashes({})));
   config::BaseRecord held = base_record(config, "fp32", *base, fingerprint);

@@ -8,6 +8,7 @@
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/weights/safetensors.h"
+#include "support/quant_formats.h"
 #include "support/reference.h"
 #include "support/tensors.h"
 
@@ -165,9 +166,10 @@ TEST(QuantisedBase, ExpertsTrainAsTheirRoundedValues) {
     const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
     const auto examples = test::within_vocabulary(
         many(test::read_reference(data("models/tied-gqa")).examples), model->arch().vocab_size);
-    for (const QuantOptions& quant :
-         {QuantOptions{.block_size = 16}, QuantOptions{.block_size = 16, .nested = false},
-          QuantOptions{.format = QuantFormat::kInt8}, QuantOptions{.format = QuantFormat::kFp8}}) {
+    std::vector<QuantOptions> quants = {{.block_size = 16, .nested = false}};
+    for (const QuantFormat format : test::made_formats())
+      quants.push_back({.format = format, .block_size = 16});
+    for (const QuantOptions& quant : quants) {
       for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
         SCOPED_TRACE(name + " " + std::string(quant_info(quant.format).name) + " " + backend->name);
         DecoderOptions options;
@@ -434,7 +436,7 @@ TEST(QuantisedBase, AStepFormsNoCopyOfTheBase) {
       options.gradient_checkpointing = checkpointing;
       const auto dense = Decoder::random(small_arch(), options);
       const uint64_t of_dense = peak_of_a_step(*dense);
-      for (const QuantFormat format : {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kInt8}) {
+      for (const QuantFormat format : test::formats_with_exact_activations()) {
         SCOPED_TRACE(std::string(quant_info(format).name) + " " + c10::toString(dtype) +
                      (checkpointing ? ", checkpointed" : ""));
         options.base.quant = QuantOptions{.format = format};

@@ -22,7 +22,7 @@ TEST(RunCard, OfAnAdapterHasItsSettings) {
   config.train.global_batch_size.value = 8;
   config.data.train = {{.path = "owner/data"}};
   config::BaseRecord held{.form = "nf4", .dtype = "bf16", .tuning = config.tuning};
-  held.tuning.quant = config::Quant::kNf4;
+  held.tuning.quant = config::quant_of(QuantFormat::kNf4);
   const ModelCard card = card_of_run(config,
                                      {.base_model = "owner/model",
                                       .base_record = &held,

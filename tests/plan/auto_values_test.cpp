@@ -42,10 +42,10 @@ TEST(ResolvedQuant, IsWhatTheFilesHaveElseWhatTheModeAsksFor) {
   EXPECT_EQ(resolved_quant(tuning, {"stored", "mxfp4"}), Quant::kMxfp4);
   EXPECT_EQ(resolved_quant(tuning, {"stored"}), Quant::kStored);
   tuning.mode = config::TuningMode::kQlora;
-  EXPECT_EQ(resolved_quant(tuning, {}), Quant::kNf4);
+  EXPECT_EQ(resolved_quant(tuning, {}), config::quant_of(QuantFormat::kNf4));
   EXPECT_EQ(resolved_quant(tuning, {"stored"}), Quant::kStored);
-  tuning.quant = Quant::kInt8;
-  EXPECT_EQ(resolved_quant(tuning, {"stored"}), Quant::kInt8);
+  tuning.quant = config::quant_of(QuantFormat::kInt8);
+  EXPECT_EQ(resolved_quant(tuning, {"stored"}), config::quant_of(QuantFormat::kInt8));
   tuning = {.mode = config::TuningMode::kFull};
   EXPECT_EQ(resolved_quant(tuning, {"stored", "gguf"}), Quant::kNone);
 }
@@ -98,7 +98,7 @@ TEST(Pissa, IsRefusedOverGgmlBlocksThatItWouldChange) {
   tuning.lora.target_modules = {"v_proj"};
   refuse();
   tuning.lora.target_modules = {"all-linear"};
-  tuning.quant = Quant::kNf4;
+  tuning.quant = config::quant_of(QuantFormat::kNf4);
   refuse();
   tuning.quant = Quant::kGguf;
   tuning.skip_modules = {"layers.1"};

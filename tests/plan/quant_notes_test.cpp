@@ -17,10 +17,10 @@ TEST(QuantNotes, NamesKeysWithoutEffect) {
   EXPECT_EQ(idle_quant_keys(tuning, true),
             "tuning.double_quant, tuning.quant_block_size, tuning.quant_embeddings change nothing: "
             "the base stays as its files have it (tuning.quant)");
-  tuning.quant = config::Quant::kInt8;
+  tuning.quant = config::quant_of(QuantFormat::kInt8);
   EXPECT_EQ(idle_quant_keys(tuning, false),
-            "tuning.double_quant, tuning.quant_block_size change nothing: int8 has a factor for "
-            "each row");
+            "tuning.double_quant, tuning.quant_block_size change nothing: int8 has one scale "
+            "per row");
   tuning = {};
   tuning.skip_modules = {"down_proj"};
   EXPECT_EQ(idle_quant_keys(tuning, false),

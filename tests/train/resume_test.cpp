@@ -235,6 +235,7 @@ TEST_F(ToyData, AnotherLengthIsForTheLearningRatesToAllow) {
   config_.data.train = {{.path = (dir_ / "train.jsonl").string()}};
   config_.data.packing = false;
   config_.train.epochs = 2;
+  config_.train.learning_rate = 1e-3;
   config_.train.scheduler = config::Scheduler::kConstant;
   const RunData data = load();
   EXPECT_EQ(num_steps(config_, data.train_or_null()), 24);

@@ -59,7 +59,7 @@ class AdapterReaders : public testing::Test {
                            [&](const std::string& module) { return adapted_.contains(module); }};
     written.quantised_to = quantised_to_;
     written.dense_when_written = dense_when_written_;
-    written.quantize_command = "sftrun quantize --to somewhere";
+    written.quantize_command = quantize_command_;
     written.uses_pissa = takes_base_apart_;
     return reader_support(written).at(i);
   }
@@ -72,6 +72,7 @@ class AdapterReaders : public testing::Test {
   fs::path base_;
   std::set<std::string> adapted_;
   std::string quantised_to_, dense_when_written_;
+  std::string quantize_command_ = "sftrun quantize --to somewhere";
   bool takes_base_apart_ = false;
 };
 
@@ -85,6 +86,17 @@ TEST_F(AdapterReaders, LinearLayers) {
   config_.lora.rslora = true;
   EXPECT_EQ(vllm(), "vLLM: loads directly");
   EXPECT_EQ(llama_cpp(), kLoraGguf);
+}
+
+TEST_F(AdapterReaders, ABaseInAFormatThatNoFileHas) {
+  quantised_to_ = "fp4";
+  EXPECT_EQ(peft(),
+            "PEFT: loads directly, over the base in fp4, written by `" + quantize_command_ + "`");
+  quantize_command_ = "";
+  EXPECT_EQ(peft(),
+            "PEFT: approximately, over the unquantised model: models in fp4 cannot be written");
+  EXPECT_EQ(vllm(), "vLLM: approximately, over the unquantised model");
+  EXPECT_TRUE(llama_cpp().starts_with("llama.cpp: approximately, load the output of"));
 }
 
 TEST_F(AdapterReaders, Ranks) {

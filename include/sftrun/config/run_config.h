@@ -27,7 +27,11 @@ std::string_view dtype_name(DTypeChoice dtype);  ///< as in a configuration: "au
 enum class TuningMode { kLora, kQlora, kFull, kPartial };
 enum class TuningBackend { kFused, kBnb };  ///< `unsloth` is an alias of fused
 enum class LoraInit { kDefault, kPissa };
-enum class Quant { kAuto, kNone, kNf4, kFp4, kFp8, kInt8, kGguf, kMxfp4, kStored };
+/// `tuning.quant`. Every format with `is_made` is a choice, too: see `quant_of`.
+enum class Quant : uint8_t { kAuto = 64, kNone, kGguf, kMxfp4, kStored };
+constexpr Quant quant_of(QuantFormat format) {
+  return static_cast<Quant>(format);
+}
 enum class DataFormat {
   kAuto,
   kMessages,

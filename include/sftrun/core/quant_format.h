@@ -2,12 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-/// The formats of quantised matrices: one row each, with what can be said of a format without
-/// LibTorch. src/README.md says where the rest of a format is.
+/// The formats of quantised matrices: one row each, with all properties that need no LibTorch.
+/// src/README.md lists the other places of a format.
 namespace sftrun {
 
 /// kNf4: 4 bits, quantiles of a normal distribution. kFp4: 4 bits, a float with one sign, two
@@ -16,10 +17,15 @@ namespace sftrun {
 enum class QuantFormat : uint8_t { kNf4, kFp4, kFp8, kInt8, kGgml };
 
 struct QuantOptions {
-  QuantFormat format = QuantFormat::kNf4;  ///< one that `is_made`
+  QuantFormat format = QuantFormat::kNf4;  ///< with `is_made`
   int64_t block_size = 64;                 ///< of formats with blocks; even
-  bool nested = true;  ///< of formats with blocks: quantise the block scales, too, to 8 bits
+  bool nested = true;  ///< of formats that `can_nest`: quantise the block scales, too, to 8 bits
 };
+
+/// How safetensors files hold quantised matrices, and which `quantization_config` describes them.
+/// kNone: no such file exists. kBitsandbytes4, kBitsandbytes8: as transformers + bitsandbytes save
+/// them. kCompressedFp8: compressed-tensors with one scale per row.
+enum class QuantLayout : uint8_t { kNone, kBitsandbytes4, kBitsandbytes8, kCompressedFp8 };
 
 /// Scales of blocks that share a scale of their own if they are nested.
 inline constexpr int64_t kNestedBlock = 256;
@@ -27,15 +33,21 @@ inline constexpr int64_t kNestedBlock = 256;
 struct QuantFormatInfo {
   QuantFormat format;
   std::string_view name;         ///< in configurations, on the command line and in files
-  std::string_view stored_name;  ///< of matrices that files hold, in messages
-  std::string_view peft_name;    ///< of a base in this format, in lines about PEFT
-  int bits;                      ///< of a code; 0: that depends on ggml's type
-  bool is_made;  ///< matrices can be quantised to it; others are kept as files have them
+  std::string_view stored_name;  ///< in messages about matrices that files hold
+  std::string_view description;  ///< for help texts: "4 bits, ..."
+  int bits = 0;                  ///< of a code; 0: depends on ggml's type
+  /// A run can quantise matrices to it. Other formats are kept as files have them.
+  bool is_made = false;
   /// Blocks of consecutive values share a scale, across row boundaries; else each row has its own.
-  bool has_blocks;
-  bool rounds_activations;  ///< products round their other operand, too
+  bool has_blocks = false;
+  bool can_nest = false;            ///< the scales of blocks can be quantised, too
+  bool rounds_activations = false;  ///< products round their other operand, too
+  QuantLayout layout = QuantLayout::kNone;
   /// Bytes of codes and scales of a matrix; null unless `is_made`.
-  int64_t (*bytes)(int64_t rows, int64_t columns, const QuantOptions& options);
+  int64_t (*bytes)(int64_t rows, int64_t columns, const QuantOptions& options) = nullptr;
+
+  /// `sftrun quantize` and `sftrun merge` write it.
+  constexpr bool is_written() const { return is_made && layout != QuantLayout::kNone; }
 };
 
 constexpr int64_t bytes_of_blocks(int64_t rows, int64_t columns, const QuantOptions& options) {
@@ -53,11 +65,48 @@ constexpr int64_t bytes_of_rows(int64_t rows, int64_t columns, const QuantOption
 
 /// In the order of the enumerators.
 inline constexpr auto kQuantFormats = std::to_array<QuantFormatInfo>({
-    {QuantFormat::kNf4, "nf4", "NF4", "4 bits", 4, true, true, false, bytes_of_blocks},
-    {QuantFormat::kFp4, "fp4", "FP4", "4 bits", 4, true, true, false, bytes_of_blocks},
-    {QuantFormat::kFp8, "fp8", "FP8", "FP8", 8, true, false, true, bytes_of_rows},
-    {QuantFormat::kInt8, "int8", "INT8", "int8", 8, true, false, false, bytes_of_rows},
-    {QuantFormat::kGgml, "gguf", "", "", 0, false, false, false, nullptr},
+    {.format = QuantFormat::kNf4,
+     .name = "nf4",
+     .stored_name = "NF4",
+     .description = "4 bits, quantiles of a normal distribution (bitsandbytes)",
+     .bits = 4,
+     .is_made = true,
+     .has_blocks = true,
+     .can_nest = true,
+     .layout = QuantLayout::kBitsandbytes4,
+     .bytes = bytes_of_blocks},
+    {.format = QuantFormat::kFp4,
+     .name = "fp4",
+     .stored_name = "FP4",
+     .description = "4-bit floats (bitsandbytes)",
+     .bits = 4,
+     .is_made = true,
+     .has_blocks = true,
+     .can_nest = true,
+     .layout = QuantLayout::kBitsandbytes4,
+     .bytes = bytes_of_blocks},
+    {.format = QuantFormat::kFp8,
+     .name = "fp8",
+     .stored_name = "FP8",
+     .description = "e4m3 with one scale per row; activations are rounded to e4m3, too "
+                    "(compressed-tensors)",
+     .bits = 8,
+     .is_made = true,
+     .rounds_activations = true,
+     .layout = QuantLayout::kCompressedFp8,
+     .bytes = bytes_of_rows},
+    {.format = QuantFormat::kInt8,
+     .name = "int8",
+     .stored_name = "INT8",
+     .description = "8-bit integers with one scale per row (bitsandbytes)",
+     .bits = 8,
+     .is_made = true,
+     .layout = QuantLayout::kBitsandbytes8,
+     .bytes = bytes_of_rows},
+    {.format = QuantFormat::kGgml,
+     .name = "gguf",
+     .stored_name = "",
+     .description = "the blocks of a GGUF file"},
 });
 
 constexpr const QuantFormatInfo& quant_info(QuantFormat format) {
@@ -69,9 +118,22 @@ static_assert([] {
   return true;
 }());
 
-/// The format to which matrices can be quantised that has this name; null: there is none.
+/// The format with `is_made` that has this name; null: there is none.
 const QuantFormatInfo* find_quant_format(std::string_view name);
-/// The names of all such formats: nf4, fp4, fp8, int8.
-std::vector<std::string> quant_names();
+/// The names of the formats with `is_made` for which `holds` is true, in the order of the table.
+/// @param holds a property of a row, such as &QuantFormatInfo::can_nest
+template <class Property>
+std::vector<std::string> quant_names(Property holds) {
+  std::vector<std::string> names;
+  for (const QuantFormatInfo& info : kQuantFormats)
+    if (info.is_made && std::invoke(holds, info)) names.emplace_back(info.name);
+  return names;
+}
+/// The names of the formats that `sftrun quantize` and `sftrun merge` write.
+inline std::vector<std::string> written_quant_names() {
+  return quant_names(&QuantFormatInfo::is_written);
+}
+/// "nf4: 4 bits, .... fp4: ..."   @param names of formats
+std::string quant_descriptions(const std::vector<std::string>& names);
 
 }  // namespace sftrun

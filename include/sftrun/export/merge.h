@@ -16,7 +16,7 @@ namespace sftrun::exporting {
 struct MergeOptions {
   std::filesystem::path base, output;
   std::optional<std::filesystem::path> adapter;  ///< nullopt: the model is converted
-  /// auto, f32, f16 or bf16; a quantised format (nf4, fp4, fp8, int8); of a GGUF file its type
+  /// auto, f32, f16 or bf16; one of `written_quant_names`; of a GGUF file its type
   std::string dtype;
   std::string format;      ///< "safetensors" or "gguf"
   bool as_stored = false;  ///< merge into the base's own values, although the run quantised them

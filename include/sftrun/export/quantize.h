@@ -9,7 +9,7 @@ namespace sftrun::exporting {
 
 struct QuantizeOptions {
   std::filesystem::path model, output;
-  std::string method;  ///< nf4, fp4, fp8 or int8
+  std::string method;  ///< one of `written_quant_names`
   int64_t block_size = 64;
   bool double_quant = true;
   std::vector<std::string> skip_modules;  ///< names or parts of names

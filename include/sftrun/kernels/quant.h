@@ -22,7 +22,7 @@ namespace sftrun::kernels {
 using sftrun::QuantFormat;
 using sftrun::QuantOptions;
 
-/// The 16 values of the codes.   @pre the format has 4 bits
+/// The 16 values of the codes.   @pre the format's codes have a table
 std::span<const float, 16> quant_table(QuantFormat format);
 
 struct QuantizedMatrix {
@@ -33,8 +33,9 @@ struct QuantizedMatrix {
   /// uint8. 4 bits: [(rows * columns + 1) / 2], two codes per byte, the first in the high nibble.
   /// 8 bits: [rows * columns]. kGgml: the blocks of the rows, in row order.
   at::Tensor packed;
-  /// fp32. 4 bits: [blocks], undefined if nested. 8 bits: [rows], the value is code * absmax of its
-  /// row, for kInt8 divided by 127; undefined: the codes are the values.
+  /// fp32. 4 bits: [blocks], value = table[code] * absmax of its block; undefined if nested.
+  /// 8 bits: [rows], value = code * absmax of its row, for kInt8 divided by 127; undefined: the codes
+  /// are the values.
   at::Tensor absmax;
   /// Nested: absmax = map[codes] * nested_absmax + offset, where map is bitsandbytes' dynamic map
   /// (`nested_map`) and each kNestedBlock blocks share a nested_absmax.
@@ -55,7 +56,8 @@ struct QuantizedMatrix {
   /// Writes the scales of blocks [first, first + scales.size()).
   void block_scales(int64_t first, std::span<float> scales) const;
   QuantizedMatrix to(at::Device device) const;
-  /// Whether each multiple of num_rows rows starts a new block; always true except for 4 bits.
+  /// Whether each multiple of num_rows rows starts a new block; always true for formats without
+  /// blocks across rows.
   bool splits_at(int64_t num_rows) const;
   /// A view of rows [first, first + count).   @pre splits_at(first) and splits_at(count)
   QuantizedMatrix narrow(int64_t first, int64_t count) const;

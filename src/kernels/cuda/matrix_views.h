@@ -19,11 +19,11 @@ const T* pointer_or_null(const at::Tensor& x) {
   return x.defined() ? x.const_data_ptr<T>() : nullptr;
 }
 
-/// Code tables of a 4-bit matrix; zeros for other formats. Called by the engine, which has the
-/// tables.
+/// The values of the codes of a 4-bit matrix; zeros if its format has no table. Called by the engine,
+/// which has the tables.
 inline FourBitTables four_bit_tables(const QuantizedMatrix& matrix) {
   FourBitTables tables{};
-  if (!matrix.info().has_blocks) return tables;
+  if (ops_of(matrix).table.empty()) return tables;
   const std::span<const float, 16> values = quant_table(matrix.format);
   std::copy(values.begin(), values.end(), tables.values);
   if (matrix.is_nested()) std::copy_n(nested_map().const_data_ptr<float>(), 256, tables.nested);

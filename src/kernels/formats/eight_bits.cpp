@@ -121,8 +121,9 @@ at::Tensor thin_product_of_rows(const at::Tensor& x, const QuantizedMatrix& w) {
 }
 
 template <EightBits kCodes>
-constexpr FormatOps ops_of_rows(decltype(FormatOps::quantize) quantize) {
-  return {.quantize = quantize,
+constexpr FormatOps ops_of_rows(QuantFormat format, decltype(FormatOps::quantize) quantize) {
+  return {.format = format,
+          .quantize = quantize,
           .unpack_fp32 = unpack_rows<kCodes, float>,
           .unpack_bf16 = unpack_rows<kCodes, uint16_t>,
           .row_bytes = bytes_of_codes,
@@ -137,7 +138,9 @@ constexpr FormatOps ops_of_rows(decltype(FormatOps::quantize) quantize) {
 
 }  // namespace
 
-constinit const FormatOps kFp8Ops = ops_of_rows<EightBits::kE4m3>(quantize_to_e4m3);
-constinit const FormatOps kInt8Ops = ops_of_rows<EightBits::kInt8>(quantize_to_int8);
+constinit const FormatOps kFp8Ops =
+    ops_of_rows<EightBits::kE4m3>(QuantFormat::kFp8, quantize_to_e4m3);
+constinit const FormatOps kInt8Ops =
+    ops_of_rows<EightBits::kInt8>(QuantFormat::kInt8, quantize_to_int8);
 
 }  // namespace sftrun::kernels

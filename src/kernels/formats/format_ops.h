@@ -7,9 +7,10 @@
 
 #include "sftrun/kernels/quant.h"
 
-/// The operations of each quantised format. A format is one file of this folder, whose functions a
-/// `FormatOps` names, and one line in format_ops.cpp; formats that differ in a table or a rounding
-/// share a file. What else is known of a format is in sftrun/core/quant_format.h.
+/// The operations of each quantised format. A format has one `FormatOps`, which points to functions
+/// in a file of this folder, and one entry in format_ops.cpp. Formats that differ only in a table or
+/// in rounding share a file. blocks.h has functions for formats with blocks. The other properties of
+/// a format are in sftrun/core/quant_format.h.
 namespace sftrun::kernels {
 
 /// Values [row, row + rows) x [column, column + columns): see `dequantize_part`.
@@ -19,18 +20,19 @@ using UnpackPart = void (*)(const QuantizedMatrix& matrix, int64_t row, int64_t 
 
 /// Looked up once per call on a matrix or a part of it, never per value.
 struct FormatOps {
-  /// Checks done by `quantize`.   Null unless `QuantFormatInfo::is_made`
+  QuantFormat format;
+  /// @pre `kernels::quantize` has checked the arguments.   Null unless `QuantFormatInfo::is_made`
   QuantizedMatrix (*quantize)(const at::Tensor& weight, const QuantOptions& options,
                               const std::string& name);
   UnpackPart<float> unpack_fp32;
   UnpackPart<uint16_t> unpack_bf16;
-  /// The members of QuantizedMatrix of these names.
+  /// row_bytes, splits_at, narrow: QuantizedMatrix has members of the same names.
   int64_t (*row_bytes)(const QuantizedMatrix& matrix);  ///< null: rows may share a byte
   bool (*splits_at)(const QuantizedMatrix& matrix, int64_t num_rows);
   QuantizedMatrix (*narrow)(const QuantizedMatrix& matrix, int64_t first, int64_t count);
-  /// The chosen rows as a matrix of their own.   @pre matrix.splits_at(1)
+  /// Copies rows into a new matrix.   @param rows indices [N]   @pre matrix.splits_at(1)
   QuantizedMatrix (*select_rows)(const QuantizedMatrix& matrix, const at::Tensor& rows);
-  /// Checks the sizes of the tensors.
+  /// Throws unless the tensors have the sizes that rows and columns imply.
   void (*require_sizes)(const QuantizedMatrix& matrix);
   /// Whether rows are whole groups, so that `thin_product` and its CUDA kernel can decode them.
   bool (*has_whole_groups)(const QuantizedMatrix& matrix);

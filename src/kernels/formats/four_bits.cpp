@@ -10,6 +10,7 @@
 #include "../cuda/matrix_views.h"
 #include "../operands.h"
 #include "../parallel.h"
+#include "blocks.h"
 #include "format_ops.h"
 #include "require_finite.h"
 #include "sftrun/kernels/cpu_table.h"
@@ -180,49 +181,6 @@ void unpack_blocks(const QuantizedMatrix& matrix, int64_t row, int64_t rows, int
   }
 }
 
-bool splits_at_block(const QuantizedMatrix& matrix, int64_t num_rows) {
-  return num_rows * matrix.columns % matrix.block_size == 0;
-}
-
-QuantizedMatrix narrow_blocks(const QuantizedMatrix& matrix, int64_t first, int64_t count) {
-  QuantizedMatrix some = matrix;
-  some.rows = count;
-  const int64_t block = first * matrix.columns / matrix.block_size;
-  some.first_block = matrix.first_block + block;
-  some.packed = matrix.packed.narrow(0, first * matrix.columns / 2, count * matrix.columns / 2);
-  for (at::Tensor* part : {&some.absmax, &some.codes})
-    if (part->defined()) *part = part->narrow(0, block, some.num_blocks());
-  return some;
-}
-
-/// Block scales [blocks]; nested ones are dequantised with the index in the original matrix.
-at::Tensor unpacked_scales(const QuantizedMatrix& matrix, const at::Tensor& blocks) {
-  if (!matrix.is_nested()) return matrix.absmax.index_select(0, blocks);
-  const at::Tensor map = matrix.codes.is_cpu() ? nested_map() : matrix.nested_values,
-                   codes = matrix.codes.index_select(0, blocks).to(at::kInt),
-                   shared = at::floor_divide(blocks + matrix.first_block, kNestedBlock);
-  return map.index_select(0, codes)
-      .mul_(matrix.nested_absmax.index_select(0, shared))
-      .add_(matrix.offset);
-}
-
-QuantizedMatrix select_rows_of_blocks(const QuantizedMatrix& matrix, const at::Tensor& rows) {
-  QuantizedMatrix some = matrix;
-  some.rows = rows.numel();
-  some.packed = matrix.packed.view({matrix.rows, -1}).index_select(0, rows).flatten();
-  const int64_t blocks = matrix.columns / matrix.block_size;  // per row
-  const at::Tensor chosen = rows.to(at::kLong).unsqueeze(1) * blocks +
-                            at::arange(blocks, rows.options().dtype(at::kLong));
-  some.absmax = unpacked_scales(matrix, chosen.flatten());
-  for (at::Tensor* part : {&some.codes, &some.nested_absmax, &some.nested_values}) part->reset();
-  return some;
-}
-
-void require_block_sizes(const QuantizedMatrix& matrix) {
-  require_numel(matrix.packed, (matrix.numel() + 1) / 2);
-  require_numel(matrix.is_nested() ? matrix.codes : matrix.absmax, matrix.num_blocks());
-}
-
 bool has_whole_groups_of_codes(const QuantizedMatrix& w) {
   constexpr int64_t kGroup = 32;
   return w.columns % kGroup == 0 && w.block_size % kGroup == 0;
@@ -261,8 +219,9 @@ at::Tensor thin_product_of_blocks(const at::Tensor& x, const QuantizedMatrix& w)
 }
 
 template <const Table& kTable>
-constexpr FormatOps ops_of_blocks() {
-  return {.quantize = quantize_blocks<kTable>,
+constexpr FormatOps ops_of_blocks(QuantFormat format) {
+  return {.format = format,
+          .quantize = quantize_blocks<kTable>,
           .unpack_fp32 = unpack_blocks<kTable, float>,
           .unpack_bf16 = unpack_blocks<kTable, uint16_t>,
           .row_bytes = nullptr,
@@ -278,7 +237,7 @@ constexpr FormatOps ops_of_blocks() {
 
 }  // namespace
 
-constinit const FormatOps kNf4Ops = ops_of_blocks<kNf4Table>();
-constinit const FormatOps kFp4Ops = ops_of_blocks<kFp4Table>();
+constinit const FormatOps kNf4Ops = ops_of_blocks<kNf4Table>(QuantFormat::kNf4);
+constinit const FormatOps kFp4Ops = ops_of_blocks<kFp4Table>(QuantFormat::kFp4);
 
 }  // namespace sftrun::kernels

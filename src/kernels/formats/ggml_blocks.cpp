@@ -55,7 +55,8 @@ at::Tensor thin_product_of_ggml(const at::Tensor& x, const QuantizedMatrix& w) {
 
 }  // namespace
 
-constinit const FormatOps kGgmlOps = {.quantize = nullptr,
+constinit const FormatOps kGgmlOps = {.format = QuantFormat::kGgml,
+                                      .quantize = nullptr,
                                       .unpack_fp32 = unpack_ggml<float>,
                                       .unpack_bf16 = unpack_ggml<uint16_t>,
                                       .row_bytes = bytes_of_blocks_in_row,

@@ -15,7 +15,7 @@ namespace {
 
 LearningRateRatios rates_of(const config::TrainConfig& config) {
   if (!config.loraplus_lr_ratio) return {};
-  return {.loraplus_lr_ratio = *config.loraplus_lr_ratio,
+  return {.loraplus_lr_ratio = config.loraplus_lr_ratio.value(),
           .loraplus_embedding_ratio = kLoraPlusEmbeddingRate / config.learning_rate.value()};
 }
 
