@@ -10,7 +10,7 @@ bases       quantised bases, on sm_80, sm_89 and sm_90, whose code paths differ
 optimizers  every optimizer and LoRA variant; 8-bit moments of matrices that are large enough to have them
 resume      a run that was stopped and resumed ends with the bits of one that was not
 attention   cuDNN's kernel on documents of one length, and which batches it is not used for
-bad record  a loss that is no number ends the run with its step and its record, though a later step is queued by then
+bad record  a loss that is NaN ends the run with its step and its record, though a later step is queued by then
 Without --all a part of it, for `make test`. Standard library only.
 """
 
@@ -101,7 +101,7 @@ def worst(rows, expected, key):
 
 def write_model(folder, hidden=64, layers=2, vocab=48, inner=128, head_scale=1, nan_of=None):
     """A random model with a tokenizer, large enough for 8-bit moments and for FP8 products of the hardware.
-    @param nan_of a token whose embedding is no number"""
+    @param nan_of a token whose embedding is NaN"""
     folder.mkdir()
     heads, head_dim = 4, hidden // 4
     settings = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
@@ -318,7 +318,7 @@ def check_attention(machine, choice):
 
 
 def check_bad_record(machine, processes, *settings):
-    """One record's loss is no number, at step 3: found when step 4 is queued, and told as it is. No later step is logged or saved."""
+    """One record's loss is NaN at step 3. It is found when step 4 is queued, and reported for step 3. No later step is logged or saved."""
     model, folder = write_model(machine.scratch / f"bad-{machine.runs}", nan_of="?"), machine.scratch / f"bad-run-{machine.runs}"
     machine.runs += 1
     data = folder.with_suffix(".jsonl")

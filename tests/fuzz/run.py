@@ -187,8 +187,8 @@ def example_stores():
         return (b"sftrunEX" + body + index + sums + header
                 + struct.pack("<QQQQQ", at, len(examples), at + len(index + sums), len(header), 0) + b"sftrunEX")
 
-    learnt = 1 << 31
-    return [store(), store([1, 2 | learnt, 3]), store([5, 6 | learnt], [7], [], [learnt - 1, 8 | learnt, 9 | learnt])]
+    trained = 1 << 31
+    return [store(), store([1, 2 | trained, 3]), store([5, 6 | trained], [7], [], [trained - 1, 8 | trained, 9 | trained])]
 
 
 def tokenizer_configs():

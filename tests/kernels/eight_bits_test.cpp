@@ -141,7 +141,7 @@ TEST(EightBits, EveryInstructionSetGivesTheSameBytes) {
   }
 }
 
-/// Rows rounded without codes: large and small, with zeros of both signs, with what is no number.
+/// Rows rounded without codes: large and small, with zeros of both signs, with NaN.
 TEST(EightBits, RoundedRowsAreTheCodesValues) {
   const CpuKernels& generic = *cpu_kernels_by_name("generic");
   for (const char* isa : {"generic", "avx2", "avx512"}) {

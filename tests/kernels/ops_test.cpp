@@ -190,7 +190,7 @@ TEST(Matmul, IsAsExactAsFp32) {
   }
 }
 
-TEST(Matmul, WhatIsNoNumberStaysNone) {
+TEST(Matmul, NaNStaysNaN) {
   for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {

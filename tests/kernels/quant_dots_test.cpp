@@ -119,8 +119,8 @@ TEST_P(QuantDots, DenseRows) {
   }
 }
 
-/// Damaged factors make sums that are no numbers, in their rows alone.
-TEST_P(QuantDots, WhatIsNoNumberStaysSo) {
+/// Damaged scales make sums NaN or infinite, only in their rows.
+TEST_P(QuantDots, NaNStaysNaN) {
   const auto expect_broken_first_row = [&](const QuantizedMatrix& w) {
     const at::Tensor out = products(w, normal({5, w.columns}, 9));
     EXPECT_FALSE(out[0].isfinite().any().item<bool>());
@@ -139,7 +139,7 @@ TEST_P(QuantDots, WhatIsNoNumberStaysSo) {
     QuantizedMatrix w = test::random_blocks(type, 3, 2, 11);
     auto* first = w.packed.data_ptr<uint8_t>();
     if (type.halves.empty())
-      first[0] = 255;  // MXFP4's exponent that is no number
+      first[0] = 255;  // MXFP4's exponent for NaN
     else
       std::memcpy(first + type.halves.front(), "\x00\x7e", 2);  // fp16's NaN
     expect_broken_first_row(w);

@@ -259,7 +259,7 @@ TEST(Dequantize, IntoSomeRowsOfAJointMatrix) {
 }
 
 /// Infinite and not numbers: as the reader of files has them, but for the sign of what is none.
-TEST(GgmlBlocks, FactorsThatAreNoNumbers) {
+TEST(GgmlBlocks, ScalesThatAreNaN) {
   for (const BlockType& type : block_types()) {
     for (const uint8_t high : {0x7c, 0xfc, 0x7e}) {
       QuantizedMatrix matrix = random_blocks(type, 1, 2, 9);

@@ -120,7 +120,7 @@ TEST_P(RowKernels, GatesForwardAndBackward) {
 }
 
 // As with torch.clamp: a run that diverges is to say so.
-TEST_P(RowKernels, WhatIsNoNumberPassesGates) {
+TEST_P(RowKernels, NaNPassesGates) {
   for (const Gating gating : {Gating(Activation::kSilu), Gating(Activation::kGeluTanh),
                               Gating(Activation::kClampedSwiglu, 1.7F, 0.8F)}) {
     at::Tensor gate = at::zeros({size_}), up = at::ones({size_}), h = at::empty({size_});

@@ -65,7 +65,7 @@ SIZES = dict(hidden_size=256, intermediate_size=768, num_hidden_layers=9, num_at
 
 
 def tiny_bytes(directory: Path) -> int:
-    """A byte-level tokenizer of 256 bytes and merges learnt from the texts; SmolLM's splits. @return its size"""
+    """A byte-level tokenizer of 256 bytes and merges trained on the texts; SmolLM's splits. @return its size"""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

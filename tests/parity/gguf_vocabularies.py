@@ -44,7 +44,7 @@ FAMILIES = {"qwen2": (lambda: of_transformers("qwen2"), True, False), "qwen35": 
 
 
 def trained():
-    """Merges learnt over texts that are not split, so that they reach over every place where a family splits: a place too many or too
+    """Merges trained on texts that are not split, so that they reach over every place where a family splits: a place too many or too
     few shows."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), decoders.ByteLevel()

@@ -203,7 +203,7 @@ GEMMA4_OLD, GEMMA4 = ["gemma4", "gemma4_v2", "gemma4_v3", "gemma4_v4"], ["gemma4
 LFM2_MARKED = ["lfm2_2_5", "lfm2_2_5_v2", "lfm2_2_5_vl"]  # they have marks of their own, with a line break at the end
 LLAMA3, DEEPSEEK = ["llama3_1", "llama3_2"], ["deepseek_r1_distill", "deepseekv3"]
 HAND = [
-    # Reasoning of earlier turns that the template drops is not learnt; the answer without it is.
+    # Reasoning of earlier turns that the template drops is not trained on; the answer without it is.
     (["qwen3"], "reasoning", ["<think>\nOne and one.\n</think>\n\n2<|im_end|>"]),
     (["qwen3"], "reasoning multi", ["2<|im_end|>", "<think>\n Two\nand two.\n</think>\n\n4<|im_end|>"]),
     (["qwen3"], "think in text", ["2<|im_end|>", "<think>\nTwo.\n</think>\n\n4<|im_end|>"]),

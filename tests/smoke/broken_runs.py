@@ -174,7 +174,7 @@ BAD_RECORD = {"messages": [{"role": "user", "content": "~"}, bad_input.GOOD_RECO
 
 
 def one_bad_record(folder):
-    """A weight is no number, which one record alone touches: its line is named, by whichever rank has it."""
+    """A weight is NaN, and only one record uses it: the error names its line, whichever rank has it."""
     (folder / "train.jsonl").write_text("\n" + bad_input.lines(*[bad_input.GOOD_RECORD] * 3, BAD_RECORD))
     bad_input.untie_with_a_bad_weight(folder)
     ended = Run(folder, 2, "train.max_steps=4", "train.epochs=2", "data.shuffle=false", "data.packing=false", "train.batch_size=1",
@@ -185,7 +185,7 @@ def one_bad_record(folder):
 
 
 def base_is_broken(folder):
-    """Not finite from the first step, and the base holds what is no number: its tensor is named, not the data."""
+    """The loss is NaN from the first step because the base has NaN: the error names its tensor, not the data."""
     (folder / "train.jsonl").write_text(bad_input.lines(BAD_RECORD))
     bad_input.untie_with_a_bad_weight(folder)
     row = expect_error(Run(folder, 2, *TWO_STEPS).end(), 3, "tensor `model.embed_tokens.weight` of the base has NaN or infinite",
@@ -317,7 +317,7 @@ def weights_changed(folder):
 
 
 def model_moved(folder):
-    """The model's files are moved, and what decides no numbers in config.json changes."""
+    """The model's files are moved, and entries of config.json that do not change any value differ."""
     train_two_steps(folder)
     shutil.rmtree(folder / "run/checkpoints/step-000002")
     (folder / "model").rename(folder / "moved")

@@ -160,8 +160,8 @@ def check_summaries(program):
     [data_set] = json.loads(program.run("preview", "--config", "run.yaml", "--json").stdout)["data_sets"]
     [sequence] = data_set["sequences"]
     ids, labels = sequence["input_ids"], sequence["labels"]
-    learnt = "".join(token for token, label in zip(sequence["tokens"], labels) if label != -100)
-    program.expect("summaries: preview --json has the answer labelled", learnt.startswith("hello there") and all(
+    trained = "".join(token for token, label in zip(sequence["tokens"], labels) if label != -100)
+    program.expect("summaries: preview --json has the answer labelled", trained.startswith("hello there") and all(
         label in (-100, token) for token, label in zip(ids, labels)) and len(sequence["origins"]) == len(ids), sequence)
 
 

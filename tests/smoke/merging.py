@@ -213,7 +213,7 @@ def check_next_run(case):
     case.expect("next run: from an adapter", start_from("moved", "fourth") == "moved")
     losses = [[json.loads(line)["loss"] for line in (case.folder / name / "metrics.jsonl").read_text().splitlines()]
               for name in ("run", "second", "third")]
-    case.expect("next run: with what was learnt", losses[1] == losses[2] and losses[1][0] < losses[0][0], str(losses))
+    case.expect("next run: with the trained adapter", losses[1] == losses[2] and losses[1][0] < losses[0][0], str(losses))
     scores = []
     for adapter in ("run", "moved"):
         case.run("score", "--adapter", adapter, "--input", "train.jsonl", "--output", "scores.jsonl", "--device", "cpu")

@@ -73,7 +73,7 @@ TEST_F(BrokenModel, IsSoundUndamaged) {
 }
 
 /// Opening reads no values; when a run has gone wrong, they are looked at.
-TEST_F(BrokenModel, ValuesThatAreNoNumbersAreFound) {
+TEST_F(BrokenModel, NaNValuesAreFound) {
   save();
   require_finite(*Checkpoint::open(directory_.path()), directory_.path());
   tensor("model.layers.0.mlp.up_proj.weight").produce = [](void* out) {

@@ -49,7 +49,7 @@ TEST_F(DamagedMxfp4, PartsOfAnotherTypeOrShape) {
 }
 
 /// 255 is no exponent: found when the matrix is read, not in training.
-TEST_F(DamagedMxfp4, AScaleThatIsNoNumber) {
+TEST_F(DamagedMxfp4, AScaleThatIsNaN) {
   entries_.at(kScales).bytes[5] = static_cast<char>(0xff);
   const auto checkpoint = open();
   test::expect_error([&] { test::read_all(*checkpoint, matrix(*checkpoint)); },

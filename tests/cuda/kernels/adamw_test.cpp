@@ -186,7 +186,7 @@ State state_of(Type type, int64_t values, int64_t blocks, int64_t shift) {
           Memory::raw(v_absmax, shift)};
 }
 
-/// Zeros, a whole block of them, and what is no number or infinite.
+/// Zeros, a whole block of them, NaN and infinity.
 std::vector<float> gradients(int64_t values, const std::vector<int64_t>& begin) {
   std::vector<float> grad = normal(values, 6);
   for (size_t i = 0; i < grad.size(); i += 7) grad[i] = 0;
@@ -227,7 +227,7 @@ std::vector<Memory> by_cuda(Type type, const State& before, const Memory& grad,
   });
 }
 
-/// Values between the blocks stay no numbers.
+/// Values between the blocks stay NaN.
 std::vector<float> copies(Type type, const std::vector<float>& param, const Moments& moments) {
   std::vector<float> copy(param.size(), std::nanf(""));
   const auto begin = moments.begin.to<int64_t>();

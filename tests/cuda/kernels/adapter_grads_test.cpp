@@ -47,7 +47,7 @@ struct Operands {
   Memory wide, thin, before, rstd, weight;
 };
 
-/// The last row has no gap behind it; what is in the others' is no number.
+/// The last row has no gap behind it; the gaps of the others hold NaN.
 std::vector<float> rows_of(int64_t tokens, int64_t columns, int64_t stride, uint64_t seed) {
   if (tokens == 0) return {};
   std::vector<float> values = normal(tokens * stride - (stride - columns), seed);
@@ -307,7 +307,7 @@ int64_t count_of_nans(const Memory& out) {
   return count;
 }
 
-/// What is no number stays in its column, of its product; so does what is infinite.
+/// NaN and infinity stay in their column of their product.
 TEST_P(CudaAdapterGrads, NanStaysInItsColumn) {
   constexpr int64_t kOf = 66;
   const Products even = {{16, 16, Out::kB}, {72, 24, Out::kA}, {8, 8, Out::kB}},
@@ -468,7 +468,7 @@ TEST_P(CudaAdapterGrads, OfWhatTheNormLeaves) {
                     roundings_of(product, kOf)));
 }
 
-/// What is no number in a weight stays in its column, in a factor in its product.
+/// NaN in a weight stays in its column, in a LoRA factor in its product.
 TEST_P(CudaAdapterGrads, NanOfANorm) {
   constexpr int64_t kOf = 66;
   const Products products = with_norms({{16, 16, Out::kB}, {72, 24, Out::kA}, {8, 8, Out::kB}}, 0);

@@ -186,7 +186,7 @@ TEST_P(CudaCrossEntropy, RowsWithoutALabel) {
   }
 }
 
-/// A logit that is no number, or infinite, makes the row's loss none, and no other's; one of minus
+/// A logit that is NaN or infinite makes the loss of its row NaN, and of no other row; one of minus
 /// infinity has no part in it.
 void expect_no_numbers(Type type, int64_t vocab) {
   const float infinity = std::numeric_limits<float>::infinity();
@@ -207,7 +207,7 @@ void expect_no_numbers(Type type, int64_t vocab) {
     EXPECT_EQ(floats(type, out[1])[2 * row_size + 5], 0);
   }
 }
-TEST(CudaCrossEntropyOnce, WhatIsNoNumber) {
+TEST(CudaCrossEntropyOnce, NaNLogits) {
   for_each("type", kTypes, [](Type type) {
     expect_no_numbers(type, 300);
     expect_no_numbers(type, 304);

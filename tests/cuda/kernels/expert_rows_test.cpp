@@ -224,7 +224,7 @@ TEST_P(CudaExpertRows, SumsOfEachExpert) {
   });
 }
 
-/// Products of experts without rows, and what is behind each row, are no numbers.
+/// Products of experts without rows, and the gap behind each row, are NaN.
 struct Products {
   int64_t rows, columns, row_stride, shift;
 };

@@ -450,7 +450,7 @@ void put(Type type, const Memory& at, int64_t element, float value) {
               number.bytes());
 }
 
-/// What is no number stays in its head, of its kind.
+/// NaN stays in its head, and infinity stays infinity.
 TEST_P(CudaHeads, NanStaysInItsHead) {
   const Heads c{2, {2, 1, 3}, 64, 32, {kPlain, kPlain, kNone}};
   const Inputs in = inputs_of(type(), c, 0);

@@ -93,7 +93,7 @@ TEST_P(CudaNoise, IsAddedToTheBit) {
   expect_noise(type(), {300}, 8);
 }
 
-TEST_P(CudaNoise, KeepsWhatIsNoNumber) {
+TEST_P(CudaNoise, KeepsNaN) {
   std::vector<float> values = normal(3 * 40, 2);
   for (size_t i = 0; i < values.size(); i += 7)
     values[i] = i % 2 == 0 ? std::nanf("") : -std::numeric_limits<float>::infinity();

@@ -47,7 +47,7 @@ class EightBitMatrix {
   EightBitMatrix(EightBits form, bool with_scales, int64_t rows, int64_t columns,
                  int64_t shift = 0);
   const EightBitView& view() const { return view_; }
-  /// Without the two codes of e4m3 that are no numbers.
+  /// Without the two codes of e4m3 that are NaN.
   void make_finite();
   std::vector<float> values() const;
 

@@ -101,7 +101,7 @@ TEST(CudaDequantize, FourBitsWithNestedFactors) {
              });
   });
 }
-TEST(CudaDequantize, FourBitsWithFactorsThatAreNoNumbers) {
+TEST(CudaDequantize, FourBitsWithScalesThatAreNaN) {
   for (const bool nested : {false, true}) {
     expect_4bit({false, 64, nested, 200}, {7, 129}, Factors::kAny, 0);
     expect_4bit({false, 64, nested, 0}, {10, 576}, Factors::kAny, 0);
@@ -251,7 +251,7 @@ TEST(CudaDequantize, BlocksOfGgmlAtAnyAddress) {
   });
 }
 
-TEST(CudaDequantize, BlocksOfGgmlWithFactorsThatAreNoNumbers) {
+TEST(CudaDequantize, BlocksOfGgmlWithScalesThatAreNaN) {
   for_each("format", ggml_cases(), [&](const GgmlCase& c) {
     for (const uint8_t high : {0x7c, 0xfc, 0x7e}) {
       std::vector<uint8_t> blocks = random_blocks(c, 3, 18);
@@ -304,7 +304,7 @@ void expect_rows_of_cpu(Type type, const Memory& x, const float* gains, const Sh
   EXPECT_TRUE(same(type, values, of_codes));
 }
 
-/// Codes that stand for no number may differ in their sign.
+/// Codes for NaN may differ in their sign.
 bool same_codes(std::vector<uint8_t> a, std::vector<uint8_t> b) {
   for (std::vector<uint8_t>* codes : {&a, &b})
     for (uint8_t& code : *codes) code = (code & 0x7f) == 0x7f ? 0x7f : code;
@@ -371,7 +371,7 @@ void expect_any_numbers(Type type, int64_t columns) {
   expect_rounded(type, values, shape, false, {});
   expect_rounded(type, values, shape, true, {});
 }
-TEST_P(CudaRoundToE4m3, SmallLargeAndNoNumbers) {
+TEST_P(CudaRoundToE4m3, SmallLargeAndNaN) {
   for (const int64_t columns : {70, 72}) expect_any_numbers(type(), columns);
 }
 

@@ -197,8 +197,8 @@ TEST_P(CudaRmsNorm, TheSameWithACopy) {
   }
 }
 
-/// Whatever x has, be it no number: the smallest, the largest, the infinite, zero of either sign.
-TEST_P(CudaRmsNorm, CopiesWhatIsNoNumber) {
+/// Any value of x: NaN, the smallest, the largest, the infinite, zero of either sign.
+TEST_P(CudaRmsNorm, CopiesNaN) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float tiny = type() == Type::kFloat32    ? std::numeric_limits<float>::denorm_min()
                      : type() == Type::kBFloat16 ? 0x1p-133F
@@ -216,7 +216,7 @@ TEST_P(CudaRmsNorm, CopiesWhatIsNoNumber) {
   }
 }
 
-/// Of a row whose sum of squares has no number, nothing is one; the others are as before.
+/// A row whose sum of squares is NaN becomes NaN; the others do not change.
 void expect_nan_in_its_row(Type type) {
   const Shape shape{3, 100};
   std::vector<float> values = normal(300, 1);

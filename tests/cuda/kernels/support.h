@@ -36,7 +36,7 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
   ~Memory();
 
-  /// Every byte 0xff: no number in any type.
+  /// Every byte 0xff: NaN in any type.
   static Memory nans(Type type, int64_t n, int64_t shift = 0) {
     return {static_cast<size_t>(n), size_of(type), shift};
   }
@@ -90,7 +90,7 @@ AssertionResult close(Type type, const Memory& actual, const std::vector<Exact>&
 /// The same of numbers that the CPU kernels made, which round, too, and whose exp is their own.
 AssertionResult close_to_cpu(Type type, const Memory& actual, const std::vector<float>& cpu,
                              const std::vector<Exact>& expected, double roundings);
-/// To the bit; what is no number may be any.
+/// Equal to the bit, but any two NaN are equal.
 AssertionResult same(Type type, const Memory& actual, const std::vector<float>& expected);
 
 /// bf16 as the CPU kernels hold it.

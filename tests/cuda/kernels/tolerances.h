@@ -25,7 +25,7 @@ inline double half_step(Type type, double value) {
   const double relative = type == Type::kFloat32    ? kUnit
                           : type == Type::kBFloat16 ? 0x1p-8
                                                     : 0x1p-11;
-  // fp16's steps do not shrink below 2^-14; fp32 and bf16 may have no numbers below 2^-126.
+  // fp16's steps do not shrink below 2^-14; fp32 and bf16 may have no values below 2^-126.
   const double least = type == Type::kFloat16 ? 0x1p-25 : 0x1p-126;
   return std::fmax(relative * std::fabs(value), least);
 }
