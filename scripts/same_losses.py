@@ -35,7 +35,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = REPOSITORY / "tests" / "data"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 100
 STEPS = 4
 COMPARED_METRICS = ["step", "epoch", "loss", "loss_per_rank", "grad_norm", "learning_rate", "aux_loss", "eval_loss", "label_tokens", "tokens"]
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz.,012345678"  # with the space and two special tokens: the 40 tokens of tests/data/families

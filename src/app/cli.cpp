@@ -367,7 +367,7 @@ void check_extras(const CLI::App& command) {
   if (std::find(kLaterFlags.begin(), kLaterFlags.end(), word) != kLaterFlags.end()) {
     throw ConfigError(fmt::format("{} is not supported in this version", word),
                       std::string(kCommandLine),
-                      "remove it; the only strategy on several devices is parallel.strategy ddp");
+                      "remove it; parallel.strategy fsdp divides the model over the devices");
   }
   throw ConfigError(fmt::format("unknown flag {}", word), std::string(kCommandLine),
                     unknown_flag_fix(command, word));

@@ -54,10 +54,11 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
 /// The largest micro-batch that fits, for train.batch_size: auto. Computed from the total memory,
 /// not the free memory, so that launcher and workers get the same result.
 int64_t largest_micro_batch(const config::RunConfig& config, const ModelHeaders& headers,
-                            int local_world_size, const std::string& device) {
+                            int world_size, int local_world_size, const std::string& device) {
   const spec::ArchSpec& arch = headers.arch;
   const plan::StoredBytes& stored = headers.stored;
   constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
+  const int64_t shards = plan::num_shards(config.parallel, world_size, local_world_size);
   const bool may_be_half = config.model.dtype != config::DTypeChoice::kFp32;
   std::optional<uint64_t> gpu_bytes;  // of the smallest
   if (device != "cpu") {
@@ -68,11 +69,12 @@ int64_t largest_micro_batch(const config::RunConfig& config, const ModelHeaders&
   }
   if (gpu_bytes)
     return plan::max_micro_batch(arch, config, *gpu_bytes, may_be_half ? kHalfBytes : kFullBytes,
-                                 stored, /*on_gpu=*/true);
+                                 stored, {.on_gpu = true, .shards = shards});
   const bool half = may_be_half && plan::cpu_multiplies_bf16();
   const uint64_t share =
       observe::memory_info().total_bytes / static_cast<uint64_t>(local_world_size);
-  return plan::max_micro_batch(arch, config, share, half ? kHalfBytes : kFullBytes, stored);
+  return plan::max_micro_batch(arch, config, share, half ? kHalfBytes : kFullBytes, stored,
+                               {.shards = shards});
 }
 
 /// Replaces init_from by the path of the adapter.
@@ -109,7 +111,7 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   if (loaded.config.train.batch_size.is_auto()) {
     run.batches.max_micro_batch =
         largest_micro_batch(loaded.config, headers != nullptr ? *headers : read_headers(model_path),
-                            local_world_size, device);
+                            world_size, local_world_size, device);
   }
   config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);
   run.loaded = std::move(loaded);

@@ -304,15 +304,17 @@ struct Words<Strategy> {
       {"auto", kAuto},
       {"single", kSingle},
       {"ddp", kDdp},
-      {"zero1", kDdp, WordKind::kUnsupported},
-      {"zero2", kDdp, WordKind::kUnsupported},
-      {"zero3", kDdp, WordKind::kUnsupported},
-      {"fsdp", kDdp, WordKind::kUnsupported},
+      {"zero1", kZero1},
+      {"zero2", kZero2},
+      {"zero3", kZero3},
+      {"fsdp", kFsdp},
+      {"hybrid", kHybrid},
       {"device_map", kDdp, WordKind::kUnsupported},
       {"pipeline", kDdp, WordKind::kUnsupported},
       {"tensor", kDdp, WordKind::kUnsupported},
   });
-  static constexpr std::string_view instead = "use ddp: every device holds the whole model";
+  static constexpr std::string_view instead =
+      "use fsdp, which divides the model over the devices, or ddp";
 };
 
 template <>

@@ -390,10 +390,18 @@ void visit_fields(TrainConfig& train, Visitor&& field) {
 template <class Visitor>
 void visit_fields(ParallelConfig& parallel, Visitor&& field) {
   using enum OnResume;
-  field(parallel.strategy, "strategy", any(), kAny,
-        "How devices share the work. auto: single on one process, ddp on several. ddp: each device "
-        "has the whole model, and gradients are summed.",
-        "ddp");
+  field(
+      parallel.strategy, "strategy", any(), kAny,
+      "How devices share the work; each computes a part of the batch. auto: single on one process, "
+      "ddp on several. ddp: every device has the whole model. zero1: optimizer state is divided "
+      "over the devices. zero2: gradients, too. zero3, fsdp: also all weights, which are gathered "
+      "layer by layer in their own format (4 bits stay 4 bits). hybrid: as fsdp within each group "
+      "of `dp_shard` devices, and copies on the other groups. All give the same losses.",
+      "fsdp");
+  field(parallel.dp_shard, "dp_shard", at_least(1).otherwise("the devices of one node"), kAny,
+        "For hybrid: the number of devices over which one copy of the model is divided. It divides "
+        "the number of all devices.",
+        "8");
   field(parallel.backend, "backend", any(), kAny,
         "Library for collectives. auto: nccl between GPUs, else gloo.", "gloo");
   field(parallel.timeout, "timeout", any(), kAny,

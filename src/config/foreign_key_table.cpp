@@ -12,8 +12,8 @@ constexpr std::string_view kTracker =
 constexpr std::string_view kUpload =
     "not supported: upload the result with `hf upload OWNER/NAME <output.dir>/adapter`; remove it";
 constexpr std::string_view kSharding =
-    "not supported: every device holds the whole model (`parallel.strategy: ddp`); remove it; "
-    "`tuning.mode: qlora` and `train.gradient_checkpointing: true` save memory";
+    "use `parallel.strategy`: fsdp or zero3 divide the model over the devices, zero1 and zero2 "
+    "optimizer state and gradients; remove it";
 constexpr std::string_view kOffload =
     "not supported: `tuning.mode: qlora`, `train.gradient_checkpointing: true` and "
     "`train.optimizer: paged_adamw_8bit` save memory; remove it";

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "choices.h"
+#include "sftrun/config/optimizer_state.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
@@ -134,6 +135,19 @@ void resolve_evaluation(RunConfig& config) {
                                            : EvalStrategy::kEpoch;
 }
 
+void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
+  const auto found = places.find("parallel.strategy");
+  const std::string place = found == places.end() ? "" : found->second;
+  Strategy& strategy = config.parallel.strategy;
+  strategy = resolved_strategy(strategy, world_size, place);
+  if (!is_sharded(strategy) || !needs_whole_matrices(config.train.optimizer)) return;
+  throw ConfigError(
+      fmt::format("train.optimizer {} computes each update from a whole matrix, and "
+                  "parallel.strategy {} divides matrices over the processes",
+                  word_of(config.train.optimizer), word_of(strategy)),
+      place, "use parallel.strategy ddp, or another optimizer: adamw, adamw_8bit, lion or sgd");
+}
+
 void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size,
                  int64_t max_micro_batch, const Places& places) {
   SFTRUN_CHECK(world_size >= 1);
@@ -141,10 +155,7 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   resolve_batch_sizes(config.train, world_size, max_micro_batch, places);
   resolve_schedule(config);
   resolve_evaluation(config);
-  const auto strategy_place = places.find("parallel.strategy");
-  config.parallel.strategy =
-      resolved_strategy(config.parallel.strategy, world_size,
-                        strategy_place == places.end() ? "" : strategy_place->second);
+  resolve_strategy(config, world_size, places);
   if (config.output.dir.empty())
     config.output.dir = (std::filesystem::path("runs") / yaml.stem()).string();
 }
@@ -153,7 +164,8 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
 
 Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place) {
   if (world_size == 1) return Strategy::kSingle;
-  if (wanted != Strategy::kSingle) return Strategy::kDdp;
+  if (wanted == Strategy::kAuto) return Strategy::kDdp;
+  if (wanted != Strategy::kSingle) return wanted;
   throw ConfigError(
       fmt::format("parallel.strategy is single, but the run has {} processes", world_size), place,
       "remove parallel.strategy, or give --nproc-per-node 1");

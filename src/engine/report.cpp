@@ -37,14 +37,13 @@ observe::RunReport report_of_run(const ReportedRun& run) {
   return report;
 }
 
-observe::RankBytes rank_bytes(uint64_t base_bytes, const layers::FlatValues& owned,
+observe::RankBytes rank_bytes(uint64_t base_bytes, const parallel::StoredBytes& stored,
                               uint64_t optimizer_bytes, uint64_t peak_bytes,
                               uint64_t static_bytes) {
   const auto minus = [](uint64_t a, uint64_t b) { return a > b ? a - b : 0; };
-  const uint64_t copy_bytes = owned.compute.is_same(owned.master) ? 0 : owned.compute.nbytes();
-  return {.base = base_bytes,
-          .trainable = owned.master.nbytes() + copy_bytes,
-          .gradients = owned.grad.nbytes(),
+  return {.base = stored.frozen.value_or(base_bytes),
+          .trainable = stored.trainable,
+          .gradients = stored.gradients,
           .optimizer = optimizer_bytes,
           .activations_peak = minus(minus(peak_bytes, static_bytes), optimizer_bytes)};
 }

@@ -9,6 +9,7 @@
 #include "sftrun/config/base_record.h"
 #include "sftrun/observe/run_report.h"
 #include "sftrun/parallel/communicator.h"
+#include "sftrun/parallel/strategy.h"
 
 /// run.json of a training run.
 namespace sftrun::engine {
@@ -30,9 +31,9 @@ struct ReportedRun {
 observe::RunReport report_of_run(const ReportedRun& run);
 
 /// The memory of one rank.
-/// @param owned what this rank updates   @param peak_bytes of tensors on the device
+/// @param base_bytes of all frozen tensors   @param peak_bytes of tensors on the device
 /// @param static_bytes tensors on the device before the trainer was made
-observe::RankBytes rank_bytes(uint64_t base_bytes, const layers::FlatValues& owned,
+observe::RankBytes rank_bytes(uint64_t base_bytes, const parallel::StoredBytes& stored,
                               uint64_t optimizer_bytes, uint64_t peak_bytes, uint64_t static_bytes);
 
 /// "done", "interrupted" or "stopped", from the run's exit code.

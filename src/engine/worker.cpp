@@ -22,6 +22,7 @@
 #include "sftrun/model/base_form.h"
 #include "sftrun/observe/run_card.h"
 #include "sftrun/plan/auto_values.h"
+#include "sftrun/plan/micro_batch.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/resume.h"
 #include "sftrun/train/run_data.h"
@@ -51,15 +52,39 @@ train::BatchRequest batch_request(const nlohmann::json& request) {
           .max_micro_batch = get<int64_t>(request, "max_micro_batch").value_or(1)};
 }
 
+parallel::Mesh mesh_of(const config::ParallelConfig& config, const Rank& rank) {
+  const int world_size = rank.env().world_size;
+  const auto shards =
+      static_cast<int>(plan::num_shards(config, world_size, rank.env().local_world_size));
+  if (shards < 1 || world_size % shards != 0) {
+    throw ConfigError(
+        fmt::format("parallel.dp_shard is {}, which does not divide the {} processes of the run",
+                    shards, world_size),
+        "parallel.dp_shard", "set it to the number of processes that share one copy of the model");
+  }
+  return {{.dp_replicate = world_size / shards, .dp_shard = shards}, rank.env().rank};
+}
+
+/// null: the strategy keeps whole parameters
+std::unique_ptr<parallel::UnitShards> shards_of(const config::ParallelConfig& config,
+                                                const Rank& rank) {
+  if (!config::is_sharded(config.strategy)) return nullptr;
+  return std::make_unique<parallel::UnitShards>(parallel::sharding_of(config.strategy),
+                                                mesh_of(config, rank));
+}
+
 std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
                                                 parallel::Communicator& comm,
-                                                model::Decoder& decoder) {
+                                                model::Decoder& decoder,
+                                                std::unique_ptr<parallel::UnitShards> shards) {
   const model::Trains trains = decoder.options().trains;
+  const bool trains_base = trains == model::Trains::kFull || trains == model::Trains::kPartial;
   return parallel::make_strategy(
       {.strategy = config.parallel.strategy,
        .bucket_cap_bytes = config.train.ddp_bucket_cap_mb << 20,
-       .overlaps_reduction = trains == model::Trains::kFull || trains == model::Trains::kPartial},
-      comm, {decoder.parameters(), decoder.units()});
+       .overlaps_reduction = trains_base,
+       .passes_read_masters = !trains_base || decoder.backend().reads_masters},
+      comm, {decoder.parameters(), decoder.units()}, std::move(shards));
 }
 
 /// Threads that prepare data.
@@ -111,24 +136,34 @@ struct PreparedRun {
   train::RunData data;
   nlohmann::ordered_json identity;
   std::string base_fingerprint;
+  std::unique_ptr<parallel::UnitShards> shards;  ///< until the strategy has them; null: no shards
   std::unique_ptr<model::Decoder> decoder;
   std::unique_ptr<parallel::Strategy> strategy;
 
   fs::path run_dir() const { return config.output.dir; }
 };
 
-/// The decoder with the adapter that the run starts from; a checkpoint is loaded later.
-std::unique_ptr<model::Decoder> make_decoder(const PreparedRun& run) {
+/// Loads the decoder, divided as the strategy says, with the adapter that the run starts from. A
+/// checkpoint is loaded later.
+void load_model(PreparedRun& run, Rank& rank) {
   model::DecoderOptions options = decoder_options(run.config, run.compute, run.checkpoint.get());
   if (run.resume_from && options.lora.pissa)
     options.pissa_from = train::principal_parts_of(*run.resume_from);
-  auto decoder = load_decoder(run.checkpoint, options);
-  const std::string& start = run.config.tuning.lora.init_from;
-  if (!start.empty() && !run.resume_from) {
-    model::load_adapter_weights(*decoder, start);
-    log::info("adapter initialised from {}", start);
+  if (run.shards) {
+    options.buffers = layers::BufferLayout::per_unit(run.shards->mesh().sizes().dp_shard);
+    options.on_unit_loaded = [&](int64_t index, layers::Unit& unit, layers::FlatValues* trained) {
+      run.shards->take(index, unit, trained);
+    };
   }
-  return decoder;
+  run.decoder = load_decoder(run.checkpoint, options);
+  run.strategy = strategy_of(run.config, rank.comm(), *run.decoder, std::move(run.shards));
+  const std::string& start = run.config.tuning.lora.init_from;
+  if (start.empty() || run.resume_from) return;
+  model::load_adapter_weights(*run.decoder, start,
+                              [&](const layers::Parameter& parameter, const at::Tensor& values) {
+                                run.strategy->assign(parameter, values);
+                              });
+  log::info("adapter initialised from {}", start);
 }
 
 /// Tokenises the data with the model's tokenizer and template, and divides it into batches.
@@ -259,8 +294,8 @@ int train_and_export(PreparedRun& run, Rank& rank) {
     report.status = status;
     report.ranks = gather_rank_reports(
         rank.comm(),
-        rank_bytes(run.decoder->base_bytes(), run.strategy->owned().flat, trainer.optimizer_bytes(),
-                   tensor_memory(device).peak_bytes, static_bytes));
+        rank_bytes(run.decoder->base_bytes(), run.strategy->stored_bytes(),
+                   trainer.optimizer_bytes(), tensor_memory(device).peak_bytes, static_bytes));
     if (rank.is_main()) observe::write_run_report(run.run_dir() / "run.json", report);
   };
   report.started_at = unix_seconds();
@@ -302,6 +337,7 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
                                config.model.dtype, rank.env().local_rank);
   config.model.dtype = dtype_choice(run.compute.dtype);
   if (!rank.meet_others(config.parallel, run.compute.device)) return rank.stop_exit_code();
+  run.shards = shards_of(config.parallel, rank);
 
   rank.tell("loading");
   run.checkpoint = weights::Checkpoint::open(run.model_path);
@@ -332,8 +368,7 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
   }
 
   rank.tell("loading");
-  run.decoder = make_decoder(run);
-  run.strategy = strategy_of(config, rank.comm(), *run.decoder);
+  load_model(run, rank);
   const bool knows_weights = add_weights(run, hashing, rank);
   if (const int code = rank.stop_before_training()) return code;
   SFTRUN_CHECK(knows_weights);  // false only if rank 0 was stopped, which stops all ranks

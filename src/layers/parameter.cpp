@@ -3,12 +3,20 @@
 #include <ATen/ATen.h>
 
 #include "sftrun/core/error.h"
+#include "sftrun/layers/unit.h"
 
 namespace sftrun::layers {
 namespace {
 
 constexpr int64_t kAlignment =
     16;  // elements: aligns each parameter to a cache line of the fp32 buffers
+/// Parts of a divided unit begin at multiples of this: the blocks of 8-bit optimizer states
+/// (`kernels::kStateBlock`) are then the same as undivided.
+constexpr int64_t kPartAlignment = 256;
+
+int64_t rounded_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace
 
@@ -35,23 +43,28 @@ Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int
 }
 
 void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device,
-                              BufferLayout layout) {
+                              const BufferLayout& layout) {
   layout_ = layout;
+  const bool is_divided = layout.num_parts > 1;
+  const int64_t alignment = is_divided ? kPartAlignment : kAlignment;
   std::vector<int64_t> sizes = {0};  // of the buffers, in elements
   for (Parameter& parameter : parameters_) {
     if (!places_.contains(parameter.unit)) {
-      if (layout == BufferLayout::kPerUnit && !places_.empty()) sizes.push_back(0);
+      if (layout.is_per_unit && !places_.empty()) sizes.push_back(0);
       places_[parameter.unit] = {sizes.size() - 1, sizes.back(), sizes.back()};
     }
     parameter.offset = sizes.back();
-    sizes.back() += (parameter.numel + kAlignment - 1) / kAlignment * kAlignment;
+    sizes.back() += rounded_up(parameter.numel, alignment);
     places_[parameter.unit].end = sizes.back();
   }
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
-  for (const int64_t size : sizes) {
-    FlatValues flat{at::zeros({size}, fp32), at::zeros({size}, fp32), {}};
+  for (int64_t size : sizes) {
+    if (is_divided) size = rounded_up(size, kPartAlignment * layout.num_parts);
+    FlatValues flat{at::empty({size}, fp32), at::empty({size}, fp32), {}};
     flat.compute =
-        compute_dtype == at::kFloat ? flat.master : at::zeros({size}, fp32.dtype(compute_dtype));
+        compute_dtype == at::kFloat ? flat.master : at::empty({size}, fp32.dtype(compute_dtype));
+    for (const at::Tensor* of : {&flat.master, &flat.grad, &flat.compute})
+      layout.is_per_unit ? release_memory(*of) : void(of->zero_());
     buffers_.push_back(std::move(flat));
   }
   for (Parameter& parameter : parameters_) {
@@ -67,8 +80,17 @@ void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device,
   }
 }
 
+void ParameterStore::reserve_unit(int64_t unit) {
+  const FlatValues* flat = buffers_of(unit);
+  if (flat == nullptr) return;
+  for (const at::Tensor* of : {&flat->master, &flat->grad, &flat->compute}) {
+    reserve_memory(*of);
+    of->zero_();
+  }
+}
+
 FlatValues& ParameterStore::one() {
-  SFTRUN_CHECK(layout_ == BufferLayout::kOne);
+  SFTRUN_CHECK(!layout_.is_per_unit);
   if (buffers_.empty()) buffers_.emplace_back();
   return buffers_.front();
 }
@@ -99,6 +121,11 @@ std::pair<int64_t, int64_t> ParameterStore::unit_range(int64_t unit) const {
 
 void ParameterStore::zero_grad() {
   for (FlatValues& flat : buffers_) flat.grad.zero_();
+}
+
+void ParameterStore::refresh_compute(int64_t unit) {
+  const FlatValues* flat = buffers_of(unit);
+  if (flat != nullptr && !flat->compute.is_same(flat->master)) flat->compute.copy_(flat->master);
 }
 
 void ParameterStore::refresh_compute() {

@@ -114,6 +114,14 @@ void require_same_rank(const std::string& name, int64_t theirs, int64_t ours,
 }  // namespace
 
 void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
+  load_adapter_weights(decoder, directory, [](layers::Parameter& to, const at::Tensor& values) {
+    to.master.copy_(values);
+  });
+  decoder.parameters().refresh_compute();
+}
+
+void load_adapter_weights(Decoder& decoder, const fs::path& directory,
+                          const SetMaster& set_master) {
   const auto config = weights::load_adapter_config(directory, decoder.arch());
   auto tensors = weights::load_adapter(directory, config, decoder.arch());
   const spec::LoraSpec& own = decoder.options().lora;
@@ -138,8 +146,9 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
       throw DataError(fmt::format("{} has {} values, expected {}", to.name, from.size(), to.numel),
                       directory.string(), "it belongs to a model of another size");
     }
-    const at::Tensor target = to.in_file_order(to.master);
-    target.copy_(at::from_blob(const_cast<float*>(from.data()), target.sizes(), at::kFloat));
+    const at::Tensor values = at::empty(to.shape, at::kFloat), ordered = to.in_file_order(values);
+    ordered.copy_(at::from_blob(const_cast<float*>(from.data()), ordered.sizes(), at::kFloat));
+    set_master(to, values);
   };
   const auto is_parameter = [&](const std::string& name) {
     return spec::is_target(own, name) || spec::is_target(config.lora, name);
@@ -194,7 +203,6 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
     log::warn("the adapter's {} (tuning.lora.alpha, r, rslora, alpha_pattern): {}", rescaled,
               directory.string());
   }
-  decoder.parameters().refresh_compute();
 }
 
 MasterValues own_masters() {

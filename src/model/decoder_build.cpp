@@ -72,13 +72,23 @@ class DecoderBuilder {
     }
     declare();
     require_skips_used();
-    d_.store_.allocate(d_.options_.dtype, d_.options_.device, d_.options_.buffers);
-    fill();
+    const layers::BufferLayout& buffers = d_.options_.buffers;
+    d_.store_.allocate(d_.options_.dtype, d_.options_.device, buffers);
     finish_layers();
-    initialise_adapters();
-    d_.join_linears();
+    const auto num_units = static_cast<int64_t>(d_.units_.size());
+    AdapterStart adapters(d_.options_, source_);
+    for (int64_t unit = 0; unit < num_units; ++unit) {
+      if (buffers.is_per_unit) d_.store_.reserve_unit(unit);
+      fill(unit);
+      start_adapters(adapters, unit);
+      if (buffers.is_per_unit && !(unit == d_.embedding_unit() && ties_head())) complete(unit);
+    }
+    if (buffers.is_per_unit && ties_head()) complete(d_.embedding_unit());  // the head read it
+    d_.principal_parts_ = adapters.principal_parts();
+    if (buffers.is_per_unit) return;
+    d_.join_linears();  // replaces weights
     d_.store_.refresh_compute();
-    register_frozen();
+    for (int64_t unit = 0; unit < num_units; ++unit) register_frozen(unit);
   }
 
  private:
@@ -371,6 +381,9 @@ class DecoderBuilder {
            (selection_.trains("lm_head.weight") || selection_.trains(embedding_name()));
   }
 
+  /// Whether the head uses the weight of the embedding.
+  bool ties_head() const { return d_.arch_.tie_word_embeddings && !unties_head(); }
+
   /// The separate head starts with the values of the embedding.
   void declare_untied_head(int64_t unit) {
     const spec::TensorSpec& embedding = *by_name_.at(embedding_name());
@@ -386,10 +399,20 @@ class DecoderBuilder {
 
   std::string embedding_name() const { return spec::embedding_module(d_.arch_) + ".weight"; }
 
-  void fill() {
+  void complete(int64_t unit) {
+    d_.store_.refresh_compute(unit);
+    register_frozen(unit);
+    if (d_.options_.on_unit_loaded)
+      d_.options_.on_unit_loaded(unit, d_.units_[static_cast<size_t>(unit)],
+                                 d_.store_.buffers_of(unit));
+  }
+
+  void fill(int64_t unit) {
     const at::NoGradGuard no_grad;
-    const bool stays = d_.options_.device.is_cpu();
+    // A mapped file is not used in place where the memory of units is released.
+    const bool stays = d_.options_.device.is_cpu() && !d_.options_.buffers.is_per_unit;
     for (const Slot& slot : slots_) {
+      if (slot.unit != unit) continue;
       const std::vector<int64_t>& shape = by_name_.at(slot.name)->shape;
       if (layers::Parameter* parameter = *slot.parameter) {
         parameter->master.copy_(source_(slot.name, shape, at::kFloat, /*stays=*/false));
@@ -405,7 +428,7 @@ class DecoderBuilder {
         d_.base_bytes_ += slot.weight->nbytes();
       }
     }
-    if (d_.arch_.tie_word_embeddings && !unties_head()) {
+    if (unit == d_.head_unit() && ties_head()) {
       d_.head_.linear.weight = d_.embedding_.weight;
       d_.head_.linear.weight_parameter = d_.embedding_.parameter;
       d_.head_.linear.quantized = d_.embedding_.quantized;
@@ -413,11 +436,11 @@ class DecoderBuilder {
     }
   }
 
-  /// Lists the frozen tensors of each unit. Called last: joining linears replaces their weights.
-  void register_frozen() {
+  /// Lists the frozen tensors of a unit.
+  void register_frozen(int64_t unit) {
+    layers::FrozenStorage& frozen = d_.units_[static_cast<size_t>(unit)].frozen;
     for (const Slot& slot : slots_) {
-      layers::FrozenStorage& frozen = d_.units_[static_cast<size_t>(slot.unit)].frozen;
-      if (*slot.parameter != nullptr) continue;
+      if (slot.unit != unit || *slot.parameter != nullptr) continue;
       if (slot.quantized != nullptr && slot.quantized->has_value()) {
         for (const at::Tensor& part : (*slot.quantized)->tensors()) frozen.add(part);
       } else {
@@ -425,9 +448,9 @@ class DecoderBuilder {
       }
     }
     for (const Layer& layer : d_.layers_) {
+      if (layer.unit != unit) continue;
       for (const layers::JointLinears* joint :
            {&layer.joint_qkv, &layer.joint_o, &layer.joint_gate_up, &layer.joint_down}) {
-        layers::FrozenStorage& frozen = d_.units_[static_cast<size_t>(layer.unit)].frozen;
         frozen.add(joint->whole);
         if (joint->fp8)
           for (const at::Tensor& part : joint->fp8->tensors()) frozen.add(part);
@@ -435,15 +458,15 @@ class DecoderBuilder {
     }
   }
 
-  void initialise_adapters() {
-    AdapterStart adapters(d_.options_, source_);
-    for (layers::Linear* linear : d_.adapted_linears()) adapters.start(*linear);
-    if (d_.embedding_.lora) adapters.start(d_.embedding_);
+  void start_adapters(AdapterStart& adapters, int64_t unit) {
+    for (layers::Linear* linear : d_.adapted_linears())
+      if (linear->lora->a->unit == unit) adapters.start(*linear);
+    if (d_.embedding_.lora && unit == d_.embedding_unit()) adapters.start(d_.embedding_);
     for (Layer& layer : d_.layers_) {
+      if (layer.unit != unit) continue;
       for (layers::ExpertMatrix* matrix : layer.experts())
         if (matrix->lora) adapters.start(*matrix->lora);
     }
-    d_.principal_parts_ = adapters.principal_parts();
   }
 
   Decoder& d_;

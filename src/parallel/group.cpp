@@ -14,6 +14,15 @@ void count(CollectiveCount& of, const at::Tensor& sent) {
   of.bytes += sent.nbytes();
 }
 
+/// @param state keeps the backend alive
+template <class State>
+StartedCollective started(std::shared_ptr<State> state, const char* what,
+                          c10::intrusive_ptr<c10d::Work> work) {
+  return StartedCollective([state = std::move(state), what, work = std::move(work)] {
+    state->guarded(what, [&] { work->wait(); });
+  });
+}
+
 }  // namespace
 
 Group::Group() : state_(std::make_shared<State>()) {}
@@ -59,27 +68,39 @@ void Group::all_reduce(const at::Tensor& tensor) {
   count(state_->counts->all_reduce, tensor);
 }
 
-void Group::all_gather_into(const at::Tensor& out, const at::Tensor& part) {
+StartedCollective Group::all_gather_into_async(const at::Tensor& out, const at::Tensor& part) {
   SFTRUN_CHECK_EQ(out.numel(), part.numel() * size());
   if (!state_->backend) {
     if (out.data_ptr() != part.data_ptr()) out.copy_(part);
-    return;
+    return {};
   }
   at::Tensor to = out.view({-1}), from = part.view({-1});  // Gloo compares shapes
-  state_->guarded("all_gather", [&] { state_->backend->_allgather_base(to, from)->wait(); });
+  c10::intrusive_ptr<c10d::Work> work;
+  state_->guarded("all_gather", [&] { work = state_->backend->_allgather_base(to, from); });
   count(state_->counts->all_gather, part);
+  return started(state_, "all_gather", std::move(work));
 }
 
-void Group::reduce_scatter_into(const at::Tensor& out, const at::Tensor& in) {
+void Group::all_gather_into(const at::Tensor& out, const at::Tensor& part) {
+  all_gather_into_async(out, part).wait();
+}
+
+StartedCollective Group::reduce_scatter_into_async(const at::Tensor& out, const at::Tensor& in) {
   SFTRUN_CHECK_EQ(in.numel(), out.numel() * size());
   if (!state_->backend) {
     if (out.data_ptr() != in.data_ptr()) out.copy_(in);
-    return;
+    return {};
   }
   at::Tensor to = out.view({-1}), from = in.view({-1});
+  c10::intrusive_ptr<c10d::Work> work;
   state_->guarded("reduce_scatter",
-                  [&] { state_->backend->_reduce_scatter_base(to, from)->wait(); });
+                  [&] { work = state_->backend->_reduce_scatter_base(to, from); });
   count(state_->counts->reduce_scatter, in);
+  return started(state_, "reduce_scatter", std::move(work));
+}
+
+void Group::reduce_scatter_into(const at::Tensor& out, const at::Tensor& in) {
+  reduce_scatter_into_async(out, in).wait();
 }
 
 void Group::broadcast(const at::Tensor& tensor, int root) {

@@ -140,21 +140,76 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
   return total;
 }
 
+namespace {
+
+/// Bytes of the whole model on one device.
+struct WholeBytes {
+  int64_t base = 0;       ///< frozen
+  int64_t masters = 0;    ///< fp32
+  int64_t copies = 0;     ///< in the compute dtype; 0: that is fp32
+  int64_t gradients = 0;  ///< fp32
+  int64_t optimizer = 0;
+};
+
+/// The share of the largest unit (embedding, layer, head) in the parameters of the model.
+double share_of_largest_unit(const spec::ArchSpec& arch) {
+  int64_t all = 0, ends = 0, largest = 0;
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
+    all += tensor.numel();
+    if (tensor.role != spec::TensorRole::kEmbedding && tensor.role != spec::TensorRole::kHead)
+      continue;
+    ends += tensor.numel();
+    largest = std::max(largest, tensor.numel());
+  }
+  largest = std::max(largest, (all - ends) / arch.num_layers);
+  return static_cast<double>(largest) / static_cast<double>(all);
+}
+
+int64_t divided_bytes(const WholeBytes& whole, config::Strategy strategy, int64_t shards,
+                      double of_largest_unit) {
+  const auto share = [&](int64_t bytes) { return (bytes + shards - 1) / shards; };
+  const int64_t weights = whole.base + whole.masters + whole.copies,
+                states = share(whole.masters + whole.copies) + share(whole.optimizer);
+  const int64_t passes = whole.copies == 0 ? whole.masters : whole.copies;  // read by passes
+  const auto two_units = [&](int64_t bytes) {
+    return static_cast<int64_t>(2 * of_largest_unit * static_cast<double>(bytes));
+  };
+  if (strategy == config::Strategy::kZero1)
+    return whole.base + passes + whole.gradients + share(whole.gradients) + states;
+  if (strategy == config::Strategy::kZero2)
+    return whole.base + passes + share(whole.gradients) + two_units(whole.gradients) + states;
+  return share(whole.base) + share(whole.gradients) + states + two_units(weights + whole.gradients);
+}
+
+}  // namespace
+
+int64_t num_shards(const config::ParallelConfig& parallel, int world_size, int local_world_size) {
+  if (!config::is_sharded(parallel.strategy)) return 1;
+  if (parallel.strategy != config::Strategy::kHybrid) return world_size;
+  return parallel.dp_shard.value_or(local_world_size);
+}
+
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                     int64_t element_bytes, const StoredBytes& stored, bool on_gpu) {
-  const bool whole = !config.tuning.trains_adapter();
+                     int64_t element_bytes, const StoredBytes& stored, const DeviceShare& device) {
+  const bool trains_all = !config.tuning.trains_adapter();
   Trained trained(config.train);
-  if (whole) {
+  if (trains_all) {
     for (const spec::TensorSpec& tensor : spec::tensor_specs(arch))
       trained.add(tensor.shape, tensor.role);
   } else {
     trained = lora_values(arch, config);
   }
-  // Master weight and gradient in fp32, and a copy in the compute dtype if that differs.
-  const int64_t per_trained = 2 * kFp32Bytes + (element_bytes == kFp32Bytes ? 0 : element_bytes);
-  return (whole ? 0 : base_bytes(arch, config.tuning, element_bytes, stored)) +
-         trained.values() * per_trained +
-         (on_gpu && config::is_paged(config.train.optimizer) ? kPagedBytes : trained.state_bytes());
+  const WholeBytes whole{
+      .base = trains_all ? 0 : base_bytes(arch, config.tuning, element_bytes, stored),
+      .masters = trained.values() * kFp32Bytes,
+      .copies = element_bytes == kFp32Bytes ? 0 : trained.values() * element_bytes,
+      .gradients = trained.values() * kFp32Bytes,
+      .optimizer = device.on_gpu && config::is_paged(config.train.optimizer)
+                       ? kPagedBytes
+                       : trained.state_bytes()};
+  if (device.shards == 1)
+    return whole.base + whole.masters + whole.copies + whole.gradients + whole.optimizer;
+  return divided_bytes(whole, config.parallel.strategy, device.shards, share_of_largest_unit(arch));
 }
 
 namespace {
@@ -180,11 +235,11 @@ int64_t dora_bytes_per_token(const spec::ArchSpec& arch, const config::RunConfig
 
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
                         uint64_t memory_bytes, int64_t element_bytes, const StoredBytes& stored,
-                        bool on_gpu) {
+                        const DeviceShare& device) {
   constexpr double kUsable = 0.8;
   const double left =
       kUsable * static_cast<double>(memory_bytes) -
-      static_cast<double>(static_bytes(arch, config, element_bytes, stored, on_gpu));
+      static_cast<double>(static_bytes(arch, config, element_bytes, stored, device));
   // The two sequences of a pair are always in one bin.
   const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1;
   const double bin =

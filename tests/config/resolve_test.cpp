@@ -131,6 +131,11 @@ TEST(Resolve, TheStrategyFollowsTheNumberOfProcesses) {
   for (const Strategy wanted : {kAuto, kSingle, kDdp})
     EXPECT_EQ(resolved_strategy(wanted, 1), kSingle);
   for (const Strategy wanted : {kAuto, kDdp}) EXPECT_EQ(resolved_strategy(wanted, 2), kDdp);
+  for (const Strategy wanted : {kZero1, kZero2, kZero3, kFsdp, kHybrid}) {
+    EXPECT_EQ(resolved_strategy(wanted, 1), kSingle);
+    EXPECT_EQ(resolved_strategy(wanted, 2), wanted);
+    EXPECT_TRUE(is_sharded(wanted));
+  }
   EXPECT_EQ(strategy_name(kSingle), "single");
   EXPECT_EQ(strategy_name(kDdp), "ddp");
   expect_error<ConfigError>([] { resolved_strategy(kSingle, 2, "run.yaml:3:1"); },

@@ -69,16 +69,19 @@ TEST(RunJson, MemoryOfARank) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const auto decoder = lora_decoder(dtype);
     const auto values = static_cast<uint64_t>(decoder->parameters().numel());
-    const layers::FlatValues owned = layers::OwnedValues(decoder->parameters()).flat;
-    const observe::RankBytes bytes = rank_bytes(77, owned, 300, 5000, 1000);
+    parallel::Communicator alone;
+    const parallel::StoredBytes stored =
+        parallel::make_strategy({}, alone, {decoder->parameters(), decoder->units()})
+            ->stored_bytes();
+    const observe::RankBytes bytes = rank_bytes(77, stored, 300, 5000, 1000);
     EXPECT_EQ(bytes.base, 77U);
     EXPECT_EQ(bytes.trainable, values * (dtype == at::kFloat ? 4 : 6));
     EXPECT_EQ(bytes.gradients, decoder->parameters().grad().nbytes());
     EXPECT_EQ(bytes.optimizer, 300U);
     EXPECT_EQ(bytes.activations_peak, 3700U);
-    EXPECT_EQ(rank_bytes(0, owned, 300, 1200, 1000).activations_peak, 0U)
+    EXPECT_EQ(rank_bytes(0, stored, 300, 1200, 1000).activations_peak, 0U)
         << "the optimizer's state may be in host memory";
-    EXPECT_EQ(rank_bytes(0, owned, 0, 900, 1000).activations_peak, 0U);
+    EXPECT_EQ(rank_bytes(0, stored, 0, 900, 1000).activations_peak, 0U);
   }
 }
 

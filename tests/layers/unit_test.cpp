@@ -49,19 +49,21 @@ ParameterStore store_of(BufferLayout layout, at::ScalarType dtype) {
   store.add("b", {2, 20}, 0, true);
   store.add("c", {5}, 2, false);
   store.allocate(dtype, at::kCPU, layout);
+  if (layout.is_per_unit)
+    for (int64_t unit = 0; unit < 3; ++unit) store.reserve_unit(unit);
   return store;
 }
 
 TEST(ParameterStore, OneBufferOrOneForEachUnit) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    ParameterStore one = store_of(BufferLayout::kOne, dtype);
+    ParameterStore one = store_of({}, dtype);
     EXPECT_EQ(one.unit_range(0), (std::pair<int64_t, int64_t>{0, 64}));
     EXPECT_EQ(one.unit_range(1), (std::pair<int64_t, int64_t>{0, 0}));
     EXPECT_EQ(one.unit_range(2), (std::pair<int64_t, int64_t>{64, 80}));
     EXPECT_EQ(one.buffers_of(1), nullptr);
     EXPECT_EQ(one.buffers_of(0), one.buffers_of(2));
 
-    ParameterStore each = store_of(BufferLayout::kPerUnit, dtype);
+    ParameterStore each = store_of(BufferLayout::per_unit(), dtype);
     EXPECT_EQ(each.unit_range(2), (std::pair<int64_t, int64_t>{0, 16}));
     EXPECT_NE(each.buffers_of(0), each.buffers_of(2));
     EXPECT_EQ(each.buffers_of(0)->master.numel(), 64);

@@ -40,6 +40,29 @@ TEST(MicroBatch, StaticBytesOfLoraAndFull) {
   EXPECT_EQ(static_bytes(small(), config, 4), base * 16);
 }
 
+/// Beside the divided memory, two units are whole: the larger of embedding and layer, twice.
+TEST(MicroBatch, StaticBytesOfShards) {
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kFull;
+  const double all = 134515008, unit = 49152.0 * 576;  // the tied embedding
+  const auto bytes = [&](config::Strategy strategy, int64_t element_bytes) {
+    config.parallel.strategy = strategy;
+    return static_cast<double>(static_bytes(small(), config, element_bytes, {}, {.shards = 4}));
+  };
+  using enum config::Strategy;
+  EXPECT_NEAR(bytes(kZero1, 4), all * (4 + 4 + 1 + 1 + 2), 16);
+  EXPECT_NEAR(bytes(kZero2, 4), all * (4 + 1 + 1 + 2) + 2 * unit * 4, 16);
+  EXPECT_NEAR(bytes(kFsdp, 4), all * 16 / 4 + 2 * unit * 8, 16);
+  EXPECT_NEAR(bytes(kZero3, 2), all * 18 / 4 + 2 * unit * 10, 16);
+  config.parallel.dp_shard = 2;
+  config.parallel.strategy = kHybrid;
+  EXPECT_EQ(num_shards(config.parallel, 8, 4), 2);
+  config.parallel.dp_shard = {};
+  EXPECT_EQ(num_shards(config.parallel, 8, 4), 4);
+  config.parallel.strategy = kFsdp;
+  EXPECT_EQ(num_shards(config.parallel, 8, 4), 8);
+}
+
 TEST(MicroBatch, BaseInFewerBits) {
   config::TuningConfig tuning;
   tuning.mode = config::TuningMode::kQlora;
@@ -79,7 +102,7 @@ TEST(MicroBatch, StaticBytesOfEightBitMoments) {
   config.train.optimizer = config::Optimizer::kPagedAdamW8bit;
   EXPECT_EQ(static_bytes(small(), config, 4),
             all * 8 + (embedding + norms) * 8 + in_8bit * 2 + in_8bit / 256 * 8);
-  EXPECT_EQ(static_bytes(small(), config, 4, {}, /*on_gpu=*/true), all * 8 + (64 << 20));
+  EXPECT_EQ(static_bytes(small(), config, 4, {}, {.on_gpu = true}), all * 8 + (64 << 20));
   config.train.optimizer = config::Optimizer::kAdamW8bit;
   config.tuning.mode = config::TuningMode::kLora;
   config.tuning.lora.r = 4;  // too small but for down_proj's and gate's and up's side of 1536

@@ -14,7 +14,7 @@ namespace sftrun::test {
 
 /// A sharded strategy in as few lines as the interface allows: of every storage, frozen and
 /// trainable, each of n ranks keeps one n-th. A unit is gathered before a pass and released after
-/// it; gradients are reduce-scattered when they are complete.   @pre fp32, kPerUnit
+/// it; gradients are reduce-scattered when they are complete.   @pre fp32, buffers per unit
 class HalfOfEverything final : public parallel::Strategy {
  public:
   HalfOfEverything(parallel::Communicator& comm, const parallel::DistributedModel& model)

@@ -10,6 +10,7 @@
 #include "sftrun/model/adapter_io.h"
 #include "support/expect_error.h"
 #include "support/half_of_everything.h"
+#include "support/load_in_shards.h"
 #include "support/rank_threads.h"
 #include "support/reference.h"
 #include "support/temporary_directory.h"
@@ -57,14 +58,15 @@ class RepeatedBatches final : public Batches {
 struct RunSetup {
   model::DecoderOptions decoder;
   config::Optimizer optimizer = config::Optimizer::kAdamW;
-  bool is_sharded = false;
+  bool is_sharded = false;  ///< by the toy strategy
+  config::Strategy strategy = config::Strategy::kDdp;
   int64_t stops_after = kStepsOfRun;  ///< with a checkpoint
 
   /// The same training with shards.
   RunSetup sharded() const {
     RunSetup setup = *this;
     setup.is_sharded = true;
-    setup.decoder.buffers = layers::BufferLayout::kPerUnit;
+    setup.decoder.buffers = layers::BufferLayout::per_unit();
     return setup;
   }
 };
@@ -79,7 +81,7 @@ config::RunConfig configuration(const RunSetup& setup) {
   config.train.max_grad_norm = 0;
   config.train.scheduler = config::Scheduler::kConstant;
   config.train.warmup_steps = 0;
-  config.parallel.strategy = config::Strategy::kDdp;
+  config.parallel.strategy = setup.strategy;
   config.train.eval_strategy = config::EvalStrategy::kSteps;
   config.train.eval_steps = 2;
   config.train.eval_batch_size.value = 1;
@@ -98,14 +100,21 @@ data::Dataset validation_set() {
 /// Trains `kStepsOfRun` steps, or goes on from a checkpoint.
 void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& run_dir,
            const std::optional<fs::path>& resume_from = {}) {
-  auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), setup.decoder);
-  const parallel::DistributedModel model{decoder->parameters(), decoder->units()};
   const config::RunConfig config = configuration(setup);
+  model::DecoderOptions options = setup.decoder;
+  auto shards = test::load_in_shards(config.parallel.strategy, comm, options);
+  auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), options);
+  const parallel::DistributedModel model{decoder->parameters(), decoder->units()};
   std::unique_ptr<parallel::Strategy> strategy;
-  if (setup.is_sharded)
+  if (setup.is_sharded) {
     strategy = std::make_unique<test::HalfOfEverything>(comm, model);
-  else
-    strategy = parallel::make_strategy({.strategy = config.parallel.strategy}, comm, model);
+  } else {
+    const bool reads_masters =
+        options.trains == model::Trains::kLora || decoder->backend().reads_masters;
+    strategy = parallel::make_strategy(
+        {.strategy = config.parallel.strategy, .passes_read_masters = reads_masters}, comm, model,
+        std::move(shards));
+  }
   RepeatedBatches batches;
   TrainerInputs inputs;
   inputs.config = config;
@@ -183,6 +192,99 @@ TEST(ShardedTraining, OfAllWeightsWithATiedHead) {
   setup.decoder.gradient_checkpointing = true;
   setup.optimizer = config::Optimizer::kLion;
   expect_shards_train_alike(setup);
+}
+
+/// Values of fp32 tensors in safetensors files.
+void expect_close_tensors(const fs::path& one, const fs::path& other) {
+  const weights::SafetensorsFile expected(one), actual(other);
+  for (const weights::SafetensorsEntry& entry : expected.entries()) {
+    const at::Tensor a = test::tensor_of(entry, at::kFloat),
+                     b = test::tensor_of(*actual.find(entry.name), at::kFloat);
+    EXPECT_LE((a - b).abs().max().item<float>(), 1e-4 * a.abs().max().item<float>()) << entry.name;
+  }
+}
+
+void expect_close_runs(const fs::path& one, const fs::path& other) {
+  const auto expected = metrics(one), actual = metrics(other);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t line = 0; line < actual.size(); ++line) {
+    for (const char* key : {"loss", "eval_loss", "grad_norm"}) {
+      if (!expected[line].contains(key)) continue;
+      EXPECT_NEAR(actual[line][key].get<double>() / expected[line][key].get<double>(), 1, 1e-6)
+          << key << " in line " << line;
+    }
+  }
+  const fs::path checkpoint = fs::path("checkpoints") / "step-000004";
+  for (const auto& file : fs::directory_iterator(one / checkpoint)) {
+    if (file.path().extension() == ".safetensors")
+      expect_close_tensors(file.path(), other / checkpoint / file.path().filename());
+  }
+}
+
+/// Each strategy, over the number of ranks that it needs, trains as ddp does on two.
+class Strategies : public testing::TestWithParam<std::pair<config::Strategy, int>> {
+ protected:
+  void expect_trains_as_ddp(const RunSetup& setup) {
+    const test::TemporaryDirectory ddp, sharded;
+    train_on_two_ranks(setup, ddp.path());
+    RunSetup divided = setup;
+    divided.strategy = GetParam().first;
+    test::run_ranks(GetParam().second,
+                    [&](parallel::Communicator& comm) { train(comm, divided, sharded.path()); });
+    expect_close_runs(ddp.path(), sharded.path());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    All, Strategies,
+    testing::Values(std::pair{config::Strategy::kZero1, 2}, std::pair{config::Strategy::kZero2, 2},
+                    std::pair{config::Strategy::kZero3, 2}, std::pair{config::Strategy::kFsdp, 3},
+                    std::pair{config::Strategy::kHybrid, 4}),
+    [](const auto& info) { return std::string(config::strategy_name(info.param.first)); });
+
+TEST_P(Strategies, AnAdapterOverNf4) {
+  RunSetup setup;
+  setup.decoder.trains = model::Trains::kLora;
+  setup.decoder.lora.dropout = 0.1;
+  setup.decoder.base.quant = QuantOptions{};
+  expect_trains_as_ddp(setup);
+}
+
+TEST_P(Strategies, AllWeightsWithATiedHead) {
+  RunSetup setup;
+  setup.decoder.trains = model::Trains::kFull;
+  expect_trains_as_ddp(setup);
+}
+
+/// Autograd does not see that the memory of weights was released and gathered again.
+TEST_P(Strategies, AllWeightsUnderAutograd) {
+  RunSetup setup;
+  setup.decoder.trains = model::Trains::kFull;
+  setup.decoder.backend = &layers::plain_backend();
+  expect_trains_as_ddp(setup);
+}
+
+/// A checkpoint of one strategy and number of ranks is continued under another.
+TEST_P(Strategies, ContinuesARunOfDdpAndTheOtherWayRound) {
+  RunSetup whole;
+  whole.decoder.trains = model::Trains::kFull;
+  RunSetup divided = whole;
+  divided.strategy = GetParam().first;
+  const test::TemporaryDirectory straight;
+  train_on_two_ranks(whole, straight.path());
+  for (const bool is_divided_first : {true, false}) {
+    const test::TemporaryDirectory dir;
+    const auto run = [&](bool is_divided, int64_t stops_after,
+                         const std::optional<fs::path>& resume_from) {
+      RunSetup setup = is_divided ? divided : whole;
+      setup.stops_after = stops_after;
+      test::run_ranks(is_divided ? GetParam().second : 2, [&](parallel::Communicator& comm) {
+        train(comm, setup, dir.path(), resume_from);
+      });
+    };
+    run(is_divided_first, 2, {});
+    run(!is_divided_first, kStepsOfRun, dir.path() / "checkpoints" / "step-000002");
+    expect_close_runs(straight.path(), dir.path());
+  }
 }
 
 /// Checkpoints hold whole tensors: either strategy continues the run of the other.

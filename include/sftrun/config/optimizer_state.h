@@ -19,6 +19,11 @@ constexpr bool is_paged(Optimizer optimizer) {
   return optimizer == Optimizer::kPagedAdamW || optimizer == Optimizer::kPagedAdamW8bit;
 }
 
+/// Each update is computed from a whole matrix, so the matrix cannot be divided over ranks.
+constexpr bool needs_whole_matrices(Optimizer optimizer) {
+  return optimizer == Optimizer::kAdafactor || optimizer == Optimizer::kMuon;
+}
+
 /// adamw_8bit: embeddings, and tensors of fewer than 4096 values, keep moments in fp32, as with
 /// bitsandbytes and transformers' Trainer.
 bool has_8bit_moments(TensorRole role, int64_t numel);

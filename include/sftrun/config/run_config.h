@@ -85,7 +85,16 @@ enum class EvalStrategy {
   kSteps,
   kEpoch
 };  ///< auto: steps if eval_steps is set, epoch if there is validation data
-enum class Strategy { kAuto, kSingle, kDdp };  ///< kSingle: one process
+enum class Strategy {
+  kAuto,
+  kSingle,
+  kDdp,
+  kZero1,
+  kZero2,
+  kZero3,
+  kFsdp,
+  kHybrid
+};  ///< kSingle: one process
 enum class CommBackend { kAuto, kNccl, kGloo };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
 enum class CudaGraphs { kAuto, kOn, kOff };
@@ -223,6 +232,7 @@ struct TrainConfig {
 
 struct ParallelConfig {
   Strategy strategy = Strategy::kAuto;
+  std::optional<int64_t> dp_shard;  ///< hybrid: ranks that share one copy; unset: those of a node
   CommBackend backend = CommBackend::kAuto;
   std::string timeout = "30m";  ///< for the rendezvous and for collectives
 };
@@ -311,6 +321,12 @@ void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, in
 /// on several.   @throws ConfigError for kSingle on several processes
 Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place = {});
 std::string_view strategy_name(Strategy strategy);  ///< "single", "ddp"
+/// Whether ranks keep parts of the parameters, or of their optimizer state.
+constexpr bool is_sharded(Strategy strategy) {
+  using enum Strategy;
+  return strategy == kZero1 || strategy == kZero2 || strategy == kZero3 || strategy == kFsdp ||
+         strategy == kHybrid;
+}
 
 /// Fills in every value that follows from others (dtype from bf16/fp16, learning rate, warm-up,
 /// evaluation, output.dir, batch sizes; too_long stays auto until the data's format is known and

@@ -52,6 +52,9 @@ struct Backend {
   /// -log p of each row's label [N] fp32, without gradients; arguments as of `head_loss`.
   at::Tensor (*label_losses)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                              const BatchContext& rows);
+  /// Passes read the fp32 masters of parameters, as leaves of autograd, not only the copies in the
+  /// compute dtype.
+  bool reads_masters = false;
 };
 
 const Backend& fused_backend();

@@ -26,7 +26,7 @@ struct Parameter {
       true;  ///< whether weight decay applies (not to norms and biases, as in transformers'
              ///< Trainer)
   bool in_fp32 = false;  ///< `compute` is the master, whatever the compute dtype
-  int64_t offset = 0;    ///< first element in the flat buffers (of its unit, with kPerUnit)
+  int64_t offset = 0;    ///< first element in the flat buffers (of its unit, if they are per unit)
   int64_t numel = 0;
   at::Tensor master;   ///< fp32 view; an autograd leaf whose .grad is `grad`
   at::Tensor grad;     ///< fp32 view; gradients accumulate here
@@ -50,9 +50,15 @@ struct FlatValues {
 };
 
 /// How the parameters are laid out.
-enum class BufferLayout : uint8_t {
-  kOne,      ///< one set of buffers for all units
-  kPerUnit,  ///< one set for each unit, so that the memory of a unit can be released
+struct BufferLayout {
+  /// One set of buffers for each unit, so that the memory of a unit can be released; false: one set
+  /// for all units.
+  bool is_per_unit = false;
+  /// Ranks over which a strategy divides each unit: its size becomes a multiple of this, and parts
+  /// begin where blocks of 8-bit optimizer states begin.
+  int64_t num_parts = 1;
+
+  static BufferLayout per_unit(int64_t num_parts = 1) { return {true, num_parts}; }
 };
 
 /// Owns the parameters. Addresses stay valid for its lifetime.
@@ -65,8 +71,10 @@ class ParameterStore {
 
   /// Units must be added in ascending order. The tensors exist after `allocate`.
   Parameter* add(std::string name, std::vector<int64_t> shape, int64_t unit, bool decays);
-  void allocate(at::ScalarType compute_dtype, at::Device device,
-                BufferLayout layout = BufferLayout::kOne);
+  void allocate(at::ScalarType compute_dtype, at::Device device, const BufferLayout& layout = {});
+  /// Allocates the buffers of a unit, with zeros. Buffers for all units exist after `allocate`;
+  /// those of single units are allocated when they are filled.
+  void reserve_unit(int64_t unit);
 
   std::deque<Parameter>& parameters() { return parameters_; }
   const std::deque<Parameter>& parameters() const { return parameters_; }
@@ -74,8 +82,9 @@ class ParameterStore {
   bool empty() const { return parameters_.empty(); }
   int64_t numel() const;  ///< sum over parameters, without padding
 
-  at::Tensor& master() { return one().master; }  ///< [flat] fp32   @pre kOne
-  at::Tensor& grad() { return one().grad; }      ///< [flat] fp32   @pre kOne
+  // One set of buffers for all units: [flat].
+  at::Tensor& master() { return one().master; }  ///< fp32
+  at::Tensor& grad() { return one().grad; }      ///< fp32
   at::Tensor& compute() { return one().compute; }
   /// The buffers that hold a unit's parameters; null if none of it trains.
   FlatValues* buffers_of(int64_t unit);
@@ -85,6 +94,7 @@ class ParameterStore {
 
   /// Copies the masters to the compute copies, after loading; optimizer steps do it themselves.
   void refresh_compute();
+  void refresh_compute(int64_t unit);
   /// Counter of changes of the compute copies; values derived from them are outdated when it grows.
   uint64_t version() const { return version_; }
   /// Must be called after writing to the compute copies.
@@ -100,7 +110,7 @@ class ParameterStore {
   std::deque<Parameter> parameters_;
   std::map<int64_t, UnitPlace> places_;  // of each unit that trains
   uint64_t version_ = 1;
-  BufferLayout layout_ = BufferLayout::kOne;
+  BufferLayout layout_;
   std::vector<FlatValues> buffers_;
 };
 
@@ -116,7 +126,7 @@ struct OwnedValues {
     int64_t end_offset() const { return offset + numel; }
   };
   OwnedValues() = default;
-  /// All values.   @pre BufferLayout::kOne
+  /// All values.   @pre one set of buffers for all units
   // NOLINTNEXTLINE(google-explicit-constructor): an optimizer updates a store
   OwnedValues(ParameterStore& of);
 

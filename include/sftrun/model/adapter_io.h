@@ -21,6 +21,11 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
 /// @throws DataError if the adapter's modules or sizes differ from the decoder's
 /// @throws ConfigError if its ranks, or the use of DoRA, differ
 void load_adapter_weights(Decoder& decoder, const std::filesystem::path& directory);
+/// Sets the fp32 values of a parameter, in its shape.
+using SetMaster = std::function<void(layers::Parameter&, const at::Tensor&)>;
+/// The same for parameters that are not whole in this process.
+void load_adapter_weights(Decoder& decoder, const std::filesystem::path& directory,
+                          const SetMaster& set_master);
 
 /// The fp32 values of a parameter, in its shape: of a strategy that divides parameters over the
 /// ranks, gathered from them.

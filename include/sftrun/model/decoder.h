@@ -52,7 +52,11 @@ struct DecoderOptions {
   std::vector<std::string> trainable;  ///< kPartial: regular expressions over parameter names,
                                        ///< matched as by Python's re.search
   BaseForm base;
-  layers::BufferLayout buffers = layers::BufferLayout::kOne;
+  layers::BufferLayout buffers;
+  /// Called when the weights of a unit are complete, if buffers are per unit. It may release their
+  /// memory, so that loading needs the memory of one unit beside what is kept of the others.
+  std::function<void(int64_t index, layers::Unit& unit, layers::FlatValues* trained)>
+      on_unit_loaded;
   bool gradient_checkpointing = false;
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
   double neftune_noise_alpha = 0;                                     ///< NEFTune; 0: off

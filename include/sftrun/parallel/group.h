@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// Collectives on tensors between the ranks of a group.
@@ -19,6 +20,22 @@ struct CollectiveCount {
 };
 struct CollectiveCounts {
   CollectiveCount all_reduce, all_gather, reduce_scatter, broadcast, send, recv;
+};
+
+/// A collective that was started. Its tensors must stay alive, and must not be read or written,
+/// until `wait`.
+class StartedCollective {
+ public:
+  StartedCollective() = default;  ///< one that is complete
+  explicit StartedCollective(std::function<void()> wait) : wait_(std::move(wait)) {}
+  /// Waits for the result; does nothing the second time. With NCCL the current stream waits, not the
+  /// host.   @throws CommError
+  void wait() {
+    if (const auto wait = std::exchange(wait_, nullptr)) wait();
+  }
+
+ private:
+  std::function<void()> wait_;
 };
 
 /// Ranks that communicate with each other: all ranks of a run, or those of one axis of the mesh.
@@ -47,9 +64,11 @@ class Group {
   /// @param out [size * n], contiguous, receives the parts of all ranks in rank order
   /// @param part [n] of this rank, contiguous; may be its own place in `out`
   void all_gather_into(const at::Tensor& out, const at::Tensor& part);
+  StartedCollective all_gather_into_async(const at::Tensor& out, const at::Tensor& part);
   /// Sums `in` over all ranks; each rank receives its part of the sum.
   /// @param out [n]   @param in [size * n], contiguous
   void reduce_scatter_into(const at::Tensor& out, const at::Tensor& in);
+  StartedCollective reduce_scatter_into_async(const at::Tensor& out, const at::Tensor& in);
   /// Copies `tensor` of the rank `root` of this group to all ranks.
   void broadcast(const at::Tensor& tensor, int root);
   /// Point to point; `tag` distinguishes messages between the same two ranks (Gloo only: NCCL keeps

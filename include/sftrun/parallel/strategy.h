@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "sftrun/layers/unit.h"
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/parallel/mesh.h"
+#include "sftrun/parallel/unit_shards.h"
 
 /// How the parameters of a model are distributed over the ranks, and what the ranks communicate
 /// (`parallel.strategy`).
@@ -21,6 +23,13 @@ namespace sftrun::parallel {
 struct DistributedModel {
   layers::ParameterStore& parameters;
   std::vector<layers::Unit>& units;
+};
+
+/// Memory of a rank between its uses of units.
+struct StoredBytes {
+  std::optional<uint64_t> frozen;  ///< nullopt: all frozen tensors
+  uint64_t trainable = 0;          ///< masters and copies in the compute dtype
+  uint64_t gradients = 0;
 };
 
 /// A strategy is told by the stage what happens to units (`UnitHooks`) and by the trainer when a
@@ -47,12 +56,15 @@ class Strategy : public layers::UnitHooks {
   /// A tensor whose parts the ranks own, in the order of the ranks.
   /// @param part [n] of this rank; n may differ between ranks and be 0
   virtual at::Tensor whole(const at::Tensor& part) = 0;
+  virtual StoredBytes stored_bytes() const;
   /// Whether the ranks must communicate while a forward or backward pass runs. If so, passes are not
   /// captured as CUDA graphs.
   virtual bool communicates_in_passes() const = 0;
 
   /// The fp32 values of a parameter, in its shape.
   at::Tensor master_of(const layers::Parameter& parameter);
+  /// Sets the values of a parameter, where this rank owns them.   @param values fp32, in its shape
+  void assign(const layers::Parameter& parameter, const at::Tensor& values);
 };
 
 struct StrategyOptions {
@@ -62,9 +74,14 @@ struct StrategyOptions {
   /// graphs. false: after a captured pass they are reduced when it has been launched, which takes
   /// little time for an adapter's gradients.
   bool overlaps_reduction = false;
+  /// Sharded strategies: forward and backward passes read the fp32 masters of parameters, not only
+  /// their copies in the compute dtype.
+  bool passes_read_masters = false;
 };
 /// @param comm must outlive the strategy
+/// @param shards of the model, for strategies that divide parameters; else null
 std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communicator& comm,
-                                        const DistributedModel& model);
+                                        const DistributedModel& model,
+                                        std::unique_ptr<UnitShards> shards = nullptr);
 
 }  // namespace sftrun::parallel

@@ -38,11 +38,20 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    int64_t element_bytes, const StoredBytes& stored = {});
 
+/// The device for which memory is estimated.
+struct DeviceShare {
+  bool on_gpu = false;  ///< paged optimizers then keep their moments in host memory
+  int64_t shards = 1;   ///< devices that share one copy of what parallel.strategy divides
+};
+/// Number of devices that share one copy.   @param strategy may be auto
+int64_t num_shards(const config::ParallelConfig& parallel, int world_size, int local_world_size);
+
 /// Bytes of weights, gradients, optimizer state and compute copies on one device, without
-/// activations.
-/// @param on_gpu paged optimizers then keep their moments in host memory
+/// activations. If weights are divided, with the whole memory of two units: the one that is used,
+/// and the next.
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                     int64_t element_bytes, const StoredBytes& stored = {}, bool on_gpu = false);
+                     int64_t element_bytes, const StoredBytes& stored = {},
+                     const DeviceShare& device = {});
 
 /// The largest micro-batch, in packed sequences of max_seq_len tokens (or examples of that length;
 /// for objective dpo pairs of them), that fits a device with `memory_bytes`; between 1 and
@@ -50,6 +59,6 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
 /// estimated.
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
                         uint64_t memory_bytes, int64_t element_bytes,
-                        const StoredBytes& stored = {}, bool on_gpu = false);
+                        const StoredBytes& stored = {}, const DeviceShare& device = {});
 
 }  // namespace sftrun::plan

@@ -372,7 +372,8 @@ at::Tensor plain_label_losses(const at::Tensor& input, const Head& head, const a
 }  // namespace
 
 const Backend& plain_backend() {
-  static const Backend backend{"plain", plain_layer_forward, head_loss, plain_label_losses};
+  static const Backend backend{"plain", plain_layer_forward, head_loss, plain_label_losses,
+                               /*reads_masters=*/true};
   return backend;
 }
 

@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+"""Compares every strategy (`parallel.strategy`) with one process. Standard library only.
+
+    scripts/strategy_parity.py --build BUILD_DIR [--only REGEX] [--all] [--list] [--write docs/parallelism.md]
+
+Tiny models train on the CPU over Gloo, with 2 and 4 processes, and with one process for comparison. Micro-batches are the same in all
+runs. Compared are
+
+loss     of every step, and the evaluation loss: relative difference
+norm     gradient norm of every step: relative difference. That of the first step, before weights differ, has a limit of its own
+weights  of the adapter or model at the end: the largest difference, relative to the largest value of its tensor
+
+The largest of each must be below the limits of the case: LIMITS for fp32, and limits of their own for 16 bits and FP8, where the order of
+sums decides how a value is rounded. Without --all a part of the cases runs, for `make test`. --write puts the table into a document,
+between the lines `<!-- strategy_parity -->` and the next empty line after the table.
+Exit code 1: a difference above its limit, or a run that failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import concurrent.futures
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import same_losses
+from same_losses import Case, DATA, lora
+
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp")
+
+
+@dataclass(frozen=True)
+class Limits:
+    loss: float = 1e-5
+    norm: float = 5e-5
+    weights: float = 1e-4
+    first_norm: float = 2e-6
+
+
+LIMITS = Limits()
+HALF = Limits(2e-3, 2e-2, 5e-2, 2e-3)  # bf16: gradients are rounded to 8 bits
+# Activations between two codes of e4m3 are rounded to one or the other. Adam divides small gradients by their size, so weights are not compared.
+FP8 = Limits(1e-3, 2e-2, math.inf, 2e-2)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One training run, repeated under every strategy."""
+
+    name: str
+    settings: dict
+    limits: Limits = LIMITS
+    quick: bool = False  # part of `make test`
+
+
+def workloads(scratch: Path) -> list[Workload]:
+    tied, untied, wide = DATA / "train/models/tied", DATA / "train/models/untied", scratch / "models/wide"
+    full, recomputed = {"tuning.mode": "full"}, {"train.gradient_checkpointing": True}
+    evaluated = {"data.val": str(scratch / "held-out.jsonl"), "train.eval_strategy": "steps", "train.eval_steps": 2}
+    found: list[Workload] = []
+
+    def add(name: str, settings: dict, model: Path = wide, **options) -> None:
+        found.append(Workload(name, {"model.name": str(model), **settings}, **options))
+
+    add("LoRA, dropout 0.1", {**lora(dropout=0.1), **evaluated}, quick=True)
+    add("LoRA, tied head", {**lora(), **recomputed}, tied)
+    add("LoRA, embedding and head", lora(target_modules=["embed_tokens", "lm_head", "q_proj"]), untied)
+    add("LoRA, whole modules", lora(modules_to_save=["lm_head", "embed_tokens"]), tied)
+    add("DoRA", lora(dora=True), limits=Limits(weights=5e-4))  # Adam amplifies the last bit of gradients near zero
+    add("DoRA of a tied head", lora(dora=True, target_modules=["lm_head", "q_proj"]), tied)
+    add("PiSSA", lora(init="pissa"))
+    add("LoRA, bnb backend", {**lora(dropout=0.1), "tuning.backend": "bnb"}, quick=True)
+    add("LoRA, from an adapter", {**lora(init_from=str(DATA / "train/lora_all_linear/init_adapter")), "tuning.lora.r": 4}, tied)
+    add("LoRA, bf16", {**lora(), "model.dtype": "bf16"}, limits=HALF)
+    add("QLoRA, NF4", {"tuning.mode": "qlora", **recomputed}, quick=True)
+    add("QLoRA, NF4 with its embedding", {"tuning.mode": "qlora", "tuning.quant_embeddings": True}, tied)
+    add("QLoRA, NF4, bf16", {"tuning.mode": "qlora", "model.dtype": "bf16"}, limits=HALF)
+    add("LoRA over INT8", {**lora(), "tuning.quant": "int8"})
+    add("LoRA over FP8", {**lora(), "tuning.quant": "fp8"}, limits=FP8)
+    add("LoRA over bitsandbytes' files", lora(), DATA / "models/bnb-nf4")
+    add("LoRA over a GGUF file, Q8_0", lora(), DATA / "models/llama3-gguf/model-Q8_0.gguf")
+    add("QLoRA, experts in MXFP4", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4")
+    add("full", {**full, **evaluated}, quick=True)
+    add("full, tied head, recomputed", {**full, **recomputed}, tied, quick=True)
+    add("full, bnb backend", {**full, "tuning.backend": "bnb"}, tied)
+    add("full, bf16", {**full, "model.dtype": "bf16"}, limits=HALF)
+    add("full, 8-bit AdamW", {**full, "train.optimizer": "adamw_8bit"}, limits=Limits(weights=2e-3))
+    add("full, Lion", {**full, "train.optimizer": "lion", "train.learning_rate": 1e-4}, limits=Limits(weights=1e-2))
+    add("partial", {"tuning.mode": "partial", "tuning.trainable": ["norm", r"layers\.1\..*down_proj"]})
+    for family in same_losses.family_names():
+        model, config = scratch / "models" / family, same_losses.text_config(family)
+        # The load-balancing loss is of a micro-batch, which is the same in all runs.
+        add(f"{family}, LoRA", lora(target_parameters=same_losses.expert_parameters(config)), model, quick=family in ("qwen3_moe", "gemma4"))
+        add(f"{family}, full", full, model, quick=family == "qwen3_5")
+    return found
+
+
+@dataclass
+class Difference:
+    loss: float = 0.0
+    norm: float = 0.0
+    weights: float = 0.0
+    first_norm: float = 0.0
+    error: str = ""
+
+    def is_within(self, limits: Limits) -> bool:
+        return (not self.error and self.loss <= limits.loss and self.norm <= limits.norm and self.weights <= limits.weights
+                and self.first_norm <= limits.first_norm)
+
+    def __str__(self) -> str:
+        return self.error or f"loss {self.loss:.1e}, norm {self.norm:.1e} (first {self.first_norm:.1e}), weights {self.weights:.1e}"
+
+
+def values_of(content: bytes) -> dict[str, list[float]]:
+    """The tensors of a safetensors file in fp32 or bf16."""
+    length = int.from_bytes(content[:8], "little")
+    tensors = {}
+    for name, entry in json.loads(content[8 : 8 + length]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        data = content[begin:end]
+        if entry["dtype"] == "BF16":
+            data = b"".join(b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2))
+        elif entry["dtype"] != "F32":
+            continue
+        values = array.array("f")
+        values.frombytes(data)
+        tensors[name] = values
+    return tensors
+
+
+def relative(ours: float, theirs: float) -> float:
+    return abs(ours - theirs) / max(abs(theirs), 1e-30)
+
+
+def difference_of(ours: same_losses.Outcome, theirs: same_losses.Outcome) -> Difference:
+    for outcome in (theirs, ours):
+        if outcome.error:
+            return Difference(error=outcome.error)
+    found = Difference()
+    if len(ours.metrics) != len(theirs.metrics) or ours.results.keys() != theirs.results.keys():
+        return Difference(error="other lines of metrics or other files")
+    for line, expected in zip(ours.metrics, theirs.metrics):
+        for key in ("loss", "eval_loss", "aux_loss"):
+            if key in expected:
+                found.loss = max(found.loss, relative(line[key], expected[key]))
+        if "grad_norm" in expected:
+            norm = relative(line["grad_norm"], expected["grad_norm"])
+            found.norm = max(found.norm, norm)
+            if expected["step"] == 1:
+                found.first_norm = norm
+    for name, content in theirs.results.items():
+        if not name.endswith(".safetensors"):
+            continue
+        actual = values_of(ours.results[name])
+        for tensor, values in values_of(content).items():
+            largest = max(map(abs, values), default=0.0) or 1.0
+            found.weights = max(found.weights, max((abs(a - b) for a, b in zip(actual[tensor], values, strict=True)), default=0.0) / largest)
+    return found
+
+
+def runs_of(workload: Workload) -> list[tuple[str, int, dict]]:
+    """(column, processes, settings) of every strategy."""
+    runs = [(f"{strategy} {processes}", processes, {"parallel.strategy": strategy})
+            for strategy in STRATEGIES for processes in (2, 4)]
+    return [*runs, ("hybrid 2 x 2", 4, {"parallel.strategy": "hybrid", "parallel.dp_shard": 2})]
+
+
+def compare(workload: Workload, program: Path, scratch: Path, threads: int) -> dict[str, Difference]:
+    folder = scratch / "runs" / re.sub(r"\W+", "-", workload.name)
+    # One bin in each micro-batch, whatever the number of processes.
+    common = {"train.batch_size": 1, "train.grad_accum": "auto", "train.global_batch_size": 4, **workload.settings}
+
+    def outcome(column: str, processes: int, settings: dict) -> same_losses.Outcome:
+        output = folder / column.replace(" ", "-")
+        output.mkdir(parents=True)
+        case = Case(workload.name, {**common, **settings}, processes=processes)
+        config = output / "run.yaml"
+        config.write_text(json.dumps(same_losses.configuration(case, scratch), indent=2))
+        return same_losses.run_case(program, program, case, config, output / "run", threads)
+
+    alone = outcome("one process", 1, {})
+    return {column: difference_of(outcome(column, processes, settings), alone) for column, processes, settings in runs_of(workload)}
+
+
+def table(results: dict[str, dict[str, Difference]]) -> str:
+    """Markdown: the largest relative difference of a loss / of a weight, by workload and strategy."""
+    columns = list(next(iter(results.values())))
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name, differences in results.items():
+        cells = [f"{d.loss:.0e} / {d.weights:.0e}" for d in differences.values()]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def write_table(document: Path, text: str) -> None:
+    before, _, rest = document.read_text().partition("<!-- strategy_parity -->\n")
+    document.write_text(f"{before}<!-- strategy_parity -->\n{text}\n{rest[rest.index(chr(10) * 2) + 1:] if chr(10) * 2 in rest else ''}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, required=True, help="build directory")
+    parser.add_argument("--only", default="", metavar="REGEX", help="run only the cases whose name matches")
+    parser.add_argument("--all", action="store_true", help="every case")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the document that has the table (implies --all)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each process (default 1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="cases at the same time (default: the number of processors)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = Path(temporary)
+        is_whole = args.all or args.write or args.only
+        chosen = [work for work in workloads(scratch) if re.search(args.only, work.name) and (is_whole or work.quick)]
+        if args.list:
+            print("\n".join(work.name for work in chosen))
+            return 0
+        program = same_losses.program_of(args.build, parser)
+        same_losses.write_inputs(scratch)
+        start, results, failed = time.monotonic(), {}, 0
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            for work, found in zip(chosen, pool.map(lambda work: compare(work, program, scratch, args.threads), chosen)):
+                results[work.name] = found
+                bad = {column: difference for column, difference in found.items() if not difference.is_within(work.limits)}
+                failed += bool(bad)
+                worst = max(found.values(), key=lambda d: (bool(d.error), d.loss if math.isfinite(d.loss) else math.inf, d.weights))
+                print(f"{work.name:<34} {len(found) - len(bad)} of {len(found)} within limits; largest: {worst}", flush=True)
+                for column, difference in bad.items():
+                    print(f"  DIFFERENT: {column}: {difference}", flush=True)
+        print(f"\n{len(chosen) - failed} of {len(chosen)} cases are equal under every strategy ({time.monotonic() - start:.0f} s)")
+        if args.write:
+            write_table(args.write, table(results))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+#include "sharded.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "sftrun/core/error.h"
+#include "sftrun/kernels/ops.h"
+
+namespace sftrun::parallel {
+
+using layers::FlatValues;
+using layers::UnitPass;
+
+Sharding sharding_of(config::Strategy strategy) {
+  SFTRUN_CHECK(config::is_sharded(strategy));
+  return {
+      .gradients = strategy != config::Strategy::kZero1,
+      .parameters = strategy != config::Strategy::kZero1 && strategy != config::Strategy::kZero2};
+}
+
+UnitShards::UnitShards(const Sharding& sharding, const Mesh& mesh)
+    : sharding_(sharding), mesh_(mesh) {}
+
+at::Tensor UnitShards::part_of(const at::Tensor& flat) const {
+  const int64_t size = flat.numel() / mesh_.sizes().dp_shard;
+  SFTRUN_CHECK_EQ(size * mesh_.sizes().dp_shard, flat.numel());
+  return flat.narrow(0, mesh_.dp_shard_rank() * size, size).clone();
+}
+
+void UnitShards::take(int64_t index, layers::Unit& unit, FlatValues* trained) {
+  const auto i = static_cast<size_t>(index);
+  if (parts_.size() <= i) parts_.resize(i + 1);
+  Parts& parts = parts_[i];
+  if (sharding_.parameters) {
+    unit.frozen.pack(mesh_.sizes().dp_shard);
+    if (unit.frozen.bytes().defined()) {
+      parts.frozen = part_of(unit.frozen.bytes());
+      layers::release_memory(unit.frozen.bytes());
+    }
+  }
+  if (trained == nullptr) return;
+  parts.master = part_of(trained->master);
+  for (const at::Tensor* flat : {&trained->master, &trained->grad, &trained->compute})
+    layers::release_memory(*flat);
+}
+
+namespace {
+
+/// The group of this rank along one axis of the mesh. All ranks must make all groups.
+Group make_axis_group(Communicator& comm, const Mesh& mesh, bool is_shard_axis) {
+  const int shards = mesh.sizes().dp_shard, replicas = mesh.sizes().dp_replicate;
+  Group own;
+  for (int i = 0; i < (is_shard_axis ? replicas : shards); ++i) {
+    std::vector<int> ranks;
+    for (int j = 0; j < (is_shard_axis ? shards : replicas); ++j)
+      ranks.push_back(is_shard_axis ? i * shards + j : j * shards + i);
+    const Group group = comm.make_group(
+        ranks, fmt::format("{}-{}", is_shard_axis ? "dp_shard" : "dp_replicate", i));
+    if (std::find(ranks.begin(), ranks.end(), mesh.rank()) != ranks.end()) own = group;
+  }
+  return own;
+}
+
+}  // namespace
+
+ShardedStrategy::ShardedStrategy(const StrategyOptions& options, Communicator& comm,
+                                 const DistributedModel& model, std::unique_ptr<UnitShards> shards)
+    : name_(config::strategy_name(options.strategy)),
+      gathers_masters_(options.passes_read_masters),
+      comm_(comm),
+      model_(model),
+      shards_(std::move(shards)),
+      shard_group_(mesh().sizes().dp_replicate == 1
+                       ? comm.world()
+                       : make_axis_group(comm, mesh(), /*is_shard_axis=*/true)),
+      states_(model.units.size()) {
+  SFTRUN_CHECK_EQ(shards_->parts_.size(), model.units.size());
+  if (mesh().sizes().dp_replicate > 1)
+    replicas_ = make_axis_group(comm, mesh(), /*is_shard_axis=*/false);
+  own_parameters();
+}
+
+/// Joins the parts of all units, and finds which values of each parameter are among them.
+void ShardedStrategy::own_parameters() {
+  owned_.store = &model_.parameters;
+  std::vector<at::Tensor> masters;
+  int64_t offset = 0;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    at::Tensor& master = shards_->parts_[i].master;
+    if (!master.defined()) continue;
+    states_[i].offset = offset;
+    states_[i].size = master.numel();
+    offset += master.numel();
+    masters.push_back(std::move(master));
+  }
+  for (layers::Parameter& parameter : model_.parameters.parameters()) {
+    const UnitState& unit = state(parameter.unit);
+    const int64_t begin = mesh().dp_shard_rank() * unit.size, end = begin + unit.size,
+                  first = std::clamp(parameter.offset, begin, end),
+                  last = std::clamp(parameter.offset + parameter.numel, begin, end);
+    owned_.pieces.push_back({&parameter, first < last ? first - parameter.offset : 0, last - first,
+                             unit.offset + first - begin});
+  }
+  FlatValues& flat = owned_.flat;
+  flat.master = masters.empty() ? at::empty({0}, at::kFloat) : at::cat(masters);
+  flat.grad = at::zeros_like(flat.master);
+  flat.compute = flat.master;
+  const auto trains = std::find_if(states_.begin(), states_.end(),
+                                   [](const UnitState& unit) { return unit.size > 0; });
+  if (trains == states_.end() || gathers_masters_) return;
+  const at::ScalarType dtype = buffers(trains - states_.begin())->compute.scalar_type();
+  flat.compute = flat.master.to(dtype);  // the master itself if that is fp32
+}
+
+StoredBytes ShardedStrategy::stored_bytes() const {
+  StoredBytes bytes = Strategy::stored_bytes();
+  const Sharding& sharding = shards_->sharding();
+  if (sharding.parameters) bytes.frozen = 0;
+  for (size_t unit = 0; unit < states_.size(); ++unit) {
+    const at::Tensor& frozen = shards_->parts_[unit].frozen;
+    if (sharding.parameters && frozen.defined()) *bytes.frozen += frozen.nbytes();
+    const FlatValues* flat = buffers(static_cast<int64_t>(unit));
+    if (flat == nullptr) continue;
+    if (!sharding.gradients) bytes.gradients += flat->grad.nbytes();
+    if (sharding.parameters) continue;
+    if (has_masters_whole(static_cast<int64_t>(unit))) bytes.trainable += flat->master.nbytes();
+    if (!flat->compute.is_same(flat->master)) bytes.trainable += flat->compute.nbytes();
+  }
+  return bytes;
+}
+
+at::Tensor ShardedStrategy::own(const at::Tensor& flat, int64_t unit) const {
+  const UnitState& of = states_[static_cast<size_t>(unit)];
+  return flat.narrow(0, of.offset, of.size);
+}
+
+/// Whether a pass reads fp32 masters of the unit, so that they are gathered.
+bool ShardedStrategy::has_masters_whole(int64_t unit) const {
+  const FlatValues& flat = *buffers(unit);
+  if (gathers_masters_ || flat.compute.is_same(flat.master)) return true;
+  const auto& parameters = model_.parameters.parameters();
+  return std::any_of(parameters.begin(), parameters.end(), [&](const layers::Parameter& parameter) {
+    return parameter.unit == unit && parameter.in_fp32;
+  });
+}
+
+void ShardedStrategy::start_gathering(int64_t unit) {
+  UnitState& of = state(unit);
+  of.version = model_.parameters.version();
+  // The values are those that a forward pass may have saved, so autograd must not count a change:
+  // `variable_data` has a version counter of its own.
+  const auto gather = [&](const at::Tensor& whole, const at::Tensor& part) {
+    layers::reserve_memory(whole);
+    of.gathering.push_back(shard_group_.all_gather_into_async(whole.variable_data(), part));
+  };
+  const at::Tensor& frozen = shards_->parts_[static_cast<size_t>(unit)].frozen;
+  if (frozen.defined()) gather(model_.units[static_cast<size_t>(unit)].frozen.bytes(), frozen);
+  const FlatValues* flat = buffers(unit);
+  if (flat == nullptr) return;
+  if (has_masters_whole(unit)) gather(flat->master, own(owned_.flat.master, unit));
+  if (!flat->compute.is_same(flat->master) && !gathers_masters_)
+    gather(flat->compute, own(owned_.flat.compute, unit));
+}
+
+void ShardedStrategy::finish_gathering(int64_t unit) {
+  UnitState& of = state(unit);
+  if (of.gathering.empty()) return;
+  for (StartedCollective& collective : of.gathering) collective.wait();
+  of.gathering.clear();
+  const FlatValues* flat = buffers(unit);
+  if (flat == nullptr || !gathers_masters_ || flat->compute.is_same(flat->master)) return;
+  layers::reserve_memory(flat->compute);
+  flat->compute.variable_data().copy_(flat->master);
+}
+
+/// Starts to gather the unit that followed the last two uses the last time they came one after the
+/// other. Not across the beginning of a forward pass, before which the weights may change.
+void ShardedStrategy::gather_ahead(const Use& current) {
+  followers_[{before_last_, last_}] = current;
+  before_last_ = std::exchange(last_, current);
+  const auto found = followers_.find({before_last_, last_});
+  if (found == followers_.end()) return;
+  const Use& next = found->second;
+  const bool begins_pass = next.unit == 0 && next.pass == UnitPass::kForward;
+  if (!begins_pass && state(next.unit).version != model_.parameters.version())
+    start_gathering(next.unit);
+}
+
+void ShardedStrategy::before(int64_t unit, UnitPass pass) {
+  UnitState& of = state(unit);
+  if (of.version != model_.parameters.version()) {
+    finish_gathering(unit);  // outdated values, if any
+    start_gathering(unit);
+  }
+  finish_gathering(unit);
+  gather_ahead({unit, pass});
+  const FlatValues* flat = buffers(unit);
+  if (flat == nullptr || pass != UnitPass::kBackward || of.holds_gradients) return;
+  if (reduction_.unit == unit) finish_reduction();
+  layers::reserve_memory(flat->grad);
+  flat->grad.zero_();
+  of.holds_gradients = true;
+}
+
+void ShardedStrategy::after(int64_t unit, UnitPass pass) {
+  if (pass == UnitPass::kBackward && shards_->sharding().gradients) start_reduction(unit);
+  if (shards_->sharding().parameters) release(unit);
+}
+
+void ShardedStrategy::release(int64_t unit) {
+  const at::Tensor& frozen = model_.units[static_cast<size_t>(unit)].frozen.bytes();
+  if (frozen.defined()) layers::release_memory(frozen);
+  if (const FlatValues* flat = buffers(unit)) {
+    layers::release_memory(flat->master);
+    layers::release_memory(flat->compute);
+  }
+  state(unit).version = 0;
+}
+
+void ShardedStrategy::gradients_ready(int64_t unit) {
+  start_reduction(unit);
+}
+
+/// Sums the whole gradients of a unit over the ranks of the shards into the part of each.
+void ShardedStrategy::start_reduction(int64_t unit) {
+  UnitState& of = state(unit);
+  if (!std::exchange(of.holds_gradients, false)) return;
+  finish_reduction();
+  const at::Tensor to = own(owned_.flat.grad, unit);
+  reduction_.unit = unit;
+  if (std::exchange(of.is_reduced, true)) reduction_.sum = at::empty_like(to);
+  reduction_.started = shard_group_.reduce_scatter_into_async(
+      reduction_.sum.defined() ? reduction_.sum : to, buffers(unit)->grad);
+}
+
+void ShardedStrategy::finish_reduction() {
+  if (reduction_.unit < 0) return;
+  reduction_.started.wait();
+  if (reduction_.sum.defined()) own(owned_.flat.grad, reduction_.unit).add_(reduction_.sum);
+  layers::release_memory(buffers(reduction_.unit)->grad);
+  reduction_ = {};
+}
+
+void ShardedStrategy::begin_step() {
+  owned_.flat.grad.zero_();
+  for (UnitState& of : states_) of.is_reduced = false;
+}
+
+void ShardedStrategy::finish_step() {
+  finish_reduction();
+  if (mesh().sizes().dp_replicate > 1) replicas_.all_reduce(owned_.flat.grad);
+}
+
+at::Tensor ShardedStrategy::squares(const at::Tensor& owned) {
+  const at::Tensor sum = kernels::sum_of_squares(owned);
+  shard_group_.all_reduce(sum);
+  return sum;
+}
+
+bool ShardedStrategy::holds_everywhere(bool holds_here) {
+  const auto ranks = comm_.all_gather({holds_here ? 1.0 : 0.0});
+  return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank[0] != 0; });
+}
+
+at::Tensor ShardedStrategy::whole(const at::Tensor& part) {
+  const at::Tensor size = at::full({1}, part.numel(), part.options().dtype(at::kLong)),
+                   sizes = at::empty({shard_group_.size()}, size.options());
+  shard_group_.all_gather_into(sizes, size);
+  const at::Tensor on_host = sizes.cpu();
+  const auto longest = on_host.max().item<int64_t>();
+  const at::Tensor padded = at::zeros({longest}, part.options()),
+                   all = at::empty({shard_group_.size(), longest}, part.options());
+  padded.narrow(0, 0, part.numel()).copy_(part);
+  shard_group_.all_gather_into(all, padded);
+  std::vector<at::Tensor> parts;
+  for (int64_t rank = 0; rank < all.size(0); ++rank)
+    parts.push_back(all[rank].narrow(0, 0, on_host[rank].item<int64_t>()));
+  return at::cat(parts);
+}
+
+}  // namespace sftrun::parallel

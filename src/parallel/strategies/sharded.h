@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sftrun/parallel/strategy.h"
+#include "sftrun/parallel/unit_shards.h"
+
+namespace sftrun::parallel {
+
+/// Data parallelism over ranks that keep parts of the units: ZeRO stages 1 to 3 (arXiv:1910.02054),
+/// which PyTorch's FSDP calls FULL_SHARD (3) and SHARD_GRAD_OP (about 2), and copies of such shards
+/// on several groups of ranks (HYBRID_SHARD).
+///
+/// Frozen tensors are divided and gathered as bytes, whatever their format. Before a unit is used,
+/// its parts are gathered into the memory where its tensors lie; the unit that followed it the last
+/// time is gathered ahead, one at most. Masters and optimizer states are never gathered for an
+/// update.
+class ShardedStrategy final : public Strategy {
+ public:
+  ShardedStrategy(const StrategyOptions& options, Communicator& comm, const DistributedModel& model,
+                  std::unique_ptr<UnitShards> shards);
+  std::string name() const override { return name_; }
+  const Mesh& mesh() const override { return shards_->mesh(); }
+  const layers::OwnedValues& owned() const override { return owned_; }
+  StoredBytes stored_bytes() const override;
+
+  void before(int64_t unit, layers::UnitPass pass) override;
+  void after(int64_t unit, layers::UnitPass pass) override;
+  void gradients_ready(int64_t unit) override;
+  void begin_step() override;
+  void finish_step() override;
+  bool communicates_in_passes() const override { return true; }
+
+  at::Tensor squares(const at::Tensor& owned) override;
+  bool holds_everywhere(bool holds_here) override;
+  bool divides_parameters() const override { return true; }
+  at::Tensor whole(const at::Tensor& part) override;
+
+ private:
+  /// A use of a unit. A negative unit: none.
+  struct Use {
+    int64_t unit = -1;
+    layers::UnitPass pass = layers::UnitPass::kForward;
+    auto operator<=>(const Use&) const = default;
+  };
+  struct UnitState {
+    int64_t offset = 0, size = 0;  // elements of owned_.flat
+    std::vector<StartedCollective> gathering;
+    uint64_t version = 0;          // of the gathered or arriving values; 0: neither
+    bool holds_gradients = false;  // its whole gradients are in memory
+    bool is_reduced = false;       // owned_.flat.grad has its gradients of this step
+  };
+  /// Gradients that are being reduced.
+  struct Reduction {
+    int64_t unit = -1;  // none
+    StartedCollective started;
+    at::Tensor sum;  // undefined: reduced into owned_.flat.grad
+  };
+
+  void own_parameters();
+  layers::FlatValues* buffers(int64_t unit) const { return model_.parameters.buffers_of(unit); }
+  UnitState& state(int64_t unit) { return states_[static_cast<size_t>(unit)]; }
+  at::Tensor own(const at::Tensor& flat, int64_t unit) const;
+  bool has_masters_whole(int64_t unit) const;
+  void start_gathering(int64_t unit);
+  void finish_gathering(int64_t unit);
+  void gather_ahead(const Use& current);
+  void release(int64_t unit);
+  void start_reduction(int64_t unit);
+  void finish_reduction();
+
+  std::string name_;
+  bool gathers_masters_;
+  Communicator& comm_;
+  DistributedModel model_;
+  std::unique_ptr<UnitShards> shards_;
+  Group shard_group_, replicas_;
+  layers::OwnedValues owned_;
+  std::vector<UnitState> states_;
+  std::map<std::pair<Use, Use>, Use> followers_;  // of the two uses before
+  Use last_, before_last_;
+  Reduction reduction_;
+};
+
+}  // namespace sftrun::parallel

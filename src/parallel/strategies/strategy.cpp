@@ -1,0 +1,64 @@
+#include "sftrun/parallel/strategy.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "sftrun/core/error.h"
+#include "sharded.h"
+#include "whole_parameters.h"
+
+namespace sftrun::parallel {
+namespace {
+
+const layers::OwnedValues::Piece& piece_of(const layers::OwnedValues& owned,
+                                           const layers::Parameter& parameter) {
+  for (const layers::OwnedValues::Piece& piece : owned.pieces)
+    if (piece.parameter == &parameter) return piece;
+  invariant_failed(__FILE__, __LINE__, "a parameter of the strategy's store");
+}
+
+}  // namespace
+
+at::Tensor Strategy::master_of(const layers::Parameter& parameter) {
+  const layers::OwnedValues::Piece& piece = piece_of(owned(), parameter);
+  return whole(owned().flat.master.narrow(0, piece.offset, piece.numel)).view(parameter.shape);
+}
+
+StoredBytes Strategy::stored_bytes() const {
+  const layers::FlatValues& flat = owned().flat;
+  const uint64_t copy = flat.compute.is_same(flat.master) ? 0 : flat.compute.nbytes();
+  return {.frozen = std::nullopt,
+          .trainable = flat.master.nbytes() + copy,
+          .gradients = flat.grad.nbytes()};
+}
+
+void Strategy::assign(const layers::Parameter& parameter, const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  const layers::OwnedValues::Piece& piece = piece_of(owned(), parameter);
+  const layers::FlatValues& flat = owned().flat;
+  const at::Tensor master = flat.master.narrow(0, piece.offset, piece.numel);
+  master.copy_(values.flatten().narrow(0, piece.begin, piece.numel));
+  if (!flat.compute.is_same(flat.master))
+    flat.compute.narrow(0, piece.offset, piece.numel).copy_(master);
+  owned().store->compute_changed();
+}
+
+std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communicator& comm,
+                                        const DistributedModel& model,
+                                        std::unique_ptr<UnitShards> shards) {
+  if (config::is_sharded(options.strategy)) {
+    SFTRUN_CHECK(shards != nullptr);
+    return std::make_unique<ShardedStrategy>(options, comm, model, std::move(shards));
+  }
+  switch (options.strategy) {
+    case config::Strategy::kSingle:
+      SFTRUN_CHECK_EQ(comm.world_size(), 1);
+      return std::make_unique<SingleStrategy>(model);
+    case config::Strategy::kDdp:
+      return std::make_unique<DdpStrategy>(options, comm, model);
+    default:
+      invariant_failed(__FILE__, __LINE__, "a resolved strategy");
+  }
+}
+
+}  // namespace sftrun::parallel

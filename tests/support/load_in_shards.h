@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+
+#include "sftrun/model/decoder.h"
+#include "sftrun/parallel/unit_shards.h"
+
+namespace sftrun::test {
+
+/// Makes a decoder with these options load as parts of the ranks. Two ranks share a copy with
+/// `hybrid`.   @return the parts; null: the strategy keeps whole parameters
+inline std::unique_ptr<parallel::UnitShards> load_in_shards(config::Strategy strategy,
+                                                            const parallel::Communicator& comm,
+                                                            model::DecoderOptions& options) {
+  if (!config::is_sharded(strategy)) return nullptr;
+  const int world_size = comm.world_size(),
+            shards = strategy == config::Strategy::kHybrid ? 2 : world_size;
+  auto parts = std::make_unique<parallel::UnitShards>(
+      parallel::sharding_of(strategy),
+      parallel::Mesh({.dp_replicate = world_size / shards, .dp_shard = shards}, comm.rank()));
+  options.buffers = layers::BufferLayout::per_unit(shards);
+  options.on_unit_loaded = [of = parts.get()](int64_t index, layers::Unit& unit,
+                                              layers::FlatValues* trained) {
+    of->take(index, unit, trained);
+  };
+  return parts;
+}
+
+}  // namespace sftrun::test
