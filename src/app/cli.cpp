@@ -61,7 +61,11 @@ std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
       return fmt::format("settings are written without dashes: {}=VALUE", setting);
     if (const std::string advice = config::advice_on_key(name); !advice.empty()) return advice;
   }
-  const std::string near = nearest(flag, flags_of(command));
+  const std::vector<std::string> flags = flags_of(command);
+  const auto longer = std::find_if(flags.begin(), flags.end(), [&](const std::string& known) {
+    return flag.size() > 4 && known.starts_with(flag);
+  });
+  const std::string near = longer != flags.end() ? *longer : nearest(flag, flags);
   if (!near.empty()) return fmt::format("did you mean {}?", near);
   return fmt::format("`{} --help` lists every flag", full_name(command));
 }

@@ -160,6 +160,10 @@ std::filesystem::path find_adapter(const ModelAsked& asked) {
     const auto holds = [&](const std::filesystem::path& file) {
       return std::filesystem::exists(file, ignored);
     };
+    if (!holds(adapter / "adapter_config.json") && std::filesystem::is_regular_file(adapter)) {
+      throw DataError(fmt::format("{} is a file, not an adapter", asked.name), asked.where,
+                      "name the directory that has adapter_config.json");
+    }
     if (!holds(adapter / "adapter_config.json") && holds(model / "config.json")) {
       throw DataError(fmt::format("{} is a run directory with a model and no adapter", asked.name),
                       asked.where, fmt::format("name the model: --model {}", model.string()));

@@ -51,15 +51,13 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
   }
 }
 
-/// The largest micro-batch that fits, for train.batch_size: auto. Computed from the total memory,
-/// not the free memory, so that launcher and workers get the same result.
-int64_t largest_micro_batch(const config::RunConfig& config, const ModelHeaders& headers,
-                            int world_size, int local_world_size, const std::string& device) {
-  const spec::ArchSpec& arch = headers.arch;
-  const plan::StoredBytes& stored = headers.stored;
+/// Computed from the total memory, not the free memory, so that launcher and workers get the same
+/// result.   @param device as --device has it
+plan::RunDevices devices_of(const config::RunConfig& config, int world_size, int local_world_size,
+                            const std::string& device) {
   constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
-  const int64_t shards = plan::num_shards(config.parallel, world_size, local_world_size);
   const bool may_be_half = config.model.dtype != config::DTypeChoice::kFp32;
+  plan::RunDevices devices{.world_size = world_size, .local_world_size = local_world_size};
   std::optional<uint64_t> gpu_bytes;  // of the smallest
   if (device != "cpu") {
     for (const launch::GpuInfo& gpu : launch::query_gpus().gpus) {
@@ -67,14 +65,46 @@ int64_t largest_micro_batch(const config::RunConfig& config, const ModelHeaders&
         gpu_bytes = std::min(gpu_bytes.value_or(UINT64_MAX), *gpu.memory_total_bytes);
     }
   }
-  if (gpu_bytes)
-    return plan::max_micro_batch(arch, config, *gpu_bytes, may_be_half ? kHalfBytes : kFullBytes,
-                                 stored, {.on_gpu = true, .shards = shards});
-  const bool half = may_be_half && plan::cpu_multiplies_bf16();
-  const uint64_t share =
-      observe::memory_info().total_bytes / static_cast<uint64_t>(local_world_size);
-  return plan::max_micro_batch(arch, config, share, half ? kHalfBytes : kFullBytes, stored,
-                               {.shards = shards});
+  devices.on_gpu = gpu_bytes.has_value();
+  const bool is_half = may_be_half && (devices.on_gpu || plan::cpu_multiplies_bf16());
+  devices.element_bytes = is_half ? kHalfBytes : kFullBytes;
+  devices.memory_bytes = gpu_bytes.value_or(observe::memory_info().total_bytes /
+                                            static_cast<uint64_t>(local_world_size));
+  return devices;
+}
+
+/// Resolves parallel.strategy `auto` and parallel.dp_shard. One process trains as `single`.
+void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
+                      const plan::RunDevices& devices) {
+  config::ParallelConfig& parallel = loaded.config.parallel;
+  const auto warn = [&](const std::string& text) { loaded.warnings.push_back(text); };
+  if (devices.world_size == 1 && config::is_sharded(parallel.strategy))
+    warn(fmt::format("parallel.strategy {} has no effect on one process",
+                     config::strategy_name(parallel.strategy)));
+  if (parallel.strategy == config::Strategy::kAuto)
+    parallel.strategy = plan::auto_strategy(headers.arch, loaded.config, devices, headers.stored);
+  if (parallel.strategy != config::Strategy::kHybrid) {
+    if (parallel.dp_shard)
+      warn(fmt::format("parallel.dp_shard has no effect with parallel.strategy {}",
+                       config::strategy_name(parallel.strategy)));
+    return;
+  }
+  if (devices.world_size == 1) return;
+  const std::string chosen = parallel.dp_shard
+                                 ? fmt::format("parallel.dp_shard is {}", *parallel.dp_shard)
+                                 : fmt::format(
+                                       "the default of parallel.dp_shard is {}, the processes of "
+                                       "this machine",
+                                       devices.local_world_size);
+  const int64_t shards = parallel.dp_shard.value_or(devices.local_world_size);
+  if (devices.world_size % shards != 0) {
+    throw ConfigError(fmt::format("{}, which does not divide the {} processes of the run", chosen,
+                                  devices.world_size),
+                      loaded.place_of("parallel.dp_shard"),
+                      "set parallel.dp_shard to the number of processes that share one copy of the "
+                      "model");
+  }
+  parallel.dp_shard = shards;
 }
 
 /// Replaces init_from by the path of the adapter.
@@ -103,15 +133,23 @@ std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOpti
   return source.path;
 }
 
-/// @param headers of the model; null: read if batch_size is auto
+/// @param headers of the model; null: read if a value is auto that depends on them
 Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_path,
                 const ModelHeaders* headers, const std::filesystem::path& yaml, int world_size,
                 int local_world_size, const std::string& device) {
   Run run{.model_path = model_path, .batches = batch_request(loaded.config.train, world_size)};
+  const bool needs_headers = loaded.config.train.batch_size.is_auto() ||
+                             loaded.config.parallel.strategy == config::Strategy::kAuto;
+  const ModelHeaders model = headers != nullptr ? *headers
+                             : needs_headers    ? read_headers(model_path)
+                                                : ModelHeaders();
+  const plan::RunDevices devices = devices_of(loaded.config, world_size, local_world_size, device);
+  resolve_strategy(loaded, model, devices);
   if (loaded.config.train.batch_size.is_auto()) {
-    run.batches.max_micro_batch =
-        largest_micro_batch(loaded.config, headers != nullptr ? *headers : read_headers(model_path),
-                            world_size, local_world_size, device);
+    run.batches.max_micro_batch = plan::max_micro_batch(
+        model.arch, loaded.config, devices.memory_bytes, devices.element_bytes, model.stored,
+        {.on_gpu = devices.on_gpu,
+         .shards = plan::num_shards(loaded.config.parallel, world_size, local_world_size)});
   }
   config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);
   run.loaded = std::move(loaded);

@@ -94,6 +94,13 @@ struct Words<Quant> {
         {"int4", kNone, WordKind::kUnsupported},
         {"gptq", kNone, WordKind::kUnsupported},
         {"awq", kNone, WordKind::kUnsupported},
+        {"4bit", quant_of(QuantFormat::kNf4), WordKind::kAlias},
+        {"8bit", quant_of(QuantFormat::kInt8), WordKind::kAlias},
+        {"fp16", kNone, WordKind::kAlias},
+        {"bf16", kNone, WordKind::kAlias},
+        {"fp32", kNone, WordKind::kAlias},
+        {"q4_k_m", kNone, WordKind::kUnsupported},
+        {"q8_0", kNone, WordKind::kUnsupported},
     });
     std::array<Word<Quant>, kBefore.size() + kFormats + kAfter.size()> words{};
     auto* end = std::copy(kBefore.begin(), kBefore.end(), words.begin());
@@ -102,7 +109,9 @@ struct Words<Quant> {
     std::copy(kAfter.begin(), kAfter.end(), end);
     return words;
   }();
-  static constexpr std::string_view instead = "use nf4 or fp4 for 4 bits, int8 or fp8 for 8";
+  static constexpr std::string_view instead =
+      "use nf4 or fp4 for 4 bits, int8 or fp8 for 8; for other formats name a model that is stored "
+      "in them";
 };
 
 template <>
@@ -309,6 +318,10 @@ struct Words<Strategy> {
       {"zero3", kZero3},
       {"fsdp", kFsdp},
       {"hybrid", kHybrid},
+      {"fsdp2", kFsdp, WordKind::kAlias},
+      {"full_shard", kFsdp, WordKind::kAlias},
+      {"shard_grad_op", kZero2, WordKind::kAlias},
+      {"hybrid_shard", kHybrid, WordKind::kAlias},
       {"device_map", kDdp, WordKind::kUnsupported},
       {"pipeline", kDdp, WordKind::kUnsupported},
       {"tensor", kDdp, WordKind::kUnsupported},

@@ -338,7 +338,7 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
   using enum OnResume;
   field(train.eval_strategy, "eval_strategy", any(), kAny,
         "When to evaluate. auto: every eval_steps if set, else every epoch if there is validation "
-        "data.",
+        "data. steps and epoch also evaluate after the last step.",
         "steps");
   field(train.eval_steps, "eval_steps", at_least(1).otherwise("none"), kAny,
         "Optimizer steps between evaluations.", "200");
@@ -390,14 +390,14 @@ void visit_fields(TrainConfig& train, Visitor&& field) {
 template <class Visitor>
 void visit_fields(ParallelConfig& parallel, Visitor&& field) {
   using enum OnResume;
-  field(
-      parallel.strategy, "strategy", any(), kAny,
-      "How devices share the work; each computes a part of the batch. auto: single on one process, "
-      "ddp on several. ddp: every device has the whole model. zero1: optimizer state is divided "
-      "over the devices. zero2: gradients, too. zero3, fsdp: also all weights, which are gathered "
-      "layer by layer in their own format (4 bits stay 4 bits). hybrid: as fsdp within each group "
-      "of `dp_shard` devices, and copies on the other groups. All give the same losses.",
-      "fsdp");
+  field(parallel.strategy, "strategy", any(), kAny,
+        "How devices share the work; each computes a part of the batch. auto: ddp if the run fits, "
+        "else the first of the others that does. ddp: every device has the whole model. zero1: "
+        "optimizer state is divided over the devices. zero2: gradients, too. zero3, fsdp: also all "
+        "weights, which are gathered layer by layer in their own format (4 bits stay 4 bits). "
+        "hybrid: as fsdp within each group of `dp_shard` devices, and copies on the other groups. "
+        "All give the same losses.",
+        "fsdp");
   field(parallel.dp_shard, "dp_shard", at_least(1).otherwise("the devices of one node"), kAny,
         "For hybrid: the number of devices over which one copy of the model is divided. It divides "
         "the number of all devices.",

@@ -8,6 +8,7 @@
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_readers.h"
 #include "sftrun/weights/vllm_adapter.h"
+#include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::engine {
 
@@ -51,7 +52,11 @@ std::vector<std::string> reader_lines(const weights::AdapterConfig& config,
       [&](const std::string& module) { return adapted.contains(module); }};
   if (base_record.tuning.quantises_base() && !is_stored_in(base, base_record.form)) {
     written.quantised_to = base_record.tuning.quant_name();
-    if (quant_info(base_record.tuning.quant_options()->format).is_written())
+    if (!quant_info(base_record.tuning.quant_options()->format).is_written())
+      written.unwritten_because = "no file has this format";
+    else if (const std::string stored = weights::packed_format(base); !stored.empty())
+      written.unwritten_because = fmt::format("its files are already quantised ({})", stored);
+    else
       written.quantize_command = config::quantize_command(base_record.tuning, base_path.string());
     written.dense_when_written =
         config::dense_when_written(base_record.tuning, base.arch().mixture.num_experts > 0);

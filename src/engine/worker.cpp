@@ -56,12 +56,7 @@ parallel::Mesh mesh_of(const config::ParallelConfig& config, const Rank& rank) {
   const int world_size = rank.env().world_size;
   const auto shards =
       static_cast<int>(plan::num_shards(config, world_size, rank.env().local_world_size));
-  if (shards < 1 || world_size % shards != 0) {
-    throw ConfigError(
-        fmt::format("parallel.dp_shard is {}, which does not divide the {} processes of the run",
-                    shards, world_size),
-        "parallel.dp_shard", "set it to the number of processes that share one copy of the model");
-  }
+  SFTRUN_CHECK(world_size % shards == 0);
   return {{.dp_replicate = world_size / shards, .dp_shard = shards}, rank.env().rank};
 }
 
@@ -212,6 +207,7 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.identity = run.identity;
   inputs.rendered_at_unix_s = run.rendered_at_unix_s;
   inputs.resume_from = run.resume_from;
+  inputs.chat_template = run.chat_template;
   inputs.hooks.stop_exit_code = [&] { return rank.stop_exit_code(); };
   inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(run.compute.device); };
   inputs.hooks.on_event = [&](const train::TrainEvent& event) { rank.tell(event); };
@@ -231,6 +227,15 @@ std::optional<config::BaseRecord> describe_adapter(const PreparedRun& run,
   return held;
 }
 
+/// Writes the base as the run quantised it; empty: it did not, or no command does.
+std::string quantize_command_of(const PreparedRun& run, const config::BaseRecord* base_record) {
+  if (base_record == nullptr || !base_record->tuning.quantises_base()) return {};
+  if (!quant_info(base_record->tuning.quant_options()->format).is_written() ||
+      !weights::packed_format(*run.checkpoint).empty())
+    return {};
+  return config::quantize_command(base_record->tuning, run.config.model.name);
+}
+
 /// The README.md of the result.
 std::string card_text(const PreparedRun& run, const exporting::RunResult& result,
                       const config::BaseRecord* base_record, int64_t total_steps, int world_size) {
@@ -239,6 +244,7 @@ std::string card_text(const PreparedRun& run, const exporting::RunResult& result
                            {.base_model = result.adapter ? result.adapter->base_model_name_or_path
                                                          : run.config.model.name,
                             .base_record = base_record,
+                            .quantize_command = quantize_command_of(run, base_record),
                             .total_steps = total_steps,
                             .dtype = dtype_name(run.compute.dtype),
                             .world_size = world_size,

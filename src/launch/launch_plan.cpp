@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 #include "parse_int.h"
 #include "sftrun/core/error.h"
@@ -248,6 +249,14 @@ std::string describe(const LaunchPlan& plan) {
 }
 
 int pick_free_port() {
+  // Below the range from which systems take ports of outgoing connections: between this probe and
+  // the workers' start, another program could get a port of that range.
+  constexpr int kFirst = 15000, kCount = 15000, kTries = 64;
+  std::random_device random;
+  for (int i = 0; i < kTries; ++i) {
+    const int candidate = kFirst + static_cast<int>(random() % kCount);
+    if (is_port_free(candidate)) return candidate;
+  }
   const int port = Socket().bind(0);
   if (port == 0)
     throw CommError("no free TCP port on this machine", "bind", "choose one with --master-port");

@@ -140,8 +140,9 @@ void WorkerGroup::answer_stop(int signal) {
   console_.print(
       Stream::kErr,
       has_trained()
-          ? fmt::format("{}: waiting up to {} for a checkpoint; press Ctrl-C again to stop now",
-                        signal_name(signal), format_duration(grace_s_))
+          ? fmt::format("{}: waiting up to {} for a checkpoint; {} again to stop now",
+                        signal_name(signal), format_duration(grace_s_),
+                        signal == SIGINT ? "press Ctrl-C" : "send it")
           : fmt::format("{}: stopping; no step has been trained, so there is nothing to save",
                         signal_name(signal)));
   signal_all(signal);

@@ -71,13 +71,19 @@ std::string usage(const ModelCard& card) {
            "or `sftrun generate --model . --prompt \"…\"`, in this directory.\n";
   }
   return fmt::format(
-      "## Use\n\n{}```python\nfrom peft import PeftModel\n"
+      "## Use\n\n{}{}```python\nfrom peft import PeftModel\n"
       "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
       "base = AutoModelForCausalLM.from_pretrained({})\n"
       "model = PeftModel.from_pretrained(base, \".\")\n"
       "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n"
       "or `sftrun generate --adapter . --prompt \"…\"`, in this directory.\n",
       card.is_on_hub ? "" : "`path/to` stands for the folder of the base model.\n\n",
+      card.quantize_command.empty()
+          ? ""
+          : fmt::format(
+                "The adapter was trained over a quantised base. `{}` writes this base. Load "
+                "it instead of the unquantised one to get the results of training.\n\n",
+                card.quantize_command),
       loading_of(card));
 }
 

@@ -56,6 +56,7 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
   card.is_on_hub = !fs::path(card.base_model).is_absolute() && !fs::exists(card.base_model);
   card.is_adapter = facts.base_record != nullptr;
   card.is_quantised = card.is_adapter && !facts.base_record->form.empty();
+  card.quantize_command = facts.quantize_command;
   card.objective = config.train.objective == config::Objective::kSft ? "sft" : "dpo";
   card.version = facts.version;
   for (const config::DataSource& source : config.data.train) {

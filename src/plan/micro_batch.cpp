@@ -233,21 +233,57 @@ int64_t dora_bytes_per_token(const spec::ArchSpec& arch, const config::RunConfig
 
 }  // namespace
 
+namespace {
+
+constexpr double kUsable = 0.8;  // of a device's memory; the rest is for what is not estimated
+
+/// Bytes of the activations of one packed sequence (objective dpo: of a pair, which is in one bin).
+double bin_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                 int64_t element_bytes) {
+  const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1;
+  return static_cast<double>(sequences * config.model.max_seq_len) *
+         static_cast<double>(
+             activation_bytes_per_token(arch, element_bytes, config.train.gradient_checkpointing) +
+             dora_bytes_per_token(arch, config, element_bytes));
+}
+
+bool fits(const spec::ArchSpec& arch, config::RunConfig config, config::Strategy strategy,
+          const RunDevices& devices, const StoredBytes& stored) {
+  config.parallel.strategy = strategy;
+  const DeviceShare share{
+      .on_gpu = devices.on_gpu,
+      .shards = num_shards(config.parallel, devices.world_size, devices.local_world_size)};
+  const auto held =
+      static_cast<double>(static_bytes(arch, config, devices.element_bytes, stored, share));
+  return held + bin_bytes(arch, config, devices.element_bytes) <=
+         kUsable * static_cast<double>(devices.memory_bytes);
+}
+
+}  // namespace
+
+config::Strategy auto_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
+                               const RunDevices& devices, const StoredBytes& stored) {
+  using enum config::Strategy;
+  if (devices.world_size == 1) return kSingle;
+  if (config::needs_whole_matrices(config.train.optimizer)) return kDdp;
+  std::vector<config::Strategy> choices = {kDdp};
+  if (!config.tuning.trains_adapter()) choices.insert(choices.end(), {kZero1, kZero2});
+  const bool has_several_machines = devices.local_world_size < devices.world_size &&
+                                    devices.world_size % devices.local_world_size == 0;
+  if (has_several_machines && devices.local_world_size > 1) choices.push_back(kHybrid);
+  for (const config::Strategy choice : choices)
+    if (fits(arch, config, choice, devices, stored)) return choice;
+  return kFsdp;
+}
+
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
                         uint64_t memory_bytes, int64_t element_bytes, const StoredBytes& stored,
                         const DeviceShare& device) {
-  constexpr double kUsable = 0.8;
   const double left =
       kUsable * static_cast<double>(memory_bytes) -
       static_cast<double>(static_bytes(arch, config, element_bytes, stored, device));
-  // The two sequences of a pair are always in one bin.
-  const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1;
-  const double bin =
-      static_cast<double>(sequences * config.model.max_seq_len) *
-      static_cast<double>(
-          activation_bytes_per_token(arch, element_bytes, config.train.gradient_checkpointing) +
-          dora_bytes_per_token(arch, config, element_bytes));
-  return std::clamp<int64_t>(static_cast<int64_t>(left / bin), 1, config::kMaxAutoMicroBatch);
+  return std::clamp<int64_t>(static_cast<int64_t>(left / bin_bytes(arch, config, element_bytes)), 1,
+                             config::kMaxAutoMicroBatch);
 }
 
 }  // namespace sftrun::plan

@@ -89,8 +89,9 @@ std::vector<weights::TensorToWrite> optimizer_tensors(const Optimizer& optimizer
   for (const StateTensor& part : optimizer.state()) {
     tensors.push_back(
         {part.name, part.values.scalar_type() == at::kByte ? DType::kU8 : DType::kF32, part.shape,
-         [values = part.values, &strategy](void* destination) {
-           const at::Tensor whole = strategy.whole(values.flatten());
+         [part, &strategy](void* destination) {
+           const at::Tensor whole = strategy.whole(part.values.flatten(), part.begin,
+                                                   c10::multiply_integers(part.shape));
            at::from_blob(destination, whole.sizes(), whole.scalar_type()).copy_(whole);
          }});
   }
@@ -203,6 +204,8 @@ void CheckpointStore::save(const CheckpointContents& contents,
                       temporary.string(), "is the disk full, or the folder not writable?");
   }
   if (adapter) weights::write_adapter(temporary, *adapter, contents.adapter);
+  if (adapter && contents.chat_template)
+    write_file_atomically(temporary / "chat_template.jinja", *contents.chat_template);
   if (!contents.principal_parts.empty())
     weights::write_safetensors(temporary / kPrincipalPartsFile, contents.principal_parts);
   if (!contents.trainable.empty())

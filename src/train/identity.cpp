@@ -230,6 +230,21 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
                     join(fixes, "; "));
 }
 
+namespace {
+
+/// The first setting of this rank that differs from rank 0's; empty: none.
+std::string first_other_key(const config::RunConfig& config, parallel::Communicator& comm) {
+  const Json own = config::to_json(config),
+             first = Json::parse(comm.broadcast("configuration-of-rank-0", own.dump()));
+  for (const auto& [section, settings] : own.items())
+    for (const auto& [name, value] : settings.items())
+      if (first.value(section, Json::object()).value(name, Json()) != value)
+        return section + "." + name;
+  return {};
+}
+
+}  // namespace
+
 void require_same_on_all_ranks(const Json& identity, const config::RunConfig& config,
                                parallel::Communicator& comm) {
   const std::string mine =
@@ -239,9 +254,12 @@ void require_same_on_all_ranks(const Json& identity, const config::RunConfig& co
   const auto ranks = comm.all_gather({head});
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
     if (ranks[rank][0] == ranks[0][0]) continue;
+    const std::string key = first_other_key(config, comm);
     throw ConfigError(
-        fmt::format("rank {} sees another model, data set or configuration than rank 0", rank), {},
-        "all ranks must read the same files and flags");
+        key.empty()
+            ? fmt::format("rank {} sees another model, data set or configuration than rank 0", rank)
+            : fmt::format("{} of this rank differs from that of rank 0", key),
+        {}, "all ranks must read the same files and flags");
   }
 }
 

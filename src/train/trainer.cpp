@@ -107,7 +107,7 @@ TrainOutcome Trainer::run() {
   const bool fresh = state_.step == 0;
   if (fresh && evaluator_ && in_.config.train.eval_on_start) evaluate(0);
   for (int64_t step = state_.step; step < total; ++step) {
-    const bool last = step + 1 == total, evaluates = evaluator_ && (last || evaluation_due(step)),
+    const bool last = step + 1 == total, evaluates = evaluation_due(step, last),
                saves = last || save_due(step);
     try {
       queue_step(step);
@@ -415,12 +415,13 @@ void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
   if (done % every == 0 || done == in_.batches->total_steps()) log::info("{}", progress_.line());
 }
 
-bool Trainer::evaluation_due(int64_t step) const {
+bool Trainer::evaluation_due(int64_t step, bool is_last) const {
+  if (!evaluator_) return false;
   switch (in_.config.train.eval_strategy) {
     case config::EvalStrategy::kSteps:
-      return (step + 1) % in_.config.train.eval_steps.value() == 0;
+      return is_last || (step + 1) % in_.config.train.eval_steps.value() == 0;
     case config::EvalStrategy::kEpoch:
-      return in_.batches->ends_epoch(step);
+      return is_last || in_.batches->ends_epoch(step);
     default:
       return false;
   }
@@ -484,8 +485,9 @@ void Trainer::save(int64_t steps_done) {
   tell("saving", steps_done);
   state_.data_position = in_.batches->position();
   if (loss_scale_.is_active()) state_.loss_scale = loss_scale_.state();
-  const CheckpointContents contents =
+  CheckpointContents contents =
       checkpoint_contents(*in_.decoder, *in_.strategy, *optimizer_, in_.adapter.has_value());
+  contents.chat_template = in_.chat_template;
   if (is_main()) {
     metrics_.sync();
     checkpoints_.save(contents, in_.adapter, state_, optimizer_->steps(),

@@ -40,9 +40,9 @@ QuantLayout layout_of_base(const WrittenAdapter& adapter) {
                                       : find_quant_format(adapter.quantised_to)->layout;
 }
 
-/// The run quantised the base to a format that no file has.
+/// The run quantised the base as no file has it.
 bool has_unwritten_base(const WrittenAdapter& adapter) {
-  return !adapter.quantised_to.empty() && adapter.quantize_command.empty();
+  return !adapter.quantised_to.empty() && !adapter.unwritten_because.empty();
 }
 
 std::string_view peft_name_of(QuantLayout layout) {
@@ -101,9 +101,8 @@ bool is_approximate(const WrittenAdapter& adapter) {
 std::string peft_line(const WrittenAdapter& adapter) {
   const std::string& name = adapter.config.base_model_name_or_path;
   if (has_unwritten_base(adapter))
-    return fmt::format(
-        "PEFT: approximately, over the unquantised model: models in {} cannot be written",
-        adapter.quantised_to);
+    return fmt::format("PEFT: approximately, over the model that was quantised to {}: {}",
+                       adapter.quantised_to, adapter.unwritten_because);
   if (has_quantised_residual(adapter))
     return "PEFT: approximately, over the unquantised model: the run quantised the PiSSA residual, "
            "which is not saved";
@@ -153,7 +152,8 @@ std::string vllm_line(const WrittenAdapter& adapter) {
     line = fmt::format("vLLM: load the output of {}",
                        merge_command(adapter, "--format vllm ", "-vllm"));
   else if (is_approximate(adapter))
-    line = "vLLM: approximately, over the unquantised model";
+    line = has_unwritten_base(adapter) ? "vLLM: approximately, over the same model"
+                                       : "vLLM: approximately, over the unquantised model";
   else if (!adapter.quantised_to.empty())
     line += ", over the same base";
   else if (is_gguf(adapter.base))

@@ -95,11 +95,11 @@ TEST_F(ConfigTest, ShippedConfigurationsLoad) {
     EXPECT_TRUE(loaded.warnings.empty()) << file;
     resolve(loaded, file, 2);
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string>{
-                "a100_pair.yaml", "demo.yaml", "gpt-oss-20b.yaml", "h200_quad.yaml",
-                "multi_gpu_config.yaml", "multi_gpu_ddp.yaml", "rtx4090_sli.yaml", "run_bnb.yaml",
-                "run_full.yaml", "run_lora.yaml", "run_unsloth.yaml", "single_gpu.yaml"}));
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "a100_pair.yaml", "demo.yaml", "gpt-oss-20b.yaml", "h200_quad.yaml",
+                       "multi_gpu_config.yaml", "multi_gpu_ddp.yaml", "multi_gpu_fsdp.yaml",
+                       "rtx4090_sli.yaml", "run_bnb.yaml", "run_full.yaml", "run_lora.yaml",
+                       "run_unsloth.yaml", "single_gpu.yaml"}));
 }
 
 }  // namespace

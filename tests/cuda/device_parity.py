@@ -3,7 +3,7 @@
 
     tests/cuda/device_parity.py --root build/host-backed [--all] [--only WORDS …]
 
-reference   tests/data/train: 12 steps in fp32 beside what transformers + peft computed, on one card and on two
+reference   tests/data/train: 12 steps in fp32 beside what transformers + peft computed, on one card and on two, whole and in shards
 families    three steps of every family, LoRA and full
 graphs      the same, and the references, with micro-batches launched as CUDA graphs; elsewhere none are, but in resumed runs
 bases       quantised bases, on sm_80, sm_89 and sm_90, whose code paths differ
@@ -240,10 +240,11 @@ def check_case(machine, case):
     return f"loss {loss:.1e} from fp32, the CPU's {worst(cpu, fp32, 'loss'):.1e}"
 
 
-def check_reference(machine, name, processes, graphs=NO_GRAPHS):
+def check_reference(machine, name, processes, graphs=NO_GRAPHS, strategy="auto"):
     accum = [f"train.grad_accum={2 // processes}"]  # the same global batch
     folder = machine.scratch / f"reference-{machine.runs}"
-    rows = machine.train(DATA / "train" / name / "run.yaml", "cuda", [graphs, *accum], processes=processes, folder=folder)
+    settings = [graphs, f"parallel.strategy={strategy}", *accum]
+    rows = machine.train(DATA / "train" / name / "run.yaml", "cuda", settings, processes=processes, folder=folder)
     assert (launched(folder) > 0) == (graphs == GRAPHS), f"{launched(folder)} micro-batches were launched as graphs"
     expected = json.loads((DATA / "train" / name / "expected.json").read_text())["metrics"]
     loss = worst(rows, expected, "loss")
@@ -360,6 +361,10 @@ def checks(machine, arguments):
         yield f"reference {name}", name in ("lora_all_linear", "full_untied"), lambda name=name: check_reference(machine, name, 1)
         yield f"reference {name}, graphs", name == "lora_rslora", lambda name=name: check_reference(machine, name, 1, GRAPHS)
     yield "reference lora_qv, two cards", True, lambda: check_reference(machine, "lora_qv", 2)
+    for strategy in ("zero1", "zero2", "fsdp"):
+        yield f"reference full_untied, two cards, {strategy}", strategy == "zero2", \
+            lambda strategy=strategy: check_reference(machine, "full_untied", 2, strategy=strategy)
+    yield "reference lora_qv, two cards, fsdp", True, lambda: check_reference(machine, "lora_qv", 2, strategy="fsdp")
     yield "reference lora_qv, two cards, graphs", True, lambda: check_reference(machine, "lora_qv", 2, GRAPHS)
     listed = cases(machine.scratch)
     for case in listed:

@@ -63,6 +63,35 @@ TEST(MicroBatch, StaticBytesOfShards) {
   EXPECT_EQ(num_shards(config.parallel, 8, 4), 8);
 }
 
+TEST(AutoStrategy, IsTheFirstThatFits) {
+  using enum config::Strategy;
+  config::RunConfig config;
+  config.model.max_seq_len = 64;
+  const auto chosen = [&](double gib, int world_size, int local_world_size) {
+    return auto_strategy(small(), config,
+                         {.memory_bytes = static_cast<uint64_t>(gib * kGiB),
+                          .element_bytes = 2,
+                          .on_gpu = true,
+                          .world_size = world_size,
+                          .local_world_size = local_world_size});
+  };
+  // LoRA: a base of 0.25 GiB in bf16
+  EXPECT_EQ(chosen(100, 1, 1), kSingle);
+  EXPECT_EQ(chosen(1, 4, 4), kDdp);
+  EXPECT_EQ(chosen(0.35, 4, 4), kFsdp);
+  EXPECT_EQ(chosen(0.35, 8, 4), kHybrid) << "two machines";
+  EXPECT_EQ(chosen(0.35, 8, 1), kFsdp) << "one device in each machine";
+  EXPECT_EQ(chosen(0.01, 4, 4), kFsdp) << "nothing fits";
+  // All weights: 2.25 GiB, of which 1 are moments, 0.5 gradients
+  config.tuning.mode = config::TuningMode::kFull;
+  EXPECT_EQ(chosen(4, 4, 4), kDdp);
+  EXPECT_EQ(chosen(2.2, 4, 4), kZero1);
+  EXPECT_EQ(chosen(1.5, 4, 4), kZero2);
+  EXPECT_EQ(chosen(1.2, 4, 4), kFsdp);
+  config.train.optimizer = config::Optimizer::kMuon;
+  EXPECT_EQ(chosen(1.2, 4, 4), kDdp);
+}
+
 TEST(MicroBatch, BaseInFewerBits) {
   config::TuningConfig tuning;
   tuning.mode = config::TuningMode::kQlora;

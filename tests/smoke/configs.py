@@ -54,6 +54,7 @@ CASES = {
     "gpt-oss-20b": Case("openai/gpt-oss-20b", devices=4, bins=16),
     "single_gpu": Case("google/gemma-3-4b-it", devices=1, bins=32),
     "multi_gpu_ddp": Case("google/gemma-3-4b-it", devices=2, bins=32),
+    "multi_gpu_fsdp": Case("google/gemma-3-27b-it", devices=2, bins=32),
 }
 
 failures = []

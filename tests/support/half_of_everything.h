@@ -94,18 +94,8 @@ class HalfOfEverything final : public parallel::Strategy {
     const auto ranks = comm_.all_gather({holds_here ? 1.0 : 0.0});
     return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank[0] != 0; });
   }
-  at::Tensor whole(const at::Tensor& part) override {
-    const auto sizes = comm_.all_gather({static_cast<double>(part.numel())});
-    const auto longest = static_cast<int64_t>((*std::max_element(sizes.begin(), sizes.end()))[0]);
-    const at::Tensor padded = at::zeros({longest}, part.options());
-    padded.narrow(0, 0, part.numel()).copy_(part);
-    const at::Tensor all = at::empty({mesh_.world_size(), longest}, part.options());
-    comm_.world().all_gather_into(all, padded);
-    std::vector<at::Tensor> parts;
-    for (size_t rank = 0; rank < sizes.size(); ++rank)
-      parts.push_back(
-          all[static_cast<int64_t>(rank)].narrow(0, 0, static_cast<int64_t>(sizes[rank][0])));
-    return at::cat(parts);
+  at::Tensor whole(const at::Tensor& part, int64_t begin, int64_t numel) override {
+    return parallel::joined_parts(part, begin, numel, comm_.world());
   }
 
  private:

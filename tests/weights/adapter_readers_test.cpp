@@ -60,6 +60,7 @@ class AdapterReaders : public testing::Test {
     written.quantised_to = quantised_to_;
     written.dense_when_written = dense_when_written_;
     written.quantize_command = quantize_command_;
+    written.unwritten_because = unwritten_because_;
     written.uses_pissa = takes_base_apart_;
     return reader_support(written).at(i);
   }
@@ -72,7 +73,7 @@ class AdapterReaders : public testing::Test {
   fs::path base_;
   std::set<std::string> adapted_;
   std::string quantised_to_, dense_when_written_;
-  std::string quantize_command_ = "sftrun quantize --to somewhere";
+  std::string quantize_command_ = "sftrun quantize --to somewhere", unwritten_because_;
   bool takes_base_apart_ = false;
 };
 
@@ -92,10 +93,11 @@ TEST_F(AdapterReaders, ABaseInAFormatThatNoFileHas) {
   quantised_to_ = "fp4";
   EXPECT_EQ(peft(),
             "PEFT: loads directly, over the base in fp4, written by `" + quantize_command_ + "`");
-  quantize_command_ = "";
+  unwritten_because_ = "its files are already quantised (NF4)";
   EXPECT_EQ(peft(),
-            "PEFT: approximately, over the unquantised model: models in fp4 cannot be written");
-  EXPECT_EQ(vllm(), "vLLM: approximately, over the unquantised model");
+            "PEFT: approximately, over the model that was quantised to fp4: its files are already "
+            "quantised (NF4)");
+  EXPECT_EQ(vllm(), "vLLM: approximately, over the same model");
   EXPECT_TRUE(llama_cpp().starts_with("llama.cpp: approximately, load the output of"));
 }
 

@@ -13,6 +13,7 @@ namespace sftrun::observe {
 struct ResultFacts {
   std::string base_model;                           ///< as the result names it
   const config::BaseRecord* base_record = nullptr;  ///< of an adapter; null: a full model
+  std::string quantize_command;                     ///< see ModelCard
   int64_t total_steps = 0;
   std::string dtype;  ///< compute dtype: "fp32"
   int world_size = 1;

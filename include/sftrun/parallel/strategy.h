@@ -53,9 +53,9 @@ class Strategy : public layers::UnitHooks {
   virtual bool holds_everywhere(bool holds_here) = 0;
   /// Whether ranks own different values, so that `whole` communicates.
   virtual bool divides_parameters() const = 0;
-  /// A tensor whose parts the ranks own, in the order of the ranks.
-  /// @param part [n] of this rank; n may differ between ranks and be 0
-  virtual at::Tensor whole(const at::Tensor& part) = 0;
+  /// A tensor whose parts the ranks own.   @param part [n] of this rank; n may be 0
+  /// @param begin of the part in the whole   @param numel of the whole   @return [numel]
+  virtual at::Tensor whole(const at::Tensor& part, int64_t begin, int64_t numel) = 0;
   virtual StoredBytes stored_bytes() const;
   /// Whether the ranks must communicate while a forward or backward pass runs. If so, passes are not
   /// captured as CUDA graphs.
@@ -83,5 +83,9 @@ struct StrategyOptions {
 std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communicator& comm,
                                         const DistributedModel& model,
                                         std::unique_ptr<UnitShards> shards = nullptr);
+
+/// A tensor whose parts the ranks of a group have: see `Strategy::whole`.
+/// @param part fp32 or an integer type
+at::Tensor joined_parts(const at::Tensor& part, int64_t begin, int64_t numel, Group& group);
 
 }  // namespace sftrun::parallel

@@ -61,4 +61,18 @@ int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& con
                         uint64_t memory_bytes, int64_t element_bytes,
                         const StoredBytes& stored = {}, const DeviceShare& device = {});
 
+/// Where a run will train.
+struct RunDevices {
+  uint64_t memory_bytes = 0;  ///< of one device
+  int64_t element_bytes = 4;  ///< of the compute dtype
+  bool on_gpu = false;
+  int world_size = 1, local_world_size = 1;
+};
+/// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid and fsdp with which
+/// one packed sequence fits into four fifths of a device's memory; fsdp if none does. zero1 and zero2
+/// only if base weights train, hybrid only on several machines, none of them with an optimizer that
+/// needs whole matrices.
+config::Strategy auto_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
+                               const RunDevices& devices, const StoredBytes& stored = {});
+
 }  // namespace sftrun::plan

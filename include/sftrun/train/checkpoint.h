@@ -39,6 +39,7 @@ struct CheckpointContents {
   std::vector<weights::TensorToWrite> optimizer;
 
   /// On a rank that does not write: produces the tensors together with the rank that does.
+  std::optional<std::string> chat_template;  ///< beside an adapter; nullopt: the model's own
   void take_part() const;
 };
 /// @param is_adapter whether an adapter is trained   @param strategy outlives the contents

@@ -63,6 +63,8 @@ struct TrainerInputs {
   nlohmann::ordered_json identity;
   int64_t rendered_at_unix_s = 0;                 ///< see TrainState
   std::optional<weights::AdapterConfig> adapter;  ///< set when an adapter is trained
+  /// Chat template of the run, which checkpoints with an adapter hold; nullopt: the model's own.
+  std::optional<std::string> chat_template;
   std::optional<std::filesystem::path> resume_from;
   Hooks hooks;
 };
@@ -108,7 +110,7 @@ class Trainer {
   void log_step(const QueuedStep& queued, const StepReport& report);
   void evaluate(int64_t steps_done);
   void save(int64_t steps_done);
-  bool evaluation_due(int64_t step) const;
+  bool evaluation_due(int64_t step, bool is_last) const;
   bool save_due(int64_t step) const;
   bool is_main() const { return in_.comm->rank() == 0; }
 

@@ -18,9 +18,11 @@ struct WrittenAdapter {
   std::filesystem::path directory;  ///< of the adapter
   std::function<bool(const std::string& module)> is_adapted;  ///< also for experts' tensors
   /// The format to which the run quantised the base when loading it ("nf4"; empty: it did not), the
-  /// command that writes such a base (empty: no file has the format), and the layers that the written
-  /// base keeps unquantised although the run quantised them (empty: none).
+  /// command that writes such a base, and the layers that the written base keeps unquantised although
+  /// the run quantised them (empty: none).
   std::string quantised_to = {}, quantize_command = {}, dense_when_written = {};
+  /// Why no command writes such a base; empty: `quantize_command` does.
+  std::string unwritten_because = {};
   bool uses_pissa = false;  ///< the run began with PiSSA
 };
 

@@ -263,20 +263,17 @@ bool ShardedStrategy::holds_everywhere(bool holds_here) {
   return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank[0] != 0; });
 }
 
-at::Tensor ShardedStrategy::whole(const at::Tensor& part) {
-  const at::Tensor size = at::full({1}, part.numel(), part.options().dtype(at::kLong)),
-                   sizes = at::empty({shard_group_.size()}, size.options());
-  shard_group_.all_gather_into(sizes, size);
-  const at::Tensor on_host = sizes.cpu();
-  const auto longest = on_host.max().item<int64_t>();
-  const at::Tensor padded = at::zeros({longest}, part.options()),
-                   all = at::empty({shard_group_.size(), longest}, part.options());
-  padded.narrow(0, 0, part.numel()).copy_(part);
-  shard_group_.all_gather_into(all, padded);
-  std::vector<at::Tensor> parts;
-  for (int64_t rank = 0; rank < all.size(0); ++rank)
-    parts.push_back(all[rank].narrow(0, 0, on_host[rank].item<int64_t>()));
-  return at::cat(parts);
+at::Tensor ShardedStrategy::whole(const at::Tensor& part, int64_t begin, int64_t numel) {
+  // Paged optimizers keep their state in host memory, and NCCL sends from the device.
+  return joined_parts(part.to(owned_.flat.master.device()), begin, numel, shard_group_);
+}
+
+at::Tensor joined_parts(const at::Tensor& part, int64_t begin, int64_t numel, Group& group) {
+  const at::Tensor all = at::zeros({numel}, part.options());
+  all.narrow(0, begin, part.numel()).copy_(part);
+  // Summed as integers: adding zeros then keeps every bit, of negative zeros and NaN, too.
+  group.all_reduce(part.scalar_type() == at::kFloat ? all.view(at::kInt) : all);
+  return all;
 }
 
 }  // namespace sftrun::parallel

@@ -40,7 +40,7 @@ class ShardedStrategy final : public Strategy {
   at::Tensor squares(const at::Tensor& owned) override;
   bool holds_everywhere(bool holds_here) override;
   bool divides_parameters() const override { return true; }
-  at::Tensor whole(const at::Tensor& part) override;
+  at::Tensor whole(const at::Tensor& part, int64_t begin, int64_t numel) override;
 
  private:
   /// A use of a unit. A negative unit: none.

@@ -21,7 +21,8 @@ const layers::OwnedValues::Piece& piece_of(const layers::OwnedValues& owned,
 
 at::Tensor Strategy::master_of(const layers::Parameter& parameter) {
   const layers::OwnedValues::Piece& piece = piece_of(owned(), parameter);
-  return whole(owned().flat.master.narrow(0, piece.offset, piece.numel)).view(parameter.shape);
+  const at::Tensor own = owned().flat.master.narrow(0, piece.offset, piece.numel);
+  return whole(own, piece.begin, parameter.numel).view(parameter.shape);
 }
 
 StoredBytes Strategy::stored_bytes() const {

@@ -18,7 +18,9 @@ class SingleStrategy : public Strategy {
   at::Tensor squares(const at::Tensor& owned) override;
   bool holds_everywhere(bool holds_here) override { return holds_here; }
   bool divides_parameters() const override { return false; }
-  at::Tensor whole(const at::Tensor& part) override { return part; }
+  at::Tensor whole(const at::Tensor& part, int64_t /*begin*/, int64_t /*numel*/) override {
+    return part;
+  }
   bool communicates_in_passes() const override { return false; }
 
  private:

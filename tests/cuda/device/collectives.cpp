@@ -42,6 +42,14 @@ class HostNccl final : public c10d::Backend {
     std::vector<std::vector<at::Tensor>> outputs = {on_host({output})[0].chunk(getSize())};
     return gloo_->allgather(outputs, inputs, options);
   }
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    TORCH_CHECK(
+        input.numel() == getSize() * output.numel() && output.scalar_type() == input.scalar_type(),
+        "a reduce-scatter of ", input.sizes(), " into ", output.sizes());
+    std::vector<at::Tensor> host = on_host({output, input});
+    return gloo_->_reduce_scatter_base(host[0], host[1], options);
+  }
 
  private:
   std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& tensors) const {

@@ -41,6 +41,14 @@ STEADY_MODES = {
     "packed NEFTune": ["data.packing=true", "train.neftune_noise_alpha=5", "model.dtype=bf16"],
 }
 MODES |= STEADY_MODES
+SHARDED_MODES = {
+    "fsdp": ["parallel.strategy=fsdp", "model.dtype=bf16"],
+    "fsdp nf4": ["parallel.strategy=fsdp", "tuning.quant=nf4", "train.gradient_checkpointing=true", "model.dtype=bf16"],
+    "fsdp full": ["parallel.strategy=fsdp", "tuning.mode=full", "model.dtype=bf16"],
+    "zero1 full": ["parallel.strategy=zero1", "tuning.mode=full", "model.dtype=bf16"],
+    "zero2 full 8 bits": ["parallel.strategy=zero2", "tuning.mode=full", "train.optimizer=paged_adamw_8bit", "model.dtype=bf16"],
+}
+MODES |= SHARDED_MODES
 # Of every family that has no experts: delta nets, RoPE by length, windows, soft caps, per-layer inputs.
 STEADY_FAMILIES = ["qwen3_5", "phi3", "llama_dynamic", "gemma2", "gemma4"]
 STEADY_MIXTURES = ["gpt_oss", "mixtral", "gemma4_moe", "qwen3_moe", "qwen3_5_moe"]
@@ -48,7 +56,8 @@ STEADY_OF_DELTA_NETS = ["full", "nf4", "gradient checkpointing", "LoRA dropout"]
 DENSE = "dense"  # tiny_models.dense_model: matrices of whole blocks, joint products
 OF_ONE_FAMILY = "qwen3"  # that meets every mode
 ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "full paged_adamw"), ("qwen3_moe", "LoRA"),
-          ("mistral", "full paged_adamw_8bit")]
+          ("mistral", "full paged_adamw_8bit"), ("qwen3", "fsdp"), ("llama", "fsdp nf4"), ("gemma3", "fsdp full"), ("qwen3_moe", "fsdp"),
+          ("qwen3_5", "zero1 full"), ("mistral", "zero2 full 8 bits")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +79,7 @@ def case(family, mode, devices, **what):
 
 
 def case_modes():
-    return [mode for mode in MODES if mode not in STEADY_MODES]
+    return [mode for mode in MODES if mode not in STEADY_MODES and mode not in SHARDED_MODES]
 
 
 def all_cases():
@@ -82,7 +91,8 @@ def steady_cases(everything):
     """(family, mode) of runs whose micro-batches neither wait nor copy pageable memory."""
     mixtures = list(itertools.product(STEADY_MIXTURES, ["LoRA", "full"]))
     if everything:
-        return [*itertools.product([DENSE, *dense_families()], MODES), *mixtures]
+        modes = [mode for mode in MODES if mode not in SHARDED_MODES]
+        return [*itertools.product([DENSE, *dense_families()], modes), *mixtures]
     found = [(family, "LoRA") for family in STEADY_FAMILIES] + mixtures
     found += [("qwen3_5", mode) for mode in STEADY_OF_DELTA_NETS]
     modes = ["full", "fp8", "int8", "gradient checkpointing", "PiSSA", "full paged_adamw", *STEADY_MODES]
