@@ -1,0 +1,153 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "sftrun/model/stage.h"
+#include "sftrun/parallel/strategy.h"
+#include "support/load_in_shards.h"
+#include "support/rank_threads.h"
+#include "support/test_data.h"
+
+/// What ranks keep and communicate under sharded strategies. That they train as one process does is
+/// tested in train/trainer_test.cpp and by scripts/strategy_parity.py.
+namespace sftrun::parallel {
+namespace {
+
+using layers::UnitPass;
+
+constexpr int kRanks = 2;
+
+std::shared_ptr<const weights::Checkpoint> checkpoint() {
+  return weights::Checkpoint::open(std::filesystem::path(SFTRUN_TEST_DATA) / "models/tied-gqa");
+}
+
+model::DecoderOptions lora_over_nf4() {
+  model::DecoderOptions options;
+  options.trains = model::Trains::kLora;
+  options.lora.r = 4;
+  options.base.quant = QuantOptions{};
+  return options;
+}
+
+/// A model in parts, and its strategy.
+struct Divided {
+  Divided(Communicator& comm, config::Strategy strategy, model::DecoderOptions options) {
+    auto parts = test::load_in_shards(strategy, comm, options);
+    decoder = model::Decoder::load(checkpoint(), options);
+    of = make_strategy({.strategy = strategy, .passes_read_masters = true}, comm,
+                       {decoder->parameters(), decoder->units()}, std::move(parts));
+  }
+  std::unique_ptr<model::Decoder> decoder;
+  std::unique_ptr<Strategy> of;
+};
+
+bool has_memory(const at::Tensor& flat) {
+  return flat.storage().data() != nullptr;
+}
+
+/// After loading no unit is whole on any rank; before it is used it is, to the byte, and afterwards
+/// it is not.
+TEST(Sharded, UnitsAreWholeOnlyWhileTheyAreUsed) {
+  test::run_ranks(kRanks, [](Communicator& comm) {
+    model::DecoderOptions whole_options = lora_over_nf4();
+    whole_options.buffers = layers::BufferLayout::per_unit(kRanks);
+    const auto whole = model::Decoder::load(checkpoint(), whole_options);
+    Divided divided(comm, config::Strategy::kFsdp, lora_over_nf4());
+    uint64_t frozen = 0;
+    for (size_t i = 0; i < whole->units().size(); ++i) {
+      const auto unit = static_cast<int64_t>(i);
+      SCOPED_TRACE(whole->units()[i].name);
+      whole->units()[i].frozen.pack(kRanks);
+      const at::Tensor &expected = whole->units()[i].frozen.bytes(),
+                       &bytes = divided.decoder->units()[i].frozen.bytes();
+      frozen += expected.nbytes();
+      const layers::FlatValues* trained = divided.decoder->parameters().buffers_of(unit);
+      EXPECT_FALSE(has_memory(bytes));
+      divided.of->before(unit, UnitPass::kForward);
+      EXPECT_TRUE(at::equal(bytes, expected));
+      if (trained != nullptr) {
+        EXPECT_TRUE(at::equal(trained->master, whole->parameters().buffers_of(unit)->master));
+        EXPECT_FALSE(has_memory(trained->grad)) << "gradients are for backward passes";
+      }
+      divided.of->after(unit, UnitPass::kForward);
+      EXPECT_FALSE(has_memory(bytes));
+      if (trained != nullptr) {
+        EXPECT_FALSE(has_memory(trained->master));
+      }
+    }
+    const StoredBytes stored = divided.of->stored_bytes();
+    EXPECT_EQ(*stored.frozen, frozen / kRanks);
+    EXPECT_EQ(stored.gradients, divided.of->owned().flat.master.nbytes());
+    comm.leave();
+  });
+}
+
+/// zero1 and zero2 keep the frozen base whole, and what passes read.
+TEST(Sharded, FrozenTensorsStayWholeWhereOnlyTrainedOnesAreDivided) {
+  test::run_ranks(kRanks, [](Communicator& comm) {
+    for (const config::Strategy strategy : {config::Strategy::kZero1, config::Strategy::kZero2}) {
+      Divided divided(comm, strategy, lora_over_nf4());
+      EXPECT_FALSE(divided.of->stored_bytes().frozen.has_value());
+      const uint64_t own = divided.of->owned().flat.master.nbytes();
+      EXPECT_EQ(divided.of->stored_bytes().trainable, own * (1 + kRanks));
+      EXPECT_EQ(divided.of->stored_bytes().gradients,
+                strategy == config::Strategy::kZero1 ? own * (1 + kRanks) : own);
+    }
+    comm.leave();
+  });
+}
+
+/// Frozen values are never reduced: a rank passes each trained value once per reduction.
+TEST(Sharded, ReducesTrainedValuesAlone) {
+  test::run_ranks(kRanks, [](Communicator& comm) {
+    Divided divided(comm, config::Strategy::kFsdp, lora_over_nf4());
+    const auto num_units = static_cast<int64_t>(divided.decoder->units().size());
+    const CollectiveCount before = comm.counts().reduce_scatter;
+    divided.of->begin_step();
+    int64_t num_trained = 0;
+    for (int64_t unit = num_units - 1; unit >= 0; --unit) {
+      divided.of->before(unit, UnitPass::kBackward);
+      if (const layers::FlatValues* flat = divided.decoder->parameters().buffers_of(unit)) {
+        ++num_trained;
+        flat->grad.fill_(comm.rank() + 1);
+      }
+      divided.of->after(unit, UnitPass::kBackward);
+      divided.of->gradients_ready(unit);
+    }
+    divided.of->finish_step();
+    const CollectiveCount after = comm.counts().reduce_scatter;
+    EXPECT_EQ(after.calls - before.calls, num_trained);
+    EXPECT_EQ(after.bytes - before.bytes, kRanks * divided.of->owned().flat.grad.nbytes());
+    EXPECT_TRUE(divided.of->owned().flat.grad.eq(1 + 2).all().item<bool>()) << "the sum over ranks";
+    comm.leave();
+  });
+}
+
+/// The unit that followed is gathered ahead, and never with the values of before an update.
+TEST(Sharded, GathersAheadWhatFollowed) {
+  test::run_ranks(kRanks, [](Communicator& comm) {
+    Divided divided(comm, config::Strategy::kFsdp, lora_over_nf4());
+    const auto use = [&](int64_t unit) {
+      divided.of->before(unit, UnitPass::kForward);
+      divided.of->after(unit, UnitPass::kForward);
+    };
+    for (int pass = 0; pass < 2; ++pass)
+      for (int64_t unit = 0; unit < 3; ++unit) use(unit);
+    const int64_t calls = comm.counts().all_gather.calls;
+    divided.of->before(0, UnitPass::kForward);
+    EXPECT_GT(comm.counts().all_gather.calls, calls + 1) << "unit 1, too";
+    divided.of->after(0, UnitPass::kForward);
+    // An update while unit 1 is being gathered.
+    const layers::FlatValues& own = divided.of->owned().flat;
+    own.master.fill_(2);
+    divided.decoder->parameters().compute_changed();
+    divided.of->before(1, UnitPass::kForward);
+    EXPECT_TRUE(divided.decoder->parameters().buffers_of(1)->master.eq(2).all().item<bool>());
+    divided.of->after(1, UnitPass::kForward);
+    comm.leave();
+  });
+}
+
+}  // namespace
+}  // namespace sftrun::parallel
