@@ -88,9 +88,11 @@ std::filesystem::path model_at(const ModelAsked& asked) {
   if (!std::filesystem::is_directory(path, ignored) || holds("config.json")) return path;
   if (holds("model/config.json")) return path / "model";
   if (holds("adapter/adapter_config.json")) {
-    throw DataError(fmt::format("{} is a run directory with an adapter and no model", asked.name),
-                    asked.where,
-                    fmt::format("name the adapter: --adapter {}", (path / "adapter").string()));
+    throw DataError(
+        fmt::format("{} is a run directory with an adapter and no model", asked.name), asked.where,
+        fmt::format("name the adapter: --adapter {0}; a command without --adapter needs "
+                    "a merged model: sftrun merge --adapter {0} --output DIR",
+                    (path / "adapter").string()));
   }
   return gguf_in(path, asked);
 }

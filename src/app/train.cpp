@@ -138,8 +138,14 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
                 const ModelHeaders* headers, const std::filesystem::path& yaml, int world_size,
                 int local_world_size, const std::string& device) {
   Run run{.model_path = model_path, .batches = batch_request(loaded.config.train, world_size)};
-  const bool needs_headers = loaded.config.train.batch_size.is_auto() ||
-                             loaded.config.parallel.strategy == config::Strategy::kAuto;
+  if (device == "cpu" && world_size > 1 &&
+      loaded.config.parallel.backend == config::CommBackend::kNccl) {
+    throw ConfigError("NCCL needs GPUs and this run computes on the CPU",
+                      loaded.place_of("parallel.backend"), "use gloo or auto");
+  }
+  const bool needs_headers =
+      loaded.config.train.batch_size.is_auto() ||
+      (world_size > 1 && loaded.config.parallel.strategy == config::Strategy::kAuto);
   const ModelHeaders model = headers != nullptr ? *headers
                              : needs_headers    ? read_headers(model_path)
                                                 : ModelHeaders();

@@ -314,7 +314,7 @@ def check_dense_default(case):
     said = case.run("merge", "--adapter", "run/adapter", "--output", "merged")
     dtype = json.loads((case.folder / "merged/config.json").read_text())
     case.expect("dense default: not quantised", "quantization_config" not in dtype, str(dtype))
-    case.expect("dense default: said", "the base, dequantised from nf4" in said and "the merged model is fp32" in said and "--dtype nf4, fp4, fp8 or int8 stores fewer bits" in said, said)
+    case.expect("dense default: said", "the base, dequantised from nf4" in said and "the merged model is fp32" in said and "--dtype nf4, fp4, fp8, int8 stores fewer bits" in said, said)
     case.expect("dense default: the adapter over its base", difference(case.scores("merged"), with_adapter) < 1e-3)
     report = json.loads((case.folder / "merged/merge_report.json").read_text())
     case.expect("dense default: no difference", report["kl_divergence"] < 1e-9, str(report))
