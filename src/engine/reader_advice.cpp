@@ -41,6 +41,14 @@ bool is_stored_in(const weights::Checkpoint& base, const std::string& format) {
   });
 }
 
+std::string unwritten_because(const config::BaseRecord& base_record,
+                              const weights::Checkpoint& base) {
+  if (!quant_info(base_record.tuning.quant_options()->format).is_written())
+    return "no file has this format";
+  const std::string stored = weights::packed_format(base);
+  return stored.empty() ? "" : fmt::format("its files are already quantised ({})", stored);
+}
+
 std::vector<std::string> reader_lines(const weights::AdapterConfig& config,
                                       const std::set<std::string>& adapted,
                                       const config::BaseRecord& base_record,
@@ -52,11 +60,8 @@ std::vector<std::string> reader_lines(const weights::AdapterConfig& config,
       [&](const std::string& module) { return adapted.contains(module); }};
   if (base_record.tuning.quantises_base() && !is_stored_in(base, base_record.form)) {
     written.quantised_to = base_record.tuning.quant_name();
-    if (!quant_info(base_record.tuning.quant_options()->format).is_written())
-      written.unwritten_because = "no file has this format";
-    else if (const std::string stored = weights::packed_format(base); !stored.empty())
-      written.unwritten_because = fmt::format("its files are already quantised ({})", stored);
-    else
+    written.unwritten_because = unwritten_because(base_record, base);
+    if (written.unwritten_because.empty())
       written.quantize_command = config::quantize_command(base_record.tuning, base_path.string());
     written.dense_when_written =
         config::dense_when_written(base_record.tuning, base.arch().mixture.num_experts > 0);

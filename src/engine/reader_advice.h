@@ -22,6 +22,11 @@ void log_vllm_advice(model::Decoder& decoder);
 /// Whether the base's own files have matrices in this format: "nf4".
 bool is_stored_in(const weights::Checkpoint& base, const std::string& format);
 
+/// Why `sftrun quantize` does not write the base as the run quantised it; empty: it does.
+/// @pre base_record.tuning.quantises_base()
+std::string unwritten_because(const config::BaseRecord& base_record,
+                              const weights::Checkpoint& base);
+
 /// One line for each program that loads adapters.
 /// @param config as written   @param adapted from adapted_modules   @param directory the adapter's
 std::vector<std::string> reader_lines(const weights::AdapterConfig& config,

@@ -8,6 +8,7 @@
 #include "memory_advice.h"
 #include "rank.h"
 #include "rank_report.h"
+#include "reader_advice.h"
 #include "report.h"
 #include "run_messages.h"
 #include "session.h"
@@ -230,9 +231,7 @@ std::optional<config::BaseRecord> describe_adapter(const PreparedRun& run,
 /// Writes the base as the run quantised it; empty: it did not, or no command does.
 std::string quantize_command_of(const PreparedRun& run, const config::BaseRecord* base_record) {
   if (base_record == nullptr || !base_record->tuning.quantises_base()) return {};
-  if (!quant_info(base_record->tuning.quant_options()->format).is_written() ||
-      !weights::packed_format(*run.checkpoint).empty())
-    return {};
+  if (!unwritten_because(*base_record, *run.checkpoint).empty()) return {};
   return config::quantize_command(base_record->tuning, run.config.model.name);
 }
 

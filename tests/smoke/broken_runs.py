@@ -317,7 +317,7 @@ def weights_changed(folder):
 
 
 def model_moved(folder):
-    """The model's files are moved, and entries of config.json that do not change any value differ."""
+    """The model's files are moved, and settings in config.json that do not affect training change."""
     train_two_steps(folder)
     shutil.rmtree(folder / "run/checkpoints/step-000002")
     (folder / "model").rename(folder / "moved")

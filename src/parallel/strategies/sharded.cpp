@@ -95,7 +95,10 @@ void ShardedStrategy::own_parameters() {
     masters.push_back(std::move(master));
   }
   for (layers::Parameter& parameter : model_.parameters.parameters()) {
-    const UnitState& unit = state(parameter.unit);
+    UnitState& unit = state(parameter.unit);
+    const FlatValues& whole = *buffers(parameter.unit);
+    unit.reads_masters |=
+        gathers_masters_ || parameter.in_fp32 || whole.compute.is_same(whole.master);
     const int64_t begin = mesh().dp_shard_rank() * unit.size, end = begin + unit.size,
                   first = std::clamp(parameter.offset, begin, end),
                   last = std::clamp(parameter.offset + parameter.numel, begin, end);
@@ -124,7 +127,7 @@ StoredBytes ShardedStrategy::stored_bytes() const {
     if (flat == nullptr) continue;
     if (!sharding.gradients) bytes.gradients += flat->grad.nbytes();
     if (sharding.parameters) continue;
-    if (has_masters_whole(static_cast<int64_t>(unit))) bytes.trainable += flat->master.nbytes();
+    if (states_[unit].reads_masters) bytes.trainable += flat->master.nbytes();
     if (!flat->compute.is_same(flat->master)) bytes.trainable += flat->compute.nbytes();
   }
   return bytes;
@@ -133,16 +136,6 @@ StoredBytes ShardedStrategy::stored_bytes() const {
 at::Tensor ShardedStrategy::own(const at::Tensor& flat, int64_t unit) const {
   const UnitState& of = states_[static_cast<size_t>(unit)];
   return flat.narrow(0, of.offset, of.size);
-}
-
-/// Whether a pass reads fp32 masters of the unit, so that they are gathered.
-bool ShardedStrategy::has_masters_whole(int64_t unit) const {
-  const FlatValues& flat = *buffers(unit);
-  if (gathers_masters_ || flat.compute.is_same(flat.master)) return true;
-  const auto& parameters = model_.parameters.parameters();
-  return std::any_of(parameters.begin(), parameters.end(), [&](const layers::Parameter& parameter) {
-    return parameter.unit == unit && parameter.in_fp32;
-  });
 }
 
 void ShardedStrategy::start_gathering(int64_t unit) {
@@ -158,7 +151,7 @@ void ShardedStrategy::start_gathering(int64_t unit) {
   if (frozen.defined()) gather(model_.units[static_cast<size_t>(unit)].frozen.bytes(), frozen);
   const FlatValues* flat = buffers(unit);
   if (flat == nullptr) return;
-  if (has_masters_whole(unit)) gather(flat->master, own(owned_.flat.master, unit));
+  if (of.reads_masters) gather(flat->master, own(owned_.flat.master, unit));
   if (!flat->compute.is_same(flat->master) && !gathers_masters_)
     gather(flat->compute, own(owned_.flat.compute, unit));
 }

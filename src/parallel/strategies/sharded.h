@@ -51,6 +51,7 @@ class ShardedStrategy final : public Strategy {
   };
   struct UnitState {
     int64_t offset = 0, size = 0;  // elements of owned_.flat
+    bool reads_masters = false;    // passes read its fp32 masters, so they are gathered
     std::vector<StartedCollective> gathering;
     uint64_t version = 0;          // of the gathered or arriving values; 0: neither
     bool holds_gradients = false;  // its whole gradients are in memory
@@ -67,7 +68,6 @@ class ShardedStrategy final : public Strategy {
   layers::FlatValues* buffers(int64_t unit) const { return model_.parameters.buffers_of(unit); }
   UnitState& state(int64_t unit) { return states_[static_cast<size_t>(unit)]; }
   at::Tensor own(const at::Tensor& flat, int64_t unit) const;
-  bool has_masters_whole(int64_t unit) const;
   void start_gathering(int64_t unit);
   void finish_gathering(int64_t unit);
   void gather_ahead(const Use& current);
