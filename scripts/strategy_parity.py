@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares every strategy (`parallel.strategy`) with one process. Standard library only.
 
-    scripts/strategy_parity.py --build BUILD_DIR [--only REGEX] [--all] [--list] [--write docs/parallelism.md]
+    scripts/strategy_parity.py --build BUILD_DIR [--only REGEX] [--strategy NAME] [--all] [--list] [--write docs/parallelism.md]
 
 Tiny models train on the CPU over Gloo, with 2 and 4 processes, and with one process for comparison. Micro-batches are the same in all
 runs. Compared are
@@ -34,8 +34,8 @@ from pathlib import Path
 import same_losses
 from same_losses import Case, DATA, lora
 
-STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp")
-QUICK_STRATEGIES = [("zero1", 2), ("zero2", 2), ("fsdp", 4)]
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "pipeline")
+QUICK_STRATEGIES = [("zero1", 2), ("zero2", 2), ("fsdp", 4), ("pipeline", 2)]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Workload:
     settings: dict
     limits: Limits = LIMITS
     quick: bool = False  # part of `make test`
+    divides_layers: bool = True  # False: a pipeline refuses the model
 
 
 def workloads(scratch: Path) -> list[Workload]:
@@ -99,9 +100,13 @@ def workloads(scratch: Path) -> list[Workload]:
     for family in same_losses.family_names():
         model, config = scratch / "models" / family, same_losses.text_config(family)
         # The load-balancing loss is of a micro-batch, which is the same in all runs.
-        add(f"{family}, LoRA", lora(target_parameters=same_losses.expert_parameters(config)), model, quick=family == "qwen3_moe")
+        # Gemma's layers share keys; the load-balancing loss counts over all layers.
+        divides = not (config.get("num_kv_shared_layers") or config.get("hidden_size_per_layer_input") or config.get("output_router_logits"))
+        add(f"{family}, LoRA", lora(target_parameters=same_losses.expert_parameters(config)), model, quick=family == "qwen3_moe",
+            divides_layers=divides)
         # The gradient of a key bias without RoPE is zero but for rounding, and Adam divides it by its size.
-        add(f"{family}, full", full, model, quick=family == "qwen3_5", limits=Limits(weights=1e-2) if family == "smollm3" else LIMITS)
+        add(f"{family}, full", full, model, quick=family == "qwen3_5", limits=Limits(weights=1e-2) if family == "smollm3" else LIMITS,
+            divides_layers=divides)
     return found
 
 
@@ -170,14 +175,16 @@ def difference_of(ours: same_losses.Outcome, theirs: same_losses.Outcome) -> Dif
     return found
 
 
-def columns(is_whole: bool) -> list[tuple[str, int, dict]]:
+def columns(is_whole: bool, divides_layers: bool, strategy: str) -> list[tuple[str, int, dict]]:
     """(name, processes, settings) of every run beside that of one process."""
     strategies = [(strategy, processes) for strategy in STRATEGIES for processes in (2, 4)] if is_whole else QUICK_STRATEGIES
     runs = [(f"{strategy} {processes}", processes, {"parallel.strategy": strategy}) for strategy, processes in strategies]
-    return [*runs, ("hybrid 2 x 2", 4, {"parallel.strategy": "hybrid", "parallel.dp_shard": 2})]
+    runs += [("hybrid 2 x 2", 4, {"parallel.strategy": "hybrid", "parallel.dp_shard": 2}),
+             ("pipeline 2 x 2", 4, {"parallel.strategy": "pipeline", "parallel.pp": 2})]
+    return [run for run in runs if (divides_layers or not run[0].startswith("pipeline")) and run[0].startswith(strategy)]
 
 
-def compare(workload: Workload, program: Path, scratch: Path, threads: int, is_whole: bool) -> dict[str, Difference]:
+def compare(workload: Workload, program: Path, scratch: Path, threads: int, is_whole: bool, strategy: str) -> dict[str, Difference]:
     folder = scratch / "runs" / re.sub(r"\W+", "-", workload.name)
     # One bin in each micro-batch, whatever the number of processes.
     common = {"train.batch_size": 1, "train.grad_accum": "auto", "train.global_batch_size": 4, **workload.settings}
@@ -191,32 +198,42 @@ def compare(workload: Workload, program: Path, scratch: Path, threads: int, is_w
         return same_losses.run_case(program, program, case, config, output / "run", threads)
 
     alone = outcome("one process", 1, {})
-    return {column: difference_of(outcome(column, processes, settings), alone) for column, processes, settings in columns(is_whole)}
+    return {column: difference_of(outcome(column, processes, settings), alone) for column, processes, settings in columns(is_whole, workload.divides_layers, strategy)}
 
 
-def table(results: dict[str, dict[str, Difference]]) -> str:
-    """Markdown: the largest relative differences of losses and of weights, by workload and strategy."""
-    strategies = list(dict.fromkeys(column.split()[0] for column in next(iter(results.values()))))
-    lines = ["| loss / weights | " + " | ".join(strategies) + " |", "|---" * (len(strategies) + 1) + "|"]
+def cells_of(results: dict[str, dict[str, Difference]]) -> dict[str, dict[str, str]]:
+    """The largest relative differences of losses and of weights, by workload and strategy."""
+    cells: dict[str, dict[str, str]] = {}
     for name, differences in results.items():
-        cells = []
-        for strategy in strategies:
+        for strategy in dict.fromkeys(column.split()[0] for column in differences):
             found = [difference for column, difference in differences.items() if column.split()[0] == strategy]
-            cells.append(f"{max(d.loss for d in found):.0e} / {max(d.weights for d in found):.0e}")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            cells.setdefault(name, {})[strategy] = f"{max(d.loss for d in found):.0e} / {max(d.weights for d in found):.0e}"
+    return cells
 
 
-def write_table(document: Path, text: str) -> None:
-    """The table is the end of the document."""
-    before, mark, _ = document.read_text().partition("<!-- strategy_parity -->\n")
-    document.write_text(f"{before}{mark}{text}\n")
+def read_table(lines: list[str]) -> dict[str, dict[str, str]]:
+    """The cells of a Markdown table, as of `cells_of`."""
+    rows = [[cell.strip() for cell in line.strip("| \n").split(" | ")] for line in lines if line.startswith("| ")]
+    return {row[0]: dict(zip(rows[0][1:], row[1:])) for row in rows[1:]}
+
+
+def write_table(document: Path, cells: dict[str, dict[str, str]]) -> None:
+    """The table is the end of the document. What was not run keeps its cell; a workload that a strategy refuses has a dash."""
+    before, mark, old = document.read_text().partition("<!-- strategy_parity -->\n")
+    merged = read_table(old.splitlines())
+    for name, row in cells.items():
+        merged.setdefault(name, {}).update(row)
+    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1]]
+    lines = ["| loss / weights | " + " | ".join(strategies) + " |", "|---" * (len(strategies) + 1) + "|"]
+    lines += [f"| {name} | " + " | ".join(row.get(strategy, "-") for strategy in strategies) + " |" for name, row in merged.items()]
+    document.write_text(f"{before}{mark}" + "\n".join(lines) + "\n")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, required=True, help="build directory")
     parser.add_argument("--only", default="", metavar="REGEX", help="run only the cases whose name matches")
+    parser.add_argument("--strategy", default="", metavar="NAME", help="run only this strategy")
     parser.add_argument("--all", action="store_true", help="every case")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the document that has the table (implies --all)")
@@ -227,6 +244,8 @@ def main() -> int:
         scratch = Path(temporary)
         is_whole = bool(args.all or args.write or args.only)
         chosen = [work for work in workloads(scratch) if re.search(args.only, work.name) and (is_whole or work.quick)]
+        if args.strategy == "pipeline":  # the others would have no run
+            chosen = [work for work in chosen if work.divides_layers]
         if args.list:
             print("\n".join(work.name for work in chosen))
             return 0
@@ -234,7 +253,7 @@ def main() -> int:
         same_losses.write_inputs(scratch)
         start, results, failed = time.monotonic(), {}, 0
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-            for work, found in zip(chosen, pool.map(lambda work: compare(work, program, scratch, args.threads, is_whole), chosen)):
+            for work, found in zip(chosen, pool.map(lambda work: compare(work, program, scratch, args.threads, is_whole, args.strategy), chosen)):
                 results[work.name] = found
                 bad = {column: difference for column, difference in found.items() if not difference.is_within(work.limits)}
                 failed += bool(bad)
@@ -244,7 +263,7 @@ def main() -> int:
                     print(f"  DIFFERENT: {column}: {difference}", flush=True)
         print(f"\n{len(chosen) - failed} of {len(chosen)} cases are equal under every strategy ({time.monotonic() - start:.0f} s)")
         if args.write:
-            write_table(args.write, table(results))
+            write_table(args.write, cells_of(results))
     return 1 if failed else 0
 
 

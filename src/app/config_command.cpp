@@ -232,8 +232,9 @@ int check(const ConfigOptions& options) {
 int show(const ConfigOptions& options) {
   config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   const int world_size = world_size_of(options, loaded.config);
-  const BatchRequest batches = batch_request(loaded.config.train, world_size);
+  BatchRequest batches = batch_request(loaded.config.train);
   config::resolve(loaded, options.config, world_size);
+  batches.dp_size = config::data_parallel_size(loaded.config.parallel, world_size);
   warn(all_warnings(loaded));
   const std::vector<std::string> found =
       try_model(loaded.config, batches, trains_on_gpu(loaded.machine));

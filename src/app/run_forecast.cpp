@@ -114,11 +114,10 @@ void resolve_auto(config::RunConfig& config, const ModelHeaders& headers, bool o
     config.tuning.quant = plan::resolved_quant(config.tuning, headers.block_kinds);
 }
 
-BatchRequest batch_request(const config::TrainConfig& asked, int world_size) {
+BatchRequest batch_request(const config::TrainConfig& asked) {
   return {.batch_size = asked.batch_size,
           .steps_are_auto = asked.global_batch_size.is_auto() && asked.grad_accum.is_auto(),
-          .max_micro_batch = config::kMaxAutoMicroBatch,
-          .world_size = world_size};
+          .max_micro_batch = config::kMaxAutoMicroBatch};
 }
 
 Forecast forecast(const config::RunConfig& config, const std::vector<data::DatasetTrial>& train,
@@ -133,7 +132,7 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
   config::TrainConfig sizes = config.train;
   if (batches.steps_are_auto && !config.data.streaming) {
     set_target_batch(sizes, is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch),
-                     batches.batch_size, batches.world_size, batches.max_micro_batch);
+                     batches.batch_size, batches.dp_size, batches.max_micro_batch);
   }
   const int64_t global_batch_size = *sizes.global_batch_size.value;
   Forecast result{.tokens_per_epoch = epoch.tokens, .sizes = sizes, .is_exact = known.is_exact};

@@ -21,9 +21,9 @@ struct BatchRequest {
   config::AutoInt batch_size;   ///< as configured
   bool steps_are_auto = false;  ///< neither global_batch_size nor grad_accum was given
   int64_t max_micro_batch = 1;
-  int world_size = 1;
+  int dp_size = 1;  ///< config::data_parallel_size, when the strategy is resolved
 };
-BatchRequest batch_request(const config::TrainConfig& asked, int world_size);
+BatchRequest batch_request(const config::TrainConfig& asked);
 
 struct Forecast {
   int64_t steps = 0, steps_per_epoch = 0, tokens_per_epoch = 0;

@@ -23,6 +23,7 @@
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/micro_batch.h"
+#include "sftrun/plan/stages.h"
 
 namespace sftrun::app {
 namespace {
@@ -73,6 +74,22 @@ plan::RunDevices devices_of(const config::RunConfig& config, int world_size, int
   return devices;
 }
 
+/// Resolves parallel.pp.
+void resolve_stages(config::LoadedConfig& loaded, const spec::ArchSpec& arch, int world_size) {
+  config::ParallelConfig& parallel = loaded.config.parallel;
+  const auto warn = [&](const std::string& text) { loaded.warnings.push_back(text); };
+  if (parallel.strategy != config::Strategy::kPipeline) {
+    if (parallel.pp.value_or(1) > 1)
+      warn(fmt::format("parallel.pp has no effect with parallel.strategy {}",
+                       config::strategy_name(parallel.strategy)));
+    return;
+  }
+  if (world_size == 1) return warn("parallel.strategy pipeline has no effect on one process");
+  const std::string place = loaded.place_of(parallel.pp ? "parallel.pp" : "parallel.strategy");
+  config::resolve_stages(parallel, world_size, loaded.places);
+  plan::require_stages(arch, loaded.config, place);
+}
+
 /// Resolves parallel.strategy `auto` and parallel.dp_shard. One process trains as `single`.
 void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
                       const plan::RunDevices& devices) {
@@ -81,8 +98,11 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
   if (devices.world_size == 1 && config::is_sharded(parallel.strategy))
     warn(fmt::format("parallel.strategy {} has no effect on one process",
                      config::strategy_name(parallel.strategy)));
+  if (parallel.strategy == config::Strategy::kAuto && parallel.pp.value_or(1) > 1)
+    parallel.strategy = config::Strategy::kPipeline;
   if (parallel.strategy == config::Strategy::kAuto)
     parallel.strategy = plan::auto_strategy(headers.arch, loaded.config, devices, headers.stored);
+  resolve_stages(loaded, headers.arch, devices.world_size);
   if (parallel.strategy != config::Strategy::kHybrid) {
     if (parallel.dp_shard)
       warn(fmt::format("parallel.dp_shard has no effect with parallel.strategy {}",
@@ -137,7 +157,7 @@ std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOpti
 Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_path,
                 const ModelHeaders* headers, const std::filesystem::path& yaml, int world_size,
                 int local_world_size, const std::string& device) {
-  Run run{.model_path = model_path, .batches = batch_request(loaded.config.train, world_size)};
+  Run run{.model_path = model_path, .batches = batch_request(loaded.config.train)};
   if (device == "cpu" && world_size > 1 &&
       loaded.config.parallel.backend == config::CommBackend::kNccl) {
     throw ConfigError("NCCL needs GPUs and this run computes on the CPU",
@@ -145,12 +165,14 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   }
   const bool needs_headers =
       loaded.config.train.batch_size.is_auto() ||
-      (world_size > 1 && loaded.config.parallel.strategy == config::Strategy::kAuto);
+      (world_size > 1 && (loaded.config.parallel.strategy == config::Strategy::kAuto ||
+                          loaded.config.parallel.strategy == config::Strategy::kPipeline));
   const ModelHeaders model = headers != nullptr ? *headers
                              : needs_headers    ? read_headers(model_path)
                                                 : ModelHeaders();
   const plan::RunDevices devices = devices_of(loaded.config, world_size, local_world_size, device);
   resolve_strategy(loaded, model, devices);
+  run.batches.dp_size = config::data_parallel_size(loaded.config.parallel, world_size);
   if (loaded.config.train.batch_size.is_auto()) {
     run.batches.max_micro_batch = plan::max_micro_batch(
         model.arch, loaded.config, devices.memory_bytes, devices.element_bytes, model.stored,

@@ -318,16 +318,16 @@ struct Words<Strategy> {
       {"zero3", kZero3},
       {"fsdp", kFsdp},
       {"hybrid", kHybrid},
+      {"pipeline", kPipeline},
       {"fsdp2", kFsdp, WordKind::kAlias},
       {"full_shard", kFsdp, WordKind::kAlias},
       {"shard_grad_op", kZero2, WordKind::kAlias},
       {"hybrid_shard", kHybrid, WordKind::kAlias},
       {"device_map", kDdp, WordKind::kUnsupported},
-      {"pipeline", kDdp, WordKind::kUnsupported},
       {"tensor", kDdp, WordKind::kUnsupported},
   });
   static constexpr std::string_view instead =
-      "use fsdp, which divides the model over the devices, or ddp";
+      "use fsdp or pipeline, which divide the model over the devices, or ddp";
 };
 
 template <>

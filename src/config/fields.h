@@ -396,12 +396,19 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "optimizer state is divided over the devices. zero2: gradients, too. zero3, fsdp: also all "
         "weights, which are gathered layer by layer in their own format (4 bits stay 4 bits). "
         "hybrid: as fsdp within each group of `dp_shard` devices, and copies on the other groups. "
+        "pipeline: each device has some of the layers; the parts of a batch pass through them one "
+        "after the other. "
         "All give the same losses.",
         "fsdp");
   field(parallel.dp_shard, "dp_shard", at_least(1).otherwise("the devices of one node"), kAny,
         "For hybrid: the number of devices over which one copy of the model is divided. It divides "
         "the number of all devices.",
         "8");
+  field(parallel.pp, "pp", at_least(1).otherwise("all devices"), kAny,
+        "For pipeline: the number of stages, into which the layers are divided. It divides the "
+        "number of all devices; the quotient is the number of pipelines, each with its part of the "
+        "batch. train.grad_accum should be several times as large.",
+        "4");
   field(parallel.backend, "backend", any(), kAny,
         "Library for collectives. auto: nccl between GPUs, else gloo.", "gloo");
   field(parallel.timeout, "timeout", any(), kAny,

@@ -21,74 +21,84 @@ std::string places_of(const Places& places, std::initializer_list<const char*> k
   return join(found, "; ");
 }
 
+std::string place_of(const Places& places, const std::string& key) {
+  const auto found = places.find(key);
+  return found == places.end() ? "" : found->second;
+}
+
 /// "24 or 32": the multiples of `step` around a number.
 std::string neighbours(int64_t number, int64_t step) {
   const int64_t below = number / step * step;
   return below == 0 ? fmt::format("{}", step) : fmt::format("{} or {}", below, below + step);
 }
 
-/// global / (factor * world_size), which must be a whole number.
+/// The parts of a global batch that are computed at the same time.
+struct Parts {
+  int64_t count = 1;
+  const char* name = "world_size";  // in messages
+};
+
+/// global / (factor * parts), which must be a whole number.
 int64_t divide_global(const TrainConfig& train, int64_t factor, const std::string& factor_text,
-                      int64_t world_size, const char* quotient_name, const Places& places) {
+                      const Parts& parts, const char* quotient_name, const Places& places) {
   const int64_t global = *train.global_batch_size.value;
-  const int64_t divisor = factor * world_size;
+  const int64_t divisor = factor * parts.count;
   if (global % divisor == 0) return global / divisor;
   const int64_t below = global / divisor;
   const std::string counts = below == 0 ? "1" : fmt::format("{} or {}", below, below + 1);
   throw ConfigError(
-      fmt::format("train.global_batch_size {} is not a multiple of {}world_size {}{}", global,
-                  factor_text, world_size,
+      fmt::format("train.global_batch_size {} is not a multiple of {}{} {}{}", global, factor_text,
+                  parts.name, parts.count,
                   factor_text.empty() ? "" : fmt::format(" = {}", divisor)),
       places_of(places, {"train.global_batch_size", "train.batch_size", "train.grad_accum"}),
       fmt::format("set train.global_batch_size to {} ({} {})", neighbours(global, divisor),
                   quotient_name, counts));
 }
 
-void resolve_given_global(TrainConfig& train, int64_t world_size, int64_t max_micro_batch,
+void resolve_given_global(TrainConfig& train, const Parts& parts, int64_t max_micro_batch,
                           const Places& places) {
   const auto batch = train.batch_size.value, accum = train.grad_accum.value;
   if (batch && accum) {
-    const int64_t product = *batch * *accum * world_size;
+    const int64_t product = *batch * *accum * parts.count;
     if (product == *train.global_batch_size.value) return;
     throw ConfigError(
         fmt::format("train.global_batch_size {} is not train.batch_size {} * train.grad_accum {} * "
-                    "world_size {} = {}",
-                    *train.global_batch_size.value, *batch, *accum, world_size, product),
+                    "{} {} = {}",
+                    *train.global_batch_size.value, *batch, *accum, parts.name, parts.count,
+                    product),
         places_of(places, {"train.global_batch_size", "train.batch_size", "train.grad_accum"}),
         "set one of the three to auto");
   }
   if (batch) {
-    train.grad_accum.value =
-        divide_global(train, *batch, fmt::format("train.batch_size {} * ", *batch), world_size,
-                      "grad_accum", places);
+    train.grad_accum.value = divide_global(
+        train, *batch, fmt::format("train.batch_size {} * ", *batch), parts, "grad_accum", places);
   } else if (accum) {
-    train.batch_size.value =
-        divide_global(train, *accum, fmt::format("train.grad_accum {} * ", *accum), world_size,
-                      "batch_size", places);
+    train.batch_size.value = divide_global(
+        train, *accum, fmt::format("train.grad_accum {} * ", *accum), parts, "batch_size", places);
   } else {
-    divide_global(train, 1, "", world_size, "bins per device:", places);
+    divide_global(train, 1, "", parts, "bins per device:", places);
     const BatchShape shape =
-        resolve_batch(world_size, max_micro_batch, *train.global_batch_size.value);
+        resolve_batch(parts.count, max_micro_batch, *train.global_batch_size.value);
     train.batch_size.value = shape.micro_batch_size;
     train.grad_accum.value = shape.grad_accum_steps;
   }
 }
 
-void resolve_batch_sizes(TrainConfig& train, int64_t world_size, int64_t max_micro_batch,
+void resolve_batch_sizes(TrainConfig& train, const Parts& parts, int64_t max_micro_batch,
                          const Places& places) {
   if (train.global_batch_size.value) {
-    resolve_given_global(train, world_size, max_micro_batch, places);
+    resolve_given_global(train, parts, max_micro_batch, places);
     return;
   }
   if (train.grad_accum.is_auto()) {
-    set_target_batch(train, kTargetGlobalBatch, train.batch_size, world_size, max_micro_batch);
+    set_target_batch(train, kTargetGlobalBatch, train.batch_size, parts.count, max_micro_batch);
     return;
   }
   if (train.batch_size.is_auto()) {
-    const int64_t wanted = kTargetGlobalBatch / world_size / *train.grad_accum.value;
+    const int64_t wanted = kTargetGlobalBatch / parts.count / *train.grad_accum.value;
     train.batch_size.value = std::clamp<int64_t>(wanted, 1, max_micro_batch);
   }
-  train.global_batch_size.value = *train.batch_size.value * *train.grad_accum.value * world_size;
+  train.global_batch_size.value = *train.batch_size.value * *train.grad_accum.value * parts.count;
 }
 
 void resolve_dtype(RunConfig& config) {
@@ -136,10 +146,10 @@ void resolve_evaluation(RunConfig& config) {
 }
 
 void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
-  const auto found = places.find("parallel.strategy");
-  const std::string place = found == places.end() ? "" : found->second;
+  const std::string place = place_of(places, "parallel.strategy");
   Strategy& strategy = config.parallel.strategy;
   strategy = resolved_strategy(strategy, world_size, place);
+  if (strategy == Strategy::kPipeline) resolve_stages(config.parallel, world_size, places);
   if (!is_sharded(strategy) || !needs_whole_matrices(config.train.optimizer)) return;
   throw ConfigError(
       fmt::format("train.optimizer {} computes each update from a whole matrix, and "
@@ -152,10 +162,12 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
                  int64_t max_micro_batch, const Places& places) {
   SFTRUN_CHECK(world_size >= 1);
   resolve_dtype(config);
-  resolve_batch_sizes(config.train, world_size, max_micro_batch, places);
+  resolve_strategy(config, world_size, places);
+  const int64_t parts = data_parallel_size(config.parallel, world_size);
+  resolve_batch_sizes(config.train, {parts, parts == world_size ? "world_size" : "pipelines"},
+                      max_micro_batch, places);
   resolve_schedule(config);
   resolve_evaluation(config);
-  resolve_strategy(config, world_size, places);
   if (config.output.dir.empty())
     config.output.dir = (std::filesystem::path("runs") / yaml.stem()).string();
 }
@@ -169,6 +181,20 @@ Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& p
   throw ConfigError(
       fmt::format("parallel.strategy is single, but the run has {} processes", world_size), place,
       "remove parallel.strategy, or give --nproc-per-node 1");
+}
+
+void resolve_stages(ParallelConfig& parallel, int world_size, const Places& places) {
+  const std::string place = place_of(places, parallel.pp ? "parallel.pp" : "parallel.strategy");
+  if (!parallel.pp) parallel.pp = world_size;
+  if (world_size % *parallel.pp == 0) return;
+  throw ConfigError(fmt::format("parallel.pp {} does not divide the {} processes of the run",
+                                *parallel.pp, world_size),
+                    place, "set parallel.pp to the number of processes of one pipeline");
+}
+
+int data_parallel_size(const ParallelConfig& parallel, int world_size) {
+  if (parallel.strategy != Strategy::kPipeline) return world_size;
+  return world_size / static_cast<int>(parallel.pp.value());
 }
 
 std::string_view dtype_name(DTypeChoice dtype) {

@@ -53,9 +53,28 @@ std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, 
 
 std::string steps_line(const config::RunConfig& config, int64_t total_steps, int world_size) {
   const config::TrainConfig& train = config.train;
-  return fmt::format("{} steps: batch_size {} x grad_accum {} x world_size {} = {} {} per step",
-                     total_steps, *train.batch_size.value, *train.grad_accum.value, world_size,
+  const int parts = config::data_parallel_size(config.parallel, world_size);
+  const std::string devices = config.parallel.strategy == config::Strategy::kPipeline
+                                  ? fmt::format("{} pipeline{} of {} stages", parts,
+                                                parts == 1 ? "" : "s", *config.parallel.pp)
+                                  : fmt::format("world_size {}", parts);
+  return fmt::format("{} steps: batch_size {} x grad_accum {} x {} = {} {} per step", total_steps,
+                     *train.batch_size.value, *train.grad_accum.value, devices,
                      *train.global_batch_size.value, batch_unit(config));
+}
+
+/// With m micro-batches and p stages, a stage waits for p - 1 of m + p - 1 turns.
+std::optional<std::string> waiting_stages_warning(const config::RunConfig& config) {
+  constexpr double kMuch = 0.25;
+  if (config.parallel.strategy != config::Strategy::kPipeline) return std::nullopt;
+  const int64_t others = *config.parallel.pp - 1, accum = *config.train.grad_accum.value;
+  const double waiting = static_cast<double>(others) / static_cast<double>(accum + others);
+  if (waiting <= kMuch) return std::nullopt;
+  return fmt::format(
+      "with train.grad_accum {} each of the {} stages waits for the others {:.0f}% of the time; "
+      "with {} it is {:.0f}%",
+      accum, others + 1, 100 * waiting, 4 * (others + 1),
+      100 * static_cast<double>(others) / static_cast<double>(4 * (others + 1) + others));
 }
 
 std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
@@ -92,6 +111,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
   log::info("{}", steps_line(config, size.total_steps, size.world_size));
   if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))
     log::warn("{}", *few);
+  if (const auto waiting = waiting_stages_warning(config)) log::warn("{}", *waiting);
   if (base_record != nullptr) log_vllm_advice(decoder);
   if (config.train.loraplus_lr_ratio && decoder.embedding().lora) {
     log::warn(

@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 
 #include <filesystem>
+#include <map>
 
 #include "commands.h"
 #include "device_memory.h"
@@ -24,6 +25,7 @@
 #include "sftrun/observe/run_card.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/micro_batch.h"
+#include "sftrun/plan/stages.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/resume.h"
 #include "sftrun/train/run_data.h"
@@ -53,6 +55,20 @@ train::BatchRequest batch_request(const nlohmann::json& request) {
           .max_micro_batch = get<int64_t>(request, "max_micro_batch").value_or(1)};
 }
 
+bool is_pipeline(const config::ParallelConfig& config) {
+  return config.strategy == config::Strategy::kPipeline;
+}
+
+/// The units of this rank's stage of a pipeline.
+layers::UnitRange stage_units(const spec::ArchSpec& arch, const config::RunConfig& config,
+                              const Rank& rank) {
+  if (!is_pipeline(config.parallel)) return {};
+  const std::vector<int64_t> firsts = plan::stages_of(arch, config);
+  const int ranks_of_stage = config::data_parallel_size(config.parallel, rank.env().world_size);
+  const auto stage = static_cast<size_t>(rank.env().rank / ranks_of_stage);
+  return {firsts[stage], firsts[stage + 1]};
+}
+
 parallel::Mesh mesh_of(const config::ParallelConfig& config, const Rank& rank) {
   const int world_size = rank.env().world_size;
   const auto shards =
@@ -79,7 +95,8 @@ std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
       {.strategy = config.parallel.strategy,
        .bucket_cap_bytes = config.train.ddp_bucket_cap_mb << 20,
        .overlaps_reduction = trains_base,
-       .passes_read_masters = !trains_base || decoder.backend().reads_masters},
+       .passes_read_masters = !trains_base || decoder.backend().reads_masters,
+       .num_stages = is_pipeline(config.parallel) ? *config.parallel.pp : 1},
       comm, {decoder.parameters(), decoder.units()}, std::move(shards));
 }
 
@@ -139,6 +156,20 @@ struct PreparedRun {
   fs::path run_dir() const { return config.output.dir; }
 };
 
+/// PiSSA: what each stage subtracted from its base, which the result contains.
+void gather_principal_parts(model::Decoder& decoder, parallel::Strategy& strategy) {
+  std::map<std::string, at::Tensor> parts;
+  for (const layers::Parameter& parameter : decoder.parameters().parameters()) {
+    if (parameter.role != TensorRole::kLoraA && parameter.role != TensorRole::kLoraB) continue;
+    const auto found = decoder.principal_parts().find(parameter.name);
+    const bool is_own = found != decoder.principal_parts().end();
+    const at::Tensor own = is_own ? found->second.flatten() : at::empty({0}, at::kFloat);
+    parts[parameter.name] =
+        strategy.whole(own, 0, parameter.numel).view(parameter.shape).to(at::kCPU);
+  }
+  decoder.set_principal_parts(std::move(parts));
+}
+
 /// Loads the decoder, divided as the strategy says, with the adapter that the run starts from. A
 /// checkpoint is loaded later.
 void load_model(PreparedRun& run, Rank& rank) {
@@ -151,8 +182,11 @@ void load_model(PreparedRun& run, Rank& rank) {
       run.shards->take(index, unit, trained);
     };
   }
+  options.held = stage_units(run.checkpoint->arch(), run.config, rank);
   run.decoder = load_decoder(run.checkpoint, options);
   run.strategy = strategy_of(run.config, rank.comm(), *run.decoder, std::move(run.shards));
+  if (is_pipeline(run.config.parallel) && options.lora.pissa)
+    gather_principal_parts(*run.decoder, *run.strategy);
   const std::string& start = run.config.tuning.lora.init_from;
   if (start.empty() || run.resume_from) return;
   model::load_adapter_weights(*run.decoder, start,
@@ -177,7 +211,8 @@ data::TextModel prepare_data(PreparedRun& run, const train::TrainState* saved,
                                   saved != nullptr ? saved->data_position : nullptr);
   if (run.config.data.streaming) return text;
   const std::string notice = train::fit_batches_to_data(
-      run.config, batches, data::epoch_size(run.config, *run.data.train), rank.env().world_size,
+      run.config, batches, data::epoch_size(run.config, *run.data.train),
+      config::data_parallel_size(run.config.parallel, rank.env().world_size),
       saved != nullptr ? saved->identity : nullptr);
   if (!notice.empty() && rank.is_main()) log::info("{}", notice);
   return text;

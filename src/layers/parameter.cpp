@@ -48,14 +48,24 @@ void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device,
   const bool is_divided = layout.num_parts > 1;
   const int64_t alignment = is_divided ? kPartAlignment : kAlignment;
   std::vector<int64_t> sizes = {0};  // of the buffers, in elements
+  std::optional<size_t> borrowed;
   for (Parameter& parameter : parameters_) {
-    if (!places_.contains(parameter.unit)) {
-      if (layout.is_per_unit && !places_.empty()) sizes.push_back(0);
-      places_[parameter.unit] = {sizes.size() - 1, sizes.back(), sizes.back()};
+    const int64_t unit = parameter.unit;
+    if (!layout.holds(unit)) continue;
+    const bool is_new = !places_.contains(unit);
+    if (is_new && layout.is_per_unit && !places_.empty()) sizes.push_back(0);
+    if (is_new && layout.borrowed == unit) {
+      borrowed = sizes.size();
+      sizes.push_back(0);
     }
-    parameter.offset = sizes.back();
-    sizes.back() += rounded_up(parameter.numel, alignment);
-    places_[parameter.unit].end = sizes.back();
+    const size_t buffer = layout.borrowed == unit ? *borrowed
+                          : layout.is_per_unit    ? sizes.size() - 1
+                                                  : 0;
+    int64_t& size = sizes[buffer];
+    if (is_new) places_[unit] = {buffer, size, size};
+    parameter.offset = size;
+    size += rounded_up(parameter.numel, alignment);
+    places_[unit].end = size;
   }
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
   for (int64_t size : sizes) {
@@ -68,6 +78,7 @@ void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device,
     buffers_.push_back(std::move(flat));
   }
   for (Parameter& parameter : parameters_) {
+    if (!layout.holds(parameter.unit)) continue;
     const FlatValues& flat = *buffers_of(parameter.unit);
     const auto view = [&](const at::Tensor& of) {
       return of.narrow(0, parameter.offset, parameter.numel).view(parameter.shape);
@@ -119,6 +130,10 @@ std::pair<int64_t, int64_t> ParameterStore::unit_range(int64_t unit) const {
   return {place->second.begin, place->second.end};
 }
 
+bool ParameterStore::owns(int64_t unit) const {
+  return layout_.held.contains(unit) && layout_.borrowed != unit;
+}
+
 void ParameterStore::zero_grad() {
   for (FlatValues& flat : buffers_) flat.grad.zero_();
 }
@@ -136,8 +151,10 @@ void ParameterStore::refresh_compute() {
 
 OwnedValues::OwnedValues(ParameterStore& of)
     : store(&of), flat{of.master(), of.grad(), of.compute()} {
-  for (Parameter& parameter : of.parameters())
-    pieces.push_back({&parameter, 0, parameter.numel, parameter.offset});
+  for (Parameter& parameter : of.parameters()) {
+    const int64_t numel = of.owns(parameter.unit) ? parameter.numel : 0;
+    pieces.push_back({&parameter, 0, numel, numel == 0 ? 0 : parameter.offset});
+  }
 }
 
 }  // namespace sftrun::layers

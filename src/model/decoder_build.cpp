@@ -72,12 +72,13 @@ class DecoderBuilder {
     }
     declare();
     require_skips_used();
-    const layers::BufferLayout& buffers = d_.options_.buffers;
+    const layers::BufferLayout buffers = buffer_layout();
     d_.store_.allocate(d_.options_.dtype, d_.options_.device, buffers);
     finish_layers();
     const auto num_units = static_cast<int64_t>(d_.units_.size());
     AdapterStart adapters(d_.options_, source_);
     for (int64_t unit = 0; unit < num_units; ++unit) {
+      if (!buffers.holds(unit)) continue;
       if (buffers.is_per_unit) d_.store_.reserve_unit(unit);
       fill(unit);
       start_adapters(adapters, unit);
@@ -101,6 +102,17 @@ class DecoderBuilder {
     std::optional<kernels::QuantizedMatrix>* quantized =
         nullptr;  ///< set instead of `weight` if quantised
   };
+
+  /// The layout of the options, for the units that this process holds.
+  layers::BufferLayout buffer_layout() const {
+    layers::BufferLayout buffers = d_.options_.buffers;
+    buffers.held = d_.options_.held;
+    if (buffers.held.contains(d_.head_unit()) && ties_head() &&
+        !buffers.held.contains(d_.embedding_unit()))
+      buffers.borrowed = d_.embedding_unit();
+    SFTRUN_CHECK(!buffers.is_per_unit || !buffers.borrowed);
+    return buffers;
+  }
 
   int64_t unit_of(int64_t layer) const { return d_.layer_unit(layer); }
 

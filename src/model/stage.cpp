@@ -11,13 +11,12 @@ namespace sftrun::model {
 
 using layers::UnitPass;
 
-Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks)
-    : Stage(decoder, hooks, 0, static_cast<int64_t>(decoder.units().size())) {}
+Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks) : Stage(decoder, hooks, nullptr) {}
 
-Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks, int64_t first, int64_t end)
-    : decoder_(decoder), hooks_(hooks), first_(first), end_(end) {
-  SFTRUN_CHECK(first < end);
-  if ((has_embedding() && has_head()) || !decoder.shares_state_between_layers()) return;
+Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks, layers::StageLinks* links)
+    : decoder_(decoder), hooks_(hooks), links_(links), units_(decoder.held_units()) {
+  SFTRUN_CHECK(units_.first < units_.end && (links != nullptr || has_all_units()));
+  if (has_all_units() || !decoder.shares_state_between_layers()) return;
   throw ConfigError(
       "the layers of this model share keys or per-layer inputs, so they cannot be divided into "
       "stages",
@@ -42,7 +41,7 @@ void Stage::gradients_ready(const MicroBatchRun& run, int64_t unit) const {
 
 void Stage::report_gradients() const {
   if (hooks_ == nullptr) return;
-  for (int64_t unit = end_ - 1; unit >= first_; --unit) hooks_->gradients_ready(unit);
+  for (int64_t unit = units_.end - 1; unit >= units_.first; --unit) hooks_->gradients_ready(unit);
 }
 
 at::Tensor Stage::no_loss() const {
@@ -55,6 +54,36 @@ bool Stage::has_backward(const MicroBatchRun& run, int64_t unit) const {
 
 bool Stage::needs_input_gradient(const MicroBatchRun& run, int64_t unit) const {
   return run.trains && (decoder_.trains_below(unit) || run.options.needs_span_gradients);
+}
+
+at::Tensor Stage::new_rows(const MicroBatchRun& run, int64_t spare) const {
+  const DecoderOptions& options = decoder_.options();
+  const int64_t width = decoder_.arch().hidden_size;
+  return at::zeros({run.batch.num_tokens(), width + spare},
+                   at::TensorOptions().dtype(options.dtype).device(options.device))
+      .narrow(1, 0, width);
+}
+
+void Stage::receive_hidden(MicroBatchRun& run) const {
+  run.hidden = new_rows(run, 0);
+  links_->receive_hidden(run.hidden);
+}
+
+void Stage::send_hidden(MicroBatchRun& run) const {
+  links_->send_hidden(std::exchange(run.hidden, {}).contiguous());
+}
+
+void Stage::receive_gradient(MicroBatchRun& run) const {
+  const at::Tensor grad = new_rows(run, 0);
+  links_->receive_gradient(grad);
+  const int64_t last = units_.end - 1 - decoder_.layer_unit(0);  // -1: this stage has no layer
+  const int64_t spare =
+      last < 0 ? 0 : decoder_.layers()[static_cast<size_t>(last)].joint_down.spare();
+  run.grad = spare == 0 ? grad : new_rows(run, spare).copy_(grad);
+}
+
+void Stage::send_gradient(MicroBatchRun& run) const {
+  links_->send_gradient(std::exchange(run.grad, {}).contiguous());
 }
 
 void Stage::embed(MicroBatchRun& run) const {
@@ -84,7 +113,7 @@ void Stage::for_layers(UnitPass pass, Body&& body) const {
   for (int64_t i = 0; i < num_layers; ++i) {
     const int64_t layer = pass == UnitPass::kForward ? i : num_layers - 1 - i;
     const int64_t unit = decoder_.layer_unit(layer);
-    if (unit >= first_ && unit < end_) body(layer, unit);
+    if (units_.contains(unit)) body(layer, unit);
   }
 }
 
@@ -101,15 +130,18 @@ void Stage::forward(MicroBatchRun& run) const {
     with_unit(decoder_.embedding_unit(), UnitPass::kForward, [&] {
       if (!run.is_empty()) embed(run);
     });
+  } else if (!run.is_empty()) {
+    receive_hidden(run);
   }
   AuxLoss* aux = run.options.aux;
-  SFTRUN_CHECK(aux == nullptr || (has_embedding() && has_head()));  // it counts over all layers
+  SFTRUN_CHECK(aux == nullptr || has_all_units());  // it counts over all layers
   if (aux != nullptr && !run.is_empty()) decoder_.count_router_choices(run.context);
   for_layers(UnitPass::kForward, [&](int64_t layer, int64_t unit) {
     with_unit(unit, UnitPass::kForward, [&] {
       if (!run.is_empty()) layer_forward(run, layer);
     });
   });
+  if (!has_head() && !run.is_empty()) send_hidden(run);
   if (aux == nullptr) return;
   aux->value = run.is_empty()
                    ? no_loss()
@@ -152,6 +184,7 @@ at::Tensor Stage::head_loss(MicroBatchRun& run) const {
 
 at::Tensor Stage::loss(MicroBatchRun& run) const {
   const at::NoGradGuard no_grad;
+  if (!has_head()) return no_loss();
   const int64_t unit = decoder_.head_unit();
   at::Tensor sum;
   with_unit(unit, run.trains ? UnitPass::kBackward : UnitPass::kForward,
@@ -191,6 +224,8 @@ void Stage::embedding_backward(MicroBatchRun& run) const {
 
 void Stage::backward(MicroBatchRun& run) const {
   const at::NoGradGuard no_grad;
+  if (!has_head() && !run.is_empty() && needs_input_gradient(run, units_.end))
+    receive_gradient(run);
   for_layers(UnitPass::kBackward, [&](int64_t layer, int64_t unit) {
     if (has_backward(run, unit)) {
       with_unit(unit, UnitPass::kBackward, [&] {
@@ -199,7 +234,10 @@ void Stage::backward(MicroBatchRun& run) const {
     }
     gradients_ready(run, unit);
   });
-  if (!has_embedding()) return;
+  if (!has_embedding()) {
+    if (!run.is_empty() && needs_input_gradient(run, units_.first)) send_gradient(run);
+    return;
+  }
   const int64_t unit = decoder_.embedding_unit();
   if (has_backward(run, unit)) {
     with_unit(unit, UnitPass::kBackward, [&] {
@@ -210,7 +248,6 @@ void Stage::backward(MicroBatchRun& run) const {
 }
 
 at::Tensor Stage::forward_backward(const PackedBatch& batch, const PassOptions& options) const {
-  SFTRUN_CHECK(has_embedding() && has_head());
   MicroBatchRun run(batch, options);
   forward(run);
   const at::Tensor sum = loss(run);
@@ -228,6 +265,7 @@ at::Tensor Stage::label_losses(const MicroBatchRun& run) const {
   const at::NoGradGuard no_grad;
   at::Tensor losses =
       at::empty({0}, at::TensorOptions().dtype(at::kFloat).device(decoder_.options().device));
+  if (!has_head()) return run.is_empty() ? losses : at::zeros_like(run.batch.labels, at::kFloat);
   with_unit(decoder_.head_unit(), UnitPass::kForward, [&] {
     if (run.is_empty()) return;
     losses = decoder_.backend().label_losses(run.hidden.index_select(0, run.batch.label_rows),

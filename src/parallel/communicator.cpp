@@ -154,9 +154,10 @@ Group& Communicator::world() {
   return impl_->world;
 }
 
-Group Communicator::make_group(const std::vector<int>& ranks, const std::string& name) {
+Group Communicator::make_group(const std::vector<int>& ranks, const std::string& name,
+                               bool is_own) {
   if (!impl_->is_connected()) return {};
-  if (static_cast<int>(ranks.size()) == world_size()) return impl_->world;
+  if (!is_own && static_cast<int>(ranks.size()) == world_size()) return impl_->world;
   const auto own = std::find(ranks.begin(), ranks.end(), rank());
   if (own == ranks.end() || ranks.size() == 1) {
     Group alone;

@@ -115,12 +115,18 @@ void Group::broadcast(const at::Tensor& tensor, int root) {
 }
 
 void Group::send(const at::Tensor& tensor, int to, int tag) {
+  send_async(tensor, to, tag).wait();
+}
+
+StartedCollective Group::send_async(const at::Tensor& tensor, int to, int tag) {
   SFTRUN_CHECK(state_->backend && to != rank());
-  state_->guarded("send", [&] {
-    std::vector<at::Tensor> tensors = {tensor};
-    state_->backend->send(tensors, to, tag)->wait();
-  });
+  std::vector<at::Tensor> tensors = {tensor};
+  c10::intrusive_ptr<c10d::Work> work;
+  state_->guarded("send", [&] { work = state_->backend->send(tensors, to, tag); });
   count(state_->counts->send, tensor);
+  return StartedCollective([state = state_, work = std::move(work), tensor] {
+    state->guarded("send", [&] { work->wait(); });
+  });
 }
 
 void Group::receive(const at::Tensor& tensor, int from, int tag) {

@@ -16,6 +16,21 @@ int Mesh::dp_rank_of(int rank) const {
   return rank / sizes_.tp % dp_size();
 }
 
+std::vector<int> Mesh::ranks_of_pipeline(int dp_rank) const {
+  SFTRUN_CHECK_EQ(sizes_.tp, 1);
+  std::vector<int> ranks;
+  for (int stage = 0; stage < sizes_.pp; ++stage) ranks.push_back(stage * dp_size() + dp_rank);
+  return ranks;
+}
+
+std::vector<int> Mesh::ranks_of_stage(int stage) const {
+  SFTRUN_CHECK_EQ(sizes_.tp, 1);
+  std::vector<int> ranks;
+  for (int dp_rank = 0; dp_rank < dp_size(); ++dp_rank)
+    ranks.push_back(stage * dp_size() + dp_rank);
+  return ranks;
+}
+
 bool Mesh::counts_loss_of(int rank) const {
   const int stage = rank / (dp_size() * sizes_.tp);
   return stage == sizes_.pp - 1 && rank % sizes_.tp == 0;

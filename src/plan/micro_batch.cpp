@@ -8,6 +8,7 @@
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/lora_plan.h"
+#include "sftrun/plan/stages.h"
 #include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/trained_names.h"
 
@@ -207,8 +208,14 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
       .optimizer = device.on_gpu && config::is_paged(config.train.optimizer)
                        ? kPagedBytes
                        : trained.state_bytes()};
-  if (device.shards == 1)
-    return whole.base + whole.masters + whole.copies + whole.gradients + whole.optimizer;
+  const int64_t all = whole.base + whole.masters + whole.copies + whole.gradients + whole.optimizer;
+  if (config.parallel.strategy == config::Strategy::kPipeline && config.parallel.pp) {
+    double largest = 0;
+    for (const StageShare& stage : stage_shares(arch, config))
+      largest = std::max(largest, stage.weights);
+    return static_cast<int64_t>(largest * static_cast<double>(all));
+  }
+  if (device.shards == 1) return all;
   return divided_bytes(whole, config.parallel.strategy, device.shards, share_of_largest_unit(arch));
 }
 
@@ -241,7 +248,13 @@ constexpr double kUsable = 0.8;  // of a device's memory; the rest is for what i
 double bin_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                  int64_t element_bytes) {
   const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1;
-  return static_cast<double>(sequences * config.model.max_seq_len) *
+  double share = 1;  // of the stage with the largest activations
+  if (config.parallel.strategy == config::Strategy::kPipeline && config.parallel.pp) {
+    share = 0;
+    for (const StageShare& stage : stage_shares(arch, config))
+      share = std::max(share, stage.activations);
+  }
+  return share * static_cast<double>(sequences * config.model.max_seq_len) *
          static_cast<double>(
              activation_bytes_per_token(arch, element_bytes, config.train.gradient_checkpointing) +
              dora_bytes_per_token(arch, config, element_bytes));

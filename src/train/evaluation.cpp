@@ -36,7 +36,7 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
 EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
                           const Objective& objective, parallel::Communicator& comm) const {
   const double start = monotonic_seconds();
-  const model::Stage stage(decoder, &strategy);
+  const model::Stage stage = stage_of(decoder, strategy);
   const parallel::Mesh& mesh = strategy.mesh();
   // The whole validation set is one batch
   const std::vector<data::Bin> bins = plan_.global_batch(0, 0);

@@ -2,6 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+
 #include "sftrun/model/stage.h"
 
 namespace sftrun::train {
@@ -16,14 +21,18 @@ model::PassGraphs::Options graph_options(const parallel::Strategy& strategy,
           .communicates_in_passes = strategy.communicates_in_passes()};
 }
 
-class OneStageSchedule final : public MicroBatchSchedule {
+/// One forward, one backward pass (1F1B, arXiv:2006.09503): a stage runs a backward pass as soon as
+/// the stages after it can have brought the gradient back. So it keeps at most one micro-batch for
+/// itself and for each of them. The last stage, and a single one, keeps one.
+class StageSchedule final : public MicroBatchSchedule {
  public:
-  OneStageSchedule(model::Decoder& decoder, parallel::Strategy& strategy,
-                   const Objective& objective, const config::TrainConfig& config)
+  StageSchedule(model::Decoder& decoder, parallel::Strategy& strategy, const Objective& objective,
+                const config::TrainConfig& config)
       : objective_(objective),
-        stage_(decoder, &strategy),
-        passes_(stage_, graph_options(strategy, objective, config)),
-        is_pinned_(config.dataloader_pin_memory) {}
+        stage_(stage_of(decoder, strategy)),
+        is_pinned_(config.dataloader_pin_memory) {
+    if (stage_.has_all_units()) passes_.emplace(stage_, graph_options(strategy, objective, config));
+  }
 
   StepSums run(const StepWork& work) override {
     StepSums sums;
@@ -33,44 +42,74 @@ class OneStageSchedule final : public MicroBatchSchedule {
       const model::PassOptions options{.grad_scale = work.grad_scale,
                                        .aux = work.aux_grad_scale ? &aux : nullptr,
                                        .completes_gradients = i + 1 == work.num_micro_batches};
-      objective_.needs_sums() ? two_passes(batch, work, options, sums)
-                              : one_pass(batch, work, options, sums);
+      if (passes_ && !objective_.needs_sums()) {
+        sums.losses.push_back(
+            passes_->forward_backward(batch, work.randomness, is_pinned_, options));
+      } else {
+        forward(batch, work, options, sums);
+        if (static_cast<int64_t>(under_way_.size()) > stage_.num_stages_after()) backward();
+      }
       if (work.aux_grad_scale) sums.aux_losses.push_back(aux.value);
       sums.num_terms += objective_.count_terms(counts_of(batch));
     }
+    while (!under_way_.empty()) backward();
     return sums;
   }
 
-  void log_use() const override { passes_.log_use(); }
+  void log_use() const override {
+    if (passes_) passes_->log_use();
+  }
 
  private:
+  /// A micro-batch between its forward and its backward pass.
+  struct UnderWay {
+    UnderWay(model::PackedBatch of, const model::PassOptions& options)
+        : batch(std::move(of)), run(batch, options) {}
+    model::PackedBatch batch;
+    model::MicroBatchRun run;
+  };
+
+  /// The forward pass; on the last stage, the loss.
+  void forward(const data::Batch& batch, const StepWork& work, const model::PassOptions& options,
+               StepSums& sums) {
+    const bool needs_sums = objective_.needs_sums();
+    model::Decoder& decoder = stage_.decoder();
+    model::Randomness randomness = work.randomness;
+    if (needs_sums) randomness.training = false;  // no dropout: it is compared with a reference
+    auto under_way = std::make_unique<UnderWay>(
+        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), randomness,
+                             {.is_pinned = is_pinned_, .with_documents = needs_sums}),
+        options);
+    model::MicroBatchRun& run = under_way->run;
+    needs_sums ? forward_two_passes(run, sums) : forward_one_pass(run, sums);
+    under_way_.push_back(std::move(under_way));
+  }
+
   /// The gradient of each row is known before the forward pass.
-  void one_pass(const data::Batch& batch, const StepWork& work, const model::PassOptions& options,
-                StepSums& sums) {
-    sums.losses.push_back(passes_.forward_backward(batch, work.randomness, is_pinned_, options));
+  void forward_one_pass(model::MicroBatchRun& run, StepSums& sums) const {
+    stage_.forward(run);
+    sums.losses.push_back(stage_.loss(run));
   }
 
   /// The gradient of each row depends on sums over documents: the head runs twice.
-  void two_passes(const data::Batch& batch, const StepWork& work, const model::PassOptions& options,
-                  StepSums& sums) {
-    model::Decoder& decoder = stage_.decoder();
-    model::Randomness randomness = work.randomness;
-    randomness.training = false;  // no dropout: the model is compared with a reference
-    const model::PackedBatch packed =
-        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), randomness,
-                             {.is_pinned = is_pinned_, .with_documents = true});
-    model::MicroBatchRun run(packed, options);
+  void forward_two_passes(model::MicroBatchRun& run, StepSums& sums) const {
     const ObjectiveValue value = forward_documents(stage_, run, objective_);
-    if (!run.is_empty()) run.options.row_factors = row_factors(value, packed.label_documents);
+    if (!run.is_empty()) run.options.row_factors = row_factors(value, run.batch.label_documents);
     stage_.loss(run);
-    stage_.backward(run);
     sums.losses.push_back(value.loss_sum);
     add_metrics(value.metrics, sums);
   }
 
+  /// The backward pass of the oldest micro-batch.
+  void backward() {
+    stage_.backward(under_way_.front()->run);
+    under_way_.pop_front();
+  }
+
   const Objective& objective_;
   model::Stage stage_;
-  model::PassGraphs passes_;
+  std::optional<model::PassGraphs> passes_;  // nullopt: a stage of a pipeline
+  std::deque<std::unique_ptr<UnderWay>> under_way_;
   bool is_pinned_;
 };
 
@@ -123,11 +162,15 @@ BatchCounts counts_of(const data::Batch& batch) {
           .documents = static_cast<int64_t>(batch.document_keys.size())};
 }
 
-std::unique_ptr<MicroBatchSchedule> one_stage_schedule(model::Decoder& decoder,
-                                                       parallel::Strategy& strategy,
-                                                       const Objective& objective,
-                                                       const config::TrainConfig& config) {
-  return std::make_unique<OneStageSchedule>(decoder, strategy, objective, config);
+model::Stage stage_of(model::Decoder& decoder, parallel::Strategy& strategy) {
+  return {decoder, &strategy, strategy.links()};
+}
+
+std::unique_ptr<MicroBatchSchedule> make_schedule(model::Decoder& decoder,
+                                                  parallel::Strategy& strategy,
+                                                  const Objective& objective,
+                                                  const config::TrainConfig& config) {
+  return std::make_unique<StageSchedule>(decoder, strategy, objective, config);
 }
 
 model::GraphUse graph_use(config::CudaGraphs choice) {

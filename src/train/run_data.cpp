@@ -65,7 +65,7 @@ void make_batches(RunData& data, const config::RunConfig& config) {
 }
 
 std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& request,
-                                const data::EpochSize& epoch, int world_size,
+                                const data::EpochSize& epoch, int dp_size,
                                 const nlohmann::ordered_json& saved) {
   config::TrainConfig& train = config.train;
   // A run whose number of steps is given has as many as its user wants.
@@ -74,8 +74,7 @@ std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& r
     const int64_t target =
         saved_setting(saved, "train.global_batch_size")
             .value_or(is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch));
-    config::set_target_batch(train, target, {request.batch_size}, world_size,
-                             request.max_micro_batch);
+    config::set_target_batch(train, target, {request.batch_size}, dp_size, request.max_micro_batch);
   }
   config::AutoInt& tokens = config.data.bin_tokens;
   if (!config.data.packing || tokens.value) return {};

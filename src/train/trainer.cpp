@@ -60,8 +60,7 @@ Trainer::Trainer(TrainerInputs inputs)
       loss_scale_(in_.decoder->options().dtype == at::kHalf),
       reads_later_(in_.decoder->options().device.is_cuda() && !loss_scale_.is_active() &&
                    optimizer_->reads_gate()),
-      micro_batches_(
-          one_stage_schedule(*in_.decoder, *in_.strategy, *objective_, in_.config.train)),
+      micro_batches_(make_schedule(*in_.decoder, *in_.strategy, *objective_, in_.config.train)),
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
       checkpoints_(in_.run_dir / "checkpoints"),
@@ -243,7 +242,8 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
       for (size_t m = 0; m < metric_sums.size(); ++m) metric_sums[m] += numbers.metrics[m];
     }
     const HostNumbers& host = numbers.host;
-    report.loss_per_rank.push_back(host.num_terms > 0 ? of_rank / host.num_terms : kNoLoss);
+    const bool has_loss = host.num_terms > 0 && mesh.counts_loss_of(rank);
+    report.loss_per_rank.push_back(has_loss ? of_rank / host.num_terms : kNoLoss);
     report.peak_memory_bytes.push_back(static_cast<uint64_t>(host.peak_memory_bytes));
     if (host.gpu_utilization >= 0) report.gpu_utilization.push_back(host.gpu_utilization);
     stop_exit_code_ = std::max(stop_exit_code_, static_cast<int>(host.stop_exit_code));

@@ -36,13 +36,12 @@ config::RunConfig config_of() {
 TEST(BatchRequests, StepsAreAutomaticIfNeitherSizeIsGiven) {
   config::TrainConfig asked;
   asked.batch_size = asked.grad_accum = asked.global_batch_size = {};
-  EXPECT_TRUE(batch_request(asked, 2).steps_are_auto);
-  EXPECT_EQ(batch_request(asked, 2).world_size, 2);
+  EXPECT_TRUE(batch_request(asked).steps_are_auto);
   asked.batch_size.value = 3;
-  EXPECT_TRUE(batch_request(asked, 1).steps_are_auto);
-  EXPECT_EQ(batch_request(asked, 1).batch_size.value, 3);
+  EXPECT_TRUE(batch_request(asked).steps_are_auto);
+  EXPECT_EQ(batch_request(asked).batch_size.value, 3);
   asked.grad_accum.value = 1;
-  EXPECT_FALSE(batch_request(asked, 1).steps_are_auto);
+  EXPECT_FALSE(batch_request(asked).steps_are_auto);
 }
 
 TEST(Forecasts, AreExactWhenAllRecordsWereRead) {
@@ -106,7 +105,7 @@ TEST(Forecasts, SizesThatTheDataDecideAreTheWorkers) {
   config.model.max_seq_len = 2048;
   config.data.packing = true;
   config.data.bin_tokens = {};
-  const BatchRequest request{.steps_are_auto = true, .max_micro_batch = 8, .world_size = 1};
+  const BatchRequest request{.steps_are_auto = true, .max_micro_batch = 8, .dp_size = 1};
   const Forecast small = forecast(config, {trial_of(60, 60, 100)}, request);
   EXPECT_EQ(*small.sizes.global_batch_size.value, 1);
   EXPECT_EQ(small.bin_tokens, data::kFewestBinTokens);

@@ -241,7 +241,8 @@ def check_case(machine, case):
 
 
 def check_reference(machine, name, processes, graphs=NO_GRAPHS, strategy="auto"):
-    accum = [f"train.grad_accum={2 // processes}"]  # the same global batch
+    # The same global batch. In a pipeline all processes compute each of its parts.
+    accum = [f"train.grad_accum={2 if strategy == 'pipeline' else 2 // processes}"]
     folder = machine.scratch / f"reference-{machine.runs}"
     settings = [graphs, f"parallel.strategy={strategy}", *accum]
     rows = machine.train(DATA / "train" / name / "run.yaml", "cuda", settings, processes=processes, folder=folder)
@@ -361,10 +362,12 @@ def checks(machine, arguments):
         yield f"reference {name}", name in ("lora_all_linear", "full_untied"), lambda name=name: check_reference(machine, name, 1)
         yield f"reference {name}, graphs", name == "lora_rslora", lambda name=name: check_reference(machine, name, 1, GRAPHS)
     yield "reference lora_qv, two cards", True, lambda: check_reference(machine, "lora_qv", 2)
-    for strategy in ("zero1", "zero2", "fsdp"):
-        yield f"reference full_untied, two cards, {strategy}", strategy == "zero2", \
+    for strategy in ("zero1", "zero2", "fsdp", "pipeline"):
+        yield f"reference full_untied, two cards, {strategy}", strategy in ("zero2", "pipeline"), \
             lambda strategy=strategy: check_reference(machine, "full_untied", 2, strategy=strategy)
-    yield "reference lora_qv, two cards, fsdp", True, lambda: check_reference(machine, "lora_qv", 2, strategy="fsdp")
+    for strategy in ("fsdp", "pipeline"):
+        yield f"reference lora_qv, two cards, {strategy}", True, \
+            lambda strategy=strategy: check_reference(machine, "lora_qv", 2, strategy=strategy)
     yield "reference lora_qv, two cards, graphs", True, lambda: check_reference(machine, "lora_qv", 2, GRAPHS)
     listed = cases(machine.scratch)
     for case in listed:

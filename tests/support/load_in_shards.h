@@ -8,10 +8,13 @@
 namespace sftrun::test {
 
 /// Makes a decoder with these options load as parts of the ranks. Two ranks share a copy with
-/// `hybrid`.   @return the parts; null: the strategy keeps whole parameters
+/// `hybrid`. A pipeline has two stages, and the first one the embedding and a layer.   @return the parts; null: the strategy keeps whole parameters
 inline std::unique_ptr<parallel::UnitShards> load_in_shards(config::Strategy strategy,
                                                             const parallel::Communicator& comm,
                                                             model::DecoderOptions& options) {
+  if (strategy == config::Strategy::kPipeline)
+    options.held = comm.rank() * 2 < comm.world_size() ? layers::UnitRange{.first = 0, .end = 2}
+                                                       : layers::UnitRange{.first = 2};
   if (!config::is_sharded(strategy)) return nullptr;
   const int world_size = comm.world_size(),
             shards = strategy == config::Strategy::kHybrid ? 2 : world_size;

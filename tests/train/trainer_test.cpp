@@ -112,8 +112,10 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
     const bool reads_masters =
         options.trains == model::Trains::kLora || decoder->backend().reads_masters;
     strategy = parallel::make_strategy(
-        {.strategy = config.parallel.strategy, .passes_read_masters = reads_masters}, comm, model,
-        std::move(shards));
+        {.strategy = config.parallel.strategy,
+         .passes_read_masters = reads_masters,
+         .num_stages = config.parallel.strategy == config::Strategy::kPipeline ? 2 : 1},
+        comm, model, std::move(shards));
   }
   RepeatedBatches batches;
   TrainerInputs inputs;
@@ -195,50 +197,60 @@ TEST(ShardedTraining, OfAllWeightsWithATiedHead) {
 }
 
 /// Values of fp32 tensors in safetensors files.
-void expect_close_tensors(const fs::path& one, const fs::path& other) {
+void expect_close_tensors(const fs::path& one, const fs::path& other, float tolerance) {
   const weights::SafetensorsFile expected(one), actual(other);
   for (const weights::SafetensorsEntry& entry : expected.entries()) {
     const at::Tensor a = test::tensor_of(entry, at::kFloat),
                      b = test::tensor_of(*actual.find(entry.name), at::kFloat);
-    EXPECT_LE((a - b).abs().max().item<float>(), 1e-4 * a.abs().max().item<float>()) << entry.name;
+    EXPECT_LE((a - b).abs().max().item<float>(), tolerance * a.abs().max().item<float>())
+        << entry.name;
   }
 }
 
-void expect_close_runs(const fs::path& one, const fs::path& other) {
+/// @param rounding_grows the optimizer rounds to 16 bits in between
+void expect_close_runs(const fs::path& one, const fs::path& other, bool rounding_grows = false) {
   const auto expected = metrics(one), actual = metrics(other);
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t line = 0; line < actual.size(); ++line) {
     for (const char* key : {"loss", "eval_loss", "grad_norm"}) {
       if (!expected[line].contains(key)) continue;
-      EXPECT_NEAR(actual[line][key].get<double>() / expected[line][key].get<double>(), 1, 1e-6)
+      EXPECT_NEAR(actual[line][key].get<double>() / expected[line][key].get<double>(), 1,
+                  rounding_grows ? 1e-3 : 4e-6)
           << key << " in line " << line;
     }
   }
   const fs::path checkpoint = fs::path("checkpoints") / "step-000004";
   for (const auto& file : fs::directory_iterator(one / checkpoint)) {
     if (file.path().extension() == ".safetensors")
-      expect_close_tensors(file.path(), other / checkpoint / file.path().filename());
+      expect_close_tensors(file.path(), other / checkpoint / file.path().filename(),
+                           rounding_grows ? 2e-2F : 1e-4F);
   }
+}
+
+void expect_trains_as_on_two_ranks(const RunSetup& setup, config::Strategy strategy,
+                                   int num_ranks) {
+  const test::TemporaryDirectory ddp, divided;
+  train_on_two_ranks(setup, ddp.path());
+  RunSetup other = setup;
+  other.strategy = strategy;
+  test::run_ranks(num_ranks,
+                  [&](parallel::Communicator& comm) { train(comm, other, divided.path()); });
+  expect_close_runs(ddp.path(), divided.path(), setup.optimizer == config::Optimizer::kMuon);
 }
 
 /// Each strategy, over the number of ranks that it needs, trains as ddp does on two.
 class Strategies : public testing::TestWithParam<std::pair<config::Strategy, int>> {
  protected:
-  void expect_trains_as_ddp(const RunSetup& setup) {
-    const test::TemporaryDirectory ddp, sharded;
-    train_on_two_ranks(setup, ddp.path());
-    RunSetup divided = setup;
-    divided.strategy = GetParam().first;
-    test::run_ranks(GetParam().second,
-                    [&](parallel::Communicator& comm) { train(comm, divided, sharded.path()); });
-    expect_close_runs(ddp.path(), sharded.path());
+  static void expect_trains_as_ddp(const RunSetup& setup) {
+    expect_trains_as_on_two_ranks(setup, GetParam().first, GetParam().second);
   }
 };
 INSTANTIATE_TEST_SUITE_P(
     All, Strategies,
     testing::Values(std::pair{config::Strategy::kZero1, 2}, std::pair{config::Strategy::kZero2, 2},
                     std::pair{config::Strategy::kZero3, 2}, std::pair{config::Strategy::kFsdp, 3},
-                    std::pair{config::Strategy::kHybrid, 4}),
+                    std::pair{config::Strategy::kHybrid, 4},
+                    std::pair{config::Strategy::kPipeline, 4}),
     [](const auto& info) { return std::string(config::strategy_name(info.param.first)); });
 
 TEST_P(Strategies, AnAdapterOverNf4) {
@@ -284,6 +296,17 @@ TEST_P(Strategies, ContinuesARunOfDdpAndTheOtherWayRound) {
     run(is_divided_first, 2, {});
     run(!is_divided_first, kStepsOfRun, dir.path() / "checkpoints" / "step-000002");
     expect_close_runs(straight.path(), dir.path());
+  }
+}
+
+/// The matrices of a stage are whole, but a rank has state for its own stage alone.
+TEST(PipelineTraining, WithOptimizersThatNeedWholeMatrices) {
+  for (const config::Optimizer optimizer :
+       {config::Optimizer::kAdafactor, config::Optimizer::kMuon, config::Optimizer::kAdamW8bit}) {
+    RunSetup setup;
+    setup.decoder.trains = model::Trains::kFull;
+    setup.optimizer = optimizer;
+    expect_trains_as_on_two_ranks(setup, config::Strategy::kPipeline, 4);
   }
 }
 

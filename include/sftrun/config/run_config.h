@@ -93,7 +93,8 @@ enum class Strategy {
   kZero2,
   kZero3,
   kFsdp,
-  kHybrid
+  kHybrid,
+  kPipeline
 };  ///< kSingle: one process
 enum class CommBackend { kAuto, kNccl, kGloo };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
@@ -233,6 +234,7 @@ struct TrainConfig {
 struct ParallelConfig {
   Strategy strategy = Strategy::kAuto;
   std::optional<int64_t> dp_shard;  ///< hybrid: ranks that share one copy; unset: those of a node
+  std::optional<int64_t> pp;        ///< pipeline: number of stages; unset: one for each rank
   CommBackend backend = CommBackend::kAuto;
   std::string timeout = "30m";  ///< for the rendezvous and for collectives
 };
@@ -320,6 +322,12 @@ void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, in
 /// The strategy on `world_size` processes: kSingle on one process, whatever `wanted` is, and kDdp
 /// on several.   @throws ConfigError for kSingle on several processes
 Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place = {});
+/// Sets the number of stages of a pipeline.   @throws ConfigError if it does not divide world_size
+void resolve_stages(ParallelConfig& parallel, int world_size,
+                    const std::map<std::string, std::string>& places = {});
+/// Number of parts of a global batch that are computed at the same time: of a pipeline, one for all
+/// its stages.   @pre a resolved strategy
+int data_parallel_size(const ParallelConfig& parallel, int world_size);
 std::string_view strategy_name(Strategy strategy);  ///< "single", "ddp"
 /// Whether ranks keep parts of the parameters, or of their optimizer state.
 constexpr bool is_sharded(Strategy strategy) {

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "sftrun/core/file_layout.h"
 #include "sftrun/core/tensor_role.h"
+#include "sftrun/layers/unit.h"
 
 /// Trainable parameters in flat buffers: fp32 master weights, fp32 gradients, and a copy in the
 /// compute dtype if that is not fp32. With flat buffers the optimizer, gradient clipping and
@@ -28,6 +30,7 @@ struct Parameter {
   bool in_fp32 = false;  ///< `compute` is the master, whatever the compute dtype
   int64_t offset = 0;    ///< first element in the flat buffers (of its unit, if they are per unit)
   int64_t numel = 0;
+  // Undefined if this process does not hold the unit (`BufferLayout::held`).
   at::Tensor master;   ///< fp32 view; an autograd leaf whose .grad is `grad`
   at::Tensor grad;     ///< fp32 view; gradients accumulate here
   at::Tensor compute;  ///< view in the compute dtype, read by products (the master if that is fp32)
@@ -57,8 +60,15 @@ struct BufferLayout {
   /// Ranks over which a strategy divides each unit: its size becomes a multiple of this, and parts
   /// begin where blocks of 8-bit optimizer states begin.
   int64_t num_parts = 1;
+  /// Units whose parameters this process holds, if not per unit.
+  UnitRange held = {};
+  /// A unit whose parameters this process reads, but another one updates. It has buffers of its own.
+  std::optional<int64_t> borrowed = std::nullopt;
 
-  static BufferLayout per_unit(int64_t num_parts = 1) { return {true, num_parts}; }
+  bool holds(int64_t unit) const { return held.contains(unit) || borrowed == unit; }
+  static BufferLayout per_unit(int64_t num_parts = 1) {
+    return {.is_per_unit = true, .num_parts = num_parts};
+  }
 };
 
 /// Owns the parameters. Addresses stay valid for its lifetime.
@@ -82,12 +92,15 @@ class ParameterStore {
   bool empty() const { return parameters_.empty(); }
   int64_t numel() const;  ///< sum over parameters, without padding
 
-  // One set of buffers for all units: [flat].
+  // One set of buffers for all units that this process holds: [flat].
   at::Tensor& master() { return one().master; }  ///< fp32
   at::Tensor& grad() { return one().grad; }      ///< fp32
   at::Tensor& compute() { return one().compute; }
-  /// The buffers that hold a unit's parameters; null if none of it trains.
+  /// The buffers that hold a unit's parameters; null if none of it trains or this process does not
+  /// hold it.
   FlatValues* buffers_of(int64_t unit);
+  /// Whether this process updates the parameters of a unit, if buffers are not per unit.
+  bool owns(int64_t unit) const;
   /// Elements [begin, end) of a unit in its buffers, with padding; empty if none of it trains.
   std::pair<int64_t, int64_t> unit_range(int64_t unit) const;
   void zero_grad();
@@ -126,7 +139,7 @@ struct OwnedValues {
     int64_t end_offset() const { return offset + numel; }
   };
   OwnedValues() = default;
-  /// All values.   @pre one set of buffers for all units
+  /// All values that the store holds.   @pre one set of buffers for all units
   // NOLINTNEXTLINE(google-explicit-constructor): an optimizer updates a store
   OwnedValues(ParameterStore& of);
 

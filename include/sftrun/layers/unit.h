@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,12 @@ struct Unit {
   std::vector<int64_t> also_reads;
 };
 
+/// Consecutive units of a model [first, end).
+struct UnitRange {
+  int64_t first = 0, end = std::numeric_limits<int64_t>::max();  ///< all units
+  bool contains(int64_t unit) const { return first <= unit && unit < end; }
+};
+
 /// Which pass over a unit begins or ends.
 enum class UnitPass : uint8_t { kForward, kBackward };
 
@@ -65,6 +72,26 @@ class UnitHooks {
   /// The gradients of the unit are complete for this optimizer step. Called for every unit, from
   /// the last to the first, in the last micro-batch of the step.
   virtual void gradients_ready(int64_t /*unit*/) {}
+};
+
+/// Passes hidden states and their gradients between a stage of a pipeline and its neighbours. A
+/// stage receives in the order in which its neighbour sends.
+class StageLinks {
+ public:
+  StageLinks() = default;
+  StageLinks(const StageLinks&) = delete;
+  StageLinks& operator=(const StageLinks&) = delete;
+  virtual ~StageLinks() = default;
+  /// Stages that follow this one; 0: it is the last.
+  virtual int64_t num_stages_after() const = 0;
+  /// @param hidden [T, hidden], output of this stage; not written by others afterwards
+  virtual void send_hidden(const at::Tensor& hidden) = 0;
+  /// @param hidden [T, hidden], contiguous, receives the output of the stage before
+  virtual void receive_hidden(const at::Tensor& hidden) = 0;
+  /// @param grad [T, hidden] of this stage's input
+  virtual void send_gradient(const at::Tensor& grad) = 0;
+  /// @param grad [T, hidden], contiguous, receives the gradient of this stage's output
+  virtual void receive_gradient(const at::Tensor& grad) = 0;
 };
 
 }  // namespace sftrun::layers

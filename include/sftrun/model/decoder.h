@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -52,7 +53,9 @@ struct DecoderOptions {
   std::vector<std::string> trainable;  ///< kPartial: regular expressions over parameter names,
                                        ///< matched as by Python's re.search
   BaseForm base;
-  layers::BufferLayout buffers;
+  /// Units that are loaded, for the stage of a pipeline. A tied head needs the embedding, too.
+  layers::UnitRange held = {};
+  layers::BufferLayout buffers;  ///< its `held` and `borrowed` follow from `held`
   /// Called when the weights of a unit are complete, if buffers are per unit. It may release their
   /// memory, so that loading needs the memory of one unit beside what is kept of the others.
   std::function<void(int64_t index, layers::Unit& unit, layers::FlatValues* trained)>
@@ -92,6 +95,10 @@ class Decoder {
   }
   /// Whether a parameter of a unit before this one trains.
   bool trains_below(int64_t unit) const { return trains_at_or_below(unit - 1); }
+  /// The units of this process: all, or a stage of a pipeline.
+  layers::UnitRange held_units() const {
+    return {options_.held.first, std::min(options_.held.end, head_unit() + 1)};
+  }
   /// Whether layers share state beside the hidden states: keys of other layers, per-layer inputs.
   bool shares_state_between_layers() const { return shares_keys_ || per_layer_.defined(); }
 
@@ -128,8 +135,13 @@ class Decoder {
                          const at::Tensor& hidden, layers::PerLayerRun* keep = nullptr) const;
   /// Makes the layers of this batch count their routers' choices.
   static void count_router_choices(layers::BatchContext& context);
-  /// PiSSA: initial A and B by parameter name; empty for other adapters.
+  /// PiSSA: initial A and B by parameter name, of the adapters of this process's units; empty for
+  /// other adapters.
   const std::map<std::string, at::Tensor>& principal_parts() const { return principal_parts_; }
+  /// Completes them by those of other processes.
+  void set_principal_parts(std::map<std::string, at::Tensor> parts) {
+    principal_parts_ = std::move(parts);
+  }
   /// All linear modules except the head, in tensor order.
   std::vector<layers::Linear*> linears();
   /// Linear modules with an adapter, including the head.

@@ -52,11 +52,9 @@ struct MicroBatchRun {
   bool trains = false;
   PassOptions options;
   layers::BatchContext context;
-  /// Output of the last unit that ran [T, hidden]. A stage that does not begin with the embedding
-  /// receives its input here.
+  /// Output of the last unit that ran [T, hidden].
   at::Tensor hidden;
-  /// Gradient of the output of the unit that runs its backward pass next. A stage that does not end
-  /// with the head receives the gradient of its output here, and leaves that of its input.
+  /// Gradient of the output of the unit that runs its backward pass next.
   at::Tensor grad;
   /// Per layer of the model: its saved state, or with gradient checkpointing its input.
   std::vector<std::unique_ptr<layers::LayerRun>> layers;
@@ -69,25 +67,34 @@ struct MicroBatchRun {
 
 /// A contiguous range of units of a decoder: all of them, or one stage of a pipeline. It calls the
 /// hooks for each unit that a pass uses; which units these are does not depend on the micro-batch.
+/// A stage of a pipeline receives its input from the stage before and sends its output to the next
+/// one, in the backward pass the gradients the other way. All stages call the same functions with the
+/// same micro-batches; those without the head return losses of zero.
 class Stage {
  public:
   /// All units.   @param hooks must outlive the stage; null: none
   explicit Stage(Decoder& decoder, layers::UnitHooks* hooks = nullptr);
-  /// Units [first, end).
+  /// The units that the decoder holds (`DecoderOptions::held`).
+  /// @param links to the stages before and after; null if these are all units. Must outlive the stage.
   /// @throws ConfigError if layers of different stages share state beside the hidden states: keys
   /// of other layers, per-layer inputs
-  Stage(Decoder& decoder, layers::UnitHooks* hooks, int64_t first, int64_t end);
+  Stage(Decoder& decoder, layers::UnitHooks* hooks, layers::StageLinks* links);
 
-  bool has_embedding() const { return first_ <= decoder_.embedding_unit(); }
-  bool has_head() const { return end_ > decoder_.head_unit(); }
+  bool has_embedding() const { return units_.contains(decoder_.embedding_unit()); }
+  bool has_head() const { return units_.contains(decoder_.head_unit()); }
+  bool has_all_units() const { return has_embedding() && has_head(); }
+  /// Stages of the pipeline that follow this one.
+  int64_t num_stages_after() const { return links_ == nullptr ? 0 : links_->num_stages_after(); }
   Decoder& decoder() const { return decoder_; }
 
-  /// The units before the head; sets `run.hidden`.
+  /// The units before the head; sets `run.hidden` if the head follows.
   void forward(MicroBatchRun& run) const;
   /// The head's loss and, if the run trains, its backward pass, which sets `run.grad`.
-  /// @return unscaled sum of token losses: fp64 scalar on the device, without synchronisation
+  /// @return unscaled sum of token losses: fp64 scalar on the device, without synchronisation; 0 if
+  /// another stage has the head
   at::Tensor loss(MicroBatchRun& run) const;
-  /// -log p of the label of each labelled row [N] fp32, without gradients. `loss` may follow.
+  /// -log p of the label of each labelled row [N] fp32, without gradients; zeros if another stage has
+  /// the head. `loss` may follow.
   at::Tensor label_losses(const MicroBatchRun& run) const;
   /// The backward pass of the units before the head; adds to the parameters' gradients.
   void backward(MicroBatchRun& run) const;
@@ -97,12 +104,12 @@ class Stage {
   /// Calls `gradients_ready` for each unit, for passes that ran without this stage (CUDA graphs).
   void report_gradients() const;
 
-  // Without gradients; all units.
+  // Without gradients.
   /// Sum of token losses: fp64 scalar on the device.
   at::Tensor loss(const PackedBatch& batch) const;
   /// -log p of the label of each labelled row [N] fp32.
   at::Tensor token_losses(const PackedBatch& batch) const;
-  /// Logits of the given rows [N, vocab] in the compute dtype.
+  /// Logits of the given rows [N, vocab] in the compute dtype.   @pre all units
   at::Tensor logits(const PackedBatch& batch, const at::Tensor& rows) const;
 
  private:
@@ -114,6 +121,12 @@ class Stage {
   bool has_backward(const MicroBatchRun& run, int64_t unit) const;
   /// Whether it goes on to the unit before this one.
   bool needs_input_gradient(const MicroBatchRun& run, int64_t unit) const;
+  /// Receives what the stage before sends, into a new tensor with `spare` columns after each row.
+  at::Tensor new_rows(const MicroBatchRun& run, int64_t spare) const;
+  void receive_hidden(MicroBatchRun& run) const;
+  void send_hidden(MicroBatchRun& run) const;
+  void receive_gradient(MicroBatchRun& run) const;
+  void send_gradient(MicroBatchRun& run) const;
   void embed(MicroBatchRun& run) const;
   void layer_forward(MicroBatchRun& run, int64_t layer) const;
   void layer_backward(MicroBatchRun& run, int64_t layer) const;
@@ -125,7 +138,8 @@ class Stage {
 
   Decoder& decoder_;
   layers::UnitHooks* hooks_;
-  int64_t first_, end_;
+  layers::StageLinks* links_;
+  layers::UnitRange units_;
 };
 
 }  // namespace sftrun::model

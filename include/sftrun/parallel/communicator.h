@@ -62,7 +62,9 @@ class Communicator {
   /// A group of some ranks. Every rank of the run must call it, with the same `ranks` and in the
   /// same order; a rank that is not among them gets a group of its own.
   /// @param ranks of the run, ascending   @param name of the group, new for each call
-  Group make_group(const std::vector<int>& ranks, const std::string& name);
+  /// @param is_own false: all ranks of the run get `world()`; true: calls of this group are not
+  /// ordered with those of others that have the same ranks
+  Group make_group(const std::vector<int>& ranks, const std::string& name, bool is_own = false);
 
   /// @param values [n] of this rank, with the same n on every rank    @return [world_size][n], by
   /// rank

@@ -74,6 +74,8 @@ class Group {
   /// Point to point; `tag` distinguishes messages between the same two ranks (Gloo only: NCCL keeps
   /// their order).   @param to, from ranks of this group
   void send(const at::Tensor& tensor, int to, int tag = 0);
+  /// The tensor is kept until `wait`; others must not write it until then.
+  StartedCollective send_async(const at::Tensor& tensor, int to, int tag = 0);
   void receive(const at::Tensor& tensor, int from, int tag = 0);
 
  private:

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 /// The axes along which the ranks of a run divide the work.
 namespace sftrun::parallel {
 
@@ -28,6 +30,12 @@ class Mesh {
   int dp_size() const { return sizes_.dp_replicate * sizes_.dp_shard; }
   int dp_rank() const { return dp_rank_of(rank_); }
   int dp_rank_of(int rank) const;
+  /// The stage of the pipeline that this rank runs.
+  int pp_rank() const { return rank_ / (dp_size() * sizes_.tp); }
+  /// The ranks that compute one part of the batch, by stage.   @pre no tensor parallelism
+  std::vector<int> ranks_of_pipeline(int dp_rank) const;
+  /// The ranks that run a stage, by dp_rank.   @pre no tensor parallelism
+  std::vector<int> ranks_of_stage(int stage) const;
   /// Which shard of the parameters this rank has.
   int dp_shard_rank() const { return dp_rank() % sizes_.dp_shard; }
   /// Whether the losses of this rank count: of the ranks with the same part of the batch it is the

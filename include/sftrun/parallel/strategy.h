@@ -57,6 +57,8 @@ class Strategy : public layers::UnitHooks {
   /// @param begin of the part in the whole   @param numel of the whole   @return [numel]
   virtual at::Tensor whole(const at::Tensor& part, int64_t begin, int64_t numel) = 0;
   virtual StoredBytes stored_bytes() const;
+  /// Links of this rank's stage of a pipeline; null: this rank runs all units.
+  virtual layers::StageLinks* links() { return nullptr; }
   /// Whether the ranks must communicate while a forward or backward pass runs. If so, passes are not
   /// captured as CUDA graphs.
   virtual bool communicates_in_passes() const = 0;
@@ -77,6 +79,8 @@ struct StrategyOptions {
   /// Sharded strategies: forward and backward passes read the fp32 masters of parameters, not only
   /// their copies in the compute dtype.
   bool passes_read_masters = false;
+  /// Stages of a pipeline, which divide the number of ranks.
+  int64_t num_stages = 1;
 };
 /// @param comm must outlive the strategy
 /// @param shards of the model, for strategies that divide parameters; else null

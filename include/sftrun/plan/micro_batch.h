@@ -48,7 +48,7 @@ int64_t num_shards(const config::ParallelConfig& parallel, int world_size, int l
 
 /// Bytes of weights, gradients, optimizer state and compute copies on one device, without
 /// activations. If weights are divided, with the whole memory of two units: the one that is used,
-/// and the next.
+/// and the next. Of a pipeline, on the device with the largest stage.
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                      int64_t element_bytes, const StoredBytes& stored = {},
                      const DeviceShare& device = {});

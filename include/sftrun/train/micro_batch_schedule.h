@@ -51,12 +51,16 @@ class MicroBatchSchedule {
   virtual void log_use() const {}
 };
 
-/// One stage with all units: the micro-batches pass one after the other.
+/// The units of this rank. The strategy must outlive the stage.
+model::Stage stage_of(model::Decoder& decoder, parallel::Strategy& strategy);
+
+/// With all units on this rank, the micro-batches pass one after the other; with a stage of a
+/// pipeline, several are under way.
 /// @param decoder, strategy, objective must outlive the schedule
-std::unique_ptr<MicroBatchSchedule> one_stage_schedule(model::Decoder& decoder,
-                                                       parallel::Strategy& strategy,
-                                                       const Objective& objective,
-                                                       const config::TrainConfig& config);
+std::unique_ptr<MicroBatchSchedule> make_schedule(model::Decoder& decoder,
+                                                  parallel::Strategy& strategy,
+                                                  const Objective& objective,
+                                                  const config::TrainConfig& config);
 
 /// What an objective counts its terms from.
 BatchCounts counts_of(const data::Batch& batch);

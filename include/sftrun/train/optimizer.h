@@ -41,6 +41,12 @@ struct StateTensor {
   static StateTensor whole(std::string name, const at::Tensor& values) {
     return {std::move(name), values, 0, values.sizes().vec()};
   }
+  /// The same, or a tensor of which this rank owns nothing.
+  /// @param values of shape `shape`, or empty
+  static StateTensor whole_or_none(std::string name, const at::Tensor& values,
+                                   std::vector<int64_t> shape) {
+    return {std::move(name), values, 0, std::move(shape)};
+  }
 };
 
 /// Updates the fp32 master weights that this rank owns and their copies in the compute dtype.

@@ -46,7 +46,7 @@ struct BatchRequest {
 /// @param saved the checkpoint's identity; null: a new run
 /// @return a notice for the user; empty: none
 std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& request,
-                                const data::EpochSize& epoch, int world_size,
+                                const data::EpochSize& epoch, int dp_size,
                                 const nlohmann::ordered_json& saved);
 
 }  // namespace sftrun::train

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "pipeline.h"
 #include "sftrun/core/error.h"
 #include "sharded.h"
 #include "whole_parameters.h"
@@ -57,6 +58,8 @@ std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communic
       return std::make_unique<SingleStrategy>(model);
     case config::Strategy::kDdp:
       return std::make_unique<DdpStrategy>(options, comm, model);
+    case config::Strategy::kPipeline:
+      return std::make_unique<PipelineStrategy>(options, comm, model);
     default:
       invariant_failed(__FILE__, __LINE__, "a resolved strategy");
   }

@@ -1,15 +1,20 @@
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "sftrun/parallel/grad_reducer.h"
 #include "sftrun/parallel/strategy.h"
 
 namespace sftrun::parallel {
 
+/// Elements [begin, end) of each unit in the flat buffers of what this rank updates.
+std::vector<std::pair<int64_t, int64_t>> owned_unit_ranges(const DistributedModel& model);
+
 /// One process: nothing is communicated. Also what the strategies with whole parameters share.
 class SingleStrategy : public Strategy {
  public:
-  /// @param world_size of the mesh, 1 for the strategy `single` itself
-  explicit SingleStrategy(const DistributedModel& model, int world_size = 1, int rank = 0);
+  explicit SingleStrategy(const DistributedModel& model, const Mesh& mesh = Mesh::replicated(1, 0));
   std::string name() const override { return "single"; }
   const Mesh& mesh() const override { return mesh_; }
   const layers::OwnedValues& owned() const override { return owned_; }

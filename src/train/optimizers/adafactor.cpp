@@ -15,6 +15,16 @@ double decay_at(int64_t step) {
   return 1 - std::pow(static_cast<double>(step), kDecayRate);
 }
 
+/// Shapes of the moments of matrices [..., rows, columns].
+std::vector<int64_t> shape_of_rows(const std::vector<int64_t>& shape) {
+  return {shape.begin(), shape.end() - 1};
+}
+std::vector<int64_t> shape_of_columns(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> columns = shape_of_rows(shape);
+  columns.back() = shape.back();
+  return columns;
+}
+
 /// A scalar on the device of `values`.
 at::Tensor root_mean_square(const at::Tensor& values) {
   return values.norm() / std::sqrt(static_cast<double>(values.numel()));
@@ -27,16 +37,15 @@ Adafactor::Adafactor(const layers::OwnedValues& values, const AdafactorConfig& c
   require_whole_parameters(values, "adafactor");
   const at::TensorOptions fp32 = values.flat.master.options();
   for (const layers::OwnedValues::Piece& piece : values.pieces) {
-    std::vector<int64_t> shape = piece.parameter->shape_in_files();
+    const auto zeros = [&](const std::vector<int64_t>& shape) {
+      return at::zeros(piece.numel == 0 ? std::vector<int64_t>{0} : shape, fp32);
+    };
+    const std::vector<int64_t> shape = piece.parameter->shape_in_files();
     Moment moment;
-    if (shape.size() < 2) {
-      moment.whole = at::zeros(shape, fp32);
-    } else {
-      std::vector<int64_t> of_rows(shape.begin(), shape.end() - 1), of_columns = of_rows;
-      of_columns.back() = shape.back();
-      moment.rows = at::zeros(of_rows, fp32);
-      moment.columns = at::zeros(of_columns, fp32);
-    }
+    if (shape.size() < 2)
+      moment.whole = zeros(shape);
+    else
+      moment = {.rows = zeros(shape_of_rows(shape)), .columns = zeros(shape_of_columns(shape))};
     moments_.push_back(std::move(moment));
   }
 }
@@ -58,10 +67,12 @@ void Adafactor::step(double learning_rate, double grad_scale) {
   ++steps_;
   size_t number = 0;
   for (const layers::OwnedValues::Piece& piece : values_.pieces) {
+    Moment& moment = moments_[number++];
+    if (piece.numel == 0) continue;  // another rank owns it
     layers::Parameter& parameter = *piece.parameter;
     const std::vector<int64_t>& shape = parameter.shape_in_files();
     const at::Tensor grad = parameter.in_file_order(parameter.grad).reshape(shape).mul(grad_scale);
-    at::Tensor update = scaled_gradient(moments_[number++], grad);
+    at::Tensor update = scaled_gradient(moment, grad);
     const double own_rate = learning_rate * config_.rates.of(parameter);
     update.div_((root_mean_square(update) / kClipThreshold).clamp_min_(1)).mul_(own_rate);
     const at::Tensor master = parameter.in_file_order(parameter.master.detach());
@@ -78,13 +89,16 @@ std::vector<StateTensor> Adafactor::state() const {
   size_t number = 0;
   for (const layers::OwnedValues::Piece& piece : values_.pieces) {
     const std::string& name = piece.parameter->name;
+    const std::vector<int64_t>& shape = piece.parameter->shape_in_files();
     const Moment& moment = moments_[number++];
     if (moment.whole.defined()) {
-      all.push_back(StateTensor::whole("exp_avg_sq." + name, moment.whole));
+      all.push_back(StateTensor::whole_or_none("exp_avg_sq." + name, moment.whole, shape));
       continue;
     }
-    all.push_back(StateTensor::whole("exp_avg_sq_row." + name, moment.rows));
-    all.push_back(StateTensor::whole("exp_avg_sq_col." + name, moment.columns));
+    all.push_back(
+        StateTensor::whole_or_none("exp_avg_sq_row." + name, moment.rows, shape_of_rows(shape)));
+    all.push_back(StateTensor::whole_or_none("exp_avg_sq_col." + name, moment.columns,
+                                             shape_of_columns(shape)));
   }
   return all;
 }

@@ -66,7 +66,9 @@ void AdamW::allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int6
   const at::Tensor& master = values_.flat.master;
   exp_avg_ = zero_moments({num_fp32}, at::kFloat);
   exp_avg_sq_ = zero_moments({num_fp32}, at::kFloat);
-  if (blocks.empty()) return;
+  const bool has_8bit_state =
+      std::any_of(places_.begin(), places_.end(), [](const Place& place) { return place.is_8bit; });
+  if (!has_8bit_state) return;  // with it, this rank may still own none of the blocks
   const auto num_blocks = static_cast<int64_t>(blocks.size());
   blockwise_.exp_avg = zero_moments({num_blocks, kernels::kStateBlock}, at::kByte);
   blockwise_.exp_avg_sq = zero_moments({num_blocks, kernels::kStateBlock}, at::kByte);

@@ -53,8 +53,9 @@ Muon::Muon(const layers::OwnedValues& values, const MuonConfig& config)
   for (const layers::OwnedValues::Piece& piece : values.pieces) {
     layers::Parameter& parameter = *piece.parameter;
     if (config::is_updated_by_muon(parameter.role))
-      matrices_.push_back(
-          {&parameter, at::zeros(parameter.shape_in_files(), values.flat.master.options())});
+      matrices_.push_back({&parameter, at::zeros(piece.numel == 0 ? std::vector<int64_t>{0}
+                                                                  : parameter.shape_in_files(),
+                                                 values.flat.master.options())});
     else
       others.pieces.push_back(piece);
   }
@@ -76,8 +77,10 @@ void Muon::update(Matrix& matrix, double learning_rate, double grad_scale) const
 
 void Muon::step(double learning_rate, double grad_scale) {
   ++steps_;
-  for (Matrix& matrix : matrices_)
+  for (Matrix& matrix : matrices_) {
+    if (matrix.momentum.numel() == 0) continue;  // another rank owns it
     update(matrix, learning_rate * config_.others.rates.of(*matrix.parameter), grad_scale);
+  }
   if (others_) others_->step(learning_rate, grad_scale);
   values_.store->compute_changed();
 }
@@ -90,7 +93,8 @@ void Muon::set_steps(int64_t steps) {
 std::vector<StateTensor> Muon::state() const {
   std::vector<StateTensor> all = others_ ? others_->state() : std::vector<StateTensor>();
   for (const Matrix& matrix : matrices_)
-    all.push_back(StateTensor::whole("momentum_buffer." + matrix.parameter->name, matrix.momentum));
+    all.push_back(StateTensor::whole_or_none("momentum_buffer." + matrix.parameter->name,
+                                             matrix.momentum, matrix.parameter->shape_in_files()));
   return all;
 }
 

@@ -41,7 +41,7 @@ double LearningRateRatios::of(const layers::Parameter& parameter) const {
 
 void require_whole_parameters(const layers::OwnedValues& values, const char* optimizer) {
   for (const layers::OwnedValues::Piece& piece : values.pieces) {
-    if (piece.is_whole()) continue;
+    if (piece.is_whole() || piece.numel == 0) continue;
     throw ConfigError(fmt::format("{} computes each update from the whole matrix, and the strategy "
                                   "divides {} over the ranks",
                                   optimizer, piece.parameter->name),

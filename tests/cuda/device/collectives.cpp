@@ -51,6 +51,16 @@ class HostNccl final : public c10d::Backend {
     return gloo_->_reduce_scatter_base(host[0], host[1], options);
   }
 
+  // NCCL knows no tags: messages between two ranks arrive in order.
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int) override {
+    auto host = on_host(tensors);
+    return gloo_->send(host, to, 0);
+  }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int) override {
+    auto host = on_host(tensors);
+    return gloo_->recv(host, from, 0);
+  }
+
  private:
   std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& tensors) const {
     TORCH_CHECK(is_open_, "NCCL's group was shut down");

@@ -323,6 +323,18 @@ void check_collectives() {
     ncclRecv(one, 1, ncclInt32, (rank + 2) % 3, communicator, nullptr);
     ncclGroupEnd();
     expect(from_device(one, 1)[0] == (rank + 2) % 3, "a ring");
+    // Two ranks that both send first, more than fits between them; in order.
+    const std::vector<int> many(size_t{1} << 20, rank);
+    int *values = to_device<int>(many), *received = to_device<int>(many);
+    if (rank < 2) {
+      ncclSend(values, many.size(), ncclInt32, 1 - rank, communicator, nullptr);
+      ncclSend(own, 1, ncclInt32, 1 - rank, communicator, nullptr);
+      ncclRecv(received, many.size(), ncclInt32, 1 - rank, communicator, nullptr);
+      ncclRecv(one, 1, ncclInt32, 1 - rank, communicator, nullptr);
+      expect(from_device(received, many.size()) == std::vector<int>(many.size(), 1 - rank),
+             "sends do not wait");
+      expect(from_device(one, 1)[0] == 1 - rank, "messages in order");
+    }
   });
 }
 

@@ -1,6 +1,6 @@
 // libnccl: communicators, and collectives that move real bytes between processes. They are done
 // when they are called, which waits for the other ranks: ranks that call them in different orders
-// are found out.
+// are found out. A send alone does not wait: the receiving rank may have other work before.
 #include <nccl.h>
 #include <sys/random.h>
 
@@ -11,6 +11,7 @@
 
 #include "../device/collectives.h"
 #include "../device/ending.h"
+#include "../device/outbox.h"
 #include "../device/reduce.h"
 #include "entry.h"
 
@@ -26,6 +27,7 @@ struct Communicator {
   ~Communicator() { --open_communicators(); }
 
   Exchange exchange;
+  Outbox outbox{exchange};
   int device;
   std::atomic<bool> failed{
       false};  // what this rank knows: that another gave up shows when one waits
@@ -142,6 +144,10 @@ ncclResult_t point_to_point(const Call& call, ncclComm_t handle, cudaStream_t st
   Communicator& of = communicator(handle);
   const auto refuse = []() -> bool { fail("NCCL send and receive are not captured here"); };
   if (logged(call, of, stream, refuse)) return ncclSuccess;
+  if (transfer.sends && group.depth == 0) {
+    of.outbox.post(transfer.peer, bytes_of_message(transfer));
+    return ncclSuccess;
+  }
   if (transfer.left != 0) group.transfers.emplace_back(&of, transfer);
   return group.depth > 0 ? ncclSuccess : result(do_transfers());
 }

@@ -110,6 +110,12 @@ bool broadcast(Exchange& ranks, const void* from, void* to, size_t bytes, int ro
   });
 }
 
+std::vector<char> bytes_of_message(const Transfer& message) {
+  std::vector<char> bytes(message.left);
+  move(bytes.data(), message.at, bytes.size());
+  return bytes;
+}
+
 bool transfer_all(Exchange& ranks, std::vector<Transfer>& transfers) {
   Patience patience(settings().nccl_seconds);
   const auto step = [&](Transfer& one) {

@@ -27,6 +27,8 @@ struct Transfer {
   char* at = nullptr;
   size_t left = 0;
 };
+/// The bytes of a message, for an `Outbox`.
+std::vector<char> bytes_of_message(const Transfer& message);
 bool transfer_all(Exchange& ranks, std::vector<Transfer>& transfers);
 
 }  // namespace stand_in

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/spec/arch_spec.h"
+
+/// How a pipeline divides the units of a model (embedding, layers, head) into stages.
+namespace sftrun::plan {
+
+/// Multiplications and additions per token of each unit in the forward pass: the embedding, each
+/// layer, the head. Experts count as often as a token chooses them.
+/// @param seq_len tokens of a sequence, which attention reads
+std::vector<double> unit_costs(const spec::ArchSpec& arch, int64_t seq_len);
+
+/// The division into consecutive stages whose most expensive stage is the cheapest possible. Of two
+/// such divisions, the one whose stages differ less.
+/// @param costs of the units   @param stages at most their number
+/// @return the first unit of each stage, and the number of units   [stages + 1]
+std::vector<int64_t> balanced_stages(const std::vector<double>& costs, int64_t stages);
+
+/// The stages of a run.   @pre parallel.strategy is pipeline, with a resolved number of stages
+std::vector<int64_t> stages_of(const spec::ArchSpec& arch, const config::RunConfig& config);
+
+/// What a stage needs of the memory that one process would need.
+struct StageShare {
+  double weights = 0;      ///< share of the model's parameters
+  double activations = 0;  ///< share of its layers, times the micro-batches that are under way
+};
+/// By stage.   @pre as of `stages_of`
+std::vector<StageShare> stage_shares(const spec::ArchSpec& arch, const config::RunConfig& config);
+
+/// @throws ConfigError if the model cannot be divided into this many stages: too few layers, state
+/// that layers share, or a loss over all layers
+/// @param place of parallel.strategy or parallel.pp in the configuration
+void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
+                    const std::string& place);
+
+}  // namespace sftrun::plan

@@ -1,0 +1,143 @@
+#include "sftrun/plan/stages.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "sftrun/core/error.h"
+#include "sftrun/spec/trained_names.h"
+
+namespace sftrun::plan {
+namespace {
+
+double layer_cost(const spec::ArchSpec& arch, int64_t layer, int64_t seq_len) {
+  double cost = 0;
+  for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
+    cost += static_cast<double>(linear.in_features) * static_cast<double>(linear.out_features);
+  for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer)) {
+    cost += static_cast<double>(arch.mixture.top_k) * static_cast<double>(experts.in_features) *
+            static_cast<double>(experts.out_features);
+  }
+  if (arch.layers.at(static_cast<size_t>(layer)).mixer == spec::Mixer::kDeltaNet) return cost;
+  // Products of queries with keys, and of scores with values; on average half of a sequence is read.
+  return cost + static_cast<double>(seq_len * arch.num_heads * arch.head_dim);
+}
+
+/// Parameters of each unit.
+std::vector<double> unit_sizes(const spec::ArchSpec& arch) {
+  const double ends = static_cast<double>(arch.vocab_size) * static_cast<double>(arch.hidden_size);
+  std::vector<double> sizes = {ends};
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    double size = 0;
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
+      size += static_cast<double>(linear.in_features) * static_cast<double>(linear.out_features);
+    for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer)) {
+      size += static_cast<double>(arch.mixture.num_experts) *
+              static_cast<double>(experts.in_features) * static_cast<double>(experts.out_features);
+    }
+    sizes.push_back(size);
+  }
+  sizes.push_back(arch.tie_word_embeddings ? 0 : ends);
+  return sizes;
+}
+
+}  // namespace
+
+std::vector<double> unit_costs(const spec::ArchSpec& arch, int64_t seq_len) {
+  std::vector<double> costs = {0};  // the embedding copies rows
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    costs.push_back(layer_cost(arch, layer, seq_len));
+  costs.push_back(static_cast<double>(arch.vocab_size) * static_cast<double>(arch.hidden_size));
+  return costs;
+}
+
+std::vector<StageShare> stage_shares(const spec::ArchSpec& arch, const config::RunConfig& config) {
+  const std::vector<double> sizes = unit_sizes(arch);
+  const std::vector<int64_t> firsts = stages_of(arch, config);
+  const int64_t head = arch.num_layers + 1;
+  double all = 0;
+  for (const double size : sizes) all += size;
+  std::vector<StageShare> shares;
+  for (size_t stage = 0; stage + 1 < firsts.size(); ++stage) {
+    const int64_t first = firsts[stage], end = firsts[stage + 1];
+    double size = 0;
+    for (int64_t unit = first; unit < end; ++unit) size += sizes[static_cast<size_t>(unit)];
+    if (arch.tie_word_embeddings && end > head && first > 0) size += sizes.front();
+    const int64_t layers = std::min(end, head) - std::max<int64_t>(first, 1);
+    const auto under_way = static_cast<double>(firsts.size() - 1 - stage);
+    shares.push_back({size / all, under_way * static_cast<double>(std::max<int64_t>(0, layers)) /
+                                      static_cast<double>(arch.num_layers)});
+  }
+  return shares;
+}
+
+std::vector<int64_t> balanced_stages(const std::vector<double>& costs, int64_t stages) {
+  const auto units = static_cast<int64_t>(costs.size());
+  SFTRUN_CHECK(stages >= 1 && stages <= units);
+  std::vector<double> sums = {0};
+  for (const double cost : costs) sums.push_back(sums.back() + cost);
+  /// The best division of the first units into a number of stages.
+  struct Division {
+    double largest = std::numeric_limits<double>::infinity(), squares = 0;
+    int64_t begin = 0;  // of its last stage
+    bool operator<(const Division& other) const {
+      return largest != other.largest ? largest < other.largest : squares < other.squares;
+    }
+  };
+  std::vector<std::vector<Division>> best(static_cast<size_t>(stages) + 1,
+                                          std::vector<Division>(static_cast<size_t>(units) + 1));
+  best[0][0].largest = 0;
+  for (int64_t stage = 1; stage <= stages; ++stage) {
+    for (int64_t end = stage; end <= units; ++end) {
+      Division& division = best[static_cast<size_t>(stage)][static_cast<size_t>(end)];
+      for (int64_t begin = stage - 1; begin < end; ++begin) {
+        const Division& before = best[static_cast<size_t>(stage) - 1][static_cast<size_t>(begin)];
+        const double cost = sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(begin)];
+        const Division tried{std::max(before.largest, cost), before.squares + cost * cost, begin};
+        if (tried < division) division = tried;
+      }
+    }
+  }
+  std::vector<int64_t> firsts = {units};
+  for (int64_t stage = stages; stage >= 1; --stage) {
+    const auto end = static_cast<size_t>(firsts.front());
+    firsts.insert(firsts.begin(), best[static_cast<size_t>(stage)][end].begin);
+  }
+  return firsts;
+}
+
+std::vector<int64_t> stages_of(const spec::ArchSpec& arch, const config::RunConfig& config) {
+  return balanced_stages(unit_costs(arch, config.model.max_seq_len), config.parallel.pp.value());
+}
+
+void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
+                    const std::string& place) {
+  const int64_t stages = config.parallel.pp.value();
+  const int64_t units = arch.num_layers + 2;
+  if (stages > units) {
+    throw ConfigError(
+        fmt::format("the model has {} layers, an embedding and a head, too few for {} stages",
+                    arch.num_layers, stages),
+        place, fmt::format("set parallel.pp to at most {}", units));
+  }
+  if (stages == 1) return;
+  const bool shares_keys =
+      std::any_of(arch.layers.begin(), arch.layers.end(),
+                  [](const spec::LayerSpec& layer) { return layer.keys_of >= 0; });
+  if (shares_keys || arch.per_layer_size > 0) {
+    throw ConfigError(fmt::format("the layers of this model share {}, so they cannot be divided "
+                                  "into stages",
+                                  shares_keys ? "keys" : "per-layer inputs"),
+                      place, "use parallel.strategy fsdp");
+  }
+  const bool is_sft = config.train.objective == config::Objective::kSft;
+  const std::optional<double>& asked = config.train.router_aux_loss_coef;
+  const std::optional<double> coef = is_sft ? spec::aux_loss_coef(asked, arch.mixture) : asked;
+  if (coef.value_or(0) > 0) {
+    throw ConfigError(
+        "the routers' load-balancing loss counts over all layers, and a pipeline divides them over "
+        "processes",
+        place, "set train.router_aux_loss_coef: 0, or use parallel.strategy fsdp");
+  }
+}
+
+}  // namespace sftrun::plan

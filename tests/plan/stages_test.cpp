@@ -1,0 +1,112 @@
+#include "sftrun/plan/stages.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "sftrun/plan/micro_batch.h"
+#include "support/expect_error.h"
+
+namespace sftrun::plan {
+namespace {
+
+/// Llama 3 8B's shape.
+spec::ArchSpec eight_billion() {
+  spec::ArchSpec arch;
+  arch.family = "llama";
+  arch.vocab_size = 128256, arch.hidden_size = 4096, arch.intermediate_size = 14336,
+  arch.num_layers = 32;
+  arch.layers.resize(32);
+  arch.num_heads = 32, arch.num_kv_heads = 8, arch.head_dim = 128;
+  return arch;
+}
+
+config::RunConfig pipeline(int64_t stages) {
+  config::RunConfig config;
+  config.parallel.strategy = config::Strategy::kPipeline;
+  config.parallel.pp = stages;
+  return config;
+}
+
+TEST(Stages, AreBalancedByCost) {
+  using Firsts = std::vector<int64_t>;
+  EXPECT_EQ(balanced_stages({0, 1, 1, 1, 1, 0}, 2), (Firsts{0, 3, 6}));
+  EXPECT_EQ(balanced_stages({0, 1, 1, 1, 1, 2}, 2), (Firsts{0, 4, 6}));
+  EXPECT_EQ(balanced_stages({0, 1, 1, 1, 1, 2}, 3), (Firsts{0, 3, 5, 6}));
+  EXPECT_EQ(balanced_stages({0, 1, 1, 9}, 2), (Firsts{0, 3, 4}));
+  EXPECT_EQ(balanced_stages({1, 2, 3}, 1), (Firsts{0, 3}));
+  EXPECT_EQ(balanced_stages({1, 2, 3}, 3), (Firsts{0, 1, 2, 3}));
+}
+
+/// Against all divisions of small lists.
+TEST(Stages, NoDivisionHasACheaperLargestStage) {
+  const std::vector<double> costs = {0, 3, 1, 4, 1, 5, 9, 2, 6};
+  const auto units = static_cast<int64_t>(costs.size());
+  const auto cost = [&](int64_t begin, int64_t end) {
+    return std::accumulate(costs.begin() + begin, costs.begin() + end, 0.0);
+  };
+  double best = 1e9;
+  for (int64_t a = 1; a < units; ++a)
+    for (int64_t b = a + 1; b < units; ++b)
+      best = std::min(best, std::max({cost(0, a), cost(a, b), cost(b, units)}));
+  const std::vector<int64_t> firsts = balanced_stages(costs, 3);
+  double largest = 0;
+  for (size_t i = 0; i + 1 < firsts.size(); ++i)
+    largest = std::max(largest, cost(firsts[i], firsts[i + 1]));
+  EXPECT_EQ(largest, best);
+}
+
+/// The head costs as much as two layers and a half, so the last stage has fewer of them.
+TEST(Stages, TheHeadCountsAsWork) {
+  const std::vector<double> costs = unit_costs(eight_billion(), 2048);
+  EXPECT_EQ(costs.size(), 34U);
+  EXPECT_EQ(costs.front(), 0);
+  EXPECT_EQ(costs[1], 4096.0 * (4096 + 1024) * 2 + 3 * 4096.0 * 14336 + 2048.0 * 4096);
+  EXPECT_EQ(costs.back(), 128256.0 * 4096);
+  EXPECT_EQ(stages_of(eight_billion(), pipeline(2)), (std::vector<int64_t>{0, 18, 34}));
+  EXPECT_EQ(stages_of(eight_billion(), pipeline(4)), (std::vector<int64_t>{0, 9, 18, 27, 34}));
+}
+
+TEST(Stages, ShareTheMemory) {
+  const std::vector<StageShare> shares = stage_shares(eight_billion(), pipeline(2));
+  ASSERT_EQ(shares.size(), 2U);
+  EXPECT_NEAR(shares[0].weights + shares[1].weights, 1, 1e-12);
+  EXPECT_NEAR(shares[0].activations, 2 * 17 / 32.0, 1e-12);  // two micro-batches are under way
+  EXPECT_NEAR(shares[1].activations, 15 / 32.0, 1e-12);
+  spec::ArchSpec tied = eight_billion();
+  tied.tie_word_embeddings = true;
+  const std::vector<StageShare> of_tied = stage_shares(tied, pipeline(2));
+  EXPECT_GT(of_tied[0].weights + of_tied[1].weights, 1.05);  // both have the embedding
+  config::RunConfig one = pipeline(2);
+  one.parallel.strategy = config::Strategy::kDdp;
+  const int64_t whole = static_bytes(eight_billion(), one, 2);
+  const auto largest = std::max(shares[0].weights, shares[1].weights);
+  EXPECT_NEAR(static_cast<double>(static_bytes(eight_billion(), pipeline(2), 2)),
+              largest * static_cast<double>(whole), 1e6);
+}
+
+TEST(Stages, RefusesWhatCannotBeDivided) {
+  const auto refuses = [](const spec::ArchSpec& arch, const config::RunConfig& config,
+                          std::initializer_list<std::string> parts) {
+    test::expect_error<ConfigError>([&] { require_stages(arch, config, "run.yaml:7"); }, parts);
+  };
+  EXPECT_NO_THROW(require_stages(eight_billion(), pipeline(34), ""));
+  refuses(eight_billion(), pipeline(35), {"32 layers", "35 stages", "run.yaml:7", "at most 34"});
+  spec::ArchSpec shares = eight_billion();
+  shares.layers[20].keys_of = 12;
+  refuses(shares, pipeline(2), {"share keys", "fsdp"});
+  EXPECT_NO_THROW(require_stages(shares, pipeline(1), ""));
+  spec::ArchSpec inputs = eight_billion();
+  inputs.per_layer_size = 64;
+  refuses(inputs, pipeline(2), {"per-layer inputs"});
+  spec::ArchSpec mixture = eight_billion();
+  mixture.mixture.num_experts = 8, mixture.mixture.top_k = 2;
+  mixture.mixture.aux_loss_coef = 0.01;
+  refuses(mixture, pipeline(2), {"load-balancing", "router_aux_loss_coef: 0"});
+  config::RunConfig off = pipeline(2);
+  off.train.router_aux_loss_coef = 0;
+  EXPECT_NO_THROW(require_stages(mixture, off, ""));
+}
+
+}  // namespace
+}  // namespace sftrun::plan
