@@ -331,6 +331,24 @@ struct Words<Strategy> {
 };
 
 template <>
+struct Words<Offload> {
+  using enum Offload;
+  static constexpr auto all = std::to_array<Word<Offload>>({
+      {"none", kNone},
+      {"cpu", kCpu},
+      {"true", kCpu, WordKind::kAlias},
+      {"yes", kCpu, WordKind::kAlias},
+      {"on", kCpu, WordKind::kAlias},
+      {"host", kCpu, WordKind::kAlias},
+      {"false", kNone, WordKind::kAlias},
+      {"no", kNone, WordKind::kAlias},
+      {"off", kNone, WordKind::kAlias},
+      {"nvme", kNone, WordKind::kUnsupported},
+  });
+  static constexpr std::string_view instead = "use cpu, the host's memory, or none";
+};
+
+template <>
 struct Words<CommBackend> {
   using enum CommBackend;
   static constexpr auto all = std::to_array<Word<CommBackend>>({

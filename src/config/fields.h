@@ -388,6 +388,22 @@ void visit_fields(TrainConfig& train, Visitor&& field) {
 }
 
 template <class Visitor>
+void visit_fields(OffloadConfig& offload, Visitor&& field) {
+  using enum OnResume;
+  field(offload.optimizer, "optimizer", any(), kAny,
+        "Optimizer state: train.optimizer adamw becomes paged_adamw, adamw_8bit paged_adamw_8bit.",
+        "cpu");
+  field(offload.activations, "activations", any(), kAny,
+        "With train.gradient_checkpointing: the inputs of layers, between the forward and the "
+        "backward pass.",
+        "cpu");
+  field(offload.base, "base", any(), kAny,
+        "Frozen weights, in their own format (4 bits stay 4 bits). Each layer is copied to the GPU "
+        "for each use, the next one while the current one computes.",
+        "cpu");
+}
+
+template <class Visitor>
 void visit_fields(ParallelConfig& parallel, Visitor&& field) {
   using enum OnResume;
   field(parallel.strategy, "strategy", any(), kAny,
@@ -434,6 +450,9 @@ void visit_sections(RunConfig& config, Visitor&& section) {
   section("data", config.data, "Training and validation data.");
   section("train", config.train, "Optimization, evaluation and checkpoints.");
   section("parallel", config.parallel, "Distributed training.");
+  section("parallel.offload", config.parallel.offload,
+          "What a GPU keeps in the host's memory, which is locked for fast copies. Losses stay the "
+          "same.");
   section("output", config.output, "Output files.");
 }
 

@@ -10,6 +10,11 @@ std::string place_in(const std::string& file, Mark mark) {
   return fmt::format("{}:{}:{}", file, mark.line, mark.column);
 }
 
+bool says_none(const Value& value) {
+  return value.kind == Value::Kind::kScalar &&
+         (value.text == "none" || parse_bool(value.text) == false);
+}
+
 class Flattener {
  public:
   Flattener(const std::string& file, const Binding& fields, Problems& problems)
@@ -34,6 +39,7 @@ class Flattener {
   void walk_section(const std::string& key, const Value& value) {
     if (value.kind == Value::Kind::kNull) return;
     if (value.kind == Value::Kind::kMap) return walk(value, key);
+    if (key == "parallel.offload" && says_none(value)) return;
     problems_.push_back({fmt::format("`{}` is {}; it takes a map", key, describe(value)),
                          place_in(file_, value.mark),
                          fmt::format("indent its keys below `{}:`", key)});

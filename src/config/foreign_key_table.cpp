@@ -12,11 +12,11 @@ constexpr std::string_view kTracker =
 constexpr std::string_view kUpload =
     "not supported: upload the result with `hf upload OWNER/NAME <output.dir>/adapter`; remove it";
 constexpr std::string_view kSharding =
-    "use `parallel.strategy`: fsdp or zero3 divide the model over the devices, zero1 and zero2 "
-    "optimizer state and gradients; remove it";
+    "use `parallel.strategy`: fsdp, zero3 or pipeline divide the model over the devices, zero1 and "
+    "zero2 optimizer state and gradients; remove it";
 constexpr std::string_view kOffload =
-    "not supported: `tuning.mode: qlora`, `train.gradient_checkpointing: true` and "
-    "`train.optimizer: paged_adamw_8bit` save memory; remove it";
+    "use `parallel.offload`: `optimizer`, `activations` and `base` keep each in the host's memory; "
+    "remove it";
 constexpr std::string_view kPreference =
     "not supported: `train.objective` takes sft and dpo, with `train.beta`; remove it";
 constexpr std::string_view kObjective = "use `train.objective`: sft or dpo";
@@ -885,7 +885,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"tensor_parallel_dim", "", kSharding},
     {"data_parallel_*", "", kSharding},
     {"dp_shard_size", "", kSharding},
-    {"pipeline_parallel_size", "", kSharding},
+    {"pipeline_parallel_size", "parallel.pp", ""},
     {"context_parallel_size", "", kSharding},
     {"expert_parallel_size", "", kSharding},
     {"sequence_parallel_degree", "", kSharding},
@@ -898,7 +898,6 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"torchdynamo", "", kCompile},
     {"mp_parameters", "", kSharding},
     {"tp", "", kSharding},
-    {"pp", "", kSharding},
     {"tp_size", "", kSharding},
     {"cp_size", "", kSharding},
     {"use_ray", "", "not supported: docs/launching.md lists the launchers; remove it"},

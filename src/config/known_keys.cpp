@@ -24,8 +24,9 @@ constexpr auto kLaterKeys = std::to_array<UnsupportedKey>({
      "remove it; parallel.strategy fsdp divides the model over the devices"},
     {"parallel.device_map", false, "",
      "remove it; parallel.strategy fsdp divides the model over the devices"},
-    {"parallel.offload", false, "none",
-     "remove it; set train.gradient_checkpointing: true to save memory"},
+    {"parallel.offload.params", false, "",
+     "use parallel.offload.base for frozen weights and parallel.offload.optimizer for the "
+     "optimizer's state"},
     {"parallel.deepspeed", false, "",
      "remove it; parallel.strategy fsdp divides the model over the devices"},
     {"parallel.accelerate", false, "", "remove it; `sftrun train --gpus N` chooses the devices"},

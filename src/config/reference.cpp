@@ -77,7 +77,7 @@ These keys of other trainers change only evaluation. Each gives a warning: `trai
 
 ## Not in this version
 These keys would change the result, so they are errors: `tuning.train_parts`, `train.early_stopping`, the strategies `device_map` and
-`tensor`, `parallel.tp`, `device_map`, `offload`, `deepspeed` and `accelerate`.
+`tensor`, `parallel.tp`, `device_map`, `offload.params`, `deepspeed` and `accelerate`.
 )";
 
 /// A table cell, with bars escaped.

@@ -145,6 +145,13 @@ void resolve_evaluation(RunConfig& config) {
                                            : EvalStrategy::kEpoch;
 }
 
+void resolve_offload(RunConfig& config) {
+  Optimizer& optimizer = config.train.optimizer;
+  if (config.parallel.offload.optimizer == Offload::kNone) return;
+  if (optimizer == Optimizer::kAdamW) optimizer = Optimizer::kPagedAdamW;
+  if (optimizer == Optimizer::kAdamW8bit) optimizer = Optimizer::kPagedAdamW8bit;
+}
+
 void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
   const std::string place = place_of(places, "parallel.strategy");
   Strategy& strategy = config.parallel.strategy;
@@ -162,6 +169,7 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
                  int64_t max_micro_batch, const Places& places) {
   SFTRUN_CHECK(world_size >= 1);
   resolve_dtype(config);
+  resolve_offload(config);
   resolve_strategy(config, world_size, places);
   const int64_t parts = data_parallel_size(config.parallel, world_size);
   resolve_batch_sizes(config.train, {parts, parts == world_size ? "world_size" : "pipelines"},

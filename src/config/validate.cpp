@@ -6,6 +6,7 @@
 
 #include "choices.h"
 #include "layers.h"
+#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -190,6 +191,35 @@ class RelationCheck {
              "set data.val to a file or data.val_split to a share such as 0.05, or "
              "train.eval_strategy to no");
     }
+  }
+
+  void check_offload() {
+    const OffloadConfig& offload = config_.parallel.offload;
+    const Optimizer optimizer = config_.train.optimizer;
+    const bool is_adamw =
+        optimizer == Optimizer::kAdamW || is_8bit(optimizer) || is_paged(optimizer);
+    if (offload.optimizer == Offload::kCpu && !is_adamw) {
+      report(fmt::format("`parallel.offload.optimizer` keeps the state of adamw and adamw_8bit on "
+                         "the host, not that of {}",
+                         word_of(optimizer)),
+             {"parallel.offload.optimizer", "train.optimizer"},
+             "use train.optimizer adamw or adamw_8bit, or remove parallel.offload.optimizer");
+    }
+    if (offload.activations == Offload::kCpu && !config_.train.gradient_checkpointing) {
+      report(
+          "`parallel.offload.activations` moves what gradient checkpointing keeps, and "
+          "`train.gradient_checkpointing` is off",
+          {"parallel.offload.activations"}, "set train.gradient_checkpointing: true");
+    }
+    if (offload.base == Offload::kNone) return;
+    if (config_.parallel.strategy == Strategy::kPipeline) {
+      report("`parallel.offload.base` is not available with `parallel.strategy: pipeline`",
+             {"parallel.offload.base", "parallel.strategy"},
+             "remove parallel.offload.base, or use parallel.strategy fsdp");
+    }
+    if (config_.tuning.mode == TuningMode::kFull)
+      warn("parallel.offload.base has no effect with tuning.mode full: no weight is frozen",
+           "parallel.offload.base");
   }
 
   void check_schedule() {
@@ -484,6 +514,7 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   check.check_optimizer();
   check.check_evaluation(needs_data);
   check.check_schedule();
+  check.check_offload();
 }
 
 }  // namespace sftrun::config

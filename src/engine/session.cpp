@@ -125,6 +125,7 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
                         ? &layers::fused_backend()
                         : &layers::plain_backend();
   options.gradient_checkpointing = config.train.gradient_checkpointing;
+  options.inputs_on_host = config.parallel.offload.activations == config::Offload::kCpu;
   options.attention = cuda_attention(config.model.attention);
   options.seed = static_cast<uint64_t>(config.train.seed);
   options.neftune_noise_alpha = config.train.neftune_noise_alpha.value_or(0);

@@ -77,12 +77,18 @@ parallel::Mesh mesh_of(const config::ParallelConfig& config, const Rank& rank) {
   return {{.dp_replicate = world_size / shards, .dp_shard = shards}, rank.env().rank};
 }
 
-/// null: the strategy keeps whole parameters
+/// On a CPU all weights are in host memory anyway.
+bool keeps_base_on_host(const config::ParallelConfig& config, at::Device device) {
+  return config.offload.base == config::Offload::kCpu && device.is_cuda();
+}
+
+/// null: the strategy keeps whole parameters, and frozen ones on the device
 std::unique_ptr<parallel::UnitShards> shards_of(const config::ParallelConfig& config,
-                                                const Rank& rank) {
-  if (!config::is_sharded(config.strategy)) return nullptr;
-  return std::make_unique<parallel::UnitShards>(parallel::sharding_of(config.strategy),
-                                                mesh_of(config, rank));
+                                                at::Device device, const Rank& rank) {
+  parallel::Sharding sharding = parallel::sharding_of(config.strategy);
+  sharding.frozen_on_host = keeps_base_on_host(config, device);
+  if (!config::is_sharded(config.strategy) && !sharding.frozen_on_host) return nullptr;
+  return std::make_unique<parallel::UnitShards>(sharding, mesh_of(config, rank));
 }
 
 std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
@@ -377,7 +383,7 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
                                config.model.dtype, rank.env().local_rank);
   config.model.dtype = dtype_choice(run.compute.dtype);
   if (!rank.meet_others(config.parallel, run.compute.device)) return rank.stop_exit_code();
-  run.shards = shards_of(config.parallel, rank);
+  run.shards = shards_of(config.parallel, run.compute.device, rank);
 
   rank.tell("loading");
   run.checkpoint = weights::Checkpoint::open(run.model_path);

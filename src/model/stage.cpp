@@ -15,6 +15,9 @@ Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks) : Stage(decoder, hooks,
 
 Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks, layers::StageLinks* links)
     : decoder_(decoder), hooks_(hooks), links_(links), units_(decoder.held_units()) {
+  const DecoderOptions& options = decoder.options();
+  if (options.gradient_checkpointing && options.inputs_on_host && options.device.is_cuda())
+    input_streams_ = std::make_shared<InputStreams>(options.device);
   SFTRUN_CHECK(units_.first < units_.end && (links != nullptr || has_all_units()));
   if (has_all_units() || !decoder.shares_state_between_layers()) return;
   throw ConfigError(
@@ -101,7 +104,7 @@ void Stage::layer_forward(MicroBatchRun& run, int64_t layer) const {
   const auto i = static_cast<size_t>(layer);
   const bool keeps = has_backward(run, decoder_.layer_unit(layer));
   const bool checkpoints = decoder_.options().gradient_checkpointing;
-  if (keeps && checkpoints) run.inputs[i] = run.hidden;
+  if (keeps && checkpoints) run.inputs.keep(layer, run.hidden, input_streams_.get());
   run.hidden = decoder_.backend().layer_forward(decoder_.layers()[i], run.hidden, run.context,
                                                 keeps && !checkpoints ? &run.layers[i] : nullptr);
 }
@@ -121,7 +124,6 @@ void Stage::forward(MicroBatchRun& run) const {
   const at::NoGradGuard no_grad;
   const auto num_layers = static_cast<size_t>(decoder_.arch().num_layers);
   run.layers.resize(num_layers);
-  run.inputs.resize(num_layers);
   if (!run.is_empty()) {
     using Unpacking = layers::DequantPrefetcher::Pass;
     decoder_.prepare_joints(run.trains ? Unpacking::kTraining : Unpacking::kForward);
@@ -195,10 +197,10 @@ at::Tensor Stage::loss(MicroBatchRun& run) const {
 
 void Stage::layer_backward(MicroBatchRun& run, int64_t layer) const {
   const auto i = static_cast<size_t>(layer);
-  if (run.inputs[i].defined()) {
-    decoder_.backend().layer_forward(decoder_.layers()[i], run.inputs[i], run.context,
+  if (run.inputs.has(layer)) {
+    decoder_.backend().layer_forward(decoder_.layers()[i],
+                                     run.inputs.take(layer, input_streams_.get()), run.context,
                                      &run.layers[i]);
-    run.inputs[i].reset();
   }
   run.grad =
       run.layers[i]->backward(run.grad, needs_input_gradient(run, decoder_.layer_unit(layer)));

@@ -81,7 +81,7 @@ bool is_skipped(const std::string& name, const config::TuningConfig& tuning) {
 }
 
 int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
-                                   bool gradient_checkpointing) {
+                                   bool gradient_checkpointing, bool inputs_on_host) {
   const int64_t queries = arch.num_heads * arch.head_dim, keys = arch.num_kv_heads * arch.head_dim;
   // Input, normed input, middle, normed middle; q and attention output; k and v; gate, up and their
   // product.
@@ -92,8 +92,11 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
       std::max(2 * queries + 2 * keys, arch.delta_net.channels() + 3 * arch.delta_net.values());
   const int64_t block = 4 * arch.hidden_size + mixer + 3 * (inner + arch.mixture.shared_size);
   const int64_t temporaries = 4 * arch.hidden_size + 2 * queries + 2 * inner;
+  constexpr int64_t kInputsUnderWay = 3;  // one is used, and its neighbours are copied
+  const int64_t num_inputs =
+      inputs_on_host ? std::min(kInputsUnderWay, arch.num_layers) : arch.num_layers;
   const int64_t kept =
-      gradient_checkpointing ? arch.num_layers * arch.hidden_size + block : arch.num_layers * block;
+      gradient_checkpointing ? num_inputs * arch.hidden_size + block : arch.num_layers * block;
   return (kept + temporaries) * element_bytes;
 }
 
@@ -167,7 +170,7 @@ double share_of_largest_unit(const spec::ArchSpec& arch) {
 }
 
 int64_t divided_bytes(const WholeBytes& whole, config::Strategy strategy, int64_t shards,
-                      double of_largest_unit) {
+                      double of_largest_unit, bool base_on_host) {
   const auto share = [&](int64_t bytes) { return (bytes + shards - 1) / shards; };
   const int64_t weights = whole.base + whole.masters + whole.copies,
                 states = share(whole.masters + whole.copies) + share(whole.optimizer);
@@ -175,11 +178,14 @@ int64_t divided_bytes(const WholeBytes& whole, config::Strategy strategy, int64_
   const auto two_units = [&](int64_t bytes) {
     return static_cast<int64_t>(2 * of_largest_unit * static_cast<double>(bytes));
   };
+  const int64_t whole_base =
+      base_on_host ? std::min(whole.base, two_units(whole.base)) : whole.base;
   if (strategy == config::Strategy::kZero1)
-    return whole.base + passes + whole.gradients + share(whole.gradients) + states;
+    return whole_base + passes + whole.gradients + share(whole.gradients) + states;
   if (strategy == config::Strategy::kZero2)
-    return whole.base + passes + share(whole.gradients) + two_units(whole.gradients) + states;
-  return share(whole.base) + share(whole.gradients) + states + two_units(weights + whole.gradients);
+    return whole_base + passes + share(whole.gradients) + two_units(whole.gradients) + states;
+  return (base_on_host ? 0 : share(whole.base)) + share(whole.gradients) + states +
+         two_units(weights + whole.gradients);
 }
 
 }  // namespace
@@ -200,14 +206,16 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
   } else {
     trained = lora_values(arch, config);
   }
-  const WholeBytes whole{
-      .base = trains_all ? 0 : base_bytes(arch, config.tuning, element_bytes, stored),
-      .masters = trained.values() * kFp32Bytes,
-      .copies = element_bytes == kFp32Bytes ? 0 : trained.values() * element_bytes,
-      .gradients = trained.values() * kFp32Bytes,
-      .optimizer = device.on_gpu && config::is_paged(config.train.optimizer)
-                       ? kPagedBytes
-                       : trained.state_bytes()};
+  WholeBytes whole{.base = trains_all ? 0 : base_bytes(arch, config.tuning, element_bytes, stored),
+                   .masters = trained.values() * kFp32Bytes,
+                   .copies = element_bytes == kFp32Bytes ? 0 : trained.values() * element_bytes,
+                   .gradients = trained.values() * kFp32Bytes,
+                   .optimizer = device.on_gpu && config::is_paged(config.train.optimizer)
+                                    ? kPagedBytes
+                                    : trained.state_bytes()};
+  if (device.on_gpu && config.parallel.offload.base == config::Offload::kCpu && device.shards == 1)
+    whole.base = std::min(whole.base, static_cast<int64_t>(2 * share_of_largest_unit(arch) *
+                                                           static_cast<double>(whole.base)));
   const int64_t all = whole.base + whole.masters + whole.copies + whole.gradients + whole.optimizer;
   if (config.parallel.strategy == config::Strategy::kPipeline && config.parallel.pp) {
     double largest = 0;
@@ -216,7 +224,8 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
     return static_cast<int64_t>(largest * static_cast<double>(all));
   }
   if (device.shards == 1) return all;
-  return divided_bytes(whole, config.parallel.strategy, device.shards, share_of_largest_unit(arch));
+  return divided_bytes(whole, config.parallel.strategy, device.shards, share_of_largest_unit(arch),
+                       device.on_gpu && config.parallel.offload.base == config::Offload::kCpu);
 }
 
 namespace {
@@ -255,9 +264,10 @@ double bin_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
       share = std::max(share, stage.activations);
   }
   return share * static_cast<double>(sequences * config.model.max_seq_len) *
-         static_cast<double>(
-             activation_bytes_per_token(arch, element_bytes, config.train.gradient_checkpointing) +
-             dora_bytes_per_token(arch, config, element_bytes));
+         static_cast<double>(activation_bytes_per_token(
+                                 arch, element_bytes, config.train.gradient_checkpointing,
+                                 config.parallel.offload.activations == config::Offload::kCpu) +
+                             dora_bytes_per_token(arch, config, element_bytes));
 }
 
 bool fits(const spec::ArchSpec& arch, config::RunConfig config, config::Strategy strategy,

@@ -14,8 +14,8 @@ namespace {
 
 model::PassGraphs::Options graph_options(const parallel::Strategy& strategy,
                                          const Objective& objective,
-                                         const config::TrainConfig& config) {
-  return {.use = graph_use(config.cuda_graphs),
+                                         const config::TrainConfig& config, bool copies_inputs) {
+  return {.use = copies_inputs ? model::GraphUse::kOff : graph_use(config.cuda_graphs),
           .has_aux_loss = config.router_aux_loss_coef.value_or(0) > 0,
           .needs_two_passes = objective.needs_sums(),
           .communicates_in_passes = strategy.communicates_in_passes()};
@@ -31,7 +31,9 @@ class StageSchedule final : public MicroBatchSchedule {
       : objective_(objective),
         stage_(stage_of(decoder, strategy)),
         is_pinned_(config.dataloader_pin_memory) {
-    if (stage_.has_all_units()) passes_.emplace(stage_, graph_options(strategy, objective, config));
+    if (stage_.has_all_units())
+      passes_.emplace(stage_,
+                      graph_options(strategy, objective, config, decoder.options().inputs_on_host));
   }
 
   StepSums run(const StepWork& work) override {

@@ -126,6 +126,47 @@ TEST(Resolve, FillsInWhatOthersImply) {
   EXPECT_EQ(to_json(config), to_json(once));
 }
 
+TEST(Resolve, APipelineComputesOnePartOfTheBatchWithAllItsStages) {
+  RunConfig config;
+  config.train.batch_size = {2};
+  config.train.global_batch_size = {16};
+  config.parallel.strategy = Strategy::kPipeline;
+  RunConfig all = config;
+  resolve(all, "run.yaml", 4, 1);
+  EXPECT_EQ(all.parallel.pp, 4);
+  EXPECT_EQ(all.train.grad_accum.value, 8);
+  RunConfig two = config;
+  two.parallel.pp = 2;
+  resolve(two, "run.yaml", 4, 1);
+  EXPECT_EQ(two.train.grad_accum.value, 4);
+  EXPECT_EQ(data_parallel_size(two.parallel, 4), 2);
+  RunConfig three = config;
+  three.parallel.pp = 3;
+  test::expect_error<ConfigError>([&] { resolve(three, "run.yaml", 4, 1); },
+                                  {"parallel.pp 3", "4 processes"});
+  RunConfig uneven = two;
+  uneven.train.grad_accum = {};
+  uneven.train.global_batch_size = {15};
+  test::expect_error<ConfigError>([&] { resolve(uneven, "run.yaml", 4, 1); },
+                                  {"not a multiple", "pipelines 2"});
+  RunConfig alone = config;
+  resolve(alone, "run.yaml", 1, 1);
+  EXPECT_EQ(alone.parallel.strategy, Strategy::kSingle);
+  EXPECT_EQ(alone.train.grad_accum.value, 8);
+}
+
+TEST(Resolve, OffloadedOptimizerStateIsThatOfAPagedOptimizer) {
+  for (const auto& [given, paged] : {std::pair{Optimizer::kAdamW, Optimizer::kPagedAdamW},
+                                     {Optimizer::kAdamW8bit, Optimizer::kPagedAdamW8bit},
+                                     {Optimizer::kPagedAdamW, Optimizer::kPagedAdamW}}) {
+    RunConfig config;
+    config.train.optimizer = given;
+    config.parallel.offload.optimizer = Offload::kCpu;
+    resolve(config, "run.yaml", 1, 1);
+    EXPECT_EQ(config.train.optimizer, paged);
+  }
+}
+
 TEST(Resolve, TheStrategyFollowsTheNumberOfProcesses) {
   using enum Strategy;
   for (const Strategy wanted : {kAuto, kSingle, kDdp})

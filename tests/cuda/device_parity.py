@@ -3,7 +3,8 @@
 
     tests/cuda/device_parity.py --root build/host-backed [--all] [--only WORDS …]
 
-reference   tests/data/train: 12 steps in fp32 beside what transformers + peft computed, on one card and on two, whole and in shards
+reference   tests/data/train: 12 steps in fp32 beside what transformers + peft computed, on one card and on two, whole, in shards, in a
+            pipeline, and with weights and activations in the host's memory
 families    three steps of every family, LoRA and full
 graphs      the same, and the references, with micro-batches launched as CUDA graphs; elsewhere none are, but in resumed runs
 bases       quantised bases, on sm_80, sm_89 and sm_90, whose code paths differ
@@ -240,11 +241,11 @@ def check_case(machine, case):
     return f"loss {loss:.1e} from fp32, the CPU's {worst(cpu, fp32, 'loss'):.1e}"
 
 
-def check_reference(machine, name, processes, graphs=NO_GRAPHS, strategy="auto"):
+def check_reference(machine, name, processes, graphs=NO_GRAPHS, strategy="auto", extra=()):
     # The same global batch. In a pipeline all processes compute each of its parts.
     accum = [f"train.grad_accum={2 if strategy == 'pipeline' else 2 // processes}"]
     folder = machine.scratch / f"reference-{machine.runs}"
-    settings = [graphs, f"parallel.strategy={strategy}", *accum]
+    settings = [graphs, f"parallel.strategy={strategy}", *accum, *extra]
     rows = machine.train(DATA / "train" / name / "run.yaml", "cuda", settings, processes=processes, folder=folder)
     assert (launched(folder) > 0) == (graphs == GRAPHS), f"{launched(folder)} micro-batches were launched as graphs"
     expected = json.loads((DATA / "train" / name / "expected.json").read_text())["metrics"]
@@ -368,6 +369,13 @@ def checks(machine, arguments):
     for strategy in ("fsdp", "pipeline"):
         yield f"reference lora_qv, two cards, {strategy}", True, \
             lambda strategy=strategy: check_reference(machine, "lora_qv", 2, strategy=strategy)
+    # Frozen weights, inputs of layers and optimizer state wait in the host's memory.
+    for name, cards, strategy in (("lora_qv", 1, "auto"), ("lora_all_linear", 2, "ddp"), ("lora_all_linear", 2, "fsdp"),
+                                  ("partial_norms", 1, "auto"), ("lora_rslora", 2, "pipeline")):
+        offload = [f"parallel.offload.{what}=cpu" for what in ("optimizer", "activations") + (("base",) if strategy != "pipeline" else ())]
+        yield f"reference {name}, {cards} cards, {strategy}, offload", name != "lora_rslora", \
+            lambda name=name, cards=cards, strategy=strategy, offload=offload: \
+            check_reference(machine, name, cards, strategy=strategy, extra=["train.gradient_checkpointing=true", *offload])
     yield "reference lora_qv, two cards, graphs", True, lambda: check_reference(machine, "lora_qv", 2, GRAPHS)
     listed = cases(machine.scratch)
     for case in listed:

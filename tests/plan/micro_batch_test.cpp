@@ -63,6 +63,25 @@ TEST(MicroBatch, StaticBytesOfShards) {
   EXPECT_EQ(num_shards(config.parallel, 8, 4), 8);
 }
 
+TEST(MicroBatch, WhatIsOnTheHostIsNotOnTheDevice) {
+  config::RunConfig config;
+  config.train.gradient_checkpointing = true;
+  const auto held = [&](bool on_gpu) {
+    return static_bytes(small(), config, 2, {}, {.on_gpu = on_gpu});
+  };
+  const int64_t whole = held(true), base = 134515008 * 2;
+  config.parallel.offload.base = config::Offload::kCpu;
+  // Two units stay: the embedding is the largest.
+  EXPECT_NEAR(static_cast<double>(whole - held(true)), base - 2 * 49152 * 576 * 2.0, 1e3);
+  EXPECT_EQ(held(false), whole) << "a CPU's memory is the host's";
+  EXPECT_EQ(activation_bytes_per_token(small(), 2, true) -
+                activation_bytes_per_token(small(), 2, true, /*inputs_on_host=*/true),
+            (30 - 3) * 576 * 2);
+  const int64_t fitting = max_micro_batch(small(), config, kGiB, 2);
+  config.parallel.offload.activations = config::Offload::kCpu;
+  EXPECT_GT(max_micro_batch(small(), config, kGiB, 2), fitting);
+}
+
 TEST(AutoStrategy, IsTheFirstThatFits) {
   using enum config::Strategy;
   config::RunConfig config;

@@ -8,18 +8,24 @@
 namespace sftrun::test {
 
 /// Makes a decoder with these options load as parts of the ranks. Two ranks share a copy with
-/// `hybrid`. A pipeline has two stages, and the first one the embedding and a layer.   @return the parts; null: the strategy keeps whole parameters
+/// `hybrid`. A pipeline has two stages, and the first one the embedding and a layer.
+/// @return the parts; null: the strategy keeps whole parameters
 inline std::unique_ptr<parallel::UnitShards> load_in_shards(config::Strategy strategy,
                                                             const parallel::Communicator& comm,
-                                                            model::DecoderOptions& options) {
+                                                            model::DecoderOptions& options,
+                                                            bool frozen_on_host = false) {
   if (strategy == config::Strategy::kPipeline)
     options.held = comm.rank() * 2 < comm.world_size() ? layers::UnitRange{.first = 0, .end = 2}
                                                        : layers::UnitRange{.first = 2};
-  if (!config::is_sharded(strategy)) return nullptr;
-  const int world_size = comm.world_size(),
-            shards = strategy == config::Strategy::kHybrid ? 2 : world_size;
+  if (!config::is_sharded(strategy) && !frozen_on_host) return nullptr;
+  parallel::Sharding sharding = parallel::sharding_of(strategy);
+  sharding.frozen_on_host = frozen_on_host;
+  const int world_size = comm.world_size(), shards = !config::is_sharded(strategy) ? 1
+                                                     : strategy == config::Strategy::kHybrid
+                                                         ? 2
+                                                         : world_size;
   auto parts = std::make_unique<parallel::UnitShards>(
-      parallel::sharding_of(strategy),
+      sharding,
       parallel::Mesh({.dp_replicate = world_size / shards, .dp_shard = shards}, comm.rank()));
   options.buffers = layers::BufferLayout::per_unit(shards);
   options.on_unit_loaded = [of = parts.get()](int64_t index, layers::Unit& unit,

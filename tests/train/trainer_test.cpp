@@ -60,6 +60,7 @@ struct RunSetup {
   config::Optimizer optimizer = config::Optimizer::kAdamW;
   bool is_sharded = false;  ///< by the toy strategy
   config::Strategy strategy = config::Strategy::kDdp;
+  bool frozen_on_host = false;
   int64_t stops_after = kStepsOfRun;  ///< with a checkpoint
 
   /// The same training with shards.
@@ -102,7 +103,7 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
            const std::optional<fs::path>& resume_from = {}) {
   const config::RunConfig config = configuration(setup);
   model::DecoderOptions options = setup.decoder;
-  auto shards = test::load_in_shards(config.parallel.strategy, comm, options);
+  auto shards = test::load_in_shards(config.parallel.strategy, comm, options, setup.frozen_on_host);
   auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), options);
   const parallel::DistributedModel model{decoder->parameters(), decoder->units()};
   std::unique_ptr<parallel::Strategy> strategy;
@@ -297,6 +298,36 @@ TEST_P(Strategies, ContinuesARunOfDdpAndTheOtherWayRound) {
     run(!is_divided_first, kStepsOfRun, dir.path() / "checkpoints" / "step-000002");
     expect_close_runs(straight.path(), dir.path());
   }
+}
+
+/// Frozen weights are copied for each use, whether or not they are divided.
+TEST(OffloadedTraining, OfAnAdapterBesideNf4Bytes) {
+  for (const auto strategy :
+       {config::Strategy::kDdp, config::Strategy::kZero2, config::Strategy::kFsdp}) {
+    RunSetup setup;
+    setup.decoder.trains = model::Trains::kLora;
+    setup.decoder.base.quant = QuantOptions{};
+    setup.decoder.gradient_checkpointing = true;
+    RunSetup offloaded = setup;
+    offloaded.strategy = strategy;
+    offloaded.frozen_on_host = true;
+    const test::TemporaryDirectory plain, from_host;
+    train_on_two_ranks(setup, plain.path());
+    train_on_two_ranks(offloaded, from_host.path());
+    expect_close_runs(plain.path(), from_host.path());
+  }
+}
+
+TEST(OffloadedTraining, OfSomeWeights) {
+  RunSetup setup;
+  setup.decoder.trains = model::Trains::kPartial;
+  setup.decoder.trainable = {"norm", "layers\\.1\\..*down_proj"};
+  RunSetup offloaded = setup;
+  offloaded.frozen_on_host = true;
+  const test::TemporaryDirectory plain, from_host;
+  train_on_two_ranks(setup, plain.path());
+  train_on_two_ranks(offloaded, from_host.path());
+  expect_close_runs(plain.path(), from_host.path());
 }
 
 /// The matrices of a stage are whole, but a rank has state for its own stage alone.

@@ -96,6 +96,7 @@ enum class Strategy {
   kHybrid,
   kPipeline
 };  ///< kSingle: one process
+enum class Offload { kNone, kCpu };
 enum class CommBackend { kAuto, kNccl, kGloo };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
 enum class CudaGraphs { kAuto, kOn, kOff };
@@ -231,10 +232,18 @@ struct TrainConfig {
   bool resolved_nesterov() const { return nesterov.value_or(optimizer == Optimizer::kMuon); }
 };
 
+/// What is kept in the host's memory while it is not used on the GPU.
+struct OffloadConfig {
+  Offload optimizer = Offload::kNone;    ///< optimizer state; resolved: a paged optimizer
+  Offload activations = Offload::kNone;  ///< inputs of layers, which gradient checkpointing keeps
+  Offload base = Offload::kNone;         ///< frozen weights
+};
+
 struct ParallelConfig {
   Strategy strategy = Strategy::kAuto;
   std::optional<int64_t> dp_shard;  ///< hybrid: ranks that share one copy; unset: those of a node
   std::optional<int64_t> pp;        ///< pipeline: number of stages; unset: one for each rank
+  OffloadConfig offload;
   CommBackend backend = CommBackend::kAuto;
   std::string timeout = "30m";  ///< for the rendezvous and for collectives
 };

@@ -61,6 +61,7 @@ struct DecoderOptions {
   std::function<void(int64_t index, layers::Unit& unit, layers::FlatValues* trained)>
       on_unit_loaded;
   bool gradient_checkpointing = false;
+  bool inputs_on_host = false;  ///< with gradient checkpointing on a GPU: see `SavedInputs`
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
   double neftune_noise_alpha = 0;                                     ///< NEFTune; 0: off
   uint64_t seed = 42;  ///< for the initialisation of adapters

@@ -8,6 +8,7 @@
 
 #include "sftrun/layers/unit.h"
 #include "sftrun/model/decoder.h"
+#include "sftrun/model/saved_inputs.h"
 
 /// Forward and backward passes over the units of a decoder.
 namespace sftrun::model {
@@ -58,7 +59,7 @@ struct MicroBatchRun {
   at::Tensor grad;
   /// Per layer of the model: its saved state, or with gradient checkpointing its input.
   std::vector<std::unique_ptr<layers::LayerRun>> layers;
-  std::vector<at::Tensor> inputs;
+  SavedInputs inputs;
   layers::PerLayerRun per_layer;
   /// Result of the backward pass with `needs_span_gradients`: of each of the batch's spans [n,
   /// hidden].
@@ -140,6 +141,7 @@ class Stage {
   layers::UnitHooks* hooks_;
   layers::StageLinks* links_;
   layers::UnitRange units_;
+  std::shared_ptr<const InputStreams> input_streams_;  // null: inputs stay on the device
 };
 
 }  // namespace sftrun::model

@@ -83,7 +83,8 @@ struct StrategyOptions {
   int64_t num_stages = 1;
 };
 /// @param comm must outlive the strategy
-/// @param shards of the model, for strategies that divide parameters; else null
+/// @param shards of the model, for strategies that divide parameters, and for a frozen base in host
+/// memory; else null
 std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communicator& comm,
                                         const DistributedModel& model,
                                         std::unique_ptr<UnitShards> shards = nullptr);

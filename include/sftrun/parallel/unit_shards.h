@@ -21,8 +21,10 @@ struct Sharding {
   bool gradients =
       false;  ///< reduced after each micro-batch; false: kept whole until the step ends
   bool parameters = false;  ///< gathered for each use, and the frozen bytes with them
+  /// Frozen bytes (or this rank's part) are kept in host memory and copied for each use.
+  bool frozen_on_host = false;
 };
-/// @pre config::is_sharded(strategy)
+/// Nothing is divided by strategies that are not sharded.
 Sharding sharding_of(config::Strategy strategy);
 
 class UnitShards {
@@ -31,7 +33,7 @@ class UnitShards {
   UnitShards(const Sharding& sharding, const Mesh& mesh);
 
   /// Keeps this rank's part of a unit and releases its whole memory. Frozen tensors stay whole if
-  /// parameters are not divided.   @param trained buffers of the unit; null: none of it trains
+  /// parameters are not divided, and where they are if they are not kept on the host either.   @param trained buffers of the unit; null: none of it trains
   void take(int64_t index, layers::Unit& unit, layers::FlatValues* trained);
 
   const Sharding& sharding() const { return sharding_; }
@@ -40,10 +42,14 @@ class UnitShards {
  private:
   friend class ShardedStrategy;
   struct Parts {
-    at::Tensor frozen;  // [bytes / dp_shard] uint8; undefined: no frozen tensors, or they are whole
+    /// [bytes / frozen_parts()] uint8; undefined: no frozen tensors, or they stay where they are
+    at::Tensor frozen;
     at::Tensor master;  // [n / dp_shard] fp32; undefined: none of it trains
   };
-  at::Tensor part_of(const at::Tensor& flat) const;
+  /// Ranks over which frozen bytes are divided.
+  int64_t frozen_parts() const { return sharding_.parameters ? mesh_.sizes().dp_shard : 1; }
+  /// This rank's part of a tensor that is divided into `parts`, as a view.
+  at::Tensor part_of(const at::Tensor& flat, int64_t parts) const;
   Sharding sharding_;
   Mesh mesh_;
   std::vector<Parts> parts_;  // of each unit

@@ -1,10 +1,12 @@
 #include "sharded.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/ops.h"
 
 namespace sftrun::parallel {
@@ -13,7 +15,7 @@ using layers::FlatValues;
 using layers::UnitPass;
 
 Sharding sharding_of(config::Strategy strategy) {
-  SFTRUN_CHECK(config::is_sharded(strategy));
+  if (!config::is_sharded(strategy)) return {};
   return {
       .gradients = strategy != config::Strategy::kZero1,
       .parameters = strategy != config::Strategy::kZero1 && strategy != config::Strategy::kZero2};
@@ -22,25 +24,38 @@ Sharding sharding_of(config::Strategy strategy) {
 UnitShards::UnitShards(const Sharding& sharding, const Mesh& mesh)
     : sharding_(sharding), mesh_(mesh) {}
 
-at::Tensor UnitShards::part_of(const at::Tensor& flat) const {
-  const int64_t size = flat.numel() / mesh_.sizes().dp_shard;
-  SFTRUN_CHECK_EQ(size * mesh_.sizes().dp_shard, flat.numel());
-  return flat.narrow(0, mesh_.dp_shard_rank() * size, size).clone();
+at::Tensor UnitShards::part_of(const at::Tensor& flat, int64_t parts) const {
+  const int64_t size = flat.numel() / parts;
+  SFTRUN_CHECK_EQ(size * parts, flat.numel());
+  return flat.narrow(0, parts == 1 ? 0 : mesh_.dp_shard_rank() * size, size);
 }
+
+namespace {
+
+/// A copy in host memory, locked for copies to a GPU.
+at::Tensor on_host(const at::Tensor& bytes) {
+  if (!bytes.is_cuda()) return bytes.clone();
+  at::Tensor copy =
+      kernels::cuda_kernels().pinned_zeros(bytes.sizes(), bytes.scalar_type(), bytes.device());
+  return copy.copy_(bytes);
+}
+
+}  // namespace
 
 void UnitShards::take(int64_t index, layers::Unit& unit, FlatValues* trained) {
   const auto i = static_cast<size_t>(index);
   if (parts_.size() <= i) parts_.resize(i + 1);
   Parts& parts = parts_[i];
-  if (sharding_.parameters) {
-    unit.frozen.pack(mesh_.sizes().dp_shard);
+  if (sharding_.parameters || sharding_.frozen_on_host) {
+    unit.frozen.pack(frozen_parts());
     if (unit.frozen.bytes().defined()) {
-      parts.frozen = part_of(unit.frozen.bytes());
+      const at::Tensor own = part_of(unit.frozen.bytes(), frozen_parts());
+      parts.frozen = sharding_.frozen_on_host ? on_host(own) : own.clone();
       layers::release_memory(unit.frozen.bytes());
     }
   }
   if (trained == nullptr) return;
-  parts.master = part_of(trained->master);
+  parts.master = part_of(trained->master, mesh_.sizes().dp_shard).clone();
   for (const at::Tensor* flat : {&trained->master, &trained->grad, &trained->compute})
     layers::release_memory(*flat);
 }
@@ -75,6 +90,12 @@ ShardedStrategy::ShardedStrategy(const StrategyOptions& options, Communicator& c
                        ? comm.world()
                        : make_axis_group(comm, mesh(), /*is_shard_axis=*/true)),
       states_(model.units.size()) {
+  if (shards_->sharding().frozen_on_host) {
+    for (const layers::Unit& unit : model.units) {
+      const at::Tensor& bytes = unit.frozen.bytes();
+      if (bytes.defined() && bytes.is_cuda() && !copies_) copies_.emplace(bytes.device());
+    }
+  }
   SFTRUN_CHECK_EQ(shards_->parts_.size(), model.units.size());
   if (mesh().sizes().dp_replicate > 1)
     replicas_ = make_axis_group(comm, mesh(), /*is_shard_axis=*/false);
@@ -119,10 +140,10 @@ void ShardedStrategy::own_parameters() {
 StoredBytes ShardedStrategy::stored_bytes() const {
   StoredBytes bytes = Strategy::stored_bytes();
   const Sharding& sharding = shards_->sharding();
-  if (sharding.parameters) bytes.frozen = 0;
+  if (sharding.parameters || sharding.frozen_on_host) bytes.frozen = 0;
   for (size_t unit = 0; unit < states_.size(); ++unit) {
     const at::Tensor& frozen = shards_->parts_[unit].frozen;
-    if (sharding.parameters && frozen.defined()) *bytes.frozen += frozen.nbytes();
+    if (frozen.defined() && !sharding.frozen_on_host) *bytes.frozen += frozen.nbytes();
     const FlatValues* flat = buffers(static_cast<int64_t>(unit));
     if (flat == nullptr) continue;
     if (!sharding.gradients) bytes.gradients += flat->grad.nbytes();
@@ -138,22 +159,51 @@ at::Tensor ShardedStrategy::own(const at::Tensor& flat, int64_t unit) const {
   return flat.narrow(0, of.offset, of.size);
 }
 
+bool ShardedStrategy::is_here(int64_t unit) const {
+  const auto i = static_cast<size_t>(unit);
+  const bool has_frozen = states_[i].has_frozen || !shards_->parts_[i].frozen.defined();
+  return has_frozen && states_[i].version == model_.parameters.version();
+}
+
 void ShardedStrategy::start_gathering(int64_t unit) {
   UnitState& of = state(unit);
-  of.version = model_.parameters.version();
+  if (!of.has_frozen) bring_frozen(unit);
+  if (std::exchange(of.version, model_.parameters.version()) == model_.parameters.version()) return;
+  const FlatValues* flat = buffers(unit);
+  if (flat == nullptr) return;
   // The values are those that a forward pass may have saved, so autograd must not count a change:
   // `variable_data` has a version counter of its own.
   const auto gather = [&](const at::Tensor& whole, const at::Tensor& part) {
     layers::reserve_memory(whole);
     of.gathering.push_back(shard_group_.all_gather_into_async(whole.variable_data(), part));
   };
-  const at::Tensor& frozen = shards_->parts_[static_cast<size_t>(unit)].frozen;
-  if (frozen.defined()) gather(model_.units[static_cast<size_t>(unit)].frozen.bytes(), frozen);
-  const FlatValues* flat = buffers(unit);
-  if (flat == nullptr) return;
   if (of.reads_masters) gather(flat->master, own(owned_.flat.master, unit));
   if (!flat->compute.is_same(flat->master) && !gathers_masters_)
     gather(flat->compute, own(owned_.flat.compute, unit));
+}
+
+/// Starts to gather a unit's frozen bytes. From host memory they are copied on a stream of their
+/// own, after the work that is queued so far: the memory that they get may still be in use by it.
+void ShardedStrategy::bring_frozen(int64_t unit) {
+  const at::Tensor& part = shards_->parts_[static_cast<size_t>(unit)].frozen;
+  if (!part.defined()) return;
+  UnitState& of = state(unit);
+  of.has_frozen = true;
+  const at::Tensor& bytes = model_.units[static_cast<size_t>(unit)].frozen.bytes();
+  layers::reserve_memory(bytes);
+  const at::Tensor whole = bytes.variable_data();
+  if (!shards_->sharding().frozen_on_host) {
+    of.gathering.push_back(shard_group_.all_gather_into_async(whole, part));
+    return;
+  }
+  if (copies_) copies_->follow_current();
+  const c10::OptionalStreamGuard guard(copies_ ? std::optional(copies_->stream()) : std::nullopt);
+  const at::Tensor own = shards_->part_of(whole, shards_->frozen_parts());
+  own.copy_(part, /*non_blocking=*/true);
+  if (shards_->frozen_parts() > 1)
+    of.gathering.push_back(shard_group_.all_gather_into_async(whole, own));
+  else if (copies_)
+    of.gathering.emplace_back(copies_->until_now());
 }
 
 void ShardedStrategy::finish_gathering(int64_t unit) {
@@ -176,13 +226,12 @@ void ShardedStrategy::gather_ahead(const Use& current) {
   if (found == followers_.end()) return;
   const Use& next = found->second;
   const bool begins_pass = next.unit == 0 && next.pass == UnitPass::kForward;
-  if (!begins_pass && state(next.unit).version != model_.parameters.version())
-    start_gathering(next.unit);
+  if (!begins_pass && !is_here(next.unit)) start_gathering(next.unit);
 }
 
 void ShardedStrategy::before(int64_t unit, UnitPass pass) {
   UnitState& of = state(unit);
-  if (of.version != model_.parameters.version()) {
+  if (!is_here(unit)) {
     finish_gathering(unit);  // outdated values, if any
     start_gathering(unit);
   }
@@ -198,17 +247,19 @@ void ShardedStrategy::before(int64_t unit, UnitPass pass) {
 
 void ShardedStrategy::after(int64_t unit, UnitPass pass) {
   if (pass == UnitPass::kBackward && shards_->sharding().gradients) start_reduction(unit);
-  if (shards_->sharding().parameters) release(unit);
+  release(unit);
 }
 
 void ShardedStrategy::release(int64_t unit) {
-  const at::Tensor& frozen = model_.units[static_cast<size_t>(unit)].frozen.bytes();
-  if (frozen.defined()) layers::release_memory(frozen);
+  UnitState& of = state(unit);
+  if (std::exchange(of.has_frozen, false))
+    layers::release_memory(model_.units[static_cast<size_t>(unit)].frozen.bytes());
+  if (!shards_->sharding().parameters) return;
   if (const FlatValues* flat = buffers(unit)) {
     layers::release_memory(flat->master);
     layers::release_memory(flat->compute);
   }
-  state(unit).version = 0;
+  of.version = 0;
 }
 
 void ShardedStrategy::gradients_ready(int64_t unit) {

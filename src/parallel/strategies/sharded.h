@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "sftrun/kernels/side_stream.h"
 #include "sftrun/parallel/strategy.h"
 #include "sftrun/parallel/unit_shards.h"
 
@@ -19,7 +20,8 @@ namespace sftrun::parallel {
 ///
 /// Frozen tensors are divided and gathered as bytes, whatever their format. Before a unit is used,
 /// its parts are gathered into the memory where its tensors lie; the unit that followed it the last
-/// time is gathered ahead, one at most. Masters and optimizer states are never gathered for an
+/// time is gathered ahead, one at most. Frozen bytes may be kept in host memory, also where nothing
+/// is divided. Masters and optimizer states are never gathered for an
 /// update.
 class ShardedStrategy final : public Strategy {
  public:
@@ -53,7 +55,8 @@ class ShardedStrategy final : public Strategy {
     int64_t offset = 0, size = 0;  // elements of owned_.flat
     bool reads_masters = false;    // passes read its fp32 masters, so they are gathered
     std::vector<StartedCollective> gathering;
-    uint64_t version = 0;          // of the gathered or arriving values; 0: neither
+    uint64_t version = 0;          // of the trained values that are here or arriving; 0: neither
+    bool has_frozen = false;       // its frozen bytes are here or arriving
     bool holds_gradients = false;  // its whole gradients are in memory
     bool is_reduced = false;       // owned_.flat.grad has its gradients of this step
   };
@@ -68,7 +71,10 @@ class ShardedStrategy final : public Strategy {
   layers::FlatValues* buffers(int64_t unit) const { return model_.parameters.buffers_of(unit); }
   UnitState& state(int64_t unit) { return states_[static_cast<size_t>(unit)]; }
   at::Tensor own(const at::Tensor& flat, int64_t unit) const;
+  /// Whether its current values are here or arriving.
+  bool is_here(int64_t unit) const;
   void start_gathering(int64_t unit);
+  void bring_frozen(int64_t unit);
   void finish_gathering(int64_t unit);
   void gather_ahead(const Use& current);
   void release(int64_t unit);
@@ -86,6 +92,7 @@ class ShardedStrategy final : public Strategy {
   std::map<std::pair<Use, Use>, Use> followers_;  // of the two uses before
   Use last_, before_last_;
   Reduction reduction_;
+  std::optional<kernels::SideStream> copies_;  // from host memory; nullopt: none, or a CPU
 };
 
 }  // namespace sftrun::parallel

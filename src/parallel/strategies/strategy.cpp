@@ -48,8 +48,8 @@ void Strategy::assign(const layers::Parameter& parameter, const at::Tensor& valu
 std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communicator& comm,
                                         const DistributedModel& model,
                                         std::unique_ptr<UnitShards> shards) {
-  if (config::is_sharded(options.strategy)) {
-    SFTRUN_CHECK(shards != nullptr);
+  SFTRUN_CHECK(shards != nullptr || !config::is_sharded(options.strategy));
+  if (shards != nullptr) {
     return std::make_unique<ShardedStrategy>(options, comm, model, std::move(shards));
   }
   switch (options.strategy) {
