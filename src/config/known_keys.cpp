@@ -28,9 +28,6 @@ constexpr auto kLaterKeys = std::to_array<UnsupportedKey>({
      "remove it; parallel.strategy fsdp divides the model over the devices"},
     {"parallel.offload", false, "none",
      "remove it; set train.gradient_checkpointing: true to save memory"},
-    {"parallel.deepspeed", false, "",
-     "remove it; parallel.strategy fsdp divides the model over the devices"},
-    {"parallel.accelerate", false, "", "remove it; `sftrun train --gpus N` chooses the devices"},
 });
 
 std::string leaf_of(const std::string& key) {
