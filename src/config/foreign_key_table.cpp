@@ -869,7 +869,6 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"fsdp", "", kSharding},
     {"fsdp_*", "", kSharding},
     {"fsdp2", "", kSharding},
-    {"deepspeed", "", kSharding},
     {"deepspeed_*", "", kSharding},
     {"zero_stage", "", kSharding},
     {"zero_optimization", "", kSharding},

@@ -162,9 +162,8 @@ void Reading::apply_rule(const ImportRule& rule, const SourceKey& key) {
       is_off(key.value) || (!rule.harmless.empty() && equals_word(rule.harmless, key.value.text));
   switch (rule.effect) {
     case Effect::kField:
-    case Effect::kDefault:
       if (key.value.kind == Value::Kind::kNull) return;
-      return set(key, rule.field, key.value, rule.effect == Effect::kField);
+      return set(key, rule.field, key.value);
     case Effect::kWords:
       return apply_words(rule, key);
     case Effect::kNoMeaning:

@@ -13,7 +13,6 @@ struct SourceKey;
 
 enum class Effect {
   kField,      ///< the value of a field here
-  kDefault,    ///< the same, but the run may say otherwise without a contradiction
   kWords,      ///< the value of a field, in other words
   kNoMeaning,  ///< changes no result, or is always so here
   kLost,       ///< would matter; noted if its value is not `harmless`
@@ -38,9 +37,6 @@ struct ImportRule {
 // The rules of a table, as its rows are written.
 constexpr ImportRule field(std::string_view key, std::string_view ours) {
   return {.key = key, .effect = Effect::kField, .field = ours};
-}
-constexpr ImportRule by_default(std::string_view key, std::string_view ours) {
-  return {.key = key, .effect = Effect::kDefault, .field = ours};
 }
 constexpr ImportRule words(std::string_view key, std::string_view ours,
                            std::span<const WordPair> pairs) {
