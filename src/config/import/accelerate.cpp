@@ -154,13 +154,17 @@ constexpr auto kAccelerateRules = std::to_array<ImportRule>({
     refused("parallelism_config.parallelism_config_tp_size", kParallelSizes, "1"),
     refused("parallelism_config.parallelism_config_cp_size", kParallelSizes, "1"),
     refused("parallelism_config.parallelism_config_sp_size", kParallelSizes, "1"),
-    nothing("parallelism_config.*", "context and sequence parallelism are off"),
+    nothing("parallelism_config.parallelism_config_*", "context and sequence parallelism are off"),
     refused("megatron_lm_config", kMegatron),
 });
 
 constexpr auto kAccelerateSigns = std::to_array<std::string_view>(
     {"distributed_type", "compute_environment", "mixed_precision", "num_processes", "num_machines",
      "machine_rank", "main_training_function", "use_cpu", "rdzv_backend"});
+
+/// Accelerate adds these beginnings to keys that do not have them.
+constexpr auto kAcceleratePrefixes = std::to_array<WordPair>(
+    {{"fsdp_config", "fsdp_"}, {"parallelism_config", "parallelism_config_"}});
 
 /// FSDP 1 names the strategy; FSDP 2 says whether weights are released after the forward pass.
 std::string_view strategy_of_fsdp(std::string word) {
@@ -352,7 +356,8 @@ const ImportTable& accelerate_table() {
                                      .rules = kAccelerateRules,
                                      .signs = kAccelerateSigns,
                                      .finish = accelerate_finish,
-                                     .is_strict = true};
+                                     .is_strict = true,
+                                     .prefixes = kAcceleratePrefixes};
   return table;
 }
 

@@ -8,6 +8,7 @@
 #include "choices.h"
 #include "foreign_keys.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/read_limits.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config::importing {
@@ -42,6 +43,27 @@ nlohmann::ordered_json canonical(std::string_view field, nlohmann::ordered_json 
   if (field == "parallel.strategy" && value == word_of(Strategy::kFsdp))
     value = word_of(Strategy::kZero3);
   return value;
+}
+
+/// Completes the keys of a section that lack the beginning which they share.
+void complete_keys(Value& document, const WordPair& prefix) {
+  for (size_t i = 0; i < document.keys.size(); ++i) {
+    if (document.keys[i].text != prefix.theirs) continue;
+    for (MapKey& key : document.items[i].keys)
+      if (!key.text.starts_with(prefix.ours)) key.text.insert(0, prefix.ours);
+  }
+}
+
+/// Whether `train` has a field of this name.
+bool is_train_field(const std::string& leaf) {
+  static const std::vector<std::string> names = [] {
+    RunConfig scratch;
+    std::vector<std::string> fields;
+    for (const Field& field : bind(scratch).fields)
+      if (field.section() == "train") fields.push_back(field.leaf());
+    return fields;
+  }();
+  return std::find(names.begin(), names.end(), leaf) != names.end();
 }
 
 /// The value of `field` after it was assigned, or the complaint.
@@ -101,6 +123,7 @@ Value interpolated(const Value& value, const Value& document) {
 
 Reading::Reading(const ImportTable& table, std::filesystem::path file, Value document)
     : table_(table), file_(std::move(file)), document_(std::move(document)) {
+  for (const WordPair& prefix : table_.prefixes) complete_keys(document_, prefix);
   if (table_.has_interpolation) document_ = interpolated(document_, document_);
 }
 
@@ -128,7 +151,9 @@ void Reading::walk(const Value& map, const std::string& section) {
     const std::string name = section.empty() ? map.keys[i].text : section + "." + map.keys[i].text;
     const Value& value = map.items[i];
     const SourceKey key = key_of(name, map.keys[i], value);
-    if (const ImportRule* rule = find_rule(name); rule != nullptr && rule->key == name)
+    if (map.keys[i].text.find('.') != std::string::npos)  // not a path of keys here
+      apply_unknown(key);
+    else if (const ImportRule* rule = find_rule(name); rule != nullptr && rule->key == name)
       apply_rule(*rule, key);
     else if (has_rule_inside(name) && (value.kind == Value::Kind::kMap || is_off(value)))
       walk(value, name);
@@ -205,20 +230,19 @@ void Reading::apply_words(const ImportRule& rule, const SourceKey& key) {
 void Reading::apply_unknown(const SourceKey& key) {
   const std::string leaf = key.name.substr(key.name.rfind('.') + 1);
   if (table_.is_strict) {
-    const std::string near = nearest(key.name, key_names());
+    const bool is_shown = problems.size() < ReadLimits().problems;
+    const std::string near = is_shown ? nearest(key.name, key_names()) : "";
     return refuse(key,
                   fmt::format("unknown key `{}` in a file of {}", excerpt(key.name), table_.name),
                   near.empty() ? "remove it" : fmt::format("did you mean `{}`?", near));
   }
-  const std::string own = "train." + leaf;
-  RunConfig scratch;
-  if (bind(scratch).find(own) != nullptr) {
-    if (key.value.kind != Value::Kind::kNull) set(key, own, key.value);
+  if (is_train_field(leaf)) {
+    if (key.value.kind != Value::Kind::kNull) set(key, "train." + leaf, key.value);
     return;
   }
   const ForeignKey* foreign = find_foreign_key(key.name);
   if (foreign == nullptr) {
-    if (!is_off(key.value)) note_lost(key, "not known here");
+    if (!is_off(key.value)) not_carried.push_back({excerpt(key.name), "not known here", key.place});
     return;
   }
   const std::string advice = advice_on(*foreign, key.value);
@@ -356,6 +380,10 @@ void Reading::note_lost(const SourceKey& key, std::string why) {
 }
 
 void Reading::refuse(const SourceKey& key, std::string message, std::string fix) {
+  const bool is_reported =
+      std::any_of(problems.begin(), problems.end(),
+                  [&](const Problem& problem) { return problem.where == key.value_place; });
+  if (is_reported) return;  // a consequence of what is wrong with it
   problems.push_back({std::move(message), key.value_place, std::move(fix)});
 }
 

@@ -21,7 +21,7 @@ enum class Effect {
 };
 
 struct WordPair {
-  std::string_view theirs, ours;
+  std::string_view theirs, ours;  ///< of a prefix: the section, the beginning of its keys
 };
 
 struct ImportRule {
@@ -79,6 +79,8 @@ struct ImportTable {
   bool is_strict = false;
   /// `${key}` stands for the value of a key.
   bool has_interpolation = false;
+  /// Sections whose keys may be written without the beginning that they share.
+  std::span<const WordPair> prefixes = {};
 };
 
 const ImportTable& accelerate_table();

@@ -69,6 +69,7 @@ TEST_F(AccelerateTest, ShardingStrategiesByNameAndNumber) {
     EXPECT_EQ(fsdp("fsdp_sharding_strategy", number), expected);
     EXPECT_EQ(fsdp("fsdp_reshard_after_forward", name), expected);
   }
+  EXPECT_EQ(fsdp("sharding_strategy", "SHARD_GRAD_OP"), "\"zero2\"");  // Accelerate adds fsdp_
   EXPECT_EQ(fsdp("fsdp_reshard_after_forward", "true"), "\"fsdp\"");
   EXPECT_EQ(fsdp("fsdp_reshard_after_forward", "false"), "\"zero2\"");
   EXPECT_EQ(strategy("distributed_type: FSDP\nfsdp_config: {}\n"), "\"fsdp\"");
@@ -152,6 +153,27 @@ TEST_F(AccelerateTest, Contradictions) {
                  {"`mixed_precision` is fp8", "tuning.quant: fp8"});
   expect_refused("distributed_type: MULTI_GPU\nnum_proceses: 2\n",
                  {"unknown key `num_proceses`", "did you mean `num_processes`?"});
+}
+
+TEST_F(AccelerateTest, AWrongValueIsReportedOnce) {
+  try {
+    accelerate("distributed_type: MULTI_GPU\nnum_machines: two\nnum_processes: 2\n");
+    ADD_FAILURE() << "no error";
+  } catch (const ConfigProblems& error) {
+    ASSERT_EQ(error.problems.size(), 1U);
+    EXPECT_NE(error.problems[0].message.find("`num_machines` is `two`"), std::string::npos);
+  }
+}
+
+TEST_F(AccelerateTest, GroupsThatShareACopyAreHybrid) {
+  const Import groups = accelerate(
+      "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n"
+      "parallelism_config: {parallelism_config_dp_shard_size: 4, "
+      "parallelism_config_dp_replicate_size: 2, parallelism_config_tp_size: 1}\n");
+  EXPECT_EQ(value_of(groups, "parallel.strategy"), "\"hybrid\"");
+  EXPECT_EQ(value_of(groups, "parallel.dp_shard"), "4");
+  expect_refused("distributed_type: FSDP\nparallelism_config: {tp_size: 2}\n",
+                 {"`parallelism_config.parallelism_config_tp_size`", "set it to 1"});
 }
 
 TEST_F(AccelerateTest, OffloadIsRefusedWithItsKey) {

@@ -138,6 +138,7 @@ TEST_F(DeepSpeedTest, UnknownKeysAndOtherFilesAreErrors) {
   expect_refused(R"({"zero_optimization": {"stge": 2}})",
                  {"unknown key `zero_optimization.stge` in a file of DeepSpeed",
                   "did you mean `zero_optimization.stage`?"});
+  expect_refused(R"({"zero_optimization.stage": 2})", {"unknown key `zero_optimization.stage`"});
   expect_refused(R"({"zero_optimization": )", {"file:1"});
   expect_refused("[1]", {"the file is a list"});
 }
