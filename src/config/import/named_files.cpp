@@ -34,6 +34,7 @@ const Assignment* last_of(const std::vector<const std::vector<Assignment>*>& lay
 /// One line with the keys that have no meaning here.
 std::string line_of_keys(const std::filesystem::path& file, const std::vector<ImportNote>& notes) {
   std::vector<std::string> keys;
+  keys.reserve(notes.size());
   for (const ImportNote& note : notes) keys.push_back(note.key);
   return fmt::format("{}: without a meaning here: {} (`sftrun config import {}` says why)",
                      file.string(), join(keys, ", "), shell_word(file.string()));

@@ -108,15 +108,17 @@ const Value* value_at(const Value& document, std::string_view name) {
 }
 
 Value interpolated(const Value& value, const Value& document) {
+  constexpr size_t kLongest = 4096;  // paths; values that name each other cannot grow without end
   Value result = value;
   for (Value& item : result.items) item = interpolated(item, document);
-  for (size_t begin = result.text.find("${"); begin != std::string::npos;
-       begin = result.text.find("${", begin + 1)) {
+  size_t begin = result.text.find("${");
+  while (begin != std::string::npos && result.text.size() < kLongest) {
     const size_t end = result.text.find('}', begin);
     if (end == std::string::npos) break;
     const Value* named = value_at(document, result.text.substr(begin + 2, end - begin - 2));
-    if (named == nullptr || named->kind != Value::Kind::kScalar) continue;
-    result.text.replace(begin, end - begin + 1, named->text);
+    const bool is_text = named != nullptr && named->kind == Value::Kind::kScalar;
+    if (is_text) result.text.replace(begin, end - begin + 1, named->text);
+    begin = result.text.find("${", is_text ? begin + named->text.size() : end);
   }
   return result;
 }
@@ -124,7 +126,8 @@ Value interpolated(const Value& value, const Value& document) {
 Reading::Reading(const ImportTable& table, std::filesystem::path file, Value document)
     : table_(table), file_(std::move(file)), document_(std::move(document)) {
   for (const WordPair& prefix : table_.prefixes) complete_keys(document_, prefix);
-  if (table_.has_interpolation) document_ = interpolated(document_, document_);
+  for (int pass = 0; pass < 2 && table_.has_interpolation; ++pass)  // a value may name another
+    document_ = interpolated(document_, document_);
 }
 
 void Reading::run() {
@@ -151,15 +154,15 @@ void Reading::walk(const Value& map, const std::string& section) {
     const std::string name = section.empty() ? map.keys[i].text : section + "." + map.keys[i].text;
     const Value& value = map.items[i];
     const SourceKey key = key_of(name, map.keys[i], value);
-    if (map.keys[i].text.find('.') != std::string::npos)  // not a path of keys here
-      apply_unknown(key);
-    else if (const ImportRule* rule = find_rule(name); rule != nullptr && rule->key == name)
-      apply_rule(*rule, key);
-    else if (has_rule_inside(name) && (value.kind == Value::Kind::kMap || is_off(value)))
+    const bool is_path = map.keys[i].text.find('.') == std::string::npos;  // else unknown
+    const ImportRule* rule = is_path ? find_rule(name) : nullptr;
+    const bool has_own_rule = rule != nullptr && rule->key == name;
+    const bool is_section = is_path && !has_own_rule && has_rule_inside(name);
+    if (is_section && (value.kind == Value::Kind::kMap || is_off(value)))
       walk(value, name);
     else if (rule != nullptr)
       apply_rule(*rule, key);
-    else if (table_.is_strict && has_rule_inside(name))
+    else if (is_section && table_.is_strict)
       refuse(key, fmt::format("`{}` is {}; it takes a map", name, describe(value)),
              fmt::format("write its keys inside `{}`", name));
     else
@@ -295,9 +298,9 @@ std::optional<int64_t> Reading::count_of(std::string_view name, int64_t min) {
 
 std::filesystem::path Reading::path_beside(const std::string& name) const {
   std::error_code ignored;
-  const std::filesystem::path path = name;
+  std::filesystem::path path = name;
   if (path.is_absolute() || std::filesystem::exists(path, ignored)) return path;
-  const std::filesystem::path beside = (file_.parent_path() / path).lexically_normal();
+  std::filesystem::path beside = (file_.parent_path() / path).lexically_normal();
   return std::filesystem::exists(beside, ignored) ? beside : path;
 }
 

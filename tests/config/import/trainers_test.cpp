@@ -122,6 +122,17 @@ TEST_F(TrainersTest, TorchtuneNamesQloraByItsModelOrAKey) {
   EXPECT_EQ(value_of(full, "tuning.mode"), "\"full\"");
 }
 
+TEST_F(TrainersTest, TorchtuneValuesNameOtherValues) {
+  const Import run = import(
+      "base: /runs\noutput_dir: ${base}/first\nmetric_logger: {log_dir: '${output_dir}/logs'}\n"
+      "checkpointer: {checkpoint_dir: '${no_such_key}/${base}'}\n",
+      ForeignTool::kTorchtune);
+  EXPECT_EQ(value_of(run, "output.dir"), "\"/runs/first\"");
+  EXPECT_EQ(value_of(run, "model.name"), "\"${no_such_key}//runs\"");
+  const Import endless = import("output_dir: 'x${output_dir}'\n", ForeignTool::kTorchtune);
+  EXPECT_LT(value_of(endless, "output.dir").size(), 100U);
+}
+
 TEST_F(TrainersTest, AFileIsRecognisedByItsKeys) {
   test::expect_error<ConfigError>(
       [&] { import_config(write("a.yaml", "unheard: of\n"), std::nullopt); },
