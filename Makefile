@@ -15,6 +15,7 @@ bootstrap = scripts/bootstrap.sh $(BOOTSTRAP_FLAGS)
 
 CONFIG ?=
 NUM_GPUS ?= auto
+DEEPSPEED_CONFIG ?= configs/deepspeed/zero2.json
 SFTRUN = $(BUILD)/bin/sftrun
 
 # TRAIN_BATCH_SIZE=4 on make's command line or in the environment becomes train.batch_size=4; MODEL_… likewise.
@@ -34,6 +35,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	echo
 	echo "  Variables: CONFIG=run.yaml NUM_GPUS=$(NUM_GPUS) TRAIN_BATCH_SIZE=… MODEL_MAX_SEQ_LEN=… (any TRAIN_*, MODEL_* key)"
+	echo "             DEEPSPEED_CONFIG=$(DEEPSPEED_CONFIG)"
 	echo "             JOBS=$(JOBS) PREFIX=$(PREFIX) BOOTSTRAP_FLAGS=--cpu"
 
 .PHONY: setup
@@ -81,6 +83,20 @@ demo: build ## Fine-tune a real model on real data with two processes; show befo
 train-distributed: build ## Train CONFIG=run.yaml on NUM_GPUS= devices, with TRAIN_*= and MODEL_*= overrides
 	@if [ -z "$(CONFIG)" ]; then echo "error: which run? make train-distributed CONFIG=run.yaml" >&2; exit 2; fi
 	$(SFTRUN) train --config $(call quote,$(CONFIG)) --nproc-per-node $(NUM_GPUS) $(OVERRIDES)
+
+deepspeed_arguments = --config $(call quote,$(CONFIG)) --deepspeed $(call quote,$(DEEPSPEED_CONFIG)) --nproc-per-node $(NUM_GPUS) $(OVERRIDES)
+
+.PHONY: train-deepspeed
+train-deepspeed: build ## The same with the settings of DEEPSPEED_CONFIG=, a JSON file of DeepSpeed (default configs/deepspeed/zero2.json)
+	@if [ -z "$(CONFIG)" ]; then echo "error: which run? make train-deepspeed CONFIG=run.yaml" >&2; exit 2; fi
+	$(SFTRUN) train $(deepspeed_arguments)
+
+.PHONY: train-deepspeed-tb
+train-deepspeed-tb: build ## The same while TensorBoard shows the run (TENSORBOARD_PORT=6006)
+	@if [ -z "$(CONFIG)" ]; then echo "error: which run? make train-deepspeed-tb CONFIG=run.yaml" >&2; exit 2; fi
+	directory=$$($(SFTRUN) config show --config $(call quote,$(CONFIG)) --json $(OVERRIDES) |
+	  python3 -c 'import json, sys; print(json.load(sys.stdin)["output"]["dir"])')
+	scripts/with_tensorboard.sh "$$directory" $(SFTRUN) train $(deepspeed_arguments)
 
 .PHONY: gpu-info
 gpu-info: build ## The GPUs of this machine; without one, its CPU and memory

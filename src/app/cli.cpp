@@ -19,10 +19,6 @@ namespace {
 
 constexpr std::string_view kCommandLine = "the command line";
 
-/// Flags of other programs for features that this version does not have.
-constexpr auto kLaterFlags =
-    std::to_array<std::string_view>({"--accelerate-config", "--deepspeed"});
-
 std::string full_name(const CLI::App& command) {
   std::string name = command.get_name();
   for (const CLI::App* parent = command.get_parent(); parent != nullptr;
@@ -367,11 +363,6 @@ void check_extras(const CLI::App& command) {
     throw ConfigError(fmt::format("unexpected argument `{}`", extras.front()),
                       std::string(kCommandLine),
                       fmt::format("`{} --help` shows how to call it", full_name(command)));
-  }
-  if (std::find(kLaterFlags.begin(), kLaterFlags.end(), word) != kLaterFlags.end()) {
-    throw ConfigError(fmt::format("{} is not supported in this version", word),
-                      std::string(kCommandLine),
-                      "remove it; parallel.strategy fsdp divides the model over the devices");
   }
   throw ConfigError(fmt::format("unknown flag {}", word), std::string(kCommandLine),
                     unknown_flag_fix(command, word));

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "cli.h"
+#include "sftrun/config/import.h"
 
 namespace sftrun::app {
 namespace {
@@ -29,6 +30,28 @@ Command add_action(CLI::App& config, const std::string& action, const std::strin
           }};
 }
 
+Command add_import(CLI::App& config) {
+  auto options = std::make_shared<ImportOptions>();
+  CLI::App* command = add_command(
+      config, "import",
+      "Translate a configuration of Accelerate, DeepSpeed, Axolotl, LLaMA-Factory or torchtune",
+      "sftrun config import axolotl.yaml --output run.yaml\n"
+      "  sftrun config import ds_config.json --from deepspeed");
+  command->add_option("file", options->file, "The file of the other tool")->type_name("FILE");
+  command->add_option("-o,--output", options->output, "Write the YAML here [standard output]")
+      ->type_name("FILE");
+  command->add_option("--from", options->from, "The tool [recognised from the file's keys]")
+      ->check(one_of(config::tool_words()))
+      ->type_name("TOOL");
+  command->add_flag("--json", options->json, "Print one JSON object");
+  return {command, [options, command] {
+            require(!options->file.empty(), *command, "FILE");
+            require_exists("FILE", options->file);
+            if (!options->output.empty()) require_writable_file("--output", options->output);
+            return run_import(*options);
+          }};
+}
+
 }  // namespace
 
 std::vector<Command> add_config(CLI::App& sftrun) {
@@ -44,7 +67,7 @@ std::vector<Command> add_config(CLI::App& sftrun) {
                  "Print the complete configuration, with defaults and automatic values", true),
       add_action(*config, "reference", "Print every key as Markdown (docs/configuration.md)",
                  false),
-      add_action(*config, "schema", "Print a JSON Schema for editors", false)};
+      add_action(*config, "schema", "Print a JSON Schema for editors", false), add_import(*config)};
 }
 
 }  // namespace sftrun::app

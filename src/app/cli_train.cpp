@@ -42,49 +42,97 @@ CLI::Validator gpu_list() {
       "N|0,2,3");
 }
 
-/// Logs a setting that is taken from the machine file.
-void note(const config::MachineSettings& machine, std::string_view setting) {
-  log::info("{} (from {})", setting, machine.file.string());
-}
-
-/// "node-a:29500" or "node-a".
-void set_master(TrainOptions& options, const std::string& master, bool port_given) {
+/// "node-a:29500", "node-a" or ":29500".
+void set_master(TrainOptions& options, const config::MachineSettings& settings, bool port_given) {
+  const std::string& master = *settings.master;
   const size_t colon = master.rfind(':');
   options.master_addr = master.substr(0, colon);
   if (colon == std::string::npos || port_given) return;
   const int64_t port = to_number(master.substr(colon + 1), 0);
   if (port < 1 || port > 65535) {
     throw ConfigError(fmt::format("`master: {}` has no port after the colon", master),
-                      "the machine file", "write host:29500");
+                      settings.file.string(), "write host:29500");
   }
   options.master_port = static_cast<int>(port);
 }
 
-/// Applies the machine file where no flag is given. It describes launches, so it is not used in
-/// workers.
-void apply_machine_file(TrainOptions& options, const CLI::App& command) {
+/// Launch settings of files, where no flag is given. The first file that has a setting decides it.
+class LaunchDefaults {
+ public:
+  LaunchDefaults(TrainOptions& options, const CLI::App& command)
+      : options_(options), command_(command) {}
+
+  void take(const config::MachineSettings& settings) {
+    take_devices(settings);
+    take_nodes(settings);
+  }
+
+ private:
+  void take_devices(const config::MachineSettings& settings) {
+    const bool is_free = !has_devices_ && !given("--gpus") && !given("--nproc-per-node");
+    if (settings.processes && is_free) {
+      options_.nproc_per_node = std::to_string(*settings.processes);
+      note(settings, fmt::format("processes on this machine: {}", *settings.processes));
+    }
+    if (settings.devices && *settings.devices != "auto" && is_free && !given("--device")) {
+      if (*settings.devices == "cpu")
+        options_.device = "cpu";
+      else if (settings.devices->find(',') != std::string::npos)
+        options_.gpus = *settings.devices;
+      else
+        options_.nproc_per_node = *settings.devices;
+      note(settings, fmt::format("devices: {}", *settings.devices));
+    }
+    has_devices_ = has_devices_ || settings.devices || settings.processes;
+  }
+
+  void take_nodes(const config::MachineSettings& settings) {
+    if (has_nodes_ || given("--nnodes")) return;
+    has_nodes_ = settings.nodes.has_value();
+    const bool is_one = settings.nodes.value_or(1) == 1;
+    if (!is_one) {
+      options_.nnodes = static_cast<int>(*settings.nodes);
+      if (!given("--node-rank") && settings.node_rank)
+        options_.node_rank = static_cast<int>(*settings.node_rank);
+      note(settings, fmt::format("nodes: {}", options_.nnodes));
+    }
+    // Only a port is of use on one machine.
+    const bool is_of_use = settings.master && (!is_one || settings.master->starts_with(':'));
+    if (is_of_use && !given("--master-addr"))
+      set_master(options_, settings, given("--master-port"));
+  }
+
+  bool given(const char* flag) const { return command_.count(flag) > 0; }
+  static void note(const config::MachineSettings& settings, std::string_view setting) {
+    log::info("{} (from {})", setting, settings.file.string());
+  }
+
+  TrainOptions& options_;
+  const CLI::App& command_;
+  bool has_devices_ = false, has_nodes_ = false;
+};
+
+/// Applies the launch settings of Accelerate's file and of the machine file where no flag is given.
+/// They describe launches, so they are not used in workers.
+void apply_launch_files(TrainOptions& options, const CLI::App& command) {
   const bool launcher_asked_for =
       options.nproc_per_node != "auto" || !options.gpus.empty() || options.nnodes > 1;
   if (launch::external_worker(launch::current_environment(), launcher_asked_for)) return;
-  const config::MachineSettings machine = config::load_machine_settings();
-  const auto given = [&](const char* flag) { return command.count(flag) > 0; };
-  if (machine.devices && *machine.devices != "auto" && !given("--gpus") &&
-      !given("--nproc-per-node") && !given("--device")) {
-    if (*machine.devices == "cpu")
-      options.device = "cpu";
-    else if (machine.devices->find(',') != std::string::npos)
-      options.gpus = *machine.devices;
-    else
-      options.nproc_per_node = *machine.devices;
-    note(machine, fmt::format("devices: {}", *machine.devices));
-  }
-  if (given("--nnodes") || machine.nodes.value_or(1) == 1) return;
-  options.nnodes = static_cast<int>(*machine.nodes);
-  if (!given("--node-rank") && machine.node_rank)
-    options.node_rank = static_cast<int>(*machine.node_rank);
-  if (!given("--master-addr") && machine.master)
-    set_master(options, *machine.master, given("--master-port"));
-  note(machine, fmt::format("nodes: {}", options.nnodes));
+  const config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  LaunchDefaults defaults(options, command);
+  defaults.take(loaded.accelerate);
+  defaults.take(loaded.machine);
+}
+
+/// The flags mean the same as keys on the command line.
+void add_files_of_other_tools(TrainOptions& options) {
+  const auto add = [&](const char* flag, const char* key, const std::filesystem::path& file) {
+    if (file.empty()) return;
+    require_exists(flag, file);
+    options.overrides.push_back(fmt::format("{}={}", key, file.string()));
+  };
+  add("--accelerate-config", "parallel.accelerate", options.accelerate_config);
+  add("--deepspeed", "parallel.deepspeed", options.deepspeed);
 }
 
 void check(const TrainOptions& options, const CLI::App& command) {
@@ -153,6 +201,16 @@ void add_run_flags(CLI::App& command, TrainOptions& options) {
   command.add_option("--device", options.device, "Device to train on")
       ->check(device_name())
       ->capture_default_str();
+  command
+      .add_option(
+          "--accelerate-config", options.accelerate_config,
+          "Take processes, strategy and dtype from a file of Accelerate (docs/coming-from.md)")
+      ->type_name("FILE");
+  command
+      .add_option("--deepspeed", options.deepspeed,
+                  "Take strategy, dtype, batch sizes, optimizer and schedule from a JSON file of "
+                  "DeepSpeed")
+      ->type_name("FILE");
 }
 
 }  // namespace
@@ -175,7 +233,8 @@ Command add_train(CLI::App& sftrun) {
       ->group(kHidden);
   return {command, [options, command] {
             check(*options, *command);
-            apply_machine_file(*options, *command);
+            add_files_of_other_tools(*options);
+            apply_launch_files(*options, *command);
             return run_train(*options);
           }};
 }

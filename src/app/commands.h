@@ -26,6 +26,8 @@ struct TrainOptions {
   bool dry_run = false, overwrite = false;
   bool allow_changed_data = false, allow_changed_length = false, allow_backend_change = false;
   std::string device = "auto";
+  /// Files of Accelerate and DeepSpeed, as parallel.accelerate and parallel.deepspeed; empty: none.
+  std::filesystem::path accelerate_config, deepspeed;
   /// The model's path, from the launcher to its workers; empty: not known yet.
   std::filesystem::path model_path;
 };
@@ -65,6 +67,13 @@ struct ConfigOptions {
   int world_size = 0;  ///< number of devices for batch sizes; 0: the number that they imply, else 1
 };
 int run_config(const ConfigOptions& options);
+
+struct ImportOptions {
+  std::filesystem::path file, output;  ///< output: empty: standard output
+  std::string from;                    ///< the tool; empty: recognised
+  bool json = false;
+};
+int run_import(const ImportOptions& options);
 
 /// Loads the engine beside this executable and calls it. @param request see engine_api.h
 int run_in_engine(const std::string& command, const nlohmann::json& request);

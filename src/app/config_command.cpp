@@ -163,6 +163,12 @@ std::string overrides_text(const config::LoadedConfig& loaded, std::string_view 
   return text;
 }
 
+std::string lines_text(const std::vector<std::string>& lines, std::string_view prefix) {
+  std::string text;
+  for (const std::string& line : lines) text += fmt::format("{}{}\n", prefix, line);
+  return text;
+}
+
 void warn(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
 }
@@ -180,6 +186,7 @@ int check_as_json(const ConfigOptions& options) {
     const config::LoadedConfig loaded = load_resolved(options);
     std::vector<std::string> warnings = loaded.warnings;
     answer["overrides"] = overrides_json(loaded);
+    answer["notes"] = loaded.notes;
     answer["data_on_hub"] = names_on_hub(loaded.config);
     require_local_files(loaded);
     Json data = Json::array();
@@ -221,8 +228,8 @@ int check(const ConfigOptions& options) {
     fmt::print("{}: {}on the hub, not checked\n", name,
                hub::begins_as_hub_name(name) ? "" : "no file or folder of that name; ");
   }
-  fmt::print("{}{}: valid{} (the model was not checked; train --dry-run checks it)\n",
-             overrides_text(loaded, ""), options.config.string(),
+  fmt::print("{}{}{}: valid{} (the model was not checked; train --dry-run checks it)\n",
+             overrides_text(loaded, ""), lines_text(loaded.notes, ""), options.config.string(),
              warnings.empty()
                  ? ""
                  : fmt::format(", {} warning{}", warnings.size(), warnings.size() == 1 ? "" : "s"));
@@ -244,6 +251,7 @@ int show(const ConfigOptions& options) {
   }
   fmt::print("# {} on {} device{}\n{}", options.config.string(), world_size,
              world_size == 1 ? "" : "s", overrides_text(loaded, "# "));
+  fmt::print("{}", lines_text(loaded.notes, "# "));
   for (const std::string& line : found) fmt::print("# {}\n", line);
   fmt::print("{}", config::to_yaml(loaded.config));
   return static_cast<int>(ExitCode::kDone);

@@ -237,6 +237,7 @@ void warn(const Run& run, const ModelHeaders* headers) {
 /// @param asked the configuration before it was resolved
 void announce(const config::RunConfig& asked, const Run& run, const config::RunConfig& shown) {
   for (const std::string& line : override_lines(run)) log::info("override: {}", line);
+  for (const std::string& line : run.loaded.notes) log::info("{}", line);
   std::vector<std::string> resolved = resolved_values(asked, shown);
   std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
   if (!resolved.empty()) log::info("resolved: {}", join(resolved, ", "));
@@ -292,6 +293,7 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
   apply_sizes(steps, shown);
   warn(run, &headers);
   for (const std::string& line : override_lines(run)) fmt::print("# override: {}\n", line);
+  for (const std::string& line : run.loaded.notes) fmt::print("# {}\n", line);
   std::vector<std::string> resolved = resolved_values(asked, shown);
   if (!steps.is_exact)
     std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });

@@ -431,6 +431,14 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "Maximum time that ranks wait for each other, at the rendezvous and in every collective "
         "(90s, 10m, 1h).",
         "10m");
+  field(parallel.accelerate, "accelerate", any().otherwise("none"), kAny,
+        "A configuration file of Accelerate (`accelerate config`): number of processes and "
+        "machines, strategy, dtype (docs/coming-from.md).",
+        "configs/accelerate/multi_gpu_fsdp.yaml");
+  field(parallel.deepspeed, "deepspeed", any().otherwise("none"), kAny,
+        "A configuration file of DeepSpeed, in JSON: ZeRO stage, dtype, batch sizes, optimizer, "
+        "schedule. `auto` in it takes the run's value (docs/coming-from.md).",
+        "configs/deepspeed/zero2.json");
 }
 
 template <class Visitor>

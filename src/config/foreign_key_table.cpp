@@ -14,6 +14,14 @@ constexpr std::string_view kUpload =
 constexpr std::string_view kSharding =
     "use `parallel.strategy`: fsdp, zero3 or pipeline divide the model over the devices, zero1 and "
     "zero2 optimizer state and gradients; remove it";
+constexpr std::string_view kAccelerateFile =
+    "name the file of Accelerate in `parallel.accelerate`, or use `parallel.strategy`: fsdp, "
+    "zero1, "
+    "zero2, zero3, hybrid or ddp; remove it";
+constexpr std::string_view kDeepSpeedFile =
+    "name the file of DeepSpeed in `parallel.deepspeed`, or use `parallel.strategy`: zero1, zero2 "
+    "or "
+    "zero3; remove it";
 constexpr std::string_view kOffload =
     "use `parallel.offload`: `optimizer`, `activations` and `base` keep each in the host's memory; "
     "remove it";
@@ -867,15 +875,14 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"ddp_bucket_size", "train.ddp_bucket_cap_mb", ""},
     {"bucket_cap_mb", "train.ddp_bucket_cap_mb", ""},
     {"fsdp", "", kSharding},
-    {"fsdp_*", "", kSharding},
+    {"fsdp_*", "", kAccelerateFile},
     {"fsdp2", "", kSharding},
-    {"deepspeed", "", kSharding},
-    {"deepspeed_*", "", kSharding},
-    {"zero_stage", "", kSharding},
-    {"zero_optimization", "", kSharding},
+    {"deepspeed_*", "", kDeepSpeedFile},
+    {"zero_stage", "", kDeepSpeedFile},
+    {"zero_optimization", "", kDeepSpeedFile},
     {"device_map", "", kSharding},
     {"device_mesh", "", kSharding},
-    {"distributed_type", "", kSharding},
+    {"distributed_type", "", kAccelerateFile},
     {"accelerator_config", "", kCollectives},
     {"parallelism_config", "", kSharding},
     {"sharded_ddp", "", kSharding},

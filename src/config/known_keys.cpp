@@ -27,9 +27,6 @@ constexpr auto kLaterKeys = std::to_array<UnsupportedKey>({
     {"parallel.offload.params", false, "",
      "use parallel.offload.base for frozen weights and parallel.offload.optimizer for the "
      "optimizer's state"},
-    {"parallel.deepspeed", false, "",
-     "remove it; parallel.strategy fsdp divides the model over the devices"},
-    {"parallel.accelerate", false, "", "remove it; `sftrun train --gpus N` chooses the devices"},
 });
 
 std::string leaf_of(const std::string& key) {

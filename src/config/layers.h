@@ -14,7 +14,7 @@
 namespace sftrun::config {
 
 /// In order of precedence, lowest first.
-enum class Layer { kMachine, kRun, kEnvironment, kCommandLine };
+enum class Layer { kMachine, kNamedFile, kRun, kEnvironment, kCommandLine };
 
 struct Assignment {
   std::string key;

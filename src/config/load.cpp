@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "import/named_files.h"
 #include "layers.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/core/file.h"
@@ -40,10 +41,14 @@ void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
   }
 }
 
-/// bf16 and fp16 of the run take precedence over the machine file's dtype.
-void drop_machine_dtype(LoadedConfig& loaded, const std::string& machine_place) {
+/// bf16 and fp16 of the run take precedence over the dtype of the machine file, and over one that a
+/// named file has by default.
+void drop_lower_dtype(LoadedConfig& loaded, const std::string& machine_place,
+                      const NamedFiles& named) {
   const bool asked = loaded.config.train.bf16 || loaded.config.train.fp16;
-  if (!asked || machine_place.empty() || loaded.place_of("model.dtype") != machine_place) return;
+  const std::string place = loaded.place_of("model.dtype");
+  const bool is_lower = place == machine_place || named.is_default("model.dtype", place);
+  if (!asked || place.empty() || !is_lower) return;
   loaded.config.model.dtype = DTypeChoice::kAuto;
   loaded.places.erase("model.dtype");
   std::erase_if(loaded.overrides, [](const Override& old) { return old.key == "model.dtype"; });
@@ -65,25 +70,51 @@ void add_relations(const LoadedConfig& loaded, bool needs_data, Problems& proble
   }
 }
 
+void append(Problems& problems, const Problems& more) {
+  problems.insert(problems.end(), more.begin(), more.end());
+}
+
+/// What the named files said is in the other fields now.
+void keep_values_of(NamedFiles named, LoadedConfig& loaded) {
+  loaded.accelerate = std::move(named.launch);
+  loaded.notes = std::move(named.notes);
+  loaded.warnings.insert(loaded.warnings.end(), named.warnings.begin(), named.warnings.end());
+  loaded.config.parallel.accelerate.clear();
+  loaded.config.parallel.deepspeed.clear();
+}
+
 LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::string>& words) {
   LoadedConfig loaded;
   Binding fields = bind(loaded.config);
-  Problems problems;
+  Problems problems, of_environment, of_command_line;
+  const std::filesystem::path directory = yaml == nullptr ? "" : yaml->parent_path();
   apply(from_machine_file(loaded.machine, problems), fields, loaded, problems);
   const std::string machine_dtype = loaded.place_of("model.dtype");
+  std::vector<Assignment> run;
   if (yaml != nullptr) {
     const std::string file = yaml->string();
     const Value document = parse_yaml(read_text_file(*yaml), file, problems);
-    apply(flatten(document, file, fields, problems), fields, loaded, problems);
+    run = flatten(document, file, fields, problems);
   }
-  apply(from_environment(fields, problems, loaded.warnings), fields, loaded, problems);
-  apply(from_command_line(words, fields, problems), fields, loaded, problems);
-  drop_machine_dtype(loaded, machine_dtype);
+  const std::vector<Assignment> environment =
+      from_environment(fields, of_environment, loaded.warnings);
+  const std::vector<Assignment> command_line = from_command_line(words, fields, of_command_line);
+  NamedFiles named = read_named_files(
+      {&run, &environment, &command_line},
+      [&](const std::string& path) { return rebased(path, directory); }, problems);
+  apply(named.assignments(), fields, loaded, problems);
+  apply(agreeing(std::move(run), named, problems), fields, loaded, problems);
+  append(problems, of_environment);
+  apply(environment, fields, loaded, problems);
+  append(problems, of_command_line);
+  apply(command_line, fields, loaded, problems);
+  drop_lower_dtype(loaded, machine_dtype, named);
   std::vector<std::string> relation_warnings;
   add_relations(loaded, yaml != nullptr, problems, relation_warnings);
   throw_if_any(problems);
+  keep_values_of(std::move(named), loaded);
   loaded.warnings.insert(loaded.warnings.end(), relation_warnings.begin(), relation_warnings.end());
-  if (yaml != nullptr) rebase_paths(loaded.config, yaml->parent_path());
+  if (yaml != nullptr) rebase_paths(loaded.config, directory);
   return loaded;
 }
 

@@ -30,17 +30,21 @@ A value is taken from the first of these sources that sets the key. A run prints
 1. the command line: `sftrun train --config run.yaml train.batch_size=4 'tuning.lora.target_modules=[q_proj, v_proj]'`
 2. the environment: `SFTRUN_TRAIN__BATCH_SIZE=4` (two underscores between section and key)
 3. the run's YAML
-4. the machine file: `SFTRUN_MACHINE_CONFIG`, or `sftrun/machine.yaml` in `XDG_CONFIG_HOME` or `~/.config`, with the keys
+4. files of Accelerate and DeepSpeed that `parallel.accelerate` and `parallel.deepspeed` (or the flags `--accelerate-config` and
+   `--deepspeed`) name. A key of the run's YAML with another value than theirs is an error; `auto` in either takes the other's value
+   (docs/coming-from.md)
+5. the machine file: `SFTRUN_MACHINE_CONFIG`, or `sftrun/machine.yaml` in `XDG_CONFIG_HOME` or `~/.config`, with the keys
    `devices` (2, [0, 2, 3], auto or cpu), `dtype`, `strategy`, `nodes`, `node_rank` and `master` (host or host:port)
-5. the default
+6. the default
 
 Values are always YAML; an empty value or `null` means the default. `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1. Paths are
 relative to the current directory, or else to the directory of the YAML file. Unknown keys are errors. For keys of transformers, TRL, PEFT,
 bitsandbytes, Axolotl, LLaMA-Factory, torchtune, Unsloth and Accelerate the error names the equivalent key, or the reason to remove it; for
-other keys it suggests the most similar one. The first twenty problems of a file are reported together, with their number.
+other keys it suggests the most similar one. `sftrun config import FILE` translates whole files of these tools. The first twenty problems of a file are reported together, with their number.
 
 With `make`, the keys of `train` and `model` are variables in capitals: `make train-distributed CONFIG=run.yaml TRAIN_BATCH_SIZE=1
-TRAIN_GRAD_ACCUM=32 MODEL_MAX_SEQ_LEN=1024` means `train.batch_size=1 train.grad_accum=32 model.max_seq_len=1024`.
+TRAIN_GRAD_ACCUM=32 MODEL_MAX_SEQ_LEN=1024` means `train.batch_size=1 train.grad_accum=32 model.max_seq_len=1024`. `make train-deepspeed` also passes
+`DEEPSPEED_CONFIG=` on as `--deepspeed`.
 
 )";
 
@@ -77,7 +81,7 @@ These keys of other trainers change only evaluation. Each gives a warning: `trai
 
 ## Not in this version
 These keys would change the result, so they are errors: `tuning.train_parts`, `train.early_stopping`, the strategies `device_map` and
-`tensor`, `parallel.tp`, `device_map`, `offload.params`, `deepspeed` and `accelerate`.
+`tensor`, `parallel.tp`, `device_map` and `offload.params`.
 )";
 
 /// A table cell, with bars escaped.

@@ -1,9 +1,11 @@
 #include "yaml_reader.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 
 #include "sftrun/core/strings.h"
 
@@ -108,6 +110,35 @@ class Converter {
   bool reported_size_ = false;
 };
 
+/// Keeps the beginning of each document.
+struct DocumentStarts : YAML::EventHandler {
+  std::vector<YAML::Mark> marks;
+
+  void OnDocumentStart(const YAML::Mark& mark) override { marks.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+/// Where the first two documents of a text begin. YAML::LoadAll would never end for `{a: 1},`, in
+/// which yaml-cpp finds empty documents without end.
+std::vector<YAML::Mark> document_starts(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  while (starts.marks.size() < 2 && parser.HandleNextDocument(starts)) {
+  }
+  return starts.marks;
+}
+
 int num_lines(const std::string& text) {
   const auto ends = static_cast<int>(std::count(text.begin(), text.end(), '\n'));
   return text.empty() || text.back() == '\n' ? ends : ends + 1;
@@ -148,14 +179,16 @@ Value parse_yaml(const std::string& text, const std::string& name, Problems& pro
   try {
     // yaml-cpp accepts a quote that is still open at the end of the text, so an end of document
     // (...) is appended, which is an error inside a quote.
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text + "\n...\n");
-    if (documents.empty()) return {};
-    if (documents.size() > 1) {
-      const Mark mark = mark_of(documents[1].Mark());
-      problems.push_back({"more than one YAML document in the file", place(name, mark),
-                          "remove the line `---` and everything that does not belong to this run"});
+    const std::string complete = text + "\n...\n";
+    const std::vector<YAML::Mark> starts = document_starts(complete);
+    if (starts.empty()) return {};
+    if (starts.size() > 1) {
+      problems.push_back({"more than one YAML document in the file",
+                          place(name, mark_of(starts[1])),
+                          "remove `---`, or the comma or bracket too many before this place, and "
+                          "everything that does not belong to this run"});
     }
-    return Converter(name, problems).convert(documents.front());
+    return Converter(name, problems).convert(YAML::Load(complete));
   } catch (const YAML::Exception& error) {
     throw ConfigProblems({{fmt::format("not valid YAML: {}", syntax_message(text, error)),
                            place(name, syntax_mark(text, error)), syntax_fix(text, error.mark)}});

@@ -82,7 +82,7 @@ class CommandLineTest(unittest.TestCase):
     def test_every_command_documents_its_flags_with_an_example(self):
         for command in COMMANDS[:-1]:
             self.expect(DONE, ["Usage: sftrun " + command, "Example:\n  sftrun " + command, "--help"], command, "--help")
-        for action in ["check", "show", "reference", "schema"]:
+        for action in ["check", "show", "reference", "schema", "import"]:
             self.expect(DONE, ["Example:\n  sftrun config " + action], "config", action, "--help")
         self.expect(DONE, ["--nproc-per-node auto|N", "[auto]", "--max-restarts N", "--resume auto|never|DIR"], "train", "--help")
         self.expect(DONE, ["--max-new-tokens N", "[256]", "--chat,--no-chat"], "generate", "--help")
@@ -116,7 +116,8 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown flag --train.batch_size", "train.batch_size=VALUE"], "train", "--train.batch_size=4")
         self.expect(USAGE, ["unexpected argument `more`"], "gpu-info", "more")
         self.expect(USAGE, ["this version has no command `sftrun eval`"], "eval", "--config", "run.yaml")
-        self.expect(USAGE, ["--deepspeed is not supported in this version"], "train", "--config", "run.yaml", "--deepspeed", "x")
+        for flag in "--deepspeed", "--accelerate-config":
+            self.expect(DATA, [f"no such file or directory: x", f"{flag} on the command line"], "train", "--config", "run.yaml", flag, "x")
 
     def test_values_of_flags_are_checked(self):
         train = ["train", "--config", "run.yaml"]
@@ -335,6 +336,51 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(done.returncode, DATA)
         self.assertEqual(json.loads(done.stdout)["problems"][0]["message"], "data.train: no such file: train.jsonl")
         self.assertIn("warning: data.train: no such file", self.sftrun("config", "show", "--config", "run.yaml").stderr)
+
+    # ---- Files of other tools
+
+    def test_config_import_writes_a_run(self):
+        self.write("axolotl.yaml", "base_model: model\ndatasets: [{path: train.jsonl}]\nadapter: lora\n"
+                                   "lora_r: 4\nmicro_batch_size: 1\nwandb_project: mine\ntf32: false\n")
+        done = self.expect(DONE, ["# From axolotl.yaml (Axolotl)", "r: 4 "], "config", "import", "axolotl.yaml")
+        self.assertIn("not carried over: wandb_project: ", done.stderr)
+        self.assertIn("(axolotl.yaml:6:1)", done.stderr)
+        self.assertIn("without a meaning here: tf32: ", done.stderr)
+        done = self.expect(DONE, [], "config", "import", "axolotl.yaml", "--output", "imported.yaml")
+        self.assertEqual(done.stdout, "")
+        self.expect(DONE, ["imported.yaml: valid"], "config", "check", "--config", "imported.yaml")
+        self.expect(USAGE, ["imported.yaml exists already"], "config", "import", "axolotl.yaml", "--output", "imported.yaml")
+        answer = json.loads(self.sftrun("config", "import", "axolotl.yaml", "--json").stdout)
+        self.assertEqual(answer["tool"], "axolotl")
+        self.assertIn({"key": "tuning.lora.r", "value": 4, "from": "lora_r", "at": "axolotl.yaml:4:1"}, answer["settings"])
+        self.assertEqual([note["key"] for note in answer["not_carried"]], ["wandb_project"])
+        self.assertEqual(answer["missing"], [])
+
+    def test_config_import_of_a_fragment_says_what_is_missing(self):
+        self.write("ds.json", '{"zero_optimization": {"stage": 3}, "train_batch_size": "auto"}')
+        done = self.expect(DONE, ["strategy: zero3"], "config", "import", "ds.json")
+        self.assertIn("still needed: model.name, data.train", done.stderr)
+        self.assertIn("left to the run: train_batch_size", done.stderr)
+        self.expect(USAGE, ["unknown key `zero_optimization` in a file of Accelerate"], "config", "import", "ds.json", "--from", "accelerate")
+        self.expect(USAGE, ["`trl` is not one of"], "config", "import", "ds.json", "--from", "trl")
+        self.expect(USAGE, ["`sftrun config import` requires FILE"], "config", "import")
+        self.expect(DATA, ["no such file or directory: none.json"], "config", "import", "none.json")
+
+    def test_files_of_accelerate_and_deepspeed_start_a_run(self):
+        self.real_model()
+        self.write("accelerate.yaml", "distributed_type: FSDP\nmixed_precision: 'no'\nnum_processes: 2\nuse_cpu: true\n"
+                                      "main_process_port: 29617\n")
+        self.write("ds.json", '{"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5}')
+        dry_run = ["train", "--config", "run.yaml", "--dry-run"]
+        self.expect(DONE, ["# override: parallel.strategy = fsdp (from distributed_type in accelerate.yaml:1)",
+                           "# launch: 2 workers on the CPU", "rendezvous 127.0.0.1:29617"], *dry_run, "--accelerate_config", "accelerate.yaml")
+        self.expect(DONE, ["# launch: 3 workers on the CPU"], *dry_run, "--accelerate-config", "accelerate.yaml", "--nproc-per-node", "3")
+        self.expect(DONE, ["  strategy: zero2", "  max_grad_norm: 0.5"], *dry_run, "--device", "cpu", "--nproc-per-node", "2",
+                    "parallel.deepspeed=ds.json")
+        self.expect(DONE, ["  strategy: ddp"], *dry_run, "--device", "cpu", "--nproc-per-node", "2", "--deepspeed", "ds.json",
+                    "parallel.strategy=ddp")
+        self.expect(USAGE, ["`distributed_type` says parallel.strategy fsdp", "`zero_optimization.stage` says zero2"], *dry_run,
+                    "--accelerate-config", "accelerate.yaml", "--deepspeed", "ds.json")
 
     # ---- What a run would stumble over
 

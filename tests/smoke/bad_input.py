@@ -228,6 +228,11 @@ def lines(*records):
 
 LATIN_1_RECORD = '{"messages": [{"role": "user", "content": "caf\u00e9"}, {"role": "assistant", "content": "yes"}]}'
 
+DS_OFFLOAD = '{\n  "zero_optimization": {\n    "stage": 3,\n    "offload_param": { "device": "nvme" }\n  },\n  "bf16": {"enabled": true}\n}\n'
+DS_BATCHES = '{\n  "train_batch_size": 30,\n  "train_micro_batch_size_per_gpu": 4,\n  "gradient_accumulation_steps": 2\n}\n'
+DS_STAGE = '{\n  "zero_optimization": { "stage": 3 }\n}\n'
+ACCELERATE = "distributed_type: MULTI_GPU\ndeepspeed_config: { zero_stage: 3 }\nnum_processes: 3\nnum_machines: 2\nfsdp: true\n"
+
 
 # title, exit code, what is spoilt, command
 CASES = [
@@ -254,6 +259,14 @@ CASES = [
     ("An adapter of another rank to start from", None,
      all_of(sftrun(*TRAIN), edit("run.yaml", "r: 4", "r: 8, init_from: run/adapter"), edit("run.yaml", "dir: run", "dir: second")),
      TRAIN),
+    ("Files of other tools", None, None, None),
+    ("A file of DeepSpeed that asks for offload to a disk", USAGE, write("ds.json", DS_OFFLOAD), [*TRAIN, "--deepspeed", "ds.json"]),
+    ("Batch sizes of DeepSpeed that do not divide", USAGE, write("ds.json", DS_BATCHES), ["config", "import", "ds.json"]),
+    ("A run that contradicts its file of DeepSpeed", USAGE,
+     all_of(write("ds.json", DS_STAGE), edit("run.yaml", "output:", "parallel: { deepspeed: ds.json, strategy: ddp }\noutput:")), CHECK),
+    ("A file of Accelerate that contradicts itself", USAGE, write("accelerate.yaml", ACCELERATE),
+     [*TRAIN, "--accelerate-config", "accelerate.yaml"]),
+    ("A file of no known tool", USAGE, write("other.yaml", "lr: 1\n"), ["config", "import", "other.yaml"]),
     ("The data", None, None, None),
     ("No data file there", None, remove("train.jsonl"), TRAIN),
     ("An empty data file", DATA, write("train.jsonl", ""), TRAIN),

@@ -330,6 +330,13 @@ def yaml(choice):
     return change_text(RICH_YAML, choice).encode() if choice.random() < 0.7 else change_bytes(RICH_YAML.encode(), choice)
 
 
+def other_tool(choice):
+    """A configuration of another tool."""
+    path = choice.choice(sorted([*(ROOT / "configs").glob("accelerate/*"), *(ROOT / "configs").glob("deepspeed/*"),
+                                 *(ROOT / "tests/data/config/import").glob("*.yaml")]))
+    return change_text(path.read_text(), choice).encode() if choice.random() < 0.7 else change_bytes(path.read_bytes(), choice)
+
+
 # Cases
 
 def always(content):
@@ -385,6 +392,8 @@ def make_kinds(hostile, adapter):
     preview, dry_run, train = hostile.PREVIEW, hostile.DRY_RUN, hostile.TRAIN
     return [
         Kind(11, "run.yaml", yaml, text_is_valid, hostile.CHECK),
+        Kind(4, "other.yaml", other_tool, text_is_valid, ["config", "import", "other.yaml"]),
+        Kind(3, "ds.json", json_file(ROOT / "configs/deepspeed/zero3.json"), text_is_valid, [*hostile.CHECK, "parallel.deepspeed=ds.json"]),
         Kind(8, "train.jsonl", json_lines, lines_are_valid, dry_run),
         Kind(6, "train.json", json_array, array_is_valid, dry_run, prepare=data_file("train.json")),
         Kind(6, "train.csv", csv, text_is_valid, dry_run, prepare=data_file("train.csv", ", format: text")),

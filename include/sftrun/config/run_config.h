@@ -246,6 +246,9 @@ struct ParallelConfig {
   OffloadConfig offload;
   CommBackend backend = CommBackend::kAuto;
   std::string timeout = "30m";  ///< for the rendezvous and for collectives
+  /// Files of Accelerate and DeepSpeed (config/import.h). Empty after loading: what they say is in
+  /// the other fields then.
+  std::string accelerate, deepspeed;
 };
 
 struct OutputConfig {
@@ -268,10 +271,12 @@ struct Override {
                                    ///< "/home/u/.config/sftrun/machine.yaml:3"
 };
 
-/// Launch settings of the machine file. Each is used if its flag is not given.
+/// Launch settings of the machine file, or of a file of Accelerate. Each is used if its flag is not
+/// given.
 struct MachineSettings {
   std::filesystem::path file;          ///< empty: there is none
   std::optional<std::string> devices;  ///< "2", "0,2,3", "cpu" or "auto"
+  std::optional<int64_t> processes;    ///< on this machine; Accelerate's files only
   std::optional<int64_t> nodes, node_rank;
   std::optional<std::string> master;  ///< "host" or "host:port"
 };
@@ -283,13 +288,16 @@ struct LoadedConfig {
   std::map<std::string, std::string>
       places;  ///< key -> "run.yaml:12:3" or "train.batch_size=4 from the command line"
   MachineSettings machine;
+  MachineSettings accelerate;  ///< of the file that parallel.accelerate names
+  std::vector<std::string>
+      notes;  ///< one line each: what files of other tools say without a use here
 
   /// Where `key` ("data.train") was set; empty if it has its default.
   std::string place_of(const std::string& key) const;
 };
 
-/// Reads the YAML, applies machine file, environment and `key=value` overrides by precedence, and
-/// checks every field and all relations between fields. Paths in data.train, data.val, model.name,
+/// Reads the YAML, applies machine file, the files of Accelerate and DeepSpeed that are named,
+/// environment and `key=value` overrides by precedence, and checks every field and all relations between fields. Paths in data.train, data.val, model.name,
 /// model.chat_template and tuning.lora.init_from that do not exist in the current directory but
 /// beside the YAML are replaced by the latter.
 /// @throws ConfigError with *all* problems, each with file:line:column or its override; DataError

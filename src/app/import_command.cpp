@@ -1,0 +1,63 @@
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "sftrun/config/import.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::app {
+namespace {
+
+void print_notes(std::string_view title, const std::vector<config::ImportNote>& notes) {
+  for (const config::ImportNote& note : notes)
+    fmt::print(stderr, "{}: {}: {} ({})\n", title, note.key, note.why, note.place);
+}
+
+std::string counted(size_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+/// What the user must know, beside the YAML.
+void print_summary(const config::Import& import) {
+  print_notes("left to the run", import.from_run);
+  print_notes("without a meaning here", import.no_meaning);
+  print_notes("not carried over", import.not_carried);
+  if (!import.missing.empty())
+    fmt::print(stderr, "still needed: {} (docs/configuration.md)\n", join(import.missing, ", "));
+  if (const std::string flags = config::launch_flags(import.launch); !flags.empty())
+    fmt::print(stderr, "start it with: sftrun train --config FILE {}\n", flags);
+  fmt::print(stderr, "{} ({}): {}, {} without a meaning here, {} not carried over\n",
+             import.file.string(), config::tool_name(import.tool),
+             counted(import.settings.size(), "setting"), counted(import.no_meaning.size(), "key"),
+             counted(import.not_carried.size(), "key"));
+}
+
+/// @throws ConfigError if the file exists: it may be a run that the user has edited
+void require_new(const std::filesystem::path& output) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(output, ignored)) return;
+  throw ConfigError(fmt::format("{} exists already", output.string()),
+                    "--output on the command line", "remove it, or choose another name");
+}
+
+}  // namespace
+
+int run_import(const ImportOptions& options) {
+  if (!options.output.empty()) require_new(options.output);
+  const std::optional<config::ForeignTool> tool = config::tool_of(options.from);
+  const config::Import import = config::import_config(options.file, tool);
+  const std::string yaml = config::to_yaml(import);
+  if (!options.output.empty()) write_file_atomically(options.output, yaml);
+  if (options.json) {
+    nlohmann::ordered_json answer = config::to_json(import);
+    if (!options.output.empty()) answer["output"] = options.output.string();
+    fmt::print("{}\n", answer.dump(2));
+  } else {
+    print_summary(import);
+    if (options.output.empty()) fmt::print("{}", yaml);
+  }
+  return static_cast<int>(ExitCode::kDone);
+}
+
+}  // namespace sftrun::app

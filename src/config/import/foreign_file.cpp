@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "import/reading.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+#include "yaml_reader.h"
+
+/// Reads a file of another tool and finds out which tool it is of.
+namespace sftrun::config::importing {
+namespace {
+
+/// Lines that are comments of C (`//`), which are often in examples of DeepSpeed, become empty.
+std::string without_line_comments(const std::string& text) {
+  std::vector<std::string> lines = split(text, '\n');
+  for (std::string& line : lines) {
+    const size_t begin = line.find_first_not_of(" \t");
+    if (begin != std::string::npos && line.compare(begin, 2, "//") == 0) line.clear();
+  }
+  return join(lines, "\n");
+}
+
+int64_t num_signs(const ImportTable& table, const Value& document) {
+  return std::count_if(table.signs.begin(), table.signs.end(),
+                       [&](std::string_view sign) { return value_at(document, sign) != nullptr; });
+}
+
+/// @throws ConfigError if no tool, or more than one, has most of its keys in the file
+const ImportTable& recognise(const Value& document, const std::string& file) {
+  const ImportTable* best = nullptr;
+  int64_t most = 0;
+  bool is_tie = false;
+  for (const ImportTable* table : import_tables()) {
+    const int64_t count = num_signs(*table, document);
+    is_tie = count == most ? is_tie || count > 0 : count > most ? false : is_tie;
+    if (count > most) best = table;
+    most = std::max(most, count);
+  }
+  if (best != nullptr && !is_tie) return *best;
+  const bool is_ours =
+      value_at(document, "tuning") != nullptr || value_at(document, "data") != nullptr;
+  throw ConfigError(is_ours ? "the file is a configuration of sftrun already"
+                            : "the file is not recognised as one of another tool",
+                    file,
+                    is_ours ? "use it with `sftrun train --config`"
+                            : fmt::format("name its tool: --from {}", join(tool_words(), "|")));
+}
+
+}  // namespace
+
+std::span<const ImportTable* const> import_tables() {
+  static const std::array<const ImportTable*, 5> tables = {&accelerate_table(), &deepspeed_table(),
+                                                           &axolotl_table(), &llama_factory_table(),
+                                                           &torchtune_table()};
+  return tables;
+}
+
+const ImportTable& table_of(ForeignTool tool) {
+  const auto tables = import_tables();
+  return **std::find_if(tables.begin(), tables.end(),
+                        [&](const ImportTable* table) { return table->tool == tool; });
+}
+
+Reading read_foreign_file(const std::filesystem::path& file, std::optional<ForeignTool> tool) {
+  Problems problems;
+  Value document = parse_yaml(without_line_comments(read_text_file(file)), file.string(), problems);
+  if (document.kind != Value::Kind::kMap && document.kind != Value::Kind::kNull) {
+    throw ConfigError(fmt::format("the file is {}, not a map of keys", describe(document)),
+                      file.string(), "name a configuration file of another tool");
+  }
+  const ImportTable& table = tool ? table_of(*tool) : recognise(document, file.string());
+  Reading reading(table, file, std::move(document));
+  reading.problems = std::move(problems);
+  reading.run();
+  return reading;
+}
+
+}  // namespace sftrun::config::importing
+
+namespace sftrun::config {
+
+std::string_view tool_name(ForeignTool tool) {
+  return importing::table_of(tool).name;
+}
+
+std::string_view tool_word(ForeignTool tool) {
+  return importing::table_of(tool).word;
+}
+
+std::vector<std::string> tool_words() {
+  std::vector<std::string> words;
+  for (const importing::ImportTable* table : importing::import_tables())
+    words.emplace_back(table->word);
+  return words;
+}
+
+std::optional<ForeignTool> tool_of(std::string_view word) {
+  for (const importing::ImportTable* table : importing::import_tables())
+    if (table->word == word) return table->tool;
+  return std::nullopt;
+}
+
+}  // namespace sftrun::config

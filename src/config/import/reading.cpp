@@ -1,0 +1,415 @@
+#include "import/reading.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "choices.h"
+#include "foreign_keys.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/read_limits.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::config::importing {
+namespace {
+
+/// "wandb.*" covers "wandb.project".
+bool covers_key(std::string_view rule, std::string_view key) {
+  return rule.ends_with('*') && key.starts_with(rule.substr(0, rule.size() - 1));
+}
+
+bool is_auto_word(const Value& value) {
+  return value.kind == Value::Kind::kScalar && ascii_lower(value.text) == "auto";
+}
+
+/// Advice about a key of a run's YAML, as a reason: without "not needed: " and "; remove it".
+std::string reason_of(std::string_view advice) {
+  for (const std::string_view begin : {"not needed: ", "not supported: ", "remove it: "})
+    if (advice.starts_with(begin)) advice.remove_prefix(begin.size());
+  if (constexpr std::string_view kEnd = "; remove it"; advice.ends_with(kEnd))
+    advice.remove_suffix(kEnd.size());
+  return std::string(advice);
+}
+
+bool equals_word(std::string_view word, const std::string& text) {
+  const auto truth = parse_bool(text);
+  if (truth && truth == parse_bool(word)) return true;
+  return ascii_lower(text) == ascii_lower(std::string(word));
+}
+
+/// fsdp and zero3 are two names of one strategy.
+nlohmann::ordered_json canonical(std::string_view field, nlohmann::ordered_json value) {
+  if (field == "parallel.strategy" && value == word_of(Strategy::kFsdp))
+    value = word_of(Strategy::kZero3);
+  return value;
+}
+
+/// Completes the keys of a section that lack the beginning which they share.
+void complete_keys(Value& document, const WordPair& prefix) {
+  for (size_t i = 0; i < document.keys.size(); ++i) {
+    if (document.keys[i].text != prefix.theirs) continue;
+    for (MapKey& key : document.items[i].keys)
+      if (!key.text.starts_with(prefix.ours)) key.text.insert(0, prefix.ours);
+  }
+}
+
+/// Whether `train` has a field of this name.
+bool is_train_field(const std::string& leaf) {
+  static const std::vector<std::string> names = [] {
+    RunConfig scratch;
+    std::vector<std::string> fields;
+    for (const Field& field : bind(scratch).fields)
+      if (field.section() == "train") fields.push_back(field.leaf());
+    return fields;
+  }();
+  return std::find(names.begin(), names.end(), leaf) != names.end();
+}
+
+/// The value of `field` after it was assigned, or the complaint.
+std::optional<Complaint> try_value(std::string_view field, const Value& value,
+                                   nlohmann::ordered_json& result) {
+  RunConfig scratch;
+  Binding binding = bind(scratch);
+  Field* found = binding.find(std::string(field));
+  SFTRUN_CHECK(found != nullptr);
+  if (auto complaint = found->assign(value)) {
+    if (complaint->show_takes) complaint->what += fmt::format("; it takes {}", found->takes());
+    return complaint;
+  }
+  result = found->get();
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool is_off(const Value& value) {
+  if (value.kind == Value::Kind::kNull) return true;
+  if (value.kind != Value::Kind::kScalar) return value.items.empty();
+  return value.text.empty() || value.text == "0" || ascii_lower(value.text) == "none" ||
+         ascii_lower(value.text) == "null" || parse_bool(value.text) == false;
+}
+
+bool are_same(std::string_view field, const Value& a, const Value& b) {
+  nlohmann::ordered_json first, second;
+  if (try_value(field, a, first) || try_value(field, b, second)) return true;
+  return canonical(field, first) == canonical(field, second);
+}
+
+const Value* value_at(const Value& document, std::string_view name) {
+  const Value* value = &document;
+  for (const std::string& part : split(name, '.')) {
+    const auto found = std::find_if(value->keys.begin(), value->keys.end(),
+                                    [&](const MapKey& key) { return key.text == part; });
+    if (found == value->keys.end()) return nullptr;
+    value = &value->items[static_cast<size_t>(found - value->keys.begin())];
+  }
+  return value;
+}
+
+Value interpolated(const Value& value, const Value& document) {
+  constexpr size_t kLongest = 4096;  // paths; values that name each other cannot grow without end
+  Value result = value;
+  for (Value& item : result.items) item = interpolated(item, document);
+  size_t begin = result.text.find("${");
+  while (begin != std::string::npos && result.text.size() < kLongest) {
+    const size_t end = result.text.find('}', begin);
+    if (end == std::string::npos) break;
+    const Value* named = value_at(document, result.text.substr(begin + 2, end - begin - 2));
+    const bool is_text = named != nullptr && named->kind == Value::Kind::kScalar;
+    if (is_text) result.text.replace(begin, end - begin + 1, named->text);
+    begin = result.text.find("${", is_text ? begin + named->text.size() : end);
+  }
+  return result;
+}
+
+Reading::Reading(const ImportTable& table, std::filesystem::path file, Value document)
+    : table_(table), file_(std::move(file)), document_(std::move(document)) {
+  for (const WordPair& prefix : table_.prefixes) complete_keys(document_, prefix);
+  for (int pass = 0; pass < 2 && table_.has_interpolation; ++pass)  // a value may name another
+    document_ = interpolated(document_, document_);
+}
+
+void Reading::run() {
+  walk(document_, "");
+  if (table_.finish != nullptr) table_.finish(*this);
+  for (const ToolDefault& one : table_.defaults)
+    if (!has(one.field) && (one.unless.empty() || !has(one.unless)))
+      set_default(one.field, one.value);
+}
+
+SourceKey Reading::key_of(std::string name, const MapKey& key, const Value& value) const {
+  const auto place = [&](Mark mark) {
+    return fmt::format("{}:{}:{}", file_.string(), mark.line, mark.column);
+  };
+  return {.name = std::move(name),
+          .value = value,
+          .place = place(key.mark),
+          .value_place = place(value.mark.line > 0 ? value.mark : key.mark),
+          .source = fmt::format("{}:{}", file_.string(), key.mark.line)};
+}
+
+void Reading::walk(const Value& map, const std::string& section) {
+  for (size_t i = 0; i < map.items.size(); ++i) {
+    const std::string name = section.empty() ? map.keys[i].text : section + "." + map.keys[i].text;
+    const Value& value = map.items[i];
+    const SourceKey key = key_of(name, map.keys[i], value);
+    const bool is_path = map.keys[i].text.find('.') == std::string::npos;  // else unknown
+    const ImportRule* rule = is_path ? find_rule(name) : nullptr;
+    const bool has_own_rule = rule != nullptr && rule->key == name;
+    const bool is_section = is_path && !has_own_rule && has_rule_inside(name);
+    if (is_section && (value.kind == Value::Kind::kMap || is_off(value)))
+      walk(value, name);
+    else if (rule != nullptr)
+      apply_rule(*rule, key);
+    else if (is_section && table_.is_strict)
+      refuse(key, fmt::format("`{}` is {}; it takes a map", name, describe(value)),
+             fmt::format("write its keys inside `{}`", name));
+    else
+      apply_unknown(key);
+  }
+}
+
+const ImportRule* Reading::find_rule(std::string_view name) const {
+  const ImportRule* prefix = nullptr;
+  for (const ImportRule& rule : table_.rules) {
+    if (rule.key == name) return &rule;
+    if (prefix == nullptr && covers_key(rule.key, name)) prefix = &rule;
+  }
+  return prefix;
+}
+
+bool Reading::has_rule_inside(std::string_view name) const {
+  const std::string inside = std::string(name) + ".";
+  return std::any_of(table_.rules.begin(), table_.rules.end(),
+                     [&](const ImportRule& rule) { return rule.key.starts_with(inside); });
+}
+
+void Reading::apply_rule(const ImportRule& rule, const SourceKey& key) {
+  const bool is_harmless =
+      is_off(key.value) || (!rule.harmless.empty() && equals_word(rule.harmless, key.value.text));
+  switch (rule.effect) {
+    case Effect::kField:
+      if (key.value.kind == Value::Kind::kNull) return;
+      return set(key, rule.field, key.value);
+    case Effect::kWords:
+      return apply_words(rule, key);
+    case Effect::kNoMeaning:
+      return note_no_meaning(key, std::string(rule.note));
+    case Effect::kLost:
+      if (!is_harmless) note_lost(key, std::string(rule.note));
+      return;
+    case Effect::kRefused:
+      if (!is_harmless && !is_auto_word(key.value))
+        refuse(key, fmt::format("`{}` of {} is not supported", key.name, table_.name),
+               std::string(rule.note));
+      return;
+    case Effect::kSpecial:
+      if (key.value.kind != Value::Kind::kNull) rule.special(*this, key);
+      return;
+  }
+}
+
+void Reading::apply_words(const ImportRule& rule, const SourceKey& key) {
+  if (key.value.kind == Value::Kind::kNull) return;
+  if (table_.is_strict && is_auto_word(key.value)) return note_auto(key);
+  std::vector<std::string> theirs;
+  for (const WordPair& pair : rule.words) {
+    if (key.value.kind == Value::Kind::kScalar && equals_word(pair.theirs, key.value.text)) {
+      if (!pair.ours.empty()) set(key, rule.field, pair.ours);
+      return;
+    }
+    theirs.emplace_back(pair.theirs);
+  }
+  const std::string why = fmt::format("`{}` is {}; known values: {}", key.name, describe(key.value),
+                                      join(theirs, ", "));
+  if (table_.is_strict)
+    refuse(key, why,
+           fmt::format("use one of them, or remove it and set {} in the run", rule.field));
+  else
+    note_lost(key, why);
+}
+
+void Reading::apply_unknown(const SourceKey& key) {
+  const std::string leaf = key.name.substr(key.name.rfind('.') + 1);
+  if (table_.is_strict) {
+    const bool is_shown = problems.size() < ReadLimits().problems;
+    const std::string near = is_shown ? nearest(key.name, key_names()) : "";
+    return refuse(key,
+                  fmt::format("unknown key `{}` in a file of {}", excerpt(key.name), table_.name),
+                  near.empty() ? "remove it" : fmt::format("did you mean `{}`?", near));
+  }
+  if (is_train_field(leaf)) {
+    if (key.value.kind != Value::Kind::kNull) set(key, "train." + leaf, key.value);
+    return;
+  }
+  const ForeignKey* foreign = find_foreign_key(key.name);
+  if (foreign == nullptr) {
+    if (!is_off(key.value)) not_carried.push_back({excerpt(key.name), "not known here", key.place});
+    return;
+  }
+  const std::string advice = advice_on(*foreign, key.value);
+  if (!foreign->field.empty() && advice == fmt::format("use `{}`", foreign->field)) {
+    if (key.value.kind != Value::Kind::kNull) set(key, foreign->field, key.value);
+  } else if (advice.starts_with("not needed") || advice.starts_with("remove it")) {
+    note_no_meaning(key, reason_of(advice));
+  } else if (!is_off(key.value)) {
+    note_lost(key, reason_of(advice));
+  }
+}
+
+std::vector<std::string> Reading::key_names() const {
+  std::vector<std::string> names;
+  for (const ImportRule& rule : table_.rules)
+    if (!rule.key.ends_with('*')) names.emplace_back(rule.key);
+  return names;
+}
+
+std::optional<SourceKey> Reading::find(std::string_view name) const {
+  const size_t dot = name.rfind('.');
+  const Value* map =
+      dot == std::string_view::npos ? &document_ : value_at(document_, name.substr(0, dot));
+  if (map == nullptr) return std::nullopt;
+  const std::string_view leaf = name.substr(dot == std::string_view::npos ? 0 : dot + 1);
+  for (size_t i = 0; i < map->keys.size(); ++i) {
+    if (map->keys[i].text != leaf || map->items[i].kind == Value::Kind::kNull) continue;
+    return key_of(std::string(name), map->keys[i], map->items[i]);
+  }
+  return std::nullopt;
+}
+
+std::string Reading::text_of(std::string_view name) const {
+  const auto key = find(name);
+  return key ? key->value.text : "";
+}
+
+std::optional<int64_t> Reading::count_of(std::string_view name, int64_t min) {
+  const auto key = find(name);
+  if (!key || is_auto_word(key->value)) return std::nullopt;
+  const auto number = key->value.kind == Value::Kind::kScalar ? parse_int(key->value.text)
+                                                              : std::optional<int64_t>();
+  if (number && *number >= min) return number;
+  refuse(*key,
+         fmt::format("`{}` is {}; it takes a whole number of at least {}", name,
+                     describe(key->value), min),
+         fmt::format("write, for example, {}", std::max<int64_t>(min, 1)));
+  return std::nullopt;
+}
+
+std::filesystem::path Reading::path_beside(const std::string& name) const {
+  std::error_code ignored;
+  std::filesystem::path path = name;
+  if (path.is_absolute() || std::filesystem::exists(path, ignored)) return path;
+  std::filesystem::path beside = (file_.parent_path() / path).lexically_normal();
+  return std::filesystem::exists(beside, ignored) ? beside : path;
+}
+
+bool Reading::has(std::string_view field) const {
+  return std::any_of(given.begin(), given.end(),
+                     [&](const Given& one) { return one.assignment.key == field; });
+}
+
+void Reading::set(const SourceKey& key, std::string_view field, std::string_view text,
+                  bool is_firm) {
+  Value value = Value::scalar(std::string(text));
+  value.mark = key.value.mark;
+  set(key, field, std::move(value), is_firm);
+}
+
+void Reading::set(const SourceKey& key, std::string_view field, Value value, bool is_firm) {
+  if (table_.is_strict && is_auto_word(value)) return note_auto(key);
+  if (!accept(key, field, value)) return;
+  given.push_back({.assignment = {.key = std::string(field),
+                                  .value = std::move(value),
+                                  .layer = Layer::kNamedFile,
+                                  .place = key.place,
+                                  .value_place = key.value_place,
+                                  .source = fmt::format("{} in {}", key.name, key.source)},
+                   .from = key.name,
+                   .is_firm = is_firm});
+}
+
+void Reading::set_default(std::string_view field, std::string_view text) {
+  const std::string source = fmt::format("the default of {}", table_.name);
+  given.push_back({.assignment = {.key = std::string(field),
+                                  .value = Value::scalar(std::string(text)),
+                                  .layer = Layer::kNamedFile,
+                                  .place = source,
+                                  .value_place = source,
+                                  .source = source},
+                   .from = {},
+                   .is_firm = false});
+}
+
+bool Reading::accept(const SourceKey& key, std::string_view field, const Value& value) {
+  nlohmann::ordered_json wanted, earlier;
+  if (const auto complaint = try_value(field, value, wanted)) {
+    const std::string what = fmt::format("`{}` {}", key.name, complaint->what);
+    if (table_.is_strict)
+      refuse(key, what,
+             complaint->fix.empty() ? fmt::format("it becomes {} here", field) : complaint->fix);
+    else if (!is_auto_word(value))
+      note_lost(key, fmt::format("{} (it would become {})", what, field));
+    else
+      note_auto(key);
+    return false;
+  }
+  const auto same = std::find_if(given.begin(), given.end(),
+                                 [&](const Given& one) { return one.assignment.key == field; });
+  if (same == given.end()) return true;
+  try_value(field, same->assignment.value, earlier);
+  if (canonical(field, wanted) != canonical(field, earlier)) {
+    problems.push_back(
+        {fmt::format("`{}` says {} {}, and `{}` says {}", same->from, field,
+                     same->assignment.value.kind == Value::Kind::kScalar
+                         ? same->assignment.value.text
+                         : earlier.dump(),
+                     key.name, value.kind == Value::Kind::kScalar ? value.text : wanted.dump()),
+         same->assignment.place + "; " + key.place, "keep one of them, or make them equal"});
+  }
+  return false;
+}
+
+void Reading::note_auto(const SourceKey& key) {
+  from_run.push_back({key.name, "auto: the run's value is used", key.place});
+}
+
+void Reading::note_no_meaning(const SourceKey& key, std::string why) {
+  no_meaning.push_back({key.name, std::move(why), key.place});
+}
+
+void Reading::note_lost(const SourceKey& key, std::string why) {
+  not_carried.push_back({key.name, std::move(why), key.place});
+}
+
+void Reading::refuse(const SourceKey& key, std::string message, std::string fix) {
+  const bool is_reported =
+      std::any_of(problems.begin(), problems.end(),
+                  [&](const Problem& problem) { return problem.where == key.value_place; });
+  if (is_reported) return;  // a consequence of what is wrong with it
+  problems.push_back({std::move(message), key.value_place, std::move(fix)});
+}
+
+void Reading::refuse(const SourceKey& key, const SourceKey& other, std::string message,
+                     std::string fix) {
+  problems.push_back({std::move(message), key.place + "; " + other.place, std::move(fix)});
+}
+
+void Reading::include(Reading&& other) {
+  for (Given& one : other.given) {
+    const Assignment& assignment = one.assignment;
+    const SourceKey key{.name = one.from,
+                        .value = assignment.value,
+                        .place = assignment.place,
+                        .value_place = assignment.value_place,
+                        .source = assignment.source};
+    if (accept(key, assignment.key, assignment.value)) given.push_back(std::move(one));
+  }
+  const auto append = [](auto& to, auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  append(from_run, other.from_run);
+  append(no_meaning, other.no_meaning);
+  append(not_carried, other.not_carried);
+  append(problems, other.problems);
+}
+
+}  // namespace sftrun::config::importing

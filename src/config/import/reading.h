@@ -1,0 +1,109 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "import/rule.h"
+#include "layers.h"
+#include "sftrun/config/problem.h"
+#include "value.h"
+
+namespace sftrun::config::importing {
+
+/// A key of the file, in dots.
+struct SourceKey {
+  std::string name;
+  const Value& value;
+  std::string place, value_place;
+  std::string source;  ///< "ds.json:4"
+};
+
+/// What a file gives to a field.
+struct Given {
+  Assignment assignment;
+  std::string from;     ///< the file's key; empty: a default of the tool
+  bool is_firm = true;  ///< false: the run may say otherwise
+};
+
+/// A file of another tool while its table is applied to it.
+class Reading {
+ public:
+  Reading(const ImportTable& table, std::filesystem::path file, Value document);
+
+  /// Applies the table.
+  void run();
+
+  // ---- The file
+  /// nullopt: the file has no such key, or its value is empty.
+  std::optional<SourceKey> find(std::string_view name) const;
+  std::string text_of(std::string_view name) const;  ///< "" if there is no such key
+  /// A whole number of at least `min`; other values are reported.
+  std::optional<int64_t> count_of(std::string_view name, int64_t min);
+  const std::filesystem::path& file() const { return file_; }
+  ForeignTool tool() const { return table_.tool; }
+  /// As given if it exists, else beside this file.
+  std::filesystem::path path_beside(const std::string& name) const;
+
+  // ---- What it becomes
+  bool has(std::string_view field) const;
+  /// @param field "train.batch_size"
+  void set(const SourceKey& key, std::string_view field, Value value, bool is_firm = true);
+  void set(const SourceKey& key, std::string_view field, std::string_view text,
+           bool is_firm = true);
+  /// A default of the tool.
+  void set_default(std::string_view field, std::string_view text);
+  /// `key` is auto: the run's value is used.
+  void note_auto(const SourceKey& key);
+  void note_no_meaning(const SourceKey& key, std::string why);
+  void note_lost(const SourceKey& key, std::string why);
+  /// An error at `key`.
+  void refuse(const SourceKey& key, std::string message, std::string fix);
+  /// Two keys that cannot both be.
+  void refuse(const SourceKey& key, const SourceKey& other, std::string message, std::string fix);
+  /// Takes over what another file says that this one names.
+  void include(Reading&& other);
+
+  std::vector<Given> given;
+  MachineSettings launch;
+  std::vector<ImportNote> from_run, no_meaning, not_carried;
+  Problems problems;
+
+ private:
+  void walk(const Value& map, const std::string& section);
+  void apply_rule(const ImportRule& rule, const SourceKey& key);
+  void apply_words(const ImportRule& rule, const SourceKey& key);
+  /// A key without a rule.
+  void apply_unknown(const SourceKey& key);
+  bool has_rule_inside(std::string_view name) const;
+  const ImportRule* find_rule(std::string_view name) const;
+  SourceKey key_of(std::string name, const MapKey& key, const Value& value) const;
+  /// Reports a value that the field does not take, and values that contradict each other.
+  bool accept(const SourceKey& key, std::string_view field, const Value& value);
+  std::vector<std::string> key_names() const;
+
+  const ImportTable& table_;
+  std::filesystem::path file_;
+  Value document_;
+};
+
+/// Whether the value means that a feature is off: null, false, "no", "none", 0, an empty list or map.
+bool is_off(const Value& value);
+/// Whether two values mean the same for a field: true and yes, 1e-4 and 0.0001, fsdp and zero3. A
+/// value that the field does not take is not compared.
+bool are_same(std::string_view field, const Value& a, const Value& b);
+/// `value` with each `${key}` replaced by the text of that key of `document`.
+Value interpolated(const Value& value, const Value& document);
+/// A value inside nested maps; nullptr: there is none. @param name in dots
+const Value* value_at(const Value& document, std::string_view name);
+
+/// Reads the file and applies the table of `tool` (nullopt: recognised). What is wrong in it is in
+/// `problems` of the result.
+/// @throws ConfigError if the file is not YAML or JSON, or no tool is recognised; DataError if it
+/// cannot be read
+Reading read_foreign_file(const std::filesystem::path& file, std::optional<ForeignTool> tool);
+
+}  // namespace sftrun::config::importing

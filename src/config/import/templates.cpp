@@ -1,0 +1,89 @@
+#include "import/templates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "sftrun/core/strings.h"
+
+namespace sftrun::config::importing {
+namespace {
+
+/// Names of other tools, and the built-in templates (docs/configuration.md, model.chat_template).
+constexpr auto kTemplates = std::to_array<WordPair>({{"chatml", "chatml"},
+                                                     {"llama3", "llama3"},
+                                                     {"llama2", "llama2"},
+                                                     {"mistral", "mistral"},
+                                                     {"gemma", "gemma"},
+                                                     {"phi3", "phi3"},
+                                                     {"phi_3", "phi3"},
+                                                     {"phi", "phi3"},
+                                                     {"zephyr", "zephyr"},
+                                                     {"vicuna", "vicuna"},
+                                                     {"alpaca", "alpaca"}});
+
+}  // namespace
+
+void set_template(Reading& reading, const SourceKey& key) {
+  const std::string name = ascii_lower(key.value.text);
+  const auto* const found = std::find_if(kTemplates.begin(), kTemplates.end(),
+                                         [&](const WordPair& pair) { return pair.theirs == name; });
+  if (found != kTemplates.end()) return reading.set(key, "model.chat_template", found->ours);
+  if (name == "tokenizer_default" || name == "default")
+    return reading.note_no_meaning(key, "the model's own chat template is the default");
+  reading.note_lost(key, fmt::format("`{}` is not built in: the model's own chat template is used",
+                                     key.value.text));
+}
+
+void set_seconds(Reading& reading, const SourceKey& key) {
+  const auto seconds = parse_int(key.value.text);
+  if (!seconds || *seconds < 1)
+    return reading.note_lost(key,
+                             fmt::format("{} is not a number of seconds", describe(key.value)));
+  reading.set(key, "parallel.timeout", fmt::format("{}s", *seconds));
+}
+
+void set_report_to(Reading& reading, const SourceKey& key) {
+  std::vector<std::string> names;
+  if (key.value.kind == Value::Kind::kScalar) names = {ascii_lower(key.value.text)};
+  for (const Value& item : key.value.items) names.push_back(ascii_lower(item.text));
+  const auto has = [&](const char* name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  const bool is_on = has("tensorboard") || has("all");
+  reading.set(key, "output.tensorboard", is_on ? "true" : "false");
+  const bool only_known = std::all_of(names.begin(), names.end(), [](const std::string& name) {
+    return name == "tensorboard" || name == "none";
+  });
+  if (!only_known)
+    reading.note_lost(key,
+                      "metrics.jsonl and TensorBoard files hold every step; there are no other "
+                      "trackers");
+}
+
+void set_seeds(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value) && key.value.text != "0") return;
+  reading.set(key, "train.seed", key.value);
+  reading.set(key, "data.seed", key.value, /*is_firm=*/false);
+}
+
+void set_checkpointing(Reading& reading, const SourceKey& key) {
+  if (const auto truth = parse_bool(key.value.text))
+    return reading.set(key, "train.gradient_checkpointing", *truth ? "true" : "false");
+  reading.set(key, "train.gradient_checkpointing", "true");
+  if (key.value.text.starts_with("offload"))
+    reading.note_lost(key, "activations are recomputed, not kept in host memory");
+}
+
+void set_bf16(Reading& reading, const SourceKey& key) {
+  if (ascii_lower(key.value.text) == "auto" || ascii_lower(key.value.text) == "full")
+    return reading.set(key, "model.dtype", key.value.text == "auto" ? "auto" : "bf16");
+  reading.set(key, "train.bf16", key.value);
+}
+
+Value map_value(const nlohmann::ordered_json& json) {
+  return value_from_json(json);
+}
+
+}  // namespace sftrun::config::importing

@@ -1,0 +1,157 @@
+#include "config/import/import_test_base.h"
+#include "sftrun/config/problem.h"
+#include "support/expect_error.h"
+
+namespace sftrun::config::importing {
+namespace {
+
+using Values = std::vector<std::pair<std::string, std::string>>;
+
+class TrainersTest : public ImportTest {
+ protected:
+  /// Imports an example, and requires that the result is a valid run with the same values.
+  Import checked(const std::string& name, ForeignTool tool) {
+    const Import result = import_config(example(name), std::nullopt);
+    EXPECT_EQ(result.tool, tool);
+    EXPECT_TRUE(result.missing.empty());
+    const LoadedConfig loaded = load_config(write("imported.yaml", to_yaml(result)), {});
+    RunConfig config = loaded.config;
+    Binding fields = bind(config);
+    for (const ImportedSetting& setting : result.settings) {
+      const bool is_path = setting.key == "data.train" || setting.key == "model.name";
+      EXPECT_TRUE(is_path || fields.find(setting.key)->get() == setting.value) << setting.key;
+    }
+    return result;
+  }
+  static void expect_values(const Import& import, const Values& values) {
+    for (const auto& [field, value] : values) EXPECT_EQ(value_of(import, field), value) << field;
+  }
+};
+
+TEST_F(TrainersTest, AxolotlQlora) {
+  const Import run = checked("axolotl_qlora.yaml", ForeignTool::kAxolotl);
+  expect_values(run, {{"model.name", "\"models/llama\""},
+                      {"model.max_seq_len", "4096"},
+                      {"tuning.mode", "\"qlora\""},
+                      {"tuning.lora.r", "32"},
+                      {"tuning.lora.target_modules", "[\"all-linear\"]"},
+                      {"data.val_split", "0.05"},
+                      {"data.packing", "true"},
+                      {"train.epochs", "4.0"},
+                      {"train.batch_size", "2"},
+                      {"train.grad_accum", "4"},
+                      {"train.optimizer", "\"paged_adamw\""},
+                      {"train.warmup_steps", "10"},
+                      {"train.gradient_checkpointing", "true"},
+                      {"output.dir", "\"./outputs/qlora\""}});
+  EXPECT_EQ(value_of(run, "tuning.quant"), "none");  // qlora says it
+  const std::string sources = value_of(run, "data.train");
+  for (const char* part : {R"("messages":"conversations")", R"("role":"from")",
+                           R"("gpt":"assistant")", R"("format":"messages")"})
+    EXPECT_NE(sources.find(part), std::string::npos) << sources;
+  EXPECT_TRUE(has_key(run.not_carried, "evals_per_epoch"));
+  EXPECT_TRUE(has_key(run.no_meaning, "flash_attention"));
+  EXPECT_FALSE(has_key(run.not_carried, "wandb_project"));  // it is empty
+}
+
+TEST_F(TrainersTest, AxolotlFull) {
+  const Import run = checked("axolotl_full.yaml", ForeignTool::kAxolotl);
+  expect_values(run, {{"tuning.mode", "\"full\""},
+                      {"data.packing", "false"},
+                      {"train.epochs", "1.0"},
+                      {"train.seed", "7"},
+                      {"data.seed", "7"},
+                      {"train.bf16", "true"},
+                      {"parallel.strategy", "\"fsdp\""},
+                      {"train.optimizer", "none"},
+                      {"train.scheduler", "none"}});
+  for (const char* key :
+       {"optimizer", "lr_scheduler", "chat_template", "wandb_project", "datasets"})
+    EXPECT_TRUE(has_key(run.not_carried, key)) << key;
+}
+
+TEST_F(TrainersTest, LlamaFactory) {
+  const Import run = checked("llama_factory_lora.yaml", ForeignTool::kLlamaFactory);
+  expect_values(run, {{"tuning.lora.r", "8"},
+                      {"tuning.lora.alpha", "16.0"},
+                      {"tuning.lora.target_modules", "[\"q_proj\",\"v_proj\"]"},
+                      {"model.chat_template", "\"llama3\""},
+                      {"train.scheduler", "\"cosine\""},
+                      {"train.warmup_ratio", "0.1"},
+                      {"train.eval_batch_size", "1"},
+                      {"data.packing", "false"},
+                      {"output.tensorboard", "false"}});
+  EXPECT_EQ(value_of(run, "train.warmup_steps"), "none");
+  const std::string sources = value_of(run, "data.train");
+  for (const char* part : {"factory/identity.json", "owner/shared", R"("human":"user")"})
+    EXPECT_NE(sources.find(part), std::string::npos) << sources;
+  const std::string text = "model_name_or_path: m\nfinetuning_type: lora\ndataset: mine\n";
+  EXPECT_TRUE(has_key(import(text, ForeignTool::kLlamaFactory).not_carried, "dataset"));
+  write("data/dataset_info.json", "{}");
+  test::expect_error<ConfigError>([&] { import(text, ForeignTool::kLlamaFactory); },
+                                  {"`dataset` has `mine`", "dataset_info.json", "file:3:10"});
+}
+
+TEST_F(TrainersTest, Torchtune) {
+  const Import run = checked("torchtune_lora.yaml", ForeignTool::kTorchtune);
+  expect_values(run, {{"tuning.mode", "\"lora\""},
+                      {"tuning.lora.r", "64"},
+                      {"tuning.lora.target_modules",
+                       R"(["q_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"])"},
+                      {"model.max_seq_len", "4096"},
+                      {"model.dtype", "\"bf16\""},
+                      {"train.optimizer", "\"adamw\""},
+                      {"train.scheduler", "\"cosine\""},
+                      {"train.warmup_steps", "100"},
+                      {"train.max_grad_norm", "0.0"},
+                      {"train.learning_rate", "0.0003"},
+                      {"output.dir", "\"/tmp/torchtune/lora\""}});
+  EXPECT_TRUE(run.not_carried.empty());
+}
+
+TEST_F(TrainersTest, TorchtuneNamesQloraByItsModelOrAKey) {
+  for (const char* model :
+       {"{_component_: torchtune.models.llama3.qlora_llama3_8b}",
+        "{_component_: torchtune.models.llama3.lora_llama3_8b, quantize_base: true}"})
+    EXPECT_EQ(value_of(import(std::string("model: ") + model + "\n", ForeignTool::kTorchtune),
+                       "tuning.mode"),
+              "\"qlora\"")
+        << model;
+  const Import full =
+      import("model: {_component_: torchtune.models.llama3.llama3_8b}\n", ForeignTool::kTorchtune);
+  EXPECT_EQ(value_of(full, "tuning.mode"), "\"full\"");
+}
+
+TEST_F(TrainersTest, TorchtuneValuesNameOtherValues) {
+  const Import run = import(
+      "base: /runs\noutput_dir: ${base}/first\nmetric_logger: {log_dir: '${output_dir}/logs'}\n"
+      "checkpointer: {checkpoint_dir: '${no_such_key}/${base}'}\n",
+      ForeignTool::kTorchtune);
+  EXPECT_EQ(value_of(run, "output.dir"), "\"/runs/first\"");
+  EXPECT_EQ(value_of(run, "model.name"), "\"${no_such_key}//runs\"");
+  const Import endless = import("output_dir: 'x${output_dir}'\n", ForeignTool::kTorchtune);
+  EXPECT_LT(value_of(endless, "output.dir").size(), 100U);
+}
+
+TEST_F(TrainersTest, AFileIsRecognisedByItsKeys) {
+  test::expect_error<ConfigError>(
+      [&] { import_config(write("a.yaml", "unheard: of\n"), std::nullopt); },
+      {"not recognised", "--from accelerate|deepspeed|axolotl|llama-factory|torchtune"});
+  test::expect_error<ConfigError>(
+      [&] { import_config(write("a.yaml", "tuning: {mode: lora}\n"), std::nullopt); },
+      {"a configuration of sftrun already"});
+}
+
+TEST_F(TrainersTest, AnImportThatWouldNotBeValidIsAnError) {
+  test::expect_error<ConfigError>(
+      [&] {
+        import(
+            "base_model: m\ndatasets: [{path: a}]\nadapter: lora\nval_set_size: 0.1\n"
+            "test_datasets: [{path: b}]\n",
+            ForeignTool::kAxolotl);
+      },
+      {"`data.val` and `data.val_split` are both set", "file:4:1", "file:5:1"});
+}
+
+}  // namespace
+}  // namespace sftrun::config::importing
