@@ -64,6 +64,9 @@ bool Rank::meet_others(const config::ParallelConfig& config, at::Device device) 
          .is_one_machine = env_.local_world_size == env_.world_size},
         choose_comm_backend(config.backend, device), device,
         {.timeout_s = parse_duration_s(config.timeout).value(),
+         .stall_s = parse_duration_s(config.stall_after).value(),
+         .reports_stalls = !(env_.supervised && env_.local_world_size == env_.world_size),
+         .activity = &activity_,
          .stop_requested = [this] { return stop_.requested(); }});
     return true;
   } catch (const parallel::StoppedWaiting&) {
@@ -84,12 +87,12 @@ void Rank::tell(const char* phase) {
   launch::Status status;
   status.phase = launch::parse_phase(phase).value_or(launch::Phase::kLoading);
   status_.write(status);
-  comm_.set_activity(phase);
+  activity_.set_work(status.phase == launch::Phase::kTokenizing ? Work::kTokenizing
+                                                                : Work::kLoading);
 }
 
 void Rank::tell(const train::TrainEvent& event) {
   status_.write(status_of(event));
-  comm_.set_activity(fmt::format("{}, {} steps done", event.phase, event.step));
 }
 
 }  // namespace sftrun::engine

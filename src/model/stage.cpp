@@ -89,6 +89,7 @@ void Stage::for_layers(UnitPass pass, Body&& body) const {
 }
 
 void Stage::forward(MicroBatchRun& run) const {
+  const WorkScope pass(run.options.activity, Work::kForward);
   const at::NoGradGuard no_grad;
   const auto num_layers = static_cast<size_t>(decoder_.arch().num_layers);
   run.layers.resize(num_layers);
@@ -151,6 +152,7 @@ at::Tensor Stage::head_loss(MicroBatchRun& run) const {
 }
 
 at::Tensor Stage::loss(MicroBatchRun& run) const {
+  const WorkScope pass(run.options.activity, run.trains ? Work::kBackward : Work::kForward);
   const at::NoGradGuard no_grad;
   const int64_t unit = decoder_.head_unit();
   at::Tensor sum;
@@ -190,6 +192,7 @@ void Stage::embedding_backward(MicroBatchRun& run) const {
 }
 
 void Stage::backward(MicroBatchRun& run) const {
+  const WorkScope pass(run.options.activity, Work::kBackward);
   const at::NoGradGuard no_grad;
   for_layers(UnitPass::kBackward, [&](int64_t layer, int64_t unit) {
     if (has_backward(run, unit)) {

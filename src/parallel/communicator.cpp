@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -45,6 +46,8 @@ struct Communicator::Impl {
   at::Device device = at::kCPU;
   Milliseconds timeout{0};
   c10::intrusive_ptr<c10d::Store> store;
+  std::optional<Activity> own_activity;
+  Activity* activity = nullptr;
   std::unique_ptr<StallWatch> watch;
   Group world;
   std::vector<Group> groups;  // all, with `world`: shut down in `leave`
@@ -87,7 +90,7 @@ struct Communicator::Impl {
     state->rank = position;
     state->ranks = ranks;
     state->where = where();
-    state->watch = watch.get();
+    state->activity = activity;
     if (!groups.empty()) state->counts = groups.front().state_->counts;
     state->backend = make_backend(keys, position, static_cast<int>(ranks.size()));
     groups.push_back(Group(state));
@@ -96,11 +99,13 @@ struct Communicator::Impl {
 
   template <typename Body>
   void guarded(const char* what, Body&& body) const {
-    run_guarded(watch.get(), what, where(), std::forward<Body>(body));
+    run_guarded(activity, what, where(), std::forward<Body>(body));
   }
 };
 
-Communicator::Communicator() : impl_(std::make_unique<Impl>()) {}
+Communicator::Communicator() : impl_(std::make_unique<Impl>()) {
+  impl_->activity = &impl_->own_activity.emplace();
+}
 Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Communicator::~Communicator() = default;
 Communicator::Communicator(Communicator&&) noexcept = default;
@@ -112,17 +117,19 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
   impl->identity = identity;
   impl->device = device;
   impl->timeout = to_ms(options.timeout_s);
+  impl->activity = options.activity != nullptr ? options.activity : &impl->own_activity.emplace();
   if (identity.world_size == 1) return Communicator(std::move(impl));
   impl->backend = backend;
   std::vector<int> everyone(static_cast<size_t>(identity.world_size));
   std::iota(everyone.begin(), everyone.end(), 0);
   try {
+    const WaitScope wait(impl->activity, "rendezvous");
     impl->store = open_store(identity, options);
     impl->store->setTimeout(impl->timeout);
     wait_for_all_ranks(*impl->store, identity, options);
     impl->world = impl->connect(everyone, identity.rank, impl->store);
-    impl->watch = std::make_unique<StallWatch>(identity, options);
-    impl->world.state_->watch = impl->watch.get();
+    if (options.reports_stalls)
+      impl->watch = std::make_unique<StallWatch>(identity, options, *impl->activity);
   } catch (const Error&) {
     throw;
   } catch (const StoppedWaiting&) {
@@ -216,7 +223,6 @@ void Communicator::leave() {
   barrier("end");
   if (!impl_->is_connected()) return;
   // All ranks have finished all collectives, but the store must still be reachable.
-  for (const Group& group : impl_->groups) group.state_->watch = nullptr;
   impl_->watch.reset();
   for (const Group& group : impl_->groups) {
     if (impl_->backend == "nccl")
@@ -247,8 +253,8 @@ void Communicator::abandon(const std::string& why) noexcept {
   }
 }
 
-void Communicator::set_activity(const std::string& activity) {
-  if (impl_->watch) impl_->watch->set_activity(activity);
+Activity& Communicator::activity() {
+  return *impl_->activity;
 }
 
 std::string Communicator::broadcast(const std::string& name, const std::string& text) {

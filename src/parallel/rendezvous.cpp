@@ -1,5 +1,6 @@
 #include "rendezvous.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -21,6 +22,7 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/stall.h"
 #include "sftrun/core/units.h"
 #include "sftrun/core/warnings.h"
 
@@ -92,14 +94,27 @@ bool is_loopback(const addrinfo& address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr);
 }
 
+/// Whether the address is written in digits, as 127.0.0.1 and ::1 are, and no name.
+bool is_numeric(const std::string& address) {
+  in6_addr parsed{};
+  return ::inet_pton(AF_INET, address.c_str(), &parsed) == 1 ||
+         ::inet_pton(AF_INET6, address.c_str(), &parsed) == 1;
+}
+
+/// Whether this machine's loopback answers to the address, but the ranks of other machines are to
+/// reach it: a machine's own name is often 127.0.1.1 in its /etc/hosts, and Kubernetes' jobs give
+/// their master `localhost`. 127.0.0.1 in digits is meant: all launchers are on this machine.
+bool is_loopback_for_others(const addrinfo& at, const Identity& identity) {
+  return is_loopback(at) && !identity.is_one_machine && !is_numeric(identity.master_addr);
+}
+
 /// Bound to the master's address; none where this machine does not have it, or other machines would
-/// not reach it: a machine's own name is often 127.0.1.1 in its /etc/hosts, and Kubernetes' jobs
-/// give their master `localhost`.
+/// not reach it.
 /// @param port 0: any, to ask whether this machine has the address
 Socket bind_to_master(const Identity& identity, int port) {
   const Addresses addresses(identity.master_addr, port);
   for (const addrinfo* at = addresses.first(); at != nullptr; at = at->ai_next) {
-    if (is_loopback(*at) && !identity.is_one_machine) continue;
+    if (is_loopback_for_others(*at, identity)) continue;
     Socket socket(::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol));
     if (socket.get() < 0) continue;
     const int on = 1;
@@ -334,10 +349,15 @@ c10::intrusive_ptr<c10d::Store> open_store(const Identity& identity,
     tcp.masterListenFd = socket.release();
   } else {
     wait_for_name(identity, options);
+    const Addresses addresses(identity.master_addr, identity.master_port);
+    const bool names_loopback = addresses.first() != nullptr && is_loopback(*addresses.first());
     log::warn(
-        "rank 0 waits for the other ranks on all interfaces, because {} is not a network "
-        "address of this machine: any host that reaches port {} can join",
-        identity.master_addr, identity.master_port);
+        "rank 0 waits for the other ranks on all interfaces, because {} {}: any host that reaches "
+        "port {} can join",
+        identity.master_addr,
+        names_loopback ? "is the loopback address, which other machines do not reach"
+                       : "is not a network address of this machine",
+        identity.master_port);
   }
   return connected(identity, tcp, options.timeout_s);
 }
@@ -381,17 +401,6 @@ void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
     if (options.stop_requested && options.stop_requested()) throw StoppedWaiting();
     std::this_thread::sleep_for(std::chrono::milliseconds(waited_s < 1 ? 2 : 50));
   }
-}
-
-std::string name_ranks(const std::vector<int>& ranks) {
-  constexpr size_t kShown = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  if (ranks.size() > kShown) text += fmt::format(" and {} more", ranks.size() - kShown);
-  return text;
 }
 
 }  // namespace sftrun::parallel

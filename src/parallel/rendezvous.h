@@ -38,7 +38,4 @@ c10::intrusive_ptr<c10d::Store> another_connection(const Identity& identity, dou
 void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
                         const ConnectOptions& options);
 
-/// "rank 3", "ranks 1, 2 and 5", "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 120 more".
-std::string name_ranks(const std::vector<int>& ranks);
-
 }  // namespace sftrun::parallel

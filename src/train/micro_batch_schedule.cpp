@@ -32,7 +32,8 @@ class OneStageSchedule final : public MicroBatchSchedule {
       model::AuxLoss aux{.grad_scale = work.aux_grad_scale.value_or(0)};
       const model::PassOptions options{.grad_scale = work.grad_scale,
                                        .aux = work.aux_grad_scale ? &aux : nullptr,
-                                       .completes_gradients = i + 1 == work.num_micro_batches};
+                                       .completes_gradients = i + 1 == work.num_micro_batches,
+                                       .activity = work.activity};
       objective_.needs_sums() ? two_passes(batch, work, options, sums)
                               : one_pass(batch, work, options, sums);
       if (work.aux_grad_scale) sums.aux_losses.push_back(aux.value);

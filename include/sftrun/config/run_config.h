@@ -234,7 +234,8 @@ struct ParallelConfig {
   Strategy strategy = Strategy::kAuto;
   std::optional<int64_t> dp_shard;  ///< hybrid: ranks that share one copy; unset: those of a node
   CommBackend backend = CommBackend::kAuto;
-  std::string timeout = "30m";  ///< for the rendezvous and for collectives
+  std::string timeout = "30m";      ///< for the rendezvous and for collectives
+  std::string stall_after = "30s";  ///< without progress, then the log names the ranks at fault
 };
 
 struct OutputConfig {
