@@ -28,6 +28,11 @@ void quiet_libtorch();
 /// @throws ConfigError for NCCL on the CPU
 std::string choose_comm_backend(config::CommBackend wanted, at::Device device);
 
+/// A collective. Another build of the same version is warned of.
+/// @throws ConfigError on every rank if one runs another version of the program than rank 0
+void require_same_version(parallel::Communicator& comm, const std::string& version,
+                          const std::string& build);
+
 /// What a worker sends to its launcher for an event of training.
 launch::Status status_of(const train::TrainEvent& event);
 

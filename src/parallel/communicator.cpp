@@ -29,12 +29,14 @@ Milliseconds to_ms(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-std::shared_ptr<::gloo::transport::Device> gloo_device(const std::string& master_addr) {
+/// The interface that leads to the master: c10d would take the one of the machine's own name, which
+/// is often the loopback.
+std::shared_ptr<::gloo::transport::Device> gloo_device(const Identity& identity) {
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   if (interface != nullptr && *interface != 0)
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
-  const bool local = master_addr == "localhost" || master_addr.starts_with("127.");
-  if (local) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  const std::string address = own_address(identity);
+  if (!address.empty()) return c10d::ProcessGroupGloo::createDeviceForHostname(address);
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
@@ -79,7 +81,7 @@ struct Communicator::Impl {
                                                  int rank, int size) const {
     if (backend == "nccl") return make_nccl_backend(keys, rank, size, timeout);
     auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
-    gloo->devices.push_back(gloo_device(identity.master_addr));
+    gloo->devices.push_back(gloo_device(identity));
     return c10::make_intrusive<c10d::ProcessGroupGloo>(keys, rank, size, gloo);
   }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdlib>
@@ -360,6 +361,24 @@ c10::intrusive_ptr<c10d::Store> open_store(const Identity& identity,
         identity.master_port);
   }
   return connected(identity, tcp, options.timeout_s);
+}
+
+std::string own_address(const Identity& identity) {
+  const Addresses addresses(identity.master_addr, identity.master_port);
+  for (const addrinfo* at = addresses.first(); at != nullptr; at = at->ai_next) {
+    if (is_loopback_for_others(*at, identity)) continue;
+    // Connecting a datagram socket sends nothing, and chooses the interface.
+    const Socket socket(::socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage own{};
+    socklen_t size = sizeof own;
+    auto* generic = reinterpret_cast<sockaddr*>(&own);
+    std::array<char, NI_MAXHOST> digits{};
+    if (socket.get() >= 0 && ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0 &&
+        ::getsockname(socket.get(), generic, &size) == 0 &&
+        ::getnameinfo(generic, size, digits.data(), digits.size(), nullptr, 0, NI_NUMERICHOST) == 0)
+      return digits.data();
+  }
+  return {};
 }
 
 c10::intrusive_ptr<c10d::Store> another_connection(const Identity& identity, double answer_s) {

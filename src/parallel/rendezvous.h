@@ -26,6 +26,10 @@ bool hosts_store(int rank);
 /// @throws StoppedWaiting when `options.stop_requested` returns true
 c10::intrusive_ptr<c10d::Store> open_store(const Identity& identity, const ConnectOptions& options);
 
+/// This machine's address, in digits, from which it reaches the master's; "": unknown, or the
+/// loopback where the ranks are on several machines.
+std::string own_address(const Identity& identity);
+
 /// A second connection to the same store, for another thread: a connection answers one call at a
 /// time, and a call may wait for long.
 /// @param answer_s a call fails when the store's host gives no answer for so long

@@ -20,6 +20,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/parallel/agreement.h"
 #include "sftrun/parallel/grad_reducer.h"
 #include "support/expect_error.h"
 #include "support/rank_threads.h"
@@ -139,6 +140,22 @@ TEST_P(Ranks, TensorCollectives) {
     EXPECT_EQ(counts.reduce_scatter.bytes, static_cast<uint64_t>(8 * n * called));
     EXPECT_EQ(counts.broadcast.bytes,
               comm.rank() == n - 1 ? static_cast<uint64_t>(20 * called) : 0U);
+  });
+}
+TEST_P(Ranks, ADisagreementIsTheSameOnAllRanks) {
+  const int n = GetParam();
+  spawn(n, [n](Communicator& comm) {
+    const auto none = find_disagreement(comm, "a", "x", [](const std::string&) { return "?"; });
+    EXPECT_FALSE(none);
+    const std::string value = comm.rank() == n - 1 ? "other" : "x";
+    const auto one = find_disagreement(comm, "b", n == 1 ? "x" : value, [&](const std::string& of) {
+      return value + " instead of " + of + std::string(1000, '.');
+    });
+    EXPECT_EQ(one.has_value(), n > 1);
+    if (!one) return;
+    EXPECT_EQ(one->rank, n - 1);
+    EXPECT_EQ(one->what.find("other instead of x..."), 0U) << one->what;
+    EXPECT_EQ(one->what.size(), 500U);
   });
 }
 INSTANTIATE_TEST_SUITE_P(World, Ranks, ::testing::Values(1, 2, 4));
