@@ -12,6 +12,7 @@ the program must say. Exit code 77: the launcher is not installed.
 import argparse
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ TRAIN = ["train", "--config", "run.yaml", "--device", "cpu"]
 PATIENCE = 120  # s
 STOPPED = 75
 SKIPPED = 77
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts/launch"
 
 
 def own(folder):
@@ -80,7 +82,45 @@ def mpirun(folder):
 
 
 def srun(folder):
-    return ["srun", "-n2", folder / "sftrun", *TRAIN]
+    """A task on each of two nodes."""
+    return ["srun", "-N2", "-n2", folder / "sftrun", *TRAIN]
+
+
+def script(name, **variables):
+    """A file of scripts/launch, as a user starts it; with NODE_RANK=$node on two nodes, which are this machine."""
+    def start(folder):
+        settings = {"CONFIG": "run.yaml", "SFTRUN": folder / "sftrun", **variables}
+        command = ["env", *(f"{key}={value}" for key, value in settings.items()), SCRIPTS / name, "--device", "cpu"]
+        return on_two_machines(command) if variables.get("NODE_RANK") == "$node" else [str(word) for word in command]
+    start.__name__ = name
+    return start
+
+
+def sbatch(folder):
+    """The job of scripts/launch, until it has ended."""
+    return ["sbatch", "--wait", "--nodes=2", "--ntasks=2", "--output=output", f"--chdir={folder}",
+            f"--export=ALL,CONFIG=run.yaml,SFTRUN={folder}/sftrun", SCRIPTS / "slurm.sbatch", "--device", "cpu"]
+
+
+def pods(name):
+    """The pods of a PyTorchJob of two replicas, as the operator starts them: the master as `localhost`."""
+    def start(folder):
+        import yaml
+        specs = yaml.safe_load((SCRIPTS / name).read_text())["spec"]["pytorchReplicaSpecs"]
+        commands = []
+        for rank, kind in enumerate(("Worker", "Master")):  # the last one's exit code counts
+            [container] = specs[kind]["template"]["spec"]["containers"]
+            words = [word.replace("/run/run.yaml", "run.yaml").replace("sftrun train", f"{folder}/sftrun train --device cpu --nproc-per-node 1")
+                     for word in container["command"]]
+            if words[0] == "sftrun":
+                words = [str(folder / "sftrun"), *words[1:], "--device", "cpu"]
+            if words[0] == "sh":  # what follows -c takes the test's settings, too
+                words = [*words[:-1], words[-1] + ' "$@"', "sh"]
+            place = [f"RANK={1 - rank}", "WORLD_SIZE=2", f"MASTER_ADDR={'127.0.0.1' if kind == 'Worker' else 'localhost'}"]
+            commands.append(" ".join(shlex.quote(word) for word in ["env", *place, *words]) + ' "$@"')
+        return ["sh", "-c", f"{commands[0]} & other=$!; {commands[1]} && wait $other", "sh"]
+    start.__name__ = name
+    return start
 
 
 def address():
@@ -90,7 +130,12 @@ def address():
 
 
 def environment(folder, launcher, more):
-    return bad_input.environment(folder) | more | ({} if launcher is srun else address())
+    # accelerate is beside this Python.
+    path = {"PATH": f"{folder}/bin:{pathlib.Path(sys.executable).parent}:{more.get('PATH', os.environ['PATH'])}"}
+    place = address()
+    if launcher is srun or launcher is sbatch:  # the nodes' names are of this test alone; Slurm gives the port
+        place.pop("MASTER_PORT")
+    return bad_input.environment(folder) | more | path | place
 
 
 class Folder:
@@ -100,6 +145,10 @@ class Folder:
         self.directory = tempfile.TemporaryDirectory()
         self.path = pathlib.Path(self.directory.name).resolve()
         bad_input.good_folder(self.path, program)
+        (self.path / "bin").mkdir()
+        torchrun_command = self.path / "bin/torchrun"  # which may be in another virtual environment than this Python
+        torchrun_command.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+        torchrun_command.chmod(0o755)
 
     def __enter__(self):
         return self
@@ -122,12 +171,17 @@ class Folder:
             time.sleep(0.05)
 
 
+OWN_SCRIPT = script("sftrun.sh", NNODES="2", NODE_RANK="$node")
+OWN_PODS = pods("pytorchjob-launcher.yaml")
+OWN_ON_TWO_MACHINES = (own_on_two_machines, OWN_SCRIPT, OWN_PODS)
+
+
 def trained(launcher, program, variables):
     """What the run computed, and its adapter's bytes."""
     with Folder(program) as folder:
         code = folder.start(launcher, variables, *OPTIONS).wait(timeout=PATIENCE)
         assert code == 0, f"{launcher.__name__}: exit code {code}\n{folder.output()}"
-        consoles = 2 if launcher is own_on_two_machines else 1  # each machine's launcher has its own
+        consoles = 2 if launcher in OWN_ON_TWO_MACHINES else 1  # each machine's launcher has its own
         for warning in IDLE.values():
             assert 1 <= folder.output().count(warning) <= consoles, f"{launcher.__name__}: not once: {warning}\n{folder.output()}"
         return random_kills.computed(folder.path), (folder.path / "run/adapter/adapter_model.safetensors").read_bytes()
@@ -181,6 +235,11 @@ def check_torchrun(check, program):
     check(torchrun_on_two_machines, {})
     check(accelerate, {})
     check(accelerate_on_cpu, {})
+    check(OWN_SCRIPT, {})
+    check(script("torchrun.sh", NNODES="2", NODE_RANK="$node", NPROC="1"), {})
+    check(script("accelerate.sh", WORLD="2", NNODES="2", NODE_RANK="$node"), {})
+    check(pods("pytorchjob.yaml"), {})
+    check(OWN_PODS, {})
     accelerate_on_cpu_is_refused(program)
     print("accelerate --cpu: refused where one process of several is started", flush=True)
     ends_when_a_worker_is_killed(torchrun, program)
@@ -194,6 +253,8 @@ def check_mpirun(check, program):
         raise NotInstalled("mpirun starts nothing on this machine")
     check(mpirun, {})
     check(accelerate_through_mpi, {})
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    check(script("mpirun.sh", NPROC="2"), as_root)
 
 
 def check_slurm(check, program):
@@ -202,6 +263,7 @@ def check_slurm(check, program):
     try:
         with slurm_cluster.cluster() as variables:
             check(srun, variables)
+            check(sbatch, variables)
             stops_and_goes_on(program, variables)
         print("srun: SIGUSR1 leaves a checkpoint, and the job goes on from it")
     except slurm_cluster.Unavailable as obstacle:
