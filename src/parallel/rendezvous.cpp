@@ -224,7 +224,9 @@ void wait_for_name(const Identity& identity, const ConnectOptions& options) {
 }
 
 c10::intrusive_ptr<c10d::Store> with_prefix(c10::intrusive_ptr<c10d::Store> store) {
-  const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT");
+  // torchrun's store outlives an attempt. Rank 0's own begins with it, and nodes that restart
+  // together may have restarted different numbers of times: one may have been replaced.
+  const std::string attempt = hosts_store(0) ? "" : environment("TORCHELASTIC_RESTART_COUNT");
   return c10::make_intrusive<c10d::PrefixStore>("sftrun/" + (attempt.empty() ? "0" : attempt),
                                                 std::move(store));
 }

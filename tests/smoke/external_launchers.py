@@ -12,8 +12,10 @@ the program must say. Exit code 77: the launcher is not installed.
 import argparse
 import os
 import pathlib
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -208,6 +210,26 @@ def ends_when_a_worker_is_killed(launcher, program):
         assert not left, f"left behind: {left}"
 
 
+def names_a_stopped_rank(launcher, program):
+    """Without a launcher that sees every rank, the ranks find out themselves."""
+    with Folder(program) as folder:
+        process = folder.start(launcher, {}, *broken_runs.LONG, "parallel.stall_after=2s")
+        folder.wait_for_steps(process, 2)
+        [victim] = [pid for pid, rank in broken_runs.processes_in(folder.path).items() if rank == "1"]
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            end = time.monotonic() + PATIENCE
+            while not re.search(r"no progress for .*: rank 1 sends no heartbeat .*; rank 0 waits in ", folder.output()):
+                assert process.poll() is None and time.monotonic() < end, folder.output()
+                time.sleep(0.1)
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        done = random_kills.steps_done(folder.path)
+        folder.wait_for_steps(process, done + 2)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=PATIENCE)
+
+
 def stops_and_goes_on(program, variables):
     """As Slurm announces the end of a job's time (--signal=USR1)."""
     with Folder(program) as folder:
@@ -242,6 +264,8 @@ def check_torchrun(check, program):
     check(OWN_PODS, {})
     accelerate_on_cpu_is_refused(program)
     print("accelerate --cpu: refused where one process of several is started", flush=True)
+    names_a_stopped_rank(torchrun, program)
+    print("torchrun: a stopped rank is named", flush=True)
     ends_when_a_worker_is_killed(torchrun, program)
     print("torchrun: ends when a worker is killed", flush=True)
 

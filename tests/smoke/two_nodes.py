@@ -65,6 +65,13 @@ def wait_for_steps(folder, nodes, count):
         time.sleep(0.05)
 
 
+def wait_for_text(node, pattern):
+    end = time.monotonic() + PATIENCE
+    while not re.search(pattern, node.text()):
+        broken_runs.expect(node.process.poll() is None and time.monotonic() < end, f"no /{pattern}/", node.text())
+        time.sleep(0.05)
+
+
 def expect_text(node, pattern):
     broken_runs.expect(re.search(pattern, node.text()), f"no /{pattern}/", node.text())
 
@@ -118,6 +125,22 @@ def worker_killed(folder, link, program):
         broken_runs.expect(code == 0, f"exit code {code}", text)
         expect_text(node, "restart 1 of 1, from the last checkpoint")
     expect_text(nodes[0], "resuming from run/checkpoints/step-")
+    broken_runs.expect(result(folder) == expected, "another result after the restart")
+
+
+def node_lost(folder, link, program):
+    """A node is gone with its launcher, and started again: the other has restarted and waits for it."""
+    long = ["train.max_steps=40", "train.epochs=100"]
+    expected = on_one_machine(program, 2, *long)
+    more = [*SHORT, *long, "--max-restarts", "2"]
+    nodes = start(folder, link, *more)
+    wait_for_steps(folder, nodes, 5)
+    nodes[1].process.send_signal(signal.SIGKILL)
+    nodes[1].end()
+    wait_for_text(nodes[0], "restart 1 of 2, from the last checkpoint")
+    nodes[1] = Node(folder, link, 1, *more)
+    for node in nodes:
+        broken_runs.expect_success(node.end())
     broken_runs.expect(result(folder) == expected, "another result after the restart")
 
 
@@ -185,7 +208,7 @@ def master_is_unreachable(folder, link, _):
     expect_both_refuse([node], 5, r"rank 1 cannot reach rank 0: .*", r"at   10\.77\.0\.9:29511", "--master-addr")
 
 
-CASES = [same_losses, link_is_cut, worker_killed, stalled_rank, configurations_differ, data_differs, master_is_unreachable]
+CASES = [same_losses, link_is_cut, worker_killed, node_lost, stalled_rank, configurations_differ, data_differs, master_is_unreachable]
 
 
 def run_case(case, program):
