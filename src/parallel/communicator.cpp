@@ -126,9 +126,7 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
   std::iota(everyone.begin(), everyone.end(), 0);
   try {
     const WaitScope wait(impl->activity, "rendezvous");
-    impl->store = open_store(identity, options);
-    impl->store->setTimeout(impl->timeout);
-    wait_for_all_ranks(*impl->store, identity, options);
+    impl->store = meet_all_ranks(identity, options);
     impl->world = impl->connect(everyone, identity.rank, impl->store);
     if (options.reports_stalls)
       impl->watch = std::make_unique<StallWatch>(identity, options, *impl->activity);

@@ -424,4 +424,80 @@ void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
   }
 }
 
+namespace {
+
+constexpr const char* kAllCame = "all_came";  // store key: the rendezvous was complete
+constexpr double kHostReturnsS = 60;          // from the end of a store until its host's restart
+
+/// Whether sftrun's launchers may start the ranks again.
+bool may_restart() {
+  const std::string most = environment("TORCHELASTIC_MAX_RESTARTS");
+  return hosts_store(0) && !most.empty() && most != "0";
+}
+
+/// Whether this store's ranks had all met, and this one was among them: it was started again.
+bool is_of_earlier_attempt(c10d::Store& store, int rank) {
+  return store.add(fmt::format("joined/{}", rank), 1) > 1 && store.check({kAllCame});
+}
+
+/// @return false if the store is of an earlier attempt, or ended
+bool meet_in(c10d::Store& store, const Identity& identity, const ConnectOptions& options) {
+  try {
+    if (is_of_earlier_attempt(store, identity.rank)) return false;
+    wait_for_all_ranks(store, identity, options);
+    return true;
+  } catch (const Error&) {
+    throw;
+  } catch (const StoppedWaiting&) {
+    throw;
+  } catch (const std::exception&) {  // its host has ended
+    return false;
+  }
+}
+
+/// null: the host ended while this rank connected to it
+c10::intrusive_ptr<c10d::Store> open_unless_it_ends(const Identity& identity,
+                                                    const ConnectOptions& options) {
+  constexpr double kAtOnceS = 5;  // an address that does not answer takes longer
+  const Clock::time_point start = Clock::now();
+  try {
+    return open_store(identity, options);
+  } catch (const CommError&) {
+    if (seconds_since(start) > kAtOnceS) throw;
+    return nullptr;
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> meet_restarted_ranks(const Identity& identity,
+                                                     const ConnectOptions& options) {
+  const Clock::time_point start = Clock::now();
+  ConnectOptions now = options;
+  for (;;) {
+    const auto store = open_unless_it_ends(identity, now);
+    if (store) {
+      store->setTimeout(as_milliseconds(options.timeout_s));
+      if (meet_in(*store, identity, options)) return store;
+    }
+    if (seconds_since(start) > options.timeout_s) {
+      throw CommError(fmt::format("rank {} found only ranks of an earlier start", identity.rank),
+                      place_of(identity), "see the log of rank 0");
+    }
+    if (options.stop_requested && options.stop_requested()) throw StoppedWaiting();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    now.timeout_s = std::min(options.timeout_s, kHostReturnsS);
+  }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> meet_all_ranks(const Identity& identity,
+                                               const ConnectOptions& options) {
+  if (!hosts_store(identity.rank) && may_restart()) return meet_restarted_ranks(identity, options);
+  auto store = open_store(identity, options);
+  store->setTimeout(as_milliseconds(options.timeout_s));
+  wait_for_all_ranks(*store, identity, options);
+  if (hosts_store(identity.rank)) store->set(kAllCame, std::vector<uint8_t>{1});
+  return store;
+}
+
 }  // namespace sftrun::parallel

@@ -42,4 +42,9 @@ c10::intrusive_ptr<c10d::Store> another_connection(const Identity& identity, dou
 void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
                         const ConnectOptions& options);
 
+/// `open_store`, then `wait_for_all_ranks`. Where nodes restart their workers one by one, a rank may
+/// find the store of the attempt that has just failed: it then tries again, for up to a minute.
+c10::intrusive_ptr<c10d::Store> meet_all_ranks(const Identity& identity,
+                                               const ConnectOptions& options);
+
 }  // namespace sftrun::parallel
