@@ -104,6 +104,7 @@ missing_packages() {
   find_python >/dev/null || echo python3-venv
   if [ $reference = yes ] && [ "$(id -u)" = 0 ]; then  # launchers that the tests start the program with
     command -v mpirun >/dev/null || echo openmpi-bin
+    command -v ip >/dev/null || echo iproute2  # for two network namespaces as two machines
     command -v slurmctld >/dev/null && command -v munged >/dev/null || echo slurmctld slurmd slurm-client munge
   fi
   if [ $lint = yes ]; then

@@ -15,7 +15,9 @@
 #include "run_forecast.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/stall.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
 #include "sftrun/launch/gpu.h"
 #include "sftrun/launch/run_lock.h"
 #include "sftrun/launch/scheduler_env.h"
@@ -423,6 +425,8 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
        .restart_command = worker_command(options, run, plan.workers_device, /*is_restart=*/true),
        .run_dir = run.loaded.config.output.dir,
        .max_restarts = options.max_restarts,
+       .stall_s = stall_report_s(parse_duration_s(run.loaded.config.parallel.stall_after).value(),
+                                 parse_duration_s(run.loaded.config.parallel.timeout).value()),
        .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s)});
 }
 

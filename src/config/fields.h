@@ -431,6 +431,11 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "Maximum time that ranks wait for each other, at the rendezvous and in every collective "
         "(90s, 10m, 1h).",
         "10m");
+  field(
+      parallel.stall_after, "stall_after", any(), kAny,
+      "Time without progress after which the log says which ranks the others wait for, what these "
+      "do and since when. Nothing is ended by it. At most a third of `timeout`.",
+      "1m");
   field(parallel.accelerate, "accelerate", any().otherwise("none"), kAny,
         "A configuration file of Accelerate (`accelerate config`): number of processes and "
         "machines, strategy, dtype (docs/coming-from.md).",

@@ -243,6 +243,11 @@ class RelationCheck {
                          config_.parallel.timeout),
              {"parallel.timeout"}, "write 30m, the default");
     }
+    if (parse_duration_s(config_.parallel.stall_after).value_or(0) <= 0) {
+      report(fmt::format("`parallel.stall_after` is `{}`; it takes a time such as 30s or 2m",
+                         config_.parallel.stall_after),
+             {"parallel.stall_after"}, "write 30s, the default");
+    }
   }
 
  private:

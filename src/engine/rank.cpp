@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "sftrun/core/build_id.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
+#include "sftrun/parallel/agreement.h"
 
 namespace sftrun::engine {
 
@@ -54,6 +56,23 @@ launch::Status status_of(const train::TrainEvent& event) {
   return status;
 }
 
+void require_same_version(parallel::Communicator& comm, const std::string& version,
+                          const std::string& build) {
+  const auto differs = [&](const char* name, const std::string& own) {
+    return parallel::find_disagreement(comm, name, own, [&](const std::string& first) {
+      return fmt::format("{}, rank 0 runs {}", own, first);
+    });
+  };
+  const char* fix = "install the same version on every node";
+  if (const auto other = differs("version", version)) {
+    throw ConfigError(fmt::format("rank {} runs sftrun {}", other->rank, other->what), {}, fix);
+  }
+  if (const auto other = differs("build", build); other && comm.rank() == 0) {
+    log::warn("rank {} runs another build of sftrun {} than rank 0 ({}): {}", other->rank, version,
+              other->what, fix);
+  }
+}
+
 bool Rank::meet_others(const config::ParallelConfig& config, at::Device device) {
   try {
     comm_ = parallel::Communicator::connect(
@@ -64,7 +83,11 @@ bool Rank::meet_others(const config::ParallelConfig& config, at::Device device) 
          .is_one_machine = env_.local_world_size == env_.world_size},
         choose_comm_backend(config.backend, device), device,
         {.timeout_s = parse_duration_s(config.timeout).value(),
+         .stall_s = parse_duration_s(config.stall_after).value(),
+         .reports_stalls = !(env_.supervised && env_.local_world_size == env_.world_size),
+         .activity = &activity_,
          .stop_requested = [this] { return stop_.requested(); }});
+    require_same_version(comm_, SFTRUN_VERSION, build_id());
     return true;
   } catch (const parallel::StoppedWaiting&) {
     if (is_main()) log::info("stopped before the first step; nothing was lost");
@@ -84,12 +107,12 @@ void Rank::tell(const char* phase) {
   launch::Status status;
   status.phase = launch::parse_phase(phase).value_or(launch::Phase::kLoading);
   status_.write(status);
-  comm_.set_activity(phase);
+  activity_.set_work(status.phase == launch::Phase::kTokenizing ? Work::kTokenizing
+                                                                : Work::kLoading);
 }
 
 void Rank::tell(const train::TrainEvent& event) {
   status_.write(status_of(event));
-  comm_.set_activity(fmt::format("{}, {} steps done", event.phase, event.step));
 }
 
 }  // namespace sftrun::engine

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/activity.h"
 #include "sftrun/launch/status.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/worker_env.h"
@@ -27,16 +28,24 @@ void quiet_libtorch();
 /// @throws ConfigError for NCCL on the CPU
 std::string choose_comm_backend(config::CommBackend wanted, at::Device device);
 
+/// A collective. Another build of the same version is warned of.
+/// @throws ConfigError on every rank if one runs another version of the program than rank 0
+void require_same_version(parallel::Communicator& comm, const std::string& version,
+                          const std::string& build);
+
 /// What a worker sends to its launcher for an event of training.
 launch::Status status_of(const train::TrainEvent& event);
 
 /// Outlives the rest of a run, so that a failure can still be reported through it.
 class Rank {
  public:
-  Rank() : env_(launch::worker_env()) {}
+  Rank() : env_(launch::worker_env()), activity_(Activity::of_this_process()) {
+    activity_.answer_stack_requests();
+  }
 
   const launch::WorkerEnv& env() const { return env_; }
   parallel::Communicator& comm() { return comm_; }
+  Activity& activity() { return activity_; }
   bool is_main() const { return env_.rank == 0; }
   int stop_exit_code() const { return stop_.exit_code(); }  ///< 0: no stop was requested
 
@@ -53,6 +62,7 @@ class Rank {
 
  private:
   launch::WorkerEnv env_;
+  Activity activity_;
   parallel::Communicator comm_;
   launch::StopSignals stop_;
   launch::StatusWriter status_;

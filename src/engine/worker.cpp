@@ -253,6 +253,7 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.hooks.stop_exit_code = [&] { return rank.stop_exit_code(); };
   inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(run.compute.device); };
   inputs.hooks.on_event = [&](const train::TrainEvent& event) { rank.tell(event); };
+  inputs.hooks.activity = &rank.activity();
   inputs.hooks.look_at_base = [&] { weights::require_finite(*run.checkpoint, run.model_path); };
   return inputs;
 }
@@ -351,6 +352,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   bool is_wanted = outcome.exit_code == 0 && !(was_complete && result.exists());
   if (run.strategy->divides_parameters())  // rank 0 decides: it writes
     is_wanted = rank.comm().all_gather({is_wanted ? 1.0 : 0.0})[0][0] != 0;
+  rank.activity().set_work(Work::kExporting);
   if (is_wanted && (rank.is_main() || run.strategy->divides_parameters())) {
     const auto tensors = exporting::result_tensors(
         result, *run.decoder,

@@ -20,7 +20,7 @@ struct Prepared {
   cpu_set_t* cpus = nullptr;
   size_t cpus_bytes = 0;
   pid_t parent;
-  int null, out, err, status, failure;
+  int null, out, err, status, activity, failure;
 };
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -59,6 +59,7 @@ void unblock_signals() {
       ::dup2(child.err, STDERR_FILENO) < 0 || ::fcntl(child.status, F_SETFD, 0) != 0) {
     fail_in_child(child.failure);
   }
+  if (child.activity >= 0) ::fcntl(child.activity, F_SETFD, 0);
   unblock_signals();
   ::execve(child.executable, child.argv.data(), child.envp.data());
   fail_in_child(child.failure);
@@ -115,6 +116,7 @@ ChildProcess start_child(const ChildSpec& spec) {
   std::vector<std::string> arguments = spec.arguments, variables;
   Environment environment = spec.environment;
   environment["SFTRUN_STATUS_FD"] = std::to_string(status.write.get());
+  if (spec.activity >= 0) environment["SFTRUN_ACTIVITY_FD"] = std::to_string(spec.activity);
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   const CpuSet cpus(spec.cpus);
   const Prepared prepared{.executable = spec.executable.c_str(),
@@ -127,6 +129,7 @@ ChildProcess start_child(const ChildSpec& spec) {
                           .out = out.write.get(),
                           .err = err.write.get(),
                           .status = status.write.get(),
+                          .activity = spec.activity,
                           .failure = failure.write.get()};
   const pid_t pid = ::fork();
   if (pid == 0) become_worker(prepared);

@@ -13,8 +13,9 @@ namespace sftrun::launch {
 struct ChildSpec {
   std::string executable;
   std::vector<std::string> arguments;  ///< argv, including the name
-  Environment environment;             ///< the complete environment; SFTRUN_STATUS_FD is added
+  Environment environment;             ///< the complete environment, without descriptors
   std::vector<int> cpus;               ///< affinity; empty: inherited
+  int activity = -1;                   ///< descriptor of its Activity; -1: none
 };
 
 /// A started child and the non-blocking read ends of its pipes.

@@ -158,7 +158,7 @@ const WorkerEnd* first_failure(const std::vector<WorkerEnd>& ends) {
 }
 
 Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ranks,
-                       double stopped_after_s) {
+                       double stopped_after_s, const std::string& stall) {
   const auto words = words_of(end);
   if (const auto code = users_code(end)) {
     if (words) return Error(*code, words->message, words->where, words->fix);
@@ -168,6 +168,7 @@ Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ran
   std::string message = "training failed; first failure on " + who(end) + when(end);
   message += ": " + (words ? words->message : how_it_ended(end));
   if (words && has_crashed(end)) message += ", then " + how_it_ended(end);
+  if (!stall.empty()) message += "\n  before that there was no progress: " + stall;
   message += tail_of_log(end);
   std::string where = words && !words->where.empty() ? words->where + "; " : "";
   where += end.log.string();

@@ -41,7 +41,8 @@ const WorkerEnd* first_failure(const std::vector<WorkerEnd>& ends);
 /// The error to report. With codes 2, 3 and 4 it is the worker's own message; all other failures
 /// have code 5.
 /// @param stopped_ranks ranks that were stopped because of it, `stopped_after_s` later
+/// @param stall which ranks had kept the others waiting until then; "": none
 Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ranks,
-                       double stopped_after_s);
+                       double stopped_after_s, const std::string& stall = {});
 
 }  // namespace sftrun::launch

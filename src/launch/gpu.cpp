@@ -137,6 +137,7 @@ void describe_links(const NvmlLibrary& nvml, const std::vector<NvmlDevice>& devi
 
 /// Containers may have the devices but not NVML.
 GpuReport count_device_files(std::string problem) {
+  if (std::string amd = amd_complaint(); !amd.empty()) problem = std::move(amd);
   GpuReport report{.problem = std::move(problem)};
   for (int index = 0; fs::exists(fmt::format("/dev/nvidia{}", index)); ++index) {
     report.gpus.push_back({.index = index, .name = "NVIDIA GPU (driver's NVML library not found)"});
@@ -172,6 +173,14 @@ GpuReport query_gpus(const std::string& library) {
   if (report.gpus.empty()) report.problem = "the NVIDIA driver reports no GPU";
   if (nvml.shutdown) nvml.shutdown();
   return report;
+}
+
+std::string amd_complaint(const fs::path& root) {
+  std::error_code ignored;
+  const fs::path kfd = root / "dev/kfd";  // the compute device of AMD's kernel driver
+  if (!fs::exists(kfd, ignored)) return {};
+  return "this machine has AMD GPUs (" + kfd.string() +
+         "), which sftrun does not support: it computes on NVIDIA GPUs and on the CPU";
 }
 
 std::string driver_complaint(const GpuReport& report) {

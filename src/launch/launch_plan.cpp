@@ -37,6 +37,32 @@ bool demands_gpus(const LaunchRequest& request) {
   return request.device == "cuda" || !request.gpus.empty();
 }
 
+/// FORCE_SINGLE_GPU=1, also under the name that Unsloth's guides give it; "": not set.
+std::string forces_single_gpu(const Environment& env) {
+  for (const char* name : {"FORCE_SINGLE_GPU", "UNSLOTH_FORCE_SINGLE_GPU"}) {
+    const auto setting = env.find(name);
+    if (setting == env.end()) continue;
+    const std::string value = ascii_lower(setting->second);
+    if (!value.empty() && value != "0" && value != "false" && value != "no")
+      return fmt::format("{}={}", name, setting->second);
+  }
+  return {};
+}
+
+/// Leaves one process, unless the command line says how many.
+void apply_single_gpu(const LaunchRequest& request, const Environment& env,
+                      std::vector<VisibleGpu>& gpus, std::vector<std::string>& notes) {
+  const std::string forced = forces_single_gpu(env);
+  if (forced.empty()) return;
+  if (!request.gpus.empty() ||
+      (request.nproc_per_node != "auto" && request.nproc_per_node != "gpu")) {
+    notes.push_back(forced + " has no effect: the command line says how many processes to start");
+    return;
+  }
+  if (gpus.size() > 1) gpus.resize(1);
+  notes.push_back(fmt::format("{}: one process{}", forced, gpus.empty() ? "" : " on one GPU"));
+}
+
 /// The GPUs to train on; empty: the CPU.
 std::vector<VisibleGpu> choose_gpus(const LaunchRequest& request, const Machine& machine,
                                     std::vector<std::string>& notes) {
@@ -57,6 +83,7 @@ std::vector<VisibleGpu> choose_gpus(const LaunchRequest& request, const Machine&
                       request.gpus.empty() ? "--device cuda" : "--gpus " + request.gpus,
                       "see `sftrun gpu-info`; --device cpu trains on the CPU");
   }
+  if (visible.empty() && !machine.amd.empty()) notes.push_back(machine.amd);
   if (!visible.empty() && !machine.can_use_gpus) {
     const std::string text = fmt::format("{} GPU{} found, but sftrun was built without CUDA",
                                          visible.size(), visible.size() == 1 ? "" : "s");
@@ -188,7 +215,8 @@ Machine this_machine(bool can_use_gpus) {
           .env = current_environment(),
           .cpus = cpu_topology(allowed_cpus()),
           .available_cpus = observe::available_cpus(),
-          .can_use_gpus = can_use_gpus};
+          .can_use_gpus = can_use_gpus,
+          .amd = amd_complaint()};
 }
 
 LaunchPlan make_plan(const LaunchRequest& request, const Machine& machine) {
@@ -197,7 +225,8 @@ LaunchPlan make_plan(const LaunchRequest& request, const Machine& machine) {
       .nnodes = request.nnodes, .node_rank = request.node_rank, .master_port = request.master_port};
   if (!request.master_addr.empty()) plan.master_addr = request.master_addr;
   if (plan.nnodes > 1 && plan.master_port == 0) plan.master_port = kTorchrunPort;
-  const auto gpus = choose_gpus(request, machine, plan.notes);
+  auto gpus = choose_gpus(request, machine, plan.notes);
+  apply_single_gpu(request, machine.env, gpus, plan.notes);
   plan.local_world_size = num_workers(request, machine, gpus.size());
   name_gpus(plan, machine, gpus);
   plan.workers_device = gpus.empty() || demands_gpus(request) ? plan.device : "auto";

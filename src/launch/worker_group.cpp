@@ -32,6 +32,7 @@ WorkerGroup::WorkerGroup(const SuperviseOptions& options, const WorkerCommand& c
       warnings_(warnings),
       guardian_(guardian),
       signals_(signals),
+      stalls_(options.stall_s, options.plan.nnodes == 1),
       oom_kills_before_(num_oom_kills()) {
   const LaunchPlan& plan = options.plan;
   const int port = plan.master_port != 0 ? plan.master_port : pick_free_port();
@@ -83,6 +84,7 @@ GroupOutcome WorkerGroup::run() {
     show_progress();
     reap();
     mind_the_deadline();
+    report_stalls();
   }
   console_.clear_live();
   return outcome();
@@ -99,7 +101,7 @@ void WorkerGroup::wait_for_news() {
 }
 
 int WorkerGroup::poll_timeout_ms() const {
-  if (deadline_ == 0) return -1;
+  if (deadline_ == 0) return static_cast<int>(std::ceil(stalls_.period_s() * 1e3));
   return static_cast<int>(
       std::clamp(std::ceil((deadline_ - monotonic_seconds()) * 1e3), 0.0, 60e3));
 }
@@ -161,6 +163,7 @@ void WorkerGroup::pause() {
   signal_all(SIGSTOP);
   ::kill(::getpid(), SIGSTOP);  // returns after SIGCONT
   signal_all(SIGCONT);
+  stalls_.restart();
 }
 
 void WorkerGroup::reap() {
@@ -168,6 +171,7 @@ void WorkerGroup::reap() {
     if (!worker->reap()) continue;
     guardian_.release(worker->pid());
     last_end_time_ = unix_seconds();
+    if (first_end_ == 0) first_end_ = monotonic_seconds();
     if (has_died_of_stop(*worker->end()))
       kill_all();  // it had no handler yet, so there is nothing to save
     else if (is_at_fault(*worker->end()) && state_ != State::kFailing)
@@ -222,6 +226,12 @@ void WorkerGroup::show_progress() {
   console_.set_live([status = *status](int columns) { return progress_line(status, columns); });
 }
 
+void WorkerGroup::report_stalls() {
+  if (state_ != State::kRunning) return;
+  if (const auto report = stalls_.check(workers_, monotonic_seconds()))
+    console_.print(Stream::kErr, *report);
+}
+
 void WorkerGroup::signal_all(int signal) const {
   for (const auto& worker : workers_) worker->signal(signal);
 }
@@ -263,7 +273,8 @@ GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const Worke
     if (&end != &first && end.was_asked_to_stop) stopped.push_back(end.rank);
   }
   return {.exit_code = 0,
-          .failure = describe_failure(first, stopped, last_end_time_ - first.time),
+          .failure = describe_failure(first, stopped, last_end_time_ - first.time,
+                                      stalls_.recent(first_end_)),
           .stop_requested = stop_signal_ != 0};
 }
 

@@ -8,6 +8,7 @@
 #include "guardian.h"
 #include "sftrun/launch/supervisor.h"
 #include "signal_fd.h"
+#include "stall_reporter.h"
 #include "worker_process.h"
 
 namespace sftrun::launch {
@@ -48,6 +49,7 @@ class WorkerGroup {
   void end_the_others();
   void mind_the_deadline();
   void show_progress();
+  void report_stalls();
   void signal_all(int signal) const;
   void kill_all();
   bool any_running() const;
@@ -62,6 +64,7 @@ class WorkerGroup {
   Guardian& guardian_;
   const SignalFd& signals_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
+  StallReporter stalls_;
   State state_ = State::kRunning;
   int stop_signal_ = 0;       ///< the first one
   double stop_time_ = 0;      ///< monotonic
@@ -69,6 +72,7 @@ class WorkerGroup {
   double deadline_ = 0;       ///< monotonic, of SIGKILL; 0: none
   double teardown_time_ = 0;  ///< since the epoch, when the others were told to end; 0: never
   double last_end_time_ = 0;  ///< since the epoch
+  double first_end_ = 0;      ///< monotonic; 0: none has ended
   uint64_t oom_kills_before_ = 0;
 };
 

@@ -1,9 +1,15 @@
 #include "worker_process.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <fstream>
+#include <sstream>
+#include <utility>
+
 #include "sftrun/core/clock.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::launch {
 namespace {
@@ -27,13 +33,26 @@ std::string read_available(int fd, bool& closed) {
   }
 }
 
+ChildSpec with_activity(ChildSpec spec, const Activity& activity) {
+  spec.activity = activity.descriptor();
+  return spec;
+}
+
+/// A file of /proc; "" if it cannot be read.
+std::string read_proc(pid_t pid, const char* name) {
+  std::ifstream file(fmt::format("/proc/{}/{}", pid, name));
+  std::ostringstream text;
+  text << file.rdbuf();
+  return std::move(text).str();
+}
+
 }  // namespace
 
-WorkerProcess::WorkerProcess(const ChildSpec& spec, const Options& options, Console& console)
+WorkerProcess::WorkerProcess(ChildSpec spec, const Options& options, Console& console)
     : options_(options),
       console_(console),
       log_(options.log),
-      child_(start_child(spec)),
+      child_(start_child(with_activity(std::move(spec), activity_))),
       out_filter_(options.filter, Stream::kOut),
       err_filter_(options.filter, Stream::kErr) {}
 
@@ -78,6 +97,27 @@ void WorkerProcess::read_status() {
     if (const auto status = parse_status(line)) newest_status_ = last_status_ = status;
   });
   if (closed) child_.status.reset();
+}
+
+bool WorkerProcess::is_stopped() const {
+  if (!is_running()) return false;
+  const std::string stat = read_proc(child_.pid, "stat");  // "4242 (sftrun) T 1 …", proc(5)
+  const size_t name_end = stat.rfind(") ");
+  if (name_end == std::string::npos || name_end + 2 >= stat.size()) return false;
+  const char state = stat[name_end + 2];
+  return state == 'T' || state == 't';
+}
+
+std::string WorkerProcess::stack() const {
+  if (!is_running()) return {};
+  std::string text = is_stopped() ? "" : activity_.stack(child_.pid);
+  const std::string place = read_proc(child_.pid, "wchan");
+  if (!place.empty() && place != "0") text = "kernel: " + place + (text.empty() ? "" : "\n") + text;
+  return text;
+}
+
+void WorkerProcess::note(std::string_view text) {
+  for (const std::string& line : split(text, '\n')) log_line(line);
 }
 
 void WorkerProcess::take_line(std::string_view line, LineFilter& filter, Stream stream) {

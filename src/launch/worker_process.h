@@ -9,6 +9,7 @@
 #include "failure.h"
 #include "line_filter.h"
 #include "line_splitter.h"
+#include "sftrun/core/activity.h"
 #include "sftrun/core/file.h"
 #include "sftrun/launch/status.h"
 
@@ -23,7 +24,7 @@ class WorkerProcess {
     LineFilter::Options filter;
     std::filesystem::path log, error_file;
   };
-  WorkerProcess(const ChildSpec& spec, const Options& options, Console& console);
+  WorkerProcess(ChildSpec spec, const Options& options, Console& console);
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
@@ -34,6 +35,13 @@ class WorkerProcess {
   const std::optional<WorkerEnd>& end() const { return end_; }
   std::optional<Status> take_status();  ///< the newest status, if it was not taken yet
   const std::optional<Status>& last_status() const { return last_status_; }
+
+  const Activity& activity() const { return activity_; }
+  bool is_stopped() const;  ///< by a signal or a debugger
+  /// The functions in which its training thread is, and where in the kernel; "" if unknown.
+  std::string stack() const;
+  /// Writes a line, or several, to its log alone.
+  void note(std::string_view text);
 
   /// The open pipes, for poll.
   std::vector<int> descriptors() const;
@@ -56,6 +64,7 @@ class WorkerProcess {
   Options options_;
   Console& console_;
   LineFile log_;
+  Activity activity_;
   ChildProcess child_;
   LineSplitter out_, err_, status_;
   LineFilter out_filter_, err_filter_;

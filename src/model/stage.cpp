@@ -121,6 +121,7 @@ void Stage::for_layers(UnitPass pass, Body&& body) const {
 }
 
 void Stage::forward(MicroBatchRun& run) const {
+  const WorkScope pass(run.options.activity, Work::kForward);
   const at::NoGradGuard no_grad;
   const auto num_layers = static_cast<size_t>(decoder_.arch().num_layers);
   run.layers.resize(num_layers);
@@ -185,6 +186,7 @@ at::Tensor Stage::head_loss(MicroBatchRun& run) const {
 }
 
 at::Tensor Stage::loss(MicroBatchRun& run) const {
+  const WorkScope pass(run.options.activity, run.trains ? Work::kBackward : Work::kForward);
   const at::NoGradGuard no_grad;
   if (!has_head()) return no_loss();
   const int64_t unit = decoder_.head_unit();
@@ -225,6 +227,7 @@ void Stage::embedding_backward(MicroBatchRun& run) const {
 }
 
 void Stage::backward(MicroBatchRun& run) const {
+  const WorkScope pass(run.options.activity, Work::kBackward);
   const at::NoGradGuard no_grad;
   if (!has_head() && !run.is_empty() && needs_input_gradient(run, units_.end))
     receive_gradient(run);

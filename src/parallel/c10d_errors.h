@@ -5,8 +5,8 @@
 #include <exception>
 #include <string>
 
+#include "sftrun/core/activity.h"
 #include "sftrun/core/error.h"
-#include "stall_watch.h"
 
 namespace sftrun::parallel {
 
@@ -20,10 +20,10 @@ inline std::string first_line(const char* what) {
 }
 
 /// Runs an operation that waits for other ranks, and converts its failure to a CommError.
-/// @param watch may be null   @param where "rank 1 of 4, gloo"
+/// @param activity of this rank   @param where "rank 1 of 4, gloo"
 template <typename Body>
-void run_guarded(StallWatch* watch, const char* what, const std::string& where, Body&& body) {
-  const StallWatch::Wait wait(watch, what);
+void run_guarded(Activity* activity, const char* what, const std::string& where, Body&& body) {
+  const WaitScope wait(activity, what);
   try {
     body();
   } catch (const std::exception& e) {

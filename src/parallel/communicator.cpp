@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -28,12 +29,14 @@ Milliseconds to_ms(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-std::shared_ptr<::gloo::transport::Device> gloo_device(const std::string& master_addr) {
+/// The interface that leads to the master: c10d would take the one of the machine's own name, which
+/// is often the loopback.
+std::shared_ptr<::gloo::transport::Device> gloo_device(const Identity& identity) {
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   if (interface != nullptr && *interface != 0)
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
-  const bool local = master_addr == "localhost" || master_addr.starts_with("127.");
-  if (local) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  const std::string address = own_address(identity);
+  if (!address.empty()) return c10d::ProcessGroupGloo::createDeviceForHostname(address);
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
@@ -45,6 +48,8 @@ struct Communicator::Impl {
   at::Device device = at::kCPU;
   Milliseconds timeout{0};
   c10::intrusive_ptr<c10d::Store> store;
+  std::optional<Activity> own_activity;
+  Activity* activity = nullptr;
   std::unique_ptr<StallWatch> watch;
   Group world;
   std::vector<Group> groups;  // all, with `world`: shut down in `leave`
@@ -76,7 +81,7 @@ struct Communicator::Impl {
                                                  int rank, int size) const {
     if (backend == "nccl") return make_nccl_backend(keys, rank, size, timeout);
     auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
-    gloo->devices.push_back(gloo_device(identity.master_addr));
+    gloo->devices.push_back(gloo_device(identity));
     return c10::make_intrusive<c10d::ProcessGroupGloo>(keys, rank, size, gloo);
   }
 
@@ -87,7 +92,7 @@ struct Communicator::Impl {
     state->rank = position;
     state->ranks = ranks;
     state->where = where();
-    state->watch = watch.get();
+    state->activity = activity;
     if (!groups.empty()) state->counts = groups.front().state_->counts;
     state->backend = make_backend(keys, position, static_cast<int>(ranks.size()));
     groups.push_back(Group(state));
@@ -96,11 +101,13 @@ struct Communicator::Impl {
 
   template <typename Body>
   void guarded(const char* what, Body&& body) const {
-    run_guarded(watch.get(), what, where(), std::forward<Body>(body));
+    run_guarded(activity, what, where(), std::forward<Body>(body));
   }
 };
 
-Communicator::Communicator() : impl_(std::make_unique<Impl>()) {}
+Communicator::Communicator() : impl_(std::make_unique<Impl>()) {
+  impl_->activity = &impl_->own_activity.emplace();
+}
 Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Communicator::~Communicator() = default;
 Communicator::Communicator(Communicator&&) noexcept = default;
@@ -112,17 +119,17 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
   impl->identity = identity;
   impl->device = device;
   impl->timeout = to_ms(options.timeout_s);
+  impl->activity = options.activity != nullptr ? options.activity : &impl->own_activity.emplace();
   if (identity.world_size == 1) return Communicator(std::move(impl));
   impl->backend = backend;
   std::vector<int> everyone(static_cast<size_t>(identity.world_size));
   std::iota(everyone.begin(), everyone.end(), 0);
   try {
-    impl->store = open_store(identity, options);
-    impl->store->setTimeout(impl->timeout);
-    wait_for_all_ranks(*impl->store, identity, options);
+    const WaitScope wait(impl->activity, "rendezvous");
+    impl->store = meet_all_ranks(identity, options);
     impl->world = impl->connect(everyone, identity.rank, impl->store);
-    impl->watch = std::make_unique<StallWatch>(identity, options);
-    impl->world.state_->watch = impl->watch.get();
+    if (options.reports_stalls)
+      impl->watch = std::make_unique<StallWatch>(identity, options, *impl->activity);
   } catch (const Error&) {
     throw;
   } catch (const StoppedWaiting&) {
@@ -217,7 +224,6 @@ void Communicator::leave() {
   barrier("end");
   if (!impl_->is_connected()) return;
   // All ranks have finished all collectives, but the store must still be reachable.
-  for (const Group& group : impl_->groups) group.state_->watch = nullptr;
   impl_->watch.reset();
   for (const Group& group : impl_->groups) {
     if (impl_->backend == "nccl")
@@ -248,8 +254,8 @@ void Communicator::abandon(const std::string& why) noexcept {
   }
 }
 
-void Communicator::set_activity(const std::string& activity) {
-  if (impl_->watch) impl_->watch->set_activity(activity);
+Activity& Communicator::activity() {
+  return *impl_->activity;
 }
 
 std::string Communicator::broadcast(const std::string& name, const std::string& text) {

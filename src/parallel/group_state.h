@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "c10d_errors.h"
+#include "sftrun/core/activity.h"
 #include "sftrun/core/error.h"
 #include "sftrun/parallel/group.h"
-#include "stall_watch.h"
 
 namespace sftrun::parallel {
 
@@ -21,12 +21,12 @@ struct Group::State {
   c10::intrusive_ptr<c10d::Backend> backend;  // null: one rank
   std::vector<c10::intrusive_ptr<c10d::Work>> pending;
   std::shared_ptr<CollectiveCounts> counts = std::make_shared<CollectiveCounts>();
-  StallWatch* watch = nullptr;  // the communicator's; null: none
+  Activity* activity = nullptr;  // the communicator's; null: one rank
 
   /// Runs a collective and converts its failure to a CommError.
   template <typename Body>
   void guarded(const char* what, Body&& body) const {
-    run_guarded(watch, what, where, std::forward<Body>(body));
+    run_guarded(activity, what, where, std::forward<Body>(body));
   }
 };
 

@@ -1,5 +1,6 @@
 #include "rendezvous.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdlib>
@@ -21,6 +23,7 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/stall.h"
 #include "sftrun/core/units.h"
 #include "sftrun/core/warnings.h"
 
@@ -92,14 +95,27 @@ bool is_loopback(const addrinfo& address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr);
 }
 
+/// Whether the address is written in digits, as 127.0.0.1 and ::1 are, and no name.
+bool is_numeric(const std::string& address) {
+  in6_addr parsed{};
+  return ::inet_pton(AF_INET, address.c_str(), &parsed) == 1 ||
+         ::inet_pton(AF_INET6, address.c_str(), &parsed) == 1;
+}
+
+/// Whether this machine's loopback answers to the address, but the ranks of other machines are to
+/// reach it: a machine's own name is often 127.0.1.1 in its /etc/hosts, and Kubernetes' jobs give
+/// their master `localhost`. 127.0.0.1 in digits is meant: all launchers are on this machine.
+bool is_loopback_for_others(const addrinfo& at, const Identity& identity) {
+  return is_loopback(at) && !identity.is_one_machine && !is_numeric(identity.master_addr);
+}
+
 /// Bound to the master's address; none where this machine does not have it, or other machines would
-/// not reach it: a machine's own name is often 127.0.1.1 in its /etc/hosts, and Kubernetes' jobs
-/// give their master `localhost`.
+/// not reach it.
 /// @param port 0: any, to ask whether this machine has the address
 Socket bind_to_master(const Identity& identity, int port) {
   const Addresses addresses(identity.master_addr, port);
   for (const addrinfo* at = addresses.first(); at != nullptr; at = at->ai_next) {
-    if (is_loopback(*at) && !identity.is_one_machine) continue;
+    if (is_loopback_for_others(*at, identity)) continue;
     Socket socket(::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol));
     if (socket.get() < 0) continue;
     const int on = 1;
@@ -208,7 +224,9 @@ void wait_for_name(const Identity& identity, const ConnectOptions& options) {
 }
 
 c10::intrusive_ptr<c10d::Store> with_prefix(c10::intrusive_ptr<c10d::Store> store) {
-  const std::string attempt = environment("TORCHELASTIC_RESTART_COUNT");
+  // torchrun's store outlives an attempt. Rank 0's own begins with it, and nodes that restart
+  // together may have restarted different numbers of times: one may have been replaced.
+  const std::string attempt = hosts_store(0) ? "" : environment("TORCHELASTIC_RESTART_COUNT");
   return c10::make_intrusive<c10d::PrefixStore>("sftrun/" + (attempt.empty() ? "0" : attempt),
                                                 std::move(store));
 }
@@ -334,12 +352,35 @@ c10::intrusive_ptr<c10d::Store> open_store(const Identity& identity,
     tcp.masterListenFd = socket.release();
   } else {
     wait_for_name(identity, options);
+    const Addresses addresses(identity.master_addr, identity.master_port);
+    const bool names_loopback = addresses.first() != nullptr && is_loopback(*addresses.first());
     log::warn(
-        "rank 0 waits for the other ranks on all interfaces, because {} is not a network "
-        "address of this machine: any host that reaches port {} can join",
-        identity.master_addr, identity.master_port);
+        "rank 0 waits for the other ranks on all interfaces, because {} {}: any host that reaches "
+        "port {} can join",
+        identity.master_addr,
+        names_loopback ? "is the loopback address, which other machines do not reach"
+                       : "is not a network address of this machine",
+        identity.master_port);
   }
   return connected(identity, tcp, options.timeout_s);
+}
+
+std::string own_address(const Identity& identity) {
+  const Addresses addresses(identity.master_addr, identity.master_port);
+  for (const addrinfo* at = addresses.first(); at != nullptr; at = at->ai_next) {
+    if (is_loopback_for_others(*at, identity)) continue;
+    // Connecting a datagram socket sends nothing, and chooses the interface.
+    const Socket socket(::socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage own{};
+    socklen_t size = sizeof own;
+    auto* generic = reinterpret_cast<sockaddr*>(&own);
+    std::array<char, NI_MAXHOST> digits{};
+    if (socket.get() >= 0 && ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0 &&
+        ::getsockname(socket.get(), generic, &size) == 0 &&
+        ::getnameinfo(generic, size, digits.data(), digits.size(), nullptr, 0, NI_NUMERICHOST) == 0)
+      return digits.data();
+  }
+  return {};
 }
 
 c10::intrusive_ptr<c10d::Store> another_connection(const Identity& identity, double answer_s) {
@@ -383,15 +424,80 @@ void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
   }
 }
 
-std::string name_ranks(const std::vector<int>& ranks) {
-  constexpr size_t kShown = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
+namespace {
+
+constexpr const char* kAllCame = "all_came";  // store key: the rendezvous was complete
+constexpr double kHostReturnsS = 60;          // from the end of a store until its host's restart
+
+/// Whether sftrun's launchers may start the ranks again.
+bool may_restart() {
+  const std::string most = environment("TORCHELASTIC_MAX_RESTARTS");
+  return hosts_store(0) && !most.empty() && most != "0";
+}
+
+/// Whether this store's ranks had all met, and this one was among them: it was started again.
+bool is_of_earlier_attempt(c10d::Store& store, int rank) {
+  return store.add(fmt::format("joined/{}", rank), 1) > 1 && store.check({kAllCame});
+}
+
+/// @return false if the store is of an earlier attempt, or ended
+bool meet_in(c10d::Store& store, const Identity& identity, const ConnectOptions& options) {
+  try {
+    if (is_of_earlier_attempt(store, identity.rank)) return false;
+    wait_for_all_ranks(store, identity, options);
+    return true;
+  } catch (const Error&) {
+    throw;
+  } catch (const StoppedWaiting&) {
+    throw;
+  } catch (const std::exception&) {  // its host has ended
+    return false;
   }
-  if (ranks.size() > kShown) text += fmt::format(" and {} more", ranks.size() - kShown);
-  return text;
+}
+
+/// null: the host ended while this rank connected to it
+c10::intrusive_ptr<c10d::Store> open_unless_it_ends(const Identity& identity,
+                                                    const ConnectOptions& options) {
+  constexpr double kAtOnceS = 5;  // an address that does not answer takes longer
+  const Clock::time_point start = Clock::now();
+  try {
+    return open_store(identity, options);
+  } catch (const CommError&) {
+    if (seconds_since(start) > kAtOnceS) throw;
+    return nullptr;
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> meet_restarted_ranks(const Identity& identity,
+                                                     const ConnectOptions& options) {
+  const Clock::time_point start = Clock::now();
+  ConnectOptions now = options;
+  for (;;) {
+    const auto store = open_unless_it_ends(identity, now);
+    if (store) {
+      store->setTimeout(as_milliseconds(options.timeout_s));
+      if (meet_in(*store, identity, options)) return store;
+    }
+    if (seconds_since(start) > options.timeout_s) {
+      throw CommError(fmt::format("rank {} found only ranks of an earlier start", identity.rank),
+                      place_of(identity), "see the log of rank 0");
+    }
+    if (options.stop_requested && options.stop_requested()) throw StoppedWaiting();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    now.timeout_s = std::min(options.timeout_s, kHostReturnsS);
+  }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> meet_all_ranks(const Identity& identity,
+                                               const ConnectOptions& options) {
+  if (!hosts_store(identity.rank) && may_restart()) return meet_restarted_ranks(identity, options);
+  auto store = open_store(identity, options);
+  store->setTimeout(as_milliseconds(options.timeout_s));
+  wait_for_all_ranks(*store, identity, options);
+  if (hosts_store(identity.rank)) store->set(kAllCame, std::vector<uint8_t>{1});
+  return store;
 }
 
 }  // namespace sftrun::parallel

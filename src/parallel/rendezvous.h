@@ -26,6 +26,10 @@ bool hosts_store(int rank);
 /// @throws StoppedWaiting when `options.stop_requested` returns true
 c10::intrusive_ptr<c10d::Store> open_store(const Identity& identity, const ConnectOptions& options);
 
+/// This machine's address, in digits, from which it reaches the master's; "": unknown, or the
+/// loopback where the ranks are on several machines.
+std::string own_address(const Identity& identity);
+
 /// A second connection to the same store, for another thread: a connection answers one call at a
 /// time, and a call may wait for long.
 /// @param answer_s a call fails when the store's host gives no answer for so long
@@ -38,7 +42,9 @@ c10::intrusive_ptr<c10d::Store> another_connection(const Identity& identity, dou
 void wait_for_all_ranks(c10d::Store& store, const Identity& identity,
                         const ConnectOptions& options);
 
-/// "rank 3", "ranks 1, 2 and 5", "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 120 more".
-std::string name_ranks(const std::vector<int>& ranks);
+/// `open_store`, then `wait_for_all_ranks`. Where nodes restart their workers one by one, a rank may
+/// find the store of the attempt that has just failed: it then tries again, for up to a minute.
+c10::intrusive_ptr<c10d::Store> meet_all_ranks(const Identity& identity,
+                                               const ConnectOptions& options);
 
 }  // namespace sftrun::parallel

@@ -1,11 +1,12 @@
 #include "stall_watch.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
-#include <map>
-#include <optional>
+#include <nlohmann/json.hpp>
 
 #include "rendezvous.h"
 #include "sftrun/core/strings.h"
@@ -17,6 +18,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
+constexpr double kFewestBeats = 4;  // heartbeats until a report
+constexpr int64_t kBeatsApart = 3;  // between the two looks at a rank's heartbeat
+
 steady_clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
 }
@@ -26,36 +30,57 @@ std::string name_store_host(const Identity& identity) {
   return fmt::format("torchrun at {}:{} sends", identity.master_addr, identity.master_port);
 }
 
-std::string key_of(int rank) {
+std::string state_key(int rank) {
   return fmt::format("doing/{}", rank);
+}
+std::string stack_key(int rank) {
+  return fmt::format("show_stack/{}", rank);
+}
+
+std::string text_at(c10d::Store& store, const std::string& key) {
+  const std::vector<uint8_t> bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+void put(c10d::Store& store, const std::string& key, const std::string& text) {
+  store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
 }
 
 }  // namespace
 
-/// The state that a rank publishes: a heartbeat counter, the collective in which it waits ("" if it
-/// does not wait), and its activity.
-struct StallWatch::State {
-  std::string beats, waits_in, activity;
+/// What a rank writes into the store: its heartbeats and what it does.
+struct StallWatch::Published {
+  int64_t beats = -1;  // -1: none yet
+  ActivityState state;
 
-  static std::string pack(int64_t beats, const char* waits_in, const std::string& activity) {
-    return fmt::format("{}|{}|{}", beats, waits_in ? waits_in : "", activity);
+  std::string pack() const {
+    return nlohmann::json{beats, static_cast<int>(state.work), state.waits_in, state.step,
+                          state.quiet_s}
+        .dump();
   }
-  /// nullopt if the rank has not published a state yet.
-  static std::optional<State> read(c10d::Store& store, int rank) {
-    if (!store.check({key_of(rank)})) return std::nullopt;
-    const std::vector<uint8_t> bytes = store.get(key_of(rank));
-    const auto parts = split(std::string(bytes.begin(), bytes.end()), '|');
-    if (parts.size() != 3) return std::nullopt;
-    return State{std::string(parts[0]), std::string(parts[1]), std::string(parts[2])};
+  static Published read(c10d::Store& store, int rank) {
+    if (!store.check({state_key(rank)})) return {};
+    const auto json = nlohmann::json::parse(text_at(store, state_key(rank)), nullptr, false);
+    if (!json.is_array() || json.size() != 5) return {};
+    const int work = std::clamp(json[1].get<int>(), 0, static_cast<int>(kNumWorks) - 1);
+    return {.beats = json[0].get<int64_t>(),
+            .state = {.work = static_cast<Work>(work),
+                      .waits_in = json[2].get<std::string>(),
+                      .step = json[3].get<int64_t>(),
+                      .quiet_s = json[4].get<double>()}};
   }
 };
 
-StallWatch::StallWatch(const Identity& identity, const ConnectOptions& options)
+StallWatch::StallWatch(const Identity& identity, const ConnectOptions& options,
+                       const Activity& activity)
     : identity_(identity),
-      stall_s_(options.stall_s),
-      beat_s_(options.beat_s),
-      answer_s_(options.answer_s),
-      store_(another_connection(identity, answer_s_)) {
+      stall_s_(stall_report_s(options.stall_s, options.timeout_s)),
+      beat_s_(std::min(options.beat_s, stall_s_ / kFewestBeats)),
+      answer_s_(std::min(options.answer_s, stall_s_)),
+      activity_(activity),
+      store_(another_connection(identity, answer_s_)),
+      reports_(stall_s_),
+      silent_host_(stall_s_) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -68,132 +93,107 @@ StallWatch::~StallWatch() {
   thread_.join();
 }
 
-void StallWatch::set_activity(const std::string& activity) {
-  const std::lock_guard lock(mutex_);
-  activity_ = activity;
-}
-
-void StallWatch::begin_wait(const char* what) {
-  const std::lock_guard lock(mutex_);
-  waits_in_ = what;
-  wait_start_ = steady_clock::now();
-}
-void StallWatch::end_wait(bool all_came) {
-  const std::lock_guard lock(mutex_);
-  waits_in_ = nullptr;
-  all_came_ = all_came;
-}
-
-StallWatch::Wait::Wait(StallWatch* watch, const char* what) : watch_(watch) {
-  if (watch_ != nullptr) watch_->begin_wait(what);
-}
-StallWatch::Wait::~Wait() {
-  if (watch_ != nullptr) watch_->end_wait(std::uncaught_exceptions() == 0);
-}
-
-double StallWatch::waited_s() {
-  const std::lock_guard lock(mutex_);
-  if (waits_in_ == nullptr) return 0;
-  return std::chrono::duration<double>(steady_clock::now() - wait_start_).count();
-}
-
-std::string StallWatch::own_state() {
-  const std::lock_guard lock(mutex_);
-  return State::pack(++beats_, waits_in_, activity_);
-}
-
 void StallWatch::run() {
-  double next_s = stall_s_;
   while (!ends_within(beat_s_)) {
-    const double waited = waited_s();
-    if (waited == 0) {
-      next_s = stall_s_;
-      earlier_beats_.clear();
-    }
+    const ActivityState own = activity_.read();
     try {
-      if (!store_ && may_connect_again()) store_ = another_connection(identity_, answer_s_);
+      if (!store_ && may_connect_again(own)) store_ = another_connection(identity_, answer_s_);
       if (store_) {
-        exchange(waited, next_s);
+        exchange(own);
         continue;
       }
     } catch (const std::exception&) {
       store_.reset();  // an answer that comes late would be taken for another question's
+      waits_done_when_lost_ = own.waits_done;
     }
-    if (waited < next_s || hosts_store(identity_.rank)) continue;
-    next_s = 2 * waited;
-    const std::lock_guard lock(mutex_);
-    log::warn_of_rank(identity_.rank,
-                      "no progress for {}: {} no heartbeat (stopped, or the machine is gone); "
-                      "rank {} waits in {} ({})",
-                      format_duration(waited), name_store_host(identity_), identity_.rank,
-                      waits_in_ ? waits_in_ : "a collective", activity_);
+    report_silent_host(activity_.read());
   }
+}
+
+void StallWatch::report_silent_host(const ActivityState& own) {
+  if (own.waits_in.empty()) return silent_host_.reset();
+  if (hosts_store(identity_.rank) || !silent_host_.is_due(own.quiet_s)) return;
+  log::warn_of_rank(identity_.rank,
+                    "no progress for {}: {} no heartbeat (stopped, or the machine is gone); "
+                    "rank {} waits in {}{}",
+                    format_duration(own.quiet_s), name_store_host(identity_), identity_.rank,
+                    own.waits_in, own.step > 0 ? fmt::format(" (step {})", own.step) : "");
 }
 
 /// Tells the others what this rank does; when it has waited for long, asks what they do.
-void StallWatch::exchange(double waited, double& next_s) {
-  const std::string state = own_state();
-  store_->set(key_of(identity_.rank), std::vector<uint8_t>(state.begin(), state.end()));
-  if (waited < next_s) return;
-  if (earlier_beats_.empty()) {
-    earlier_beats_ = beats_of_all();
-    next_s = waited + 2.5 * beat_s_;
+void StallWatch::exchange(const ActivityState& own) {
+  put(*store_, state_key(identity_.rank), Published{++beats_, own}.pack());
+  if (own.waits_in.empty() || own.quiet_s < stall_s_) {
+    reports_.reset();
+    earlier_beats_.clear();
+    show_own_stack(own);
     return;
   }
-  const std::string others = describe_others();
-  next_s = 2 * waited;
-  earlier_beats_.clear();
-  if (!others.empty() && waited_s() >= waited)  // still the same wait
-    log::warn_of_rank(identity_.rank, "no progress for {}: {}", format_duration(waited), others);
+  ask_others(own);
 }
 
-/// The store's host has just taken part in something: it answers.
-bool StallWatch::may_connect_again() {
-  const std::lock_guard lock(mutex_);
-  return all_came_ && waits_in_ == nullptr;
+void StallWatch::ask_others(const ActivityState& own) {
+  if (earlier_beats_.empty()) {
+    for (int rank = 0; rank < identity_.world_size; ++rank)
+      earlier_beats_.push_back(Published::read(*store_, rank).beats);
+    looked_at_beat_ = beats_;
+  }
+  if (beats_ < looked_at_beat_ + kBeatsApart) return;
+  const std::vector<RankView> ranks = views(own);
+  earlier_beats_.clear();
+  const auto waits = [](const RankView& rank) {
+    return !rank.is_silent && !rank.state.waits_in.empty();
+  };
+  const auto lowest = std::find_if(ranks.begin(), ranks.end(), waits);
+  if (lowest == ranks.end() || lowest->rank != identity_.rank) return;  // that rank reports
+  const auto stall = find_stall(ranks, stall_s_);
+  if (stall && reports_.is_due(own.quiet_s)) report(*stall);
+}
+
+std::vector<RankView> StallWatch::views(const ActivityState& own) {
+  std::vector<RankView> ranks;
+  for (int rank = 0; rank < identity_.world_size; ++rank) {
+    if (rank == identity_.rank) {
+      ranks.push_back({.rank = rank, .state = own});
+      continue;
+    }
+    Published published = Published::read(*store_, rank);
+    const bool is_silent = published.beats == earlier_beats_[static_cast<size_t>(rank)];
+    ranks.push_back({.rank = rank, .state = std::move(published.state), .is_silent = is_silent});
+  }
+  return ranks;
+}
+
+void StallWatch::report(const Stall& stall) {
+  log::warn_of_rank(identity_.rank, "no progress for {}: {}", format_duration(stall.seconds),
+                    stall.text);
+  for (const int rank : stall.guilty)
+    put(*store_, stack_key(rank), fmt::format("{} {}", identity_.rank, beats_));
+}
+
+/// Where another rank has named this one.
+void StallWatch::show_own_stack(const ActivityState& own) {
+  if (own.quiet_s < beat_s_ || !store_->check({stack_key(identity_.rank)})) return;
+  std::string request = text_at(*store_, stack_key(identity_.rank));
+  if (request == answered_) return;
+  answered_ = std::move(request);
+  std::string stack;
+  for (const std::string& line : split(activity_.stack(::getpid()), '\n'))
+    if (!line.empty()) stack += "\n    " + line;
+  if (stack.empty()) return;
+  log::warn_of_rank(identity_.rank,
+                    "the other ranks wait for rank {}; its stack, innermost function first:{}",
+                    identity_.rank, stack);
+}
+
+/// The store's host has taken part in something since: it answers.
+bool StallWatch::may_connect_again(const ActivityState& own) const {
+  return own.waits_in.empty() && own.waits_done > waits_done_when_lost_;
 }
 
 bool StallWatch::ends_within(double seconds) {
   std::unique_lock lock(mutex_);
   return ends_.wait_for(lock, to_duration(seconds), [this] { return is_ending_; });
-}
-
-std::vector<std::string> StallWatch::beats_of_all() {
-  std::vector<std::string> beats;
-  for (int rank = 0; rank < identity_.world_size; ++rank) {
-    const auto state = State::read(*store_, rank);
-    beats.push_back(state ? state->beats : "");
-  }
-  return beats;
-}
-
-/// @return "" if a lower rank waits, too: that rank writes the log line
-std::string StallWatch::describe_others() {
-  std::vector<int> silent, waiting;
-  std::map<std::string, std::vector<int>> busy;
-  for (int rank = 0; rank < identity_.world_size; ++rank) {
-    const auto state = State::read(*store_, rank);
-    const bool is_here = rank == identity_.rank;
-    if (!is_here && (!state || state->beats == earlier_beats_[static_cast<size_t>(rank)]))
-      silent.push_back(rank);
-    else if (is_here || !state->waits_in.empty())
-      waiting.push_back(rank);
-    else
-      busy[state->activity].push_back(rank);
-  }
-  if (waiting.front() != identity_.rank) return "";
-  std::string text;
-  if (!silent.empty()) {
-    text += fmt::format("{} {} no heartbeat (stopped, or the machine is gone); ",
-                        name_ranks(silent), silent.size() == 1 ? "sends" : "send");
-  }
-  for (const auto& [activity, ranks] : busy)
-    text += fmt::format("{} {} at: {}; ", name_ranks(ranks), ranks.size() == 1 ? "is" : "are",
-                        activity);
-  const std::lock_guard lock(mutex_);
-  return text + fmt::format("{} {} in {} ({})", name_ranks(waiting),
-                            waiting.size() == 1 ? "waits" : "wait",
-                            waits_in_ ? waits_in_ : "a collective", activity_);
 }
 
 }  // namespace sftrun::parallel

@@ -9,6 +9,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/core/xxh3.h"
+#include "sftrun/parallel/agreement.h"
 #include "sftrun/weights/fingerprint.h"
 
 namespace sftrun::train {
@@ -232,35 +233,51 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
 
 namespace {
 
-/// The first setting of this rank that differs from rank 0's; empty: none.
-std::string first_other_key(const config::RunConfig& config, parallel::Communicator& comm) {
-  const Json own = config::to_json(config),
-             first = Json::parse(comm.broadcast("configuration-of-rank-0", own.dump()));
-  for (const auto& [section, settings] : own.items())
-    for (const auto& [name, value] : settings.items())
-      if (first.value(section, Json::object()).value(name, Json()) != value)
-        return section + "." + name;
-  return {};
+/// "train.learning_rate is 0.001, on rank 0 0.0002" of each setting that differs.
+std::vector<std::string> other_settings(const Json& own, const Json& first) {
+  std::vector<std::string> differences;
+  for (const auto& [section, settings] : own.items()) {
+    for (const auto& [name, value] : settings.items()) {
+      const Json of_first = first.value(section, Json::object()).value(name, Json());
+      if (of_first != value)
+        differences.push_back(
+            fmt::format("{}.{} is {}, on rank 0 {}", section, name, value.dump(), of_first.dump()));
+    }
+  }
+  return differences;
+}
+
+/// How this rank's identity and configuration differ from those of rank 0.
+std::string describe_other_rank(const Json& own, const Json& first) {
+  constexpr size_t kMostSettings = 3;
+  const Json is = object_at(own, "identity"), was = object_at(first, "identity");
+  std::vector<std::string> differences;
+  for (const auto& [key, words] : {std::pair("model", "the model"),
+                                   {"tokenizer", "the tokenizer"},
+                                   {"chat_template", "the chat template"},
+                                   {"data", "the data set"},
+                                   {"validation", "the validation data"}}) {
+    if (is.value(key, Json()) != was.value(key, Json()))
+      differences.push_back(std::string(words) + " is another than on rank 0");
+  }
+  const auto settings = other_settings(object_at(own, "config"), object_at(first, "config"));
+  if (!settings.empty()) differences.push_back(shortened_list(settings, kMostSettings));
+  return differences.empty() ? "model, data set or configuration differ from those of rank 0"
+                             : join(differences, "; ");
 }
 
 }  // namespace
 
 void require_same_on_all_ranks(const Json& identity, const config::RunConfig& config,
                                parallel::Communicator& comm) {
-  const std::string mine =
-      Fingerprint().add(identity.dump()).add(config::to_json(config).dump()).hex();
-  const double head =
-      static_cast<double>(std::stoull(mine.substr(0, 13), nullptr, 16));  // 52 bits: exact in fp64
-  const auto ranks = comm.all_gather({head});
-  for (size_t rank = 1; rank < ranks.size(); ++rank) {
-    if (ranks[rank][0] == ranks[0][0]) continue;
-    const std::string key = first_other_key(config, comm);
-    throw ConfigError(
-        key.empty()
-            ? fmt::format("rank {} sees another model, data set or configuration than rank 0", rank)
-            : fmt::format("{} of this rank differs from that of rank 0", key),
-        {}, "all ranks must read the same files and flags");
-  }
+  const Json own = {{"identity", identity}, {"config", config::to_json(config)}};
+  const auto differs = parallel::find_disagreement(
+      comm, "model-data-and-configuration", own.dump(),
+      [&](const std::string& first) { return describe_other_rank(own, Json::parse(first)); });
+  if (!differs) return;
+  throw ConfigError(
+      fmt::format("rank {} has another run than rank 0: {}", differs->rank, differs->what), {},
+      "give every node the same files and flags");
 }
 
 }  // namespace sftrun::train

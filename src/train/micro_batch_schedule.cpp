@@ -43,7 +43,8 @@ class StageSchedule final : public MicroBatchSchedule {
       model::AuxLoss aux{.grad_scale = work.aux_grad_scale.value_or(0)};
       const model::PassOptions options{.grad_scale = work.grad_scale,
                                        .aux = work.aux_grad_scale ? &aux : nullptr,
-                                       .completes_gradients = i + 1 == work.num_micro_batches};
+                                       .completes_gradients = i + 1 == work.num_micro_batches,
+                                       .activity = work.activity};
       if (passes_ && !objective_.needs_sums()) {
         sums.losses.push_back(
             passes_->forward_backward(batch, work.randomness, is_pinned_, options));

@@ -3,12 +3,14 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+
 #include "sftrun/core/error.h"
 
 namespace sftrun::train {
 namespace {
 
-constexpr int64_t kHostValues = 5;
+constexpr int64_t kHostValues = 5 + static_cast<int64_t>(kStepWorks.size());
 
 c10::Stream current_stream(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -42,6 +44,7 @@ void StepNumbers::gather(parallel::Communicator& comm, const at::Tensor& grad_no
   value[0] = host.num_terms, value[1] = host.peak_memory_bytes;
   value[2] = host.stop_exit_code, value[3] = host.save_due;
   value[4] = host.gpu_utilization;
+  std::copy(host.work.begin(), host.work.end(), value + 5);
   const auto num_scalars = static_cast<int64_t>(scalars.size());
   const at::Tensor row = at::empty({num_scalars + kHostValues}, grad_norm.options());
   at::Tensor head = row.narrow(0, 0, num_scalars);
@@ -75,6 +78,7 @@ std::vector<RankNumbers> StepNumbers::wait() {
     numbers.metrics.assign(value, value + num_metrics_);
     value += num_metrics_;
     numbers.host = {value[0], value[1], value[2], value[3], value[4]};
+    std::copy_n(value + 5, kStepWorks.size(), numbers.host.work.begin());
     value += kHostValues;
     ranks.push_back(std::move(numbers));
   }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
@@ -102,6 +103,7 @@ Trainer::~Trainer() = default;
 TrainOutcome Trainer::run() {
   const int64_t total = in_.batches->total_steps();
   outcome_.first_step = outcome_.last_step = state_.step;
+  const WorkScope training(in_.hooks.activity, Work::kTraining);
   tell("training", state_.step);
   const bool fresh = state_.step == 0;
   if (fresh && evaluator_ && in_.config.train.eval_on_start) evaluate(0);
@@ -139,8 +141,13 @@ bool Trainer::learns_nothing() const {
 /// update. Does not wait for the device unless its queue is full.
 void Trainer::queue_step(int64_t step) {
   QueuedStep queued{.step = step, .started_s = monotonic_seconds()};
+  if (in_.hooks.activity != nullptr) in_.hooks.activity->set_step(step + 1);
+  const WorkScope training(in_.hooks.activity, Work::kTraining);
   numbers_of(step).begin();
-  queued.batch = in_.batches->at(step);
+  {
+    const WorkScope loading(in_.hooks.activity, Work::kDataLoader);
+    queued.batch = in_.batches->at(step);
+  }
   queued.epochs = in_.batches->epochs_after(step);
   queued.loss_scale = loss_scale_.value();
   queued.learning_rate = schedule_.lr_at(step - loss_scale_.state().skipped_steps);
@@ -164,12 +171,14 @@ void Trainer::queue_update(const QueuedStep& queued, const StepSums& sums) {
                   .peak_memory_bytes = static_cast<double>(in_.hooks.peak_memory_bytes()),
                   .stop_exit_code = static_cast<double>(in_.hooks.stop_exit_code()),
                   .save_due = is_save_due ? 1.0 : 0.0,
-                  .gpu_utilization = in_.hooks.gpu_utilization().value_or(-1)});
+                  .gpu_utilization = in_.hooks.gpu_utilization().value_or(-1),
+                  .work = work_of_step()});
   if (reads_later_) {
     kernels::decide_update_(gate_, numbers.on_device(),
                             {.num_losses = static_cast<int64_t>(sums.losses.size()),
                              .num_terms = static_cast<double>(num_terms(queued.batch)),
                              .max_norm = in_.config.train.max_grad_norm});
+    const WorkScope updating(in_.hooks.activity, Work::kOptimizer);
     optimizer_->step(queued.learning_rate, gate_);
   }
   numbers.send();
@@ -203,6 +212,7 @@ Trainer::StepReport Trainer::finish_step(const QueuedStep& queued) {
   if (!report.skipped) {
     require_finite(report, queued.batch, queued.step);  // before any weight moves
     if (!reads_later_) {
+      const WorkScope updating(in_.hooks.activity, Work::kOptimizer);
       const double factor = clip_factor(report.grad_norm, in_.config.train.max_grad_norm);
       optimizer_->step(queued.learning_rate, factor * (1 / queued.loss_scale));
     }
@@ -221,7 +231,8 @@ bool Trainer::overflows(const StepReport& report) {
 
 /// The only wait for the device in a step.
 Trainer::StepReport Trainer::read(const QueuedStep& queued) {
-  const std::vector<RankNumbers> ranks = numbers_of(queued.step).wait();
+  const std::vector<RankNumbers> ranks = wait_for_numbers(queued.step);
+  name_stragglers(ranks);
   StepReport report;
   report.grad_norm = ranks.front().grad_norm / queued.loss_scale;
   double total = 0, aux_total = 0;
@@ -260,6 +271,32 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
   return report;
 }
 
+std::vector<RankNumbers> Trainer::wait_for_numbers(int64_t step) {
+  if (in_.decoder->options().device.is_cpu()) return numbers_of(step).wait();
+  // The GPU's queue holds collectives: if another rank does not come, the host waits here.
+  const WaitScope wait(in_.hooks.activity, "device");
+  return numbers_of(step).wait();
+}
+
+/// Host seconds of this rank's own work since the last call.
+WorkSeconds Trainer::work_of_step() {
+  WorkSeconds of_step{};
+  if (in_.hooks.activity == nullptr) return of_step;
+  const std::array<double, kNumWorks> total = in_.hooks.activity->seconds_of_works();
+  for (size_t i = 0; i < kStepWorks.size(); ++i) {
+    const double seconds = total[static_cast<size_t>(kStepWorks[i])];
+    of_step[i] = seconds - std::exchange(work_before_[i], seconds);
+  }
+  return of_step;
+}
+
+void Trainer::name_stragglers(const std::vector<RankNumbers>& ranks) {
+  std::vector<WorkSeconds> work;
+  for (const RankNumbers& rank : ranks) work.push_back(rank.host.work);
+  for (const std::string& straggler : stragglers_.add(work))
+    if (is_main()) log::warn("{}", straggler);
+}
+
 /// Index of the first packed sequence of the rank's first micro-batch with a non-finite loss; -1:
 /// none.
 int64_t Trainer::not_finite_at(const RankNumbers& numbers, int dp_rank) const {
@@ -278,7 +315,9 @@ StepSums Trainer::forward_backward(const data::StepBatch& global_batch, int64_t 
   const config::TrainConfig& train = in_.config.train;
   StepWork work;
   work.num_micro_batches = *train.grad_accum.value;
+  work.activity = in_.hooks.activity;
   work.micro_batch = [&](int64_t micro_step) {
+    const WorkScope loading(in_.hooks.activity, Work::kDataLoader);
     return data::make_batch(global_batch.examples, global_batch.bins,
                             first_bin(micro_step, in_.strategy->mesh().dp_rank()),
                             *train.batch_size.value);
@@ -361,6 +400,7 @@ void Trainer::tell(const char* phase, int64_t steps_done) {
 }
 
 void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
+  const WorkScope writing(in_.hooks.activity, Work::kMetrics);
   const int64_t done = queued.step + 1;
   progress_.add({done, report.loss, report.grad_norm, queued.learning_rate, queued.batch.tokens,
                  report.seconds, report.aux_loss,
@@ -433,6 +473,7 @@ bool Trainer::save_due(int64_t step) const {
 }
 
 void Trainer::evaluate(int64_t steps_done) {
+  const WorkScope evaluating(in_.hooks.activity, Work::kEvaluating);
   tell("evaluating", steps_done);
   const EvalResult result = evaluator_->run(*in_.decoder, *in_.strategy, *objective_, *in_.comm);
   tell("training", steps_done);
@@ -481,6 +522,7 @@ std::string Trainer::newest_saved() const {
 }
 
 void Trainer::save(int64_t steps_done) {
+  const WorkScope saving(in_.hooks.activity, Work::kSaving);
   require_finite_state(steps_done);
   tell("saving", steps_done);
   state_.data_position = in_.batches->position();

@@ -5,6 +5,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "support/expect_error.h"
+#include "support/rank_threads.h"
 #include "support/temporary_directory.h"
 
 namespace sftrun::engine {
@@ -19,6 +20,29 @@ TEST(CommBackend, FollowsTheDeviceUnlessItIsGiven) {
   EXPECT_EQ(choose_comm_backend(CommBackend::kNccl, at::Device(at::kCUDA, 0)), "nccl");
   test::expect_error<ConfigError>([] { choose_comm_backend(CommBackend::kNccl, at::kCPU); },
                                   {"NCCL needs GPUs", "parallel.backend", "gloo or auto"});
+}
+
+TEST(Version, AnotherOneIsRefusedOnEveryRank) {
+  test::run_ranks(3, [](parallel::Communicator& comm) {
+    require_same_version(comm, "1.2.0", "abc");
+    test::expect_error<ConfigError>(
+        [&] { require_same_version(comm, comm.rank() == 1 ? "1.3.0" : "1.2.0", "abc"); },
+        {"rank 1 runs sftrun 1.3.0, rank 0 runs 1.2.0", "install the same version"});
+  });
+}
+
+TEST(Version, AnotherBuildIsWarnedOf) {
+  const test::TemporaryDirectory dir;
+  log::configure({.console = log::Level::kOff, .file = dir / "log"});
+  test::run_ranks(2, [](parallel::Communicator& comm) {
+    require_same_version(comm, "1.2.0", comm.rank() == 1 ? "def" : "abc");
+  });
+  log::configure({.console = log::Level::kOff});
+  const std::string text = read_text_file(dir / "log");
+  EXPECT_NE(
+      text.find("rank 1 runs another build of sftrun 1.2.0 than rank 0 (def, rank 0 runs abc)"),
+      std::string::npos)
+      << text;
 }
 
 TEST(Logging, WithoutALauncherEachRankHasAFile) {

@@ -52,6 +52,37 @@ TEST(LaunchPlan, OneWorkerAGpu) {
                            {0, 1, 2, 3}, {8, 9, 10, 11}, {4, 5, 6, 7}, {12, 13, 14, 15}}));
 }
 
+TEST(LaunchPlan, ForceSingleGpu) {
+  for (const char* name : {"FORCE_SINGLE_GPU", "UNSLOTH_FORCE_SINGLE_GPU"}) {
+    Machine four = machine(4);
+    four.env[name] = "1";
+    const LaunchPlan plan = make_plan({}, four);
+    EXPECT_EQ(plan.local_world_size, 1);
+    EXPECT_EQ(plan.cuda_visible_devices, "0");
+    EXPECT_NE(describe(plan).find(std::string("note: ") + name + "=1: one process on one GPU"),
+              std::string::npos)
+        << describe(plan);
+    const LaunchPlan asked = make_plan({.nproc_per_node = "2"}, four);
+    EXPECT_EQ(asked.local_world_size, 2) << "the command line comes before the environment";
+    EXPECT_NE(describe(asked).find("has no effect"), std::string::npos) << describe(asked);
+    four.env[name] = "0";
+    EXPECT_EQ(make_plan({}, four).local_world_size, 4);
+  }
+}
+
+TEST(LaunchPlan, AmdMachinesGetAPlainWord) {
+  const TemporaryDirectory root;
+  EXPECT_EQ(amd_complaint(root.path()), "");
+  std::filesystem::create_directories(root.path() / "dev");
+  std::ofstream(root.path() / "dev/kfd") << "";
+  Machine amd = machine(0);
+  amd.amd = amd.gpus.problem = amd_complaint(root.path());
+  EXPECT_NE(amd.amd.find("this machine has AMD GPUs"), std::string::npos) << amd.amd;
+  EXPECT_NE(describe(make_plan({}, amd)).find("AMD GPUs"), std::string::npos);
+  EXPECT_NE(message_of({.device = "cuda"}, amd).find("AMD GPUs"), std::string::npos);
+  EXPECT_EQ(describe(make_plan({.device = "cpu"}, amd)).find("AMD"), std::string::npos);
+}
+
 TEST(LaunchPlan, ChosenGpusCountWithinTheVisibleOnes) {
   Machine four = machine(4);
   four.env["CUDA_VISIBLE_DEVICES"] = "3,2,1";

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "sftrun/core/activity.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/error_file.h"
 #include "sftrun/launch/status.h"
@@ -77,6 +78,20 @@ void write_status(std::istringstream& words) {
   launch::StatusWriter().write(status);
 }
 
+/// Until it is killed it is in a collective (`wait all_reduce`), or loads data (`work 17`, a step).
+[[noreturn]] void record(const std::string& word, std::istringstream& words) {
+  Activity activity = Activity::of_this_process();
+  activity.answer_stack_requests();
+  const std::string what = rest_of(words);
+  if (word == "wait") {
+    activity.begin_wait(what);
+  } else {
+    activity.set_step(std::stoi(what));
+    activity.set_work(Work::kDataLoader);
+  }
+  for (;;) sleep_s(0.05);
+}
+
 void perform(const std::string& command) {
   std::istringstream words(command);
   std::string word;
@@ -115,6 +130,8 @@ void perform(const std::string& command) {
     spawn(rest_of(words));
   } else if (word == "status") {
     write_status(words);
+  } else if (word == "wait" || word == "work") {
+    record(word, words);
   } else if (word == "once") {  // the rest only in the first start
     if (std::string(std::getenv("TORCHELASTIC_RESTART_COUNT")) != "0") std::exit(0);
   } else if (!word.empty()) {

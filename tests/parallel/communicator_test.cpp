@@ -20,6 +20,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/parallel/agreement.h"
 #include "sftrun/parallel/grad_reducer.h"
 #include "support/expect_error.h"
 #include "support/rank_threads.h"
@@ -139,6 +140,22 @@ TEST_P(Ranks, TensorCollectives) {
     EXPECT_EQ(counts.reduce_scatter.bytes, static_cast<uint64_t>(8 * n * called));
     EXPECT_EQ(counts.broadcast.bytes,
               comm.rank() == n - 1 ? static_cast<uint64_t>(20 * called) : 0U);
+  });
+}
+TEST_P(Ranks, ADisagreementIsTheSameOnAllRanks) {
+  const int n = GetParam();
+  spawn(n, [n](Communicator& comm) {
+    const auto none = find_disagreement(comm, "a", "x", [](const std::string&) { return "?"; });
+    EXPECT_FALSE(none);
+    const std::string value = comm.rank() == n - 1 ? "other" : "x";
+    const auto one = find_disagreement(comm, "b", n == 1 ? "x" : value, [&](const std::string& of) {
+      return value + " instead of " + of + std::string(1000, '.');
+    });
+    EXPECT_EQ(one.has_value(), n > 1);
+    if (!one) return;
+    EXPECT_EQ(one->rank, n - 1);
+    EXPECT_EQ(one->what.find("other instead of x..."), 0U) << one->what;
+    EXPECT_EQ(one->what.size(), 500U);
   });
 }
 INSTANTIATE_TEST_SUITE_P(World, Ranks, ::testing::Values(1, 2, 4));
@@ -279,7 +296,8 @@ std::string log_of_a_stall(const std::function<void(Communicator&)>& late) {
     ranks.emplace_back([&, rank] {
       Communicator comm = Communicator::connect({rank, 3, "127.0.0.1", port}, "gloo", at::kCPU,
                                                 {.timeout_s = 60, .stall_s = 0.5, .beat_s = 0.2});
-      comm.set_activity(fmt::format("step {}", 7 + rank));
+      comm.activity().set_step(7 + rank);
+      comm.activity().set_work(Work::kDataLoader);
       if (rank == 2) late(comm);
       comm.barrier("end");
     });
@@ -292,11 +310,11 @@ std::string log_of_a_stall(const std::function<void(Communicator&)>& late) {
 TEST(StallWatch, NamesTheRankThatTheOthersWaitFor) {
   const std::string log =
       log_of_a_stall([](Communicator&) { std::this_thread::sleep_for(std::chrono::seconds(4)); });
-  EXPECT_NE(log.find("rank 2 is at: step 9; ranks 0 and 1 wait in barrier (step 7)"),
-            std::string::npos)
-      << log;
+  EXPECT_NE(log.find("rank 2 has been in the data loader for "), std::string::npos) << log;
+  EXPECT_NE(log.find(" (step 9); ranks 0 and 1 wait in barrier"), std::string::npos) << log;
   EXPECT_EQ(log.find("no heartbeat"), std::string::npos) << log;
-  EXPECT_EQ(log.find("(step 8)"), std::string::npos) << "only the lowest rank says it\n" << log;
+  EXPECT_EQ(log.find("[rank 1] no progress"), std::string::npos) << "only the lowest rank says it\n"
+                                                                 << log;
 }
 
 TEST(StallWatch, NobodyIsNamedWhereTheRanksMove) {
@@ -321,8 +339,7 @@ pid_t start_rank_to_be_stopped(int port) {
   for (const char* of_gtest : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX", "GTEST_OUTPUT"})
     ::unsetenv(of_gtest);
   ::setenv(kPortOfStopped, std::to_string(port).c_str(), 1);
-  ::execl("/proc/self/exe", "rank", "--gtest_filter=StallWatch.RankThatIsStopped",
-          nullptr);
+  ::execl("/proc/self/exe", "rank", "--gtest_filter=StallWatch.RankThatIsStopped", nullptr);
   ::_exit(127);
 }
 
@@ -335,7 +352,7 @@ TEST(StallWatch, NamesTheHostWhenItIsStopped) {
     Communicator comm = Communicator::connect(
         {1, 2, "127.0.0.1", port}, "gloo", at::kCPU,
         {.timeout_s = 5, .unreachable_s = 60, .stall_s = 0.5, .beat_s = 0.2, .answer_s = 1});
-    comm.set_activity("step 7");
+    comm.activity().set_step(7);
     comm.barrier("begin");
     ::kill(host, SIGSTOP);
     EXPECT_THROW(comm.barrier("end"), CommError);  // after timeout_s, not never
@@ -418,6 +435,44 @@ TEST(Rendezvous, ListensOnTheLoopbackAlone) {
     EXPECT_TRUE(addresses[0] == "0100007F" || addresses[0] == "00000000000000000000000001000000")
         << addresses[0];
   }
+}
+
+/// What rank 0 of a run on several machines logs, and where it listens.
+std::pair<std::string, std::vector<std::string>> several_machines_at(const char* host) {
+  const test::TemporaryDirectory dir;
+  log::configure({.console = log::Level::kOff, .file = dir / "log"});
+  const int port = free_port();
+  std::thread other([&] {
+    Communicator::connect({1, 2, host, port, false}, "gloo", at::kCPU, {.timeout_s = 30})
+        .barrier("a");
+  });
+  std::vector<std::string> addresses;
+  {
+    Communicator comm =
+        Communicator::connect({0, 2, host, port, false}, "gloo", at::kCPU, {.timeout_s = 30});
+    addresses = listening_on(port);
+    comm.barrier("a");
+    other.join();
+  }
+  log::configure({.console = log::Level::kOff});
+  return {read_text_file(dir / "log"), addresses};
+}
+
+// Several launchers on one machine
+TEST(Rendezvous, TheLoopbackInDigitsIsMeant) {
+  const auto [log, addresses] = several_machines_at("127.0.0.1");
+  EXPECT_EQ(log, "");
+  EXPECT_EQ(addresses, std::vector<std::string>{"0100007F"});
+}
+
+// A Kubernetes job gives its master this name, and the other pods the master's.
+TEST(Rendezvous, LocalhostOfSeveralMachinesIsHeardByAll) {
+  const auto [log, addresses] = several_machines_at("localhost");
+  EXPECT_NE(log.find("on all interfaces, because localhost is the loopback address"),
+            std::string::npos)
+      << log;
+  ASSERT_EQ(addresses.size(), 1U);
+  EXPECT_EQ(addresses[0].find_first_not_of('0'), std::string::npos) << addresses[0];
 }
 
 }  // namespace

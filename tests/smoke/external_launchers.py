@@ -12,7 +12,10 @@ the program must say. Exit code 77: the launcher is not installed.
 import argparse
 import os
 import pathlib
+import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +33,7 @@ TRAIN = ["train", "--config", "run.yaml", "--device", "cpu"]
 PATIENCE = 120  # s
 STOPPED = 75
 SKIPPED = 77
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts/launch"
 
 
 def own(folder):
@@ -80,7 +84,45 @@ def mpirun(folder):
 
 
 def srun(folder):
-    return ["srun", "-n2", folder / "sftrun", *TRAIN]
+    """A task on each of two nodes."""
+    return ["srun", "-N2", "-n2", folder / "sftrun", *TRAIN]
+
+
+def script(name, **variables):
+    """A file of scripts/launch, as a user starts it; with NODE_RANK=$node on two nodes, which are this machine."""
+    def start(folder):
+        settings = {"CONFIG": "run.yaml", "SFTRUN": folder / "sftrun", **variables}
+        command = ["env", *(f"{key}={value}" for key, value in settings.items()), SCRIPTS / name, "--device", "cpu"]
+        return on_two_machines(command) if variables.get("NODE_RANK") == "$node" else [str(word) for word in command]
+    start.__name__ = name
+    return start
+
+
+def sbatch(folder):
+    """The job of scripts/launch, until it has ended."""
+    return ["sbatch", "--wait", "--nodes=2", "--ntasks=2", "--output=output", f"--chdir={folder}",
+            f"--export=ALL,CONFIG=run.yaml,SFTRUN={folder}/sftrun", SCRIPTS / "slurm.sbatch", "--device", "cpu"]
+
+
+def pods(name):
+    """The pods of a PyTorchJob of two replicas, as the operator starts them: the master as `localhost`."""
+    def start(folder):
+        import yaml
+        specs = yaml.safe_load((SCRIPTS / name).read_text())["spec"]["pytorchReplicaSpecs"]
+        commands = []
+        for rank, kind in enumerate(("Worker", "Master")):  # the last one's exit code counts
+            [container] = specs[kind]["template"]["spec"]["containers"]
+            words = [word.replace("/run/run.yaml", "run.yaml").replace("sftrun train", f"{folder}/sftrun train --device cpu --nproc-per-node 1")
+                     for word in container["command"]]
+            if words[0] == "sftrun":
+                words = [str(folder / "sftrun"), *words[1:], "--device", "cpu"]
+            if words[0] == "sh":  # what follows -c takes the test's settings, too
+                words = [*words[:-1], words[-1] + ' "$@"', "sh"]
+            place = [f"RANK={1 - rank}", "WORLD_SIZE=2", f"MASTER_ADDR={'127.0.0.1' if kind == 'Worker' else 'localhost'}"]
+            commands.append(" ".join(shlex.quote(word) for word in ["env", *place, *words]) + ' "$@"')
+        return ["sh", "-c", f"{commands[0]} & other=$!; {commands[1]} && wait $other", "sh"]
+    start.__name__ = name
+    return start
 
 
 def address():
@@ -90,7 +132,12 @@ def address():
 
 
 def environment(folder, launcher, more):
-    return bad_input.environment(folder) | more | ({} if launcher is srun else address())
+    # accelerate is beside this Python.
+    path = {"PATH": f"{folder}/bin:{pathlib.Path(sys.executable).parent}:{more.get('PATH', os.environ['PATH'])}"}
+    place = address()
+    if launcher is srun or launcher is sbatch:  # the nodes' names are of this test alone; Slurm gives the port
+        place.pop("MASTER_PORT")
+    return bad_input.environment(folder) | more | path | place
 
 
 class Folder:
@@ -100,6 +147,10 @@ class Folder:
         self.directory = tempfile.TemporaryDirectory()
         self.path = pathlib.Path(self.directory.name).resolve()
         bad_input.good_folder(self.path, program)
+        (self.path / "bin").mkdir()
+        torchrun_command = self.path / "bin/torchrun"  # which may be in another virtual environment than this Python
+        torchrun_command.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+        torchrun_command.chmod(0o755)
 
     def __enter__(self):
         return self
@@ -122,12 +173,17 @@ class Folder:
             time.sleep(0.05)
 
 
+OWN_SCRIPT = script("sftrun.sh", NNODES="2", NODE_RANK="$node")
+OWN_PODS = pods("pytorchjob-launcher.yaml")
+OWN_ON_TWO_MACHINES = (own_on_two_machines, OWN_SCRIPT, OWN_PODS)
+
+
 def trained(launcher, program, variables):
     """What the run computed, and its adapter's bytes."""
     with Folder(program) as folder:
         code = folder.start(launcher, variables, *OPTIONS).wait(timeout=PATIENCE)
         assert code == 0, f"{launcher.__name__}: exit code {code}\n{folder.output()}"
-        consoles = 2 if launcher is own_on_two_machines else 1  # each machine's launcher has its own
+        consoles = 2 if launcher in OWN_ON_TWO_MACHINES else 1  # each machine's launcher has its own
         for warning in IDLE.values():
             assert 1 <= folder.output().count(warning) <= consoles, f"{launcher.__name__}: not once: {warning}\n{folder.output()}"
         return random_kills.computed(folder.path), (folder.path / "run/adapter/adapter_model.safetensors").read_bytes()
@@ -152,6 +208,26 @@ def ends_when_a_worker_is_killed(launcher, program):
         assert not frames, f"C++ frames reach the console: {folder.output()}"
         left = broken_runs.processes_in(folder.path)
         assert not left, f"left behind: {left}"
+
+
+def names_a_stopped_rank(launcher, program):
+    """Without a launcher that sees every rank, the ranks find out themselves."""
+    with Folder(program) as folder:
+        process = folder.start(launcher, {}, *broken_runs.LONG, "parallel.stall_after=2s")
+        folder.wait_for_steps(process, 2)
+        [victim] = [pid for pid, rank in broken_runs.processes_in(folder.path).items() if rank == "1"]
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            end = time.monotonic() + PATIENCE
+            while not re.search(r"no progress for .*: rank 1 sends no heartbeat .*; rank 0 waits in ", folder.output()):
+                assert process.poll() is None and time.monotonic() < end, folder.output()
+                time.sleep(0.1)
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        done = random_kills.steps_done(folder.path)
+        folder.wait_for_steps(process, done + 2)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=PATIENCE)
 
 
 def stops_and_goes_on(program, variables):
@@ -181,8 +257,15 @@ def check_torchrun(check, program):
     check(torchrun_on_two_machines, {})
     check(accelerate, {})
     check(accelerate_on_cpu, {})
+    check(OWN_SCRIPT, {})
+    check(script("torchrun.sh", NNODES="2", NODE_RANK="$node", NPROC="1"), {})
+    check(script("accelerate.sh", WORLD="2", NNODES="2", NODE_RANK="$node"), {})
+    check(pods("pytorchjob.yaml"), {})
+    check(OWN_PODS, {})
     accelerate_on_cpu_is_refused(program)
     print("accelerate --cpu: refused where one process of several is started", flush=True)
+    names_a_stopped_rank(torchrun, program)
+    print("torchrun: a stopped rank is named", flush=True)
     ends_when_a_worker_is_killed(torchrun, program)
     print("torchrun: ends when a worker is killed", flush=True)
 
@@ -194,6 +277,8 @@ def check_mpirun(check, program):
         raise NotInstalled("mpirun starts nothing on this machine")
     check(mpirun, {})
     check(accelerate_through_mpi, {})
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    check(script("mpirun.sh", NPROC="2"), as_root)
 
 
 def check_slurm(check, program):
@@ -202,6 +287,7 @@ def check_slurm(check, program):
     try:
         with slurm_cluster.cluster() as variables:
             check(srun, variables)
+            check(sbatch, variables)
             stops_and_goes_on(program, variables)
         print("srun: SIGUSR1 leaves a checkpoint, and the job goes on from it")
     except slurm_cluster.Unavailable as obstacle:

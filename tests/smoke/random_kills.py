@@ -4,11 +4,12 @@
     tests/smoke/random_kills.py --sftrun build/bin/sftrun [--kills 100] [--seed 1]
     tests/smoke/random_kills.py --sftrun build/bin/sftrun --seed 1 --run 17    # one disturbed run again
 
-Standard library only. LoRA, QLoRA, full training and streamed data take turns, each with one process and with two.
+Standard library only. LoRA, QLoRA, full training and streamed data take turns, each with one process and with two; then
+the sharded strategies, with two processes and with four.
 SIGKILL for the launcher, a worker, all workers, or a worker and the launcher: while loading, in a step, a checkpoint or
 an evaluation, and while the result is written. After each kill no process may be left, the launcher (where it lives)
 must say which worker it lost, and every checkpoint must be whole; then the same command resumes, from the newest
-checkpoint. In the end metrics, TensorBoard events, checkpoints and result must be those of the undisturbed run, bit for
+checkpoint. Or the launcher, which lives, restarts the workers itself (--max-restarts). In the end metrics, TensorBoard events, checkpoints and result must be those of the undisturbed run, bit for
 bit.
 The choices follow from the seed, the moments only nearly: the folder of a run that fails is kept.
 """
@@ -56,9 +57,16 @@ KINDS = {
     "streamed": (["data.streaming=true", "data.shuffle_buffer=16"], LORA_FILES, "adapter/adapter_model.safetensors"),
 }
 SCENARIOS = [Scenario(f"{name} on {processes}", processes, *KINDS[name]) for name in KINDS for processes in (1, 2)]
+SHARDED = {"zero1": (2, "lora"), "zero2": (2, "lora"), "zero3": (2, "full"), "fsdp": (4, "qlora"), "hybrid": (4, "lora")}
+SCENARIOS += [Scenario(f"{strategy} {kind} on {processes}", processes,
+                       [*KINDS[kind][0], f"parallel.strategy={strategy}", *["parallel.dp_shard=2"] * (strategy == "hybrid")],
+                       *KINDS[kind][1:])
+              for strategy, (processes, kind) in SHARDED.items()]
 TARGETS = ["launcher", "worker", "all workers", "worker and launcher"]
+RESTARTED = ", restarted by the launcher"
 PHASES = ["load", "step", "evaluation", "checkpoint", "result"]
 MOST_KILLS = 5  # of one run
+RESTARTED_PART = 0.4  # of the kills that the launcher survives
 MOST_PROBLEMS = 10  # then it ends early
 POLL = 0.001  # s
 UNTIL_GONE = 10  # s, from a kill until no process is left
@@ -309,8 +317,8 @@ def prepare(folder, program):
     two_processes.write_lines(folder / "val.jsonl", [two_processes.record(n) for n in range(66, 114)])
 
 
-def start(folder, scenario):
-    return broken_runs.Run(folder, scenario.processes, *scenario.overrides)
+def start(folder, scenario, *more):
+    return broken_runs.Run(folder, scenario.processes, *scenario.overrides, *more)
 
 
 def undisturbed(folder, program, scenario):
@@ -330,6 +338,20 @@ def expect_resumed_from(run, newest):
     text = run.errors.read_text()
     broken_runs.expect(newest == 0 or f"resuming from run/checkpoints/step-{newest:06}" in text,
                        f"not resumed from step {newest}", text)
+
+
+def kill_and_restart(folder, reference, kill, choice):
+    """The same, where the launcher has a restart left: it brings the run to its end."""
+    before, phase = written(folder), None
+    run = start(folder, reference.scenario, "--max-restarts", "1")
+    if wait_for_moment(run, kill):
+        strike(run, kill, choice, reference)
+        phase = phase_reached(folder, before)
+    code, text, _ = run.end()
+    expect_all_gone(folder, time.monotonic())
+    broken_runs.expect(code == 0, f"exit code {code} with a restart", text)
+    expect_nothing_corrupt(folder, reference)
+    return (phase if "restart 1 of 1, from the last checkpoint" in text else None), 0
 
 
 def kill_once(folder, reference, kill, choice):
@@ -359,11 +381,14 @@ def disturbed(number, program, references, seed):
     try:
         for _ in range(choice.randint(1, MOST_KILLS)):
             kill = choose_kill(choice, reference)
-            phase, end_s = kill_once(folder, reference, kill, choice)
+            restarts = "launcher" not in kill.target and choice.random() < RESTARTED_PART
+            phase, end_s = (kill_and_restart if restarts else kill_once)(folder, reference, kill, choice)
             slowest_end = max(slowest_end, end_s)
             if phase is None:
                 break
-            kills.append((kill.target, phase))
+            kills.append((kill.target + RESTARTED * restarts, phase))
+            if restarts:  # the run is complete
+                break
         newest = newest_checkpoint(folder)
         run = start(folder, reference.scenario)
         code, text, _ = run.end()
@@ -411,7 +436,7 @@ def main():
     for outcome in outcomes:
         by_scenario[outcome.scenario] += len(outcome.kills)
     print(f"seed {arguments.seed}: {', '.join(f'{name}: {number}' for name, number in sorted(by_scenario.items()))}")
-    print(f"{len(kills)} kills ({counts(TARGETS, [target for target, _ in kills])}; "
+    print(f"{len(kills)} kills ({counts([*TARGETS, *(target + RESTARTED for target in TARGETS[1:3])], [target for target, _ in kills])}; "
           f"{counts(PHASES, [phase for _, phase in kills])}), {len(outcomes)} runs, all processes gone after at most "
           f"{max(outcome.slowest_end for outcome in outcomes):.1f} s, {len(problems)} problems")
     return 1 if problems else 0

@@ -245,7 +245,8 @@ struct ParallelConfig {
   std::optional<int64_t> pp;        ///< pipeline: number of stages; unset: one for each rank
   OffloadConfig offload;
   CommBackend backend = CommBackend::kAuto;
-  std::string timeout = "30m";  ///< for the rendezvous and for collectives
+  std::string timeout = "30m";      ///< for the rendezvous and for collectives
+  std::string stall_after = "30s";  ///< without progress, then the log names the ranks at fault
   /// Files of Accelerate and DeepSpeed (config/import.h). Empty after loading: what they say is in
   /// the other fields then.
   std::string accelerate, deepspeed;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,10 @@ struct GpuReport {
 /// Queries NVML; without it, counts /dev/nvidia*. Never throws.
 /// @param library file to load; empty: SFTRUN_NVML_LIBRARY, else libnvidia-ml.so.1
 GpuReport query_gpus(const std::string& library = {});
+
+/// Why the GPUs of a machine with AMD's driver are not used; "": it has none.
+/// @param root of the file system
+std::string amd_complaint(const std::filesystem::path& root = "/");
 
 /// A warning if the driver is too old (CUDA 13 needs driver 580). Empty if it is new enough or its
 /// version is unknown.

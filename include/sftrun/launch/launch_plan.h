@@ -30,6 +30,7 @@ struct Machine {
   std::vector<Cpu> cpus;      ///< in the affinity mask
   double available_cpus = 1;  ///< observe::available_cpus: mask and quota
   bool can_use_gpus = true;   ///< this build has CUDA kernels
+  std::string amd;            ///< why its AMD GPUs are not used; "": none
 };
 /// Reads them from this machine.
 Machine this_machine(bool can_use_gpus);

@@ -21,6 +21,7 @@ struct SuperviseOptions {
   WorkerCommand restart_command;  ///< after a failure: continues from the last checkpoint
   std::filesystem::path run_dir;  ///< has logs/rank-N.log and logs/error-rank-N.json
   int max_restarts = 0;
+  double stall_s = 30;           ///< without progress, then the ranks at fault are named
   double grace_s = 60;           ///< from a stop signal to SIGKILL, to write a checkpoint
   double untrained_grace_s = 5;  ///< the same before the first step, when there is nothing to save
   double failure_grace_s = 3;    ///< the same for the other workers after one has failed
@@ -36,6 +37,8 @@ double grace_from_environment(const Environment& env, double otherwise);
 /// - SIGINT, SIGTERM, SIGUSR1 (and SIGHUP, as SIGTERM) are passed on, and workers have `grace_s` to
 ///   end. A second signal kills them.
 /// - If a worker fails, the others are ended within `failure_grace_s`.
+/// - When workers have waited for another for `stall_s`, the console names it, what it does and
+///   since when, and its stack.
 /// - Each worker leads its own process group, and is killed when this process ends.
 ///
 /// The caller must be single-threaded, because it forks.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "sftrun/core/activity.h"
 #include "sftrun/layers/unit.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/saved_inputs.h"
@@ -28,6 +29,7 @@ struct PassOptions {
   bool completes_gradients = true;
   /// The gradients of spans are wanted, on every rank, whether or not its micro-batch has spans.
   bool needs_span_gradients = false;
+  Activity* activity = nullptr;  ///< records which pass runs; may be null
 };
 
 /// State of one micro-batch between its passes through a stage. Several micro-batches may be under

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/core/activity.h"
 #include "sftrun/parallel/group.h"
 
 /// Communication between the ranks of a run: c10d's collectives (Gloo on CPU, NCCL on GPUs) and its
@@ -23,12 +24,14 @@ struct Identity {
 };
 
 struct ConnectOptions {
-  double timeout_s = 1800;     ///< to connect all ranks, and of every collective
-  double unreachable_s = 12;   ///< how long rank 0's address may not answer
-  double first_answer_s = 30;  ///< how long the listener may take to answer like a store
-  double report_s = 30;        ///< missing ranks are logged after this time
-  double stall_s = 40;         ///< after this time waiting ranks log which ranks make no progress
-  double beat_s = 5;           ///< time between the heartbeats of a rank
+  double timeout_s = 1800;       ///< to connect all ranks, and of every collective
+  double unreachable_s = 12;     ///< how long rank 0's address may not answer
+  double first_answer_s = 30;    ///< how long the listener may take to answer like a store
+  double report_s = 30;          ///< missing ranks are logged after this time
+  double stall_s = 30;           ///< after this time waiting ranks log which ranks make no progress
+  bool reports_stalls = true;    ///< false: the launcher, which sees every rank, reports them
+  Activity* activity = nullptr;  ///< of this rank, must outlive the communicator; null: its own
+  double beat_s = 5;             ///< time between the heartbeats of a rank
   double answer_s = 10;  ///< the store's host counts as silent after this time without an answer
   std::function<bool()> stop_requested;  ///< called while waiting for the ranks; may be empty
 };
@@ -82,8 +85,8 @@ class Communicator {
   /// @return `text` of rank 0, on every rank
   /// @param name key in the store; a new one for each call
   std::string broadcast(const std::string& name, const std::string& text);
-  /// Sets what this rank is doing ("step 17"), for the stall warnings of other ranks. Any thread.
-  void set_activity(const std::string& activity);
+  /// What this rank does: waits for other ranks are recorded by the communicator and its groups.
+  Activity& activity();
   const CollectiveCounts& counts() const;  ///< over all groups
 
  private:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/activity.h"
 #include "sftrun/data/example.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/packed_batch.h"
@@ -29,6 +30,7 @@ struct StepWork {
   model::Randomness randomness;
   double grad_scale = 1;                 ///< factor of the gradient of the objective's sum
   std::optional<double> aux_grad_scale;  ///< the same of the routers' load-balancing loss
+  Activity* activity = nullptr;          ///< records the passes; may be null
 };
 
 /// Results of this rank: fp64 scalars on the device.

@@ -9,6 +9,7 @@
 
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/train/micro_batch_schedule.h"
+#include "sftrun/train/stragglers.h"
 
 namespace sftrun::train {
 
@@ -18,6 +19,7 @@ struct HostNumbers {
   double peak_memory_bytes = 0;
   double stop_exit_code = 0, save_due = 0;
   double gpu_utilization = -1;  ///< percent; below 0: unknown
+  WorkSeconds work{};           ///< host seconds of this rank's own work since its last step
 };
 
 /// All values of one step of one rank.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/activity.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/observe/metrics.h"
@@ -27,6 +28,7 @@
 #include "sftrun/train/optimizer.h"
 #include "sftrun/train/schedule.h"
 #include "sftrun/train/step_numbers.h"
+#include "sftrun/train/stragglers.h"
 
 /// The training loop. On CUDA, with optimizers that support a gate, a step is queued before the
 /// host has read the values of the previous step (docs/decisions/0021-one-delayed-read.md).
@@ -50,6 +52,7 @@ struct Hooks {
   /// Called if the first step of a run is not finite, to check the base weights. It may throw a
   /// more specific error.
   std::function<void()> look_at_base = [] {};
+  Activity* activity = nullptr;  ///< records what the loop does; may be null
 };
 
 struct TrainerInputs {
@@ -94,6 +97,7 @@ class Trainer {
   void finish_before_error();
   StepReport finish_step(const QueuedStep& queued);
   StepReport read(const QueuedStep& queued);
+  std::vector<RankNumbers> wait_for_numbers(int64_t step);
   StepNumbers& numbers_of(int64_t step) { return numbers_[static_cast<size_t>(step % 2)]; }
   int64_t first_bin(int64_t micro_step, int dp_rank) const;
   int64_t not_finite_at(const RankNumbers& numbers, int dp_rank) const;
@@ -112,6 +116,8 @@ class Trainer {
   void save(int64_t steps_done);
   bool evaluation_due(int64_t step, bool is_last) const;
   bool save_due(int64_t step) const;
+  WorkSeconds work_of_step();
+  void name_stragglers(const std::vector<RankNumbers>& ranks);
   bool is_main() const { return in_.comm->rank() == 0; }
 
   TrainerInputs in_;
@@ -138,7 +144,9 @@ class Trainer {
   int64_t saved_step_ = 0;    // step of the newest checkpoint; 0: none
   int stop_exit_code_ = 0;    // the largest of all ranks, in the steps read so far
   bool save_wanted_ = false;  // rank 0's save timer expired since the last save
-  TrainEvent event_;          // last event; a new phase keeps the figures of the last step
+  StragglerWatch stragglers_;
+  WorkSeconds work_before_{};  // of this rank, until the last step
+  TrainEvent event_;           // last event; a new phase keeps the figures of the last step
 };
 
 }  // namespace sftrun::train
