@@ -181,6 +181,8 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
         {.on_gpu = devices.on_gpu,
          .shards = plan::num_shards(loaded.config.parallel, world_size, local_world_size)});
   }
+  run.batches.max_micro_batch =
+      config::max_auto_micro_batch(loaded.config.parallel, world_size, run.batches.max_micro_batch);
   config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);
   run.loaded = std::move(loaded);
   return run;
@@ -294,6 +296,7 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
   const Forecast steps = forecast(shown, found.train, run.batches);
   apply_sizes(steps, shown);
   warn(run, &headers);
+  if (const auto waiting = plan::waiting_stages_warning(shown)) log::warn("{}", *waiting);
   for (const std::string& line : override_lines(run)) fmt::print("# override: {}\n", line);
   for (const std::string& line : run.loaded.notes) fmt::print("# {}\n", line);
   std::vector<std::string> resolved = resolved_values(asked, shown);
@@ -301,6 +304,8 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
     std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
   for (const std::string& line : resolved) fmt::print("# resolved: {}\n", line);
   for (const std::string& line : split(launch, '\n')) fmt::print("# launch: {}\n", line);
+  if (shown.parallel.strategy == config::Strategy::kPipeline)
+    fmt::print("# {}\n", plan::describe_stages(headers.arch, shown));
   for (const std::string& line : found.lines) fmt::print("# {}\n", line);
   for (const std::string& line : lines_of(steps, shown)) fmt::print("# {}\n", line);
   fmt::print("{}", config::to_yaml(shown));

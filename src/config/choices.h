@@ -331,6 +331,23 @@ struct Words<Strategy> {
 };
 
 template <>
+struct Words<CommHook> {
+  using enum CommHook;
+  static constexpr auto all = std::to_array<Word<CommHook>>({
+      {"none", kNone},
+      {"bf16", kBf16},
+      {"no", kNone, WordKind::kAlias},
+      {"fp32", kNone, WordKind::kAlias},
+      {"bf16_compress", kBf16, WordKind::kAlias},
+      {"fp16", kNone, WordKind::kUnsupported},
+      {"fp16_compress", kNone, WordKind::kUnsupported},
+      {"power_sgd", kNone, WordKind::kUnsupported},
+      {"batched_power_sgd", kNone, WordKind::kUnsupported},
+  });
+  static constexpr std::string_view instead = "use bf16, or none for fp32";
+};
+
+template <>
 struct Words<Offload> {
   using enum Offload;
   static constexpr auto all = std::to_array<Word<Offload>>({

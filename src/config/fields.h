@@ -365,6 +365,11 @@ void visit_device_fields(TrainConfig& train, Visitor&& field) {
         "false");
   field(train.ddp_broadcast_buffers, "ddp_broadcast_buffers", any(), kAny,
         "Accepted for compatibility, without effect: models have no buffers that change.", "false");
+  field(
+      train.ddp_comm_hook, "ddp_comm_hook", any(), kAny,
+      "How ddp and pipeline send gradients. none: in fp32. bf16: rounded to bf16, half the bytes; "
+      "the sums are then rounded, too.",
+      "bf16");
   field(train.ddp_bucket_cap_mb, "ddp_bucket_cap_mb", at_least(1), kAny,
         "Size of a gradient bucket for the all-reduce, in MiB.", "200");
   field(train.dataloader_num_workers, "dataloader_num_workers", between(0, 256), kAny,

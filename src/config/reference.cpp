@@ -66,6 +66,7 @@ metrics of an earlier run, from its tokens per second, without evaluation.
 ## Batch sizes
 `batch_size * grad_accum * devices = global_batch_size`. A value that is `auto` follows from the others. If all three are
 `auto`, the target is 32 per step, with the largest micro-batch that divides it over the devices and leaves at least 4 accumulation steps.
+With `parallel.strategy: pipeline` a pipeline counts as one device here, and there are at least 4 accumulation steps for each of its stages.
 The order of examples, and so the run, depends only on `global_batch_size`, not on how it is split. (The load-balancing loss of mixtures of
 experts is computed per micro-batch, so it does depend on the split. `train.router_aux_loss_coef` multiplies the mean over micro-batches.
 transformers' Trainer adds the full loss of every micro-batch, which is `grad_accum` times as much.)

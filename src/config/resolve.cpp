@@ -173,7 +173,7 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   resolve_strategy(config, world_size, places);
   const int64_t parts = data_parallel_size(config.parallel, world_size);
   resolve_batch_sizes(config.train, {parts, parts == world_size ? "world_size" : "pipelines"},
-                      max_micro_batch, places);
+                      max_auto_micro_batch(config.parallel, world_size, max_micro_batch), places);
   resolve_schedule(config);
   resolve_evaluation(config);
   if (config.output.dir.empty())
@@ -200,8 +200,14 @@ void resolve_stages(ParallelConfig& parallel, int world_size, const Places& plac
                     place, "set parallel.pp to the number of processes of one pipeline");
 }
 
+int64_t max_auto_micro_batch(const ParallelConfig& parallel, int world_size, int64_t most) {
+  if (parallel.strategy != Strategy::kPipeline || world_size == 1) return most;
+  const int64_t bins = kTargetGlobalBatch / data_parallel_size(parallel, world_size);
+  return std::clamp<int64_t>(bins / (kMinAutoGradAccum * *parallel.pp), 1, most);
+}
+
 int data_parallel_size(const ParallelConfig& parallel, int world_size) {
-  if (parallel.strategy != Strategy::kPipeline) return world_size;
+  if (parallel.strategy != Strategy::kPipeline || world_size == 1) return world_size;
   return world_size / static_cast<int>(parallel.pp.value());
 }
 

@@ -193,6 +193,15 @@ class RelationCheck {
     }
   }
 
+  void check_comm_hook() {
+    const Strategy strategy = config_.parallel.strategy;
+    if (config_.train.ddp_comm_hook == CommHook::kNone || !is_sharded(strategy)) return;
+    warn(fmt::format("train.ddp_comm_hook has no effect with parallel.strategy {}, which sums "
+                     "gradients in fp32",
+                     word_of(strategy)),
+         "train.ddp_comm_hook");
+  }
+
   void check_offload() {
     const OffloadConfig& offload = config_.parallel.offload;
     const Optimizer optimizer = config_.train.optimizer;
@@ -520,6 +529,7 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   check.check_evaluation(needs_data);
   check.check_schedule();
   check.check_offload();
+  check.check_comm_hook();
 }
 
 }  // namespace sftrun::config

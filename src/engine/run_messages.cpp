@@ -10,6 +10,7 @@
 #include "sftrun/core/units.h"
 #include "sftrun/observe/run_summary.h"
 #include "sftrun/plan/quant_notes.h"
+#include "sftrun/plan/stages.h"
 #include "sftrun/train/optimizer.h"
 
 namespace sftrun::engine {
@@ -63,20 +64,6 @@ std::string steps_line(const config::RunConfig& config, int64_t total_steps, int
                      *train.global_batch_size.value, batch_unit(config));
 }
 
-/// With m micro-batches and p stages, a stage waits for p - 1 of m + p - 1 turns.
-std::optional<std::string> waiting_stages_warning(const config::RunConfig& config) {
-  constexpr double kMuch = 0.25;
-  if (config.parallel.strategy != config::Strategy::kPipeline) return std::nullopt;
-  const int64_t others = *config.parallel.pp - 1, accum = *config.train.grad_accum.value;
-  const double waiting = static_cast<double>(others) / static_cast<double>(accum + others);
-  if (waiting <= kMuch) return std::nullopt;
-  return fmt::format(
-      "with train.grad_accum {} each of the {} stages waits for the others {:.0f}% of the time; "
-      "with {} it is {:.0f}%",
-      accum, others + 1, 100 * waiting, 4 * (others + 1),
-      100 * static_cast<double>(others) / static_cast<double>(4 * (others + 1) + others));
-}
-
 std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
                                              bool learns_nothing) {
   constexpr int64_t kFewSteps = 10;
@@ -109,9 +96,11 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
                                  store.parameters().size(),
                                  config::to_json(config)["tuning"]["mode"].get<std::string>()));
   log::info("{}", steps_line(config, size.total_steps, size.world_size));
+  if (config.parallel.strategy == config::Strategy::kPipeline)
+    log::info("{}", plan::describe_stages(decoder.arch(), config));
   if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))
     log::warn("{}", *few);
-  if (const auto waiting = waiting_stages_warning(config)) log::warn("{}", *waiting);
+  if (const auto waiting = plan::waiting_stages_warning(config)) log::warn("{}", *waiting);
   if (base_record != nullptr) log_vllm_advice(decoder);
   if (config.train.loraplus_lr_ratio && decoder.embedding().lora) {
     log::warn(

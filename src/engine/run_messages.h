@@ -18,8 +18,6 @@ std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, 
                            const std::string& mode);
 /// @param config with all batch sizes
 std::string steps_line(const config::RunConfig& config, int64_t total_steps, int world_size);
-/// Warns of a pipeline whose stages wait for much of the time; nullopt: they do not.
-std::optional<std::string> waiting_stages_warning(const config::RunConfig& config);
 /// For a run that will train little or nothing.   @param learns_nothing every learning rate is 0
 std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
                                              bool learns_nothing);

@@ -100,6 +100,8 @@ std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
   return parallel::make_strategy(
       {.strategy = config.parallel.strategy,
        .bucket_cap_bytes = config.train.ddp_bucket_cap_mb << 20,
+       .gradients_sent_as =
+           config.train.ddp_comm_hook == config::CommHook::kBf16 ? at::kBFloat16 : at::kFloat,
        .overlaps_reduction = trains_base,
        .passes_read_masters = !trains_base || decoder.backend().reads_masters,
        .num_stages = is_pipeline(config.parallel) ? *config.parallel.pp : 1},

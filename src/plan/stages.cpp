@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
 
 namespace sftrun::plan {
@@ -107,6 +108,45 @@ std::vector<int64_t> balanced_stages(const std::vector<double>& costs, int64_t s
 
 std::vector<int64_t> stages_of(const spec::ArchSpec& arch, const config::RunConfig& config) {
   return balanced_stages(unit_costs(arch, config.model.max_seq_len), config.parallel.pp.value());
+}
+
+namespace {
+
+std::string describe_units(int64_t first, int64_t end, int64_t num_layers) {
+  std::vector<std::string> parts;
+  if (first == 0) parts.emplace_back("embedding");
+  const int64_t from = std::max<int64_t>(first, 1) - 1, to = std::min(end - 1, num_layers) - 1;
+  if (from == to) parts.push_back(fmt::format("layer {}", from));
+  if (from < to) parts.push_back(fmt::format("layers {} to {}", from, to));
+  if (end > num_layers + 1) parts.emplace_back("head");
+  return join(parts, ", ");
+}
+
+}  // namespace
+
+std::string describe_stages(const spec::ArchSpec& arch, const config::RunConfig& config) {
+  const std::vector<int64_t> firsts = stages_of(arch, config);
+  std::vector<std::string> stages;
+  for (size_t stage = 0; stage + 1 < firsts.size(); ++stage)
+    stages.push_back(describe_units(firsts[stage], firsts[stage + 1], arch.num_layers));
+  return fmt::format("pipeline of {} stage{}: {}", stages.size(), stages.size() == 1 ? "" : "s",
+                     join(stages, "; "));
+}
+
+// With m micro-batches and p stages, a stage waits for p - 1 of m + p - 1 turns.
+std::optional<std::string> waiting_stages_warning(const config::RunConfig& config) {
+  constexpr double kMuch = 0.25;
+  if (config.parallel.strategy != config::Strategy::kPipeline) return std::nullopt;
+  const int64_t others = *config.parallel.pp - 1, accum = *config.train.grad_accum.value;
+  const auto waiting = [&](int64_t micro_batches) {
+    return static_cast<double>(others) / static_cast<double>(micro_batches + others);
+  };
+  if (waiting(accum) <= kMuch) return std::nullopt;
+  const int64_t enough = 4 * (others + 1);
+  return fmt::format(
+      "with train.grad_accum {} each of the {} stages waits for the others {:.0f}% of the time; "
+      "with {} it is {:.0f}%",
+      accum, others + 1, 100 * waiting(accum), enough, 100 * waiting(enough));
 }
 
 void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,

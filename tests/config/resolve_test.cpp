@@ -149,8 +149,14 @@ TEST(Resolve, APipelineComputesOnePartOfTheBatchWithAllItsStages) {
   uneven.train.global_batch_size = {15};
   test::expect_error<ConfigError>([&] { resolve(uneven, "run.yaml", 4, 1); },
                                   {"not a multiple", "pipelines 2"});
+  RunConfig automatic;
+  automatic.parallel.strategy = Strategy::kPipeline;
+  resolve(automatic, "run.yaml", 4, 16);
+  EXPECT_EQ(automatic.train.batch_size.value, 2) << "16 micro-batches for 4 stages";
+  EXPECT_EQ(automatic.train.grad_accum.value, 16);
   RunConfig alone = config;
   resolve(alone, "run.yaml", 1, 1);
+  EXPECT_EQ(data_parallel_size(config.parallel, 1), 1);
   EXPECT_EQ(alone.parallel.strategy, Strategy::kSingle);
   EXPECT_EQ(alone.train.grad_accum.value, 8);
 }

@@ -42,16 +42,6 @@ TEST(RunMessages, Pipeline) {
   EXPECT_NE(steps_line(config, 30, 8).find("2 x grad_accum 4 x 2 pipelines of 4 stages = 16"),
             std::string::npos);
   EXPECT_NE(steps_line(config, 30, 4).find("x 1 pipeline of 4 stages"), std::string::npos);
-  const std::string waits = waiting_stages_warning(config).value();
-  EXPECT_NE(waits.find("grad_accum 4 each of the 4 stages waits for the others 43%"),
-            std::string::npos)
-      << waits;
-  EXPECT_NE(waits.find("with 16 it is 16%"), std::string::npos) << waits;
-  config.train.grad_accum.value = 9;
-  EXPECT_FALSE(waiting_stages_warning(config));
-  config.train.grad_accum.value = 1;
-  config.parallel.strategy = config::Strategy::kFsdp;
-  EXPECT_FALSE(waiting_stages_warning(config));
 }
 
 TEST(RunMessages, FewStepsAreWarnedOf) {

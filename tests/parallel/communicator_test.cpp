@@ -116,6 +116,29 @@ TEST_P(Ranks, GradReducerSumsEveryUnitOnce) {
     });
   }
 }
+
+// As torch's bf16_compress_hook: gradients and their sums are rounded, half the bytes are sent.
+TEST_P(Ranks, GradReducerSendsBf16) {
+  const int n = GetParam();
+  spawn(n, [n](Communicator& comm) {
+    const at::Tensor own = at::arange(100, at::kFloat) * 1.001F * (comm.rank() + 1),
+                     grad = own.clone();
+    GradReducer reducer(comm.world(), grad, {{0, 40}, {40, 100}}, 1 << 20, at::kBFloat16);
+    for (int64_t unit = 1; unit >= 0; --unit) reducer.unit_ready(unit);
+    reducer.finish();
+    at::Tensor expected = at::zeros({100});
+    for (int rank = 1; rank <= n; ++rank)
+      expected += (at::arange(100, at::kFloat) * 1.001F * rank).to(at::kBFloat16).to(at::kFloat);
+    if (n == 1) {
+      EXPECT_TRUE(at::equal(grad, own)) << "nothing is sent";
+      return;
+    }
+    EXPECT_TRUE(at::allclose(grad, expected, 1.0 / 128, 0));
+    EXPECT_TRUE(at::equal(grad, grad.to(at::kBFloat16).to(at::kFloat)));
+    EXPECT_EQ(comm.counts().all_reduce.bytes, 200U);
+  });
+}
+
 // Parts of a tensor, and what a tensor is after each collective of all ranks.
 TEST_P(Ranks, TensorCollectives) {
   const int n = GetParam();

@@ -85,6 +85,28 @@ TEST(Stages, ShareTheMemory) {
               largest * static_cast<double>(whole), 1e6);
 }
 
+TEST(Stages, AreDescribed) {
+  EXPECT_EQ(describe_stages(eight_billion(), pipeline(2)),
+            "pipeline of 2 stages: embedding, layers 0 to 16; layers 17 to 31, head");
+  EXPECT_NE(describe_stages(eight_billion(), pipeline(34)).find("embedding; layer 0; layer 1;"),
+            std::string::npos);
+}
+
+TEST(Stages, ThatWaitMuchGiveAWarning) {
+  config::RunConfig config = pipeline(4);
+  config.train.grad_accum.value = 4;
+  const std::string waits = waiting_stages_warning(config).value();
+  EXPECT_NE(waits.find("grad_accum 4 each of the 4 stages waits for the others 43%"),
+            std::string::npos)
+      << waits;
+  EXPECT_NE(waits.find("with 16 it is 16%"), std::string::npos) << waits;
+  config.train.grad_accum.value = 9;
+  EXPECT_FALSE(waiting_stages_warning(config));
+  config.train.grad_accum.value = 1;
+  config.parallel.strategy = config::Strategy::kFsdp;
+  EXPECT_FALSE(waiting_stages_warning(config));
+}
+
 TEST(Stages, RefusesWhatCannotBeDivided) {
   const auto refuses = [](const spec::ArchSpec& arch, const config::RunConfig& config,
                           std::initializer_list<std::string> parts) {

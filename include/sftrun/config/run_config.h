@@ -95,7 +95,8 @@ enum class Strategy {
   kFsdp,
   kHybrid,
   kPipeline
-};  ///< kSingle: one process
+};                                     ///< kSingle: one process
+enum class CommHook { kNone, kBf16 };  ///< how gradients are sent
 enum class Offload { kNone, kCpu };
 enum class CommBackend { kAuto, kNccl, kGloo };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
@@ -222,6 +223,7 @@ struct TrainConfig {
   int64_t logging_steps = 1;
   bool ddp_find_unused_parameters = false, ddp_broadcast_buffers = false;
   int64_t ddp_bucket_cap_mb = 25;
+  CommHook ddp_comm_hook = CommHook::kNone;
   int64_t dataloader_num_workers = 0;
   bool dataloader_pin_memory = true;
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
@@ -346,6 +348,9 @@ void resolve_stages(ParallelConfig& parallel, int world_size,
 /// Number of parts of a global batch that are computed at the same time: of a pipeline, one for all
 /// its stages.   @pre a resolved strategy
 int data_parallel_size(const ParallelConfig& parallel, int world_size);
+/// The largest automatic micro-batch, where `most` fits the device: a pipeline needs several
+/// micro-batches for each of its stages.   @pre a resolved strategy
+int64_t max_auto_micro_batch(const ParallelConfig& parallel, int world_size, int64_t most);
 std::string_view strategy_name(Strategy strategy);  ///< "single", "ddp"
 /// Whether ranks keep parts of the parameters, or of their optimizer state.
 constexpr bool is_sharded(Strategy strategy) {

@@ -72,6 +72,7 @@ class Strategy : public layers::UnitHooks {
 struct StrategyOptions {
   config::Strategy strategy = config::Strategy::kSingle;  ///< resolved
   int64_t bucket_cap_bytes = int64_t{25} << 20;           ///< ddp: gradients of one reduction
+  at::ScalarType gradients_sent_as = at::kFloat;          ///< ddp, pipeline: fp32 or bf16
   /// ddp: gradients must be reduced while the backward pass runs, so passes are not captured as CUDA
   /// graphs. false: after a captured pass they are reduced when it has been launched, which takes
   /// little time for an adapter's gradients.
@@ -89,6 +90,11 @@ std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communic
                                         const DistributedModel& model,
                                         std::unique_ptr<UnitShards> shards = nullptr);
 
+/// Sum of squares over what the ranks of a group own.   @param owned [n] fp32 of this rank
+/// @return fp64 scalar on its device
+at::Tensor squares_over(const at::Tensor& owned, Group& group);
+/// Whether it holds on all ranks of the run.
+bool holds_on_all(Communicator& comm, bool holds_here);
 /// A tensor whose parts the ranks of a group have: see `Strategy::whole`.
 /// @param part fp32 or an integer type
 at::Tensor joined_parts(const at::Tensor& part, int64_t begin, int64_t numel, Group& group);

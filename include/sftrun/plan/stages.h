@@ -33,6 +33,12 @@ struct StageShare {
 /// By stage.   @pre as of `stages_of`
 std::vector<StageShare> stage_shares(const spec::ArchSpec& arch, const config::RunConfig& config);
 
+/// "pipeline of 2 stages: embedding, layers 0 to 8; layers 9 to 15, head".   @pre as of `stages_of`
+std::string describe_stages(const spec::ArchSpec& arch, const config::RunConfig& config);
+/// Warns of a pipeline whose stages wait for much of the time; nullopt: they do not.
+/// @pre resolved batch sizes
+std::optional<std::string> waiting_stages_warning(const config::RunConfig& config);
+
 /// @throws ConfigError if the model cannot be divided into this many stages: too few layers, state
 /// that layers share, or a loss over all layers
 /// @param place of parallel.strategy or parallel.pp in the configuration

@@ -119,7 +119,9 @@ void deepspeed_lowest_rate(Reading& reading, const SourceKey& key) {
 
 void deepspeed_communication_type(Reading& reading, const SourceKey& key) {
   if (key.value.text == "fp32") return reading.note_no_meaning(key, std::string(kSums));
-  reading.note_lost(key, "gradients are always summed in fp32");
+  reading.note_lost(key,
+                    "the strategies of ZeRO sum gradients in fp32; with ddp, "
+                    "`train.ddp_comm_hook: bf16` sends them in bf16");
 }
 
 void deepspeed_tensorboard(Reading& reading, const SourceKey& key) {

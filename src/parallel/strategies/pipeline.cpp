@@ -49,7 +49,8 @@ PipelineStrategy::PipelineStrategy(const StrategyOptions& options, Communicator&
       stages_(make_pipeline_group(comm, mesh(), "pipeline")),
       backward_(make_pipeline_group(comm, mesh(), "pipeline-backward")),
       replicas_(make_stage_group(comm, mesh())),
-      reducer_(replicas_, owned().flat.grad, owned_unit_ranges(model), options.bucket_cap_bytes) {
+      reducer_(replicas_, owned().flat.grad, owned_unit_ranges(model), options.bucket_cap_bytes,
+               options.gradients_sent_as) {
   connect_tied_ends();
 }
 
@@ -133,14 +134,11 @@ void PipelineStrategy::finish_step() {
 }
 
 at::Tensor PipelineStrategy::squares(const at::Tensor& owned) {
-  const at::Tensor sum = kernels::sum_of_squares(owned);
-  stages_.all_reduce(sum);
-  return sum;
+  return squares_over(owned, stages_);
 }
 
 bool PipelineStrategy::holds_everywhere(bool holds_here) {
-  const auto ranks = comm_.all_gather({holds_here ? 1.0 : 0.0});
-  return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank[0] != 0; });
+  return holds_on_all(comm_, holds_here);
 }
 
 at::Tensor PipelineStrategy::whole(const at::Tensor& part, int64_t begin, int64_t numel) {

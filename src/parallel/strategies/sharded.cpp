@@ -297,27 +297,16 @@ void ShardedStrategy::finish_step() {
 }
 
 at::Tensor ShardedStrategy::squares(const at::Tensor& owned) {
-  const at::Tensor sum = kernels::sum_of_squares(owned);
-  shard_group_.all_reduce(sum);
-  return sum;
+  return squares_over(owned, shard_group_);
 }
 
 bool ShardedStrategy::holds_everywhere(bool holds_here) {
-  const auto ranks = comm_.all_gather({holds_here ? 1.0 : 0.0});
-  return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank[0] != 0; });
+  return holds_on_all(comm_, holds_here);
 }
 
 at::Tensor ShardedStrategy::whole(const at::Tensor& part, int64_t begin, int64_t numel) {
   // Paged optimizers keep their state in host memory, and NCCL sends from the device.
   return joined_parts(part.to(owned_.flat.master.device()), begin, numel, shard_group_);
-}
-
-at::Tensor joined_parts(const at::Tensor& part, int64_t begin, int64_t numel, Group& group) {
-  const at::Tensor all = at::zeros({numel}, part.options());
-  all.narrow(0, begin, part.numel()).copy_(part);
-  // Summed as integers: adding zeros then keeps every bit, of negative zeros and NaN, too.
-  group.all_reduce(part.scalar_type() == at::kFloat ? all.view(at::kInt) : all);
-  return all;
 }
 
 }  // namespace sftrun::parallel

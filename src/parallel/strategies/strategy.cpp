@@ -3,8 +3,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "pipeline.h"
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/ops.h"
 #include "sharded.h"
 #include "whole_parameters.h"
 
@@ -43,6 +46,25 @@ void Strategy::assign(const layers::Parameter& parameter, const at::Tensor& valu
   if (!flat.compute.is_same(flat.master))
     flat.compute.narrow(0, piece.offset, piece.numel).copy_(master);
   owned().store->compute_changed();
+}
+
+at::Tensor squares_over(const at::Tensor& owned, Group& group) {
+  const at::Tensor sum = kernels::sum_of_squares(owned);
+  group.all_reduce(sum);
+  return sum;
+}
+
+bool holds_on_all(Communicator& comm, bool holds_here) {
+  const auto ranks = comm.all_gather({holds_here ? 1.0 : 0.0});
+  return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank[0] != 0; });
+}
+
+at::Tensor joined_parts(const at::Tensor& part, int64_t begin, int64_t numel, Group& group) {
+  const at::Tensor all = at::zeros({numel}, part.options());
+  all.narrow(0, begin, part.numel()).copy_(part);
+  // Summed as integers: adding zeros then keeps every bit, of negative zeros and NaN, too.
+  group.all_reduce(part.scalar_type() == at::kFloat ? all.view(at::kInt) : all);
+  return all;
 }
 
 std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communicator& comm,

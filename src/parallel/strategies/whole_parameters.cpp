@@ -30,7 +30,7 @@ DdpStrategy::DdpStrategy(const StrategyOptions& options, Communicator& comm,
                          const DistributedModel& model)
     : SingleStrategy(model, Mesh::replicated(comm.world_size(), comm.rank())),
       overlaps_reduction_(options.overlaps_reduction && comm.world_size() > 1),
-      reducer_(comm.world(), owned().flat.grad, owned_unit_ranges(model),
-               options.bucket_cap_bytes) {}
+      reducer_(comm.world(), owned().flat.grad, owned_unit_ranges(model), options.bucket_cap_bytes,
+               options.gradients_sent_as) {}
 
 }  // namespace sftrun::parallel
