@@ -16,7 +16,9 @@ bootstrap = scripts/bootstrap.sh $(BOOTSTRAP_FLAGS)
 CONFIG ?=
 NUM_GPUS ?= auto
 DEEPSPEED_CONFIG ?= configs/deepspeed/zero2.json
+# make train-distributed SFTRUN=/usr/local/bin/sftrun CONFIG=… uses that program, and builds nothing.
 SFTRUN = $(BUILD)/bin/sftrun
+built_program = $(if $(filter command,$(origin SFTRUN)),,build)
 
 # TRAIN_BATCH_SIZE=4 on make's command line or in the environment becomes train.batch_size=4; MODEL_… likewise.
 quote = '$(subst ','\'',$(1))'
@@ -32,7 +34,7 @@ run_tests = ctest --test-dir $(1) --output-on-failure -j $(JOBS)
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	echo
 	echo "  Variables: CONFIG=run.yaml NUM_GPUS=$(NUM_GPUS) TRAIN_BATCH_SIZE=… MODEL_MAX_SEQ_LEN=… (any TRAIN_*, MODEL_* key)"
 	echo "             DEEPSPEED_CONFIG=$(DEEPSPEED_CONFIG)"
@@ -81,27 +83,36 @@ trials: build ## Kill and stall runs, damage their files, feed hostile input: KI
 demo: build ## Fine-tune a real model on real data with two processes; show before and after
 	@BUILD=$(BUILD) scripts/demo/run.sh
 
-.PHONY: train-distributed
-train-distributed: build ## Train CONFIG=run.yaml on NUM_GPUS= devices, with TRAIN_*= and MODEL_*= overrides
-	@if [ -z "$(CONFIG)" ]; then echo "error: which run? make train-distributed CONFIG=run.yaml" >&2; exit 2; fi
-	$(SFTRUN) train --config $(call quote,$(CONFIG)) --nproc-per-node $(NUM_GPUS) $(OVERRIDES)
+needs_config = if [ -z "$(CONFIG)" ]; then echo "error: which run? make $@ CONFIG=run.yaml" >&2; exit 2; fi
+run_arguments = --config $(call quote,$(CONFIG)) --nproc-per-node $(NUM_GPUS) $(OVERRIDES)
+deepspeed_arguments = --deepspeed $(call quote,$(DEEPSPEED_CONFIG))
+find_run_directory = run_directory=$$($(SFTRUN) config show --config $(call quote,$(CONFIG)) --json $(OVERRIDES) |
+find_run_directory += python3 -c 'import json, sys; print(json.load(sys.stdin)["output"]["dir"])')
 
-deepspeed_arguments = --config $(call quote,$(CONFIG)) --deepspeed $(call quote,$(DEEPSPEED_CONFIG)) --nproc-per-node $(NUM_GPUS) $(OVERRIDES)
+.PHONY: train-distributed
+train-distributed: $(built_program) ## Train CONFIG=run.yaml on NUM_GPUS= devices, with TRAIN_*= and MODEL_*= overrides
+	@$(needs_config)
+	$(SFTRUN) train $(run_arguments)
+
+.PHONY: train-distributed-tb
+train-distributed-tb: $(built_program) ## The same while TensorBoard shows the run (TENSORBOARD_PORT=6006)
+	@$(needs_config)
+	$(find_run_directory)
+	scripts/with_tensorboard.sh "$$run_directory" $(SFTRUN) train $(run_arguments)
 
 .PHONY: train-deepspeed
-train-deepspeed: build ## The same with the settings of DEEPSPEED_CONFIG=, a JSON file of DeepSpeed (default configs/deepspeed/zero2.json)
-	@if [ -z "$(CONFIG)" ]; then echo "error: which run? make train-deepspeed CONFIG=run.yaml" >&2; exit 2; fi
-	$(SFTRUN) train $(deepspeed_arguments)
+train-deepspeed: $(built_program) ## Train with the settings of DEEPSPEED_CONFIG=, a JSON file of DeepSpeed (default configs/deepspeed/zero2.json)
+	@$(needs_config)
+	$(SFTRUN) train $(run_arguments) $(deepspeed_arguments)
 
 .PHONY: train-deepspeed-tb
-train-deepspeed-tb: build ## The same while TensorBoard shows the run (TENSORBOARD_PORT=6006)
-	@if [ -z "$(CONFIG)" ]; then echo "error: which run? make train-deepspeed-tb CONFIG=run.yaml" >&2; exit 2; fi
-	directory=$$($(SFTRUN) config show --config $(call quote,$(CONFIG)) --json $(OVERRIDES) |
-	  python3 -c 'import json, sys; print(json.load(sys.stdin)["output"]["dir"])')
-	scripts/with_tensorboard.sh "$$directory" $(SFTRUN) train $(deepspeed_arguments)
+train-deepspeed-tb: $(built_program) ## The same while TensorBoard shows the run
+	@$(needs_config)
+	$(find_run_directory)
+	scripts/with_tensorboard.sh "$$run_directory" $(SFTRUN) train $(run_arguments) $(deepspeed_arguments)
 
 .PHONY: gpu-info
-gpu-info: build ## The GPUs of this machine; without one, its CPU and memory
+gpu-info: $(built_program) ## The GPUs of this machine; without one, its CPU and memory
 	@$(SFTRUN) gpu-info
 
 .PHONY: bench
