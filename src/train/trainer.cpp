@@ -291,6 +291,7 @@ WorkSeconds Trainer::work_of_step() {
 }
 
 void Trainer::name_stragglers(const std::vector<RankNumbers>& ranks) {
+  if (in_.strategy->mesh().sizes().pp > 1) return;  // stages have different work
   std::vector<WorkSeconds> work;
   for (const RankNumbers& rank : ranks) work.push_back(rank.host.work);
   for (const std::string& straggler : stragglers_.add(work))
