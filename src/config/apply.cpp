@@ -22,6 +22,9 @@ class Applier {
       set_inside(*object, assignment);
     } else if (const UnsupportedKey* later = find_unsupported_key(assignment.key)) {
       answer_later(*later, assignment);
+    } else if (says_nothing_is_offloaded(assignment)) {
+      for (Field& one : fields_.fields)
+        if (one.section() == assignment.key) set(one, inside(assignment, one.key));
     } else if (fields_.has_section(assignment.key)) {
       problems_.push_back(
           {fmt::format("`{}` is a section, not a key", assignment.key), assignment.place,
@@ -36,6 +39,12 @@ class Applier {
   }
 
  private:
+  static Assignment inside(Assignment assignment, const std::string& key) {
+    assignment.key = key;
+    assignment.value = Value::scalar("none");
+    return assignment;
+  }
+
   void set(Field& field, const Assignment& assignment) {
     if (assignment.value.kind == Value::Kind::kNull) {
       field.reset();
@@ -43,7 +52,7 @@ class Applier {
       report(field, *complaint, assignment);
       return;
     }
-    note(assignment);
+    note(assignment, field.type == FieldType::kChoice ? field.get() : to_json(assignment.value));
   }
 
   void report(const Field& field, const Complaint& complaint, const Assignment& assignment) {
@@ -68,7 +77,7 @@ class Applier {
       return;
     }
     object.assign(value_from_json(json));
-    note(assignment);
+    note(assignment, to_json(assignment.value));
   }
 
   Field* find_object(const std::string& key) {
@@ -95,16 +104,19 @@ class Applier {
     return fmt::format("{}={}", found->key, found->example);
   }
 
-  void note(const Assignment& assignment) {
+  /// @param value what the field made of it: "cpu" of `true`
+  void note(const Assignment& assignment, const nlohmann::ordered_json& value) {
     loaded_.places[assignment.key] = assignment.place;
     std::erase_if(loaded_.overrides,
                   [&](const Override& old) { return old.key == assignment.key; });
     if (assignment.layer == Layer::kRun) return;
-    const nlohmann::ordered_json value = to_json(assignment.value);
-    loaded_.overrides.push_back(
-        {assignment.key,
-         assignment.value.kind == Value::Kind::kScalar ? assignment.value.text : value.dump(),
-         assignment.source});
+    const bool is_scalar = assignment.value.kind == Value::Kind::kScalar;
+    const bool is_word = is_scalar && value.is_string();
+    loaded_.overrides.push_back({assignment.key,
+                                 is_word     ? value.get<std::string>()
+                                 : is_scalar ? assignment.value.text
+                                             : value.dump(),
+                                 assignment.source});
   }
 
   Binding& fields_;

@@ -10,11 +10,6 @@ std::string place_in(const std::string& file, Mark mark) {
   return fmt::format("{}:{}:{}", file, mark.line, mark.column);
 }
 
-bool says_none(const Value& value) {
-  return value.kind == Value::Kind::kScalar &&
-         (value.text == "none" || parse_bool(value.text) == false);
-}
-
 class Flattener {
  public:
   Flattener(const std::string& file, const Binding& fields, Problems& problems)
@@ -26,7 +21,7 @@ class Flattener {
       if (map.keys[i].text.find('.') != std::string::npos) {
         report_dots(key, map.keys[i]);
       } else if (fields_.has_section(key)) {
-        walk_section(key, map.items[i]);
+        walk_section(key, map.keys[i], map.items[i]);
       } else {
         add(key, map.keys[i], map.items[i]);
       }
@@ -36,10 +31,10 @@ class Flattener {
   std::vector<Assignment> assignments;
 
  private:
-  void walk_section(const std::string& key, const Value& value) {
+  void walk_section(const std::string& key, const MapKey& name, const Value& value) {
     if (value.kind == Value::Kind::kNull) return;
     if (value.kind == Value::Kind::kMap) return walk(value, key);
-    if (key == "parallel.offload" && says_none(value)) return;
+    if (says_nothing_is_offloaded({.key = key, .value = value})) return add_none(key, name, value);
     problems_.push_back({fmt::format("`{}` is {}; it takes a map", key, describe(value)),
                          place_in(file_, value.mark),
                          fmt::format("indent its keys below `{}:`", key)});
@@ -51,6 +46,13 @@ class Flattener {
     problems_.push_back({fmt::format("unknown key `{}`", excerpt(key)), place_in(file_, name.mark),
                          fmt::format("write `{}:` indented below `{}:`",
                                      excerpt(key.substr(dot + 1)), excerpt(key.substr(0, dot)))});
+  }
+
+  /// All keys of the section are none.
+  void add_none(const std::string& section, const MapKey& name, Value value) {
+    value.text = "none";
+    for (const Field& field : fields_.fields)
+      if (field.section() == section) add(field.key, name, value);
   }
 
   void add(const std::string& key, const MapKey& name, const Value& value) {
@@ -66,6 +68,12 @@ class Flattener {
 };
 
 }  // namespace
+
+bool says_nothing_is_offloaded(const Assignment& assignment) {
+  const Value& value = assignment.value;
+  return assignment.key == "parallel.offload" && value.kind == Value::Kind::kScalar &&
+         (value.text == "none" || parse_bool(value.text) == false);
+}
 
 std::vector<Assignment> flatten(const Value& document, const std::string& file,
                                 const Binding& fields, Problems& problems) {

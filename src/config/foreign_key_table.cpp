@@ -23,8 +23,7 @@ constexpr std::string_view kDeepSpeedFile =
     "or "
     "zero3; remove it";
 constexpr std::string_view kOffload =
-    "use `parallel.offload`: `optimizer`, `activations` and `base` keep each in the host's memory; "
-    "remove it";
+    "use `parallel.offload`: `optimizer`, `activations` and `base` keep each in the host's memory";
 constexpr std::string_view kPreference =
     "not supported: `train.objective` takes sft and dpo, with `train.beta`; remove it";
 constexpr std::string_view kObjective = "use `train.objective`: sft or dpo";
@@ -893,6 +892,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"data_parallel_*", "", kSharding},
     {"dp_shard_size", "", kSharding},
     {"pipeline_parallel_size", "parallel.pp", ""},
+    {"pp_size", "parallel.pp", ""},
     {"context_parallel_size", "", kSharding},
     {"expert_parallel_size", "", kSharding},
     {"sequence_parallel_degree", "", kSharding},

@@ -91,6 +91,30 @@ const ForeignKey* nearest_foreign(const std::string& leaf, const Binding& bindin
   return find_foreign_key(near);
 }
 
+/// Answers keys of inner sections that have few keys: `offload.optimizer` without its `parallel`,
+/// and `parallel.offload.gradients`.
+std::string suggest_inner_key(const std::string& key, const Binding& binding) {
+  constexpr size_t kFew = 4;
+  const std::string section = section_of(key);
+  for (const Section& inner : binding.sections) {
+    const bool is_whole = inner.name == section;
+    if (section.empty() || inner.name.find('.') == std::string::npos ||
+        (!is_whole && leaf_of(inner.name) != section))
+      continue;
+    const std::string leaf = leaf_of(key);
+    const std::vector<std::string> names = names_in(binding, inner.name);
+    if (const std::string same = same_leaf(leaf, names); !same.empty() && !is_whole)
+      return fmt::format("did you mean `{}`?", same);
+    if (names.size() > kFew) continue;
+    if (const std::string near = nearest_by_leaf(leaf, names); !near.empty())
+      return fmt::format("did you mean `{}`?", near);
+    std::vector<std::string> leaves;
+    for (const std::string& name : names) leaves.push_back(leaf_of(name));
+    return fmt::format("did you mean one of {}?", join(leaves, ", "));
+  }
+  return {};
+}
+
 }  // namespace
 
 const UnsupportedKey* find_unsupported_key(const std::string& key) {
@@ -135,6 +159,7 @@ std::string nearest_key(const std::string& key, const Binding& binding) {
 }
 
 std::string suggest_key(const std::string& key, const Value& value, const Binding& binding) {
+  if (std::string inner = suggest_inner_key(key, binding); !inner.empty()) return inner;
   if (const ForeignKey* foreign = find_foreign_key(key)) return advice_on(*foreign, value);
   if (const ForeignKey* foreign = nearest_foreign(leaf_of(key), binding))
     return fmt::format("did you mean `{}`? {}", foreign->name, advice_on(*foreign, value));

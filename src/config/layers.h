@@ -30,6 +30,9 @@ struct Assignment {
 std::vector<Assignment> flatten(const Value& document, const std::string& file,
                                 const Binding& fields, Problems& problems);
 
+/// Whether the assignment is `parallel.offload: none` (or false), for all keys of the section.
+bool says_nothing_is_offloaded(const Assignment& assignment);
+
 /// `key=value` words of the command line.
 std::vector<Assignment> from_command_line(const std::vector<std::string>& words,
                                           const Binding& fields, Problems& problems);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "sftrun/core/strings.h"
@@ -173,6 +175,41 @@ std::string syntax_fix(const std::string& text, const YAML::Mark& mark) {
   return "check indentation, brackets and quotes on this line and the one before it";
 }
 
+bool is_json(const std::string& name) {
+  return ascii_lower(name).ends_with(".json");
+}
+
+/// The line and column of the last byte that the reader of JSON took.
+Mark mark_at(const std::string& text, size_t byte) {
+  const std::string before = text.substr(0, byte == 0 ? 0 : byte - 1);
+  const size_t line_begin = before.rfind('\n');
+  const size_t column =
+      line_begin == std::string::npos ? before.size() + 1 : before.size() - line_begin;
+  return {1 + static_cast<int>(std::count(before.begin(), before.end(), '\n')),
+          static_cast<int>(column)};
+}
+
+/// "unexpected '}'; expected string literal" of what nlohmann::json says.
+std::string json_complaint(const std::string& what) {
+  const size_t begin = what.find("unexpected ");
+  const size_t value = what.find(" - ");
+  if (begin != std::string::npos) return what.substr(begin);
+  return value == std::string::npos ? "it cannot be read" : what.substr(value + 3);
+}
+
+/// What is wrong with a text that is not YAML, of a file of JSON. nullopt: it is valid JSON.
+std::optional<Problem> json_problem(const std::string& text, const std::string& name) {
+  try {
+    const auto document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/true,
+                                                /*ignore_comments=*/true);
+    return std::nullopt;
+  } catch (const nlohmann::json::parse_error& error) {
+    return Problem{fmt::format("not valid JSON: {}", json_complaint(error.what())),
+                   place(name, mark_at(text, error.byte)),
+                   "check commas, brackets and quotes on this line and the one before it"};
+  }
+}
+
 }  // namespace
 
 Value parse_yaml(const std::string& text, const std::string& name, Problems& problems) {
@@ -190,6 +227,8 @@ Value parse_yaml(const std::string& text, const std::string& name, Problems& pro
     }
     return Converter(name, problems).convert(YAML::Load(complete));
   } catch (const YAML::Exception& error) {
+    if (is_json(name))
+      if (auto problem = json_problem(text, name)) throw ConfigProblems({std::move(*problem)});
     throw ConfigProblems({{fmt::format("not valid YAML: {}", syntax_message(text, error)),
                            place(name, syntax_mark(text, error)), syntax_fix(text, error.mark)}});
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "import/offload.h"
+#include "import/fsdp.h"
 #include "import/reading.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
@@ -21,7 +21,8 @@ constexpr std::string_view kWholeTensors = "checkpoints hold whole tensors, for 
 constexpr std::string_view kNothingToCompile =
     "there is nothing to compile; `train.cuda_graphs` captures steps in CUDA graphs";
 constexpr std::string_view kMegatron =
-    "use distributed_type FSDP, or remove it: tensor and pipeline parallelism are not supported";
+    "remove it, and use distributed_type FSDP, or MULTI_GPU and in the run `parallel.strategy: "
+    "pipeline` with `parallel.pp`: tensor parallelism is not supported";
 constexpr std::string_view kFp8Settings =
     "FP8 has no settings here: `tuning.quant: fp8` stores a frozen base in FP8";
 constexpr std::string_view kDevices = "devices are NVIDIA GPUs and CPUs";
@@ -136,8 +137,8 @@ constexpr auto kAccelerateRules = std::to_array<ImportRule>({
     field("deepspeed_config.gradient_clipping", "train.max_grad_norm"),
     offload_optimizer("deepspeed_config.offload_optimizer_device"),
     offload_weights("deepspeed_config.offload_param_device"),
-    nothing("deepspeed_config.offload_optimizer_nvme_path", "only of use with offload"),
-    nothing("deepspeed_config.offload_param_nvme_path", "only of use with offload"),
+    nothing("deepspeed_config.offload_optimizer_nvme_path", "nothing is kept on disks"),
+    nothing("deepspeed_config.offload_param_nvme_path", "nothing is kept on disks"),
     nothing("deepspeed_config.zero3_init_flag", kLoading),
     nothing("deepspeed_config.zero3_save_16bit_model", kWholeTensors),
     nothing("deepspeed_config.deepspeed_moe_layer_cls_names", kUnits),
@@ -151,6 +152,7 @@ constexpr auto kAccelerateRules = std::to_array<ImportRule>({
     special("parallelism_config.parallelism_config_dp_shard_size", accelerate_shard_size),
     nothing("parallelism_config.parallelism_config_dp_replicate_size",
             "it is the number of processes divided by dp_shard"),
+    special("parallelism_config.parallelism_config_pp_size", accelerate_later),
     refused("parallelism_config.parallelism_config_tp_size", kParallelSizes, "1"),
     refused("parallelism_config.parallelism_config_cp_size", kParallelSizes, "1"),
     refused("parallelism_config.parallelism_config_sp_size", kParallelSizes, "1"),
@@ -165,26 +167,6 @@ constexpr auto kAccelerateSigns = std::to_array<std::string_view>(
 /// Accelerate adds these beginnings to keys that do not have them.
 constexpr auto kAcceleratePrefixes = std::to_array<WordPair>(
     {{"fsdp_config", "fsdp_"}, {"parallelism_config", "parallelism_config_"}});
-
-/// FSDP 1 names the strategy; FSDP 2 says whether weights are released after the forward pass.
-std::string_view strategy_of_fsdp(std::string word) {
-  word = ascii_lower(std::move(word));
-  constexpr auto kStrategies = std::to_array<WordPair>({{"full_shard", "fsdp"},
-                                                        {"1", "fsdp"},
-                                                        {"true", "fsdp"},
-                                                        {"shard_grad_op", "zero2"},
-                                                        {"2", "zero2"},
-                                                        {"false", "zero2"},
-                                                        {"no_shard", "ddp"},
-                                                        {"3", "ddp"},
-                                                        {"hybrid_shard", "hybrid"},
-                                                        {"4", "hybrid"},
-                                                        {"hybrid_shard_zero2", "hybrid"},
-                                                        {"5", "hybrid"}});
-  const auto* const found = std::find_if(kStrategies.begin(), kStrategies.end(),
-                                         [&](const WordPair& pair) { return pair.theirs == word; });
-  return found == kStrategies.end() ? std::string_view() : found->ours;
-}
 
 void set_fsdp_strategy(Reading& reading, const SourceKey& type) {
   constexpr const char* kSharding = "fsdp_config.fsdp_sharding_strategy";
@@ -246,8 +228,25 @@ void refuse_section_of_another_type(Reading& reading, const SourceKey& type) {
   }
 }
 
-void set_strategy(Reading& reading, const SourceKey& type) {
+/// Stages of a pipeline. Accelerate's other kinds of division have none.
+void set_pipeline(Reading& reading, const SourceKey& type, const SourceKey& stages) {
   const std::string& word = type.value.text;
+  if ((word == "MULTI_GPU" || word == "MULTI_CPU") && !reading.has("parallel.dp_shard")) {
+    reading.set(stages, "parallel.strategy", "pipeline");
+    return reading.set(stages, "parallel.pp", stages.value);
+  }
+  reading.refuse(
+      type, stages,
+      fmt::format("`{}` is {}, but `distributed_type` is {}", stages.name, stages.value.text, word),
+      "set distributed_type to MULTI_GPU, without dp_shard_size, for "
+      "`parallel.strategy: pipeline` with `parallel.pp`; or set pp_size to 1");
+}
+
+void set_strategy(Reading& reading, const SourceKey& type) {
+  constexpr const char* kStages = "parallelism_config.parallelism_config_pp_size";
+  const std::string& word = type.value.text;
+  if (reading.count_of(kStages, 1).value_or(1) > 1)
+    return set_pipeline(reading, type, *reading.find(kStages));
   if (word == "NO" || parse_bool(word) == false) return;
   if (word == "MULTI_GPU" || word == "MULTI_CPU")
     return reading.set(type, "parallel.strategy",

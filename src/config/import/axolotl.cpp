@@ -1,8 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
-#include "import/reading.h"
+#include "import/fsdp.h"
 #include "import/templates.h"
 #include "sftrun/core/strings.h"
 
@@ -111,16 +112,43 @@ void axolotl_evaluations(Reading& reading, const SourceKey& key) {
   reading.note_lost(key, "set train.eval_steps to a number of steps");
 }
 
-/// [full_shard, auto_wrap]
-void axolotl_fsdp(Reading& reading, const SourceKey& key) {
-  for (const Value& item : key.value.items) {
-    const std::string word = ascii_lower(item.text);
-    if (word == "auto_wrap") continue;
-    if (word == "offload")
-      reading.note_lost(key, "everything is kept in device memory");
+/// true, or where activations are kept.
+void axolotl_activations(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (key.value.text == "disk")
+    return reading.note_lost(
+        key, "`parallel.offload.activations` keeps them in host memory, not on disks");
+  set_offload_of_activations(reading, key);
+}
+
+/// Keys of fsdp_config that name the strategy, with and without the beginning that FSDP 2 leaves
+/// out.
+constexpr auto kAxolotlSharding = std::to_array<std::string_view>(
+    {"fsdp_config.fsdp_sharding_strategy", "fsdp_config.sharding_strategy",
+     "fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward"});
+
+void axolotl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
+
+/// FSDP 2 has no key `fsdp`: its fsdp_config is enough.
+void axolotl_finish(Reading& reading) {
+  const auto section = reading.find("fsdp_config");
+  if (!section) return;
+  const std::vector<Value>& values = section->value.items;
+  if (std::all_of(values.begin(), values.end(),
+                  [](const Value& value) { return value.kind == Value::Kind::kNull; }))
+    return;
+  for (const std::string_view name : kAxolotlSharding) {
+    const auto key = reading.find(name);
+    if (!key) continue;
+    const std::string_view strategy = strategy_of_fsdp(key->value.text);
+    if (reading.has("parallel.strategy"))
+      reading.note_no_meaning(*key, "the strategy is given already");
+    else if (strategy.empty())
+      reading.note_lost(*key, fmt::format("{} is not a strategy", describe(key->value)));
     else
-      reading.set(key, "parallel.strategy", word);
+      reading.set(*key, "parallel.strategy", strategy);
   }
+  if (!reading.has("parallel.strategy")) reading.set(*section, "parallel.strategy", "fsdp");
 }
 
 void axolotl_deepspeed(Reading& reading, const SourceKey& key) {
@@ -162,8 +190,16 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     special("evals_per_epoch", axolotl_evaluations),
     special("seed", set_seeds),
     words("rl", "train.objective", kAxolotlObjectives),
-    special("fsdp", axolotl_fsdp),
+    special("fsdp", set_fsdp_words),
+    nothing("fsdp_version", "FSDP 1 and 2 divide the same tensors"),
+    special(kAxolotlSharding[0], axolotl_later),
+    special(kAxolotlSharding[1], axolotl_later),
+    special(kAxolotlSharding[2], axolotl_later),
+    special(kAxolotlSharding[3], axolotl_later),
+    offload_all("fsdp_config.fsdp_offload_params"),
+    offload_all("fsdp_config.offload_params"),
     nothing("fsdp_config.*", kAxolotlUnits),
+    special("activation_offloading", axolotl_activations),
     special("deepspeed", axolotl_deepspeed),
     special("ddp_timeout", set_seconds),
     nothing("save_safetensors", "files are always safetensors"),
@@ -191,6 +227,7 @@ const ImportTable& axolotl_table() {
                                      .word = "axolotl",
                                      .rules = kAxolotlRules,
                                      .signs = kAxolotlSigns,
+                                     .finish = axolotl_finish,
                                      .defaults = kAxolotlDefaults};
   return table;
 }

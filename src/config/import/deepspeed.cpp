@@ -22,7 +22,7 @@ constexpr std::string_view kCheckpoints = "checkpoints hold whole tensors, for a
 constexpr std::string_view kChecked = "there is one implementation, which is tested";
 constexpr std::string_view kRecompute =
     "`train.gradient_checkpointing` recomputes layers; it has no further settings";
-constexpr std::string_view kOnlyWithOffload = "only of use with offload";
+constexpr std::string_view kOffloadSettings = "`parallel.offload` has no further settings";
 constexpr std::string_view kRemove = "remove it, or set enabled to false";
 constexpr std::string_view kRemoveKey = "remove it";
 
@@ -184,11 +184,11 @@ constexpr auto kDeepSpeedRules = std::to_array<ImportRule>({
     nothing("zero_optimization.mics_hierarchical_params_gather", kStage3),
     offload_optimizer("zero_optimization.offload_optimizer.device"),
     offload_weights("zero_optimization.offload_param.device"),
-    nothing("zero_optimization.offload_optimizer.*", kOnlyWithOffload),
-    nothing("zero_optimization.offload_param.*", kOnlyWithOffload),
+    nothing("zero_optimization.offload_optimizer.*", kOffloadSettings),
+    nothing("zero_optimization.offload_param.*", kOffloadSettings),
     offload_optimizer("zero_optimization.cpu_offload"),
     offload_weights("zero_optimization.cpu_offload_params"),
-    nothing("zero_optimization.cpu_offload_use_pin_memory", kOnlyWithOffload),
+    nothing("zero_optimization.cpu_offload_use_pin_memory", kOffloadSettings),
     refused("zero_optimization.zenflow", kRemoveKey),
     nothing("zero_optimization.allgather_partitions", kBuckets),
     nothing("zero_optimization.allgather_bucket_size", kBuckets),
@@ -228,8 +228,8 @@ constexpr auto kDeepSpeedRules = std::to_array<ImportRule>({
             "set it to false; gradients are summed in fp32"),
     refused("zero_optimization.zeropp_loco_param", kRemoveKey),
     nothing("zero_allow_untested_optimizer", kChecked),
-    nothing("zero_force_ds_cpu_optimizer", kOnlyWithOffload),
-    nothing("aio.*", kOnlyWithOffload),
+    nothing("zero_force_ds_cpu_optimizer", kOffloadSettings),
+    nothing("aio.*", "nothing is kept on disks"),
 
     // ---- Memory
     offload_activations("activation_checkpointing.cpu_checkpointing"),
@@ -277,7 +277,9 @@ constexpr auto kDeepSpeedRules = std::to_array<ImportRule>({
     refused("compression_training", kRemoveKey),
     refused("quantize_training.enabled", kRemove),
     nothing("quantize_training.*", "it is off"),
-    refused("pipeline", "remove it; `parallel.strategy: fsdp` divides the model over the devices"),
+    refused("pipeline",
+            "remove it; `parallel.strategy: pipeline` with `parallel.pp` in the run divides the "
+            "layers into stages"),
     refused("tensor_parallel.autotp_size",
             "set it to 1; `parallel.strategy: fsdp` divides the model over the devices", "1"),
     nothing("tensor_parallel.*", "tensor parallelism is off"),

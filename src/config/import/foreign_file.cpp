@@ -27,6 +27,10 @@ int64_t num_signs(const ImportTable& table, const Value& document) {
                        [&](std::string_view sign) { return value_at(document, sign) != nullptr; });
 }
 
+bool is_ours(const Value& document) {
+  return value_at(document, "tuning") != nullptr || value_at(document, "data") != nullptr;
+}
+
 /// @throws ConfigError if no tool, or more than one, has most of its keys in the file
 const ImportTable& recognise(const Value& document, const std::string& file) {
   const ImportTable* best = nullptr;
@@ -39,13 +43,37 @@ const ImportTable& recognise(const Value& document, const std::string& file) {
     most = std::max(most, count);
   }
   if (best != nullptr && !is_tie) return *best;
-  const bool is_ours =
-      value_at(document, "tuning") != nullptr || value_at(document, "data") != nullptr;
-  throw ConfigError(is_ours ? "the file is a configuration of sftrun already"
-                            : "the file is not recognised as one of another tool",
+  const bool ours = is_ours(document);
+  throw ConfigError(ours ? "the file is a configuration of sftrun already"
+                         : "the file is not recognised as one of another tool",
                     file,
-                    is_ours ? "use it with `sftrun train --config`"
-                            : fmt::format("name its tool: --from {}", join(tool_words(), "|")));
+                    ours ? "use it with `sftrun train --config`"
+                         : fmt::format("name its tool: --from {}", join(tool_words(), "|")));
+}
+
+/// What to do with a file of `table` that is given as one of another tool.
+std::string use_of(const ImportTable& table, const std::filesystem::path& file) {
+  if (table.is_strict)
+    return fmt::format("name it in parallel.{} or --{}{}", table.word, table.word,
+                       table.tool == ForeignTool::kAccelerate ? "-config" : "");
+  return fmt::format("translate it: sftrun config import {}", shell_word(file.string()));
+}
+
+/// A file that a run names is of one tool. Its keys would all be unknown in another.
+/// @throws ConfigError if the file is empty, or has more keys of another tool
+void require_file_of(const ImportTable& table, const Value& document,
+                     const std::filesystem::path& file) {
+  if (document.kind == Value::Kind::kNull)
+    throw ConfigError("the file is empty", file.string(),
+                      fmt::format("name a file of {}", table.name));
+  if (!table.is_strict || num_signs(table, document) > 0) return;
+  for (const ImportTable* other : import_tables()) {
+    if (num_signs(*other, document) == 0) continue;
+    const ImportTable& found = recognise(document, file.string());
+    throw ConfigError(fmt::format("this is a file of {}, not of {}", found.name, table.name),
+                      file.string(), use_of(found, file));
+  }
+  if (is_ours(document)) recognise(document, file.string());
 }
 
 }  // namespace
@@ -71,6 +99,7 @@ Reading read_foreign_file(const std::filesystem::path& file, std::optional<Forei
                       file.string(), "name a configuration file of another tool");
   }
   const ImportTable& table = tool ? table_of(*tool) : recognise(document, file.string());
+  if (tool) require_file_of(table, document, file);
   Reading reading(table, file, std::move(document));
   reading.problems = std::move(problems);
   reading.run();

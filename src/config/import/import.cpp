@@ -86,6 +86,7 @@ Json notes_json(const std::vector<ImportNote>& notes) {
 
 Import import_config(const std::filesystem::path& file, std::optional<ForeignTool> tool) {
   Reading reading = importing::read_foreign_file(file, tool);
+  reading.settle();
   const Applied result = applied(reading);
   if (reading.problems.empty())
     reading.problems.insert(reading.problems.end(), result.problems.begin(), result.problems.end());
@@ -105,6 +106,10 @@ Import import_config(const std::filesystem::path& file, std::optional<ForeignToo
                                one.assignment.place});
   if (values.model.name.empty()) import.missing.emplace_back("model.name");
   if (values.data.train.empty()) import.missing.emplace_back("data.train");
+  std::error_code ignored;
+  if (const std::string& path = values.parallel.deepspeed;
+      !path.empty() && !std::filesystem::exists(path, ignored))
+    import.missing.push_back(fmt::format("the file {} of parallel.deepspeed", path));
   return import;
 }
 

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "import/reading.h"
+#include "import/fsdp.h"
 #include "import/templates.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
@@ -39,6 +39,33 @@ void factory_bits(Reading& reading, const SourceKey& key) {
   if (key.value.text == "4") return reading.set(key, "tuning.quant", "nf4");
   if (key.value.text == "8") return reading.set(key, "tuning.quant", "int8");
   if (!is_off(key.value)) reading.note_lost(key, "a base has 4 or 8 bits: `tuning.quant`");
+}
+
+void factory_quantization_method(Reading& reading, const SourceKey& key) {
+  const std::string method = ascii_lower(key.value.text);
+  if (method == "bnb" || method == "bitsandbytes")
+    return reading.note_no_meaning(key, "`tuning.quant` nf4, fp4 and int8 are bitsandbytes'");
+  reading.note_lost(key, "`tuning.quant` takes nf4, fp4, int8 and fp8");
+}
+
+/// The loss of stage dpo.
+void factory_preference(Reading& reading, const SourceKey& key) {
+  if (ascii_lower(key.value.text) == "sigmoid")
+    return reading.note_no_meaning(key, "it is the loss of `train.objective: dpo`");
+  if (reading.text_of("stage") != "dpo")
+    return reading.note_no_meaning(key, "only of use with stage dpo");
+  reading.note_lost(
+      key, fmt::format("`train.objective: dpo` has the loss sigmoid, not {}", describe(key.value)));
+}
+
+/// Packing in which examples do not see each other, which LLaMA-Factory turns packing on for.
+void factory_neat_packing(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  const auto packing = reading.find("packing");
+  if (!packing) return reading.set(key, "data.packing", "true");
+  if (parse_bool(packing->value.text) == true)
+    return reading.note_no_meaning(key, "packed examples never see each other");
+  reading.note_lost(key, "packing is false: set `data.packing: true`");
 }
 
 void factory_deepspeed(Reading& reading, const SourceKey& key) {
@@ -133,6 +160,7 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     words("stage", "train.objective", kFactoryStages),
     special("lora_target", factory_target),
     special("quantization_bit", factory_bits),
+    special("quantization_method", factory_quantization_method),
     words("pissa_init", "tuning.lora.init", kFactoryInits),
     special("dataset", factory_dataset),
     special("eval_dataset", factory_eval_dataset),
@@ -142,6 +170,8 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     words("disable_shuffling", "data.shuffle", kFactoryShuffle),
     field("streaming", "data.streaming"),
     field("packing", "data.packing"),
+    special("neat_packing", factory_neat_packing),
+    special("pref_loss", factory_preference),
     field("group_by_length", "data.group_by_length"),
     lost("max_samples", "give each entry of data.train its max_samples"),
     special("template", set_template),
@@ -151,6 +181,7 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     special("report_to", set_report_to),
     special("ddp_timeout", set_seconds),
     special("deepspeed", factory_deepspeed),
+    special("fsdp", set_fsdp_words),
     nothing("cache_dir", "HF_HUB_CACHE in the environment names the cache"),
     nothing("overwrite_output_dir", "the flag --overwrite starts a run from the beginning"),
 });

@@ -1,5 +1,7 @@
 #include "import/named_files.h"
 
+#include "choices.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,6 +31,12 @@ const Assignment* last_of(const std::vector<const std::vector<Assignment>*>& lay
     }
   }
   return last;
+}
+
+/// The run's tuning.mode.
+std::string mode_of(const std::vector<const std::vector<Assignment>*>& layers) {
+  const Assignment* const mode = last_of(layers, "tuning.mode");
+  return mode == nullptr ? std::string(word_of(TuningConfig().mode)) : mode->value.text;
 }
 
 /// One line with the keys that have no meaning here.
@@ -95,6 +103,7 @@ NamedFiles read_named_files(const std::vector<const std::vector<Assignment>*>& l
                       "YAML file");
     }
     Reading reading = importing::read_foreign_file(file, tool);
+    reading.settle_weights_on_host(mode_of(layers));
     take(named, file, reading);
     if (all)
       all->include(std::move(reading));

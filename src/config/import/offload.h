@@ -8,7 +8,28 @@
 namespace sftrun::config::importing {
 
 inline void set_offload(Reading& reading, const SourceKey& key, std::string_view field) {
-  if (!is_off(key.value)) reading.set(key, field, key.value);
+  if (is_off(key.value)) return;
+  if (parse_bool(key.value.text) == true)
+    reading.set(key, field, "cpu");
+  else
+    reading.set(key, field, key.value);
+}
+/// Frozen weights: trained ones stay on the device.
+inline void set_offload_of_weights(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  reading.weights_on_host.push_back({key.name, {}, key.place});
+  set_offload(reading, key, "parallel.offload.base");
+}
+/// FSDP then has parameters, gradients and optimizer state on the host. @param key is on
+inline void set_offload_of_all(Reading& reading, const SourceKey& key) {
+  reading.weights_on_host.push_back({key.name, {}, key.place});
+  reading.set(key, "parallel.offload.base", "cpu");
+  reading.set(key, "parallel.offload.optimizer", "cpu");
+}
+/// What gradient checkpointing keeps. @param key is on
+inline void set_offload_of_activations(Reading& reading, const SourceKey& key) {
+  reading.set(key, "train.gradient_checkpointing", "true", /*is_firm=*/false);
+  reading.set(key, "parallel.offload.activations", "cpu");
 }
 
 constexpr ImportRule offload_optimizer(std::string_view key) {
@@ -16,24 +37,25 @@ constexpr ImportRule offload_optimizer(std::string_view key) {
     set_offload(reading, source, "parallel.offload.optimizer");
   });
 }
-/// Frozen weights: trained ones stay on the device.
 constexpr ImportRule offload_weights(std::string_view key) {
-  return special(key, [](Reading& reading, const SourceKey& source) {
-    set_offload(reading, source, "parallel.offload.base");
-  });
+  return special(key, set_offload_of_weights);
 }
 constexpr ImportRule offload_activations(std::string_view key) {
   return special(key, [](Reading& reading, const SourceKey& source) {
     if (is_off(source.value)) return;
-    reading.set_default("train.gradient_checkpointing", "true");
-    set_offload(reading, source, "parallel.offload.activations");
+    if (parse_bool(source.value.text) == true)
+      set_offload_of_activations(reading, source);
+    else
+      set_offload(reading, source, "parallel.offload.activations");
   });
 }
-/// FSDP then has parameters, gradients and optimizer state on the host.
 constexpr ImportRule offload_all(std::string_view key) {
   return special(key, [](Reading& reading, const SourceKey& source) {
-    set_offload(reading, source, "parallel.offload.base");
-    set_offload(reading, source, "parallel.offload.optimizer");
+    if (is_off(source.value)) return;
+    if (parse_bool(source.value.text) == true)
+      set_offload_of_all(reading, source);
+    else
+      set_offload(reading, source, "parallel.offload.base");
   });
 }
 

@@ -138,6 +138,45 @@ void Reading::run() {
       set_default(one.field, one.value);
 }
 
+std::string Reading::given_text(std::string_view field) const {
+  for (const Given& one : given)
+    if (one.assignment.key == field) return one.assignment.value.text;
+  return {};
+}
+
+void Reading::settle() {
+  const std::string mode = given_text("tuning.mode");
+  settle_weights_on_host(mode);
+  if (mode != word_of(TuningMode::kFull) && mode != word_of(TuningMode::kPartial)) return;
+  std::erase_if(given, [&](const Given& one) {
+    const Assignment& assignment = one.assignment;
+    const bool is_of_lora =
+        assignment.key.starts_with("tuning.lora.") || assignment.key == "train.loraplus_lr_ratio";
+    if (is_of_lora && !one.from.empty())
+      no_meaning.push_back({one.from, "of use with LoRA only", assignment.place});
+    return is_of_lora;
+  });
+}
+
+void Reading::settle_weights_on_host(std::string_view mode) {
+  if (weights_on_host.empty() || mode == word_of(TuningMode::kLora) ||
+      mode == word_of(TuningMode::kQlora))
+    return;
+  const bool is_full = mode == word_of(TuningMode::kFull);
+  for (ImportNote& note : weights_on_host) {
+    note.why = is_full        ? "trained parameters stay on the device, and tuning.mode full "
+                                "trains all of them"
+               : mode.empty() ? "trained parameters stay on the device; frozen ones move, of which "
+                                "tuning.mode full has none"
+                              : "trained parameters stay on the device; frozen ones move";
+    not_carried.push_back(std::move(note));
+  }
+  weights_on_host.clear();
+  if (is_full)
+    std::erase_if(given,
+                  [](const Given& one) { return one.assignment.key == "parallel.offload.base"; });
+}
+
 SourceKey Reading::key_of(std::string name, const MapKey& key, const Value& value) const {
   const auto place = [&](Mark mark) {
     return fmt::format("{}:{}:{}", file_.string(), mark.line, mark.column);
@@ -266,14 +305,19 @@ std::vector<std::string> Reading::key_names() const {
 }
 
 std::optional<SourceKey> Reading::find(std::string_view name) const {
+  auto key = find_named(name);
+  if (key && key->value.kind == Value::Kind::kNull) key.reset();
+  return key;
+}
+
+std::optional<SourceKey> Reading::find_named(std::string_view name) const {
   const size_t dot = name.rfind('.');
   const Value* map =
       dot == std::string_view::npos ? &document_ : value_at(document_, name.substr(0, dot));
   if (map == nullptr) return std::nullopt;
   const std::string_view leaf = name.substr(dot == std::string_view::npos ? 0 : dot + 1);
   for (size_t i = 0; i < map->keys.size(); ++i) {
-    if (map->keys[i].text != leaf || map->items[i].kind == Value::Kind::kNull) continue;
-    return key_of(std::string(name), map->keys[i], map->items[i]);
+    if (map->keys[i].text == leaf) return key_of(std::string(name), map->keys[i], map->items[i]);
   }
   return std::nullopt;
 }
@@ -409,6 +453,7 @@ void Reading::include(Reading&& other) {
   append(from_run, other.from_run);
   append(no_meaning, other.no_meaning);
   append(not_carried, other.not_carried);
+  append(weights_on_host, other.weights_on_host);
   append(problems, other.problems);
 }
 

@@ -36,10 +36,16 @@ class Reading {
 
   /// Applies the table.
   void run();
+  /// Takes back what has no use with the file's own tuning.mode, or the optimizer it names.
+  void settle();
+  /// Notes what of `weights_on_host` stays on the device with this tuning.mode; "": it is not known.
+  void settle_weights_on_host(std::string_view mode);
 
   // ---- The file
   /// nullopt: the file has no such key, or its value is empty.
   std::optional<SourceKey> find(std::string_view name) const;
+  /// Also a key without a value.
+  std::optional<SourceKey> find_named(std::string_view name) const;
   std::string text_of(std::string_view name) const;  ///< "" if there is no such key
   /// A whole number of at least `min`; other values are reported.
   std::optional<int64_t> count_of(std::string_view name, int64_t min);
@@ -70,9 +76,11 @@ class Reading {
   std::vector<Given> given;
   MachineSettings launch;
   std::vector<ImportNote> from_run, no_meaning, not_carried;
+  std::vector<ImportNote> weights_on_host;  ///< keys that keep all parameters on the host
   Problems problems;
 
  private:
+  std::string given_text(std::string_view field) const;  ///< "": not given
   void walk(const Value& map, const std::string& section);
   void apply_rule(const ImportRule& rule, const SourceKey& key);
   void apply_words(const ImportRule& rule, const SourceKey& key);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "import/offload.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config::importing {
@@ -71,9 +72,11 @@ void set_seeds(Reading& reading, const SourceKey& key) {
 void set_checkpointing(Reading& reading, const SourceKey& key) {
   if (const auto truth = parse_bool(key.value.text))
     return reading.set(key, "train.gradient_checkpointing", *truth ? "true" : "false");
+  if (key.value.text == "offload") return set_offload_of_activations(reading, key);
   reading.set(key, "train.gradient_checkpointing", "true");
   if (key.value.text.starts_with("offload"))
-    reading.note_lost(key, "activations are recomputed, not kept in host memory");
+    reading.note_lost(key,
+                      "`parallel.offload.activations` keeps them in host memory, not on disks");
 }
 
 void set_bf16(Reading& reading, const SourceKey& key) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "import/reading.h"
+#include "import/offload.h"
 #include "import/templates.h"
 #include "sftrun/core/strings.h"
 
@@ -16,6 +16,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kFromFiles = "it is read from the model's files";
 constexpr std::string_view kProfiler = "profile the process with its vendor's tool";
 constexpr std::string_view kAlwaysLoss = "the loss is the cross entropy of the labelled tokens";
+
+constexpr std::string_view kDivides =
+    "`parallel.strategy` says how the model is divided over the devices";
 
 constexpr auto kTuneBases = std::to_array<WordPair>({{"true", "qlora"}, {"false", ""}});
 constexpr auto kTuneLoss = std::to_array<WordPair>({{"true", "all"}, {"false", "assistant"}});
@@ -114,6 +117,9 @@ void tune_dataset_of(Reading& reading, const SourceKey& key, std::string_view se
       fields[columns->value.keys[i].text] = columns->value.items[i].text;
   if (!fields.empty()) source["fields"] = fields;
   reading.set(key, target, value_from_json(Json::array({source})));
+  const bool trains_on_input = builder == "alpaca_dataset" || builder == "alpaca_cleaned_dataset";
+  if (section == "dataset" && trains_on_input && !reading.find_named("dataset.train_on_input"))
+    reading.set(key, "data.loss_on", "all");
 }
 void tune_dataset(Reading& reading, const SourceKey& key) {
   tune_dataset_of(reading, key, "dataset", "data.train");
@@ -189,7 +195,23 @@ constexpr auto kTorchtuneRules = std::to_array<ImportRule>({
     nothing("metric_logger.*", "event files are in the run directory"),
     nothing("profiler.*", kProfiler),
     nothing("collate_fn", "batches have no padding"),
+    offload_all("fsdp_cpu_offload"),
+    offload_activations("enable_activation_offloading"),
+    lost("tensor_parallel_dim", kDivides, "1"),
+    lost("context_parallel_dim", kDivides, "1"),
+    lost("data_parallel_replicate_dim", kDivides, "1"),
+    lost("data_parallel_shard_dim", kDivides, "-1"),
 });
+
+/// Without a limit nothing is cut off there.
+void tune_finish(Reading& reading) {
+  for (const char* name : {"tokenizer.max_seq_len", "max_seq_len"}) {
+    const auto key = reading.find_named(name);
+    if (!key || key->value.kind != Value::Kind::kNull) continue;
+    reading.note_lost(*key,
+                      "there is always a limit: set `model.max_seq_len` to the longest example");
+  }
+}
 
 constexpr auto kTorchtuneSigns =
     std::to_array<std::string_view>({"checkpointer", "tokenizer", "metric_logger", "loss",
@@ -213,6 +235,7 @@ const ImportTable& torchtune_table() {
                                      .word = "torchtune",
                                      .rules = kTorchtuneRules,
                                      .signs = kTorchtuneSigns,
+                                     .finish = tune_finish,
                                      .defaults = kTorchtuneDefaults,
                                      .has_interpolation = true};
   return table;

@@ -216,5 +216,23 @@ TEST_F(AccelerateTest, ShippedFilesAreRead) {
             "\"hybrid\"");
 }
 
+TEST_F(AccelerateTest, StagesOfAPipeline) {
+  const std::string stages = "\nparallelism_config: {parallelism_config_pp_size: 2}\n";
+  const Import two = accelerate("distributed_type: MULTI_GPU\nnum_processes: 4" + stages);
+  EXPECT_EQ(value_of(two, "parallel.strategy"), "\"pipeline\"");
+  EXPECT_EQ(value_of(two, "parallel.pp"), "2");
+  expect_refused("distributed_type: FSDP" + stages,
+                 {"pp_size` is 2, but `distributed_type` is FSDP", "parallel.strategy: pipeline"});
+  expect_refused("distributed_type: MEGATRON_LM\n",
+                 {"`parallel.strategy: pipeline` with `parallel.pp`"});
+  EXPECT_EQ(strategy("distributed_type: MULTI_GPU\nparallelism_config: {pp_size: 1}\n"), "\"ddp\"");
+}
+
+TEST_F(AccelerateTest, WhetherWeightsAreTrainedIsNotKnown) {
+  const Import fsdp =
+      accelerate("distributed_type: FSDP\nfsdp_config: {fsdp_offload_params: true}\n");
+  EXPECT_TRUE(has_key(fsdp.not_carried, "fsdp_config.fsdp_offload_params"));
+}
+
 }  // namespace
 }  // namespace sftrun::config::importing

@@ -160,5 +160,19 @@ TEST_F(DeepSpeedTest, ShippedFilesLeaveAllButTheStageToTheRun) {
   }
 }
 
+TEST_F(DeepSpeedTest, OffloadKeysSayNothingThatIsUntrue) {
+  const Import on = deepspeed(
+      R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "pin_memory": true}}})");
+  for (const ImportNote& note : on.no_meaning)
+    EXPECT_EQ(note.why.find("only of use with offload"), std::string::npos) << note.key;
+  const Import weights =
+      deepspeed(R"({"zero_optimization": {"offload_param": {"device": "cpu"}}})");
+  EXPECT_TRUE(has_key(weights.not_carried, "zero_optimization.offload_param.device"));
+}
+
+TEST_F(DeepSpeedTest, StagesOfAPipelineAreNamed) {
+  expect_refused(R"({"pipeline": {"stages": 2}})", {"`parallel.strategy: pipeline`"});
+}
+
 }  // namespace
 }  // namespace sftrun::config::importing

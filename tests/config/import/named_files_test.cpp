@@ -113,5 +113,50 @@ TEST_F(NamedFilesTest, AFileThatIsMissingOrWrongIsNamed) {
   expect_refused(kDeepSpeed, {"nvme", "ds.json:1:"});
 }
 
+TEST_F(NamedFilesTest, AFileOfTheWrongToolIsOneError) {
+  expect_refused("parallel: {deepspeed: acc.yaml}\n",
+                 {"this is a file of Accelerate, not of DeepSpeed",
+                  "name it in parallel.accelerate or --accelerate-config"});
+  expect_refused("parallel: {accelerate: ds.json}\n",
+                 {"this is a file of DeepSpeed", "parallel.deepspeed or --deepspeed"});
+  write("ds.json", "");
+  expect_refused(kDeepSpeed, {"the file is empty", "ds.json"});
+}
+
+TEST_F(NamedFilesTest, BrokenJsonIsCalledJson) {
+  write("ds.json", "{\n  \"zero_optimization\": {\n    \"stage\": 3\n");
+  expect_refused(kDeepSpeed, {"not valid JSON: unexpected end of input", "ds.json:4:"});
+}
+
+TEST_F(NamedFilesTest, OffloadIsShownInTheWordsOfTheField) {
+  write("ds.json", R"({"zero_optimization": {"cpu_offload_params": true}})");
+  const LoadedConfig lora = load(kDeepSpeed, {"parallel.offload.optimizer=true"});
+  ASSERT_EQ(lora.overrides.size(), 2U);
+  for (const Override& one : lora.overrides) EXPECT_EQ(one.value, "cpu") << one.key;
+  EXPECT_TRUE(lora.warnings.empty());
+  const LoadedConfig full = load(kDeepSpeed, {"tuning.mode=full"});
+  EXPECT_EQ(full.config.parallel.offload.base, Offload::kNone);
+  EXPECT_EQ(full.warnings.size(), 1U);
+}
+
+TEST_F(NamedFilesTest, NothingIsOffloadedIfAnOverrideSaysSo) {
+  write("ds.json", R"({"zero_optimization": {"cpu_offload": true}})");
+  for (const char* word : {"none", "false"})
+    EXPECT_EQ(load(kDeepSpeed, {std::string("parallel.offload=") + word})
+                  .config.parallel.offload.optimizer,
+              Offload::kNone);
+  expect_refused("parallel: {deepspeed: ds.json, offload: none}\n",
+                 {"`parallel.offload.optimizer` is none, but"});
+}
+
+TEST_F(NamedFilesTest, OffloadKeysAreSuggested) {
+  for (const auto& [word, expected] :
+       {std::pair{"offload.optimizer=cpu", "did you mean `parallel.offload.optimizer`?"},
+        {"parallel.offload.gradients=cpu", "did you mean one of optimizer, activations, base?"},
+        {"parallel.pp_size=2", "use `parallel.pp`"},
+        {"parallel.cpu_offload=true", "use `parallel.offload`"}})
+    test::expect_error<ConfigError>([&, key = word] { load("", {key}); }, {expected});
+}
+
 }  // namespace
 }  // namespace sftrun::config::importing

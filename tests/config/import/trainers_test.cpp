@@ -153,5 +153,139 @@ TEST_F(TrainersTest, AnImportThatWouldNotBeValidIsAnError) {
       {"`data.val` and `data.val_split` are both set", "file:4:1", "file:5:1"});
 }
 
+constexpr const char* kOffloadOfAxolotl = "base_model: m\ndatasets: [{path: a}]\nadapter: lora\n";
+
+TEST_F(TrainersTest, AxolotlFsdp2NeedsOnlyItsSection) {
+  const auto strategy = [&](const std::string& text) {
+    return value_of(import(kOffloadOfAxolotl + text, ForeignTool::kAxolotl), "parallel.strategy");
+  };
+  EXPECT_EQ(strategy("fsdp_version: 2\nfsdp_config: {reshard_after_forward: true}\n"), "\"fsdp\"");
+  EXPECT_EQ(strategy("fsdp_version: 2\nfsdp_config: {reshard_after_forward: false}\n"),
+            "\"zero2\"");
+  EXPECT_EQ(strategy("fsdp_version: 2\nfsdp_config: {offload_params: false}\n"), "\"fsdp\"");
+  EXPECT_EQ(strategy("fsdp: [shard_grad_op]\nfsdp_config: {fsdp_offload_params: false}\n"),
+            "\"zero2\"");
+  EXPECT_EQ(strategy("fsdp_config:\n"), "none");
+}
+
+TEST_F(TrainersTest, OffloadOfAxolotl) {
+  for (const char* text :
+       {"fsdp: [full_shard]\nfsdp_config: {fsdp_offload_params: true}\n",
+        "fsdp_config: {offload_params: true}\n", "fsdp: [full_shard, auto_wrap, offload]\n"}) {
+    const Import run = import(std::string(kOffloadOfAxolotl) + text, ForeignTool::kAxolotl);
+    expect_values(run, {{"parallel.strategy", "\"fsdp\""},
+                        {"parallel.offload.base", "\"cpu\""},
+                        {"parallel.offload.optimizer", "\"cpu\""}});
+    EXPECT_TRUE(run.not_carried.empty()) << text;  // LoRA's weights are few
+  }
+  for (const char* text : {"activation_offloading: true\n", "gradient_checkpointing: offload\n",
+                           "gradient_checkpointing: true\nactivation_offloading: legacy\n"})
+    expect_values(
+        import(std::string(kOffloadOfAxolotl) + text, ForeignTool::kAxolotl),
+        {{"parallel.offload.activations", "\"cpu\""}, {"train.gradient_checkpointing", "true"}});
+  const Import disk = import(std::string(kOffloadOfAxolotl) + "activation_offloading: disk\n",
+                             ForeignTool::kAxolotl);
+  EXPECT_TRUE(has_key(disk.not_carried, "activation_offloading"));
+}
+
+TEST_F(TrainersTest, TrainedParametersStayOnTheDevice) {
+  const Import full =
+      import("base_model: m\ndatasets: [{path: a}]\nfsdp_config: {offload_params: true}\n",
+             ForeignTool::kAxolotl);
+  EXPECT_TRUE(has_key(full.not_carried, "fsdp_config.offload_params"));
+  expect_values(full,
+                {{"parallel.offload.base", "none"}, {"parallel.offload.optimizer", "\"cpu\""}});
+  const Import tune =
+      import("model: {_component_: torchtune.models.llama3.llama3_8b}\nfsdp_cpu_offload: True\n",
+             ForeignTool::kTorchtune);
+  EXPECT_TRUE(has_key(tune.not_carried, "fsdp_cpu_offload"));
+  EXPECT_EQ(value_of(tune, "parallel.offload.base"), "none");
+}
+
+TEST_F(TrainersTest, OffloadOfTorchtune) {
+  const Import run = import(
+      "model: {_component_: torchtune.models.llama3.lora_llama3_8b}\nfsdp_cpu_offload: True\n"
+      "enable_activation_checkpointing: True\nenable_activation_offloading: True\n",
+      ForeignTool::kTorchtune);
+  expect_values(run, {{"parallel.offload.base", "\"cpu\""},
+                      {"parallel.offload.optimizer", "\"cpu\""},
+                      {"parallel.offload.activations", "\"cpu\""},
+                      {"train.gradient_checkpointing", "true"}});
+  EXPECT_TRUE(run.not_carried.empty());
+}
+
+TEST_F(TrainersTest, TorchtunesAlpacaTrainsOnTheInput) {
+  const auto loss_on = [&](const std::string& dataset) {
+    return value_of(import("dataset: {" + dataset + "}\n", ForeignTool::kTorchtune),
+                    "data.loss_on");
+  };
+  const std::string alpaca = "_component_: torchtune.datasets.alpaca_dataset";
+  EXPECT_EQ(loss_on(alpaca), "\"all\"");
+  EXPECT_EQ(loss_on("_component_: torchtune.datasets.alpaca_cleaned_dataset"), "\"all\"");
+  EXPECT_EQ(loss_on(alpaca + ", train_on_input: False"), "\"assistant\"");
+  EXPECT_EQ(loss_on(alpaca + ", train_on_input: True"), "\"all\"");
+  EXPECT_EQ(loss_on("_component_: torchtune.datasets.instruct_dataset, source: a"), "none");
+}
+
+TEST_F(TrainersTest, TorchtunesLimitsThatAreOff) {
+  const Import run = import(
+      "tokenizer: {max_seq_len: null}\ntensor_parallel_dim: 1\n"
+      "data_parallel_shard_dim: -1\n",
+      ForeignTool::kTorchtune);
+  EXPECT_TRUE(has_key(run.not_carried, "tokenizer.max_seq_len"));
+  EXPECT_EQ(run.not_carried.size(), 1U);
+  EXPECT_TRUE(has_key(import("tensor_parallel_dim: 2\n", ForeignTool::kTorchtune).not_carried,
+                      "tensor_parallel_dim"));
+}
+
+constexpr const char* kFactory = "model_name_or_path: m\nfinetuning_type: ";
+
+TEST_F(TrainersTest, FsdpOfLlamaFactory) {
+  const Import run = import(std::string(kFactory) + "lora\nfsdp: full_shard auto_wrap offload\n",
+                            ForeignTool::kLlamaFactory);
+  expect_values(run, {{"parallel.strategy", "\"fsdp\""},
+                      {"parallel.offload.base", "\"cpu\""},
+                      {"parallel.offload.optimizer", "\"cpu\""}});
+  EXPECT_EQ(value_of(import(std::string(kFactory) + "lora\nfsdp: ''\n", ForeignTool::kLlamaFactory),
+                     "parallel.strategy"),
+            "none");
+}
+
+TEST_F(TrainersTest, WhatLlamaFactoryAlreadySaysIsNotAdvised) {
+  const Import run = import(std::string(kFactory) +
+                                "lora\nstage: dpo\npref_loss: sigmoid\nquantization_bit: 4\n"
+                                "quantization_method: bnb\npacking: true\nneat_packing: true\n",
+                            ForeignTool::kLlamaFactory);
+  EXPECT_TRUE(run.not_carried.empty());
+  EXPECT_EQ(value_of(import(std::string(kFactory) + "lora\nneat_packing: true\n",
+                            ForeignTool::kLlamaFactory),
+                     "data.packing"),
+            "true");
+  const Import other = import(
+      std::string(kFactory) + "lora\nstage: dpo\npref_loss: orpo\nquantization_method: hqq\n",
+      ForeignTool::kLlamaFactory);
+  EXPECT_TRUE(has_key(other.not_carried, "pref_loss"));
+  EXPECT_TRUE(has_key(other.not_carried, "quantization_method"));
+}
+
+TEST_F(TrainersTest, FullTrainingHasNoSettingsOfLora) {
+  const Import run =
+      import(std::string(kFactory) + "full\nlora_rank: 16\nloraplus_lr_ratio: 16.0\n",
+             ForeignTool::kLlamaFactory);
+  for (const char* field : {"tuning.lora.r", "tuning.lora.alpha", "train.loraplus_lr_ratio"})
+    EXPECT_EQ(value_of(run, field), "none") << field;
+  EXPECT_TRUE(has_key(run.no_meaning, "lora_rank"));
+  EXPECT_TRUE(has_key(run.no_meaning, "loraplus_lr_ratio"));
+}
+
+TEST_F(TrainersTest, AFileThatIsNamedAndMissingIsStillNeeded) {
+  const std::string text = std::string(kFactory) + "lora\ndeepspeed: ds.json\n";
+  const auto missing = import(text, ForeignTool::kLlamaFactory).missing;
+  ASSERT_EQ(missing.size(), 2U);
+  EXPECT_EQ(missing[1], "the file ds.json of parallel.deepspeed");
+  write("ds.json", "{}");
+  EXPECT_EQ(import(text, ForeignTool::kLlamaFactory).missing.size(), 1U);
+}
+
 }  // namespace
 }  // namespace sftrun::config::importing
