@@ -361,7 +361,7 @@ class CommandLineTest(unittest.TestCase):
         done = self.expect(DONE, ["strategy: zero3"], "config", "import", "ds.json")
         self.assertIn("still needed: model.name, data.train", done.stderr)
         self.assertIn("left to the run: train_batch_size", done.stderr)
-        self.expect(USAGE, ["unknown key `zero_optimization` in a file of Accelerate"], "config", "import", "ds.json", "--from", "accelerate")
+        self.expect(USAGE, ["this is a file of DeepSpeed, not of Accelerate", "parallel.deepspeed"], "config", "import", "ds.json", "--from", "accelerate")
         self.expect(USAGE, ["`trl` is not one of"], "config", "import", "ds.json", "--from", "trl")
         self.expect(USAGE, ["`sftrun config import` requires FILE"], "config", "import")
         self.expect(DATA, ["no such file or directory: none.json"], "config", "import", "none.json")
