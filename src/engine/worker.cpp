@@ -59,22 +59,25 @@ bool is_pipeline(const config::ParallelConfig& config) {
   return config.strategy == config::Strategy::kPipeline;
 }
 
+parallel::Mesh mesh_of(const config::ParallelConfig& config, const Rank& rank) {
+  const int world_size = rank.env().world_size;
+  if (is_pipeline(config)) {
+    const int replicas = config::data_parallel_size(config, world_size);
+    return {{.pp = world_size / replicas, .dp_replicate = replicas}, rank.env().rank};
+  }
+  const auto shards =
+      static_cast<int>(plan::num_shards(config, world_size, rank.env().local_world_size));
+  SFTRUN_CHECK(world_size % shards == 0);
+  return {{.dp_replicate = world_size / shards, .dp_shard = shards}, rank.env().rank};
+}
+
 /// The units of this rank's stage of a pipeline.
 layers::UnitRange stage_units(const spec::ArchSpec& arch, const config::RunConfig& config,
                               const Rank& rank) {
   if (!is_pipeline(config.parallel)) return {};
   const std::vector<int64_t> firsts = plan::stages_of(arch, config);
-  const int ranks_of_stage = config::data_parallel_size(config.parallel, rank.env().world_size);
-  const auto stage = static_cast<size_t>(rank.env().rank / ranks_of_stage);
+  const auto stage = static_cast<size_t>(mesh_of(config.parallel, rank).pp_rank());
   return {firsts[stage], firsts[stage + 1]};
-}
-
-parallel::Mesh mesh_of(const config::ParallelConfig& config, const Rank& rank) {
-  const int world_size = rank.env().world_size;
-  const auto shards =
-      static_cast<int>(plan::num_shards(config, world_size, rank.env().local_world_size));
-  SFTRUN_CHECK(world_size % shards == 0);
-  return {{.dp_replicate = world_size / shards, .dp_shard = shards}, rank.env().rank};
 }
 
 /// On a CPU all weights are in host memory anyway.

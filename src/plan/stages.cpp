@@ -10,14 +10,20 @@
 namespace sftrun::plan {
 namespace {
 
+/// Values in the matrices of a layer, of which `experts` are counted where it is sparse.
+double matrix_values(const spec::ArchSpec& arch, int64_t layer, int64_t experts) {
+  const auto values = [](const auto& matrix) {
+    return static_cast<double>(matrix.in_features) * static_cast<double>(matrix.out_features);
+  };
+  double sum = 0;
+  for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) sum += values(linear);
+  for (const spec::ExpertSpec& matrix : spec::layer_experts(arch, layer))
+    sum += static_cast<double>(experts) * values(matrix);
+  return sum;
+}
+
 double layer_cost(const spec::ArchSpec& arch, int64_t layer, int64_t seq_len) {
-  double cost = 0;
-  for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
-    cost += static_cast<double>(linear.in_features) * static_cast<double>(linear.out_features);
-  for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer)) {
-    cost += static_cast<double>(arch.mixture.top_k) * static_cast<double>(experts.in_features) *
-            static_cast<double>(experts.out_features);
-  }
+  const double cost = matrix_values(arch, layer, arch.mixture.top_k);
   if (arch.layers.at(static_cast<size_t>(layer)).mixer == spec::Mixer::kDeltaNet) return cost;
   // Products of queries with keys, and of scores with values; on average half of a sequence is read.
   return cost + static_cast<double>(seq_len * arch.num_heads * arch.head_dim);
@@ -27,16 +33,8 @@ double layer_cost(const spec::ArchSpec& arch, int64_t layer, int64_t seq_len) {
 std::vector<double> unit_sizes(const spec::ArchSpec& arch) {
   const double ends = static_cast<double>(arch.vocab_size) * static_cast<double>(arch.hidden_size);
   std::vector<double> sizes = {ends};
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    double size = 0;
-    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
-      size += static_cast<double>(linear.in_features) * static_cast<double>(linear.out_features);
-    for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer)) {
-      size += static_cast<double>(arch.mixture.num_experts) *
-              static_cast<double>(experts.in_features) * static_cast<double>(experts.out_features);
-    }
-    sizes.push_back(size);
-  }
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    sizes.push_back(matrix_values(arch, layer, arch.mixture.num_experts));
   sizes.push_back(arch.tie_word_embeddings ? 0 : ends);
   return sizes;
 }

@@ -2,11 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "sftrun/core/error.h"
-#include "sftrun/kernels/ops.h"
 
 namespace sftrun::parallel {
 namespace {

@@ -7,7 +7,6 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cuda_registry.h"
-#include "sftrun/kernels/ops.h"
 
 namespace sftrun::parallel {
 
