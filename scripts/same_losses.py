@@ -79,14 +79,16 @@ def write_tokenizer(directory: Path) -> None:
     shutil.copy(DATA / "train/models/tied/tokenizer_config.json", directory)
 
 
-def write_wide_model(directory: Path) -> None:
-    hidden, inner, head = WIDE["hidden_size"], WIDE["intermediate_size"], WIDE["head_dim"]
-    queries, keys = head * WIDE["num_attention_heads"], head * WIDE["num_key_value_heads"]
+def write_wide_model(directory: Path, **other_sizes) -> None:
+    """WIDE, or a model with other sizes."""
+    config = {**WIDE, **other_sizes}
+    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
     layer = {"self_attn.q_proj": [queries, hidden], "self_attn.k_proj": [keys, hidden], "self_attn.v_proj": [keys, hidden],
              "self_attn.o_proj": [hidden, queries], "mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden],
              "mlp.down_proj": [hidden, inner], "input_layernorm": [hidden], "post_attention_layernorm": [hidden]}
-    shapes = {"model.embed_tokens": [WIDE["vocab_size"], hidden], "model.norm": [hidden], "lm_head": [WIDE["vocab_size"], hidden]}
-    shapes |= {f"model.layers.{i}.{name}": shape for i in range(WIDE["num_hidden_layers"]) for name, shape in layer.items()}
+    shapes = {"model.embed_tokens": [config["vocab_size"], hidden], "model.norm": [hidden], "lm_head": [config["vocab_size"], hidden]}
+    shapes |= {f"model.layers.{i}.{name}": shape for i in range(config["num_hidden_layers"]) for name, shape in layer.items()}
     rng, header, values = random.Random(5), {}, array.array("f")
     for name, shape in shapes.items():
         middle, spread = (1.0, 0.2) if len(shape) == 1 else (0.0, 0.12)
@@ -96,7 +98,7 @@ def write_wide_model(directory: Path) -> None:
     text = json.dumps(header).encode()
     directory.mkdir(parents=True)
     (directory / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + values.tobytes())
-    (directory / "config.json").write_text(json.dumps(WIDE))
+    (directory / "config.json").write_text(json.dumps(config))
     copy_tokenizer(directory)
 
 

@@ -25,6 +25,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,8 +35,11 @@ from pathlib import Path
 import same_losses
 from same_losses import Case, DATA, lora
 
-STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "pipeline")
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "pipeline")  # with 2 and with 4 processes
 QUICK_STRATEGIES = [("zero1", 2), ("zero2", 2), ("fsdp", 4), ("pipeline", 2)]
+
+
+HEADS = ("num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "linear_num_key_heads", "linear_num_value_heads")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,11 @@ LIMITS = Limits()
 HALF = Limits(2e-3, 2e-2, 2e-2, 2e-3)  # bf16: gradients are rounded to 8 bits
 # Activations between two codes of e4m3 are rounded to one or the other.
 FP8 = Limits(1e-3, 2e-2, 5e-2, 2e-2)
+# Tensor parallelism adds the terms of a product in another order. Adam divides gradients by their size, also those that are zero but for
+# rounding: with SGD the differences are those of the other strategies.
+ADAM = Limits(norm=2e-3, weights=1e-3)
+ADAM_HALF = Limits(2e-3, 2e-2, 2e-1, 2e-3)
+ADAM_FP8 = Limits(5e-3, 2e-2, 5e-1, 2e-2)  # each rank rounds its part of a row by a scale of its own
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,12 @@ class Workload:
     settings: dict
     limits: Limits = LIMITS
     quick: bool = False  # part of `make test`
-    divides_layers: bool = True  # False: a pipeline refuses the model
+    refused_by: tuple[str, ...] = ()  # strategies
+    tensor_limits: Limits | None = None  # of tensor parallelism, if they are others
+    only: str = ""  # the strategy that the model is for; empty: all
+
+    def limits_of(self, column: str) -> Limits:
+        return self.tensor_limits if self.tensor_limits and column.startswith("tensor") else self.limits
 
 
 def workloads(scratch: Path) -> list[Workload]:
@@ -72,29 +86,32 @@ def workloads(scratch: Path) -> list[Workload]:
     def add(name: str, settings: dict, model: Path = wide, **options) -> None:
         found.append(Workload(name, {"model.name": str(model), **settings}, **options))
 
+    whole = {"refused_by": ("tensor",)}  # needs whole matrices
+    in_blocks = {"refused_by": ("tensor",)}  # a half of the heads is no whole number of the format's blocks
+
     add("LoRA, dropout 0.1", {**lora(dropout=0.1), **evaluated}, quick=True)
     add("LoRA, tied head", {**lora(), **recomputed}, tied)
     add("LoRA, embedding and head", lora(target_modules=["embed_tokens", "lm_head", "q_proj"]), untied)
     add("LoRA, whole modules", lora(modules_to_save=["lm_head", "embed_tokens"]), tied)
-    add("DoRA", lora(dora=True))
+    add("DoRA", lora(dora=True), tensor_limits=ADAM)
     add("DoRA of a tied head", lora(dora=True, target_modules=["lm_head", "q_proj"]), tied)
-    add("PiSSA", lora(init="pissa"))
-    add("LoRA, bnb backend", {**lora(dropout=0.1), "tuning.backend": "bnb"}, quick=True)
+    add("PiSSA", lora(init="pissa"), **whole)
+    add("LoRA, bnb backend", {**lora(dropout=0.1), "tuning.backend": "bnb"}, quick=True, **whole)
     add("LoRA, from an adapter", {**lora(init_from=str(DATA / "train/lora_all_linear/init_adapter")), "tuning.lora.r": 4}, tied)
-    add("LoRA, bf16", {**lora(), "model.dtype": "bf16"}, limits=HALF)
-    add("QLoRA, NF4", {"tuning.mode": "qlora", **recomputed}, quick=True)
-    add("QLoRA, NF4 with its embedding", {"tuning.mode": "qlora", "tuning.quant_embeddings": True}, tied)
-    add("QLoRA, NF4, bf16", {"tuning.mode": "qlora", "model.dtype": "bf16"}, limits=HALF)
+    add("LoRA, bf16", {**lora(), "model.dtype": "bf16"}, limits=HALF, tensor_limits=ADAM_HALF)
+    add("QLoRA, NF4", {"tuning.mode": "qlora", **recomputed}, quick=True, **in_blocks)
+    add("QLoRA, NF4 with its embedding", {"tuning.mode": "qlora", "tuning.quant_embeddings": True}, tied, **in_blocks)
+    add("QLoRA, NF4, bf16", {"tuning.mode": "qlora", "model.dtype": "bf16"}, limits=HALF, **in_blocks)
     add("LoRA over INT8", {**lora(), "tuning.quant": "int8"})
-    add("LoRA over FP8", {**lora(), "tuning.quant": "fp8"}, limits=FP8)
-    add("LoRA over bitsandbytes' files", lora(), DATA / "models/bnb-nf4")
-    add("LoRA over a GGUF file, Q8_0", lora(), DATA / "models/llama3-gguf/model-Q8_0.gguf")
-    add("QLoRA, experts in MXFP4", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4")
+    add("LoRA over FP8", {**lora(), "tuning.quant": "fp8"}, limits=FP8, tensor_limits=ADAM_FP8)
+    add("LoRA over bitsandbytes' files", lora(), DATA / "models/bnb-nf4", **in_blocks)
+    add("LoRA over a GGUF file, Q8_0", lora(), DATA / "models/llama3-gguf/model-Q8_0.gguf", **in_blocks)
+    add("QLoRA, experts in MXFP4", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4", **in_blocks)
     add("full", {**full, **evaluated})
     add("full, tied head, recomputed", {**full, **recomputed}, tied, quick=True)
-    add("full, bnb backend", {**full, "tuning.backend": "bnb"}, tied)
+    add("full, bnb backend", {**full, "tuning.backend": "bnb"}, tied, **whole)
     add("full, bf16", {**full, "model.dtype": "bf16"}, limits=HALF)
-    add("full, 8-bit AdamW", {**full, "train.optimizer": "adamw_8bit"})
+    add("full, 8-bit AdamW", {**full, "train.optimizer": "adamw_8bit"}, **whole)
     add("full, Lion", {**full, "train.optimizer": "lion", "train.learning_rate": 1e-4})
     add("partial", {"tuning.mode": "partial", "tuning.trainable": ["norm", r"layers\.1\..*down_proj"]})
     for family in same_losses.family_names():
@@ -102,12 +119,74 @@ def workloads(scratch: Path) -> list[Workload]:
         # The load-balancing loss is of a micro-batch, which is the same in all runs.
         # Gemma's layers share keys; the load-balancing loss counts over all layers.
         divides = not (config.get("num_kv_shared_layers") or config.get("hidden_size_per_layer_input") or config.get("output_router_logits"))
+        # A rank has whole heads, and OLMo norms all heads together.
+        has_heads = all(config.get(key, 2) % 2 == 0 for key in HEADS) and not family.startswith("olmo")
+        refused = (() if divides else ("pipeline",)) + (() if has_heads else ("tensor",))
         add(f"{family}, LoRA", lora(target_parameters=same_losses.expert_parameters(config)), model, quick=family == "qwen3_moe",
-            divides_layers=divides)
+            refused_by=refused)
         # The gradient of a key bias without RoPE is zero but for rounding, and Adam divides it by its size.
         add(f"{family}, full", full, model, quick=family == "qwen3_5", limits=Limits(weights=1e-2) if family == "smollm3" else LIMITS,
-            divides_layers=divides)
+            tensor_limits=ADAM if family == "gemma4" else None, refused_by=refused)
+        if not has_heads and not family.startswith("olmo"):
+            twice = scratch / "models" / f"{family}_twice"
+            add(f"{family}, twice the heads, LoRA", lora(target_parameters=same_losses.expert_parameters(config)), twice, only="tensor",
+                quick=family in ("qwen3_5_moe", "gpt_oss"))
+            add(f"{family}, twice the heads, full", full, twice, only="tensor")
+    blocks = {"model": scratch / "models/blocks", "only": "tensor"}
+    add("QLoRA, NF4, blocks", {"tuning.mode": "qlora", **recomputed}, quick=True, **blocks)
+    add("QLoRA, FP4, blocks", {"tuning.mode": "qlora", "tuning.quant": "fp4"}, **blocks)
+    add("QLoRA, NF4 with its embedding, blocks", {"tuning.mode": "qlora", "tuning.quant_embeddings": True}, **blocks)
+    add("LoRA over bitsandbytes' files, blocks", lora(), scratch / "models/wide-blocks-nf4", only="tensor")
+    for name in ("q8_0", "q4_k_m"):
+        add(f"LoRA over a GGUF file, {name.upper()}, blocks", lora(), scratch / f"models/wide-blocks-{name}.gguf", only="tensor")
+    add("QLoRA, experts in MXFP4, twice the heads", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4_twice", only="tensor")
+    add("QLoRA, NF4, bf16, blocks", {"tuning.mode": "qlora", "model.dtype": "bf16"}, limits=ADAM_HALF, **blocks)
     return found
+
+
+def write_divisible_models(scratch: Path, program: Path) -> None:
+    """Models for tensor parallelism: families with twice the heads of the fixtures, and one whose parts are blocks of 64 values."""
+    same_losses.write_wide_model(scratch / "models/blocks", hidden_size=256, intermediate_size=576, num_attention_heads=8,
+                                 num_key_value_heads=4, head_dim=32)
+    wide_blocks = scratch / "models/wide-blocks"
+    same_losses.write_wide_model(wide_blocks, hidden_size=256, intermediate_size=768, num_attention_heads=8, num_key_value_heads=2, head_dim=64)
+    for name, *arguments in (("nf4", "quantize", "--method", "nf4"), ("q8_0.gguf", "merge", "--dtype", "q8_0"), ("q4_k_m.gguf", "merge", "--dtype", "q4_k_m")):
+        command = [str(program), arguments[0], "--model", str(wide_blocks), "--output", str(scratch / f"models/wide-blocks-{name}"), *arguments[1:]]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for family in [*same_losses.family_names(), "gpt_oss_mxfp4"]:
+        source, directory = scratch / "models" / family, scratch / "models" / f"{family}_twice"
+        directory.mkdir()
+        whole = json.loads((source / "config.json").read_text())
+        config = whole.get("text_config", whole)
+        config["head_dim"] = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        config.update({key: 2 * config[key] for key in HEADS if config.get(key)})
+        for layer in config.get("per_layer_config", {}).values():
+            layer.update({key: 2 * layer[key] for key in HEADS if key in layer})
+        (directory / "config.json").write_text(json.dumps(whole))
+        (directory / "model.safetensors").write_bytes(with_twice_the_heads((source / "model.safetensors").read_bytes()))
+        same_losses.write_tokenizer(directory) if config["vocab_size"] == 40 else same_losses.copy_tokenizer(directory)
+
+
+def with_twice_the_heads(content: bytes) -> bytes:
+    """Rows or columns of heads follow each other twice, which gives the heads of a group other queries."""
+    length = int.from_bytes(content[:8], "little")
+    header, data, new = json.loads(content[8 : 8 + length]), content[8 + length :], b""
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        values, shape = data[begin:end], entry["shape"]
+        if re.search(r"(o_proj|out_proj)\.weight$", name):
+            row = len(values) // shape[0]
+            values = b"".join(2 * values[i : i + row] for i in range(0, len(values), row))
+            shape[1] *= 2
+        elif re.search(r"(q_proj|k_proj|v_proj|sinks|A_log|dt_bias|in_proj_[zba]|qkv_proj|in_proj_qkv|conv1d)(\.weight|\.bias)?$", name):
+            values += values
+            shape[0] *= 2
+        entry["data_offsets"] = [len(new), len(new) + len(values)]
+        new += values
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + new
 
 
 @dataclass
@@ -175,13 +254,15 @@ def difference_of(ours: same_losses.Outcome, theirs: same_losses.Outcome) -> Dif
     return found
 
 
-def columns(is_whole: bool, divides_layers: bool, strategy: str) -> list[tuple[str, int, dict]]:
+def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str) -> list[tuple[str, int, dict]]:
     """(name, processes, settings) of every run beside that of one process."""
     strategies = [(strategy, processes) for strategy in STRATEGIES for processes in (2, 4)] if is_whole else QUICK_STRATEGIES
     runs = [(f"{strategy} {processes}", processes, {"parallel.strategy": strategy}) for strategy, processes in strategies]
     runs += [("hybrid 2 x 2", 4, {"parallel.strategy": "hybrid", "parallel.dp_shard": 2}),
-             ("pipeline 2 x 2", 4, {"parallel.strategy": "pipeline", "parallel.pp": 2})]
-    return [run for run in runs if (divides_layers or not run[0].startswith("pipeline")) and run[0].startswith(strategy)]
+             ("pipeline 2 x 2", 4, {"parallel.strategy": "pipeline", "parallel.pp": 2}),
+             ("tensor 2", 2, {"parallel.strategy": "tensor"}),
+             ("tensor 2 x 2", 4, {"parallel.strategy": "tensor", "parallel.tp": 2})]
+    return [run for run in runs if not run[0].startswith(refused_by or ("none",)) and run[0].startswith(strategy)]
 
 
 def compare(workload: Workload, program: Path, scratch: Path, threads: int, is_whole: bool, strategy: str) -> dict[str, Difference]:
@@ -198,7 +279,7 @@ def compare(workload: Workload, program: Path, scratch: Path, threads: int, is_w
         return same_losses.run_case(program, program, case, config, output / "run", threads)
 
     alone = outcome("one process", 1, {})
-    return {column: difference_of(outcome(column, processes, settings), alone) for column, processes, settings in columns(is_whole, workload.divides_layers, strategy)}
+    return {column: difference_of(outcome(column, processes, settings), alone) for column, processes, settings in columns(is_whole, workload.refused_by, workload.only or strategy)}
 
 
 def cells_of(results: dict[str, dict[str, Difference]]) -> dict[str, dict[str, str]]:
@@ -223,7 +304,7 @@ def write_table(document: Path, cells: dict[str, dict[str, str]]) -> None:
     merged = read_table(old.splitlines())
     for name, row in cells.items():
         merged.setdefault(name, {}).update(row)
-    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1]]
+    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "tensor"]
     lines = ["| loss / weights | " + " | ".join(strategies) + " |", "|---" * (len(strategies) + 1) + "|"]
     lines += [f"| {name} | " + " | ".join(row.get(strategy, "-") for strategy in strategies) + " |" for name, row in merged.items()]
     document.write_text(f"{before}{mark}" + "\n".join(lines) + "\n")
@@ -244,18 +325,19 @@ def main() -> int:
         scratch = Path(temporary)
         is_whole = bool(args.all or args.write or args.only)
         chosen = [work for work in workloads(scratch) if re.search(args.only, work.name) and (is_whole or work.quick)]
-        if args.strategy == "pipeline":  # the others would have no run
-            chosen = [work for work in chosen if work.divides_layers]
+        # The others would have no run.
+        chosen = [work for work in chosen if args.strategy not in work.refused_by and (not args.strategy or work.only in ("", args.strategy))]
         if args.list:
             print("\n".join(work.name for work in chosen))
             return 0
         program = same_losses.program_of(args.build, parser)
         same_losses.write_inputs(scratch)
+        write_divisible_models(scratch, program)
         start, results, failed = time.monotonic(), {}, 0
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             for work, found in zip(chosen, pool.map(lambda work: compare(work, program, scratch, args.threads, is_whole, args.strategy), chosen)):
                 results[work.name] = found
-                bad = {column: difference for column, difference in found.items() if not difference.is_within(work.limits)}
+                bad = {column: difference for column, difference in found.items() if not difference.is_within(work.limits_of(column))}
                 failed += bool(bad)
                 worst = max(found.values(), key=lambda d: (bool(d.error), d.loss if math.isfinite(d.loss) else math.inf, d.weights))
                 print(f"{work.name:<34} {len(found) - len(bad)} of {len(found)} within limits; largest: {worst}", flush=True)

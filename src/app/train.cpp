@@ -26,6 +26,7 @@
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/plan/stages.h"
+#include "sftrun/spec/tensor_parallel.h"
 
 namespace sftrun::app {
 namespace {
@@ -92,6 +93,24 @@ void resolve_stages(config::LoadedConfig& loaded, const spec::ArchSpec& arch, in
   plan::require_stages(arch, loaded.config, place);
 }
 
+/// Resolves parallel.tp.
+void resolve_tensor_size(config::LoadedConfig& loaded, const spec::ArchSpec& arch, int world_size) {
+  config::ParallelConfig& parallel = loaded.config.parallel;
+  if (parallel.strategy != config::Strategy::kTensor) {
+    if (parallel.tp.value_or(1) > 1)
+      loaded.warnings.push_back(fmt::format("parallel.tp has no effect with parallel.strategy {}",
+                                            config::strategy_name(parallel.strategy)));
+    return;
+  }
+  if (world_size == 1) {
+    loaded.warnings.emplace_back("parallel.strategy tensor has no effect on one process");
+    return;
+  }
+  const std::string place = loaded.place_of(parallel.tp ? "parallel.tp" : "parallel.strategy");
+  config::resolve_tensor_size(parallel, world_size, loaded.places);
+  spec::require_divisible(arch, {.size = *parallel.tp}, place);
+}
+
 /// Resolves parallel.strategy `auto` and parallel.dp_shard. One process trains as `single`.
 void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
                       const plan::RunDevices& devices) {
@@ -100,11 +119,20 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
   if (devices.world_size == 1 && config::is_sharded(parallel.strategy))
     warn(fmt::format("parallel.strategy {} has no effect on one process",
                      config::strategy_name(parallel.strategy)));
-  if (parallel.strategy == config::Strategy::kAuto && parallel.pp.value_or(1) > 1)
+  const bool has_stages = parallel.pp.value_or(1) > 1, has_parts = parallel.tp.value_or(1) > 1;
+  if (has_stages && has_parts) {
+    throw ConfigError("parallel.pp and parallel.tp are both set, and a run uses one of the two",
+                      loaded.place_of("parallel.tp"),
+                      "remove one; either can be combined with data parallelism");
+  }
+  if (parallel.strategy == config::Strategy::kAuto && has_stages)
     parallel.strategy = config::Strategy::kPipeline;
+  if (parallel.strategy == config::Strategy::kAuto && has_parts)
+    parallel.strategy = config::Strategy::kTensor;
   if (parallel.strategy == config::Strategy::kAuto)
     parallel.strategy = plan::auto_strategy(headers.arch, loaded.config, devices, headers.stored);
   resolve_stages(loaded, headers.arch, devices.world_size);
+  resolve_tensor_size(loaded, headers.arch, devices.world_size);
   if (parallel.strategy != config::Strategy::kHybrid) {
     if (parallel.dp_shard)
       warn(fmt::format("parallel.dp_shard has no effect with parallel.strategy {}",
@@ -168,7 +196,8 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   const bool needs_headers =
       loaded.config.train.batch_size.is_auto() ||
       (world_size > 1 && (loaded.config.parallel.strategy == config::Strategy::kAuto ||
-                          loaded.config.parallel.strategy == config::Strategy::kPipeline));
+                          loaded.config.parallel.strategy == config::Strategy::kPipeline ||
+                          loaded.config.parallel.strategy == config::Strategy::kTensor));
   const ModelHeaders model = headers != nullptr ? *headers
                              : needs_headers    ? read_headers(model_path)
                                                 : ModelHeaders();

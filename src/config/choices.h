@@ -319,15 +319,15 @@ struct Words<Strategy> {
       {"fsdp", kFsdp},
       {"hybrid", kHybrid},
       {"pipeline", kPipeline},
+      {"tensor", kTensor},
       {"fsdp2", kFsdp, WordKind::kAlias},
       {"full_shard", kFsdp, WordKind::kAlias},
       {"shard_grad_op", kZero2, WordKind::kAlias},
       {"hybrid_shard", kHybrid, WordKind::kAlias},
       {"device_map", kDdp, WordKind::kUnsupported},
-      {"tensor", kDdp, WordKind::kUnsupported},
   });
   static constexpr std::string_view instead =
-      "use fsdp or pipeline, which divide the model over the devices, or ddp";
+      "use fsdp, pipeline or tensor, which divide the model over the devices, or ddp";
 };
 
 template <>

@@ -418,7 +418,8 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "weights, which are gathered layer by layer in their own format (4 bits stay 4 bits). "
         "hybrid: as fsdp within each group of `dp_shard` devices, and copies on the other groups. "
         "pipeline: each device has some of the layers; the parts of a batch pass through them one "
-        "after the other. "
+        "after the other. tensor: each device has a part of every matrix, and they compute each "
+        "layer together. "
         "All give the same losses.",
         "fsdp");
   field(parallel.dp_shard, "dp_shard", at_least(1).otherwise("the devices of one node"), kAny,
@@ -430,6 +431,10 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "number of all devices; the quotient is the number of pipelines, each with its part of the "
         "batch. train.grad_accum should be several times as large.",
         "4");
+  field(parallel.tp, "tp", at_least(1).otherwise("all devices"), kAny,
+        "For tensor: the number of devices that divide each matrix. It divides the number of all "
+        "devices and the key-value heads of the model. Each such group has its part of the batch.",
+        "2");
   field(parallel.backend, "backend", any(), kAny,
         "Library for collectives. auto: nccl between GPUs, else gloo.", "gloo");
   field(parallel.timeout, "timeout", any(), kAny,

@@ -887,7 +887,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"sharded_ddp", "", kSharding},
     {"custom_sharded_layers", "", kSharding},
     {"qlora_sharded_model_loading", "", kSharding},
-    {"tensor_parallel_size", "", kSharding},
+    {"tensor_parallel_size", "parallel.tp", ""},
     {"tensor_parallel_dim", "", kSharding},
     {"data_parallel_*", "", kSharding},
     {"dp_shard_size", "", kSharding},

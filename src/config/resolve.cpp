@@ -157,12 +157,24 @@ void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
   Strategy& strategy = config.parallel.strategy;
   strategy = resolved_strategy(strategy, world_size, place);
   if (strategy == Strategy::kPipeline) resolve_stages(config.parallel, world_size, places);
-  if (!is_sharded(strategy) || !needs_whole_matrices(config.train.optimizer)) return;
+  if (strategy == Strategy::kTensor) resolve_tensor_size(config.parallel, world_size, places);
+  const Optimizer optimizer = config.train.optimizer;
+  if (strategy == Strategy::kTensor && is_8bit(optimizer)) {
+    throw ConfigError(
+        fmt::format("train.optimizer {} quantises its state in blocks of consecutive values, and "
+                    "parallel.strategy tensor divides matrices by columns, too",
+                    word_of(optimizer)),
+        place, "use train.optimizer adamw; each process has a part of its state");
+  }
+  if (!(is_sharded(strategy) || strategy == Strategy::kTensor) || !needs_whole_matrices(optimizer))
+    return;
   throw ConfigError(
       fmt::format("train.optimizer {} computes each update from a whole matrix, and "
                   "parallel.strategy {} divides matrices over the processes",
-                  word_of(config.train.optimizer), word_of(strategy)),
-      place, "use parallel.strategy ddp, or another optimizer: adamw, adamw_8bit, lion or sgd");
+                  word_of(optimizer), word_of(strategy)),
+      place,
+      fmt::format("use parallel.strategy ddp, or another optimizer: adamw, {}lion or sgd",
+                  strategy == Strategy::kTensor ? "" : "adamw_8bit, "));
 }
 
 void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size,
@@ -172,7 +184,10 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   resolve_offload(config);
   resolve_strategy(config, world_size, places);
   const int64_t parts = data_parallel_size(config.parallel, world_size);
-  resolve_batch_sizes(config.train, {parts, parts == world_size ? "world_size" : "pipelines"},
+  const char* name = parts == world_size                               ? "world_size"
+                     : config.parallel.strategy == Strategy::kPipeline ? "pipelines"
+                                                                       : "tensor-parallel groups";
+  resolve_batch_sizes(config.train, {parts, name},
                       max_auto_micro_batch(config.parallel, world_size, max_micro_batch), places);
   resolve_schedule(config);
   resolve_evaluation(config);
@@ -200,6 +215,15 @@ void resolve_stages(ParallelConfig& parallel, int world_size, const Places& plac
                     place, "set parallel.pp to the number of processes of one pipeline");
 }
 
+void resolve_tensor_size(ParallelConfig& parallel, int world_size, const Places& places) {
+  const std::string place = place_of(places, parallel.tp ? "parallel.tp" : "parallel.strategy");
+  if (!parallel.tp) parallel.tp = world_size;
+  if (world_size % *parallel.tp == 0) return;
+  throw ConfigError(fmt::format("parallel.tp {} does not divide the {} processes of the run",
+                                *parallel.tp, world_size),
+                    place, "set parallel.tp to the number of processes that divide each matrix");
+}
+
 int64_t max_auto_micro_batch(const ParallelConfig& parallel, int world_size, int64_t most) {
   if (parallel.strategy != Strategy::kPipeline || world_size == 1) return most;
   const int64_t bins = kTargetGlobalBatch / data_parallel_size(parallel, world_size);
@@ -207,8 +231,12 @@ int64_t max_auto_micro_batch(const ParallelConfig& parallel, int world_size, int
 }
 
 int data_parallel_size(const ParallelConfig& parallel, int world_size) {
-  if (parallel.strategy != Strategy::kPipeline || world_size == 1) return world_size;
-  return world_size / static_cast<int>(parallel.pp.value());
+  if (world_size == 1) return 1;
+  if (parallel.strategy == Strategy::kPipeline)
+    return world_size / static_cast<int>(parallel.pp.value());
+  if (parallel.strategy == Strategy::kTensor)
+    return world_size / static_cast<int>(parallel.tp.value());
+  return world_size;
 }
 
 std::string_view dtype_name(DTypeChoice dtype) {

@@ -202,6 +202,23 @@ class RelationCheck {
          "train.ddp_comm_hook");
   }
 
+  void check_tensor_parallelism() {
+    if (config_.parallel.strategy != Strategy::kTensor) return;
+    if (config_.tuning.trains_adapter() && config_.tuning.lora.init == LoraInit::kPissa) {
+      report(
+          "`tuning.lora.init: pissa` needs the singular values of whole matrices, and "
+          "`parallel.strategy: tensor` divides them",
+          {"tuning.lora.init", "parallel.strategy"},
+          "use tuning.lora.init default, or parallel.strategy fsdp");
+    }
+    if (config_.tuning.backend != TuningBackend::kFused) {
+      report(fmt::format("`tuning.backend: {}` computes with whole matrices, and "
+                         "`parallel.strategy: tensor` divides them",
+                         word_of(config_.tuning.backend)),
+             {"tuning.backend", "parallel.strategy"}, "use tuning.backend fused");
+    }
+  }
+
   void check_offload() {
     const OffloadConfig& offload = config_.parallel.offload;
     const Optimizer optimizer = config_.train.optimizer;
@@ -221,8 +238,10 @@ class RelationCheck {
           {"parallel.offload.activations"}, "set train.gradient_checkpointing: true");
     }
     if (offload.base == Offload::kNone) return;
-    if (config_.parallel.strategy == Strategy::kPipeline) {
-      report("`parallel.offload.base` is not available with `parallel.strategy: pipeline`",
+    const Strategy strategy = config_.parallel.strategy;
+    if (strategy == Strategy::kPipeline || strategy == Strategy::kTensor) {
+      report(fmt::format("`parallel.offload.base` is not available with `parallel.strategy: {}`",
+                         word_of(strategy)),
              {"parallel.offload.base", "parallel.strategy"},
              "remove parallel.offload.base, or use parallel.strategy fsdp");
     }
@@ -528,6 +547,7 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   check.check_optimizer();
   check.check_evaluation(needs_data);
   check.check_schedule();
+  check.check_tensor_parallelism();
   check.check_offload();
   check.check_comm_hook();
 }

@@ -55,10 +55,13 @@ std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, 
 std::string steps_line(const config::RunConfig& config, int64_t total_steps, int world_size) {
   const config::TrainConfig& train = config.train;
   const int parts = config::data_parallel_size(config.parallel, world_size);
-  const std::string devices = config.parallel.strategy == config::Strategy::kPipeline
-                                  ? fmt::format("{} pipeline{} of {} stages", parts,
-                                                parts == 1 ? "" : "s", *config.parallel.pp)
-                                  : fmt::format("world_size {}", parts);
+  const char* plural = parts == 1 ? "" : "s";
+  const std::string devices =
+      config.parallel.strategy == config::Strategy::kPipeline
+          ? fmt::format("{} pipeline{} of {} stages", parts, plural, *config.parallel.pp)
+      : config.parallel.strategy == config::Strategy::kTensor
+          ? fmt::format("{} group{} of {} devices", parts, plural, *config.parallel.tp)
+          : fmt::format("world_size {}", parts);
   return fmt::format("{} steps: batch_size {} x grad_accum {} x {} = {} {} per step", total_steps,
                      *train.batch_size.value, *train.grad_accum.value, devices,
                      *train.global_batch_size.value, batch_unit(config));

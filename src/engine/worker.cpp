@@ -23,6 +23,7 @@
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/observe/run_card.h"
+#include "sftrun/parallel/tensor_group.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/plan/stages.h"
@@ -34,6 +35,7 @@
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/weights_summary.h"
+#include "tensor_division.h"
 #include "weight_hashing.h"
 
 /// One rank of a training run, from its configuration to its final adapter.
@@ -59,11 +61,19 @@ bool is_pipeline(const config::ParallelConfig& config) {
   return config.strategy == config::Strategy::kPipeline;
 }
 
+bool is_tensor_parallel(const config::ParallelConfig& config) {
+  return config.strategy == config::Strategy::kTensor;
+}
+
 parallel::Mesh mesh_of(const config::ParallelConfig& config, const Rank& rank) {
   const int world_size = rank.env().world_size;
   if (is_pipeline(config)) {
     const int replicas = config::data_parallel_size(config, world_size);
     return {{.pp = world_size / replicas, .dp_replicate = replicas}, rank.env().rank};
+  }
+  if (is_tensor_parallel(config)) {
+    const int replicas = config::data_parallel_size(config, world_size);
+    return {{.dp_replicate = replicas, .tp = world_size / replicas}, rank.env().rank};
   }
   const auto shards =
       static_cast<int>(plan::num_shards(config, world_size, rank.env().local_world_size));
@@ -97,7 +107,8 @@ std::unique_ptr<parallel::UnitShards> shards_of(const config::ParallelConfig& co
 std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
                                                 parallel::Communicator& comm,
                                                 model::Decoder& decoder,
-                                                std::unique_ptr<parallel::UnitShards> shards) {
+                                                std::unique_ptr<parallel::UnitShards> shards,
+                                                const parallel::Group& tensor_ranks) {
   const model::Trains trains = decoder.options().trains;
   const bool trains_base = trains == model::Trains::kFull || trains == model::Trains::kPartial;
   return parallel::make_strategy(
@@ -107,7 +118,8 @@ std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
            config.train.ddp_comm_hook == config::CommHook::kBf16 ? at::kBFloat16 : at::kFloat,
        .overlaps_reduction = trains_base,
        .passes_read_masters = !trains_base || decoder.backend().reads_masters,
-       .num_stages = is_pipeline(config.parallel) ? *config.parallel.pp : 1},
+       .num_stages = is_pipeline(config.parallel) ? *config.parallel.pp : 1,
+       .tensor_ranks = tensor_ranks},
       comm, {decoder.parameters(), decoder.units()}, std::move(shards));
 }
 
@@ -161,6 +173,7 @@ struct PreparedRun {
   nlohmann::ordered_json identity;
   std::string base_fingerprint;
   std::unique_ptr<parallel::UnitShards> shards;  ///< until the strategy has them; null: no shards
+  std::unique_ptr<parallel::TensorGroup> tensor_group;  ///< null: no tensor parallelism
   std::unique_ptr<model::Decoder> decoder;
   std::unique_ptr<parallel::Strategy> strategy;
 
@@ -194,8 +207,15 @@ void load_model(PreparedRun& run, Rank& rank) {
     };
   }
   options.held = stage_units(run.checkpoint->arch(), run.config, rank);
+  if (is_tensor_parallel(run.config.parallel)) {
+    const parallel::Mesh mesh = mesh_of(run.config.parallel, rank);
+    run.tensor_group = std::make_unique<parallel::TensorGroup>(rank.comm(), mesh);
+    options.tensor = tensor_part(*run.checkpoint, run.config, mesh);
+    options.tensor_ranks = run.tensor_group.get();
+  }
   run.decoder = load_decoder(run.checkpoint, options);
-  run.strategy = strategy_of(run.config, rank.comm(), *run.decoder, std::move(run.shards));
+  run.strategy = strategy_of(run.config, rank.comm(), *run.decoder, std::move(run.shards),
+                             run.tensor_group ? run.tensor_group->group() : parallel::Group());
   if (is_pipeline(run.config.parallel) && options.lora.pissa)
     gather_principal_parts(*run.decoder, *run.strategy);
   const std::string& start = run.config.tuning.lora.init_from;
@@ -395,6 +415,8 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
   rank.tell("loading");
   run.checkpoint = weights::Checkpoint::open(run.model_path);
   resolve_auto(config, *run.checkpoint);
+  if (is_tensor_parallel(config.parallel))  // an error before the data is tokenised
+    tensor_part(*run.checkpoint, config, mesh_of(config.parallel, rank));
   WeightHashing hashing(run.checkpoint, rank.env());
   if (rank.is_main()) warn_of_unpacking(config.tuning, *run.checkpoint);
   const train::ResumeOptions resume = resume_options(request);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "sftrun/core/error.h"
+#include "sftrun/layers/tensor_ranks.h"
 #include "sftrun/layers/unit.h"
 
 namespace sftrun::layers {
@@ -19,6 +20,20 @@ int64_t rounded_up(int64_t value, int64_t multiple) {
 }
 
 }  // namespace
+
+std::vector<int64_t> Parameter::whole_shape() const {
+  std::vector<int64_t> whole = shape;
+  if (slice) whole[static_cast<size_t>(slice->dim)] = slice->whole_size;
+  return whole;
+}
+
+int64_t Parameter::whole_numel() const {
+  return c10::multiply_integers(whole_shape());
+}
+
+at::Tensor Parameter::part_of(const at::Tensor& values) const {
+  return slice ? layers::part_of(values, *slice) : values;
+}
 
 at::Tensor Parameter::in_file_order(const at::Tensor& values) const {
   return layout.reorders() ? values.view(layout.view).permute(layout.order) : values;
@@ -115,7 +130,7 @@ Parameter* ParameterStore::find(const std::string& name) {
 
 int64_t ParameterStore::numel() const {
   int64_t total = 0;
-  for (const Parameter& parameter : parameters_) total += parameter.numel;
+  for (const Parameter& parameter : parameters_) total += parameter.whole_numel();
   return total;
 }
 

@@ -142,11 +142,13 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
   size_t used = 0;
   std::string rescaled;  // first module whose scale differs between adapter and run
   const auto copy = [&](layers::Parameter& to, const std::vector<float>& from) {
-    if (to.numel != static_cast<int64_t>(from.size())) {
-      throw DataError(fmt::format("{} has {} values, expected {}", to.name, from.size(), to.numel),
-                      directory.string(), "it belongs to a model of another size");
+    if (to.whole_numel() != static_cast<int64_t>(from.size())) {
+      throw DataError(
+          fmt::format("{} has {} values, expected {}", to.name, from.size(), to.whole_numel()),
+          directory.string(), "it belongs to a model of another size");
     }
-    const at::Tensor values = at::empty(to.shape, at::kFloat), ordered = to.in_file_order(values);
+    const at::Tensor values = at::empty(to.whole_shape(), at::kFloat),
+                     ordered = to.in_file_order(values);
     ordered.copy_(at::from_blob(const_cast<float*>(from.data()), ordered.sizes(), at::kFloat));
     set_master(to, values);
   };

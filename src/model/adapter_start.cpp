@@ -59,14 +59,15 @@ void AdapterStart::start(layers::Embedding& embedding) const {
   const at::NoGradGuard no_grad;
   layers::LoraAdapter& lora = *embedding.lora;
   RandomStream stream(options_.seed, kStreams | lora.module_number);
-  at::Tensor values = at::empty(lora.b->shape, at::kFloat);
+  at::Tensor values = at::empty(lora.b->whole_shape(), at::kFloat);
   float* data = values.data_ptr<float>();
-  for (int64_t i = 0; i < lora.b->numel; ++i) data[i] = static_cast<float>(stream.next_normal());
+  for (int64_t i = 0; i < values.numel(); ++i) data[i] = static_cast<float>(stream.next_normal());
   lora.a->master.zero_();
-  lora.b->master.copy_(values);
+  lora.b->master.copy_(lora.b->part_of(values));
   if (!lora.magnitude) return;
   lora.squares = layers::column_squares(embedding);
-  lora.magnitude->master.copy_(lora.squares.sqrt());
+  lora.a->compute.copy_(lora.a->master);
+  lora.magnitude->master.copy_(layers::column_lengths(embedding));
 }
 
 void AdapterStart::start(layers::ExpertLora& lora) const {
@@ -78,12 +79,12 @@ void AdapterStart::start(layers::ExpertLora& lora) const {
 void AdapterStart::initialise(layers::Parameter& a, layers::Parameter& b,
                               uint32_t module_number) const {
   RandomStream stream(options_.seed, kStreams | module_number);
-  const double bound = 1.0 / std::sqrt(static_cast<double>(a.shape.back()));
-  at::Tensor values = at::empty(a.shape, at::kFloat);
+  const double bound = 1.0 / std::sqrt(static_cast<double>(a.whole_shape().back()));
+  at::Tensor values = at::empty(a.whole_shape(), at::kFloat);
   float* data = values.data_ptr<float>();
-  for (int64_t i = 0; i < a.numel; ++i)
+  for (int64_t i = 0; i < values.numel(); ++i)
     data[i] = static_cast<float>((2 * stream.next_unit() - 1) * bound);
-  a.master.copy_(values);
+  a.master.copy_(a.part_of(values));
   b.master.zero_();
 }
 

@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -59,6 +60,8 @@ class DecoderBuilder {
   DecoderBuilder(Decoder& decoder, const WeightSource& source)
       : d_(decoder),
         source_(source),
+        part_(spec::part_of(decoder.arch_, decoder.options_.tensor)),
+        slices_(spec::slices_of(decoder.arch_, decoder.options_.tensor)),
         tensors_(spec::tensor_specs(decoder.arch_)),
         selection_(decoder.options_, tensors_),
         lora_(decoder.options_.lora) {
@@ -132,13 +135,63 @@ class DecoderBuilder {
                       layers::Parameter** parameter, bool in_fp32 = false) {
     const spec::TensorSpec& tensor = *by_name_.at(name);
     if (tensor.role != spec::TensorRole::kBuffer && selection_.trains(name)) {
-      *parameter =
-          d_.store_.add(selection_.parameter_name(name), tensor.shape, unit, decays(tensor));
+      *parameter = add_parameter(selection_.parameter_name(name), tensor.shape, slice_of(name),
+                                 unit, decays(tensor));
       (*parameter)->role = tensor.role;
       (*parameter)->layout = tensor.layout;
       (*parameter)->in_fp32 = in_fp32;
     }
     slots_.push_back({name, weight, parameter, in_fp32 ? at::kFloat : d_.options_.dtype, unit});
+  }
+
+  /// null: this rank has the whole tensor
+  const TensorSlice* slice_of(const std::string& name) const {
+    const auto found = slices_.find(name);
+    return found == slices_.end() ? nullptr : &found->second;
+  }
+
+  /// @param shape of the whole tensor   @param slice what this rank has of it; null: all
+  layers::Parameter* add_parameter(const std::string& name, std::vector<int64_t> shape,
+                                   const TensorSlice* slice, int64_t unit, bool decays) {
+    if (slice != nullptr) shape[static_cast<size_t>(slice->dim)] = slice->size();
+    layers::Parameter* parameter = d_.store_.add(name, std::move(shape), unit, decays);
+    if (slice != nullptr) parameter->slice = *slice;
+    return parameter;
+  }
+
+  /// The part of a tensor that this rank has.
+  at::Tensor part_of(const std::string& name, const at::Tensor& whole) const {
+    const TensorSlice* slice = slice_of(name);
+    return slice == nullptr ? whole : layers::part_of(whole, *slice).contiguous();
+  }
+
+  /// @param shape of the whole tensor, whose last dimension are the matrix' columns
+  kernels::QuantizedMatrix part_of(const std::string& name, const kernels::QuantizedMatrix& whole,
+                                   const std::vector<int64_t>& shape) const {
+    const TensorSlice* slice = slice_of(name);
+    if (slice == nullptr) return whole;
+    const TensorSlice flat = slice_of_rows_or_columns(*slice, shape);
+    if (!whole.has_part(flat)) {
+      throw ConfigError(
+          fmt::format("tensor parallelism cannot divide {}: its format stores blocks of {} values",
+                      name, whole.values_per_block()),
+          "parallel.tp", "set parallel.tp to another number, or parallel.strategy to fsdp");
+    }
+    return whole.part(flat);
+  }
+
+  /// A slice of a tensor in the dimensions of [rows, columns], rows being all dimensions but the last.
+  static TensorSlice slice_of_rows_or_columns(const TensorSlice& slice,
+                                              const std::vector<int64_t>& shape) {
+    const auto last = static_cast<int64_t>(shape.size()) - 1;
+    if (slice.dim == last) return moved_to(1, slice);
+    const int64_t times = slice.dim == 0 ? 1 : shape[0];
+    SFTRUN_CHECK(last == 1 || slice.dim == 1);  // [rows, columns] or [experts, rows, columns]
+    TensorSlice rows{.dim = 0, .whole_size = times * slice.whole_size, .ranges = {}};
+    for (int64_t i = 0; i < times; ++i)
+      for (const IndexRange& range : slice.ranges)
+        rows.ranges.push_back({i * slice.whole_size + range.begin, range.count});
+    return rows;
   }
 
   void require_skips_used() const {
@@ -161,6 +214,7 @@ class DecoderBuilder {
     // fp32, so that rounding does not change which experts are chosen.
     const bool in_fp32 = spec.slot == spec::LinearSlot::kRouter;
     linear.name = name;
+    if (slice_of(name + ".weight") != nullptr) divide(linear, spec::division_of(spec.slot));
     declare_tensor(name + ".weight", unit, &linear.weight, &linear.weight_parameter, in_fp32);
     if (!in_fp32) allow_quantized(name, linear.quantized);
     if (spec.bias)
@@ -173,7 +227,9 @@ class DecoderBuilder {
                                   .in = spec.in_features,
                                   .out = spec.out_features,
                                   .unit = unit,
-                                  .number = number});
+                                  .number = number,
+                                  .division = linear.division,
+                                  .slice = slice_of(name + ".weight")});
     linear.lora->a->in_fp32 = linear.lora->b->in_fp32 = in_fp32;
     linear.lora->dropout = lora_.dropout;
   }
@@ -183,19 +239,42 @@ class DecoderBuilder {
     int64_t in = 0, out = 0, unit = 0;
     uint32_t number = 0;
     bool of_embedding = false;
+    Division division = Division::kNone;
+    const TensorSlice* slice = nullptr;  ///< of the weight; null: it is not divided
   };
+
+  /// The slice in dimension `dim` of what belongs to the same rows or columns as a divided weight.
+  static TensorSlice moved_to(int64_t dim, const TensorSlice& slice) {
+    return {.dim = dim, .whole_size = slice.whole_size, .ranges = slice.ranges};
+  }
+
+  void divide(layers::Linear& linear, Division division) const {
+    if (d_.options_.tensor_ranks == nullptr) return;
+    linear.division = division;
+    linear.ranks = d_.options_.tensor_ranks;
+  }
 
   layers::LoraAdapter declare_update(const Update& update) {
     const int64_t r = lora_.r_of(update.pattern_name), unit = update.unit;
     const auto [a_name, b_name] = update.of_embedding ? weights::embedding_lora_names(update.module)
                                                       : weights::lora_names(update.module);
+    const bool by_outputs = update.division == Division::kOutputs,
+               by_inputs = update.division == Division::kInputs;
+    std::optional<TensorSlice> inputs, outputs;
+    if (by_inputs) inputs = moved_to(1, *update.slice);
+    if (by_outputs) outputs = moved_to(0, *update.slice);
+    const auto or_null = [](const auto& slice) { return slice ? &*slice : nullptr; };
     layers::LoraAdapter adapter;
-    adapter.a = d_.store_.add(a_name, {r, update.in}, unit, true);
-    adapter.b = d_.store_.add(b_name, {update.out, r}, unit, true);
+    adapter.a = add_parameter(a_name, {r, update.in}, or_null(inputs), unit, true);
+    adapter.b = add_parameter(b_name, {update.out, r}, or_null(outputs), unit, true);
+    // A whole factor of a divided product has a gradient from each part.
+    adapter.a->has_partial_gradient = by_outputs;
+    adapter.b->has_partial_gradient = by_inputs;
+    adapter.inputs = inputs;
     set_roles(adapter.a, adapter.b, update.of_embedding);
     if (lora_.dora) {
-      adapter.magnitude =
-          d_.store_.add(weights::magnitude_name(update.module), {update.out}, unit, true);
+      adapter.magnitude = add_parameter(weights::magnitude_name(update.module), {update.out},
+                                        or_null(outputs), unit, true);
       adapter.magnitude->role = TensorRole::kMagnitude;
     }
     adapter.scale = lora_.scale_of(update.pattern_name);
@@ -217,6 +296,8 @@ class DecoderBuilder {
     layers::Embedding& embedding = d_.embedding_;
     embedding.name = spec::embedding_module(d_.arch_);
     embedding.scale = d_.rounded(d_.arch_.embedding_scale);
+    embedding.ranks = d_.options_.tensor_ranks;
+    embedding.first_token = first_token();
     declare_tensor(embedding_name(), d_.embedding_unit(), &embedding.weight, &embedding.parameter);
     if (may_quantise_embeddings()) allow_quantized(embedding.name, embedding.quantized);
     if (!adapts_embedding_or_head(embedding.name)) return;
@@ -226,12 +307,23 @@ class DecoderBuilder {
                                      .out = d_.arch_.hidden_size,
                                      .unit = d_.embedding_unit(),
                                      .number = kEmbeddingNumber,
-                                     .of_embedding = true});
+                                     .of_embedding = true,
+                                     .division = division_of_vocabulary(Division::kInputs),
+                                     .slice = slice_of(embedding_name())});
+  }
+
+  int64_t first_token() const { return spec::vocabulary_of(d_.arch_, d_.options_.tensor).begin; }
+
+  /// The tokens are the inputs of the embedding and the outputs of the head.
+  Division division_of_vocabulary(Division division) const {
+    return d_.options_.tensor_ranks == nullptr ? Division::kNone : division;
   }
 
   void declare_head(int64_t unit) {
     layers::Linear& head = d_.head_.linear;
     head.name = spec::kHeadModule;
+    divide(head, Division::kOutputs);
+    d_.head_.first_token = first_token();
     if (!d_.arch_.tie_word_embeddings) {
       declare_tensor("lm_head.weight", unit, &head.weight, &head.weight_parameter);
       if (may_quantise_embeddings()) allow_quantized(head.name, head.quantized);
@@ -244,7 +336,9 @@ class DecoderBuilder {
                                 .in = d_.arch_.hidden_size,
                                 .out = d_.arch_.vocab_size,
                                 .unit = unit,
-                                .number = kHeadNumber});
+                                .number = kHeadNumber,
+                                .division = division_of_vocabulary(Division::kOutputs),
+                                .slice = slice_of(embedding_name())});
     head.lora->dropout = lora_.dropout;
   }
 
@@ -255,25 +349,42 @@ class DecoderBuilder {
     matrix.name = spec::name_in_layer(d_.arch_, layer, spec.module);
     declare_tensor(matrix.name, unit_of(layer), &matrix.weight, &matrix.parameter);
     allow_quantized(matrix.name, matrix.quantized);
-    if (spec.bias) {
-      declare_tensor(matrix.name + "_bias", unit_of(layer), &matrix.bias.weight,
-                     &matrix.bias.parameter);
-    }
+    if (spec.bias) declare_expert_bias(matrix, spec, layer);
     if (d_.options_.trains != Trains::kLora || !spec::is_target(lora_, matrix.name)) return;
     const int64_t r = lora_.r_of(matrix.name);
     const int64_t experts = d_.arch_.mixture.num_experts;
     const std::string module = peft_module(matrix.name);
     layers::ExpertLora adapter;
-    adapter.a = d_.store_.add(weights::lora_a_name(module), {experts, r, spec.in_features},
-                              unit_of(layer), true);
+    // [experts, outputs, inputs] divided by outputs or by inputs, which are at the same places in B
+    // [experts, outputs, r] and A [experts, r, inputs].
+    const TensorSlice* slice = slice_of(matrix.name);
+    const bool by_inputs = slice != nullptr && slice->dim == 2,
+               by_outputs = slice != nullptr && slice->dim == 1;
+    adapter.a = add_parameter(weights::lora_a_name(module), {experts, r, spec.in_features},
+                              by_inputs ? slice : nullptr, unit_of(layer), true);
     adapter.a->layout.shape = {experts * r, spec.in_features};
-    adapter.b = d_.store_.add(weights::lora_b_name(module), {experts, spec.out_features, r},
-                              unit_of(layer), true);
+    adapter.b = add_parameter(weights::lora_b_name(module), {experts, spec.out_features, r},
+                              by_outputs ? slice : nullptr, unit_of(layer), true);
+    adapter.a->has_partial_gradient = by_outputs;
+    adapter.b->has_partial_gradient = by_inputs;
     adapter.b->layout = layout_of_b(spec, r);
     set_roles(adapter.a, adapter.b, /*of_embedding=*/false);
     adapter.scale = lora_.scale_of(matrix.name);
     adapter.module_number = number;
     matrix.lora = adapter;
+  }
+
+  /// The bias of down_proj is added to the sum over the ranks' inner channels: by the first rank.
+  void declare_expert_bias(layers::ExpertMatrix& matrix, const spec::ExpertSpec& spec,
+                           int64_t layer) {
+    const bool is_summed =
+        spec.slot == spec::ExpertSlot::kDown && d_.options_.tensor_ranks != nullptr;
+    const bool is_here = !is_summed || d_.options_.tensor.rank == 0;
+    unused_biases_
+        .emplace_back();  // of the other ranks, which know the parameter but do not use it
+    layers::Weight& bias = is_here ? matrix.bias : unused_biases_.back();
+    declare_tensor(matrix.name + "_bias", unit_of(layer), &bias.weight, &bias.parameter);
+    if (bias.parameter != nullptr) bias.parameter->has_partial_gradient = is_summed;
   }
 
   /// peft's order of B: the expert index varies fastest, and rows follow the files' columns.
@@ -290,6 +401,13 @@ class DecoderBuilder {
     const std::string experts = name.substr(0, name.rfind('.'));
     return weights::peft_expert_module(name, spec::is_target(lora_, experts + ".gate_up_proj") &&
                                                  spec::is_target(lora_, experts + ".down_proj"));
+  }
+
+  /// Whether the norm's weight is applied to each head, some of which each rank has.
+  bool norms_heads(spec::NormSlot slot) const {
+    return d_.options_.tensor_ranks != nullptr &&
+           (slot == spec::NormSlot::kQuery || slot == spec::NormSlot::kKey ||
+            slot == spec::NormSlot::kDelta);
   }
 
   void declare_norm(layers::Norm& norm, const std::string& name, int64_t unit) {
@@ -336,7 +454,8 @@ class DecoderBuilder {
     if (d_.arch_.per_layer_size > 0) declare_per_layer_inputs(number++);
     for (int64_t l = 0; l < d_.arch_.num_layers; ++l) {
       Layer& layer = d_.layers_[static_cast<size_t>(l)];
-      describe(layer, d_.arch_, l);
+      describe(layer, part_, l);
+      if (layer.mixture.defined()) layer.mixture.ranks = d_.options_.tensor_ranks;
       layer.unit = static_cast<int64_t>(d_.units_.size());
       d_.units_.push_back({.name = fmt::format("layer {}", l)});
       layer.attention.on_cuda = d_.options_.attention;
@@ -344,6 +463,7 @@ class DecoderBuilder {
         layers::Norm& of = member(layer, norm.slot);
         declare_norm(of, spec::name_in_layer(d_.arch_, l, norm.module), layer.unit);
         if (norm.slot == spec::NormSlot::kDelta) of.offset = 0;
+        if (of.parameter != nullptr) of.parameter->has_partial_gradient = norms_heads(norm.slot);
       }
       for (const spec::WeightSpec& weight : spec::layer_weights(d_.arch_, l)) {
         const Place place = member(layer, weight.slot);
@@ -369,6 +489,7 @@ class DecoderBuilder {
   std::optional<kernels::QuantizedMatrix> quantised(const Slot& slot) const {
     const BaseForm& base = d_.options_.base;
     const spec::TensorSpec& tensor = *by_name_.at(slot.name);
+    // Quantised as a whole, so that the values are those of one process.
     const bool is_experts = tensor.role == spec::TensorRole::kExperts;
     if (base.keep_stored && d_.checkpoint_) {
       const auto packed = d_.checkpoint_->packed(slot.name);
@@ -401,8 +522,8 @@ class DecoderBuilder {
     const spec::TensorSpec& embedding = *by_name_.at(embedding_name());
     layers::Linear& head = d_.head_.linear;
     if (selection_.trains("lm_head.weight")) {
-      head.weight_parameter =
-          d_.store_.add(selection_.parameter_name("lm_head.weight"), embedding.shape, unit, true);
+      head.weight_parameter = add_parameter(selection_.parameter_name("lm_head.weight"),
+                                            embedding.shape, slice_of(embedding.name), unit, true);
       head.weight_parameter->role = TensorRole::kHead;
     }
     slots_.push_back(
@@ -427,16 +548,18 @@ class DecoderBuilder {
       if (slot.unit != unit) continue;
       const std::vector<int64_t>& shape = by_name_.at(slot.name)->shape;
       if (layers::Parameter* parameter = *slot.parameter) {
-        parameter->master.copy_(source_(slot.name, shape, at::kFloat, /*stays=*/false));
+        parameter->master.copy_(
+            part_of(slot.name, source_(slot.name, shape, at::kFloat, /*stays=*/false)));
         *slot.weight = parameter->compute;
         continue;
       }
       auto matrix = slot.quantized == nullptr ? std::nullopt : quantised(slot);
       if (matrix) {
-        *slot.quantized = matrix->to(d_.options_.device);
+        *slot.quantized = part_of(slot.name, *matrix, shape).to(d_.options_.device);
         d_.base_bytes_ += (*slot.quantized)->nbytes();
       } else {
-        *slot.weight = source_(slot.name, shape, slot.dtype, stays).to(d_.options_.device);
+        *slot.weight =
+            part_of(slot.name, source_(slot.name, shape, slot.dtype, stays)).to(d_.options_.device);
         d_.base_bytes_ += slot.weight->nbytes();
       }
     }
@@ -483,11 +606,14 @@ class DecoderBuilder {
 
   Decoder& d_;
   const WeightSource& source_;
-  std::vector<spec::TensorSpec> tensors_;
+  const spec::ArchSpec part_;  // sizes of what this rank has of each layer
+  const std::map<std::string, TensorSlice> slices_;
+  std::vector<spec::TensorSpec> tensors_;  // of the whole model
   Selection selection_;
   const spec::LoraSpec& lora_;
   std::map<std::string, const spec::TensorSpec*> by_name_;
   std::vector<Slot> slots_;
+  std::deque<layers::Weight> unused_biases_;
   std::set<std::string> skips_used_;
 };
 

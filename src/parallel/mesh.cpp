@@ -31,6 +31,21 @@ std::vector<int> Mesh::ranks_of_stage(int stage) const {
   return ranks;
 }
 
+std::vector<int> Mesh::ranks_of_tensor_group(int dp_rank) const {
+  SFTRUN_CHECK_EQ(sizes_.pp, 1);
+  std::vector<int> ranks;
+  for (int part = 0; part < sizes_.tp; ++part) ranks.push_back(dp_rank * sizes_.tp + part);
+  return ranks;
+}
+
+std::vector<int> Mesh::ranks_with_part(int tp_rank) const {
+  SFTRUN_CHECK_EQ(sizes_.pp, 1);
+  std::vector<int> ranks;
+  for (int dp_rank = 0; dp_rank < dp_size(); ++dp_rank)
+    ranks.push_back(dp_rank * sizes_.tp + tp_rank);
+  return ranks;
+}
+
 bool Mesh::counts_loss_of(int rank) const {
   const int stage = rank / (dp_size() * sizes_.tp);
   return stage == sizes_.pp - 1 && rank % sizes_.tp == 0;

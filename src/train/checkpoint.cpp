@@ -90,8 +90,9 @@ std::vector<weights::TensorToWrite> optimizer_tensors(const Optimizer& optimizer
     tensors.push_back(
         {part.name, part.values.scalar_type() == at::kByte ? DType::kU8 : DType::kF32, part.shape,
          [part, &strategy](void* destination) {
-           const at::Tensor whole = strategy.whole(part.values.flatten(), part.begin,
-                                                   c10::multiply_integers(part.shape));
+           at::Tensor whole = strategy.whole(part.values.flatten(), part.begin, part.own_numel());
+           if (part.parameter != nullptr)
+             whole = strategy.joined(*part.parameter, whole.view(part.parameter->shape));
            at::from_blob(destination, whole.sizes(), whole.scalar_type()).copy_(whole);
          }});
   }
@@ -119,11 +120,12 @@ at::Tensor parameter_in(const weights::SafetensorsFile& file, const fs::path& pa
                         const layers::Parameter& parameter) {
   const at::Tensor stored =
       values_in(file, path, parameter.name, parameter.shape_in_files(), at::kFloat);
-  if (!parameter.layout.reorders()) return stored.flatten();
-  const at::Tensor values = at::empty(parameter.shape, at::kFloat),
+  if (!parameter.layout.reorders())
+    return parameter.part_of(stored.view(parameter.whole_shape())).flatten();
+  const at::Tensor values = at::empty(parameter.whole_shape(), at::kFloat),
                    ordered = parameter.in_file_order(values);
   ordered.copy_(stored.view(ordered.sizes()));
-  return values.flatten();
+  return parameter.part_of(values).flatten();
 }
 
 }  // namespace
@@ -267,8 +269,10 @@ void restore(const fs::path& checkpoint, parallel::Strategy& strategy, Optimizer
     const at::Tensor whole = values_in(moments, checkpoint / kOptimizerFile, part.name, part.shape,
                                        part.values.scalar_type());
     at::Tensor destination = part.values;
-    destination.copy_(
-        whole.flatten().narrow(0, part.begin, destination.numel()).view(destination.sizes()));
+    destination.copy_((part.parameter != nullptr ? part.parameter->part_of(whole) : whole)
+                          .flatten()
+                          .narrow(0, part.begin, destination.numel())
+                          .view(destination.sizes()));
   }
   if (!owned.flat.compute.is_same(owned.flat.master)) owned.flat.compute.copy_(owned.flat.master);
   owned.store->compute_changed();

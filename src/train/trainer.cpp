@@ -291,7 +291,9 @@ WorkSeconds Trainer::work_of_step() {
 }
 
 void Trainer::name_stragglers(const std::vector<RankNumbers>& ranks) {
-  if (in_.strategy->mesh().sizes().pp > 1) return;  // stages have different work
+  const parallel::MeshSizes& sizes = in_.strategy->mesh().sizes();
+  if (sizes.pp > 1 || sizes.tp > 1)
+    return;  // stages have different work; parts wait for each other
   std::vector<WorkSeconds> work;
   for (const RankNumbers& rank : ranks) work.push_back(rank.host.work);
   for (const std::string& straggler : stragglers_.add(work))

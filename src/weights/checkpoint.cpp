@@ -78,6 +78,13 @@ std::set<std::string> block_kinds(const Checkpoint& checkpoint) {
   return kinds;
 }
 
+int64_t values_per_block(const PackedMatrix& matrix) {
+  constexpr int64_t kMxfp4Block = 32;
+  if (const auto* blocks = std::get_if<GgmlBlocks>(&matrix)) return blocks->type.block_size;
+  if (const auto* codes = std::get_if<FourBits>(&matrix)) return codes->block_size;
+  return std::holds_alternative<Mxfp4Experts>(matrix) ? kMxfp4Block : 1;
+}
+
 std::vector<double> norm_squares(const Checkpoint& checkpoint) {
   std::vector<double> sums;
   for (const spec::TensorSpec& spec : spec::tensor_specs(checkpoint.arch())) {

@@ -406,5 +406,61 @@ TEST(Quant, BytesAreWhatTheFormatNeeds) {
   EXPECT_EQ(plain.nbytes(), values / 2 + blocks * 4);
 }
 
+/// Parts of a matrix, as tensor parallelism cuts them, with slices of several ranges.
+std::vector<TensorSlice> slices_of(const QuantizedMatrix& matrix) {
+  const int64_t block = matrix.values_per_block(), third = matrix.columns / 3 / block * block;
+  return {{.dim = 0, .whole_size = matrix.rows, .ranges = {{2, 4}}},
+          {.dim = 0, .whole_size = matrix.rows, .ranges = {{0, 2}, {6, 2}}},
+          {.dim = 1, .whole_size = matrix.columns, .ranges = {{0, third}}},
+          {.dim = 1, .whole_size = matrix.columns, .ranges = {{third, matrix.columns - third}}}};
+}
+
+void expect_parts_are_equal(const QuantizedMatrix& matrix) {
+  const at::Tensor whole = dequantize(matrix, at::kFloat);
+  for (const TensorSlice& slice : slices_of(matrix)) {
+    SCOPED_TRACE(slice.ranges.front().begin);
+    ASSERT_TRUE(matrix.has_part(slice));
+    const QuantizedMatrix part = matrix.part(slice);
+    std::vector<at::Tensor> expected;
+    for (const IndexRange& range : slice.ranges)
+      expected.push_back(whole.narrow(slice.dim, range.begin, range.count));
+    EXPECT_TRUE(at::equal(dequantize(part, at::kFloat), at::cat(expected, slice.dim)));
+    const at::Tensor x = normal({3, part.columns}, 5);
+    EXPECT_TRUE(at::allclose(matmul_sum({{x, part, true}}),
+                             at::mm(x, at::cat(expected, slice.dim).t()), 1e-4, 1e-4));
+  }
+}
+
+/// Row slices, column slices and slices of slices have the values of the whole matrix, bit for bit.
+TEST(QuantizedMatrix, PartsHaveTheValuesOfTheWhole) {
+  for (const QuantFormat format : test::formats_with_exact_activations()) {
+    for (const bool nested : {false, true}) {
+      SCOPED_TRACE(quant_info(format).name);
+      // More than 256 blocks, so that blocks of one row have different shared scales.
+      const QuantizedMatrix matrix =
+          quantize(normal({8, 64 * 45}, 3), {.format = format, .block_size = 64, .nested = nested});
+      expect_parts_are_equal(matrix);
+      const QuantizedMatrix columns = matrix.part(slices_of(matrix)[3]);
+      expect_parts_are_equal(columns);
+      expect_parts_are_equal(matrix.narrow(0, 8));
+    }
+  }
+  for (const test::BlockType& type : test::block_types())
+    expect_parts_are_equal(test::random_blocks(type, 8, 6, 2));
+}
+
+TEST(QuantizedMatrix, BlocksCannotBeSeparated) {
+  const QuantizedMatrix matrix = quantize(normal({8, 96}, 3), {.block_size = 64});
+  const auto has = [&](int64_t dim, int64_t first, int64_t count) {
+    return matrix.has_part(
+        {.dim = dim, .whole_size = dim == 0 ? 8 : 96, .ranges = {{first, count}}});
+  };
+  EXPECT_TRUE(has(0, 2, 4));
+  EXPECT_FALSE(has(0, 1, 4)) << "a block lies in rows 0 and 1";
+  EXPECT_FALSE(has(1, 0, 64)) << "the blocks of odd rows begin elsewhere";
+  const QuantizedMatrix rows = quantize(normal({8, 96}, 3), {.format = QuantFormat::kInt8});
+  EXPECT_TRUE(rows.has_part({.dim = 1, .whole_size = 96, .ranges = {{5, 7}}}));
+}
+
 }  // namespace
 }  // namespace sftrun::kernels

@@ -8,6 +8,7 @@
 
 #include "sftrun/core/file.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/parallel/tensor_group.h"
 #include "support/expect_error.h"
 #include "support/half_of_everything.h"
 #include "support/load_in_shards.h"
@@ -61,6 +62,7 @@ struct RunSetup {
   bool is_sharded = false;  ///< by the toy strategy
   config::Strategy strategy = config::Strategy::kDdp;
   bool frozen_on_host = false;
+  int64_t channels_at_once = 1;       ///< tensor parallelism: see `TensorParallel::multiple`
   int64_t stops_after = kStepsOfRun;  ///< with a checkpoint
 
   /// The same training with shards.
@@ -104,6 +106,13 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
   const config::RunConfig config = configuration(setup);
   model::DecoderOptions options = setup.decoder;
   auto shards = test::load_in_shards(config.parallel.strategy, comm, options, setup.frozen_on_host);
+  std::optional<parallel::TensorGroup> tensor_group;
+  if (setup.strategy == config::Strategy::kTensor) {
+    const parallel::Mesh mesh({.dp_replicate = comm.world_size() / 2, .tp = 2}, comm.rank());
+    tensor_group.emplace(comm, mesh);
+    options.tensor = {.rank = mesh.tp_rank(), .size = 2, .multiple = setup.channels_at_once};
+    options.tensor_ranks = &*tensor_group;
+  }
   auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), options);
   const parallel::DistributedModel model{decoder->parameters(), decoder->units()};
   std::unique_ptr<parallel::Strategy> strategy;
@@ -115,7 +124,8 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
     strategy = parallel::make_strategy(
         {.strategy = config.parallel.strategy,
          .passes_read_masters = reads_masters,
-         .num_stages = config.parallel.strategy == config::Strategy::kPipeline ? 2 : 1},
+         .num_stages = config.parallel.strategy == config::Strategy::kPipeline ? 2 : 1,
+         .tensor_ranks = tensor_group ? tensor_group->group() : parallel::Group()},
         comm, model, std::move(shards));
   }
   RepeatedBatches batches;
@@ -239,6 +249,26 @@ void expect_trains_as_on_two_ranks(const RunSetup& setup, config::Strategy strat
   expect_close_runs(ddp.path(), divided.path(), setup.optimizer == config::Optimizer::kMuon);
 }
 
+/// @param whole a run of ddp on two ranks
+void expect_continues(const RunSetup& whole, const RunSetup& divided, int num_ranks) {
+  const test::TemporaryDirectory straight;
+  train_on_two_ranks(whole, straight.path());
+  for (const bool is_divided_first : {true, false}) {
+    const test::TemporaryDirectory dir;
+    const auto run = [&](bool is_divided, int64_t stops_after,
+                         const std::optional<fs::path>& resume_from) {
+      RunSetup setup = is_divided ? divided : whole;
+      setup.stops_after = stops_after;
+      test::run_ranks(is_divided ? num_ranks : 2, [&](parallel::Communicator& comm) {
+        train(comm, setup, dir.path(), resume_from);
+      });
+    };
+    run(is_divided_first, 2, {});
+    run(!is_divided_first, kStepsOfRun, dir.path() / "checkpoints" / "step-000002");
+    expect_close_runs(straight.path(), dir.path());
+  }
+}
+
 /// Each strategy, over the number of ranks that it needs, trains as ddp does on two.
 class Strategies : public testing::TestWithParam<std::pair<config::Strategy, int>> {
  protected:
@@ -282,22 +312,7 @@ TEST_P(Strategies, ContinuesARunOfDdpAndTheOtherWayRound) {
   whole.decoder.trains = model::Trains::kFull;
   RunSetup divided = whole;
   divided.strategy = GetParam().first;
-  const test::TemporaryDirectory straight;
-  train_on_two_ranks(whole, straight.path());
-  for (const bool is_divided_first : {true, false}) {
-    const test::TemporaryDirectory dir;
-    const auto run = [&](bool is_divided, int64_t stops_after,
-                         const std::optional<fs::path>& resume_from) {
-      RunSetup setup = is_divided ? divided : whole;
-      setup.stops_after = stops_after;
-      test::run_ranks(is_divided ? GetParam().second : 2, [&](parallel::Communicator& comm) {
-        train(comm, setup, dir.path(), resume_from);
-      });
-    };
-    run(is_divided_first, 2, {});
-    run(!is_divided_first, kStepsOfRun, dir.path() / "checkpoints" / "step-000002");
-    expect_close_runs(straight.path(), dir.path());
-  }
+  expect_continues(whole, divided, GetParam().second);
 }
 
 /// Frozen weights are copied for each use, whether or not they are divided.
@@ -339,6 +354,34 @@ TEST(PipelineTraining, WithOptimizersThatNeedWholeMatrices) {
     setup.optimizer = optimizer;
     expect_trains_as_on_two_ranks(setup, config::Strategy::kPipeline, 4);
   }
+}
+
+/// Two groups of two ranks, each of which has a part of every matrix.
+TEST(TensorTraining, TrainsAsDdp) {
+  RunSetup adapter;
+  adapter.decoder.trains = model::Trains::kLora;
+  adapter.decoder.lora.dropout = 0.1;
+  RunSetup recomputed = adapter;
+  recomputed.decoder.gradient_checkpointing = true;
+  RunSetup in_int8 = adapter;
+  in_int8.decoder.base.quant = QuantOptions{.format = QuantFormat::kInt8};
+  RunSetup full;
+  full.decoder.trains = model::Trains::kFull;
+  RunSetup partial;
+  partial.decoder.trains = model::Trains::kPartial;
+  partial.decoder.trainable = {"norm", "down_proj", "embed"};
+  for (const RunSetup& setup : {adapter, recomputed, in_int8, full, partial})
+    expect_trains_as_on_two_ranks(setup, config::Strategy::kTensor, 4);
+}
+
+/// Checkpoints hold whole tensors, whatever the parts.
+TEST(TensorTraining, ContinuesARunOfDdpAndTheOtherWayRound) {
+  RunSetup whole;
+  whole.decoder.trains = model::Trains::kFull;
+  RunSetup divided = whole;
+  divided.strategy = config::Strategy::kTensor;
+  divided.channels_at_once = 4;  // unequal parts of the MLP
+  expect_continues(whole, divided, 4);
 }
 
 /// Checkpoints hold whole tensors: either strategy continues the run of the other.

@@ -94,7 +94,8 @@ enum class Strategy {
   kZero3,
   kFsdp,
   kHybrid,
-  kPipeline
+  kPipeline,
+  kTensor
 };                                     ///< kSingle: one process
 enum class CommHook { kNone, kBf16 };  ///< how gradients are sent
 enum class Offload { kNone, kCpu };
@@ -245,6 +246,7 @@ struct ParallelConfig {
   Strategy strategy = Strategy::kAuto;
   std::optional<int64_t> dp_shard;  ///< hybrid: ranks that share one copy; unset: those of a node
   std::optional<int64_t> pp;        ///< pipeline: number of stages; unset: one for each rank
+  std::optional<int64_t> tp;        ///< tensor: ranks that divide each matrix; unset: all ranks
   OffloadConfig offload;
   CommBackend backend = CommBackend::kAuto;
   std::string timeout = "30m";      ///< for the rendezvous and for collectives
@@ -345,8 +347,13 @@ Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& p
 /// Sets the number of stages of a pipeline.   @throws ConfigError if it does not divide world_size
 void resolve_stages(ParallelConfig& parallel, int world_size,
                     const std::map<std::string, std::string>& places = {});
+/// Sets the number of ranks that divide each matrix.   @throws ConfigError if it does not divide
+/// world_size
+void resolve_tensor_size(ParallelConfig& parallel, int world_size,
+                         const std::map<std::string, std::string>& places = {});
 /// Number of parts of a global batch that are computed at the same time: of a pipeline, one for all
-/// its stages.   @pre a resolved strategy
+/// its stages; with tensor parallelism, one for the ranks that divide a matrix.
+/// @pre a resolved strategy
 int data_parallel_size(const ParallelConfig& parallel, int world_size);
 /// The largest automatic micro-batch, where `most` fits the device: a pipeline needs several
 /// micro-batches for each of its stages.   @pre a resolved strategy

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sftrun/core/quant_format.h"
+#include "sftrun/core/tensor_slice.h"
 #include "sftrun/weights/ggml_type.h"
 
 /// Frozen matrices in quantised formats.
@@ -38,12 +39,13 @@ struct QuantizedMatrix {
   /// are the values.
   at::Tensor absmax;
   /// Nested: absmax = map[codes] * nested_absmax + offset, where map is bitsandbytes' dynamic map
-  /// (`nested_map`) and each kNestedBlock blocks share a nested_absmax.
+  /// (`nested_map`) and each nested_block blocks share a nested_absmax.
   at::Tensor codes;          ///< uint8 [blocks]
-  at::Tensor nested_absmax;  ///< fp32 [ceil(blocks / 256)]
+  at::Tensor nested_absmax;  ///< fp32 [ceil(blocks / nested_block)]
   at::Tensor nested_values;  ///< `nested_map` on the codes' device, set by `to`; CPU: undefined
   float offset = 0;
   int64_t first_block = 0;  ///< offset of the first block for the index into nested_absmax
+  int64_t nested_block = kNestedBlock;  ///< a power of two; smaller in parts of a matrix
 
   const QuantFormatInfo& info() const { return quant_info(format); }
   bool is_nested() const { return codes.defined(); }
@@ -61,6 +63,13 @@ struct QuantizedMatrix {
   bool splits_at(int64_t num_rows) const;
   /// A view of rows [first, first + count).   @pre splits_at(first) and splits_at(count)
   QuantizedMatrix narrow(int64_t first, int64_t count) const;
+  /// Consecutive values of a row that cannot be separated, because they share a scale or bytes.
+  int64_t values_per_block() const;
+  /// Whether a part consists of whole blocks. Blocks of 4-bit formats may cross rows.
+  bool has_part(const TensorSlice& slice) const;
+  /// A copy of some rows (dimension 0) or columns (1), with the same values. On CPU.
+  /// @pre has_part(slice)
+  QuantizedMatrix part(const TensorSlice& slice) const;
   /// The same codes without scales (absmax undefined).   @pre the format has a scale per row
   QuantizedMatrix without_scales() const;
 };

@@ -12,6 +12,9 @@ struct Embedding {
   /// Replaces `weight`, which is then undefined.
   std::optional<kernels::QuantizedMatrix> quantized;
   Parameter* parameter = nullptr;
+  /// Tensor parallelism: this rank has the rows of the tokens from `first_token`.
+  int64_t first_token = 0;
+  const TensorRanks* ranks = nullptr;  ///< null: it has all rows
   double scale = 1;  ///< multiplies the output, including the adapter's part (Gemma, Granite)
   /// A [r, vocab], B [hidden, r]. DoRA magnitudes are [hidden], relative to the column norms of
   /// W + s (B A)^T.

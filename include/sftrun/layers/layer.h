@@ -92,6 +92,8 @@ struct Head {
   Linear linear;
   double logit_scale = 1;
   double softcap = 0;  ///< logits become cap * tanh(logit / cap); 0: off
+  /// Tensor parallelism: `linear` has the rows of the tokens from `first_token`.
+  int64_t first_token = 0;
 };
 
 }  // namespace sftrun::layers

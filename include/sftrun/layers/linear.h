@@ -10,6 +10,7 @@
 #include "sftrun/kernels/quant.h"
 #include "sftrun/layers/batch_context.h"
 #include "sftrun/layers/parameter.h"
+#include "sftrun/layers/tensor_ranks.h"
 
 /// Linear layers: a base weight plus an optional adapter. Also norms and other weights.
 namespace sftrun::layers {
@@ -20,6 +21,9 @@ struct LoraAdapter {
   Parameter* b = nullptr;  ///< [out_features, r]
   double scale = 1;        ///< alpha / r, or alpha / sqrt(r) (rsLoRA)
   double dropout = 0;
+  /// Tensor parallelism: the columns of the layer's input that this rank has. The dropout mask is that
+  /// of the whole input.
+  std::optional<TensorSlice> inputs;
   uint32_t module_number = 0;  ///< key of the dropout mask; unique in the model
 
   /// DoRA (arXiv:2402.09353), with row norms that count as constants in the backward pass:
@@ -27,7 +31,7 @@ struct LoraAdapter {
   /// With dropout, the adapter term and W x inside the fraction read dropout(x), and W (x -
   /// dropout(x)) is added without the fraction (peft's lora/dora.py).
   Parameter* magnitude = nullptr;  ///< [out_features]; null: plain LoRA
-  at::Tensor squares;              ///< [out_features] fp32: sum of squares of each row of W
+  at::Tensor squares;  ///< [out_features] fp32: sum of squares of each row of W, or of its part
   at::Tensor lengths;  ///< [out_features] fp32: row norms of an adapter that no longer changes; or
                        ///< undefined
 };
@@ -49,6 +53,9 @@ struct Weight {
 };
 
 struct Linear {
+  /// Tensor parallelism: what this rank has of the layer, and the ranks that have the rest.
+  Division division = Division::kNone;
+  const TensorRanks* ranks = nullptr;
   std::string name;         ///< HF name: "model.layers.0.self_attn.q_proj"
   at::Tensor weight, bias;  ///< in the compute dtype, [out_features, in_features] and
                             ///< [out_features] or undefined; views of their parameters if trained
@@ -62,6 +69,10 @@ struct Linear {
     return quantized ? kernels::Matrix(*quantized) : kernels::Matrix(weight);
   }
 
+  /// Whether the product is a summand of the outputs, which are summed over the ranks.
+  bool sums_outputs() const { return division == Division::kInputs; }
+  /// Whether the gradient of the inputs is a summand.
+  bool sums_input_gradient() const { return division == Division::kOutputs; }
   bool trains() const {
     return weight_parameter != nullptr || bias_parameter != nullptr || lora.has_value();
   }

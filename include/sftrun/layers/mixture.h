@@ -57,6 +57,8 @@ struct Mixture {
   Weight expert_scale;      ///< [experts]: multiplies each expert's routing weight
   int64_t top_k = 0;
   bool normalise = true;  ///< the weights of a token's chosen experts sum to 1
+  /// Tensor parallelism: each rank has some inner channels of every expert; null: all.
+  const TensorRanks* ranks = nullptr;
 
   bool defined() const { return top_k > 0; }
   bool trains() const {

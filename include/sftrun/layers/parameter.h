@@ -12,6 +12,7 @@
 
 #include "sftrun/core/file_layout.h"
 #include "sftrun/core/tensor_role.h"
+#include "sftrun/core/tensor_slice.h"
 #include "sftrun/layers/unit.h"
 
 /// Trainable parameters in flat buffers: fp32 master weights, fp32 gradients, and a copy in the
@@ -35,13 +36,22 @@ struct Parameter {
   at::Tensor grad;     ///< fp32 view; gradients accumulate here
   at::Tensor compute;  ///< view in the compute dtype, read by products (the master if that is fp32)
 
-  FileLayout layout = {};
+  /// Set if this rank has a part of the tensor: `shape` is that of the part.
+  std::optional<TensorSlice> slice = std::nullopt;
+  /// Tensor parallelism: the ranks have the same values, and the gradient of each rank is a summand.
+  bool has_partial_gradient = false;
+
+  FileLayout layout = {};  ///< of the whole tensor
   /// Copies the master to the compute copy, if that is another tensor.
   void refresh_compute();
-  const std::vector<int64_t>& shape_in_files() const {
-    return layout.shape.empty() ? shape : layout.shape;
+  std::vector<int64_t> whole_shape() const;
+  int64_t whole_numel() const;
+  std::vector<int64_t> shape_in_files() const {
+    return layout.shape.empty() ? whole_shape() : layout.shape;
   }
-  /// A view of `values` (of shape `shape`) with the elements in the files' order.
+  /// This rank's part of the whole tensor.   @param values of shape `whole_shape`
+  at::Tensor part_of(const at::Tensor& values) const;
+  /// A view of `values` (of shape `whole_shape`) with the elements in the files' order.
   at::Tensor in_file_order(const at::Tensor& values) const;
 };
 
@@ -90,7 +100,7 @@ class ParameterStore {
   const std::deque<Parameter>& parameters() const { return parameters_; }
   Parameter* find(const std::string& name);
   bool empty() const { return parameters_.empty(); }
-  int64_t numel() const;  ///< sum over parameters, without padding
+  int64_t numel() const;  ///< sum over parameters, of whole tensors, without padding
 
   // One set of buffers for all units that this process holds: [flat].
   at::Tensor& master() { return one().master; }  ///< fp32

@@ -21,6 +21,7 @@
 #include "sftrun/model/packed_batch.h"
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/spec/lora_spec.h"
+#include "sftrun/spec/tensor_parallel.h"
 #include "sftrun/weights/checkpoint.h"
 
 /// One decoder for every model family; the `ArchSpec` describes what it computes.
@@ -60,6 +61,9 @@ struct DecoderOptions {
   /// memory, so that loading needs the memory of one unit beside what is kept of the others.
   std::function<void(int64_t index, layers::Unit& unit, layers::FlatValues* trained)>
       on_unit_loaded;
+  /// Tensor parallelism: the part of each matrix that is loaded.
+  spec::TensorParallel tensor;
+  const layers::TensorRanks* tensor_ranks = nullptr;  ///< null: tensor.size is 1
   bool gradient_checkpointing = false;
   bool inputs_on_host = false;  ///< with gradient checkpointing on a GPU: see `SavedInputs`
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
@@ -104,6 +108,7 @@ class Decoder {
   bool shares_state_between_layers() const { return shares_keys_ || per_layer_.defined(); }
 
   layers::ParameterStore& parameters() { return store_; }
+  /// Of the whole model.
   const spec::ArchSpec& arch() const { return arch_; }
   const DecoderOptions& options() const { return options_; }
   RopeCache& rope() { return rope_; }

@@ -36,6 +36,12 @@ class Mesh {
   std::vector<int> ranks_of_pipeline(int dp_rank) const;
   /// The ranks that run a stage, by dp_rank.   @pre no tensor parallelism
   std::vector<int> ranks_of_stage(int stage) const;
+  /// The place in the group of ranks that have different parts of each matrix.
+  int tp_rank() const { return rank_ % sizes_.tp; }
+  /// The ranks that compute this part of the batch, by tp_rank.   @pre no pipeline
+  std::vector<int> ranks_of_tensor_group(int dp_rank) const;
+  /// The ranks that have the same parts of the matrices, by dp_rank.   @pre no pipeline
+  std::vector<int> ranks_with_part(int tp_rank) const;
   /// Which shard of the parameters this rank has.
   int dp_shard_rank() const { return dp_rank() % sizes_.dp_shard; }
   /// Whether the losses of this rank count: of the ranks with the same part of the batch it is the

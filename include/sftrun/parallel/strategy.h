@@ -56,6 +56,12 @@ class Strategy : public layers::UnitHooks {
   /// A tensor whose parts the ranks own.   @param part [n] of this rank; n may be 0
   /// @param begin of the part in the whole   @param numel of the whole   @return [numel]
   virtual at::Tensor whole(const at::Tensor& part, int64_t begin, int64_t numel) = 0;
+  /// Tensor parallelism: the whole of a parameter, or of a tensor with one value for each of the
+  /// parameter's values.   @param part of this rank, in the parameter's shape
+  /// @return of shape `Parameter::whole_shape`
+  virtual at::Tensor joined(const layers::Parameter& /*parameter*/, const at::Tensor& part) {
+    return part;
+  }
   virtual StoredBytes stored_bytes() const;
   /// Links of this rank's stage of a pipeline; null: this rank runs all units.
   virtual layers::StageLinks* links() { return nullptr; }
@@ -63,9 +69,10 @@ class Strategy : public layers::UnitHooks {
   /// captured as CUDA graphs.
   virtual bool communicates_in_passes() const = 0;
 
-  /// The fp32 values of a parameter, in its shape.
+  /// The fp32 values of a parameter, of shape `whole_shape`.
   at::Tensor master_of(const layers::Parameter& parameter);
-  /// Sets the values of a parameter, where this rank owns them.   @param values fp32, in its shape
+  /// Sets the values of a parameter, where this rank owns them.
+  /// @param values fp32, of shape `whole_shape`
   void assign(const layers::Parameter& parameter, const at::Tensor& values);
 };
 
@@ -82,6 +89,8 @@ struct StrategyOptions {
   bool passes_read_masters = false;
   /// Stages of a pipeline, which divide the number of ranks.
   int64_t num_stages = 1;
+  /// The ranks of this rank's tensor-parallel group; a group of one without tensor parallelism.
+  Group tensor_ranks = {};
 };
 /// @param comm must outlive the strategy
 /// @param shards of the model, for strategies that divide parameters, and for a frozen base in host

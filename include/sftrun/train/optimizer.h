@@ -36,6 +36,12 @@ struct StateTensor {
   at::Tensor values;           ///< the owned part: a view; fp32 or uint8
   int64_t begin = 0;           ///< element of the whole tensor at which the part begins
   std::vector<int64_t> shape;  ///< of the whole tensor
+  /// Set if there is one value for each of the parameter's values. Tensor parallelism divides the
+  /// state as it divides the parameter; `begin` counts within this rank's part.
+  const layers::Parameter* parameter = nullptr;
+
+  /// Values of the tensor, or of this rank's part of it.
+  int64_t own_numel() const;
 
   /// A tensor that this rank owns completely.
   static StateTensor whole(std::string name, const at::Tensor& values) {

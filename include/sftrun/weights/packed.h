@@ -62,6 +62,8 @@ struct EightBitRows {
 };
 
 using PackedMatrix = std::variant<FourBits, GgmlBlocks, Mxfp4Experts, EightBitRows>;
+/// Consecutive values of a row that share a scale or bytes; 1: values can be separated.
+int64_t values_per_block(const PackedMatrix& matrix);
 
 /// Dequantises values [first, first + count) of the matrix, as bitsandbytes' dequantize_4bit.
 void dequantize(const FourBits& matrix, int64_t first, int64_t count, float* destination);

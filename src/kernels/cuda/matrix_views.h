@@ -44,6 +44,7 @@ inline FourBitView four_bit_view(const QuantizedMatrix& matrix) {
           .block_shift = std::has_single_bit(static_cast<uint64_t>(matrix.block_size))
                              ? std::countr_zero(static_cast<uint64_t>(matrix.block_size))
                              : -1,
+          .nested_shift = std::countr_zero(static_cast<uint64_t>(matrix.nested_block)),
           .tables = nullptr};
 }
 

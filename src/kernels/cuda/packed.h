@@ -51,16 +51,16 @@ struct FourBitView {
   float offset;
   int64_t block_size, first_block, rows, columns;
   int block_shift;              ///< log2 of block_size if that is a power of two; else -1
+  int nested_shift;             ///< log2 of the blocks that share a nested_absmax
   const FourBitTables* tables;  ///< the kernel's copy
 
   SFTRUN_HOST_DEVICE bool is_nested() const { return absmax == nullptr; }
   /// Scale of a block.
   template <bool kNested>
   SFTRUN_HOST_DEVICE float scale(int64_t block) const {
-    constexpr int64_t kNestedBlock = 256;
     if (!kNested) return absmax[block];
     const float scaled =
-        tables->nested[codes[block]] * nested_absmax[(first_block + block) / kNestedBlock];
+        tables->nested[codes[block]] * nested_absmax[(first_block + block) >> nested_shift];
     return scaled + offset;
   }
   /// Value i of the whole matrix, rounded after every operation.

@@ -130,6 +130,8 @@ constexpr FormatOps ops_of_rows(QuantFormat format, decltype(FormatOps::quantize
           .splits_at = splits_at_any_row,
           .narrow = narrow_rows,
           .select_rows = select_whole_rows,
+          .values_per_block = one_value_per_block,
+          .part = part_of_rows,
           .require_sizes = require_row_sizes,
           .has_whole_groups = has_whole_groups_of_bytes,
           .has_whole_cuda_groups = has_whole_cuda_groups_of_bytes<kCodes>,

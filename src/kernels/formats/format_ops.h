@@ -32,6 +32,9 @@ struct FormatOps {
   QuantizedMatrix (*narrow)(const QuantizedMatrix& matrix, int64_t first, int64_t count);
   /// Copies rows into a new matrix.   @param rows indices [N]   @pre matrix.splits_at(1)
   QuantizedMatrix (*select_rows)(const QuantizedMatrix& matrix, const at::Tensor& rows);
+  /// QuantizedMatrix has members of the same names.
+  int64_t (*values_per_block)(const QuantizedMatrix& matrix);
+  QuantizedMatrix (*part)(const QuantizedMatrix& matrix, const TensorSlice& slice);
   /// Throws unless the tensors have the sizes that rows and columns imply.
   void (*require_sizes)(const QuantizedMatrix& matrix);
   /// Whether rows are whole groups, so that `thin_product` and its CUDA kernel can decode them.

@@ -228,6 +228,8 @@ constexpr FormatOps ops_of_blocks(QuantFormat format) {
           .splits_at = splits_at_block,
           .narrow = narrow_blocks,
           .select_rows = select_rows_of_blocks,
+          .values_per_block = values_of_block,
+          .part = part_of_blocks,
           .require_sizes = require_block_sizes,
           .has_whole_groups = has_whole_groups_of_codes,
           .has_whole_cuda_groups = has_whole_cuda_groups_of_codes,

@@ -11,9 +11,16 @@
 namespace sftrun::kernels {
 namespace {
 
+const weights::GgmlTypeInfo& type_of(const QuantizedMatrix& matrix) {
+  return *weights::ggml_type_info(static_cast<uint32_t>(matrix.ggml_type));
+}
+
+int64_t values_of_ggml_block(const QuantizedMatrix& matrix) {
+  return type_of(matrix).block_size;
+}
+
 int64_t bytes_of_blocks_in_row(const QuantizedMatrix& matrix) {
-  const weights::GgmlTypeInfo& type =
-      *weights::ggml_type_info(static_cast<uint32_t>(matrix.ggml_type));
+  const weights::GgmlTypeInfo& type = type_of(matrix);
   return matrix.columns / type.block_size * type.block_bytes;
 }
 
@@ -63,6 +70,8 @@ constinit const FormatOps kGgmlOps = {.format = QuantFormat::kGgml,
                                       .splits_at = splits_at_any_row,
                                       .narrow = narrow_rows,
                                       .select_rows = select_whole_rows,
+                                      .values_per_block = values_of_ggml_block,
+                                      .part = part_of_rows,
                                       .require_sizes = require_no_sizes,
                                       .has_whole_groups = has_whole_groups_of_32,
                                       .has_whole_cuda_groups = always,

@@ -58,8 +58,8 @@ void QuantizedMatrix::block_scales(int64_t first, std::span<float> scales) const
   const auto* nested_scales = nested_absmax.const_data_ptr<float>();
   const auto count = static_cast<int64_t>(scales.size());
   for (int64_t i = 0; i < count;) {
-    const int64_t nested = (first_block + first + i) / kNestedBlock,
-                  stop = std::min(count, (nested + 1) * kNestedBlock - first_block - first);
+    const int64_t nested = (first_block + first + i) / nested_block,
+                  stop = std::min(count, (nested + 1) * nested_block - first_block - first);
     const float scale = nested_scales[nested];
     for (; i < stop; ++i) {
       const float value = map[code[first + i]] * scale;
@@ -83,6 +83,26 @@ bool QuantizedMatrix::splits_at(int64_t num_rows) const {
 QuantizedMatrix QuantizedMatrix::narrow(int64_t first, int64_t count) const {
   SFTRUN_CHECK(splits_at(first) && splits_at(count));
   return ops_of(*this).narrow(*this, first, count);
+}
+
+int64_t QuantizedMatrix::values_per_block() const {
+  return ops_of(*this).values_per_block(*this);
+}
+
+bool QuantizedMatrix::has_part(const TensorSlice& slice) const {
+  const int64_t block = values_per_block();
+  const bool is_of_rows = slice.dim == 0;
+  // Rows that are not whole blocks must be cut where a block ends.
+  if (!is_of_rows && columns % block != 0) return false;
+  return std::all_of(slice.ranges.begin(), slice.ranges.end(), [&](const IndexRange& range) {
+    return is_of_rows ? splits_at(range.begin) && splits_at(range.end())
+                      : range.begin % block == 0 && range.end() % block == 0;
+  });
+}
+
+QuantizedMatrix QuantizedMatrix::part(const TensorSlice& slice) const {
+  SFTRUN_CHECK(packed.is_cpu() && has_part(slice));
+  return ops_of(*this).part(*this, slice);
 }
 
 QuantizedMatrix QuantizedMatrix::without_scales() const {

@@ -80,6 +80,12 @@ at::Tensor logits_backward(const Mixture& mixture, const MixtureRun& run,
                                         mixture.router_scale);
 }
 
+/// What the experts of all ranks add.
+at::Tensor summed(at::Tensor of_rank, const Mixture& mixture) {
+  if (mixture.ranks) mixture.ranks->sum(of_rank);
+  return of_rank;
+}
+
 }  // namespace
 
 at::Tensor mixture_forward_on_device(const Mixture& mixture, kernels::Gating gating,
@@ -106,9 +112,13 @@ at::Tensor mixture_forward_on_device(const Mixture& mixture, kernels::Gating gat
                       {}};
   if (mixture.shared.defined()) {
     shared_expert_answer(mixture.shared, gating, x, batch, run.shared);
+    if (mixture.ranks) {  // the shared expert's answer is that of all ranks already
+      const at::Tensor y = summed(kernels::sum_rows(sum), mixture);
+      return y.add_(run.shared.answer * at::sigmoid(run.shared.logit));
+    }
     sum.beside = run.shared.answer, sum.logits = run.shared.logit;
   }
-  return kernels::sum_rows(sum);
+  return summed(kernels::sum_rows(sum), mixture);
 }
 
 MixtureGrads mixture_backward_on_device(const Mixture& mixture, kernels::Gating gating,
@@ -124,6 +134,7 @@ MixtureGrads mixture_backward_on_device(const Mixture& mixture, kernels::Gating 
       kernels::weighted_gated_backward_(gating, gated, routes, reads_input(mixture.down));
   add_experts_grads(mixture.down, d_answers, down.d_low, d_gated.weighted_h, run.choice.scaled,
                     routes);
+  d_gated.d_weights = summed(d_gated.d_weights, mixture);
   down = {}, gated = {};
   d_answers.reset(), d_gated.weighted_h.reset();
 
@@ -140,6 +151,12 @@ MixtureGrads mixture_backward_on_device(const Mixture& mixture, kernels::Gating 
                                       needs_dx);
   }
   if (!needs_dx) return {};
+  if (mixture.ranks) {
+    at::Tensor dx = summed(kernels::sum_rows({d_rows.dx, routes.rows, {}, {}, {}, {}}), mixture);
+    for (const at::Tensor& of_all : {d.dx, d_shared})
+      if (of_all.defined()) dx.add_(of_all);
+    return {dx, d.d_routed_by};
+  }
   return {kernels::sum_rows({d_rows.dx, routes.rows, {}, d.dx, d_shared, {}}), d.d_routed_by};
 }
 

@@ -121,6 +121,7 @@ at::Tensor mixture_forward(const Mixture& mixture, kernels::Gating gating, const
   const at::Tensor weights = weights_by_route(scaled_weights(mixture, run), run.routes);
   at::Tensor y = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
   y.index_add_(0, run.routes.tokens, answers.to(at::kFloat) * weights);
+  if (mixture.ranks) mixture.ranks->sum(y);
   if (mixture.shared.defined())
     y.add_(shared_expert_forward(mixture.shared, gating, x, batch, run.shared));
   if (keep) *keep = std::move(run);
@@ -144,6 +145,7 @@ MixtureGrads mixture_backward(const Mixture& mixture, kernels::Gating gating, Mi
     const at::Tensor biases = mixture.down.bias.weight.index_select(0, routes.experts);
     d_weight.add_((d_answers.to(at::kFloat) * biases).sum(-1));
   }
+  if (mixture.ranks) mixture.ranks->sum(d_weight);
   h.reset();
   dh.mul_(weights);
   kernels::gated_backward_(gating, dh, run.gate, run.up);  // overwritten by their gradients
@@ -163,6 +165,11 @@ MixtureGrads mixture_backward(const Mixture& mixture, kernels::Gating gating, Mi
     if (needs_dx) dx.add_(d_shared);
   }
   if (!needs_dx) return {};
+  if (mixture.ranks) {
+    const at::Tensor through_experts = at::zeros_like(x).index_add_(0, routes.tokens, d_rows);
+    mixture.ranks->sum(through_experts);
+    return {dx.add_(through_experts), d.d_routed_by};
+  }
   return {dx.index_add_(0, routes.tokens, d_rows), d.d_routed_by};
 }
 

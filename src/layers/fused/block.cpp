@@ -20,13 +20,16 @@ at::Tensor FusedBlock::joint_backward(const at::Tensor& dy, const at::Tensor& x,
                                       const kernels::NormFactors& norm, const at::Tensor& low,
                                       const JointLinears& joint, bool needs_dx) {
   const auto [dx, d_low] = joint_input_grad(dy, joint, needs_dx);
+  const Linear& first = *joint.members.front();
+  if (needs_dx && first.sums_input_gradient()) first.ranks->sum(dx);
   if (joint.has_adapters()) add_joint_adapter_grads(dy, x, norm, low, d_low, joint);
   return dx;
 }
 
 at::Tensor FusedBlock::copy_for_sum(const at::Tensor& x, const Norm& in, const JointLinears& joint,
                                     const Norm& out) const {
-  const bool adds = joins(joint, x) && in.defined() && !out.defined() && l_.residual_scale == 1;
+  const bool adds = joins(joint, x) && in.defined() && !out.defined() && l_.residual_scale == 1 &&
+                    !joint.members.front()->sums_outputs();
   return adds ? at::empty_like(x) : at::Tensor();
 }
 
@@ -61,8 +64,11 @@ at::Tensor FusedBlock::join(const at::Tensor& x, const at::Tensor& h, const Line
     return normed_sum(x, linears_forward(h, {&linear}, batch_, low)[0], norm, keep);
   }
   at::Tensor* low = keep ? &keep->joint_low : nullptr;
-  if (!copy.defined())
-    return normed_sum(x, joint_forward(h, joint, /*spare=*/0, low, adapters()), norm, keep);
+  if (!copy.defined()) {
+    const at::Tensor y = joint_forward(h, joint, /*spare=*/0, low, adapters());
+    if (linear.sums_outputs()) linear.ranks->sum(y);
+    return normed_sum(x, y, norm, keep);
+  }
   add_joint_forward(h, joint, low, copy, adapters());
   return copy;
 }

@@ -45,6 +45,73 @@ Linear with_lengths(Linear linear, const BatchContext& rows) {
   return linear;
 }
 
+/// The softmax of rows whose logits lie on several ranks.
+struct DividedRows {
+  at::Tensor losses;     ///< [n] fp32: -log p of the labels
+  at::Tensor log_sum;    ///< [n] fp32: of this rank's exp(logit), less that of all ranks
+  at::Tensor label;      ///< [n, 1] int64: the label's column, or another one if it is not here
+  at::Tensor is_here;    ///< [n] bool: whether this rank has the label
+  at::Tensor log_value;  ///< [n] fp32: log probability of column `label`
+};
+
+at::Tensor capped(const at::Tensor& logits, double softcap) {
+  return softcap > 0 ? at::tanh(logits / softcap).mul_(softcap) : logits;
+}
+
+DividedRows divided_rows(const at::Tensor& logits, const Head& head, const at::Tensor& labels) {
+  const at::Tensor column = labels.to(at::kLong) - head.first_token;
+  DividedRows rows;
+  rows.is_here = column.ge(0).logical_and_(column.lt(logits.size(1)));
+  rows.label = column.clamp(0, logits.size(1) - 1).unsqueeze(1);
+  const at::Tensor value =
+      capped(logits.gather(1, rows.label).squeeze(1).to(at::kFloat), head.softcap);
+  const at::Tensor own =
+      kernels::token_losses(logits, rows.label.squeeze(1).to(at::kInt), head.softcap) + value;
+  const at::Tensor all =
+      head.linear.ranks->gather(at::stack({own, value.masked_fill(~rows.is_here, 0)}));
+  const at::Tensor total = at::logsumexp(all.select(1, 0), 0);
+  rows.losses = total - all.select(1, 1).sum(0);
+  rows.log_sum = own - total;
+  rows.log_value = value - total;
+  return rows;
+}
+
+/// Overwrites the logits with their gradient.
+void divided_rows_backward_(at::Tensor& logits, const DividedRows& rows, const Head& head,
+                            const kernels::GradScale& scale) {
+  at::Tensor of_row = rows.log_sum.exp();
+  if (scale.row_factors.defined()) of_row.mul_(scale.row_factors);
+  at::Tensor at_label = rows.log_value.exp().sub_(rows.is_here.to(at::kFloat)).mul_(scale.value);
+  if (scale.row_factors.defined()) at_label.mul_(scale.row_factors);
+  if (scale.factor.defined()) at_label.mul_(scale.factor);
+  if (head.softcap > 0) {
+    const at::Tensor value =
+        capped(logits.gather(1, rows.label).squeeze(1).to(at::kFloat), head.softcap);
+    at_label.mul_(1 - (value / head.softcap).square());
+  }
+  // The kernel's softmax is over this rank's logits; `of_row` makes it that of all. At the label the
+  // difference of two such numbers would be inexact, so that element is set.
+  kernels::token_losses_and_grad_(logits, rows.label.squeeze(1).to(at::kInt), head.softcap,
+                                  kernels::GradScale(scale.value, scale.factor, of_row));
+  logits.scatter_(1, rows.label, at_label.unsqueeze(1).to(logits.scalar_type()));
+}
+
+/// -log p of the labels [n] fp32.
+at::Tensor losses_of(const at::Tensor& logits, const Head& head, const at::Tensor& labels) {
+  return head.linear.ranks ? divided_rows(logits, head, labels).losses
+                           : kernels::token_losses(logits, labels, head.softcap);
+}
+
+/// The same; overwrites the logits with their gradient.
+at::Tensor losses_and_grad_(at::Tensor& logits, const Head& head, const at::Tensor& labels,
+                            const kernels::GradScale& scale) {
+  if (head.linear.ranks == nullptr)
+    return kernels::token_losses_and_grad_(logits, labels, head.softcap, scale);
+  const DividedRows rows = divided_rows(logits, head, labels);
+  divided_rows_backward_(logits, rows, head, scale);
+  return rows.losses;
+}
+
 }  // namespace
 
 HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
@@ -67,13 +134,12 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
     LowRank low;
     at::Tensor logits = raw_logits(head, linear, chunk, keys, &low);
     if (wanted == HeadGrad::kNone) {
-      add_sum_in_fp64(result.loss_sum, kernels::token_losses(logits, chunk_labels, head.softcap));
+      add_sum_in_fp64(result.loss_sum, losses_of(logits, head, chunk_labels));
       continue;
     }
     const kernels::GradScale scale(grad_scale.value * head.logit_scale, grad_scale.factor,
                                    rows_of(grad_scale.row_factors, first, count));
-    add_sum_in_fp64(result.loss_sum,
-                    kernels::token_losses_and_grad_(logits, chunk_labels, head.softcap, scale));
+    add_sum_in_fp64(result.loss_sum, losses_and_grad_(logits, head, chunk_labels, scale));
     const at::Tensor d =
         linears_backward({logits}, chunk, low, {&linear}, keys, d_normed.defined());
     if (d.defined()) d_normed.narrow(0, first, count).copy_(d);
@@ -99,9 +165,8 @@ at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Te
     const int64_t rows = std::min(step, num_rows - first);
     const at::Tensor chunk = normed(hidden.narrow(0, first, rows), head.norm).y;
     losses.narrow(0, first, rows)
-        .copy_(kernels::token_losses(
-            raw_logits(head, linear, chunk, dropout_rows(of_rows, first, rows)),
-            labels.narrow(0, first, rows), head.softcap));
+        .copy_(losses_of(raw_logits(head, linear, chunk, dropout_rows(of_rows, first, rows)), head,
+                         labels.narrow(0, first, rows)));
   }
   return losses;
 }

@@ -13,7 +13,9 @@ at::Tensor squares(const kernels::Matrix& matrix) {
 }
 
 /// @param by_rows norms of rows: A is [r, columns of W]; else of columns: A is [r, rows of W]
-at::Tensor lengths_of(const LoraAdapter& lora, const kernels::Matrix& w, bool by_rows) {
+/// @param ranks whose squares are summed, as each has a part of what is normed; or null
+at::Tensor lengths_of(const LoraAdapter& lora, const kernels::Matrix& w, bool by_rows,
+                      const TensorRanks* ranks) {
   if (lora.lengths.defined()) return lora.lengths;
   const at::NoGradGuard no_grad;
   const at::Tensor a = lora.a->master.detach(), b = lora.b->master.detach() * lora.scale;
@@ -24,7 +26,9 @@ at::Tensor lengths_of(const LoraAdapter& lora, const kernels::Matrix& w, bool by
   const at::Tensor a_w = kernels::matmul_sum({{compute, exact, by_rows}});  // [r, out]
   const at::Tensor crossed = (a_w.t().to(at::kFloat) * b).sum(1);
   const at::Tensor own = (at::mm(b, at::mm(a, a.t())) * b).sum(1);
-  return (lora.squares + 2 * crossed + own).clamp_min_(0).sqrt_();
+  const at::Tensor squares = lora.squares + 2 * crossed + own;
+  if (ranks != nullptr) ranks->sum(squares);
+  return squares.clamp_min(0).sqrt_();
 }
 
 }  // namespace
@@ -40,11 +44,12 @@ at::Tensor column_squares(const Embedding& embedding) {
 }
 
 at::Tensor row_lengths(const Linear& linear) {
-  return lengths_of(*linear.lora, linear.matrix(), /*by_rows=*/true);
+  return lengths_of(*linear.lora, linear.matrix(), /*by_rows=*/true,
+                    linear.sums_outputs() ? linear.ranks : nullptr);
 }
 
 at::Tensor column_lengths(const Embedding& embedding) {
-  return lengths_of(*embedding.lora, embedding.matrix(), /*by_rows=*/false);
+  return lengths_of(*embedding.lora, embedding.matrix(), /*by_rows=*/false, embedding.ranks);
 }
 
 at::Tensor gains_of(const LoraAdapter& lora, const at::Tensor& lengths) {

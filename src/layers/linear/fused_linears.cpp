@@ -14,7 +14,11 @@ bool has_dropout(const LoraAdapter& lora, const BatchContext& batch) {
 }
 
 at::Tensor with_dropout(const at::Tensor& x, const LoraAdapter& lora, const BatchContext& batch) {
-  return kernels::dropout(x, batch, lora.dropout, lora.module_number);
+  if (!lora.inputs) return kernels::dropout(x, batch, lora.dropout, lora.module_number);
+  const at::Tensor all = at::zeros({x.size(0), lora.inputs->whole_size}, x.options());
+  put_part(all, *lora.inputs, x);
+  return part_of(kernels::dropout(all, batch, lora.dropout, lora.module_number), *lora.inputs)
+      .contiguous();
 }
 
 /// CPU: the adapter's scale multiplies the columns x A^T. CUDA: it is passed to the products that
@@ -91,12 +95,27 @@ kernels::RoundedRows shared_rounding(const at::Tensor& x, const LinearGroup& gro
   return in_fp8 > 1 ? kernels::round_to_e4m3(x) : kernels::RoundedRows();
 }
 
+/// y + bias + residual in place, each if defined.
+at::Tensor with_summands(at::Tensor y, const at::Tensor& bias, const at::Tensor& residual) {
+  if (bias.defined()) y.add_(bias);
+  if (residual.defined()) y.add_(residual);
+  return y;
+}
+
+/// The product of all ranks.
+at::Tensor summed(at::Tensor y, const Linear& linear) {
+  if (linear.sums_outputs()) linear.ranks->sum(y);
+  return y;
+}
+
 /// residual + bias + x W^T, with the adapter's part.
 at::Tensor forward(const at::Tensor& x, const Linear& linear, const LoraRun& run,
                    const at::Tensor& residual, const kernels::RoundedRows& rounded) {
   std::vector<kernels::Product> terms = {{x, linear.matrix(), /*transposed=*/true, rounded}};
   if (run.low.defined())
     terms.push_back(thin_term(run.low, *linear.lora->b, /*transposed=*/true, *linear.lora));
+  if (linear.sums_outputs())
+    return with_summands(summed(kernels::matmul_sum(terms), linear), linear.bias, residual);
   return kernels::matmul_sum(terms, residual, linear.bias);
 }
 
@@ -113,12 +132,14 @@ at::Tensor dora_forward(const at::Tensor& x, const Linear& linear, const BatchCo
   const bool through_dropout = has_dropout(lora, batch);
   const at::Tensor dropped_x = through_dropout ? with_dropout(x, lora, batch) : x;
   run.lengths = row_lengths(linear);
-  run.result = kernels::matmul_sum({{dropped_x, w, true}, thin_term(run.low, *lora.b, true, lora)});
+  run.result = summed(
+      kernels::matmul_sum({{dropped_x, w, true}, thin_term(run.low, *lora.b, true, lora)}), linear);
   at::Tensor y = times_gains(run.result, gains_of(lora, run.lengths));
-  if (through_dropout) y = kernels::matmul_sum({{x - dropped_x, w, true}}, y);
-  if (linear.bias.defined()) y.add_(linear.bias);
-  if (residual.defined()) y.add_(residual);
-  return y;
+  if (through_dropout)
+    y = linear.sums_outputs()
+            ? y.add_(summed(kernels::matmul_sum({{x - dropped_x, w, true}}), linear))
+            : kernels::matmul_sum({{x - dropped_x, w, true}}, y);
+  return with_summands(y, linear.bias, residual);
 }
 
 /// Adds the gradient of the DoRA magnitude; returns the gradient of its input.
@@ -179,6 +200,7 @@ at::Tensor linears_backward(const std::vector<at::Tensor>& grads, const at::Tens
   if (!needs_dx) return {};
   at::Tensor dx = kernels::matmul_sum(terms);
   for (const at::Tensor& part : through_dropout) dx.add_(part);
+  if (group.front()->sums_input_gradient()) group.front()->ranks->sum(dx);
   return dx;
 }
 

@@ -14,7 +14,9 @@ bool can_be_part(const Linear& linear) {
   const bool is_frozen = linear.weight_parameter == nullptr && linear.bias_parameter == nullptr;
   const bool is_plain = !linear.lora || (linear.lora->magnitude == nullptr &&
                                          linear.lora->dropout == 0 && !linear.lora->a->in_fp32);
-  return (linear.quantized || linear.weight.defined()) && is_frozen && is_plain;
+  // The bias is added once, to the sum of the ranks' products.
+  const bool adds_bias_later = linear.sums_outputs() && linear.bias.defined();
+  return (linear.quantized || linear.weight.defined()) && is_frozen && is_plain && !adds_bias_later;
 }
 
 /// Whether products use the FP8 codes directly.

@@ -9,6 +9,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
 #include "sharded.h"
+#include "tensor_parallel.h"
 #include "whole_parameters.h"
 
 namespace sftrun::parallel {
@@ -26,7 +27,7 @@ const layers::OwnedValues::Piece& piece_of(const layers::OwnedValues& owned,
 at::Tensor Strategy::master_of(const layers::Parameter& parameter) {
   const layers::OwnedValues::Piece& piece = piece_of(owned(), parameter);
   const at::Tensor own = owned().flat.master.narrow(0, piece.offset, piece.numel);
-  return whole(own, piece.begin, parameter.numel).view(parameter.shape);
+  return joined(parameter, whole(own, piece.begin, parameter.numel).view(parameter.shape));
 }
 
 StoredBytes Strategy::stored_bytes() const {
@@ -42,7 +43,7 @@ void Strategy::assign(const layers::Parameter& parameter, const at::Tensor& valu
   const layers::OwnedValues::Piece& piece = piece_of(owned(), parameter);
   const layers::FlatValues& flat = owned().flat;
   const at::Tensor master = flat.master.narrow(0, piece.offset, piece.numel);
-  master.copy_(values.flatten().narrow(0, piece.begin, piece.numel));
+  master.copy_(parameter.part_of(values).flatten().narrow(0, piece.begin, piece.numel));
   if (!flat.compute.is_same(flat.master))
     flat.compute.narrow(0, piece.offset, piece.numel).copy_(master);
   owned().store->compute_changed();
@@ -82,6 +83,8 @@ std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communic
       return std::make_unique<DdpStrategy>(options, comm, model);
     case config::Strategy::kPipeline:
       return std::make_unique<PipelineStrategy>(options, comm, model);
+    case config::Strategy::kTensor:
+      return std::make_unique<TensorStrategy>(options, comm, model);
     default:
       invariant_failed(__FILE__, __LINE__, "a resolved strategy");
   }

@@ -207,7 +207,8 @@ std::vector<StateTensor> AdamW::state() const {
     const Place& place = places_[i];
     const auto add = [&](const char* what, const at::Tensor& values, int64_t first) {
       all.push_back({std::string(what) + "." + parameter.name,
-                     values.flatten().narrow(0, first, piece.numel), piece.begin, parameter.shape});
+                     values.flatten().narrow(0, first, piece.numel), piece.begin,
+                     parameter.whole_shape(), &parameter});
     };
     const auto add_scales = [&](const char* what, const at::Tensor& scales) {
       const int64_t blocks = (parameter.numel + kernels::kStateBlock - 1) / kernels::kStateBlock;

@@ -56,7 +56,7 @@ std::vector<StateTensor> ElementwiseOptimizer::state() const {
     for (size_t i = 0; i < state_.size(); ++i)
       all.push_back({state_names_[i] + "." + piece.parameter->name,
                      state_[i].narrow(0, piece.offset, piece.numel), piece.begin,
-                     piece.parameter->shape});
+                     piece.parameter->whole_shape(), piece.parameter});
   }
   return all;
 }

@@ -39,6 +39,10 @@ double LearningRateRatios::of(const layers::Parameter& parameter) const {
   return is_fast ? loraplus_lr_ratio : 1;
 }
 
+int64_t StateTensor::own_numel() const {
+  return parameter != nullptr ? parameter->numel : c10::multiply_integers(shape);
+}
+
 void require_whole_parameters(const layers::OwnedValues& values, const char* optimizer) {
   for (const layers::OwnedValues::Piece& piece : values.pieces) {
     if (piece.is_whole() || piece.numel == 0) continue;

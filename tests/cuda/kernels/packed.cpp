@@ -80,6 +80,7 @@ FourBitMatrix::FourBitMatrix(const FourBitCase& c, int64_t rows, int64_t columns
             .rows = rows,
             .columns = columns,
             .block_shift = shift_of(c.block_size),
+            .nested_shift = shift_of(kNestedBlock),
             .tables = nullptr} {}
 
 std::vector<float> FourBitMatrix::scales() const {

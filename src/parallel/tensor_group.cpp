@@ -1,0 +1,40 @@
+#include "sftrun/parallel/tensor_group.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::parallel {
+namespace {
+
+/// All ranks must make all groups.
+Group make_tensor_group(Communicator& comm, const Mesh& mesh) {
+  Group own;
+  for (int dp_rank = 0; dp_rank < mesh.dp_size(); ++dp_rank) {
+    const Group group =
+        comm.make_group(mesh.ranks_of_tensor_group(dp_rank), fmt::format("tensor-{}", dp_rank));
+    if (dp_rank == mesh.dp_rank()) own = group;
+  }
+  return own;
+}
+
+}  // namespace
+
+TensorGroup::TensorGroup(Communicator& comm, const Mesh& mesh)
+    : group_(make_tensor_group(comm, mesh)) {}
+
+void TensorGroup::sum(const at::Tensor& values) const {
+  SFTRUN_CHECK(values.is_contiguous());
+  if (values.numel() > 0) group_.all_reduce(values);
+}
+
+at::Tensor TensorGroup::gather(const at::Tensor& values) const {
+  std::vector<int64_t> shape = values.sizes().vec();
+  shape.insert(shape.begin(), size());
+  const at::Tensor all = at::empty(shape, values.options());
+  if (values.numel() > 0) group_.all_gather_into(all.flatten(), values.contiguous().flatten());
+  return all;
+}
+
+}  // namespace sftrun::parallel

@@ -1,0 +1,114 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "sftrun/layers/parameter.h"
+#include "sftrun/parallel/strategy.h"
+#include "sftrun/parallel/tensor_group.h"
+#include "support/rank_threads.h"
+
+namespace sftrun::parallel {
+namespace {
+
+/// Columns of a matrix [2, 6] that two ranks divide 2 to 4, as the blocks of a format may demand.
+TensorSlice columns_of(int64_t rank) {
+  return {.dim = 1,
+          .whole_size = 6,
+          .ranges = {rank == 0 ? IndexRange{0, 2} : IndexRange{.begin = 2, .count = 4}}};
+}
+
+/// A divided matrix, a vector whose gradient is a sum over the ranks, and one whose gradient every
+/// rank has.
+struct Model {
+  explicit Model(int64_t tp_rank) {
+    divided = store.add("divided", {2, columns_of(tp_rank).size()}, 0, true);
+    divided->slice = columns_of(tp_rank);
+    partial = store.add("partial", {3}, 1, true);
+    partial->has_partial_gradient = true;
+    complete = store.add("complete", {3}, 1, true);
+    store.allocate(at::kFloat, at::kCPU);
+    units.resize(2);
+  }
+  layers::ParameterStore store;
+  std::vector<layers::Unit> units;
+  layers::Parameter *divided, *partial, *complete;
+};
+
+struct Parts {
+  explicit Parts(Communicator& comm)
+      : mesh({.dp_replicate = comm.world_size() / 2, .tp = 2}, comm.rank()),
+        group(comm, mesh),
+        model(mesh.tp_rank()),
+        strategy(
+            make_strategy({.strategy = config::Strategy::kTensor, .tensor_ranks = group.group()},
+                          comm, {model.store, model.units})) {}
+  Mesh mesh;
+  TensorGroup group;
+  Model model;
+  std::unique_ptr<Strategy> strategy;
+};
+
+TEST(TensorGroup, SumsAndGathersOverTheRanksOfOnePart) {
+  test::run_ranks(4, [](Communicator& comm) {
+    const Mesh mesh({.dp_replicate = 2, .tp = 2}, comm.rank());
+    const TensorGroup group(comm, mesh);
+    const at::Tensor values = at::full({2}, comm.rank(), at::kFloat);
+    const at::Tensor all = group.gather(values);
+    const float first = comm.rank() < 2 ? 0 : 2;
+    EXPECT_TRUE(at::equal(all, at::tensor({first, first, first + 1, first + 1}).view({2, 2})));
+    group.sum(values);
+    EXPECT_TRUE(at::equal(values, at::full({2}, 2 * first + 1, at::kFloat)));
+    comm.leave();
+  });
+}
+
+/// Gradients of a divided parameter are summed over copies of the part, those of a summand over the
+/// parts, too, and complete ones are not counted twice.
+TEST(TensorStrategy, SumsEachGradientOverTheRanksThatHaveSummands) {
+  test::run_ranks(4, [](Communicator& comm) {
+    Parts parts(comm);
+    parts.strategy->begin_step();
+    const auto rank = static_cast<float>(comm.rank()), group = rank < 2 ? 1.0F : 10.0F;
+    parts.model.divided->grad.fill_(rank + 1);
+    parts.model.partial->grad.fill_(rank + 1);
+    parts.model.complete->grad.fill_(group);
+    for (const int64_t unit : {1, 0}) parts.strategy->gradients_ready(unit);
+    parts.strategy->finish_step();
+    const float of_part = comm.rank() % 2 == 0 ? 1 + 3 : 2 + 4;
+    EXPECT_TRUE(at::all(parts.model.divided->grad == of_part).item<bool>());
+    EXPECT_TRUE(at::all(parts.model.partial->grad == 1 + 2 + 3 + 4).item<bool>());
+    EXPECT_TRUE(at::all(parts.model.complete->grad == 11).item<bool>());
+    comm.leave();
+  });
+}
+
+/// Each value counts once: 12 of the divided matrix, 3 + 3 of the vectors.
+TEST(TensorStrategy, CountsEveryValueOnceInSquares) {
+  test::run_ranks(4, [](Communicator& comm) {
+    Parts parts(comm);
+    const at::Tensor ones = parts.strategy->owned().flat.master;
+    for (const layers::Parameter* of :
+         {parts.model.divided, parts.model.partial, parts.model.complete})
+      ones.narrow(0, of->offset, of->numel).fill_(1);
+    EXPECT_EQ(parts.strategy->squares(ones).item<double>(), 12 + 3 + 3);
+    comm.leave();
+  });
+}
+
+TEST(TensorStrategy, PutsPartsTogetherAndTakesThemApart) {
+  test::run_ranks(2, [](Communicator& comm) {
+    Parts parts(comm);
+    const at::Tensor whole = at::arange(12, at::kFloat).view({2, 6});
+    parts.strategy->assign(*parts.model.divided, whole);
+    EXPECT_TRUE(at::equal(parts.model.divided->master.detach(),
+                          layers::part_of(whole, columns_of(comm.rank()))));
+    EXPECT_TRUE(at::equal(parts.strategy->master_of(*parts.model.divided), whole));
+    const at::Tensor vector = at::arange(3, at::kFloat);
+    parts.strategy->assign(*parts.model.partial, vector);
+    EXPECT_TRUE(at::equal(parts.strategy->master_of(*parts.model.partial), vector));
+    EXPECT_EQ(parts.model.store.numel(), 12 + 3 + 3);
+    comm.leave();
+  });
+}
+
+}  // namespace
+}  // namespace sftrun::parallel

@@ -1,0 +1,130 @@
+#include "sftrun/spec/tensor_parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "sftrun/core/file.h"
+#include "support/expect_error.h"
+
+namespace sftrun::spec {
+namespace {
+
+using nlohmann::json;
+
+/// A family of tests/data/families with twice its heads, which two ranks can divide.
+ArchSpec family(const std::string& name) {
+  const auto path = std::filesystem::path(SFTRUN_TEST_DATA) / "families" / name / "config.json";
+  json config = json::parse(read_text_file(path));
+  json& text = config.contains("text_config") ? config["text_config"] : config;
+  text["head_dim"] = text.contains("head_dim") && text["head_dim"].is_number()
+                         ? text["head_dim"].get<int>()
+                         : text["hidden_size"].get<int>() / text["num_attention_heads"].get<int>();
+  const auto twice = [](json& of) {
+    for (const char* key : {"num_attention_heads", "num_key_value_heads", "linear_num_key_heads",
+                            "linear_num_value_heads"})
+      if (of.contains(key) && of[key].is_number()) of[key] = 2 * of[key].get<int>();
+  };
+  twice(text);
+  if (text.contains("per_layer_config"))
+    for (json& layer : text["per_layer_config"]) twice(layer);
+  return ArchSpec::from_hf_config(config, path.string());
+}
+
+const std::vector<std::string>& families() {
+  static const std::vector<std::string> all = {"llama",      "gemma2",  "gemma3",      "gemma4",
+                                               "gemma4_moe", "gpt_oss", "mixtral",     "phi3",
+                                               "qwen3",      "qwen3_5", "qwen3_5_moe", "qwen3_moe",
+                                               "granite",    "smollm3", "qwen2",       "mistral"};
+  return all;
+}
+
+/// Every index of a divided dimension belongs to exactly one rank.
+TEST(TensorParallel, RanksDivideEveryIndexOnce) {
+  for (const std::string& name : families()) {
+    SCOPED_TRACE(name);
+    const ArchSpec arch = family(name);
+    std::map<std::string, std::vector<int>> counts;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      const TensorParallel tensor{.rank = rank, .size = 2};
+      require_divisible(arch, tensor, "parallel.tp");
+      for (const auto& [tensor_name, slice] : slices_of(arch, tensor)) {
+        std::vector<int>& of = counts[tensor_name];
+        of.resize(static_cast<size_t>(slice.whole_size));
+        for (const IndexRange& range : slice.ranges)
+          for (int64_t i = range.begin; i < range.end(); ++i) ++of[static_cast<size_t>(i)];
+      }
+    }
+    EXPECT_GT(counts.size(), 2U);
+    for (const auto& [tensor_name, of] : counts)
+      EXPECT_EQ(of, std::vector<int>(of.size(), 1)) << tensor_name;
+  }
+}
+
+/// `tensor_specs` of a part has the shapes that the slices cut out.
+TEST(TensorParallel, PartsHaveTheShapesOfTheirSlices) {
+  for (const std::string& name : families()) {
+    SCOPED_TRACE(name);
+    const ArchSpec arch = family(name);
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      const TensorParallel tensor{.rank = rank, .size = 2};
+      const auto slices = slices_of(arch, tensor);
+      const auto whole = tensor_specs(arch), part = tensor_specs(part_of(arch, tensor));
+      ASSERT_EQ(whole.size(), part.size());
+      for (size_t i = 0; i < whole.size(); ++i) {
+        std::vector<int64_t> shape = whole[i].shape;
+        if (const auto found = slices.find(whole[i].name); found != slices.end()) {
+          const TensorSlice& slice = found->second;
+          EXPECT_EQ(shape.at(static_cast<size_t>(slice.dim)), slice.whole_size) << whole[i].name;
+          shape[static_cast<size_t>(slice.dim)] = slice.size();
+        }
+        EXPECT_EQ(part[i].shape, shape) << whole[i].name;
+      }
+    }
+  }
+}
+
+TEST(TensorParallel, OneRankHasEverything) {
+  EXPECT_TRUE(slices_of(family("llama"), {}).empty());
+  EXPECT_EQ(part_of(family("llama"), {}).num_heads, family("llama").num_heads);
+}
+
+/// 576 channels in blocks of 64 are 9 blocks: 4 and 5.
+TEST(TensorParallel, ChannelsAreDividedInWholeBlocks) {
+  EXPECT_EQ(range_of(576, 64, {.rank = 0, .size = 2}).count, 256);
+  EXPECT_EQ(range_of(576, 64, {.rank = 1, .size = 2}).begin, 256);
+  EXPECT_EQ(range_of(576, 64, {.rank = 1, .size = 2}).count, 320);
+}
+
+/// q, k and v of one matrix are divided one by one.
+TEST(TensorParallel, FusedMatricesAreDividedBySegments) {
+  const ArchSpec arch = family("phi3");
+  const auto slices = slices_of(arch, {.rank = 1, .size = 2});
+  const TensorSlice& qkv = slices.at("model.layers.0.self_attn.qkv_proj.weight");
+  ASSERT_EQ(qkv.ranges.size(), 3U);
+  const int64_t queries = arch.num_heads * arch.head_dim, keys = arch.num_kv_heads * arch.head_dim;
+  EXPECT_EQ(qkv.ranges[0].begin, queries / 2);
+  EXPECT_EQ(qkv.ranges[1].begin, queries + keys / 2);
+  EXPECT_EQ(qkv.ranges[2].begin, queries + keys + keys / 2);
+}
+
+TEST(TensorParallel, RefusesWhatCannotBeDivided) {
+  const auto refuse = [](const ArchSpec& arch, const TensorParallel& tensor,
+                         std::initializer_list<std::string> parts) {
+    test::expect_error<ConfigError>([&] { require_divisible(arch, tensor, "run.yaml:7"); }, parts);
+  };
+  refuse(family("llama"), {.size = 3},
+         {"8 attention heads", "cannot be divided by 3", "run.yaml:7", "fsdp"});
+  refuse(family("gemma3"), {.size = 4}, {"2 key-value heads", "cannot be divided by 4"});
+  refuse(family("qwen3_5"), {.size = 4}, {"6 key heads in its delta nets"});
+  refuse(family("llama"), {.size = 2, .multiple = 64},
+         {"28 inner channels of an MLP", "blocks of 64 values"});
+  ArchSpec norms_all_heads = family("llama");
+  norms_all_heads.qk_norm = QkNorm::kWhole;
+  refuse(norms_all_heads, {.size = 2}, {"norms queries over all heads together"});
+}
+
+}  // namespace
+}  // namespace sftrun::spec
