@@ -242,8 +242,8 @@ def check_case(machine, case):
 
 
 def check_reference(machine, name, processes, graphs=NO_GRAPHS, strategy="auto", extra=()):
-    # The same global batch. In a pipeline all processes compute each of its parts.
-    accum = [f"train.grad_accum={2 if strategy == 'pipeline' else 2 // processes}"]
+    # The same global batch. In a pipeline and with tensor parallelism all processes compute each of its parts.
+    accum = [f"train.grad_accum={2 if strategy in ('pipeline', 'tensor') else 2 // processes}"]
     folder = machine.scratch / f"reference-{machine.runs}"
     settings = [graphs, f"parallel.strategy={strategy}", *accum, *extra]
     rows = machine.train(DATA / "train" / name / "run.yaml", "cuda", settings, processes=processes, folder=folder)
@@ -363,12 +363,14 @@ def checks(machine, arguments):
         yield f"reference {name}", name in ("lora_all_linear", "full_untied"), lambda name=name: check_reference(machine, name, 1)
         yield f"reference {name}, graphs", name == "lora_rslora", lambda name=name: check_reference(machine, name, 1, GRAPHS)
     yield "reference lora_qv, two cards", True, lambda: check_reference(machine, "lora_qv", 2)
-    for strategy in ("zero1", "zero2", "fsdp", "pipeline"):
-        yield f"reference full_untied, two cards, {strategy}", strategy in ("zero2", "pipeline"), \
+    for strategy in ("zero1", "zero2", "fsdp", "pipeline", "tensor"):
+        yield f"reference full_untied, two cards, {strategy}", strategy in ("zero2", "pipeline", "tensor"), \
             lambda strategy=strategy: check_reference(machine, "full_untied", 2, strategy=strategy)
-    for strategy in ("fsdp", "pipeline"):
+    for strategy in ("fsdp", "pipeline", "tensor"):
         yield f"reference lora_qv, two cards, {strategy}", True, \
             lambda strategy=strategy: check_reference(machine, "lora_qv", 2, strategy=strategy)
+    for name in ("lora_all_linear", "lora_rslora", "partial_norms", "full_tied"):
+        yield f"reference {name}, two cards, tensor", name == "lora_all_linear", lambda name=name: check_reference(machine, name, 2, strategy="tensor")
     # Frozen weights, inputs of layers and optimizer state wait in the host's memory.
     for name, cards, strategy in (("lora_qv", 1, "auto"), ("lora_all_linear", 2, "ddp"), ("lora_all_linear", 2, "fsdp"),
                                   ("partial_norms", 1, "auto"), ("lora_rslora", 2, "pipeline")):

@@ -7,6 +7,8 @@ A small untied model trains by LoRA on a CPU, with 1, 2 and 4 processes. Checked
 - what is divided over N ranks is 1 / N on each (to 10%: padding of small units; the sum to 5%), and the rest is whole
 - what is summed are the trained values and nothing else: 4 bytes each, once per step (ddp, zero1) or micro-batch (zero2, fsdp)
 - fsdp gathers the base's bytes at most twice in a micro-batch, and at least once
+- tensor parallelism divides all matrices, and sums the hidden states of each token over the ranks: for each layer twice forward and
+  twice back, once after the embedding, once before the head; and gradients of the factors that every rank has, once per step
 - a pipeline's stages have the base between them, and send the hidden states of each token forward and their gradients back, once
 Exit code 1: something else.
 """
@@ -108,6 +110,23 @@ def check_pipeline(checks: Checks, whole: Run, run: Run, hidden: int) -> None:
     checks.each(run, "bytes of reduce-scatter", run.sent("reduce_scatter"), 0)
 
 
+def check_tensor(checks: Checks, whole: Run, run: Run, model: dict) -> None:
+    n, layers, hidden = run.processes, model["num_hidden_layers"], model["hidden_size"]
+    # Norms are whole on every rank, and of LoRA's two factors one.
+    norms = (2 * layers + 1) * hidden * FP32
+    checks.each(run, "base", run.bytes_of("base"), (whole.bytes_of("base")[0] - norms) / n + norms, 0.01)
+    gradients = whole.bytes_of("gradients")[0]
+    for part in ("gradients", "optimizer"):
+        checks.within(run, part, run.bytes_of(part), whole.bytes_of(part)[0] / n, 0.8 * whole.bytes_of(part)[0])
+    # The first layer's gradient goes no further. Not every token has a label.
+    passed, sums = run.tokens * hidden * FP32, 2 * layers + (2 * layers - 1) + 1
+    files = 4 * gradients  # whole tensors where files are written: the adapter twice, two moments once
+    checks.within(run, "bytes of all-reduce", run.sent("all_reduce"), sums * passed, (sums + 1) * passed + STEPS * gradients + files + SMALL)
+    calls = STEPS * (GLOBAL_BATCH * (sums + 1) + 2)  # and the partial gradients and the norm of each step
+    checks.within(run, "calls of all-reduce", run.calls("all_reduce"), calls, calls + 8 * 50)
+    checks.each(run, "bytes of reduce-scatter", run.sent("reduce_scatter"), 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", type=Path, required=True)
@@ -137,6 +156,7 @@ def main() -> int:
             checks.within(fsdp, "bytes of all-gather", fsdp.sent("all_gather"), STEPS * accum * fsdp.bytes_of("base")[0],
                           2 * STEPS * accum * part + SMALL)
             check_pipeline(checks, whole, Run(program, scratch, n, "pipeline"), model["hidden_size"])
+        check_tensor(checks, whole, Run(program, scratch, 2, "tensor"), model)
     print("what ranks keep and send is what the strategies imply" if checks.failures == 0 else f"{checks.failures} checks failed")
     return 1 if checks.failures else 0
 

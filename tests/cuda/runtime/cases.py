@@ -48,6 +48,10 @@ SHARDED_MODES = {
     "pipeline": ["parallel.strategy=pipeline", "train.grad_accum=4", "model.dtype=bf16"],
     "pipeline nf4": ["parallel.strategy=pipeline", "tuning.quant=nf4", "train.gradient_checkpointing=true", "train.grad_accum=3", "model.dtype=bf16"],
     "pipeline full": ["parallel.strategy=pipeline", "tuning.mode=full", "train.grad_accum=2", "model.dtype=bf16"],
+    "tensor": ["parallel.strategy=tensor", "train.grad_accum=2", "model.dtype=bf16"],
+    "tensor nf4": ["parallel.strategy=tensor", "tuning.quant=nf4", "train.gradient_checkpointing=true", "parallel.offload.activations=cpu",
+                   "train.grad_accum=2", "model.dtype=bf16"],
+    "tensor full": ["parallel.strategy=tensor", "tuning.mode=full", "train.grad_accum=2", "model.dtype=bf16"],
     "offload": ["parallel.offload.base=cpu", "parallel.offload.activations=cpu", "parallel.offload.optimizer=cpu", "tuning.quant=nf4",
                 "train.gradient_checkpointing=true", "model.dtype=bf16"],
     "fsdp offload": ["parallel.strategy=fsdp", "parallel.offload.base=cpu", "parallel.offload.activations=cpu",
@@ -64,7 +68,7 @@ DENSE = "dense"  # tiny_models.dense_model: matrices of whole blocks, joint prod
 OF_ONE_FAMILY = "qwen3"  # that meets every mode
 ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "full paged_adamw"), ("qwen3_moe", "LoRA"),
           ("mistral", "full paged_adamw_8bit"), ("qwen3", "fsdp"), ("llama", "fsdp nf4"), ("gemma3", "fsdp full"), ("qwen3_moe", "fsdp"),
-          ("qwen3", "offload"), ("mistral", "fsdp offload"), ("qwen3_moe", "offload"), ("qwen3", "pipeline"), ("llama", "pipeline nf4"), ("gemma3", "pipeline full"), ("qwen3_5", "zero1 full"), ("mistral", "zero2 full 8 bits")]
+          ("qwen3", "offload"), ("mistral", "fsdp offload"), ("qwen3_moe", "offload"), ("qwen3", "pipeline"), ("llama", "pipeline nf4"), ("gemma3", "pipeline full"), ("qwen3_5", "zero1 full"), ("llama", "tensor"), (DENSE, "tensor nf4"), ("gemma2", "tensor full"), ("mistral", "zero2 full 8 bits")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import counting  # noqa: E402
 import graphs  # noqa: E402
 import stand_in  # noqa: E402
-from cases import Case, all_cases, chosen_cases  # noqa: E402
+from cases import DENSE, Case, all_cases, chosen_cases  # noqa: E402
 from tiny_models import dense_model, family_model, write_texts  # noqa: E402
 
 TRAINED, KEPT = 4, 2  # steps of a run, and the step of the checkpoint that it resumes from
@@ -134,7 +134,7 @@ def answer(session, failures, case, model, folder, out):
 def check_case(session, case):
     failures = Failures()
     folder = session.folder / re.sub(r"\W+", "-", case.name)
-    model = family_model(folder / "model", case.family)
+    model = dense_model(folder / "model", 2, counting.HIDDEN) if case.family == DENSE else family_model(folder / "model", case.family)
     write_texts(folder / "train.jsonl", TEXTS)
     write_texts(folder / "val.jsonl", 4)
     out = train(session, failures, case, model, folder)
