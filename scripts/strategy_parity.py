@@ -260,6 +260,8 @@ def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str) -> list[
     runs = [(f"{strategy} {processes}", processes, {"parallel.strategy": strategy}) for strategy, processes in strategies]
     runs += [("hybrid 2 x 2", 4, {"parallel.strategy": "hybrid", "parallel.dp_shard": 2}),
              ("pipeline 2 x 2", 4, {"parallel.strategy": "pipeline", "parallel.pp": 2}),
+             ("fsdp 2 per step", 2, {"parallel.strategy": "fsdp", "parallel.fetch": "per_step"}),
+             ("zero2 2 per step", 2, {"parallel.strategy": "zero2", "parallel.fetch": "per_step"}),
              ("tensor 2", 2, {"parallel.strategy": "tensor"}),
              ("tensor 2 x 2", 4, {"parallel.strategy": "tensor", "parallel.tp": 2})]
     return [run for run in runs if not run[0].startswith(refused_by or ("none",)) and run[0].startswith(strategy)]

@@ -348,6 +348,17 @@ struct Words<CommHook> {
 };
 
 template <>
+struct Words<Fetch> {
+  using enum Fetch;
+  static constexpr auto all = std::to_array<Word<Fetch>>({
+      {"auto", kAuto},
+      {"per_micro_batch", kPerMicroBatch},
+      {"per_step", kPerStep},
+  });
+  static constexpr std::string_view instead = "use auto, per_micro_batch or per_step";
+};
+
+template <>
 struct Words<Offload> {
   using enum Offload;
   static constexpr auto all = std::to_array<Word<Offload>>({

@@ -435,6 +435,13 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "For tensor: the number of devices that divide each matrix. It divides the number of all "
         "devices and the key-value heads of the model. Each such group has its part of the batch.",
         "2");
+  field(parallel.fetch, "fetch", any(), kAny,
+        "How often weights that a device does not keep are brought to it (strategies that divide "
+        "them, offload.base). per_micro_batch: for the forward and the backward pass of each. "
+        "per_step: once for each direction, for all micro-batches of a step (grad_accum), whose "
+        "activations are then kept at the same time. auto: per_step if offload.base and "
+        "offload.activations are cpu.",
+        "per_step");
   field(parallel.backend, "backend", any(), kAny,
         "Library for collectives. auto: nccl between GPUs, else gloo.", "gloo");
   field(parallel.timeout, "timeout", any(), kAny,

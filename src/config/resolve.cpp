@@ -152,6 +152,17 @@ void resolve_offload(RunConfig& config) {
   if (optimizer == Optimizer::kAdamW8bit) optimizer = Optimizer::kPagedAdamW8bit;
 }
 
+/// With the inputs of layers in the host's memory, the micro-batches of a step need little more on
+/// the device than one.
+void resolve_fetch(RunConfig& config) {
+  Fetch& fetch = config.parallel.fetch;
+  if (fetch != Fetch::kAuto) return;
+  const OffloadConfig& offload = config.parallel.offload;
+  const bool streams = offload.base == Offload::kCpu && offload.activations == Offload::kCpu &&
+                       config.train.objective == Objective::kSft;
+  fetch = streams ? Fetch::kPerStep : Fetch::kPerMicroBatch;
+}
+
 void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
   const std::string place = place_of(places, "parallel.strategy");
   Strategy& strategy = config.parallel.strategy;
@@ -182,6 +193,7 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   SFTRUN_CHECK(world_size >= 1);
   resolve_dtype(config);
   resolve_offload(config);
+  resolve_fetch(config);
   resolve_strategy(config, world_size, places);
   const int64_t parts = data_parallel_size(config.parallel, world_size);
   const char* name = parts == world_size                               ? "world_size"

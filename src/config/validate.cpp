@@ -219,6 +219,24 @@ class RelationCheck {
     }
   }
 
+  void check_fetch() {
+    if (config_.parallel.fetch != Fetch::kPerStep) return;
+    const Strategy strategy = config_.parallel.strategy;
+    if (strategy == Strategy::kPipeline) {
+      report(
+          "`parallel.fetch: per_step` lets all micro-batches pass a layer before the next one, and "
+          "a pipeline lets them pass its stages one after the other",
+          {"parallel.fetch", "parallel.strategy"}, "remove parallel.fetch");
+    }
+    if (config_.train.objective != Objective::kSft) {
+      report(
+          fmt::format("`parallel.fetch: per_step` is for objective sft: with {} the gradient of a "
+                      "micro-batch depends on its loss",
+                      word_of(config_.train.objective)),
+          {"parallel.fetch", "train.objective"}, "remove parallel.fetch");
+    }
+  }
+
   void check_offload() {
     const OffloadConfig& offload = config_.parallel.offload;
     const Optimizer optimizer = config_.train.optimizer;
@@ -548,6 +566,7 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   check.check_evaluation(needs_data);
   check.check_schedule();
   check.check_tensor_parallelism();
+  check.check_fetch();
   check.check_offload();
   check.check_comm_hook();
 }

@@ -38,6 +38,14 @@ void Stage::with_unit(int64_t unit, UnitPass pass, Body&& body) const {
   for (const int64_t other : also) hooks_->after(other, pass);
 }
 
+template <typename Body>
+void Stage::for_runs(MicroBatchRuns runs, int64_t unit, UnitPass pass, Body&& body) const {
+  with_unit(unit, pass, [&] {
+    for (MicroBatchRun* run : runs)
+      if (!run->is_empty()) body(*run);
+  });
+}
+
 void Stage::gradients_ready(const MicroBatchRun& run, int64_t unit) const {
   if (hooks_ != nullptr && run.options.completes_gradients) hooks_->gradients_ready(unit);
 }
@@ -121,30 +129,41 @@ void Stage::for_layers(UnitPass pass, Body&& body) const {
 }
 
 void Stage::forward(MicroBatchRun& run) const {
-  const WorkScope pass(run.options.activity, Work::kForward);
+  MicroBatchRun* const one = &run;
+  forward(MicroBatchRuns(&one, 1));
+}
+
+void Stage::forward(MicroBatchRuns runs) const {
+  SFTRUN_CHECK(runs.size() == 1 || has_all_units());
+  const WorkScope pass(runs[0]->options.activity, Work::kForward);
   const at::NoGradGuard no_grad;
-  const auto num_layers = static_cast<size_t>(decoder_.arch().num_layers);
-  run.layers.resize(num_layers);
-  if (!run.is_empty()) {
+  for (MicroBatchRun* run : runs) {
+    run->layers.resize(static_cast<size_t>(decoder_.arch().num_layers));
+    if (run->is_empty()) continue;
     using Unpacking = layers::DequantPrefetcher::Pass;
-    decoder_.prepare_joints(run.trains ? Unpacking::kTraining : Unpacking::kForward);
+    decoder_.prepare_joints(run->trains ? Unpacking::kTraining : Unpacking::kForward);
   }
   if (has_embedding()) {
-    with_unit(decoder_.embedding_unit(), UnitPass::kForward, [&] {
-      if (!run.is_empty()) embed(run);
-    });
-  } else if (!run.is_empty()) {
-    receive_hidden(run);
+    for_runs(runs, decoder_.embedding_unit(), UnitPass::kForward,
+             [&](MicroBatchRun& run) { embed(run); });
+  } else if (!runs[0]->is_empty()) {
+    receive_hidden(*runs[0]);
   }
-  AuxLoss* aux = run.options.aux;
-  SFTRUN_CHECK(aux == nullptr || has_all_units());  // it counts over all layers
-  if (aux != nullptr && !run.is_empty()) decoder_.count_router_choices(run.context);
+  for (MicroBatchRun* run : runs) {
+    SFTRUN_CHECK(run->options.aux == nullptr || has_all_units());  // it counts over all layers
+    if (run->options.aux != nullptr && !run->is_empty())
+      decoder_.count_router_choices(run->context);
+  }
   for_layers(UnitPass::kForward, [&](int64_t layer, int64_t unit) {
-    with_unit(unit, UnitPass::kForward, [&] {
-      if (!run.is_empty()) layer_forward(run, layer);
-    });
+    for_runs(runs, unit, UnitPass::kForward,
+             [&](MicroBatchRun& run) { layer_forward(run, layer); });
   });
-  if (!has_head() && !run.is_empty()) send_hidden(run);
+  if (!has_head() && !runs[0]->is_empty()) send_hidden(*runs[0]);
+  for (MicroBatchRun* run : runs) close_balance(*run);
+}
+
+void Stage::close_balance(MicroBatchRun& run) const {
+  AuxLoss* aux = run.options.aux;
   if (aux == nullptr) return;
   aux->value = run.is_empty()
                    ? no_loss()
@@ -186,15 +205,26 @@ at::Tensor Stage::head_loss(MicroBatchRun& run) const {
 }
 
 at::Tensor Stage::loss(MicroBatchRun& run) const {
-  const WorkScope pass(run.options.activity, run.trains ? Work::kBackward : Work::kForward);
+  MicroBatchRun* const one = &run;
+  return losses(MicroBatchRuns(&one, 1))[0];
+}
+
+std::vector<at::Tensor> Stage::losses(MicroBatchRuns runs) const {
+  const MicroBatchRun& last = *runs.back();
+  const WorkScope pass(last.options.activity, last.trains ? Work::kBackward : Work::kForward);
   const at::NoGradGuard no_grad;
-  if (!has_head()) return no_loss();
+  std::vector<at::Tensor> sums(runs.size());
   const int64_t unit = decoder_.head_unit();
-  at::Tensor sum;
-  with_unit(unit, run.trains ? UnitPass::kBackward : UnitPass::kForward,
-            [&] { sum = run.is_empty() ? no_loss() : head_loss(run); });
-  if (run.trains) gradients_ready(run, unit);
-  return sum;
+  if (has_head()) {
+    with_unit(unit, last.trains ? UnitPass::kBackward : UnitPass::kForward, [&] {
+      for (size_t i = 0; i < runs.size(); ++i)
+        sums[i] = runs[i]->is_empty() ? no_loss() : head_loss(*runs[i]);
+    });
+    if (last.trains) gradients_ready(last, unit);
+    return sums;
+  }
+  for (at::Tensor& sum : sums) sum = no_loss();
+  return sums;
 }
 
 void Stage::layer_backward(MicroBatchRun& run, int64_t layer) const {
@@ -227,29 +257,30 @@ void Stage::embedding_backward(MicroBatchRun& run) const {
 }
 
 void Stage::backward(MicroBatchRun& run) const {
-  const WorkScope pass(run.options.activity, Work::kBackward);
+  MicroBatchRun* const one = &run;
+  backward(MicroBatchRuns(&one, 1));
+}
+
+void Stage::backward(MicroBatchRuns runs) const {
+  const MicroBatchRun& last = *runs.back();  // which completes the gradients
+  const WorkScope pass(last.options.activity, Work::kBackward);
   const at::NoGradGuard no_grad;
-  if (!has_head() && !run.is_empty() && needs_input_gradient(run, units_.end))
-    receive_gradient(run);
+  if (!has_head() && !last.is_empty() && needs_input_gradient(last, units_.end))
+    receive_gradient(*runs[0]);
   for_layers(UnitPass::kBackward, [&](int64_t layer, int64_t unit) {
-    if (has_backward(run, unit)) {
-      with_unit(unit, UnitPass::kBackward, [&] {
-        if (!run.is_empty()) layer_backward(run, layer);
-      });
-    }
-    gradients_ready(run, unit);
+    if (has_backward(last, unit))
+      for_runs(runs, unit, UnitPass::kBackward,
+               [&](MicroBatchRun& run) { layer_backward(run, layer); });
+    gradients_ready(last, unit);
   });
   if (!has_embedding()) {
-    if (!run.is_empty() && needs_input_gradient(run, units_.first)) send_gradient(run);
+    if (!last.is_empty() && needs_input_gradient(last, units_.first)) send_gradient(*runs[0]);
     return;
   }
   const int64_t unit = decoder_.embedding_unit();
-  if (has_backward(run, unit)) {
-    with_unit(unit, UnitPass::kBackward, [&] {
-      if (!run.is_empty()) embedding_backward(run);
-    });
-  }
-  gradients_ready(run, unit);
+  if (has_backward(last, unit))
+    for_runs(runs, unit, UnitPass::kBackward, [&](MicroBatchRun& run) { embedding_backward(run); });
+  gradients_ready(last, unit);
 }
 
 at::Tensor Stage::forward_backward(const PackedBatch& batch, const PassOptions& options) const {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "sftrun/core/error.h"
 #include "sftrun/model/stage.h"
 
 namespace sftrun::train {
@@ -116,6 +117,52 @@ class StageSchedule final : public MicroBatchSchedule {
   bool is_pinned_;
 };
 
+/// All micro-batches of a step pass each unit one after the other. What a strategy does for a unit it
+/// does once per step and direction: copying frozen weights from the host, gathering, reducing.
+class UnitSchedule final : public MicroBatchSchedule {
+ public:
+  UnitSchedule(model::Decoder& decoder, parallel::Strategy& strategy, const Objective& objective,
+               const config::TrainConfig& config)
+      : objective_(objective),
+        stage_(stage_of(decoder, strategy)),
+        is_pinned_(config.dataloader_pin_memory) {
+    SFTRUN_CHECK(!objective.needs_sums() && stage_.has_all_units());
+  }
+
+  StepSums run(const StepWork& work) override {
+    StepSums sums;
+    std::deque<model::PackedBatch> batches;  // whose runs refer to them
+    std::deque<model::AuxLoss> aux;
+    std::vector<std::unique_ptr<model::MicroBatchRun>> owned;
+    std::vector<model::MicroBatchRun*> runs;
+    model::Decoder& decoder = stage_.decoder();
+    for (int64_t i = 0; i < work.num_micro_batches; ++i) {
+      const data::Batch batch = work.micro_batch(i);
+      aux.push_back({.grad_scale = work.aux_grad_scale.value_or(0)});
+      batches.push_back(model::prepare_batch(batch, decoder.rope(), decoder.batch_target(),
+                                             work.randomness, {.is_pinned = is_pinned_}));
+      owned.push_back(std::make_unique<model::MicroBatchRun>(
+          batches.back(), model::PassOptions{.grad_scale = work.grad_scale,
+                                             .aux = work.aux_grad_scale ? &aux.back() : nullptr,
+                                             .completes_gradients = i + 1 == work.num_micro_batches,
+                                             .activity = work.activity}));
+      runs.push_back(owned.back().get());
+      sums.num_terms += objective_.count_terms(counts_of(batch));
+    }
+    stage_.forward(runs);
+    sums.losses = stage_.losses(runs);
+    stage_.backward(runs);
+    if (work.aux_grad_scale)
+      for (const model::AuxLoss& of_batch : aux) sums.aux_losses.push_back(of_batch.value);
+    return sums;
+  }
+
+ private:
+  const Objective& objective_;
+  model::Stage stage_;
+  bool is_pinned_;
+};
+
 }  // namespace
 
 void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums) {
@@ -172,7 +219,10 @@ model::Stage stage_of(model::Decoder& decoder, parallel::Strategy& strategy) {
 std::unique_ptr<MicroBatchSchedule> make_schedule(model::Decoder& decoder,
                                                   parallel::Strategy& strategy,
                                                   const Objective& objective,
-                                                  const config::TrainConfig& config) {
+                                                  const config::RunConfig& run) {
+  const config::TrainConfig& config = run.train;
+  if (run.parallel.fetch == config::Fetch::kPerStep && config.grad_accum.value.value_or(1) > 1)
+    return std::make_unique<UnitSchedule>(decoder, strategy, objective, config);
   return std::make_unique<StageSchedule>(decoder, strategy, objective, config);
 }
 

@@ -61,7 +61,7 @@ Trainer::Trainer(TrainerInputs inputs)
       loss_scale_(in_.decoder->options().dtype == at::kHalf),
       reads_later_(in_.decoder->options().device.is_cuda() && !loss_scale_.is_active() &&
                    optimizer_->reads_gate()),
-      micro_batches_(make_schedule(*in_.decoder, *in_.strategy, *objective_, in_.config.train)),
+      micro_batches_(make_schedule(*in_.decoder, *in_.strategy, *objective_, in_.config)),
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
       checkpoints_(in_.run_dir / "checkpoints"),

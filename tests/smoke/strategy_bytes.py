@@ -6,7 +6,7 @@
 A small untied model trains by LoRA on a CPU, with 1, 2 and 4 processes. Checked are
 - what is divided over N ranks is 1 / N on each (to 10%: padding of small units; the sum to 5%), and the rest is whole
 - what is summed are the trained values and nothing else: 4 bytes each, once per step (ddp, zero1) or micro-batch (zero2, fsdp)
-- fsdp gathers the base's bytes at most twice in a micro-batch, and at least once
+- fsdp gathers the base's bytes at most twice in a micro-batch, and at least once; with parallel.fetch per_step the same in a step
 - tensor parallelism divides all matrices, and sums the hidden states of each token over the ranks: for each layer twice forward and
   twice back, once after the embedding, once before the head; and gradients of the factors that every rank has, once per step
 - a pipeline's stages have the base between them, and send the hidden states of each token forward and their gradients back, once
@@ -155,6 +155,9 @@ def main() -> int:
             part = fsdp.bytes_of("base")[0] + fsdp.bytes_of("trainable")[0]
             checks.within(fsdp, "bytes of all-gather", fsdp.sent("all_gather"), STEPS * accum * fsdp.bytes_of("base")[0],
                           2 * STEPS * accum * part + SMALL)
+            once = Run(program, scratch, n, "fsdp", "parallel.fetch=per_step")
+            check_sharded(checks, whole, once, ("base", "optimizer", "gradients"), 1)
+            checks.within(once, "bytes of all-gather per step", once.sent("all_gather"), STEPS * part * 0.9, 2 * STEPS * part + SMALL)
             check_pipeline(checks, whole, Run(program, scratch, n, "pipeline"), model["hidden_size"])
         check_tensor(checks, whole, Run(program, scratch, 2, "tensor"), model)
     print("what ranks keep and send is what the strategies imply" if checks.failures == 0 else f"{checks.failures} checks failed")

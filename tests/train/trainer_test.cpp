@@ -62,6 +62,7 @@ struct RunSetup {
   bool is_sharded = false;  ///< by the toy strategy
   config::Strategy strategy = config::Strategy::kDdp;
   bool frozen_on_host = false;
+  config::Fetch fetch = config::Fetch::kPerMicroBatch;
   int64_t channels_at_once = 1;       ///< tensor parallelism: see `TensorParallel::multiple`
   int64_t stops_after = kStepsOfRun;  ///< with a checkpoint
 
@@ -85,6 +86,7 @@ config::RunConfig configuration(const RunSetup& setup) {
   config.train.scheduler = config::Scheduler::kConstant;
   config.train.warmup_steps = 0;
   config.parallel.strategy = setup.strategy;
+  config.parallel.fetch = setup.fetch;
   config.train.eval_strategy = config::EvalStrategy::kSteps;
   config.train.eval_steps = 2;
   config.train.eval_batch_size.value = 1;
@@ -326,10 +328,37 @@ TEST(OffloadedTraining, OfAnAdapterBesideNf4Bytes) {
     RunSetup offloaded = setup;
     offloaded.strategy = strategy;
     offloaded.frozen_on_host = true;
-    const test::TemporaryDirectory plain, from_host;
+    const test::TemporaryDirectory plain, from_host, from_host_per_step;
     train_on_two_ranks(setup, plain.path());
     train_on_two_ranks(offloaded, from_host.path());
     expect_close_runs(plain.path(), from_host.path());
+    offloaded.fetch = config::Fetch::kPerStep;
+    train_on_two_ranks(offloaded, from_host_per_step.path());
+    expect_close_runs(plain.path(), from_host_per_step.path());
+  }
+}
+
+/// The micro-batches of a step pass each unit one after the other, which brings it once. With whole
+/// weights the sums are the same, in the same order; embedding and head are not tied.
+TEST(FetchPerStep, TrainsAsPerMicroBatch) {
+  RunSetup adapter;
+  adapter.decoder.trains = model::Trains::kLora;
+  adapter.decoder.lora.dropout = 0.1;
+  adapter.decoder.gradient_checkpointing = true;
+  RunSetup full;
+  full.decoder.trains = model::Trains::kFull;
+  for (const RunSetup& setup : {adapter, full}) {
+    const test::TemporaryDirectory plain;
+    train_on_two_ranks(setup, plain.path());
+    for (const auto strategy :
+         {config::Strategy::kDdp, config::Strategy::kZero2, config::Strategy::kFsdp}) {
+      RunSetup per_step = setup;
+      per_step.strategy = strategy;
+      per_step.fetch = config::Fetch::kPerStep;
+      const test::TemporaryDirectory once;
+      train_on_two_ranks(per_step, once.path());
+      expect_close_runs(plain.path(), once.path());
+    }
   }
 }
 

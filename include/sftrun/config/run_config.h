@@ -99,6 +99,7 @@ enum class Strategy {
 };                                     ///< kSingle: one process
 enum class CommHook { kNone, kBf16 };  ///< how gradients are sent
 enum class Offload { kNone, kCpu };
+enum class Fetch { kAuto, kPerMicroBatch, kPerStep };  ///< of weights that a device does not keep
 enum class CommBackend { kAuto, kNccl, kGloo };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
 enum class CudaGraphs { kAuto, kOn, kOff };
@@ -248,6 +249,7 @@ struct ParallelConfig {
   std::optional<int64_t> pp;        ///< pipeline: number of stages; unset: one for each rank
   std::optional<int64_t> tp;        ///< tensor: ranks that divide each matrix; unset: all ranks
   OffloadConfig offload;
+  Fetch fetch = Fetch::kAuto;
   CommBackend backend = CommBackend::kAuto;
   std::string timeout = "30m";      ///< for the rendezvous and for collectives
   std::string stall_after = "30s";  ///< without progress, then the log names the ranks at fault

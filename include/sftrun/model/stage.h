@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "sftrun/core/activity.h"
@@ -68,6 +69,10 @@ struct MicroBatchRun {
   std::vector<at::Tensor> span_gradients;
 };
 
+/// Micro-batches that pass each unit one after the other, so that the unit is brought to the device
+/// once for all of them.
+using MicroBatchRuns = std::span<MicroBatchRun* const>;
+
 /// A contiguous range of units of a decoder: all of them, or one stage of a pipeline. It calls the
 /// hooks for each unit that a pass uses; which units these are does not depend on the micro-batch.
 /// A stage of a pipeline receives its input from the stage before and sends its output to the next
@@ -92,15 +97,20 @@ class Stage {
 
   /// The units before the head; sets `run.hidden` if the head follows.
   void forward(MicroBatchRun& run) const;
+  /// The same of several micro-batches.   @pre all units
+  void forward(MicroBatchRuns runs) const;
   /// The head's loss and, if the run trains, its backward pass, which sets `run.grad`.
   /// @return unscaled sum of token losses: fp64 scalar on the device, without synchronisation; 0 if
   /// another stage has the head
   at::Tensor loss(MicroBatchRun& run) const;
+  std::vector<at::Tensor> losses(MicroBatchRuns runs) const;
   /// -log p of the label of each labelled row [N] fp32, without gradients; zeros if another stage has
   /// the head. `loss` may follow.
   at::Tensor label_losses(const MicroBatchRun& run) const;
   /// The backward pass of the units before the head; adds to the parameters' gradients.
   void backward(MicroBatchRun& run) const;
+  /// The same of several micro-batches, the last of which completes the gradients.   @pre all units
+  void backward(MicroBatchRuns runs) const;
 
   /// forward, loss and backward of one micro-batch.   @pre all units
   at::Tensor forward_backward(const PackedBatch& batch, const PassOptions& options) const;
@@ -120,6 +130,10 @@ class Stage {
   void with_unit(int64_t unit, layers::UnitPass pass, Body&& body) const;
   template <typename Body>
   void for_layers(layers::UnitPass pass, Body&& body) const;
+  /// Runs `body` for each micro-batch that is not empty, between the hooks of a unit.
+  template <typename Body>
+  void for_runs(MicroBatchRuns runs, int64_t unit, layers::UnitPass pass, Body&& body) const;
+  void close_balance(MicroBatchRun& run) const;
   /// Whether the backward pass reaches this unit.
   bool has_backward(const MicroBatchRun& run, int64_t unit) const;
   /// Whether it goes on to the unit before this one.

@@ -56,13 +56,13 @@ class MicroBatchSchedule {
 /// The units of this rank. The strategy must outlive the stage.
 model::Stage stage_of(model::Decoder& decoder, parallel::Strategy& strategy);
 
-/// With all units on this rank, the micro-batches pass one after the other; with a stage of a
-/// pipeline, several are under way.
+/// With all units on this rank, the micro-batches pass one after the other, or unit by unit
+/// (`parallel.fetch`); with a stage of a pipeline, several are under way.
 /// @param decoder, strategy, objective must outlive the schedule
 std::unique_ptr<MicroBatchSchedule> make_schedule(model::Decoder& decoder,
                                                   parallel::Strategy& strategy,
                                                   const Objective& objective,
-                                                  const config::TrainConfig& config);
+                                                  const config::RunConfig& config);
 
 /// What an objective counts its terms from.
 BatchCounts counts_of(const data::Batch& batch);
