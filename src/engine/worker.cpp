@@ -27,6 +27,7 @@
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/plan/stages.h"
+#include "sftrun/plan/step_memory.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/resume.h"
 #include "sftrun/train/run_data.h"
@@ -334,6 +335,36 @@ void finish(const PreparedRun& run, const exporting::RunResult& result,
                        outcome.exit_code);
 }
 
+/// What the fullest rank is expected to need, with the longest micro-batch.
+observe::RankBytes planned_bytes(const PreparedRun& run, const Rank& rank) {
+  const config::RunConfig& config = run.config;
+  plan::StoredBytes stored;
+  for (const weights::TensorInfo& tensor : run.checkpoint->tensors())
+    if (run.checkpoint->packed(tensor.name)) stored[tensor.name] = tensor.stored_bytes;
+  const spec::ArchSpec& arch = run.checkpoint->arch();
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(run.compute.dtype));
+  const bool on_gpu = run.compute.device.is_cuda();
+  const plan::StaticMemory held =
+      plan::static_memory(arch, config, element_bytes, stored,
+                          {.on_gpu = on_gpu,
+                           .shards = plan::num_shards(config.parallel, rank.env().world_size,
+                                                      rank.env().local_world_size)});
+  const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1,
+                bin = config.data.bin_tokens.value.value_or(config.model.max_seq_len);
+  const plan::StepMemory step =
+      plan::step_memory(arch, config,
+                        {.tokens = *config.train.batch_size.value * sequences * bin,
+                         .element_bytes = element_bytes,
+                         .on_gpu = on_gpu,
+                         .threads = at::get_num_threads()});
+  const auto bytes = [](int64_t value) { return static_cast<uint64_t>(value); };
+  return {.base = bytes(held.base),
+          .trainable = bytes(held.trainable),
+          .gradients = bytes(held.gradients),
+          .optimizer = bytes(held.optimizer),
+          .activations_peak = bytes(held.gathered + step.peak())};
+}
+
 /// Trains, and writes run.json before and after, and the result.
 int train_and_export(PreparedRun& run, Rank& rank) {
   const int world_size = rank.env().world_size;
@@ -362,6 +393,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   observe::RunReport report = report_of_run(
       {run.config, run.compute, run.model_path, run.base_fingerprint, held, run.data.fingerprint,
        run.identity, rank.comm().backend(), run.strategy->name(), world_size});
+  report.planned = planned_bytes(run, rank);
   const auto write_report = [&](const std::string& status) {
     report.status = status;
     report.ranks = gather_rank_reports(

@@ -30,26 +30,31 @@ PerCollective per_collective(const Json& json) {
   return numbers;
 }
 
+Json to_json(const RankBytes& bytes) {
+  return {{"base", bytes.base},
+          {"trainable", bytes.trainable},
+          {"gradients", bytes.gradients},
+          {"optimizer", bytes.optimizer},
+          {"activations_peak", bytes.activations_peak}};
+}
+
+RankBytes bytes_from_json(const Json& bytes) {
+  const auto size = [&](const char* key) { return bytes.value(key, uint64_t{0}); };
+  return {.base = size("base"),
+          .trainable = size("trainable"),
+          .gradients = size("gradients"),
+          .optimizer = size("optimizer"),
+          .activations_peak = size("activations_peak")};
+}
+
 Json to_json(const RankReport& rank) {
-  const RankBytes& bytes = rank.bytes;
-  return {{"bytes",
-           {{"base", bytes.base},
-            {"trainable", bytes.trainable},
-            {"gradients", bytes.gradients},
-            {"optimizer", bytes.optimizer},
-            {"activations_peak", bytes.activations_peak}}},
+  return {{"bytes", to_json(rank.bytes)},
           {"collectives", to_json(rank.collectives)},
           {"collective_bytes", to_json(rank.collective_bytes)}};
 }
 
 RankReport rank_from_json(const Json& json) {
-  const Json bytes = json.value("bytes", Json::object());
-  const auto size = [&](const char* key) { return bytes.value(key, uint64_t{0}); };
-  return {.bytes = {.base = size("base"),
-                    .trainable = size("trainable"),
-                    .gradients = size("gradients"),
-                    .optimizer = size("optimizer"),
-                    .activations_peak = size("activations_peak")},
+  return {.bytes = bytes_from_json(json.value("bytes", Json::object())),
           .collectives = per_collective(json.value("collectives", Json::object())),
           .collective_bytes = per_collective(json.value("collective_bytes", Json::object()))};
 }
@@ -78,6 +83,7 @@ Json RunReport::to_json() const {
                {"ranks", Json::array()}};
   if (finished_at) json["finished_at"] = *finished_at;
   for (const RankReport& rank : ranks) json["ranks"].push_back(observe::to_json(rank));
+  if (planned) json["planned_bytes"] = observe::to_json(*planned);
   return json;
 }
 
@@ -107,6 +113,7 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
     for (const Json& rank : json.value("ranks", Json::array())) {
       report.ranks.push_back(rank_from_json(rank));
     }
+    if (json.contains("planned_bytes")) report.planned = bytes_from_json(json["planned_bytes"]);
     return report;
   } catch (const Json::exception& error) {
     throw DataError(fmt::format("not a run report: {}", error.what()), where);

@@ -9,7 +9,9 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/stages.h"
+#include "sftrun/plan/step_memory.h"
 #include "sftrun/spec/quantised_modules.h"
+#include "sftrun/spec/tensor_parallel.h"
 #include "sftrun/spec/trained_names.h"
 
 namespace sftrun::plan {
@@ -78,26 +80,6 @@ bool is_unpacked(const spec::TensorSpec& tensor, const config::TuningConfig& tun
 bool is_skipped(const std::string& name, const config::TuningConfig& tuning) {
   return std::any_of(tuning.skip_modules.begin(), tuning.skip_modules.end(),
                      [&](const std::string& part) { return has_path_part(name, part); });
-}
-
-int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
-                                   bool gradient_checkpointing, bool inputs_on_host) {
-  const int64_t queries = arch.num_heads * arch.head_dim, keys = arch.num_kv_heads * arch.head_dim;
-  // Input, normed input, middle, normed middle; q and attention output; k and v; gate, up and their
-  // product.
-  const int64_t inner =
-      std::max(arch.intermediate_size,
-               arch.mixture.top_k * (arch.mixture.intermediate_size + arch.hidden_size));
-  const int64_t mixer =
-      std::max(2 * queries + 2 * keys, arch.delta_net.channels() + 3 * arch.delta_net.values());
-  const int64_t block = 4 * arch.hidden_size + mixer + 3 * (inner + arch.mixture.shared_size);
-  const int64_t temporaries = 4 * arch.hidden_size + 2 * queries + 2 * inner;
-  constexpr int64_t kInputsUnderWay = 3;  // one is used, and its neighbours are copied
-  const int64_t num_inputs =
-      inputs_on_host ? std::min(kInputsUnderWay, arch.num_layers) : arch.num_layers;
-  const int64_t kept =
-      gradient_checkpointing ? num_inputs * arch.hidden_size + block : arch.num_layers * block;
-  return (kept + temporaries) * element_bytes;
 }
 
 bool keeps_stored(const config::TuningConfig& tuning, bool holds_packed) {
@@ -169,23 +151,26 @@ double share_of_largest_unit(const spec::ArchSpec& arch) {
   return static_cast<double>(largest) / static_cast<double>(all);
 }
 
-int64_t divided_bytes(const WholeBytes& whole, config::Strategy strategy, int64_t shards,
-                      double of_largest_unit, bool base_on_host) {
+StaticMemory divided(const WholeBytes& whole, config::Strategy strategy, int64_t shards,
+                     double of_largest_unit, bool base_on_host) {
   const auto share = [&](int64_t bytes) { return (bytes + shards - 1) / shards; };
-  const int64_t weights = whole.base + whole.masters + whole.copies,
-                states = share(whole.masters + whole.copies) + share(whole.optimizer);
+  const int64_t weights = whole.base + whole.masters + whole.copies;
   const int64_t passes = whole.copies == 0 ? whole.masters : whole.copies;  // read by passes
   const auto two_units = [&](int64_t bytes) {
     return static_cast<int64_t>(2 * of_largest_unit * static_cast<double>(bytes));
   };
-  const int64_t whole_base =
-      base_on_host ? std::min(whole.base, two_units(whole.base)) : whole.base;
-  if (strategy == config::Strategy::kZero1)
-    return whole_base + passes + whole.gradients + share(whole.gradients) + states;
-  if (strategy == config::Strategy::kZero2)
-    return whole_base + passes + share(whole.gradients) + two_units(whole.gradients) + states;
-  return (base_on_host ? 0 : share(whole.base)) + share(whole.gradients) + states +
-         two_units(weights + whole.gradients);
+  StaticMemory memory{
+      .base = base_on_host ? std::min(whole.base, two_units(whole.base)) : whole.base,
+      .trainable = passes + share(whole.masters + whole.copies),
+      .gradients = share(whole.gradients),
+      .optimizer = share(whole.optimizer)};
+  if (strategy == config::Strategy::kZero1) memory.gradients += whole.gradients;
+  if (strategy == config::Strategy::kZero2) memory.gathered = two_units(whole.gradients);
+  if (strategy == config::Strategy::kZero1 || strategy == config::Strategy::kZero2) return memory;
+  memory.base = base_on_host ? 0 : share(whole.base);
+  memory.trainable -= passes;
+  memory.gathered = two_units(weights + whole.gradients);
+  return memory;
 }
 
 }  // namespace
@@ -196,8 +181,29 @@ int64_t num_shards(const config::ParallelConfig& parallel, int world_size, int l
   return parallel.dp_shard.value_or(local_world_size);
 }
 
-int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                     int64_t element_bytes, const StoredBytes& stored, const DeviceShare& device) {
+namespace {
+
+/// The stored bytes of the parts that one device has.
+StoredBytes device_bytes(const spec::ArchSpec& arch, const config::ParallelConfig& parallel,
+                         const StoredBytes& stored) {
+  if (parallel.strategy != config::Strategy::kTensor || !parallel.tp) return stored;
+  StoredBytes parts = stored;
+  for (const auto& [name, slice] :
+       spec::slices_of(arch, {.rank = *parallel.tp - 1, .size = *parallel.tp})) {
+    if (const auto found = parts.find(name); found != parts.end())
+      found->second = found->second * static_cast<uint64_t>(slice.size()) /
+                      static_cast<uint64_t>(slice.whole_size);
+  }
+  return parts;
+}
+
+}  // namespace
+
+StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunConfig& config,
+                           int64_t element_bytes, const StoredBytes& whole_stored,
+                           const DeviceShare& device) {
+  const spec::ArchSpec arch = device_arch(whole_arch, config.parallel);
+  const StoredBytes stored = device_bytes(whole_arch, config.parallel, whole_stored);
   const bool trains_all = !config.tuning.trains_adapter();
   Trained trained(config.train);
   if (trains_all) {
@@ -216,58 +222,41 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
   if (device.on_gpu && config.parallel.offload.base == config::Offload::kCpu && device.shards == 1)
     whole.base = std::min(whole.base, static_cast<int64_t>(2 * share_of_largest_unit(arch) *
                                                            static_cast<double>(whole.base)));
-  const int64_t all = whole.base + whole.masters + whole.copies + whole.gradients + whole.optimizer;
+  StaticMemory memory{.base = whole.base,
+                      .trainable = whole.masters + whole.copies,
+                      .gradients = whole.gradients,
+                      .optimizer = whole.optimizer};
   if (config.parallel.strategy == config::Strategy::kPipeline && config.parallel.pp) {
     double largest = 0;
     for (const StageShare& stage : stage_shares(arch, config))
       largest = std::max(largest, stage.weights);
-    return static_cast<int64_t>(largest * static_cast<double>(all));
+    for (int64_t* part : {&memory.base, &memory.trainable, &memory.gradients, &memory.optimizer})
+      *part = static_cast<int64_t>(largest * static_cast<double>(*part));
+    return memory;
   }
-  if (device.shards == 1) return all;
-  return divided_bytes(whole, config.parallel.strategy, device.shards, share_of_largest_unit(arch),
-                       device.on_gpu && config.parallel.offload.base == config::Offload::kCpu);
+  if (device.shards == 1) return memory;
+  return divided(whole, config.parallel.strategy, device.shards, share_of_largest_unit(arch),
+                 device.on_gpu && config.parallel.offload.base == config::Offload::kCpu);
 }
 
-namespace {
-
-/// Additional bytes per token with DoRA: each adapted layer's output before its magnitude.
-int64_t dora_bytes_per_token(const spec::ArchSpec& arch, const config::RunConfig& config,
-                             int64_t element_bytes) {
-  if (!config.tuning.trains_adapter() || !config.tuning.lora.dora ||
-      config.train.gradient_checkpointing)
-    return 0;
-  const spec::LoraSpec lora = lora_spec(config.tuning.lora);
-  int64_t rows = 0;
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (spec::is_target(lora, spec::name_in_layer(arch, layer, linear.module), linear.slot, arch))
-        rows += linear.out_features;
-    }
-  }
-  return rows * element_bytes;
+int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                     int64_t element_bytes, const StoredBytes& stored, const DeviceShare& device) {
+  return static_memory(arch, config, element_bytes, stored, device).total();
 }
-
-}  // namespace
 
 namespace {
 
 constexpr double kUsable = 0.8;  // of a device's memory; the rest is for what is not estimated
 
-/// Bytes of the activations of one packed sequence (objective dpo: of a pair, which is in one bin).
-double bin_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                 int64_t element_bytes) {
+/// Bytes of a micro-batch of some packed sequences (objective dpo: of pairs, each in one bin).
+int64_t step_bytes(const spec::ArchSpec& arch, const config::RunConfig& config, int64_t bins,
+                   int64_t element_bytes, bool on_gpu) {
   const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1;
-  double share = 1;  // of the stage with the largest activations
-  if (config.parallel.strategy == config::Strategy::kPipeline && config.parallel.pp) {
-    share = 0;
-    for (const StageShare& stage : stage_shares(arch, config))
-      share = std::max(share, stage.activations);
-  }
-  return share * static_cast<double>(sequences * config.model.max_seq_len) *
-         static_cast<double>(activation_bytes_per_token(
-                                 arch, element_bytes, config.train.gradient_checkpointing,
-                                 config.parallel.offload.activations == config::Offload::kCpu) +
-                             dora_bytes_per_token(arch, config, element_bytes));
+  return step_memory(arch, config,
+                     {.tokens = bins * sequences * config.model.max_seq_len,
+                      .element_bytes = element_bytes,
+                      .on_gpu = on_gpu})
+      .peak();
 }
 
 bool fits(const spec::ArchSpec& arch, config::RunConfig config, config::Strategy strategy,
@@ -276,10 +265,9 @@ bool fits(const spec::ArchSpec& arch, config::RunConfig config, config::Strategy
   const DeviceShare share{
       .on_gpu = devices.on_gpu,
       .shards = num_shards(config.parallel, devices.world_size, devices.local_world_size)};
-  const auto held =
-      static_cast<double>(static_bytes(arch, config, devices.element_bytes, stored, share));
-  return held + bin_bytes(arch, config, devices.element_bytes) <=
-         kUsable * static_cast<double>(devices.memory_bytes);
+  const int64_t needed = static_bytes(arch, config, devices.element_bytes, stored, share) +
+                         step_bytes(arch, config, 1, devices.element_bytes, devices.on_gpu);
+  return static_cast<double>(needed) <= kUsable * static_cast<double>(devices.memory_bytes);
 }
 
 }  // namespace
@@ -302,11 +290,13 @@ config::Strategy auto_strategy(const spec::ArchSpec& arch, const config::RunConf
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,
                         uint64_t memory_bytes, int64_t element_bytes, const StoredBytes& stored,
                         const DeviceShare& device) {
-  const double left =
-      kUsable * static_cast<double>(memory_bytes) -
-      static_cast<double>(static_bytes(arch, config, element_bytes, stored, device));
-  return std::clamp<int64_t>(static_cast<int64_t>(left / bin_bytes(arch, config, element_bytes)), 1,
-                             config::kMaxAutoMicroBatch);
+  const int64_t left = static_cast<int64_t>(kUsable * static_cast<double>(memory_bytes)) -
+                       static_bytes(arch, config, element_bytes, stored, device);
+  int64_t bins = 1;
+  while (bins < config::kMaxAutoMicroBatch &&
+         step_bytes(arch, config, bins + 1, element_bytes, device.on_gpu) <= left)
+    ++bins;
+  return bins;
 }
 
 }  // namespace sftrun::plan

@@ -62,7 +62,9 @@ std::vector<StageShare> stage_shares(const spec::ArchSpec& arch, const config::R
     for (int64_t unit = first; unit < end; ++unit) size += sizes[static_cast<size_t>(unit)];
     if (arch.tie_word_embeddings && end > head && first > 0) size += sizes.front();
     const int64_t layers = std::min(end, head) - std::max<int64_t>(first, 1);
-    const auto under_way = static_cast<double>(firsts.size() - 1 - stage);
+    const auto stages_left = static_cast<int64_t>(firsts.size() - 1 - stage);
+    const auto under_way = static_cast<double>(
+        std::min(stages_left, config.train.grad_accum.value.value_or(stages_left)));
     shares.push_back({size / all, under_way * static_cast<double>(std::max<int64_t>(0, layers)) /
                                       static_cast<double>(arch.num_layers)});
   }

@@ -42,6 +42,7 @@ struct RunReport {
   double started_at = 0;  ///< Unix time, seconds
   std::optional<double> finished_at;
   std::vector<RankReport> ranks;
+  std::optional<RankBytes> planned;  ///< estimated before the first step, for the fullest rank
 
   nlohmann::ordered_json to_json() const;
   /// Missing keys keep their defaults. @throws DataError naming `where` for values of the wrong

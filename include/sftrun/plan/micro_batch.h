@@ -11,13 +11,6 @@
 /// Estimates the memory of a training step from the architecture alone.
 namespace sftrun::plan {
 
-/// Peak activation bytes per token in the backward pass with fused operations: what each block
-/// saves (its inputs, normed inputs, q, k, v, attention output, gate, up and their product), or
-/// with checkpointing the blocks' inputs and one block; plus one block's temporaries.
-/// @param element_bytes 2 or 4   @param inputs_on_host the blocks' inputs are, but for a few
-int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
-                                   bool gradient_checkpointing, bool inputs_on_host = false);
-
 /// Bytes of the checkpoint's quantised matrices (below 16 bits per value), by name.
 using StoredBytes = std::map<std::string, uint64_t>;
 
@@ -46,9 +39,21 @@ struct DeviceShare {
 /// Number of devices that share one copy.   @param strategy may be auto
 int64_t num_shards(const config::ParallelConfig& parallel, int world_size, int local_world_size);
 
-/// Bytes of weights, gradients, optimizer state and compute copies on one device, without
+/// Memory of one device between two micro-batches.
+struct StaticMemory {
+  int64_t base = 0;       ///< frozen
+  int64_t trainable = 0;  ///< masters and copies in the compute dtype
+  int64_t gradients = 0, optimizer = 0;
+  int64_t gathered = 0;  ///< units that are whole while they are used
+  int64_t total() const { return base + trainable + gradients + optimizer + gathered; }
+};
+StaticMemory static_memory(const spec::ArchSpec& arch, const config::RunConfig& config,
+                           int64_t element_bytes, const StoredBytes& stored = {},
+                           const DeviceShare& device = {});
+/// Its total: bytes of weights, gradients, optimizer state and compute copies on one device, without
 /// activations. If weights are divided, with the whole memory of two units: the one that is used,
-/// and the next. Of a pipeline, on the device with the largest stage.
+/// and the next. Of a pipeline, on the device with the largest stage; of tensor parallelism, on the
+/// device with the largest part.
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                      int64_t element_bytes, const StoredBytes& stored = {},
                      const DeviceShare& device = {});

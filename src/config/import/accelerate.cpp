@@ -22,7 +22,7 @@ constexpr std::string_view kNothingToCompile =
     "there is nothing to compile; `train.cuda_graphs` captures steps in CUDA graphs";
 constexpr std::string_view kMegatron =
     "remove it, and use distributed_type FSDP, or MULTI_GPU and in the run `parallel.strategy: "
-    "pipeline` with `parallel.pp`: tensor parallelism is not supported";
+    "pipeline` with `parallel.pp`, or `tensor` with `parallel.tp`";
 constexpr std::string_view kFp8Settings =
     "FP8 has no settings here: `tuning.quant: fp8` stores a frozen base in FP8";
 constexpr std::string_view kDevices = "devices are NVIDIA GPUs and CPUs";
@@ -153,7 +153,7 @@ constexpr auto kAccelerateRules = std::to_array<ImportRule>({
     nothing("parallelism_config.parallelism_config_dp_replicate_size",
             "it is the number of processes divided by dp_shard"),
     special("parallelism_config.parallelism_config_pp_size", accelerate_later),
-    refused("parallelism_config.parallelism_config_tp_size", kParallelSizes, "1"),
+    special("parallelism_config.parallelism_config_tp_size", accelerate_later),
     refused("parallelism_config.parallelism_config_cp_size", kParallelSizes, "1"),
     refused("parallelism_config.parallelism_config_sp_size", kParallelSizes, "1"),
     nothing("parallelism_config.parallelism_config_*", "context and sequence parallelism are off"),
@@ -228,25 +228,41 @@ void refuse_section_of_another_type(Reading& reading, const SourceKey& type) {
   }
 }
 
-/// Stages of a pipeline. Accelerate's other kinds of division have none.
-void set_pipeline(Reading& reading, const SourceKey& type, const SourceKey& stages) {
+/// Stages of a pipeline, or parts of each matrix.
+struct Division {
+  const char *key, *strategy, *field;
+};
+constexpr std::array<Division, 2> kDivisions = {
+    {{"parallelism_config.parallelism_config_pp_size", "pipeline", "parallel.pp"},
+     {"parallelism_config.parallelism_config_tp_size", "tensor", "parallel.tp"}}};
+
+/// Accelerate's other kinds of division cannot be combined with these.
+void set_division(Reading& reading, const SourceKey& type, const Division& division) {
+  const SourceKey size = *reading.find(division.key);
   const std::string& word = type.value.text;
   if ((word == "MULTI_GPU" || word == "MULTI_CPU") && !reading.has("parallel.dp_shard")) {
-    reading.set(stages, "parallel.strategy", "pipeline");
-    return reading.set(stages, "parallel.pp", stages.value);
+    reading.set(size, "parallel.strategy", division.strategy);
+    return reading.set(size, division.field, size.value);
   }
   reading.refuse(
-      type, stages,
-      fmt::format("`{}` is {}, but `distributed_type` is {}", stages.name, stages.value.text, word),
-      "set distributed_type to MULTI_GPU, without dp_shard_size, for "
-      "`parallel.strategy: pipeline` with `parallel.pp`; or set pp_size to 1");
+      type, size,
+      fmt::format("`{}` is {}, but `distributed_type` is {}", size.name, size.value.text, word),
+      fmt::format("set distributed_type to MULTI_GPU, without dp_shard_size, for "
+                  "`parallel.strategy: {}` with `{}`; or set it to 1",
+                  division.strategy, division.field));
 }
 
 void set_strategy(Reading& reading, const SourceKey& type) {
-  constexpr const char* kStages = "parallelism_config.parallelism_config_pp_size";
   const std::string& word = type.value.text;
-  if (reading.count_of(kStages, 1).value_or(1) > 1)
-    return set_pipeline(reading, type, *reading.find(kStages));
+  const auto divides = [&](const Division& division) {
+    return reading.count_of(division.key, 1).value_or(1) > 1;
+  };
+  if (divides(kDivisions[0]) && divides(kDivisions[1])) {
+    return reading.refuse(*reading.find(kDivisions[0].key), *reading.find(kDivisions[1].key),
+                          "pp_size and tp_size are both above 1", "set one of them to 1");
+  }
+  for (const Division& division : kDivisions)
+    if (divides(division)) return set_division(reading, type, division);
   if (word == "NO" || parse_bool(word) == false) return;
   if (word == "MULTI_GPU" || word == "MULTI_CPU")
     return reading.set(type, "parallel.strategy",

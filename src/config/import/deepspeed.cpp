@@ -281,7 +281,9 @@ constexpr auto kDeepSpeedRules = std::to_array<ImportRule>({
             "remove it; `parallel.strategy: pipeline` with `parallel.pp` in the run divides the "
             "layers into stages"),
     refused("tensor_parallel.autotp_size",
-            "set it to 1; `parallel.strategy: fsdp` divides the model over the devices", "1"),
+            "set it to 1; `parallel.strategy: tensor` with `parallel.tp` in the run divides the "
+            "matrices, and fsdp the model",
+            "1"),
     nothing("tensor_parallel.*", "tensor parallelism is off"),
     refused("sequence_parallel_size", "set it to 1", "1"),
 });

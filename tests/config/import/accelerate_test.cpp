@@ -173,7 +173,10 @@ TEST_F(AccelerateTest, GroupsThatShareACopyAreHybrid) {
   EXPECT_EQ(value_of(groups, "parallel.strategy"), "\"hybrid\"");
   EXPECT_EQ(value_of(groups, "parallel.dp_shard"), "4");
   expect_refused("distributed_type: FSDP\nparallelism_config: {tp_size: 2}\n",
-                 {"`parallelism_config.parallelism_config_tp_size`", "set it to 1"});
+                 {"`parallelism_config.parallelism_config_tp_size` is 2",
+                  "`parallel.strategy: tensor` with `parallel.tp`"});
+  expect_refused("distributed_type: MULTI_GPU\nparallelism_config: {tp_size: 2, pp_size: 2}\n",
+                 {"pp_size and tp_size are both above 1"});
 }
 
 TEST_F(AccelerateTest, Offload) {

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/spec/arch_spec.h"
+
+/// What a training step needs beside weights, gradients and optimizer state: estimated from what the
+/// fused operations save and allocate (src/layers/fused).
+namespace sftrun::plan {
+
+/// One micro-batch on one device.
+struct MicroBatchShape {
+  int64_t tokens = 0;
+  int64_t element_bytes = 4;  ///< of the compute dtype
+  bool on_gpu = false;
+  int64_t threads = 1;  ///< of a CPU: each works on an attention head
+};
+
+/// Bytes of one micro-batch at the moment that needs most. The head and the backward pass of a layer
+/// follow each other.
+struct StepMemory {
+  int64_t kept =
+      0;  ///< for the backward pass: what layers save, or with recomputation their inputs
+  int64_t layer = 0;      ///< backward pass of the layer that needs most, recomputed state included
+  int64_t head = 0;       ///< hidden states and logits of a chunk of rows
+  int64_t workspace = 0;  ///< the batch itself; GPU: matrices that are unpacked for a product
+  int64_t peak() const { return kept + std::max(layer, head) + workspace; }
+};
+
+/// The sizes that one device has of each layer: of tensor parallelism its part, else all.
+spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::ParallelConfig& parallel);
+
+/// Of a pipeline: the stage that keeps most.
+StepMemory step_memory(const spec::ArchSpec& arch, const config::RunConfig& config,
+                       const MicroBatchShape& shape);
+
+}  // namespace sftrun::plan

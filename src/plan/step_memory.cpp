@@ -1,0 +1,229 @@
+#include "sftrun/plan/step_memory.h"
+
+#include "sftrun/plan/lora_plan.h"
+#include "sftrun/plan/stages.h"
+#include "sftrun/spec/tensor_parallel.h"
+#include "sftrun/spec/trained_names.h"
+
+namespace sftrun::plan {
+namespace {
+
+/// Values per token of one layer, in the compute dtype.
+struct LayerValues {
+  double mixer = 0, feed_forward = 0;  ///< saved by the two blocks, beside the layer's input
+  double through_mixer = 0, through_feed_forward = 0;  ///< more in their backward passes
+};
+
+/// Widths of LoRA's inner columns, and with DoRA the outputs before the magnitude.
+struct AdapterWidths {
+  double mixer = 0, feed_forward = 0;
+};
+
+bool is_mixer(spec::LinearSlot slot) {
+  switch (slot) {
+    case spec::LinearSlot::kQ:
+    case spec::LinearSlot::kK:
+    case spec::LinearSlot::kV:
+    case spec::LinearSlot::kQkv:
+    case spec::LinearSlot::kO:
+    case spec::LinearSlot::kDeltaQkv:
+    case spec::LinearSlot::kDeltaZ:
+    case spec::LinearSlot::kDeltaB:
+    case spec::LinearSlot::kDeltaA:
+    case spec::LinearSlot::kDeltaOut:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class LayerEstimate {
+ public:
+  LayerEstimate(const spec::ArchSpec& arch, const config::RunConfig& config,
+                const MicroBatchShape& shape)
+      : arch_(arch),
+        config_(config),
+        lora_(lora_spec(config.tuning.lora)),
+        fp32_(4.0 / static_cast<double>(shape.element_bytes)),
+        on_gpu_(shape.on_gpu),
+        threads_(static_cast<double>(shape.threads)) {}
+
+  LayerValues of(int64_t layer) const {
+    const auto hidden = static_cast<double>(arch_.hidden_size);
+    const AdapterWidths adapters = adapters_of(layer);
+    LayerValues values;
+    arch_.layers[static_cast<size_t>(layer)].mixer == spec::Mixer::kDeltaNet
+        ? add_delta_net(values)
+        : add_attention(layer, values);
+    values.through_mixer += 2 * hidden;  // gradients of the layer's output and of its middle
+    add_feed_forward(layer, values);
+    values.through_feed_forward += hidden;
+    values.mixer += adapters.mixer;
+    values.feed_forward += hidden + adapters.feed_forward;  // the middle
+    if (arch_.norms != spec::NormPlacement::kBefore) {      // outputs before their norms
+      values.mixer += hidden, values.feed_forward += hidden;
+      values.through_mixer += hidden, values.through_feed_forward += hidden;
+    }
+    return values;
+  }
+
+ private:
+  void add_attention(int64_t layer, LayerValues& values) const {
+    const spec::AttentionSizes sizes = spec::attention_sizes(arch_, layer);
+    const auto queries = static_cast<double>(sizes.queries()),
+               keys = static_cast<double>(sizes.keys());
+    const double gates = arch_.attention_gate ? queries : 0;
+    values.mixer += 2 * queries + 2 * keys + gates + fp32_ * static_cast<double>(sizes.num_heads);
+    // Gradients of the output, of q, k and v, and of k and v for each query head.
+    const double of_each_head =
+        on_gpu_ && sizes.num_heads == sizes.num_kv_heads ? 0 : 2 * queries * (on_gpu_ ? 1 : fp32_);
+    // Queries, keys, values and their gradients of the head that a thread works on, packed for products.
+    constexpr double kPacked = 8;
+    const double packed =
+        on_gpu_ ? 0 : kPacked * fp32_ * threads_ * static_cast<double>(sizes.head_dim);
+    values.through_mixer += 2 * queries + 2 * keys + gates + of_each_head + packed;
+  }
+
+  void add_delta_net(LayerValues& values) const {
+    const auto channels = static_cast<double>(arch_.delta_net.channels()),
+               outputs = static_cast<double>(arch_.delta_net.values());
+    values.mixer += channels + 3 * outputs;
+    values.through_mixer += channels + 2 * outputs;
+  }
+
+  void add_feed_forward(int64_t layer, LayerValues& values) const {
+    const bool is_sparse = arch_.layers[static_cast<size_t>(layer)].sparse;
+    if (!is_sparse || arch_.mixture.beside_dense) {
+      const auto inner = static_cast<double>(spec::intermediate_size(arch_, layer));
+      values.feed_forward += 2 * inner;
+      values.through_feed_forward += 2 * inner;
+    }
+    if (!is_sparse) return;
+    const auto inner = static_cast<double>(arch_.mixture.intermediate_size),
+               chosen = static_cast<double>(arch_.mixture.top_k),
+               shared = static_cast<double>(arch_.mixture.shared_size),
+               hidden = static_cast<double>(arch_.hidden_size),
+               experts = static_cast<double>(arch_.mixture.num_experts);
+    values.feed_forward += 2 * chosen * inner + 2 * shared + fp32_ * experts;
+    // Rows of each chosen expert: inputs and their gradients.
+    values.through_feed_forward += chosen * (2 * inner + 2 * hidden) + 2 * shared;
+  }
+
+  AdapterWidths adapters_of(int64_t layer) const {
+    AdapterWidths widths;
+    if (!config_.tuning.trains_adapter()) return widths;
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch_, layer)) {
+      const std::string name = spec::name_in_layer(arch_, layer, linear.module);
+      if (!spec::is_target(lora_, name, linear.slot, arch_)) continue;
+      const double width = static_cast<double>(lora_.r_of(spec::update_name(lora_, name))) +
+                           (lora_.dora ? static_cast<double>(linear.out_features) : 0);
+      (is_mixer(linear.slot) ? widths.mixer : widths.feed_forward) += width;
+    }
+    return widths;
+  }
+
+  const spec::ArchSpec& arch_;
+  const config::RunConfig& config_;
+  spec::LoraSpec lora_;
+  double fp32_;  // values of the compute dtype in the memory of an fp32 value
+  bool on_gpu_;
+  double threads_;
+};
+
+/// Rows whose logits exist at the same time (`chunk_rows` in src/layers/fused/fused_head.cpp).
+int64_t logit_rows(int64_t tokens, int64_t vocab, bool on_gpu) {
+  constexpr int64_t kRowBlock = 64;
+  const int64_t rows =
+      on_gpu ? std::max<int64_t>(1024, (int64_t{256} << 20) / vocab)
+             : std::max(kRowBlock, (int64_t{32} << 20) / vocab / kRowBlock * kRowBlock);
+  return std::min(tokens, rows);
+}
+
+int64_t head_bytes(const spec::ArchSpec& arch, const MicroBatchShape& shape) {
+  // Hidden states, those of labelled rows, normed and their gradient.
+  const int64_t states = 4 * shape.tokens * arch.hidden_size;
+  const int64_t logits = logit_rows(shape.tokens, arch.vocab_size, shape.on_gpu) * arch.vocab_size;
+  return (states + logits) * shape.element_bytes;
+}
+
+/// Tokens, labels, dropout keys and positions, and the angles of each position.
+int64_t batch_bytes(const spec::ArchSpec& arch, const MicroBatchShape& shape) {
+  constexpr int64_t kOfToken = 64, kFp32 = 4;
+  const auto ropes = static_cast<int64_t>(arch.ropes.size());
+  return shape.tokens * (kOfToken + ropes * arch.head_dim * kFp32);
+}
+
+/// Two buffers of the largest product of several linears (`layers::DequantPrefetcher`).
+int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                        const MicroBatchShape& shape) {
+  if (!shape.on_gpu || !config.tuning.quantises_base()) return 0;
+  int64_t largest = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    int64_t of_mixer = 0, of_inner = 0;
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+      const int64_t size = linear.in_features * linear.out_features;
+      const bool is_gate =
+          linear.slot == spec::LinearSlot::kGate || linear.slot == spec::LinearSlot::kUp;
+      const bool is_input = linear.slot == spec::LinearSlot::kQ ||
+                            linear.slot == spec::LinearSlot::kK ||
+                            linear.slot == spec::LinearSlot::kV;
+      if (is_gate) of_inner += size;
+      if (is_input) of_mixer += size;
+      largest = std::max({largest, size, of_mixer, of_inner});
+    }
+  }
+  return 2 * largest * shape.element_bytes;
+}
+
+/// What layers save at the same time, of all that would be saved.
+double share_of_stage(const spec::ArchSpec& arch, const config::RunConfig& config) {
+  if (config.parallel.strategy != config::Strategy::kPipeline || !config.parallel.pp) return 1;
+  double share = 0;
+  for (const StageShare& stage : stage_shares(arch, config))
+    share = std::max(share, stage.activations);
+  return share;
+}
+
+int64_t micro_batches_at_once(const config::RunConfig& config) {
+  if (config.parallel.fetch != config::Fetch::kPerStep) return 1;
+  return config.train.grad_accum.value.value_or(1);
+}
+
+}  // namespace
+
+spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::ParallelConfig& parallel) {
+  if (parallel.strategy != config::Strategy::kTensor || parallel.tp.value_or(1) == 1) return arch;
+  const int64_t parts = *parallel.tp;
+  return spec::part_of(arch, {.rank = parts - 1, .size = parts});
+}
+
+StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& config,
+                       const MicroBatchShape& shape) {
+  const spec::ArchSpec arch = device_arch(whole, config.parallel);
+  const LayerEstimate estimate(arch, config, shape);
+  const bool recomputes = config.train.gradient_checkpointing;
+  const auto hidden = static_cast<double>(arch.hidden_size);
+  double kept = 0, largest = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    const LayerValues values = estimate.of(layer);
+    const double saved = values.mixer + values.feed_forward;
+    kept += hidden + (recomputes ? 0 : saved);
+    // The state of the feed-forward block is freed before the mixer's backward pass.
+    const double more =
+        std::max(values.through_feed_forward, values.through_mixer - values.feed_forward);
+    largest = std::max(largest, more + (recomputes ? saved : 0));
+  }
+  constexpr int64_t kInputsUnderWay = 3;  // one is used, and its neighbours are copied
+  if (recomputes && config.parallel.offload.activations == config::Offload::kCpu && shape.on_gpu)
+    kept = hidden * static_cast<double>(std::min(kInputsUnderWay, arch.num_layers));
+  const double bytes = static_cast<double>(shape.tokens * shape.element_bytes);
+  const int64_t at_once = micro_batches_at_once(config);
+  kept *= share_of_stage(whole, config) * static_cast<double>(at_once);
+  kept += hidden * static_cast<double>(at_once - 1);  // gradients between two units
+  return {.kept = static_cast<int64_t>(kept * bytes),
+          .layer = static_cast<int64_t>(largest * bytes),
+          .head = head_bytes(arch, shape),
+          .workspace = at_once * batch_bytes(arch, shape) + unpacking_bytes(arch, config, shape)};
+}
+
+}  // namespace sftrun::plan

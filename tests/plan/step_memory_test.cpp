@@ -1,0 +1,82 @@
+#include "sftrun/plan/step_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/plan/micro_batch.h"
+
+namespace sftrun::plan {
+namespace {
+
+/// Llama 3 70B's shape.
+spec::ArchSpec large() {
+  spec::ArchSpec arch;
+  arch.family = "llama";
+  arch.vocab_size = 128256, arch.hidden_size = 8192, arch.intermediate_size = 28672;
+  arch.num_layers = 80;
+  arch.layers.resize(80);
+  arch.num_heads = 64, arch.num_kv_heads = 8, arch.head_dim = 128;
+  arch.max_position_embeddings = 8192;
+  return arch;
+}
+
+config::RunConfig lora(bool recomputes) {
+  config::RunConfig config;
+  config.tuning.lora.r = 16;
+  config.train.gradient_checkpointing = recomputes;
+  return config;
+}
+
+constexpr int64_t kTokens = 1024, kHidden = 8192, kInner = 28672, kQueries = 8192, kKeys = 1024;
+
+/// x, q, k, v, attention's output and its logarithms of sums, the middle, gate and up, LoRA's inner
+/// columns of seven linears, for each layer.
+TEST(StepMemory, WhatLayersSave) {
+  const StepMemory memory = step_memory(large(), lora(false), {kTokens, 4});
+  const int64_t layer = 2 * kHidden + 2 * kQueries + 2 * kKeys + 64 + 2 * kInner + 7 * 16;
+  EXPECT_EQ(memory.kept, 80 * layer * kTokens * 4);
+  EXPECT_EQ(memory.layer, (kHidden + 2 * kInner) * kTokens * 4) << "of the MLP";
+}
+
+TEST(StepMemory, RecomputationKeepsInputs) {
+  config::RunConfig config = lora(true);
+  const StepMemory memory = step_memory(large(), config, {kTokens, 2, /*on_gpu=*/true});
+  EXPECT_EQ(memory.kept, 80 * kHidden * kTokens * 2);
+  const int64_t saved = kHidden + 2 * kQueries + 2 * kKeys + 2 * 64 + 2 * kInner + 7 * 16;
+  EXPECT_EQ(memory.layer, (saved + kHidden + 2 * kInner) * kTokens * 2);
+  config.parallel.offload.activations = config::Offload::kCpu;
+  EXPECT_EQ(step_memory(large(), config, {kTokens, 2, true}).kept, 3 * kHidden * kTokens * 2);
+  EXPECT_EQ(step_memory(large(), config, {kTokens, 2, false}).kept, memory.kept)
+      << "a CPU's memory is the host's";
+}
+
+TEST(StepMemory, AllMicroBatchesOfAStepThatFetchesOnce) {
+  config::RunConfig config = lora(true);
+  config.parallel.fetch = config::Fetch::kPerStep;
+  config.train.grad_accum.value = 4;
+  EXPECT_EQ(step_memory(large(), config, {kTokens, 2, true}).kept,
+            (4 * 80 + 3) * kHidden * kTokens * 2);
+}
+
+/// The case of docs/parallelism.md: QLoRA on two cards of 24 GB.
+TEST(StepMemory, Of70BInFourBitsOnTwoCards) {
+  config::RunConfig config = lora(true);
+  config.tuning.mode = config::TuningMode::kQlora;
+  config.parallel.strategy = config::Strategy::kTensor;
+  config.parallel.tp = 2;
+  config.parallel.offload.activations = config::Offload::kCpu;
+  constexpr double kGiB = 1 << 30;
+  const StaticMemory held = static_memory(large(), config, 2, {}, {.on_gpu = true});
+  // Layers in NF4 with nested scales, embedding and head in bf16, each a half.
+  const double layer_values =
+                   80.0 * (2 * kHidden * kQueries + 2 * kHidden * kKeys + 3.0 * kHidden * kInner),
+               bytes = 0.5 + 1.0 / 64 + 4.0 / (64 * 256), ends = 2.0 * 128256 * kHidden * 2,
+               norms = 161.0 * kHidden * 2;
+  EXPECT_NEAR(static_cast<double>(held.base), (layer_values * bytes + ends) / 2 + norms, 1e5);
+  const StepMemory step = step_memory(large(), config, {kTokens, 2, true});
+  const double all = static_cast<double>(held.total() + step.peak()) / kGiB;
+  EXPECT_LT(all, 23) << "without the driver's context";
+  EXPECT_GT(all, 21);
+}
+
+}  // namespace
+}  // namespace sftrun::plan
