@@ -527,8 +527,9 @@ def check_nccl(part):
         return compared(part, losses, error, expected_losses(part, name), LOSS)
 
     runs = [(name, "ddp", OF_TWO) for name in NCCL_RUNS]
-    # A pipeline computes every micro-batch on both ranks.
-    runs += [(NCCL_RUNS[0], "fsdp", ["parallel.strategy=fsdp", *OF_TWO]), (NCCL_RUNS[0], "pipeline", ["parallel.strategy=pipeline"])]
+    runs += [(NCCL_RUNS[0], "fsdp", ["parallel.strategy=fsdp", *OF_TWO])]
+    # Both ranks compute every micro-batch.
+    runs += [(NCCL_RUNS[0], strategy, [f"parallel.strategy={strategy}"]) for strategy in ("pipeline", "tensor")]
     return {"ok": part.each({f"{name}, {strategy}": lambda name=name, strategy=strategy, settings=settings: two(name, strategy, settings)
                              for name, strategy, settings in runs}, 1)}
 

@@ -51,6 +51,10 @@ SHARDED_MODES = {
     "tensor": ["parallel.strategy=tensor", "train.grad_accum=2", "model.dtype=bf16"],
     "tensor nf4": ["parallel.strategy=tensor", "tuning.quant=nf4", "train.gradient_checkpointing=true", "parallel.offload.activations=cpu",
                    "train.grad_accum=2", "model.dtype=bf16"],
+    "tensor 2 x 2": ["parallel.strategy=tensor", "parallel.tp=2", "model.dtype=bf16"],
+    "pipeline 2 x 2": ["parallel.strategy=pipeline", "parallel.pp=2", "train.grad_accum=3", "model.dtype=bf16"],
+    "hybrid 2 x 2": ["parallel.strategy=hybrid", "parallel.dp_shard=2", "tuning.quant=nf4", "model.dtype=bf16"],
+    "fsdp per step": ["parallel.strategy=fsdp", "parallel.fetch=per_step", "train.grad_accum=2", "model.dtype=bf16"],
     "tensor full": ["parallel.strategy=tensor", "tuning.mode=full", "train.grad_accum=2", "model.dtype=bf16"],
     "offload": ["parallel.offload.base=cpu", "parallel.offload.activations=cpu", "parallel.offload.optimizer=cpu", "tuning.quant=nf4",
                 "train.gradient_checkpointing=true", "model.dtype=bf16"],
@@ -66,9 +70,12 @@ STEADY_MIXTURES = ["gpt_oss", "mixtral", "gemma4_moe", "qwen3_moe", "qwen3_5_moe
 STEADY_OF_DELTA_NETS = ["full", "nf4", "gradient checkpointing", "LoRA dropout"]
 DENSE = "dense"  # tiny_models.dense_model: matrices of whole blocks, joint products
 OF_ONE_FAMILY = "qwen3"  # that meets every mode
-ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "full paged_adamw"), ("qwen3_moe", "LoRA"),
-          ("mistral", "full paged_adamw_8bit"), ("qwen3", "fsdp"), ("llama", "fsdp nf4"), ("gemma3", "fsdp full"), ("qwen3_moe", "fsdp"),
-          ("qwen3", "offload"), ("mistral", "fsdp offload"), ("qwen3_moe", "offload"), ("qwen3", "pipeline"), ("llama", "pipeline nf4"), ("gemma3", "pipeline full"), ("qwen3_5", "zero1 full"), ("llama", "tensor"), (DENSE, "tensor nf4"), ("gemma2", "tensor full"), ("mistral", "zero2 full 8 bits")]
+ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "full paged_adamw"), ("qwen3_moe", "LoRA"), ("mistral", "full paged_adamw_8bit"),
+          ("qwen3", "fsdp"), ("llama", "fsdp nf4"), ("gemma3", "fsdp full"), ("qwen3_moe", "fsdp"), ("qwen3", "offload"), ("mistral", "fsdp offload"),
+          ("qwen3_moe", "offload"), ("qwen3", "pipeline"), ("llama", "pipeline nf4"), ("gemma3", "pipeline full"), ("qwen3_5", "zero1 full"), ("llama", "tensor"),
+          (DENSE, "tensor nf4"), ("gemma2", "tensor full"), ("mistral", "zero2 full 8 bits"),
+          ("qwen3", "fsdp per step")]
+ON_FOUR = [("llama", "fsdp"), ("llama", "tensor 2 x 2"), ("qwen3", "pipeline 2 x 2"), ("llama", "hybrid 2 x 2"), ("gemma4_moe", "pipeline")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +118,8 @@ def steady_cases(everything):
 
 
 def chosen_cases():
-    """Every family with the first mode, every mode with one family, and those that use the most of two devices."""
+    """Every family with the first mode, every mode with one family, and those that use the most of two and of four devices."""
     found = [case(family, "LoRA", 1, answers=True) for family in families() if family != OF_ONE_FAMILY]
     found += [case(OF_ONE_FAMILY, mode, 1, resumes=True, answers=mode in ("LoRA", "nf4", "fp8", "int8")) for mode in case_modes()]
-    return found + [case(family, mode, 2, resumes=True) for family, mode in ON_TWO]
+    found += [case(family, mode, 2, resumes=True) for family, mode in ON_TWO]
+    return found + [case(family, mode, 4) for family, mode in ON_FOUR]
