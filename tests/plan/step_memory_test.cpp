@@ -78,5 +78,31 @@ TEST(StepMemory, Of70BInFourBitsOnTwoCards) {
   EXPECT_GT(all, 21);
 }
 
+/// The case of docs/experts.md: Qwen3-30B-A3B in NF4 with its base in the host's memory.
+TEST(StepMemory, Of30BWithExpertsOnTheHost) {
+  spec::ArchSpec arch = large();
+  arch.family = "qwen3_moe";
+  arch.vocab_size = 151936, arch.hidden_size = 2048, arch.intermediate_size = 6144;
+  arch.num_layers = 48;
+  arch.layers.assign(48, {.sparse = true});
+  arch.num_heads = 32, arch.num_kv_heads = 4;
+  arch.qk_norm = spec::QkNorm::kPerHead;
+  arch.mixture.num_experts = 128, arch.mixture.top_k = 8, arch.mixture.intermediate_size = 768;
+  config::RunConfig config = lora(true);
+  config.tuning.mode = config::TuningMode::kQlora;
+  config.tuning.lora.target_modules = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  config.parallel.offload = {.optimizer = config::Offload::kCpu,
+                             .activations = config::Offload::kCpu,
+                             .base = config::Offload::kCpu};
+  const auto gib = [&] {
+    return static_cast<double>(static_bytes(arch, config, 2, {}, {.on_gpu = true}) +
+                               step_memory(arch, config, {2048, 2, true}).peak()) /
+           (1 << 30);
+  };
+  EXPECT_LT(gib(), 4);
+  config.parallel.offload = {};
+  EXPECT_GT(gib(), 16);
+}
+
 }  // namespace
 }  // namespace sftrun::plan
