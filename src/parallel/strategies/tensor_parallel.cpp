@@ -77,7 +77,7 @@ bool TensorStrategy::holds_everywhere(bool holds_here) {
 
 at::Tensor TensorStrategy::joined(const layers::Parameter& parameter, const at::Tensor& part) {
   if (!parameter.slice) return part;
-  const at::Tensor all = at::zeros(parameter.whole_shape(), part.options());
+  at::Tensor all = at::zeros(parameter.whole_shape(), part.options());
   layers::put_part(all, *parameter.slice, part);
   // Summed as integers: see `joined_parts`.
   parts_.all_reduce(part.scalar_type() == at::kFloat ? all.view(at::kInt) : all);
