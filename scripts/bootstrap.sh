@@ -326,6 +326,27 @@ setup_reference() {
     fail 5 "pip could not install the reference stack (its message is above)" "check the network, then run this again"
 }
 
+deepspeed_is_there() {  # every pin is installed
+  local line name
+  while IFS= read -r line; do
+    name=${line%%==*}
+    [ -d ".venv-ref/deepspeed/${name//-/_}-${line##*==}.dist-info" ] || return 1
+  done < <(sed -E 's/[ ]*#.*//;/^$/d' scripts/requirements-deepspeed.txt)
+}
+setup_deepspeed() {
+  if deepspeed_is_there; then
+    say "DeepSpeed: there (.venv-ref/deepspeed)"
+    return
+  fi
+  say "installing DeepSpeed into .venv-ref/deepspeed (scripts/requirements-deepspeed.txt)"
+  rm -rf .venv-ref/deepspeed
+  # It comes as source, whose setup imports torch: hence no build environment of its own. Nothing is compiled.
+  pip_install .venv-ref wheel &&
+    DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip_install .venv-ref --no-deps --no-build-isolation --target .venv-ref/deepspeed \
+      -r scripts/requirements-deepspeed.txt ||
+    fail 5 "pip could not install DeepSpeed (its message is above)" "check the network, then run this again"
+}
+
 # ---- Apache Arrow, for CSV, Parquet and compressed data
 
 arrow_root=
@@ -358,7 +379,7 @@ find_torch || install_torch
 say "LibTorch: $(torch_version_of "$torch_root") in $torch_root (from $torch_why)"
 setup_cuda
 setup_arrow
-[ $reference = no ] || setup_reference
+[ $reference = no ] || { setup_reference && setup_deepspeed; }
 
 settings=$(printf 'export SFTRUN_%s=%q\n' \
   TORCH_ROOT "$torch_root" CXX "$compiler" NVCC "$nvcc" ARROW_ROOT "$arrow_root")
