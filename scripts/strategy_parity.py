@@ -28,7 +28,7 @@ import re
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import same_losses
@@ -61,6 +61,7 @@ class Workload:
     limits: Limits = LIMITS
     quick: bool = False  # part of `make test`
     divides_layers: bool = True  # False: a pipeline refuses the model
+    varied: dict = field(default_factory=dict)  # settings of the runs that are compared with the one of one process
 
 
 def workloads(scratch: Path) -> list[Workload]:
@@ -90,6 +91,9 @@ def workloads(scratch: Path) -> list[Workload]:
     add("LoRA over bitsandbytes' files", lora(), DATA / "models/bnb-nf4")
     add("LoRA over a GGUF file, Q8_0", lora(), DATA / "models/llama3-gguf/model-Q8_0.gguf")
     add("QLoRA, experts in MXFP4", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4")
+    add("LoRA, attention recomputed", {**lora(dropout=0.1), **evaluated}, varied={"train.gradient_checkpointing": "attention"}, quick=True)
+    add("LoRA, MLP recomputed", lora(dropout=0.1), varied={"train.gradient_checkpointing": "mlp"}, quick=True)
+    add("full, bnb backend, MLP recomputed", {**full, "tuning.backend": "bnb"}, varied={"train.gradient_checkpointing": "mlp"})
     add("full", {**full, **evaluated})
     add("full, tied head, recomputed", {**full, **recomputed}, tied, quick=True)
     add("full, bnb backend", {**full, "tuning.backend": "bnb"}, tied)
@@ -180,8 +184,10 @@ def columns(is_whole: bool, divides_layers: bool, strategy: str) -> list[tuple[s
     strategies = [(strategy, processes) for strategy in STRATEGIES for processes in (2, 4)] if is_whole else QUICK_STRATEGIES
     runs = [(f"{strategy} {processes}", processes, {"parallel.strategy": strategy}) for strategy, processes in strategies]
     runs += [("hybrid 2 x 2", 4, {"parallel.strategy": "hybrid", "parallel.dp_shard": 2}),
-             ("pipeline 2 x 2", 4, {"parallel.strategy": "pipeline", "parallel.pp": 2})]
-    return [run for run in runs if (divides_layers or not run[0].startswith("pipeline")) and run[0].startswith(strategy)]
+             ("pipeline 2 x 2", 4, {"parallel.strategy": "pipeline", "parallel.pp": 2}),
+             ("device_map 2", 1, {"parallel.device_map": {"embedding": "cpu:0", "layers.0": "cpu:0", "": "cpu:1"}}),
+             ("device_map 4", 1, {"parallel.device_map": "balanced", "parallel.pp": 4})]
+    return [run for run in runs if (divides_layers or not run[0].startswith(("pipeline", "device_map"))) and run[0].startswith(strategy)]
 
 
 def compare(workload: Workload, program: Path, scratch: Path, threads: int, is_whole: bool, strategy: str) -> dict[str, Difference]:
@@ -198,7 +204,7 @@ def compare(workload: Workload, program: Path, scratch: Path, threads: int, is_w
         return same_losses.run_case(program, program, case, config, output / "run", threads)
 
     alone = outcome("one process", 1, {})
-    return {column: difference_of(outcome(column, processes, settings), alone) for column, processes, settings in columns(is_whole, workload.divides_layers, strategy)}
+    return {column: difference_of(outcome(column, processes, {**settings, **workload.varied}), alone) for column, processes, settings in columns(is_whole, workload.divides_layers, strategy)}
 
 
 def cells_of(results: dict[str, dict[str, Difference]]) -> dict[str, dict[str, str]]:
@@ -223,7 +229,7 @@ def write_table(document: Path, cells: dict[str, dict[str, str]]) -> None:
     merged = read_table(old.splitlines())
     for name, row in cells.items():
         merged.setdefault(name, {}).update(row)
-    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1]]
+    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "device_map"]
     lines = ["| loss / weights | " + " | ".join(strategies) + " |", "|---" * (len(strategies) + 1) + "|"]
     lines += [f"| {name} | " + " | ".join(row.get(strategy, "-") for strategy in strategies) + " |" for name, row in merged.items()]
     document.write_text(f"{before}{mark}" + "\n".join(lines) + "\n")
@@ -244,7 +250,7 @@ def main() -> int:
         scratch = Path(temporary)
         is_whole = bool(args.all or args.write or args.only)
         chosen = [work for work in workloads(scratch) if re.search(args.only, work.name) and (is_whole or work.quick)]
-        if args.strategy == "pipeline":  # the others would have no run
+        if args.strategy in ("pipeline", "device_map"):  # the others would have no run
             chosen = [work for work in chosen if work.divides_layers]
         if args.list:
             print("\n".join(work.name for work in chosen))

@@ -328,7 +328,10 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
   field(train.fp16, "fp16", any().otherwise("from model.dtype"), kSame,
         "true: same as model.dtype fp16. false: not fp16.", "false");
   field(train.gradient_checkpointing, "gradient_checkpointing", any(), kAny,
-        "Recompute each layer in the backward pass: less memory, about a third more time.", "true");
+        "What is computed again in the backward pass, to need less memory. true: each layer, about "
+        "a third more time. attention, mlp: only the attention or only the MLP block of each layer "
+        "(docs/parallelism.md).",
+        "true");
   field(train.seed, "seed", at_least(0), kSame, "Seed of dropout and of initial LoRA weights.",
         "42");
 }
@@ -418,7 +421,7 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "weights, which are gathered layer by layer in their own format (4 bits stay 4 bits). "
         "hybrid: as fsdp within each group of `dp_shard` devices, and copies on the other groups. "
         "pipeline: each device has some of the layers; the parts of a batch pass through them one "
-        "after the other. "
+        "after the other. device_map: the same inside one process, see `device_map`. "
         "All give the same losses.",
         "fsdp");
   field(parallel.dp_shard, "dp_shard", at_least(1).otherwise("the devices of one node"), kAny,
@@ -428,8 +431,16 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
   field(parallel.pp, "pp", at_least(1).otherwise("all devices"), kAny,
         "For pipeline: the number of stages, into which the layers are divided. It divides the "
         "number of all devices; the quotient is the number of pipelines, each with its part of the "
-        "batch. train.grad_accum should be several times as large.",
+        "batch. For device_map: the number of devices to use. train.grad_accum should be several "
+        "times as large.",
         "4");
+  field(
+      parallel.device_map, "device_map", any().otherwise("none"), kAny,
+      "One process with the layers on several GPUs of the machine. auto, balanced: the same number "
+      "of bytes on each. sequential: the first GPU is filled, then the next. Or a map of modules "
+      "to GPUs, as in transformers: `{model.embed_tokens: 0, model.layers.0-15: 0, "
+      "model.layers.16-31: 1, lm_head: 1}`.",
+      "auto");
   field(parallel.backend, "backend", any(), kAny,
         "Library for collectives. auto: nccl between GPUs, else gloo.", "gloo");
   field(parallel.timeout, "timeout", any(), kAny,

@@ -22,8 +22,6 @@ constexpr auto kLaterKeys = std::to_array<UnsupportedKey>({
      "name the parameters by regular expressions in tuning.trainable"},
     {"parallel.tp", false, "1",
      "remove it; parallel.strategy fsdp divides the model over the devices"},
-    {"parallel.device_map", false, "",
-     "remove it; parallel.strategy fsdp divides the model over the devices"},
     {"parallel.offload.params", false, "",
      "use parallel.offload.base for frozen weights and parallel.offload.optimizer for the "
      "optimizer's state"},

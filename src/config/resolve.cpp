@@ -183,6 +183,7 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
 }  // namespace
 
 Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place) {
+  if (wanted == Strategy::kDeviceMap && world_size == 1) return wanted;
   if (world_size == 1) return Strategy::kSingle;
   if (wanted == Strategy::kAuto) return Strategy::kDdp;
   if (wanted != Strategy::kSingle) return wanted;
@@ -201,13 +202,14 @@ void resolve_stages(ParallelConfig& parallel, int world_size, const Places& plac
 }
 
 int64_t max_auto_micro_batch(const ParallelConfig& parallel, int world_size, int64_t most) {
-  if (parallel.strategy != Strategy::kPipeline || world_size == 1) return most;
+  const bool is_map = parallel.strategy == Strategy::kDeviceMap;
+  if (!is_map && (parallel.strategy != Strategy::kPipeline || world_size == 1)) return most;
   const int64_t bins = kTargetGlobalBatch / data_parallel_size(parallel, world_size);
-  return std::clamp<int64_t>(bins / (kMinAutoGradAccum * *parallel.pp), 1, most);
+  return std::clamp<int64_t>(bins / (kMinAutoGradAccum * parallel.pp.value_or(1)), 1, most);
 }
 
 int data_parallel_size(const ParallelConfig& parallel, int world_size) {
-  if (parallel.strategy != Strategy::kPipeline || world_size == 1) return world_size;
+  if (!divides_layers(parallel.strategy) || world_size == 1) return world_size;
   return world_size / static_cast<int>(parallel.pp.value());
 }
 

@@ -55,7 +55,7 @@ std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, 
 std::string steps_line(const config::RunConfig& config, int64_t total_steps, int world_size) {
   const config::TrainConfig& train = config.train;
   const int parts = config::data_parallel_size(config.parallel, world_size);
-  const std::string devices = config.parallel.strategy == config::Strategy::kPipeline
+  const std::string devices = config::divides_layers(config.parallel.strategy)
                                   ? fmt::format("{} pipeline{} of {} stages", parts,
                                                 parts == 1 ? "" : "s", *config.parallel.pp)
                                   : fmt::format("world_size {}", parts);
@@ -96,7 +96,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
                                  store.parameters().size(),
                                  config::to_json(config)["tuning"]["mode"].get<std::string>()));
   log::info("{}", steps_line(config, size.total_steps, size.world_size));
-  if (config.parallel.strategy == config::Strategy::kPipeline)
+  if (config::divides_layers(config.parallel.strategy))
     log::info("{}", plan::describe_stages(decoder.arch(), config));
   if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))
     log::warn("{}", *few);

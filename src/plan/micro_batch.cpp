@@ -81,7 +81,7 @@ bool is_skipped(const std::string& name, const config::TuningConfig& tuning) {
 }
 
 int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
-                                   bool gradient_checkpointing, bool inputs_on_host) {
+                                   config::Checkpointing checkpointing, bool inputs_on_host) {
   const int64_t queries = arch.num_heads * arch.head_dim, keys = arch.num_kv_heads * arch.head_dim;
   // Input, normed input, middle, normed middle; q and attention output; k and v; gate, up and their
   // product.
@@ -90,13 +90,19 @@ int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_b
                arch.mixture.top_k * (arch.mixture.intermediate_size + arch.hidden_size));
   const int64_t mixer =
       std::max(2 * queries + 2 * keys, arch.delta_net.channels() + 3 * arch.delta_net.values());
-  const int64_t block = 4 * arch.hidden_size + mixer + 3 * (inner + arch.mixture.shared_size);
+  const int64_t mlp = 3 * (inner + arch.mixture.shared_size);
+  const int64_t block = 4 * arch.hidden_size + mixer + mlp;
   const int64_t temporaries = 4 * arch.hidden_size + 2 * queries + 2 * inner;
   constexpr int64_t kInputsUnderWay = 3;  // one is used, and its neighbours are copied
   const int64_t num_inputs =
       inputs_on_host ? std::min(kInputsUnderWay, arch.num_layers) : arch.num_layers;
-  const int64_t kept =
-      gradient_checkpointing ? num_inputs * arch.hidden_size + block : arch.num_layers * block;
+  // A block that is computed again leaves only its input, and one layer's is there at a time.
+  using enum config::Checkpointing;
+  const int64_t again = checkpointing == kAttention ? arch.hidden_size + mixer
+                        : checkpointing == kMlp     ? arch.hidden_size + mlp
+                                                    : 0;
+  const int64_t kept = checkpointing == kLayer ? num_inputs * arch.hidden_size + block
+                                               : arch.num_layers * (block - again) + again;
   return (kept + temporaries) * element_bytes;
 }
 
@@ -217,7 +223,7 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
     whole.base = std::min(whole.base, static_cast<int64_t>(2 * share_of_largest_unit(arch) *
                                                            static_cast<double>(whole.base)));
   const int64_t all = whole.base + whole.masters + whole.copies + whole.gradients + whole.optimizer;
-  if (config.parallel.strategy == config::Strategy::kPipeline && config.parallel.pp) {
+  if (config::divides_layers(config.parallel.strategy) && config.parallel.pp) {
     double largest = 0;
     for (const StageShare& stage : stage_shares(arch, config))
       largest = std::max(largest, stage.weights);
@@ -234,7 +240,7 @@ namespace {
 int64_t dora_bytes_per_token(const spec::ArchSpec& arch, const config::RunConfig& config,
                              int64_t element_bytes) {
   if (!config.tuning.trains_adapter() || !config.tuning.lora.dora ||
-      config.train.gradient_checkpointing)
+      config.train.gradient_checkpointing == config::Checkpointing::kLayer)
     return 0;
   const spec::LoraSpec lora = lora_spec(config.tuning.lora);
   int64_t rows = 0;
@@ -258,7 +264,7 @@ double bin_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                  int64_t element_bytes) {
   const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1;
   double share = 1;  // of the stage with the largest activations
-  if (config.parallel.strategy == config::Strategy::kPipeline && config.parallel.pp) {
+  if (config::divides_layers(config.parallel.strategy) && config.parallel.pp) {
     share = 0;
     for (const StageShare& stage : stage_shares(arch, config))
       share = std::max(share, stage.activations);

@@ -21,11 +21,16 @@ spec::ArchSpec small() {
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 TEST(MicroBatch, ActivationsOfABlockAddUp) {
+  using enum config::Checkpointing;
   const spec::ArchSpec arch = small();
   const int64_t block = 4 * 576 + 2 * 576 + 2 * 192 + 3 * 1536,
                 temporaries = 4 * 576 + 2 * 576 + 2 * 1536;
-  EXPECT_EQ(activation_bytes_per_token(arch, 4, false), (30 * block + temporaries) * 4);
-  EXPECT_EQ(activation_bytes_per_token(arch, 2, true), (30 * 576 + block + temporaries) * 2);
+  EXPECT_EQ(activation_bytes_per_token(arch, 4, kNone), (30 * block + temporaries) * 4);
+  EXPECT_EQ(activation_bytes_per_token(arch, 2, kLayer), (30 * 576 + block + temporaries) * 2);
+  const int64_t mixer = 576 + 2 * 576 + 2 * 192, mlp = 576 + 3 * 1536;
+  EXPECT_EQ(activation_bytes_per_token(arch, 2, kAttention),
+            (30 * block - 29 * mixer + temporaries) * 2);
+  EXPECT_EQ(activation_bytes_per_token(arch, 2, kMlp), (30 * block - 29 * mlp + temporaries) * 2);
 }
 
 TEST(MicroBatch, StaticBytesOfLoraAndFull) {
@@ -65,7 +70,7 @@ TEST(MicroBatch, StaticBytesOfShards) {
 
 TEST(MicroBatch, WhatIsOnTheHostIsNotOnTheDevice) {
   config::RunConfig config;
-  config.train.gradient_checkpointing = true;
+  config.train.gradient_checkpointing = config::Checkpointing::kLayer;
   const auto held = [&](bool on_gpu) {
     return static_bytes(small(), config, 2, {}, {.on_gpu = on_gpu});
   };
@@ -74,8 +79,9 @@ TEST(MicroBatch, WhatIsOnTheHostIsNotOnTheDevice) {
   // Two units stay: the embedding is the largest.
   EXPECT_NEAR(static_cast<double>(whole - held(true)), base - 2 * 49152 * 576 * 2.0, 1e3);
   EXPECT_EQ(held(false), whole) << "a CPU's memory is the host's";
-  EXPECT_EQ(activation_bytes_per_token(small(), 2, true) -
-                activation_bytes_per_token(small(), 2, true, /*inputs_on_host=*/true),
+  EXPECT_EQ(activation_bytes_per_token(small(), 2, config::Checkpointing::kLayer) -
+                activation_bytes_per_token(small(), 2, config::Checkpointing::kLayer,
+                                           /*inputs_on_host=*/true),
             (30 - 3) * 576 * 2);
   const int64_t fitting = max_micro_batch(small(), config, kGiB, 2);
   config.parallel.offload.activations = config::Offload::kCpu;
@@ -186,7 +192,7 @@ TEST(MicroBatch, FitsTheDevice) {
   EXPECT_EQ(max_micro_batch(small(), config, 8 * kGiB, 4), 1);
   config.train.objective = config::Objective::kSft;
   const int64_t plain = max_micro_batch(small(), config, 8 * kGiB, 4);
-  config.train.gradient_checkpointing = true;
+  config.train.gradient_checkpointing = config::Checkpointing::kLayer;
   EXPECT_GT(max_micro_batch(small(), config, 8 * kGiB, 4), plain);
 }
 

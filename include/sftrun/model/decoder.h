@@ -60,7 +60,8 @@ struct DecoderOptions {
   /// memory, so that loading needs the memory of one unit beside what is kept of the others.
   std::function<void(int64_t index, layers::Unit& unit, layers::FlatValues* trained)>
       on_unit_loaded;
-  bool gradient_checkpointing = false;
+  bool gradient_checkpointing = false;                           ///< of whole layers
+  layers::Recomputed recomputed = layers::Recomputed::kNothing;  ///< of parts of layers
   bool inputs_on_host = false;  ///< with gradient checkpointing on a GPU: see `SavedInputs`
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
   double neftune_noise_alpha = 0;                                     ///< NEFTune; 0: off

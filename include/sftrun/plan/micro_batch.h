@@ -16,7 +16,7 @@ namespace sftrun::plan {
 /// with checkpointing the blocks' inputs and one block; plus one block's temporaries.
 /// @param element_bytes 2 or 4   @param inputs_on_host the blocks' inputs are, but for a few
 int64_t activation_bytes_per_token(const spec::ArchSpec& arch, int64_t element_bytes,
-                                   bool gradient_checkpointing, bool inputs_on_host = false);
+                                   config::Checkpointing checkpointing, bool inputs_on_host = false);
 
 /// Bytes of the checkpoint's quantised matrices (below 16 bits per value), by name.
 using StoredBytes = std::map<std::string, uint64_t>;
