@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import same_losses
@@ -72,6 +72,7 @@ class Workload:
     refused_by: tuple[str, ...] = ()  # strategies
     tensor_limits: Limits | None = None  # of tensor parallelism, if they are others
     only: str = ""  # the strategy that the model is for; empty: all
+    varied: dict = field(default_factory=dict)  # settings of the runs that are compared with the one of one process
 
     def limits_of(self, column: str) -> Limits:
         return self.tensor_limits if self.tensor_limits and column.startswith("tensor") else self.limits
@@ -107,6 +108,9 @@ def workloads(scratch: Path) -> list[Workload]:
     add("LoRA over bitsandbytes' files", lora(), DATA / "models/bnb-nf4", **in_blocks)
     add("LoRA over a GGUF file, Q8_0", lora(), DATA / "models/llama3-gguf/model-Q8_0.gguf", **in_blocks)
     add("QLoRA, experts in MXFP4", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4", **in_blocks)
+    add("LoRA, attention recomputed", {**lora(dropout=0.1), **evaluated}, varied={"train.gradient_checkpointing": "attention"}, quick=True)
+    add("LoRA, MLP recomputed", lora(dropout=0.1), varied={"train.gradient_checkpointing": "mlp"}, quick=True)
+    add("full, bnb backend, MLP recomputed", {**full, "tuning.backend": "bnb"}, varied={"train.gradient_checkpointing": "mlp"}, **whole)
     add("full", {**full, **evaluated})
     add("full, tied head, recomputed", {**full, **recomputed}, tied, quick=True)
     add("full, bnb backend", {**full, "tuning.backend": "bnb"}, tied, **whole)
@@ -121,7 +125,7 @@ def workloads(scratch: Path) -> list[Workload]:
         divides = not (config.get("num_kv_shared_layers") or config.get("hidden_size_per_layer_input") or config.get("output_router_logits"))
         # A rank has whole heads, and OLMo norms all heads together.
         has_heads = all(config.get(key, 2) % 2 == 0 for key in HEADS) and not family.startswith("olmo")
-        refused = (() if divides else ("pipeline",)) + (() if has_heads else ("tensor",))
+        refused = (() if divides else ("pipeline", "device_map")) + (() if has_heads else ("tensor",))
         add(f"{family}, LoRA", lora(target_parameters=same_losses.expert_parameters(config)), model, quick=family == "qwen3_moe",
             refused_by=refused)
         # The gradient of a key bias without RoPE is zero but for rounding, and Adam divides it by its size.
@@ -263,7 +267,9 @@ def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str) -> list[
              ("fsdp 2 per step", 2, {"parallel.strategy": "fsdp", "parallel.fetch": "per_step"}),
              ("zero2 2 per step", 2, {"parallel.strategy": "zero2", "parallel.fetch": "per_step"}),
              ("tensor 2", 2, {"parallel.strategy": "tensor"}),
-             ("tensor 2 x 2", 4, {"parallel.strategy": "tensor", "parallel.tp": 2})]
+             ("tensor 2 x 2", 4, {"parallel.strategy": "tensor", "parallel.tp": 2}),
+             ("device_map 2", 1, {"parallel.device_map": {"embedding": "cpu:0", "layers.0": "cpu:0", "": "cpu:1"}}),
+             ("device_map 4", 1, {"parallel.device_map": "balanced", "parallel.pp": 4})]
     return [run for run in runs if not run[0].startswith(refused_by or ("none",)) and run[0].startswith(strategy)]
 
 
@@ -281,7 +287,7 @@ def compare(workload: Workload, program: Path, scratch: Path, threads: int, is_w
         return same_losses.run_case(program, program, case, config, output / "run", threads)
 
     alone = outcome("one process", 1, {})
-    return {column: difference_of(outcome(column, processes, settings), alone) for column, processes, settings in columns(is_whole, workload.refused_by, workload.only or strategy)}
+    return {column: difference_of(outcome(column, processes, {**settings, **workload.varied}), alone) for column, processes, settings in columns(is_whole, workload.refused_by, workload.only or strategy)}
 
 
 def cells_of(results: dict[str, dict[str, Difference]]) -> dict[str, dict[str, str]]:
@@ -306,7 +312,7 @@ def write_table(document: Path, cells: dict[str, dict[str, str]]) -> None:
     merged = read_table(old.splitlines())
     for name, row in cells.items():
         merged.setdefault(name, {}).update(row)
-    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "tensor"]
+    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "tensor", "device_map"]
     lines = ["| loss / weights | " + " | ".join(strategies) + " |", "|---" * (len(strategies) + 1) + "|"]
     lines += [f"| {name} | " + " | ".join(row.get(strategy, "-") for strategy in strategies) + " |" for name, row in merged.items()]
     document.write_text(f"{before}{mark}" + "\n".join(lines) + "\n")

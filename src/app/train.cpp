@@ -24,6 +24,7 @@
 #include "sftrun/launch/supervisor.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
+#include "sftrun/plan/device_map.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/spec/tensor_parallel.h"
@@ -32,6 +33,11 @@ namespace sftrun::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+/// Whether one process has the layers on several devices.
+bool has_device_map(const config::ParallelConfig& parallel) {
+  return parallel.device_map || parallel.strategy == config::Strategy::kDeviceMap;
+}
 
 /// A configuration, and the values known before a worker starts.
 struct Run {
@@ -77,6 +83,53 @@ plan::RunDevices devices_of(const config::RunConfig& config, int world_size, int
   return devices;
 }
 
+/// The flags --device and --gpus.
+struct LaunchDevices {
+  std::string device, gpus;
+};
+
+/// GPUs that one process of this run sees.   @param gpus as --gpus has them
+int64_t visible_gpus(const std::string& device, const std::string& gpus) {
+  if (device == "cpu") return 0;
+  return static_cast<int64_t>(
+      launch::make_plan({.nproc_per_node = "1", .gpus = gpus, .device = device},
+                        launch::this_machine(has_cuda_kernels()))
+          .gpus.size());
+}
+
+/// Resolves parallel.device_map: every unit of the model has a device then.
+void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& headers,
+                        const plan::RunDevices& devices, int64_t num_gpus) {
+  config::ParallelConfig& parallel = loaded.config.parallel;
+  const std::string place =
+      loaded.place_of(parallel.device_map ? "parallel.device_map" : "parallel.strategy");
+  if (devices.world_size > 1) {
+    throw ConfigError(
+        fmt::format("parallel.device_map is one process with several GPUs, and this run has {} "
+                    "processes",
+                    devices.world_size),
+        place,
+        "start one process, without --nproc-per-node and --nnodes; or use parallel.strategy "
+        "pipeline or fsdp, which divide the model over processes");
+  }
+  constexpr double kUnitsShare = 0.7;  // of a device's memory; activations need the rest
+  config::RunConfig undivided = loaded.config;
+  undivided.parallel.strategy = config::Strategy::kSingle;
+  const auto all_bytes = static_cast<double>(
+      plan::static_bytes(headers.arch, undivided, devices.element_bytes, headers.stored,
+                         {.on_gpu = devices.on_gpu, .shards = 1}));
+  const plan::DeviceStages stages =
+      plan::place_units(headers.arch, parallel,
+                        {.num_gpus = num_gpus,
+                         .unit_bytes = all_bytes,
+                         .device_bytes = kUnitsShare * static_cast<double>(devices.memory_bytes)},
+                        place);
+  parallel.strategy = config::Strategy::kDeviceMap;
+  parallel.device_map = plan::as_places(stages, headers.arch);
+  parallel.pp = static_cast<int64_t>(stages.devices.size());
+  plan::require_stages(headers.arch, loaded.config, place);
+}
+
 /// Resolves parallel.pp.
 void resolve_stages(config::LoadedConfig& loaded, const spec::ArchSpec& arch, int world_size) {
   config::ParallelConfig& parallel = loaded.config.parallel;
@@ -113,8 +166,11 @@ void resolve_tensor_size(config::LoadedConfig& loaded, const spec::ArchSpec& arc
 
 /// Resolves parallel.strategy `auto` and parallel.dp_shard. One process trains as `single`.
 void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
-                      const plan::RunDevices& devices) {
+                      const plan::RunDevices& devices, const LaunchDevices& launched) {
   config::ParallelConfig& parallel = loaded.config.parallel;
+  if (has_device_map(parallel))
+    return resolve_device_map(loaded, headers, devices,
+                              visible_gpus(launched.device, launched.gpus));
   const auto warn = [&](const std::string& text) { loaded.warnings.push_back(text); };
   if (devices.world_size == 1 && config::is_sharded(parallel.strategy))
     warn(fmt::format("parallel.strategy {} has no effect on one process",
@@ -186,7 +242,8 @@ std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOpti
 /// @param headers of the model; null: read if a value is auto that depends on them
 Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_path,
                 const ModelHeaders* headers, const std::filesystem::path& yaml, int world_size,
-                int local_world_size, const std::string& device) {
+                int local_world_size, const LaunchDevices& launched) {
+  const std::string& device = launched.device;
   Run run{.model_path = model_path, .batches = batch_request(loaded.config.train)};
   if (device == "cpu" && world_size > 1 &&
       loaded.config.parallel.backend == config::CommBackend::kNccl) {
@@ -194,7 +251,7 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
                       loaded.place_of("parallel.backend"), "use gloo or auto");
   }
   const bool needs_headers =
-      loaded.config.train.batch_size.is_auto() ||
+      loaded.config.train.batch_size.is_auto() || has_device_map(loaded.config.parallel) ||
       (world_size > 1 && (loaded.config.parallel.strategy == config::Strategy::kAuto ||
                           loaded.config.parallel.strategy == config::Strategy::kPipeline ||
                           loaded.config.parallel.strategy == config::Strategy::kTensor));
@@ -202,7 +259,7 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
                              : needs_headers    ? read_headers(model_path)
                                                 : ModelHeaders();
   const plan::RunDevices devices = devices_of(loaded.config, world_size, local_world_size, device);
-  resolve_strategy(loaded, model, devices);
+  resolve_strategy(loaded, model, devices, launched);
   run.batches.dp_size = config::data_parallel_size(loaded.config.parallel, world_size);
   if (loaded.config.train.batch_size.is_auto()) {
     run.batches.max_micro_batch = plan::max_micro_batch(
@@ -333,7 +390,7 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
     std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
   for (const std::string& line : resolved) fmt::print("# resolved: {}\n", line);
   for (const std::string& line : split(launch, '\n')) fmt::print("# launch: {}\n", line);
-  if (shown.parallel.strategy == config::Strategy::kPipeline)
+  if (config::divides_layers(shown.parallel.strategy))
     fmt::print("# {}\n", plan::describe_stages(headers.arch, shown));
   for (const std::string& line : found.lines) fmt::print("# {}\n", line);
   for (const std::string& line : lines_of(steps, shown)) fmt::print("# {}\n", line);
@@ -360,7 +417,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
     headers = options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
   const Run run =
       resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr, options.config,
-                  worker.world_size, worker.local_world_size, options.device);
+                  worker.world_size, worker.local_world_size, {.device = options.device});
   if (worker.supervised) {
     ::prctl(PR_SET_NAME, "sftrun");  // started through /proc/self/exe, it is listed as "exe"
     const int code = run_in_engine("worker", engine_request(options, run));
@@ -398,6 +455,7 @@ launch::LaunchRequest launch_request(const TrainOptions& options, const config::
           .node_rank = options.node_rank,
           .master_addr = options.master_addr,
           .master_port = options.master_port,
+          .is_one_process = has_device_map(config.parallel),
           .may_share_gpus = config.parallel.backend == config::CommBackend::kGloo ||
                             env.contains("SFTRUN_SHARE_GPUS")};
 }
@@ -439,9 +497,9 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   const config::RunConfig asked = loaded.config;
   const std::optional<ModelHeaders> headers =
       options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
-  const Run run =
-      resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr, options.config,
-                  plan.world_size(), plan.local_world_size, plan.device);
+  const Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
+                              options.config, plan.world_size(), plan.local_world_size,
+                              {.device = plan.device, .gpus = options.gpus});
   const bool on_gpu = plan.device == "cuda";
   if (options.dry_run) {
     print_dry_run(asked, run, *headers, on_gpu, launch::describe(plan));

@@ -30,6 +30,8 @@ constexpr FieldType type_of() {
     return FieldType::kTextList;
   else if constexpr (std::is_same_v<T, std::vector<DataSource>>)
     return FieldType::kSources;
+  else if constexpr (std::is_same_v<T, DeviceMap>)
+    return FieldType::kDeviceMap;
   else
     return FieldType::kObject;
 }
@@ -123,6 +125,8 @@ std::string Field::takes() const {
       return one_of(words);
     case FieldType::kObject:
       return "a map";
+    case FieldType::kDeviceMap:
+      return "auto, balanced, sequential or a map of modules to devices";
     case FieldType::kSources:
       return "a path or a list of paths and {path, …}";
   }

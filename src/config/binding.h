@@ -21,6 +21,7 @@ enum class FieldType {
   kTextList,
   kChoice,
   kObject,
+  kDeviceMap,
   kSources
 };
 

@@ -307,6 +307,23 @@ struct Words<CudaGraphs> {
 };
 
 template <>
+struct Words<Checkpointing> {
+  using enum Checkpointing;
+  static constexpr auto all = std::to_array<Word<Checkpointing>>({
+      {"true", kLayer},
+      {"false", kNone},
+      {"attention", kAttention},
+      {"mlp", kMlp},
+      {"layer", kLayer, WordKind::kAlias},
+      {"off", kNone, WordKind::kAlias},
+      {"no", kNone, WordKind::kAlias},
+      {"on", kLayer, WordKind::kAlias},
+      {"yes", kLayer, WordKind::kAlias},
+  });
+  static constexpr std::string_view instead = "use true, false, attention or mlp";
+};
+
+template <>
 struct Words<Strategy> {
   using enum Strategy;
   static constexpr auto all = std::to_array<Word<Strategy>>({
@@ -320,11 +337,11 @@ struct Words<Strategy> {
       {"hybrid", kHybrid},
       {"pipeline", kPipeline},
       {"tensor", kTensor},
+      {"device_map", kDeviceMap},
       {"fsdp2", kFsdp, WordKind::kAlias},
       {"full_shard", kFsdp, WordKind::kAlias},
       {"shard_grad_op", kZero2, WordKind::kAlias},
       {"hybrid_shard", kHybrid, WordKind::kAlias},
-      {"device_map", kDdp, WordKind::kUnsupported},
   });
   static constexpr std::string_view instead =
       "use fsdp, pipeline or tensor, which divide the model over the devices, or ddp";

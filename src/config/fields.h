@@ -328,7 +328,10 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
   field(train.fp16, "fp16", any().otherwise("from model.dtype"), kSame,
         "true: same as model.dtype fp16. false: not fp16.", "false");
   field(train.gradient_checkpointing, "gradient_checkpointing", any(), kAny,
-        "Recompute each layer in the backward pass: less memory, about a third more time.", "true");
+        "What is computed again in the backward pass, to need less memory. true: each layer, about "
+        "a third more time. attention, mlp: only the attention or only the MLP block of each layer "
+        "(docs/parallelism.md).",
+        "true");
   field(train.seed, "seed", at_least(0), kSame, "Seed of dropout and of initial LoRA weights.",
         "42");
 }
@@ -420,6 +423,7 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "pipeline: each device has some of the layers; the parts of a batch pass through them one "
         "after the other. tensor: each device has a part of every matrix, and they compute each "
         "layer together. "
+        "after the other. device_map: the same inside one process, see `device_map`. "
         "All give the same losses.",
         "fsdp");
   field(parallel.dp_shard, "dp_shard", at_least(1).otherwise("the devices of one node"), kAny,
@@ -429,7 +433,8 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
   field(parallel.pp, "pp", at_least(1).otherwise("all devices"), kAny,
         "For pipeline: the number of stages, into which the layers are divided. It divides the "
         "number of all devices; the quotient is the number of pipelines, each with its part of the "
-        "batch. train.grad_accum should be several times as large.",
+        "batch. For device_map: the number of devices to use. train.grad_accum should be several "
+        "times as large.",
         "4");
   field(parallel.tp, "tp", at_least(1).otherwise("all devices"), kAny,
         "For tensor: the number of devices that divide each matrix. It divides the number of all "
@@ -442,6 +447,13 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "activations are then kept at the same time. auto: per_step if offload.base and "
         "offload.activations are cpu.",
         "per_step");
+  field(
+      parallel.device_map, "device_map", any().otherwise("none"), kAny,
+      "One process with the layers on several GPUs of the machine. auto, balanced: the same number "
+      "of bytes on each. sequential: the first GPU is filled, then the next. Or a map of modules "
+      "to GPUs, as in transformers: `{model.embed_tokens: 0, model.layers.0-15: 0, "
+      "model.layers.16-31: 1, lm_head: 1}`.",
+      "auto");
   field(parallel.backend, "backend", any(), kAny,
         "Library for collectives. auto: nccl between GPUs, else gloo.", "gloo");
   field(parallel.timeout, "timeout", any(), kAny,

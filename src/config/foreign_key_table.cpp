@@ -879,7 +879,6 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"deepspeed_*", "", kDeepSpeedFile},
     {"zero_stage", "", kDeepSpeedFile},
     {"zero_optimization", "", kDeepSpeedFile},
-    {"device_map", "", kSharding},
     {"device_mesh", "", kSharding},
     {"distributed_type", "", kAccelerateFile},
     {"accelerator_config", "", kCollectives},

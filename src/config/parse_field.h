@@ -108,6 +108,9 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits&,
   return std::nullopt;
 }
 
+/// A rule, a device for the whole model, or a map of modules to devices.
+std::optional<Complaint> parse_field(const Value& value, const Limits& limits, DeviceMap& member);
+
 /// A path, a map that has one, or a list of these.
 std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
                                      std::vector<DataSource>& member);
@@ -152,9 +155,18 @@ nlohmann::ordered_json field_to_json(const T& member) {
     return member;
   }
 }
+/// Booleans, where these say the same.
+inline nlohmann::ordered_json field_to_json(const Checkpointing& member) {
+  if (member == Checkpointing::kNone || member == Checkpointing::kLayer)
+    return member == Checkpointing::kLayer;
+  return std::string(word_of(member));
+}
+inline nlohmann::ordered_json field_to_json(const DeviceMap& member) {
+  return member.rule.empty() ? member.places : nlohmann::ordered_json(member.rule);
+}
 template <class T>
 nlohmann::ordered_json field_to_json(const std::optional<T>& member) {
-  return member ? nlohmann::ordered_json(*member) : nlohmann::ordered_json(nullptr);
+  return member ? field_to_json(*member) : nlohmann::ordered_json(nullptr);
 }
 nlohmann::ordered_json field_to_json(const std::vector<DataSource>& member);
 inline nlohmann::ordered_json field_to_json(const AutoInt& member) {

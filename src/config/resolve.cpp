@@ -210,6 +210,7 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
 }  // namespace
 
 Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place) {
+  if (wanted == Strategy::kDeviceMap && world_size == 1) return wanted;
   if (world_size == 1) return Strategy::kSingle;
   if (wanted == Strategy::kAuto) return Strategy::kDdp;
   if (wanted != Strategy::kSingle) return wanted;
@@ -237,17 +238,17 @@ void resolve_tensor_size(ParallelConfig& parallel, int world_size, const Places&
 }
 
 int64_t max_auto_micro_batch(const ParallelConfig& parallel, int world_size, int64_t most) {
-  if (parallel.strategy != Strategy::kPipeline || world_size == 1) return most;
+  const bool is_map = parallel.strategy == Strategy::kDeviceMap;
+  if (!is_map && (parallel.strategy != Strategy::kPipeline || world_size == 1)) return most;
   const int64_t bins = kTargetGlobalBatch / data_parallel_size(parallel, world_size);
-  return std::clamp<int64_t>(bins / (kMinAutoGradAccum * *parallel.pp), 1, most);
+  return std::clamp<int64_t>(bins / (kMinAutoGradAccum * parallel.pp.value_or(1)), 1, most);
 }
 
 int data_parallel_size(const ParallelConfig& parallel, int world_size) {
   if (world_size == 1) return 1;
-  if (parallel.strategy == Strategy::kPipeline)
-    return world_size / static_cast<int>(parallel.pp.value());
   if (parallel.strategy == Strategy::kTensor)
     return world_size / static_cast<int>(parallel.tp.value());
+  if (divides_layers(parallel.strategy)) return world_size / static_cast<int>(parallel.pp.value());
   return world_size;
 }
 

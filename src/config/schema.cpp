@@ -23,13 +23,16 @@ Json number_schema(const char* type, const Limits& limits) {
   return schema;
 }
 
-/// YAML 1.1 readers pass `no` and `off` to a validator as false.
+/// YAML 1.1 readers pass `no` and `off` to a validator as false, `yes` and `on` as true.
 Json choice_schema(const Field& field) {
   Json words = Json::array();
   for (const auto* list : {&field.words, &field.aliases}) {
     for (const std::string& word : *list) words.push_back(word);
   }
-  if (std::find(words.begin(), words.end(), "false") != words.end()) words.push_back(false);
+  for (const bool truth : {false, true}) {
+    const std::string word = truth ? "true" : "false";
+    if (std::find(words.begin(), words.end(), word) != words.end()) words.push_back(truth);
+  }
   return {{"enum", words}};
 }
 
@@ -70,6 +73,11 @@ Json type_schema(const Field& field) {
       return choice_schema(field);
     case FieldType::kObject:
       return {{"type", "object"}};
+    case FieldType::kDeviceMap:
+      return {{"anyOf", Json::array({Json{{"type", Json::array({"string", "integer"})}},
+                                     Json{{"type", "object"},
+                                          {"additionalProperties",
+                                           {{"type", Json::array({"string", "integer"})}}}}})}};
     case FieldType::kSources:
       return sources_schema();
   }

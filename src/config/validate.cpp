@@ -249,23 +249,38 @@ class RelationCheck {
              {"parallel.offload.optimizer", "train.optimizer"},
              "use train.optimizer adamw or adamw_8bit, or remove parallel.offload.optimizer");
     }
-    if (offload.activations == Offload::kCpu && !config_.train.gradient_checkpointing) {
+    if (offload.activations == Offload::kCpu &&
+        config_.train.gradient_checkpointing != Checkpointing::kLayer) {
       report(
-          "`parallel.offload.activations` moves what gradient checkpointing keeps, and "
-          "`train.gradient_checkpointing` is off",
+          fmt::format("`parallel.offload.activations` moves what gradient checkpointing of whole "
+                      "layers keeps, and `train.gradient_checkpointing` is {}",
+                      word_of(config_.train.gradient_checkpointing)),
           {"parallel.offload.activations"}, "set train.gradient_checkpointing: true");
     }
     if (offload.base == Offload::kNone) return;
     const Strategy strategy = config_.parallel.strategy;
-    if (strategy == Strategy::kPipeline || strategy == Strategy::kTensor) {
-      report(fmt::format("`parallel.offload.base` is not available with `parallel.strategy: {}`",
-                         word_of(strategy)),
+    if (divides_layers(strategy) || strategy == Strategy::kTensor || config_.parallel.device_map) {
+      report(fmt::format("`parallel.offload.base` is not available with `{}`",
+                         config_.parallel.device_map
+                             ? "parallel.device_map"
+                             : fmt::format("parallel.strategy: {}", word_of(strategy))),
              {"parallel.offload.base", "parallel.strategy"},
              "remove parallel.offload.base, or use parallel.strategy fsdp");
     }
     if (config_.tuning.mode == TuningMode::kFull)
       warn("parallel.offload.base has no effect with tuning.mode full: no weight is frozen",
            "parallel.offload.base");
+  }
+
+  void check_device_map() {
+    const Strategy strategy = config_.parallel.strategy;
+    if (!config_.parallel.device_map || strategy == Strategy::kAuto ||
+        strategy == Strategy::kDeviceMap)
+      return;
+    report(fmt::format("`parallel.device_map` is set, but `parallel.strategy` is {}",
+                       word_of(strategy)),
+           {"parallel.device_map", "parallel.strategy"},
+           "remove one of them: a device map is one process with the layers on several GPUs");
   }
 
   void check_schedule() {
@@ -568,6 +583,7 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   check.check_tensor_parallelism();
   check.check_fetch();
   check.check_offload();
+  check.check_device_map();
   check.check_comm_hook();
 }
 

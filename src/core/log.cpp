@@ -1,3 +1,4 @@
+#include "sftrun/core/thread_log.h"
 #include "sftrun/core/warnings.h"
 
 #include <spdlog/sinks/basic_file_sink.h>
@@ -81,7 +82,16 @@ void remember(std::string_view warning) {
   if (holder().warnings.size() < kMost) holder().warnings.emplace_back(warning);
 }
 
+thread_local bool logs_only_errors = false;  // of this thread: `ErrorsOfThread`
+
 }  // namespace
+
+ErrorsOfThread::ErrorsOfThread() {
+  logs_only_errors = true;
+}
+ErrorsOfThread::~ErrorsOfThread() {
+  logs_only_errors = false;
+}
 
 void configure(const Options& options) {
   Loggers loggers(options);
@@ -90,6 +100,7 @@ void configure(const Options& options) {
 }
 
 void write(Level level, std::string_view message) {
+  if (logs_only_errors && level < Level::kError) level = Level::kDebug;
   if (level == Level::kWarn) remember(message);
   current().of_run->log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
 }

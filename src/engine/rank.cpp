@@ -86,7 +86,7 @@ bool Rank::meet_others(const config::ParallelConfig& config, at::Device device) 
          .stall_s = parse_duration_s(config.stall_after).value(),
          .reports_stalls = !(env_.supervised && env_.local_world_size == env_.world_size),
          .activity = &activity_,
-         .stop_requested = [this] { return stop_.requested(); }});
+         .stop_requested = [this] { return stop_->requested(); }});
     require_same_version(comm_, SFTRUN_VERSION, build_id());
     return true;
   } catch (const parallel::StoppedWaiting&) {
@@ -97,7 +97,7 @@ bool Rank::meet_others(const config::ParallelConfig& config, at::Device device) 
 
 int Rank::stop_before_training() {
   double code = 0;
-  for (const auto& rank : comm_.all_gather({static_cast<double>(stop_.exit_code())}))
+  for (const auto& rank : comm_.all_gather({static_cast<double>(stop_->exit_code())}))
     code = std::max(code, rank[0]);
   if (code != 0 && is_main()) log::info("stopped before the first step; nothing was lost");
   return static_cast<int>(code);
@@ -106,13 +106,13 @@ int Rank::stop_before_training() {
 void Rank::tell(const char* phase) {
   launch::Status status;
   status.phase = launch::parse_phase(phase).value_or(launch::Phase::kLoading);
-  status_.write(status);
+  if (status_) status_->write(status);
   activity_.set_work(status.phase == launch::Phase::kTokenizing ? Work::kTokenizing
                                                                 : Work::kLoading);
 }
 
 void Rank::tell(const train::TrainEvent& event) {
-  status_.write(status_of(event));
+  if (status_) status_->write(status_of(event));
 }
 
 }  // namespace sftrun::engine

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -14,7 +15,8 @@
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/train/trainer.h"
 
-/// One process of a run: its connection to the launcher and to the other ranks.
+/// One rank of a run: its connection to the launcher and to the other ranks. A rank is a process,
+/// or with a device map a thread of one.
 namespace sftrun::engine {
 
 /// Logs to the launcher, or without one to logs/rank-N.log and the console.
@@ -39,15 +41,30 @@ launch::Status status_of(const train::TrainEvent& event);
 /// Outlives the rest of a run, so that a failure can still be reported through it.
 class Rank {
  public:
-  Rank() : env_(launch::worker_env()), activity_(Activity::of_this_process()) {
+  /// The rank of this process.
+  Rank()
+      : env_(launch::worker_env()),
+        activity_(Activity::of_this_process()),
+        stop_(std::make_shared<const launch::StopSignals>()),
+        status_(std::make_shared<launch::StatusWriter>()) {
     activity_.answer_stack_requests();
+  }
+  /// A further rank of the process of `main`, for a thread. The launcher hears of `main` alone.
+  /// @param gpu index of its GPU among those of the process
+  Rank(const Rank& main, const launch::WorkerEnv& env, int gpu)
+      : env_(env), gpu_(gpu), stop_(main.stop_) {}
+  /// Makes the rank of a process the first one of several in it.
+  void take_place(const launch::WorkerEnv& env, int gpu) {
+    env_ = env;
+    gpu_ = gpu;
   }
 
   const launch::WorkerEnv& env() const { return env_; }
+  int gpu() const { return gpu_.value_or(env_.local_rank); }  ///< modulo their number
   parallel::Communicator& comm() { return comm_; }
   Activity& activity() { return activity_; }
   bool is_main() const { return env_.rank == 0; }
-  int stop_exit_code() const { return stop_.exit_code(); }  ///< 0: no stop was requested
+  int stop_exit_code() const { return stop_->exit_code(); }  ///< 0: no stop was requested
 
   /// @return false if a stop was requested before all ranks were connected
   /// @throws CommError
@@ -59,13 +76,16 @@ class Rank {
   void tell(const train::TrainEvent& event);
   /// Tells the other ranks why this one failed: under other launchers they keep running.
   void abandon(const std::string& why) noexcept { comm_.abandon(why); }
+  /// Closes the connections, so that ranks that wait for this one fail.
+  void disconnect() { comm_ = parallel::Communicator(); }
 
  private:
   launch::WorkerEnv env_;
+  std::optional<int> gpu_;  // nullopt: one GPU for each process
   Activity activity_;
   parallel::Communicator comm_;
-  launch::StopSignals stop_;
-  launch::StatusWriter status_;
+  std::shared_ptr<const launch::StopSignals> stop_;
+  std::shared_ptr<launch::StatusWriter> status_;  ///< null: the launcher is not told
 };
 
 }  // namespace sftrun::engine

@@ -57,7 +57,7 @@ std::string steps_line(const config::RunConfig& config, int64_t total_steps, int
   const int parts = config::data_parallel_size(config.parallel, world_size);
   const char* plural = parts == 1 ? "" : "s";
   const std::string devices =
-      config.parallel.strategy == config::Strategy::kPipeline
+      config::divides_layers(config.parallel.strategy)
           ? fmt::format("{} pipeline{} of {} stages", parts, plural, *config.parallel.pp)
       : config.parallel.strategy == config::Strategy::kTensor
           ? fmt::format("{} group{} of {} devices", parts, plural, *config.parallel.tp)
@@ -99,7 +99,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
                                  store.parameters().size(),
                                  config::to_json(config)["tuning"]["mode"].get<std::string>()));
   log::info("{}", steps_line(config, size.total_steps, size.world_size));
-  if (config.parallel.strategy == config::Strategy::kPipeline)
+  if (config::divides_layers(config.parallel.strategy))
     log::info("{}", plan::describe_stages(decoder.arch(), config));
   if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))
     log::warn("{}", *few);

@@ -101,6 +101,12 @@ void set_threads(const nlohmann::json& request) {
 
 namespace {
 
+layers::Recomputed recomputed_part(config::Checkpointing choice) {
+  if (choice == config::Checkpointing::kAttention) return layers::Recomputed::kMixer;
+  if (choice == config::Checkpointing::kMlp) return layers::Recomputed::kFeedForward;
+  return layers::Recomputed::kNothing;
+}
+
 kernels::CudaAttention cuda_attention(config::AttentionChoice choice) {
   switch (choice) {
     case config::AttentionChoice::kCudnn:
@@ -124,7 +130,9 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
   options.backend = config.tuning.backend == config::TuningBackend::kFused
                         ? &layers::fused_backend()
                         : &layers::plain_backend();
-  options.gradient_checkpointing = config.train.gradient_checkpointing;
+  options.gradient_checkpointing =
+      config.train.gradient_checkpointing == config::Checkpointing::kLayer;
+  options.recomputed = recomputed_part(config.train.gradient_checkpointing);
   options.inputs_on_host = config.parallel.offload.activations == config::Offload::kCpu;
   options.attention = cuda_attention(config.model.attention);
   options.seed = static_cast<uint64_t>(config.train.seed);

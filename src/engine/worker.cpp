@@ -9,6 +9,7 @@
 #include "memory_advice.h"
 #include "rank.h"
 #include "rank_report.h"
+#include "rank_threads.h"
 #include "reader_advice.h"
 #include "report.h"
 #include "run_messages.h"
@@ -20,11 +21,13 @@
 #include "sftrun/export/run_result.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/launch/gpu_meter.h"
+#include "sftrun/launch/launch_plan.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/observe/run_card.h"
 #include "sftrun/parallel/tensor_group.h"
 #include "sftrun/plan/auto_values.h"
+#include "sftrun/plan/device_map.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/plan/step_memory.h"
@@ -58,8 +61,9 @@ train::BatchRequest batch_request(const nlohmann::json& request) {
           .max_micro_batch = get<int64_t>(request, "max_micro_batch").value_or(1)};
 }
 
+/// Whether this rank has one stage of several. A device map may also have one device.
 bool is_pipeline(const config::ParallelConfig& config) {
-  return config.strategy == config::Strategy::kPipeline;
+  return config::divides_layers(config.strategy);
 }
 
 bool is_tensor_parallel(const config::ParallelConfig& config) {
@@ -436,10 +440,8 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
   PreparedRun run{.config = config::from_json(nlohmann::ordered_json(request.at("config"))),
                   .model_path = request.at("model_path").get<std::string>()};
   config::RunConfig& config = run.config;
-  configure_logging(rank.env(), run.run_dir());
-  set_threads(request);
   run.compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
-                               config.model.dtype, rank.env().local_rank);
+                               config.model.dtype, rank.gpu());
   config.model.dtype = dtype_choice(run.compute.dtype);
   if (!rank.meet_others(config.parallel, run.compute.device)) return rank.stop_exit_code();
   run.shards = shards_of(config.parallel, run.compute.device, rank);
@@ -486,13 +488,57 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
   return train_and_export(run, rank);
 }
 
+/// Trains with the layers on the devices of this process: one rank for each stage.
+int run_stages(const nlohmann::json& request, Rank& main, const plan::DeviceStages& stages) {
+  const auto num_stages = static_cast<int>(stages.devices.size());
+  const int threads = std::max(1, at::get_num_threads() / num_stages);
+  const int port = num_stages > 1 ? launch::pick_free_port() : 0;
+  const auto env_of = [&](int stage) {
+    launch::WorkerEnv env = main.env();
+    env.rank = env.local_rank = stage;
+    env.world_size = env.local_world_size = num_stages;
+    env.master_addr = "127.0.0.1";
+    env.master_port = port;
+    return env;
+  };
+  const auto gpu_of = [&](int stage) {
+    return plan::gpu_of(stages.devices[static_cast<size_t>(stage)]);
+  };
+  std::vector<std::unique_ptr<Rank>> others;
+  for (int stage = 1; stage < num_stages; ++stage)
+    others.push_back(std::make_unique<Rank>(main, env_of(stage), gpu_of(stage)));
+  main.take_place(env_of(0), gpu_of(0));
+  std::vector<Rank*> ranks = {&main};
+  for (const auto& other : others) ranks.push_back(other.get());
+  return run_rank_threads(ranks, [&](Rank& rank) {
+    at::set_num_threads(threads);
+    return run_rank(request, rank);
+  });
+}
+
+/// Stages of a device map; nullopt: this process is one rank.
+std::optional<plan::DeviceStages> stages_of_process(const nlohmann::json& request) {
+  const config::RunConfig config = config::from_json(nlohmann::ordered_json(request.at("config")));
+  if (config.parallel.strategy != config::Strategy::kDeviceMap) return std::nullopt;
+  const auto checkpoint = weights::Checkpoint::open(request.at("model_path").get<std::string>());
+  return plan::device_stages(checkpoint->arch(), config.parallel);
+}
+
+int run_process(const nlohmann::json& request, Rank& rank) {
+  const nlohmann::json& output = request.at("config").at("output");
+  configure_logging(rank.env(), output.at("dir").get<std::string>());
+  set_threads(request);
+  const auto stages = stages_of_process(request);
+  return stages ? run_stages(request, rank, *stages) : run_rank(request, rank);
+}
+
 }  // namespace
 
 int run_worker(const nlohmann::json& request) {
   quiet_libtorch();
   Rank rank;
   try {
-    return run_rank(request, rank);
+    return run_process(request, rank);
   } catch (...) {
     // Reported while the communicator is still connected: when it is destroyed the other ranks fail
     // too, and their errors must not come first.

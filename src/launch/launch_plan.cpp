@@ -99,6 +99,9 @@ std::vector<VisibleGpu> choose_gpus(const LaunchRequest& request, const Machine&
 }
 
 int num_workers(const LaunchRequest& request, const Machine& machine, size_t num_gpus) {
+  if (request.is_one_process &&
+      (request.nproc_per_node == "auto" || request.nproc_per_node == "gpu"))
+    return 1;
   if (request.nproc_per_node == "auto" || request.nproc_per_node == "gpu") {
     return std::max(1, static_cast<int>(num_gpus));
   }

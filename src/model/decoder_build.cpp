@@ -459,6 +459,7 @@ class DecoderBuilder {
       layer.unit = static_cast<int64_t>(d_.units_.size());
       d_.units_.push_back({.name = fmt::format("layer {}", l)});
       layer.attention.on_cuda = d_.options_.attention;
+      layer.recomputed = d_.options_.recomputed;
       for (const spec::NormSpec& norm : spec::layer_norms(d_.arch_, l)) {
         layers::Norm& of = member(layer, norm.slot);
         declare_norm(of, spec::name_in_layer(d_.arch_, l, norm.module), layer.unit);

@@ -226,7 +226,7 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
                       .trainable = whole.masters + whole.copies,
                       .gradients = whole.gradients,
                       .optimizer = whole.optimizer};
-  if (config.parallel.strategy == config::Strategy::kPipeline && config.parallel.pp) {
+  if (config::divides_layers(config.parallel.strategy) && config.parallel.pp) {
     double largest = 0;
     for (const StageShare& stage : stage_shares(arch, config))
       largest = std::max(largest, stage.weights);

@@ -5,6 +5,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/plan/device_map.h"
 #include "sftrun/spec/trained_names.h"
 
 namespace sftrun::plan {
@@ -29,17 +30,16 @@ double layer_cost(const spec::ArchSpec& arch, int64_t layer, int64_t seq_len) {
   return cost + static_cast<double>(seq_len * arch.num_heads * arch.head_dim);
 }
 
-/// Parameters of each unit.
+}  // namespace
+
 std::vector<double> unit_sizes(const spec::ArchSpec& arch) {
   const double ends = static_cast<double>(arch.vocab_size) * static_cast<double>(arch.hidden_size);
   std::vector<double> sizes = {ends};
   for (int64_t layer = 0; layer < arch.num_layers; ++layer)
     sizes.push_back(matrix_values(arch, layer, arch.mixture.num_experts));
-  sizes.push_back(arch.tie_word_embeddings ? 0 : ends);
+  sizes.push_back(ends);
   return sizes;
 }
-
-}  // namespace
 
 std::vector<double> unit_costs(const spec::ArchSpec& arch, int64_t seq_len) {
   std::vector<double> costs = {0};  // the embedding copies rows
@@ -50,7 +50,8 @@ std::vector<double> unit_costs(const spec::ArchSpec& arch, int64_t seq_len) {
 }
 
 std::vector<StageShare> stage_shares(const spec::ArchSpec& arch, const config::RunConfig& config) {
-  const std::vector<double> sizes = unit_sizes(arch);
+  std::vector<double> sizes = unit_sizes(arch);
+  if (arch.tie_word_embeddings) sizes.back() = 0;
   const std::vector<int64_t> firsts = stages_of(arch, config);
   const int64_t head = arch.num_layers + 1;
   double all = 0;
@@ -107,6 +108,8 @@ std::vector<int64_t> balanced_stages(const std::vector<double>& costs, int64_t s
 }
 
 std::vector<int64_t> stages_of(const spec::ArchSpec& arch, const config::RunConfig& config) {
+  if (config.parallel.strategy == config::Strategy::kDeviceMap)
+    return device_stages(arch, config.parallel).firsts;
   return balanced_stages(unit_costs(arch, config.model.max_seq_len), config.parallel.pp.value());
 }
 
@@ -122,13 +125,24 @@ std::string describe_units(int64_t first, int64_t end, int64_t num_layers) {
   return join(parts, ", ");
 }
 
+/// "GPU 1", "cpu:1"
+std::string described_device(const std::string& device) {
+  return device.starts_with("cpu") ? device : "GPU " + device;
+}
+
 }  // namespace
 
 std::string describe_stages(const spec::ArchSpec& arch, const config::RunConfig& config) {
   const std::vector<int64_t> firsts = stages_of(arch, config);
-  std::vector<std::string> stages;
-  for (size_t stage = 0; stage + 1 < firsts.size(); ++stage)
-    stages.push_back(describe_units(firsts[stage], firsts[stage + 1], arch.num_layers));
+  const bool is_map = config.parallel.strategy == config::Strategy::kDeviceMap;
+  std::vector<std::string> stages, devices;
+  if (is_map) devices = device_stages(arch, config.parallel).devices;
+  for (size_t stage = 0; stage + 1 < firsts.size(); ++stage) {
+    const std::string units = describe_units(firsts[stage], firsts[stage + 1], arch.num_layers);
+    stages.push_back(is_map ? fmt::format("{} on {}", units, described_device(devices[stage]))
+                            : units);
+  }
+  if (is_map) return "device map: " + join(stages, "; ");
   return fmt::format("pipeline of {} stage{}: {}", stages.size(), stages.size() == 1 ? "" : "s",
                      join(stages, "; "));
 }
@@ -136,7 +150,7 @@ std::string describe_stages(const spec::ArchSpec& arch, const config::RunConfig&
 // With m micro-batches and p stages, a stage waits for p - 1 of m + p - 1 turns.
 std::optional<std::string> waiting_stages_warning(const config::RunConfig& config) {
   constexpr double kMuch = 0.25;
-  if (config.parallel.strategy != config::Strategy::kPipeline) return std::nullopt;
+  if (!config::divides_layers(config.parallel.strategy)) return std::nullopt;
   const int64_t others = *config.parallel.pp - 1, accum = *config.train.grad_accum.value;
   const auto waiting = [&](int64_t micro_batches) {
     return static_cast<double>(others) / static_cast<double>(micro_batches + others);
@@ -175,7 +189,7 @@ void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
   if (coef.value_or(0) > 0) {
     throw ConfigError(
         "the routers' load-balancing loss counts over all layers, and a pipeline divides them over "
-        "processes",
+        "devices",
         place, "set train.router_aux_loss_coef: 0, or use parallel.strategy fsdp");
   }
 }

@@ -130,6 +130,26 @@ class LayerEstimate {
   double threads_;
 };
 
+/// What a layer keeps between its passes, and needs beside that in its backward pass.
+struct KeptValues {
+  double between = 0, in_backward = 0;
+};
+
+KeptValues kept_values(const LayerValues& layer, config::Checkpointing again, double hidden) {
+  // A block that is computed again keeps its input.
+  const bool whole = again == config::Checkpointing::kLayer,
+             drops_mixer = whole || again == config::Checkpointing::kAttention,
+             drops_feed_forward = whole || again == config::Checkpointing::kMlp;
+  const double mixer = drops_mixer ? layer.mixer : 0,
+               feed_forward = drops_feed_forward ? layer.feed_forward - (whole ? 0 : hidden) : 0;
+  const double saved = layer.mixer + layer.feed_forward - mixer - feed_forward;
+  // The state of the feed-forward block is freed before the mixer's backward pass.
+  const double freed = layer.feed_forward - feed_forward;
+  const double in_feed_forward = feed_forward + layer.through_feed_forward + (whole ? mixer : 0),
+               in_mixer = mixer + layer.through_mixer - (whole ? 0 : freed);
+  return {.between = hidden + saved, .in_backward = std::max(in_feed_forward, in_mixer)};
+}
+
 /// Rows whose logits exist at the same time (`chunk_rows` in src/layers/fused/fused_head.cpp).
 int64_t logit_rows(int64_t tokens, int64_t vocab, bool on_gpu) {
   constexpr int64_t kRowBlock = 64;
@@ -177,7 +197,7 @@ int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& con
 
 /// What layers save at the same time, of all that would be saved.
 double share_of_stage(const spec::ArchSpec& arch, const config::RunConfig& config) {
-  if (config.parallel.strategy != config::Strategy::kPipeline || !config.parallel.pp) return 1;
+  if (!config::divides_layers(config.parallel.strategy) || !config.parallel.pp) return 1;
   double share = 0;
   for (const StageShare& stage : stage_shares(arch, config))
     share = std::max(share, stage.activations);
@@ -201,20 +221,17 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
                        const MicroBatchShape& shape) {
   const spec::ArchSpec arch = device_arch(whole, config.parallel);
   const LayerEstimate estimate(arch, config, shape);
-  const bool recomputes = config.train.gradient_checkpointing;
+  const config::Checkpointing again = config.train.gradient_checkpointing;
   const auto hidden = static_cast<double>(arch.hidden_size);
   double kept = 0, largest = 0;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    const LayerValues values = estimate.of(layer);
-    const double saved = values.mixer + values.feed_forward;
-    kept += hidden + (recomputes ? 0 : saved);
-    // The state of the feed-forward block is freed before the mixer's backward pass.
-    const double more =
-        std::max(values.through_feed_forward, values.through_mixer - values.feed_forward);
-    largest = std::max(largest, more + (recomputes ? saved : 0));
+    const KeptValues values = kept_values(estimate.of(layer), again, hidden);
+    kept += values.between;
+    largest = std::max(largest, values.in_backward);
   }
   constexpr int64_t kInputsUnderWay = 3;  // one is used, and its neighbours are copied
-  if (recomputes && config.parallel.offload.activations == config::Offload::kCpu && shape.on_gpu)
+  if (again == config::Checkpointing::kLayer &&
+      config.parallel.offload.activations == config::Offload::kCpu && shape.on_gpu)
     kept = hidden * static_cast<double>(std::min(kInputsUnderWay, arch.num_layers));
   const double bytes = static_cast<double>(shape.tokens * shape.element_bytes);
   const int64_t at_once = micro_batches_at_once(config);

@@ -165,7 +165,7 @@ TEST_F(ConfigTest, Yaml11BooleansAndAliases) {
   EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kNo);
   EXPECT_EQ(config.train.bf16, true);
   EXPECT_EQ(config.train.optimizer, Optimizer::kAdamW);
-  EXPECT_TRUE(config.train.gradient_checkpointing);
+  EXPECT_EQ(config.train.gradient_checkpointing, Checkpointing::kLayer);
 }
 
 TEST_F(ConfigTest, OtherTrainersNamesOfEightBitAdamW) {

@@ -40,7 +40,7 @@ TEST(DecoderChoice, FollowsTheConfiguration) {
   config.tuning.lora.r = 4;
   config.tuning.lora.dora = true;
   config.tuning.backend = config::TuningBackend::kBnb;
-  config.train.gradient_checkpointing = true;
+  config.train.gradient_checkpointing = config::Checkpointing::kLayer;
   config.train.seed = 17;
   const auto base = weights::Checkpoint::open(test::kModels / "tied-gqa");
   const model::DecoderOptions lora = decoder_options(config, {at::kCPU, at::kFloat}, base.get());

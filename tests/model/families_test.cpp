@@ -182,14 +182,21 @@ TEST_P(Families, AdaptersLossAndGradients) {
   };
   Worst worst;
   std::vector<at::Tensor> grads;
-  for (const auto& [backend, checkpointing] :
-       {std::pair{&layers::fused_backend(), false}, std::pair{&layers::fused_backend(), true},
-        std::pair{&layers::plain_backend(), false}}) {
-    SCOPED_TRACE(fmt::format("{}{}", backend->name, checkpointing ? ", checkpointing" : ""));
+  using enum layers::Recomputed;
+  const auto* fused = &layers::fused_backend();
+  const auto* plain = &layers::plain_backend();
+  for (const auto& [backend, checkpointing, recomputed] :
+       {std::tuple{fused, false, kNothing}, std::tuple{fused, true, kNothing},
+        std::tuple{plain, false, kNothing}, std::tuple{fused, false, kMixer},
+        std::tuple{fused, false, kFeedForward}, std::tuple{plain, false, kMixer},
+        std::tuple{plain, false, kFeedForward}}) {
+    SCOPED_TRACE(fmt::format("{}{}, recomputed {}", backend->name,
+                             checkpointing ? ", checkpointing" : "", static_cast<int>(recomputed)));
     DecoderOptions options;
     options.trains = Trains::kLora;
     options.backend = backend;
     options.gradient_checkpointing = checkpointing;
+    options.recomputed = recomputed;
     options.lora.r = expected["r"];
     options.lora.alpha = 2.0 * expected["r"].get<double>();
     options.lora.target_parameters = expected["target_parameters"];
@@ -202,6 +209,8 @@ TEST_P(Families, AdaptersLossAndGradients) {
   }
   EXPECT_TRUE(at::equal(grads[0], grads[1]));
   EXPECT_TRUE(close(grads[0], grads[2], 4e-5));
+  EXPECT_TRUE(at::equal(grads[0], grads[3]) && at::equal(grads[0], grads[4]));
+  EXPECT_TRUE(at::equal(grads[2], grads[5]) && at::equal(grads[2], grads[6]));
   RecordProperty("adapter_gradients", worst.str());
 }
 

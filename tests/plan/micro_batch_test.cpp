@@ -57,7 +57,7 @@ TEST(MicroBatch, StaticBytesOfShards) {
 
 TEST(MicroBatch, WhatIsOnTheHostIsNotOnTheDevice) {
   config::RunConfig config;
-  config.train.gradient_checkpointing = true;
+  config.train.gradient_checkpointing = config::Checkpointing::kLayer;
   const auto held = [&](bool on_gpu) {
     return static_bytes(small(), config, 2, {}, {.on_gpu = on_gpu});
   };
@@ -179,7 +179,7 @@ TEST(MicroBatch, FitsTheDevice) {
   EXPECT_EQ(max_micro_batch(small(), config, 8 * kGiB, 4), 2);
   config.train.objective = config::Objective::kSft;
   const int64_t plain = max_micro_batch(small(), config, 8 * kGiB, 4);
-  config.train.gradient_checkpointing = true;
+  config.train.gradient_checkpointing = config::Checkpointing::kLayer;
   EXPECT_GT(max_micro_batch(small(), config, 8 * kGiB, 4), plain);
 }
 

@@ -22,7 +22,8 @@ spec::ArchSpec large() {
 config::RunConfig lora(bool recomputes) {
   config::RunConfig config;
   config.tuning.lora.r = 16;
-  config.train.gradient_checkpointing = recomputes;
+  config.train.gradient_checkpointing =
+      recomputes ? config::Checkpointing::kLayer : config::Checkpointing::kNone;
   return config;
 }
 

@@ -95,8 +95,11 @@ enum class Strategy {
   kFsdp,
   kHybrid,
   kPipeline,
-  kTensor
-};                                     ///< kSingle: one process
+  kTensor,
+  kDeviceMap
+};  ///< kSingle: one process
+/// What is computed again in the backward pass instead of being kept.
+enum class Checkpointing { kNone, kLayer, kAttention, kMlp };
 enum class CommHook { kNone, kBf16 };  ///< how gradients are sent
 enum class Offload { kNone, kCpu };
 enum class Fetch { kAuto, kPerMicroBatch, kPerStep };  ///< of weights that a device does not keep
@@ -212,7 +215,7 @@ struct TrainConfig {
   std::optional<double> neftune_noise_alpha;   ///< noise on embeddings during training
   std::optional<double> router_aux_loss_coef;  ///< resolved: from the model's config.json
   std::optional<bool> bf16, fp16;
-  bool gradient_checkpointing = false;
+  Checkpointing gradient_checkpointing = Checkpointing::kNone;
   int64_t seed = 42;
   EvalStrategy eval_strategy = EvalStrategy::kAuto;
   std::optional<int64_t> eval_steps;
@@ -243,10 +246,18 @@ struct OffloadConfig {
   Offload base = Offload::kNone;         ///< frozen weights
 };
 
+/// Which part of a model is on which device of the machine.
+struct DeviceMap {
+  std::string rule;  ///< "auto", "balanced", "sequential"; empty: `places`
+  /// Module -> device, as in files of transformers: {"model.layers.0": 0, "lm_head": "cuda:1"}
+  nlohmann::ordered_json places = nlohmann::ordered_json::object();
+};
+
 struct ParallelConfig {
   Strategy strategy = Strategy::kAuto;
+  std::optional<DeviceMap> device_map;  ///< resolved: with `places`
   std::optional<int64_t> dp_shard;  ///< hybrid: ranks that share one copy; unset: those of a node
-  std::optional<int64_t> pp;        ///< pipeline: number of stages; unset: one for each rank
+  std::optional<int64_t> pp;        ///< pipeline, device_map: number of stages; unset: all devices
   std::optional<int64_t> tp;        ///< tensor: ranks that divide each matrix; unset: all ranks
   OffloadConfig offload;
   Fetch fetch = Fetch::kAuto;
@@ -361,6 +372,10 @@ int data_parallel_size(const ParallelConfig& parallel, int world_size);
 /// micro-batches for each of its stages.   @pre a resolved strategy
 int64_t max_auto_micro_batch(const ParallelConfig& parallel, int world_size, int64_t most);
 std::string_view strategy_name(Strategy strategy);  ///< "single", "ddp"
+/// Whether the layers of a model are divided into stages.
+constexpr bool divides_layers(Strategy strategy) {
+  return strategy == Strategy::kPipeline || strategy == Strategy::kDeviceMap;
+}
 /// Whether ranks keep parts of the parameters, or of their optimizer state.
 constexpr bool is_sharded(Strategy strategy) {
   using enum Strategy;

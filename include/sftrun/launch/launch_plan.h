@@ -17,8 +17,9 @@ struct LaunchRequest {
       gpus;  ///< "": all visible; "2": the first two; "0,2,3" (or "1,"): these of the visible GPUs
   std::string device = "auto";  ///< auto, cuda, cpu
   int nnodes = 1, node_rank = 0;
-  std::string master_addr;  ///< "": the loopback address; required on several nodes
-  int master_port = 0;      ///< 0: a free port (on several nodes 29500, as torchrun)
+  std::string master_addr;      ///< "": the loopback address; required on several nodes
+  int master_port = 0;          ///< 0: a free port (on several nodes 29500, as torchrun)
+  bool is_one_process = false;  ///< by default one worker sees all GPUs
   /// More workers than GPUs may share them (tests, Gloo; NCCL refuses two ranks on one GPU).
   bool may_share_gpus = false;
 };

@@ -19,6 +19,9 @@ struct PerLayerBranch {
   bool defined() const { return !gate.name.empty(); }
 };
 
+/// The block of a layer that runs again in the backward pass instead of keeping its state.
+enum class Recomputed { kNothing, kMixer, kFeedForward };
+
 /// Attention block, then MLP block, each: x + residual_scale * norm_out(f(norm_in(x))).
 struct Layer {
   Norm attention_in, attention_out, feed_forward_in, feed_forward_out;
@@ -48,6 +51,7 @@ struct Layer {
   int rope = 0;   ///< index in `BatchContext::ropes`; -1: none
   kernels::Gating gating;
   double residual_scale = 1;
+  Recomputed recomputed = Recomputed::kNothing;
 
   bool has_dense_half() const { return !down.name.empty(); }
   bool fuses_qkv() const { return !qkv.name.empty(); }

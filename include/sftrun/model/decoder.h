@@ -63,8 +63,9 @@ struct DecoderOptions {
       on_unit_loaded;
   /// Tensor parallelism: the part of each matrix that is loaded.
   spec::TensorParallel tensor;
-  const layers::TensorRanks* tensor_ranks = nullptr;  ///< null: tensor.size is 1
-  bool gradient_checkpointing = false;
+  const layers::TensorRanks* tensor_ranks = nullptr;             ///< null: tensor.size is 1
+  bool gradient_checkpointing = false;                           ///< of whole layers
+  layers::Recomputed recomputed = layers::Recomputed::kNothing;  ///< of parts of layers
   bool inputs_on_host = false;  ///< with gradient checkpointing on a GPU: see `SavedInputs`
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
   double neftune_noise_alpha = 0;                                     ///< NEFTune; 0: off

@@ -16,13 +16,16 @@ namespace sftrun::plan {
 /// @param seq_len tokens of a sequence, which attention reads
 std::vector<double> unit_costs(const spec::ArchSpec& arch, int64_t seq_len);
 
+/// Parameters of each unit; with a tied embedding the head has its own.
+std::vector<double> unit_sizes(const spec::ArchSpec& arch);
+
 /// The division into consecutive stages whose most expensive stage is the cheapest possible. Of two
 /// such divisions, the one whose stages differ less.
 /// @param costs of the units   @param stages at most their number
 /// @return the first unit of each stage, and the number of units   [stages + 1]
 std::vector<int64_t> balanced_stages(const std::vector<double>& costs, int64_t stages);
 
-/// The stages of a run.   @pre parallel.strategy is pipeline, with a resolved number of stages
+/// The stages of a run.   @pre parallel.strategy is pipeline or device_map, resolved
 std::vector<int64_t> stages_of(const spec::ArchSpec& arch, const config::RunConfig& config);
 
 /// What a stage needs of the memory that one process would need.

@@ -190,6 +190,7 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     special("evals_per_epoch", axolotl_evaluations),
     special("seed", set_seeds),
     words("rl", "train.objective", kAxolotlObjectives),
+    field("device_map", "parallel.device_map"),
     special("fsdp", set_fsdp_words),
     nothing("fsdp_version", "FSDP 1 and 2 divide the same tensors"),
     special(kAxolotlSharding[0], axolotl_later),

@@ -24,22 +24,35 @@ struct FusedBlocks {
   BranchBlock branch;
 };
 
+/// A block that is recomputed keeps its input alone, and runs again before its backward pass. Its
+/// dropout is the same then, as that is a function of the step, the module and the place.
 class FusedRun final : public LayerRun {
  public:
-  FusedRun(const Layer& layer, const BatchContext& batch) : blocks_(layer, batch) {}
+  FusedRun(const Layer& layer, const BatchContext& batch)
+      : blocks_(layer, batch), recomputed_(layer.recomputed) {}
 
   at::Tensor forward(const at::Tensor& x) {
+    const bool repeats_mixer = recomputed_ == Recomputed::kMixer,
+               repeats_feed_forward = recomputed_ == Recomputed::kFeedForward;
+    const at::Tensor middle = blocks_.mixer.forward(x, repeats_mixer ? nullptr : &mixer_);
+    if (repeats_mixer) input_ = x;
+    if (repeats_feed_forward) input_ = middle;
     return blocks_.branch.forward(
-        blocks_.feed_forward.forward(blocks_.mixer.forward(x, &mixer_), &feed_forward_), &branch_);
+        blocks_.feed_forward.forward(middle, repeats_feed_forward ? nullptr : &feed_forward_),
+        &branch_);
   }
 
   at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) override {
     const at::NoGradGuard no_grad;
     const bool needs_middle = needs_input_grad || blocks_.mixer.needs_gradient();
     const at::Tensor after = blocks_.branch.backward(std::move(branch_), grad);
+    if (recomputed_ == Recomputed::kFeedForward)
+      blocks_.feed_forward.forward(std::exchange(input_, {}), &feed_forward_);
     const at::Tensor middle =
         blocks_.feed_forward.backward(std::move(feed_forward_), after, needs_middle);
     if (!needs_middle) return {};
+    if (recomputed_ == Recomputed::kMixer)
+      blocks_.mixer.forward(std::exchange(input_, {}), &mixer_);
     return blocks_.mixer.backward(std::move(mixer_), middle, needs_input_grad);
   }
 
@@ -48,6 +61,8 @@ class FusedRun final : public LayerRun {
   MixerRun mixer_;
   FeedForwardRun feed_forward_;
   BranchRun branch_;
+  Recomputed recomputed_;
+  at::Tensor input_;  // of the block that is recomputed
 };
 
 at::Tensor fused_layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,

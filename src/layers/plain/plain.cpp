@@ -225,15 +225,24 @@ at::Tensor feed_forward_half(const Layer& l, const at::Tensor& x, const BatchCon
                   l.feed_forward_out);
 }
 
-/// @param channels per-layer inputs [T, size], or undefined
+at::Tensor scaled(const Layer& l, const at::Tensor& y) {
+  return l.residual_scale == 1 ? y : y * l.residual_scale;
+}
+
+at::Tensor attention_block(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                           KeyValues& shared) {
+  return x + scaled(l, attention_half(l, x, batch, shared));
+}
+
 /// @param probabilities receives the router's [T, experts], if there is a router
-at::Tensor forward(const Layer& l, const at::Tensor& x, const BatchContext& batch,
-                   KeyValues& shared, const at::Tensor& channels, at::Tensor& probabilities) {
-  const auto scaled = [&](const at::Tensor& y) {
-    return l.residual_scale == 1 ? y : y * l.residual_scale;
-  };
-  const at::Tensor middle = x + scaled(attention_half(l, x, batch, shared));
-  at::Tensor y = middle + scaled(feed_forward_half(l, middle, batch, probabilities));
+at::Tensor feed_forward_block(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                              at::Tensor& probabilities) {
+  return x + scaled(l, feed_forward_half(l, x, batch, probabilities));
+}
+
+/// What follows the two blocks.   @param channels per-layer inputs [T, size], or undefined
+at::Tensor after_blocks(const Layer& l, at::Tensor y, const BatchContext& batch,
+                        const at::Tensor& channels) {
   if (l.per_layer.defined()) {
     const at::Tensor h = gated(l.gating, linears(y, {&l.per_layer.gate}, batch)[0], channels);
     y = y + rms_norm(linears(h, {&l.per_layer.projection}, batch)[0], l.per_layer.out);
@@ -258,7 +267,11 @@ class PlainRun final : public LayerRun {
     if (layer_.per_layer.defined()) {
       channels_ = batch_.shared_state->per_layer.select(1, layer_.index).detach().requires_grad_();
     }
-    output_ = forward(layer_, input_, batch_, shared_, channels_, probabilities_);
+    middle_ = run_block(Recomputed::kMixer,
+                        [&] { return attention_block(layer_, input_, batch_, shared_); });
+    after_ = run_block(Recomputed::kFeedForward,
+                       [&] { return feed_forward_block(layer_, middle_, batch_, probabilities_); });
+    output_ = after_blocks(layer_, after_, batch_, channels_);
     if (layer_.lends_keys) {
       keys_of(layer_.index).k = shared_.k.detach();
       keys_of(layer_.index).v = shared_.v.detach();
@@ -267,22 +280,30 @@ class PlainRun final : public LayerRun {
   }
 
   at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) override {
-    std::vector<at::Tensor> roots, grads;
-    const auto add = [&](const at::Tensor& root, const at::Tensor& of) {
-      if (!of.defined() || !root.requires_grad()) return;
-      roots.push_back(root);
-      grads.push_back(of);
-    };
-    add(output_, grad);
+    Roots roots;
+    roots.add(output_, grad);
+    if (layer_.recomputed == Recomputed::kFeedForward) {
+      roots.run();
+      const at::AutoGradMode grad_mode(true);
+      const at::Tensor d_after = after_.grad(), in = middle_.detach().requires_grad_();
+      roots.add(feed_forward_block(layer_, in, batch_, probabilities_), d_after);
+      add_balance(roots);
+      roots.run();
+      roots.add(middle_, in.grad());
+    } else {
+      add_balance(roots);
+    }
+    if (layer_.recomputed == Recomputed::kMixer) {
+      roots.run();
+      const at::AutoGradMode grad_mode(true);
+      const at::Tensor d_middle = middle_.grad();
+      roots.add(attention_block(layer_, input_, batch_, shared_), d_middle);
+    }
     if (layer_.lends_keys) {
-      add(shared_.k, keys_of(layer_.index).dk);
-      add(shared_.v, keys_of(layer_.index).dv);
+      roots.add(shared_.k, keys_of(layer_.index).dk);
+      roots.add(shared_.v, keys_of(layer_.index).dv);
     }
-    if (probabilities_.defined() && batch_.shared_state) {
-      const at::Tensor& d = batch_.shared_state->balance.d_probability;
-      add(probabilities_, d.defined() ? d.expand_as(probabilities_) : d);
-    }
-    if (!roots.empty()) torch::autograd::backward(roots, grads);
+    roots.run();
     if (layer_.keys_of >= 0) {
       add_grad(keys_of(layer_.keys_of).dk, shared_.k.grad());
       add_grad(keys_of(layer_.keys_of).dv, shared_.v.grad());
@@ -294,13 +315,46 @@ class PlainRun final : public LayerRun {
   }
 
  private:
+  /// Where backward passes of autograd begin, and with which gradients.
+  class Roots {
+   public:
+    void add(const at::Tensor& root, const at::Tensor& grad) {
+      if (!grad.defined() || !root.requires_grad()) return;
+      roots_.push_back(root);
+      grads_.push_back(grad);
+    }
+    void run() {
+      if (!roots_.empty()) torch::autograd::backward(roots_, grads_);
+      roots_.clear();
+      grads_.clear();
+    }
+
+   private:
+    std::vector<at::Tensor> roots_, grads_;
+  };
+
+  /// The output of a block; of one that runs again in the backward pass, a leaf without its graph.
+  template <typename Block>
+  at::Tensor run_block(Recomputed which, Block&& block) const {
+    if (layer_.recomputed != which) return block();
+    const bool trains = at::GradMode::is_enabled();
+    const at::NoGradGuard no_grad;
+    return block().detach().requires_grad_(trains);
+  }
+
+  void add_balance(Roots& roots) const {
+    if (!probabilities_.defined() || !batch_.shared_state) return;
+    const at::Tensor& d = batch_.shared_state->balance.d_probability;
+    roots.add(probabilities_, d.defined() ? d.expand_as(probabilities_) : d);
+  }
+
   SharedLayerState::Keys& keys_of(int64_t layer) const {
     return batch_.shared_state->keys.at(static_cast<size_t>(layer));
   }
 
   const Layer& layer_;
   const BatchContext& batch_;
-  at::Tensor input_, output_, channels_, probabilities_;
+  at::Tensor input_, middle_, after_, output_, channels_, probabilities_;
   KeyValues shared_;
 };
 

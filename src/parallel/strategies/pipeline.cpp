@@ -42,6 +42,7 @@ constexpr int kFirst = 0, kLast = 1;  // ranks of tied_ends_
 PipelineStrategy::PipelineStrategy(const StrategyOptions& options, Communicator& comm,
                                    const DistributedModel& model)
     : SingleStrategy(model, mesh_of(options, comm)),
+      name_(config::strategy_name(options.strategy)),
       comm_(comm),
       model_(model),
       stages_(make_pipeline_group(comm, mesh(), "pipeline")),

@@ -20,7 +20,7 @@ class PipelineStrategy final : public SingleStrategy, private layers::StageLinks
  public:
   PipelineStrategy(const StrategyOptions& options, Communicator& comm,
                    const DistributedModel& model);
-  std::string name() const override { return "pipeline"; }
+  std::string name() const override { return name_; }
   StoredBytes stored_bytes() const override;
   layers::StageLinks* links() override { return this; }
 
@@ -56,6 +56,7 @@ class PipelineStrategy final : public SingleStrategy, private layers::StageLinks
   layers::FlatValues* borrowed() const;
   at::Tensor lent(const at::Tensor& flat) const;
 
+  std::string name_;
   Communicator& comm_;
   DistributedModel model_;
   Group stages_, backward_;  // the same ranks; NCCL orders the calls of a group

@@ -82,6 +82,7 @@ std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communic
     case config::Strategy::kDdp:
       return std::make_unique<DdpStrategy>(options, comm, model);
     case config::Strategy::kPipeline:
+    case config::Strategy::kDeviceMap:
       return std::make_unique<PipelineStrategy>(options, comm, model);
     case config::Strategy::kTensor:
       return std::make_unique<TensorStrategy>(options, comm, model);

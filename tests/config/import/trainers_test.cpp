@@ -188,6 +188,13 @@ TEST_F(TrainersTest, OffloadOfAxolotl) {
   EXPECT_TRUE(has_key(disk.not_carried, "activation_offloading"));
 }
 
+TEST_F(TrainersTest, DeviceMapOfAxolotl) {
+  const Import run =
+      import(std::string(kOffloadOfAxolotl) + "device_map: auto\n", ForeignTool::kAxolotl);
+  expect_values(run, {{"parallel.device_map", "\"auto\""}});
+  EXPECT_TRUE(run.not_carried.empty());
+}
+
 TEST_F(TrainersTest, TrainedParametersStayOnTheDevice) {
   const Import full =
       import("base_model: m\ndatasets: [{path: a}]\nfsdp_config: {offload_params: true}\n",
