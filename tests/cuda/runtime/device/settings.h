@@ -14,7 +14,7 @@ struct Settings {
   double nccl_seconds = 60;                  ///< SFTRUN_STANDIN_NCCL_SECONDS: waits for other ranks
   /// SFTRUN_STANDIN_THREADS: each of the program's threads has a device, and that of one is 0.
   bool threads_have_devices = false;
-  std::string captures_fail;                 ///< SFTRUN_STANDIN_CAPTURES_FAIL: "begun", "ended", ""
+  std::string captures_fail;  ///< SFTRUN_STANDIN_CAPTURES_FAIL: "begun", "ended", ""
 
   /// Dynamic shared memory of a block, with the opt-in (CUDA C++ programming guide, "technical
   /// specifications per compute capability").
