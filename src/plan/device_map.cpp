@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -129,6 +130,23 @@ bool is_cpu(const std::string& device) {
       near.empty() ? kFixNames : fmt::format("did you mean `{}`?", near));
 }
 
+/// A key that names one unit alone, and its device.
+struct Placed {
+  std::string key, device;
+};
+
+/// Two keys may name parts of one unit: the final norm and the head.
+void require_same_device(const std::string& key, const std::string& device, Placed& first,
+                         const std::string& place) {
+  if (first.key.empty()) first = {key, device};
+  if (first.device == device) return;
+  throw ConfigError(
+      fmt::format("parallel.device_map places `{}` on device {} and `{}` on device {}; "
+                  "they are one unit",
+                  first.key, first.device, key, device),
+      place, "place both on the same device");
+}
+
 /// The device of each unit. Of several keys that name a unit the longest one counts.
 std::vector<std::string> devices_of_units(const nlohmann::ordered_json& places,
                                           const UnitNames& names, const std::string& place) {
@@ -138,10 +156,12 @@ std::vector<std::string> devices_of_units(const nlohmann::ordered_json& places,
     keys.emplace_back(key, plain_device(device.get<std::string>()));
   std::stable_sort(keys.begin(), keys.end(),
                    [](const auto& a, const auto& b) { return a.first.size() < b.first.size(); });
+  std::map<int64_t, Placed> of_one_unit;
   for (const auto& [key, device] : keys) {
     if (names.is_ignored(key)) continue;
     const std::vector<int64_t> units = names.units_of(key);
     if (units.empty()) refuse_module(key, names, place);
+    if (units.size() == 1) require_same_device(key, device, of_one_unit[units[0]], place);
     for (const int64_t unit : units) devices[static_cast<size_t>(unit)] = device;
   }
   std::vector<std::string> missing;

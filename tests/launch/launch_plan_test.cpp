@@ -52,6 +52,17 @@ TEST(LaunchPlan, OneWorkerAGpu) {
                            {0, 1, 2, 3}, {8, 9, 10, 11}, {4, 5, 6, 7}, {12, 13, 14, 15}}));
 }
 
+TEST(LaunchPlan, OneProcessSeesAllGpus) {
+  const LaunchPlan plan = make_plan({.is_one_process = true}, machine(4));
+  EXPECT_EQ(plan.local_world_size, 1);
+  EXPECT_EQ(plan.cuda_visible_devices, "0,1,2,3");
+  EXPECT_EQ(make_plan({.gpus = "2", .is_one_process = true}, machine(4)).cuda_visible_devices,
+            "0,1");
+  EXPECT_EQ(make_plan({.nproc_per_node = "2", .is_one_process = true}, machine(4)).local_world_size,
+            2)
+      << "the command line decides; a device map then refuses two processes";
+}
+
 TEST(LaunchPlan, ForceSingleGpu) {
   for (const char* name : {"FORCE_SINGLE_GPU", "UNSLOTH_FORCE_SINGLE_GPU"}) {
     Machine four = machine(4);

@@ -99,6 +99,7 @@ TEST(DeviceMap, BadMapsAreRefused) {
       "`model.layers.4`, which the model does not have");
   has(refusal({{"", "0"}, {"model.layers.1.mlp", "1"}}, 2), "a part of a layer");
   has(refusal({{"model.layers.0-3", "0"}, {"lm_head", "1"}}, 2), "has no device for embedding");
+  has(refusal({{"", "0"}, {"model.norm", "0"}, {"lm_head", "1"}}, 2), "they are one unit");
   has(refusal({{"", "2"}}, 2), "names GPU 2, and this run has GPUs 0 to 1");
   has(refusal({{"", "0"}}, 0), "names GPU 0, and this run has none");
   has(refusal({{"", "0"}, {"lm_head", "cpu"}, {"model.norm", "cpu"}}, 2), "on the CPU");

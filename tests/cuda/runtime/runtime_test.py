@@ -7,6 +7,7 @@
 cases   train (with evaluation, checkpoints and a resumed run), score and generate: exit code 0; no line of the stand-in's own; all that
         rank r does is done on device r; at the end no registered host memory and no NCCL communicator is open
 small   a device that is too small ends the run with an error that says so, and what helps
+device_map  one process with the layers on two devices
 fallback  without our CUDA library --device auto computes on the CPU
 graphs  micro-batches of one shape are captured once and then launched as one; where they cannot be, the log says why
 counts  by differences between runs: launches of a layer, forward and backward; copies, waits and allocations of a micro-batch and of a step
@@ -16,6 +17,7 @@ mode; without it each is met once. What is open in LD_PRELOAD stays, behind the 
 """
 
 import argparse
+import collections
 import concurrent.futures
 import os
 import pathlib
@@ -165,6 +167,26 @@ def check_small_device(session):
     return failures.lines
 
 
+def check_device_map(session):
+    """One process drives two devices from two threads: both have work, the same messages pass on both, and nothing stays open."""
+    failures, name = Failures(), "device_map"
+    folder = session.folder / name
+    folder.mkdir()
+    write_texts(folder / "train.jsonl", TEXTS)
+    (folder / "run.yaml").write_text("model: {max_seq_len: 64, dtype: bf16}\ndata: {cache_dir: none}\n"
+                                     "train: {max_steps: 2, batch_size: 1, grad_accum: 4}\nparallel: {device_map: auto}\n")
+    command = ["train", "--config", folder / "run.yaml", f"model.name={dense_model(folder / 'model', 4, 64)}",
+               f"data.train={folder}/train.jsonl", f"output.dir={folder}/run"]
+    run = session.run(name, command, 2, SFTRUN_STANDIN_THREADS="1")
+    failures.expect(name, f"exit code {run.code}: {last_lines(run.output)}", run.code == 0)
+    count = collections.Counter((event["event"], event.get("device")) for event in run.events(0))
+    for event in ("launch", "product", "nccl"):
+        failures.expect(name, f"{event}: {count[event, 0]} and {count[event, 1]}", count[event, 0] > 0 and count[event, 1] > 0)
+    failures.expect(name, "as many messages on both", count["nccl", 0] == count["nccl", 1])
+    failures.expect(name, "left open", stand_in.left_open(run.events(0)) == (0, 0))
+    return failures.lines
+
+
 def check_fallback(arguments, session):
     """Where our CUDA library does not load, --device auto computes on the CPU with a warning, and --device cuda ends the run."""
     failures, folder = Failures(), session.folder / "fallback"
@@ -202,7 +224,7 @@ def parse():
     parser.add_argument("--stand-in", required=True, type=pathlib.Path, help="folder of the libraries")
     parser.add_argument("--torch-lib", required=True, type=pathlib.Path, help="LibTorch's folder of libraries")
     parser.add_argument("--all", action="store_true", help="every family with every mode, on one device and on two")
-    parser.add_argument("--only", nargs="+", default=[], help="cases whose name one of these finds; small, fallback, graphs, counts and loading are names, too")
+    parser.add_argument("--only", nargs="+", default=[], help="cases whose name one of these finds; small, device_map, fallback, graphs, counts and loading are names, too")
     parser.add_argument("--counts", type=pathlib.Path, help="where the table of counts goes, as JSON")
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for all runs and logs, which stays")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
@@ -222,6 +244,8 @@ def check(arguments, folder):
             failures += lines
         if chosen("small"):
             failures += check_small_device(session)
+        if chosen("device_map"):
+            failures += check_device_map(session)
         if chosen("fallback"):
             failures += check_fallback(arguments, session)
         if chosen("graphs"):

@@ -27,7 +27,7 @@ bool set_current_device(int device) {
 }
 
 void require_chosen_device(const char* what) {
-  require(chosen || !uses_another, what,
+  require(chosen || !uses_another || settings().threads_have_devices, what,
           " in a thread that never set a device, in a process that uses another than device 0");
 }
 

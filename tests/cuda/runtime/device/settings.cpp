@@ -38,6 +38,7 @@ Settings read() {
   if (const std::string log = environment("SFTRUN_STANDIN_LOG", ""); !log.empty())
     result.log = log + "." + rank();
   result.nccl_seconds = number("SFTRUN_STANDIN_NCCL_SECONDS", 60);
+  result.threads_have_devices = number("SFTRUN_STANDIN_THREADS", 0) != 0;
   result.captures_fail = environment("SFTRUN_STANDIN_CAPTURES_FAIL", "");
   return result;
 }

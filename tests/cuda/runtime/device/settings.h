@@ -12,7 +12,9 @@ struct Settings {
   size_t device_bytes = size_t{8192} << 20;  ///< SFTRUN_STANDIN_MIB
   std::string log;                           ///< SFTRUN_STANDIN_LOG with the rank; empty: no log
   double nccl_seconds = 60;                  ///< SFTRUN_STANDIN_NCCL_SECONDS: waits for other ranks
-  std::string captures_fail;                 ///< SFTRUN_STANDIN_CAPTURES_FAIL: "begun", "ended", ""
+  /// SFTRUN_STANDIN_THREADS: each of the program's threads has a device, and that of one is 0.
+  bool threads_have_devices = false;
+  std::string captures_fail;  ///< SFTRUN_STANDIN_CAPTURES_FAIL: "begun", "ended", ""
 
   /// Dynamic shared memory of a block, with the opt-in (CUDA C++ programming guide, "technical
   /// specifications per compute capability").
