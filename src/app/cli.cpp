@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
 
 #include "model_source.h"
 #include "sftrun/config/run_config.h"
@@ -139,12 +142,34 @@ CLI::App* add_command(CLI::App& parent, const std::string& name, const std::stri
   return command;
 }
 
+namespace {
+
+std::optional<int64_t> whole_number(const std::string& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// Of numbers the one whose value is the nearest, else the word that is spelled alike.
+std::string nearest_of(const std::string& text, const std::vector<std::string>& words) {
+  const auto asked = whole_number(text);
+  if (!asked || !std::all_of(words.begin(), words.end(), whole_number)) return nearest(text, words);
+  const auto distance = [&](const std::string& word) {
+    return std::abs(static_cast<double>(*whole_number(word)) - static_cast<double>(*asked));
+  };
+  return *std::min_element(words.begin(), words.end(),
+                           [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
+}
+
+}  // namespace
+
 CLI::Validator one_of(std::vector<std::string> words) {
   const std::string listed = join(words, "|");
   return CLI::Validator(
       [words = std::move(words)](std::string& text) -> std::string {
         if (std::find(words.begin(), words.end(), text) != words.end()) return {};
-        const std::string near = nearest(text, words);
+        const std::string near = nearest_of(text, words);
         return fmt::format("`{}` is not one of {}{}", text, spelled(words),
                            near.empty() ? "" : fmt::format("; did you mean `{}`?", near));
       },

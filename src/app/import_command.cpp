@@ -4,6 +4,7 @@
 #include "sftrun/config/import.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::app {
@@ -12,10 +13,6 @@ namespace {
 void print_notes(std::string_view title, const std::vector<config::ImportNote>& notes) {
   for (const config::ImportNote& note : notes)
     fmt::print(stderr, "{}: {}: {} ({})\n", title, note.key, note.why, note.place);
-}
-
-std::string counted(size_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 /// What the user must know, beside the YAML.

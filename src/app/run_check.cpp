@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/data_problems.h"
@@ -74,14 +75,15 @@ std::string text_of(const config::TuningConfig& tuning, const spec::ArchSpec& ar
 
 std::string text_of(const data::DatasetTrial& trial) {
   return fmt::format(
-      "data: {}{}: {} records; {}: {} examples, {} tokens, {} trained on, longest {}", trial.name,
+      "data: {}{}: {} records; {}: {}, {} tokens, {} trained on, longest {}", trial.name,
       trial.num_files == 1 ? "" : fmt::format(" ({} files)", trial.num_files),
       data::name_of(trial.format),
       trial.is_whole
           ? fmt::format("all {}", trial.stats.num_records)
           : fmt::format("the first {} of about {}", trial.stats.num_records,
                         format_count(static_cast<uint64_t>(trial.num_records_estimated))),
-      trial.stats.num_examples, format_count(static_cast<uint64_t>(trial.stats.num_tokens)),
+      counted(trial.stats.num_examples, "example"),
+      format_count(static_cast<uint64_t>(trial.stats.num_tokens)),
       format_count(static_cast<uint64_t>(trial.stats.num_label_tokens)), trial.stats.longest);
 }
 

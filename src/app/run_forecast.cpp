@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/small_data.h"
@@ -171,17 +172,17 @@ std::vector<std::string> lines_of(const Forecast& forecast, const config::RunCon
   const char* about = forecast.is_exact ? "" : "about ";
   const bool is_counted = config.train.max_steps.has_value();
   const int64_t per_step = *forecast.sizes.global_batch_size.value;
-  const char* plural = per_step == 1 ? "" : "s";
   const char* example = config.train.objective == config::Objective::kDpo ? "pair" : "example";
-  const std::string unit = forecast.bin_tokens > 0 ? fmt::format("packed sequence{} of {} tokens",
-                                                                 plural, forecast.bin_tokens)
-                                                   : fmt::format("{}{}", example, plural);
-  return {fmt::format("steps: {}{} optimizer steps, {}{} per epoch; {} {} per step",
-                      is_counted ? "" : about, forecast.steps, about, forecast.steps_per_epoch,
-                      per_step, unit),
-          fmt::format("tokens: {}{} per epoch", about,
-                      format_count(static_cast<uint64_t>(forecast.tokens_per_epoch))),
-          duration_line(forecast, config)};
+  const std::string unit = forecast.bin_tokens > 0
+                               ? fmt::format("{} of {}", counted(per_step, "packed sequence"),
+                                             counted(forecast.bin_tokens, "token"))
+                               : counted(per_step, example);
+  return {
+      fmt::format("steps: {}{}, {}{} per epoch; {} per step", is_counted ? "" : about,
+                  counted(forecast.steps, "optimizer step"), about, forecast.steps_per_epoch, unit),
+      fmt::format("tokens: {}{} per epoch", about,
+                  format_count(static_cast<uint64_t>(forecast.tokens_per_epoch))),
+      duration_line(forecast, config)};
 }
 
 }  // namespace sftrun::app

@@ -235,6 +235,7 @@ inline std::string scientific(double value) {
 
 /// Keeps products of batch sizes and devices far from overflow.
 inline constexpr double kMaxBatch = 1 << 20;
+inline constexpr double kMaxEpochs = 1e6;  // their records stay countable
 
 template <class Visitor>
 void visit_objective_fields(TrainConfig& train, Visitor&& field) {
@@ -252,7 +253,8 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
 template <class Visitor>
 void visit_batch_fields(TrainConfig& train, Visitor&& field) {
   using enum OnResume;
-  field(train.epochs, "epochs", above(0), kLength, "Passes over the data.", "3");
+  field(train.epochs, "epochs", Limits{.min = 0, .max = kMaxEpochs, .above_min = true}, kLength,
+        "Passes over the data.", "3");
   field(train.max_steps, "max_steps", at_least(1).otherwise("from epochs"), kLength,
         "Stop after this number of optimizer steps; overrides epochs.", "200");
   field(train.batch_size, "batch_size", between(1, kMaxBatch), kAny,

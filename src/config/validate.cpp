@@ -247,7 +247,7 @@ class RelationCheck {
                          "the host, not that of {}",
                          word_of(optimizer)),
              {"parallel.offload.optimizer", "train.optimizer"},
-             "use train.optimizer adamw or adamw_8bit, or remove parallel.offload.optimizer");
+             "use train.optimizer adamw or adamw_8bit, or set parallel.offload.optimizer: none");
     }
     if (offload.activations == Offload::kCpu &&
         config_.train.gradient_checkpointing != Checkpointing::kLayer) {

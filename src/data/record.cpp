@@ -54,14 +54,16 @@ std::string require_string(const Json& record, const char* key, RecordFormat for
                            const std::string& where) {
   const Json& value = require(record, key, format, where);
   if (value.is_string()) return value.get<std::string>();
-  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, value.type_name()), where);
+  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, value.type_name()), where,
+                  "write the text in quotes");
 }
 
 std::string optional_string(const Json& record, const char* key, const std::string& where) {
   const auto it = record.find(key);
   if (it == record.end() || it->is_null()) return {};
   if (it->is_string()) return it->get<std::string>();
-  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, it->type_name()), where);
+  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, it->type_name()), where,
+                  "write the text in quotes, or leave the key out");
 }
 
 /// Refuses values such as `"train": "false"`, which would be trained on.
@@ -69,7 +71,7 @@ void check_turn_weight(const Json& message, const std::string& name, const std::
   const auto train = message.find("train");
   if (train != message.end() && !train->is_boolean()) {
     throw DataError(fmt::format("{}.train must be true or false, not {}", name, train->dump()),
-                    where);
+                    where, "write true or false without quotes");
   }
   const auto weight = message.find("weight");
   if (weight == message.end()) return;
@@ -154,7 +156,7 @@ void require_messages(const Json& messages, const std::string& key, const std::s
       throw DataError(
           fmt::format("{}[{}].content must be a string, a list of parts or null, not {}", key, i,
                       content->type_name()),
-          where);
+          where, R"(write "content": "…")");
     }
     if (content != message.end() && content->is_array())
       check_parts(*content, fmt::format("{}[{}].content", key, i), where);
@@ -174,14 +176,18 @@ Json tools_of(const Json& record, const std::string& where) {
   const auto it = record.find("tools");
   if (it == record.end() || it->is_null()) return nullptr;
   Json tools = it->is_string() ? parse_json_text(it->get<std::string>()) : *it;
-  if (!tools.is_array()) throw DataError("\"tools\" must be a list of tool descriptions", where);
+  if (!tools.is_array())
+    throw DataError("\"tools\" must be a list of tool descriptions", where,
+                    R"(write "tools": [{"type": "function", "function": {…}}], or leave it out)");
   return tools;
 }
 
 Json kwargs_of(const Json& record, const std::string& where) {
   const auto it = record.find("chat_template_kwargs");
   if (it == record.end() || it->is_null()) return Json::object();
-  if (!it->is_object()) throw DataError("\"chat_template_kwargs\" must be an object", where);
+  if (!it->is_object())
+    throw DataError("\"chat_template_kwargs\" must be an object", where,
+                    R"(write "chat_template_kwargs": {"name": value}, or leave it out)");
   return *it;
 }
 

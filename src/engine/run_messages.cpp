@@ -6,6 +6,7 @@
 
 #include "report.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/observe/run_summary.h"
@@ -16,23 +17,24 @@
 namespace sftrun::engine {
 namespace {
 
-std::string batch_unit(const config::RunConfig& config) {
+/// What a step trains on: "1 pair", "8 packed sequences of 512 tokens"
+std::string batch_words(const config::RunConfig& config) {
+  const int64_t count = *config.train.global_batch_size.value;
   if (!config.data.packing)
-    return config.train.objective == config::Objective::kDpo ? "pairs" : "examples";
-  return fmt::format("packed sequences of {} tokens",
+    return counted(count, config.train.objective == config::Objective::kDpo ? "pair" : "example");
+  return fmt::format("{} of {} tokens", counted(count, "packed sequence"),
                      config.data.bin_tokens.value.value_or(config.model.max_seq_len));
 }
 
 void log_model(const config::RunConfig& config, const model::Decoder& decoder,
                const Compute& compute, const config::BaseRecord* base_record) {
-  log::info("model {} ({}, {} layers{}), backend {}, {} on {}, {} thread{}", config.model.name,
+  log::info("model {} ({}, {} layers{}), backend {}, {} on {}, {}", config.model.name,
             decoder.arch().family, decoder.arch().num_layers,
             base_record != nullptr ? fmt::format("; frozen, in {}: {}", base_record->words(),
                                                  format_bytes(decoder.base_bytes()))
                                    : "",
             backend_name(config.tuning.backend), dtype_name(compute.dtype),
-            device_name(compute.device), at::get_num_threads(),
-            at::get_num_threads() == 1 ? "" : "s");
+            device_name(compute.device), counted(at::get_num_threads(), "thread"));
 }
 
 uint64_t num_model_parameters(const spec::ArchSpec& arch) {
@@ -55,16 +57,16 @@ std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, 
 std::string steps_line(const config::RunConfig& config, int64_t total_steps, int world_size) {
   const config::TrainConfig& train = config.train;
   const int parts = config::data_parallel_size(config.parallel, world_size);
-  const char* plural = parts == 1 ? "" : "s";
+  const config::Strategy strategy = config.parallel.strategy;
   const std::string devices =
-      config::divides_layers(config.parallel.strategy)
-          ? fmt::format("{} pipeline{} of {} stages", parts, plural, *config.parallel.pp)
-      : config.parallel.strategy == config::Strategy::kTensor
-          ? fmt::format("{} group{} of {} devices", parts, plural, *config.parallel.tp)
+      config::divides_layers(strategy)
+          ? fmt::format("{} of {}", counted(parts, "pipeline"), counted(*config.parallel.pp, "stage"))
+      : strategy == config::Strategy::kTensor
+          ? fmt::format("{} of {}", counted(parts, "group"), counted(*config.parallel.tp, "device"))
           : fmt::format("world_size {}", parts);
-  return fmt::format("{} steps: batch_size {} x grad_accum {} x {} = {} {} per step", total_steps,
-                     *train.batch_size.value, *train.grad_accum.value, devices,
-                     *train.global_batch_size.value, batch_unit(config));
+  return fmt::format("{}: batch_size {} x grad_accum {} x {} = {} per step",
+                     counted(total_steps, "step"), *train.batch_size.value, *train.grad_accum.value,
+                     devices, batch_words(config));
 }
 
 std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
@@ -80,9 +82,10 @@ std::optional<std::string> few_steps_warning(const config::RunConfig& config, in
           ? fmt::format(" or data.bin_tokens ({})", config.data.bin_tokens.value.value())
           : "";
   return fmt::format(
-      "the run has only {} optimizer steps: the model will learn little; lower "
+      "the run has only {}: the model will learn little; lower "
       "train.global_batch_size ({}){} or raise train.epochs ({:g})",
-      total_steps, config.train.global_batch_size.value.value(), bin_tokens, config.train.epochs);
+      counted(total_steps, "optimizer step"), config.train.global_batch_size.value.value(),
+      bin_tokens, config.train.epochs);
 }
 
 void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,

@@ -11,6 +11,7 @@
 #include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
@@ -157,7 +158,7 @@ void report(const Summary& summary) {
         summary.records_without_tokens, summary.records);
   }
   const auto mean = summary.mean_logprob();
-  log::info("scored {} records, {} tokens{}", summary.records, summary.tokens,
+  log::info("scored {}, {}{}", counted(summary.records, "record"), counted(summary.tokens, "token"),
             mean ? fmt::format(", mean loss {:.4f}", -*mean) : "");
 }
 

@@ -1,4 +1,5 @@
 #include "sftrun/observe/run_summary.h"
+#include "sftrun/core/plural.h"
 
 #include <fmt/format.h>
 
@@ -58,8 +59,8 @@ std::vector<std::string> lines_of(const RunSummary& summary) {
   if (!summary.last) return lines;
   const double rate =
       summary.seconds > 0 ? static_cast<double>(summary.tokens) / summary.seconds : 0;
-  lines.push_back(fmt::format("{} steps in {}: {} tokens, {:.0f} tokens/s", summary.last->step,
-                              format_duration(summary.seconds),
+  lines.push_back(fmt::format("{} in {}: {} tokens, {:.0f} tokens/s",
+                              counted(summary.last->step, "step"), format_duration(summary.seconds),
                               format_count(static_cast<uint64_t>(summary.tokens)), rate));
   lines.push_back(fmt::format("loss {:.4f} at step {}, {:.4f} at step {}", summary.first->loss,
                               summary.first->step, summary.last->loss, summary.last->step));

@@ -1,4 +1,5 @@
 #include "sftrun/train/run_length.h"
+#include "sftrun/core/plural.h"
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
@@ -35,8 +36,8 @@ void require_length(const config::TrainConfig& config, const LengthChange& chang
                     bool is_permitted, const std::string& checkpoint) {
   if (change.steps_now < change.steps_done) {
     throw ConfigError(
-        fmt::format("train.epochs and train.max_steps give {} steps, but {} are already done",
-                    change.steps_now, change.steps_done),
+        fmt::format("train.epochs and train.max_steps give {}, but {} are already done",
+                    counted(change.steps_now, "step"), change.steps_done),
         checkpoint,
         "raise train.epochs or train.max_steps, or go back to an earlier checkpoint "
         "with --resume DIR");
@@ -46,9 +47,9 @@ void require_length(const config::TrainConfig& config, const LengthChange& chang
   const auto other = first_other_rate(before, now, change.steps_done);
   if (!other) {
     log::info(
-        "the run now has {} steps instead of {}; the learning rates of the {} done stay as they "
+        "the run now has {} instead of {}; the learning rates of the {} done stay as they "
         "were",
-        change.steps_now, change.steps_before, change.steps_done);
+        counted(change.steps_now, "step"), change.steps_before, change.steps_done);
     return;
   }
   const std::string goes_on =
@@ -56,14 +57,14 @@ void require_length(const config::TrainConfig& config, const LengthChange& chang
                   before.lr_at(change.steps_done - 1), change.steps_done,
                   now.lr_at(change.steps_done), change.steps_done + 1);
   if (is_permitted) {
-    log::info("the run now has {} steps instead of {}: {}", change.steps_now, change.steps_before,
-              goes_on);
+    log::info("the run now has {} instead of {}: {}", counted(change.steps_now, "step"),
+              change.steps_before, goes_on);
     return;
   }
   throw ConfigError(
-      fmt::format("the run has {} steps now and had {}: with this train.scheduler the learning "
+      fmt::format("the run has {} now and had {}: with this train.scheduler the learning "
                   "rates of the steps already done would differ, from step {} on",
-                  change.steps_now, change.steps_before, *other + 1),
+                  counted(change.steps_now, "step"), change.steps_before, *other + 1),
       checkpoint,
       change.steps_now == change.steps_done
           ? "leave the run's length as it was; it is complete"

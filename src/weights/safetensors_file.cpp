@@ -15,6 +15,10 @@ using nlohmann::json;
 
 constexpr uint64_t kMostHeaderBytes = 100'000'000;  // limit of the reference implementation
 constexpr const char* kFixTruncated = "the file is truncated or corrupt: download or copy it again";
+constexpr const char* kFixHeader =
+    "the file's header breaks the safetensors format: download it again, or write it again with "
+    "the "
+    "safetensors library";
 
 constexpr std::array<std::pair<std::string_view, int64_t>, 20> kTypeBits = {{
     {"BOOL", 8},    {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8},
@@ -70,12 +74,13 @@ class HeaderReader {
     }
     const auto unused = static_cast<uint64_t>(data_.data() + data_.size() - position);
     if (unused > 0)
-      throw DataError(fmt::format("{} bytes at the end belong to no tensor", unused), where_);
+      throw DataError(fmt::format("{} bytes at the end belong to no tensor", unused), where_,
+                      kFixHeader);
   }
 
  private:
   [[noreturn]] void fail(const std::string& name, const std::string& what,
-                         const std::string& fix = {}) const {
+                         const std::string& fix = kFixHeader) const {
     throw DataError(fmt::format("tensor `{}` {}", name, what), where_, fix);
   }
 
@@ -118,7 +123,7 @@ json read_header(ByteCursor& cursor, const std::string& where) {
     throw DataError(
         fmt::format("not a safetensors file: the header length {} is over the limit of {} bytes",
                     length, kMostHeaderBytes),
-        where);
+        where, "name a safetensors file; if it is one, download it again");
   }
   const std::span<const std::byte> bytes = cursor.take(length, "the header");
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "shape_math.h"
 
@@ -19,10 +20,6 @@ std::string some_of(const std::vector<std::string>& names) {
   }
   if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
   return text;
-}
-
-std::string plural(const char* word, size_t count) {
-  return fmt::format("{}{}", word, count == 1 ? "" : "s");
 }
 
 void check_shapes(const std::map<std::string, const spec::TensorSpec*>& wanted,

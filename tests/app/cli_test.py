@@ -128,6 +128,8 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["`0` is not a whole number of at least 1"], "bench", "--model", "model", "--steps", "0")
         self.expect(USAGE, ["`lots` is not a size"], "merge", "--adapter", "adapter", "--output", "out", "--max-shard-size", "lots")
         self.expect(USAGE, ["`int4` is not one of"], "score", "--dtype", "int4")
+        for asked, near in {"48": "32", "100": "128", "9999": "4096"}.items():
+            self.expect(USAGE, [f"`{asked}` is not one of", f"did you mean `{near}`?"], "quantize", "--model", "m", "--output", "o", "--block-size", asked)
 
     def test_what_is_missing_or_too_much(self):
         self.expect(USAGE, ["`sftrun train` requires --config"], "train")

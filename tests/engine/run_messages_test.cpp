@@ -30,6 +30,9 @@ TEST(RunMessages, StepsNameWhatAStepHolds) {
   config.data.packing = false;
   EXPECT_EQ(steps_line(config, 30, 2),
             "30 steps: batch_size 2 x grad_accum 4 x world_size 2 = 16 examples per step");
+  config.train.global_batch_size.value = 1;
+  EXPECT_EQ(steps_line(config, 1, 1),
+            "1 step: batch_size 2 x grad_accum 4 x world_size 1 = 1 example per step");
 }
 
 TEST(RunMessages, Pipeline) {

@@ -85,10 +85,11 @@ DEEPSPEED = """\
 }
 """
 DEEPSPEED_CUSTOM = """\
+// configs/deepspeed_custom.json
 {
   "zero_optimization": {
-    "stage": 3,
-    "cpu_offload": true
+    "stage": 3,                    // More aggressive memory saving
+    "cpu_offload": true           // Offload to CPU memory
   },
   "bf16": {"enabled": true},
   "gradient_accumulation_steps": "auto",
@@ -387,17 +388,6 @@ def check_not_yet(line, checkout):
     print(f"not yet: {line}: {NOT_YET[line]}", flush=True)
 
 
-def check_comments(checkout):
-    """A comment behind a value, as the guide of sft-play has it, cannot be read yet."""
-    text = DEEPSPEED_CUSTOM.replace('"stage": 3,', '"stage": 3,                    // More aggressive memory saving')
-    (checkout.folder / "ds_with_comments.json").write_text(text)
-    line = "make train-deepspeed CONFIG=your_config.yaml DEEPSPEED_CONFIG=ds_with_comments.json"
-    codes, outputs = checkout.run(line, checkout.folder / "runs/comments")
-    expect(codes == [2] and "not valid YAML" in outputs[0], "a comment behind a value of a file of DeepSpeed cannot be read yet",
-           f"it can now; put it into DEEPSPEED_CUSTOM, and change the document\n{outputs[0]}")
-    print("not yet: comments behind values of a file of DeepSpeed", flush=True)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
@@ -411,7 +401,6 @@ def main():
                 check_not_yet(line, checkout)
             else:
                 check_line(line, number, checkout)
-        check_comments(checkout)
     for failure in failures:
         print(f"FAIL {failure}")
     print(f"seed commands: {'failed' if failures else f'{len(lines)} lines, all as they should be'}")

@@ -12,12 +12,35 @@
 namespace sftrun::config::importing {
 namespace {
 
-/// Lines that are comments of C (`//`), which are often in examples of DeepSpeed, become empty.
+/// Where a comment of C (`//`) begins in a line of JSON; npos: nowhere. Strings end in their line.
+size_t comment_in_json(std::string_view line) {
+  bool in_string = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (in_string && line[i] == '\\')
+      ++i;
+    else if (line[i] == '"')
+      in_string = !in_string;
+    else if (!in_string && line.substr(i, 2) == "//")
+      return i;
+  }
+  return std::string_view::npos;
+}
+
+/// Without comments of C (`//`), which are often in examples of DeepSpeed. In YAML only whole lines
+/// are comments: a value may be an address, https://…
 std::string without_line_comments(const std::string& text) {
   std::vector<std::string> lines = split(text, '\n');
+  bool has_begun = false, is_json = false;
   for (std::string& line : lines) {
-    const size_t begin = line.find_first_not_of(" \t");
-    if (begin != std::string::npos && line.compare(begin, 2, "//") == 0) line.clear();
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string::npos) continue;
+    if (line.compare(begin, 2, "//") == 0) {
+      line.clear();
+      continue;
+    }
+    if (!has_begun) is_json = line[begin] == '{';
+    has_begun = true;
+    if (is_json) line.resize(std::min(line.size(), comment_in_json(line)));
   }
   return join(lines, "\n");
 }

@@ -140,6 +140,16 @@ TEST_F(DeepSpeedTest, TabsAndCommentLinesAreAccepted) {
       << file.settings.front().place;
 }
 
+TEST_F(DeepSpeedTest, CommentsBehindValuesAreSkippedOutsideStrings) {
+  const Import read = deepspeed(
+      "// configs/deepspeed_custom.json\n{ // begins\n  \"zero_optimization\": {\n"
+      "    \"stage\": 3,     // More \"aggressive saving\r\n"
+      "    \"cpu_offload\": true  // Offload to CPU\n  }\n}\n// the end\n");
+  EXPECT_EQ(value_of(read, "parallel.strategy"), "\"zero3\"");
+  expect_refused("{\"zero_optimization\": {\"stage\": \"a//b\"}}", {"`a//b`"});
+  expect_refused("{\"zero_optimization\": {\"stage\": \"c\\\"//d\"}} // e", {"//d`"});
+}
+
 TEST_F(DeepSpeedTest, UnknownKeysAndOtherFilesAreErrors) {
   expect_refused(R"({"zero_optimization": {"stge": 2}})",
                  {"unknown key `zero_optimization.stge` in a file of DeepSpeed",
