@@ -39,7 +39,8 @@ Json to_json(const RankReport& rank) {
             {"optimizer", bytes.optimizer},
             {"activations_peak", bytes.activations_peak}}},
           {"collectives", to_json(rank.collectives)},
-          {"collective_bytes", to_json(rank.collective_bytes)}};
+          {"collective_bytes", to_json(rank.collective_bytes)},
+          {"model_file_bytes", rank.model_file_bytes}};
 }
 
 RankReport rank_from_json(const Json& json) {
@@ -51,7 +52,8 @@ RankReport rank_from_json(const Json& json) {
                     .optimizer = size("optimizer"),
                     .activations_peak = size("activations_peak")},
           .collectives = per_collective(json.value("collectives", Json::object())),
-          .collective_bytes = per_collective(json.value("collective_bytes", Json::object()))};
+          .collective_bytes = per_collective(json.value("collective_bytes", Json::object())),
+          .model_file_bytes = json.value("model_file_bytes", uint64_t{0})};
 }
 
 }  // namespace

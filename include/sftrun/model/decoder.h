@@ -60,6 +60,8 @@ struct DecoderOptions {
   /// memory, so that loading needs the memory of one unit beside what is kept of the others.
   std::function<void(int64_t index, layers::Unit& unit, layers::FlatValues* trained)>
       on_unit_loaded;
+  /// `on_unit_loaded` reads frozen weights itself, as much of them as it keeps (`unit.frozen.read`).
+  bool leaves_frozen_unread = false;
   bool gradient_checkpointing = false;
   bool inputs_on_host = false;  ///< with gradient checkpointing on a GPU: see `SavedInputs`
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
@@ -151,6 +153,8 @@ class Decoder {
   void freeze_adapters();
   /// Bytes of frozen weights on the device.
   uint64_t base_bytes() const { return base_bytes_; }
+  /// Bytes of the model's files that this process read or uses in place.
+  uint64_t file_bytes() const { return *file_bytes_; }
 
  private:
   Decoder(spec::ArchSpec arch, DecoderOptions options);
@@ -180,6 +184,7 @@ class Decoder {
   uint64_t joints_version_ = 0;  // `store_.version()` when the joints were last updated
   layers::Head head_;
   uint64_t base_bytes_ = 0;
+  std::shared_ptr<uint64_t> file_bytes_ = std::make_shared<uint64_t>(0);  // readers add to it
 
   friend class DecoderBuilder;
 };
