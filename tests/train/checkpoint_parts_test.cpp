@@ -56,7 +56,7 @@ TEST_F(CheckpointParts, WhatIsNotThereIsAnError) {
 /// As when the ranks of another machine write to a disk of their own.
 TEST_F(CheckpointParts, EveryRankMustHaveWritten) {
   write(1);
-  test::expect_error([&] { write_index(); }, {"all parts of a", "share"});
+  test::expect_error<DeviceError>([&] { write_index(); }, {"all parts of a", "share"});
   write(0);
   EXPECT_NO_THROW(write_index());
 }
