@@ -27,7 +27,8 @@ constexpr std::array<Collective, 6> kCollectives = {{
 }  // namespace
 
 std::vector<observe::RankReport> gather_rank_reports(parallel::Communicator& comm,
-                                                     const observe::RankBytes& own) {
+                                                     const observe::RankBytes& own,
+                                                     uint64_t model_file_bytes) {
   std::vector<double> values;
   for (const Bytes member : kBytes) values.push_back(static_cast<double>(own.*member));
   for (const Collective& collective : kCollectives) {
@@ -35,6 +36,7 @@ std::vector<observe::RankReport> gather_rank_reports(parallel::Communicator& com
     values.push_back(static_cast<double>(count.calls));
     values.push_back(static_cast<double>(count.bytes));
   }
+  values.push_back(static_cast<double>(model_file_bytes));
   std::vector<observe::RankReport> reports;
   for (const std::vector<double>& of_rank : comm.all_gather(values)) {
     observe::RankReport report;
@@ -44,6 +46,7 @@ std::vector<observe::RankReport> gather_rank_reports(parallel::Communicator& com
       report.collectives.*collective.reported = static_cast<int64_t>(*value++);
       report.collective_bytes.*collective.reported = static_cast<int64_t>(*value++);
     }
+    report.model_file_bytes = static_cast<uint64_t>(*value);
     reports.push_back(report);
   }
   return reports;

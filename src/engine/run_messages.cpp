@@ -59,8 +59,8 @@ std::string steps_line(const config::RunConfig& config, int64_t total_steps, int
   const int parts = config::data_parallel_size(config.parallel, world_size);
   const config::Strategy strategy = config.parallel.strategy;
   const std::string devices =
-      config::divides_layers(strategy)
-          ? fmt::format("{} of {}", counted(parts, "pipeline"), counted(*config.parallel.pp, "stage"))
+      config::divides_layers(strategy) ? fmt::format("{} of {}", counted(parts, "pipeline"),
+                                                     counted(*config.parallel.pp, "stage"))
       : strategy == config::Strategy::kTensor
           ? fmt::format("{} of {}", counted(parts, "group"), counted(*config.parallel.tp, "device"))
           : fmt::format("world_size {}", parts);

@@ -210,6 +210,7 @@ void load_model(PreparedRun& run, Rank& rank) {
     options.on_unit_loaded = [&](int64_t index, layers::Unit& unit, layers::FlatValues* trained) {
       run.shards->take(index, unit, trained);
     };
+    options.leaves_frozen_unread = run.shards->takes_frozen();
   }
   options.held = stage_units(run.checkpoint->arch(), run.config, rank);
   if (is_tensor_parallel(run.config.parallel)) {
@@ -403,7 +404,8 @@ int train_and_export(PreparedRun& run, Rank& rank) {
     report.ranks = gather_rank_reports(
         rank.comm(),
         rank_bytes(run.decoder->base_bytes(), run.strategy->stored_bytes(),
-                   trainer.optimizer_bytes(), tensor_memory(device).peak_bytes, static_bytes));
+                   trainer.optimizer_bytes(), tensor_memory(device).peak_bytes, static_bytes),
+        run.decoder->file_bytes());
     if (rank.is_main()) observe::write_run_report(run.run_dir() / "run.json", report);
   };
   report.started_at = unix_seconds();

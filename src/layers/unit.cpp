@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "sftrun/core/error.h"
 
@@ -15,12 +16,6 @@ constexpr int64_t kBlockAlignment = 256;  // bytes; every kernel's loads are ali
 int64_t rounded_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
-
-/// A storage and its place in the packed buffer.
-struct Block {
-  const c10::StorageImpl* storage;
-  int64_t begin;  // bytes
-};
 
 at::Tensor bytes_of(const c10::Storage& storage) {
   return at::from_blob(const_cast<void*>(storage.data()), {static_cast<int64_t>(storage.nbytes())},
@@ -42,40 +37,80 @@ void reserve_memory(const at::Tensor& flat) {
       c10::GetAllocator(flat.device().type())->allocate(storage->nbytes()));
 }
 
-void FrozenStorage::add(const at::Tensor& tensor) {
-  SFTRUN_CHECK(!bytes_.defined());
-  if (tensor.defined() && tensor.numel() > 0) tensors_.push_back(tensor);
+at::Tensor without_memory(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
+  // A storage that allocates nothing, then as many bytes as the tensor needs.
+  const at::Tensor flat = at::empty({0}, at::TensorOptions().dtype(dtype).device(device));
+  c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();
+  storage->set_nbytes(static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype));
+  flat.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+  return flat;
 }
 
-void FrozenStorage::pack(int64_t multiple) {
+FrozenStorage::Source* FrozenStorage::source_of(const at::Tensor& tensor) {
+  const auto found = std::find_if(sources_.begin(), sources_.end(), [&](const Source& source) {
+    return source.storage.is_alias_of(tensor.storage());
+  });
+  return found == sources_.end() ? nullptr : &*found;
+}
+
+void FrozenStorage::add_source(const at::Tensor& tensor, ReadBytes read) {
+  SFTRUN_CHECK(!bytes_.defined());
+  if (!tensor.defined() || tensor.numel() == 0) return;
+  tensors_.push_back(tensor);
+  if (source_of(tensor) == nullptr) sources_.push_back({tensor.storage(), std::move(read)});
+}
+
+void FrozenStorage::add(const at::Tensor& tensor) {
+  add_source(tensor, nullptr);
+}
+
+void FrozenStorage::add_unread(const at::Tensor& tensor, ReadBytes read) {
+  SFTRUN_CHECK(tensor.is_contiguous() && tensor.storage_offset() == 0);
+  add_source(tensor, std::move(read));
+}
+
+void FrozenStorage::place(int64_t multiple) {
   if (tensors_.empty() || bytes_.defined()) return;
-  std::vector<Block> blocks;
   int64_t size = 0;
-  const auto block_of = [&](const at::Tensor& tensor) {
-    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-    return std::find_if(blocks.begin(), blocks.end(),
-                        [&](const Block& block) { return block.storage == storage; });
-  };
-  for (const at::Tensor& tensor : tensors_) {
-    if (block_of(tensor) != blocks.end()) continue;
-    blocks.push_back({tensor.storage().unsafeGetStorageImpl(), size});
-    size += rounded_up(static_cast<int64_t>(tensor.storage().nbytes()), kBlockAlignment);
+  for (Source& source : sources_) {
+    source.begin = size;
+    size += rounded_up(source.size(), kBlockAlignment);
   }
-  bytes_ = at::zeros({rounded_up(size, multiple)},
-                     at::TensorOptions().dtype(at::kByte).device(tensors_.front().device()));
-  std::vector<int64_t> begins;  // of each tensor, before any is moved: moving frees storages
+  bytes_ = without_memory({rounded_up(size, multiple)}, at::kByte, tensors_.front().device());
   for (const at::Tensor& tensor : tensors_) {
-    const int64_t begin = block_of(tensor)->begin;
-    const at::Tensor source = bytes_of(tensor.storage());
-    bytes_.narrow(0, begin, source.numel()).copy_(source);
-    begins.push_back(begin + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()));
-  }
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    c10::TensorImpl* impl = tensors_[i].unsafeGetTensorImpl();
+    if (tensor.storage().is_alias_of(bytes_.storage())) continue;  // registered twice
+    const auto itemsize = static_cast<int64_t>(tensor.itemsize());
+    const int64_t offset = source_of(tensor)->begin / itemsize + tensor.storage_offset();
+    c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     impl->set_allow_tensor_metadata_change(true);
     impl->set_storage_keep_dtype(bytes_.storage());
-    impl->set_storage_offset(begins[i] / static_cast<int64_t>(tensors_[i].itemsize()));
+    impl->set_storage_offset(offset);
   }
+}
+
+void FrozenStorage::read(int64_t begin, const at::Tensor& to) const {
+  const int64_t end = begin + to.numel();
+  int64_t done = begin;
+  const auto pad_until = [&](int64_t next) {
+    if (next > done) to.narrow(0, done - begin, next - done).zero_();
+  };
+  for (const Source& source : sources_) {
+    const int64_t first = std::max(begin, source.begin),
+                  last = std::min(end, source.begin + source.size());
+    if (first >= last) continue;
+    pad_until(first);
+    done = last;
+    const at::Tensor part = to.narrow(0, first - begin, last - first);
+    if (!source.read) {
+      part.copy_(bytes_of(source.storage).narrow(0, first - source.begin, last - first));
+      continue;
+    }
+    const at::Tensor host = part.is_cpu() ? part : at::empty({last - first}, at::kByte);
+    source.read(first - source.begin,
+                {static_cast<std::byte*>(host.data_ptr()), static_cast<size_t>(last - first)});
+    if (!part.is_cpu()) part.copy_(host);
+  }
+  pad_until(end);
 }
 
 }  // namespace sftrun::layers

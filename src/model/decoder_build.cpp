@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/peft.h"
+#include "to_dtype.h"
 
 /// Builds a decoder: selects what trains, allocates the flat buffers, loads the weights.
 namespace sftrun::model {
@@ -82,7 +84,7 @@ class DecoderBuilder {
     AdapterStart adapters(d_.options_, source_);
     for (int64_t unit = 0; unit < num_units; ++unit) {
       if (!buffers.holds(unit)) continue;
-      if (buffers.is_per_unit) d_.store_.reserve_unit(unit);
+      if (buffers.is_per_unit && !leaves_masters_unread(unit)) d_.store_.reserve_unit(unit);
       fill(unit);
       start_adapters(adapters, unit);
       if (buffers.is_per_unit && !(unit == d_.embedding_unit() && ties_head())) complete(unit);
@@ -486,17 +488,24 @@ class DecoderBuilder {
     declare_head(d_.head_unit());
   }
 
-  /// The quantised form of a matrix: as stored, or quantised now; nullopt: dense.
+  /// The matrix in the quantised format of its file; nullopt: it is not kept in one.
+  std::optional<kernels::QuantizedMatrix> stored_form(const Slot& slot) const {
+    const BaseForm& base = d_.options_.base;
+    if (!base.keep_stored || !d_.checkpoint_) return std::nullopt;
+    const spec::TensorSpec& tensor = *by_name_.at(slot.name);
+    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
+    const auto packed = d_.checkpoint_->packed(slot.name);
+    if (!packed || (base.quant && !is_experts && !is_stored_as(*packed, base.quant->format)))
+      return std::nullopt;
+    return stored_matrix(*packed, tensor.shape, slot.name, d_.checkpoint_);
+  }
+
+  /// The matrix quantised now; nullopt: it stays dense.
   std::optional<kernels::QuantizedMatrix> quantised(const Slot& slot) const {
     const BaseForm& base = d_.options_.base;
     const spec::TensorSpec& tensor = *by_name_.at(slot.name);
     // Quantised as a whole, so that the values are those of one process.
     const bool is_experts = tensor.role == spec::TensorRole::kExperts;
-    if (base.keep_stored && d_.checkpoint_) {
-      const auto packed = d_.checkpoint_->packed(slot.name);
-      if (packed && (!base.quant || is_experts || is_stored_as(*packed, base.quant->format)))
-        return stored_matrix(*packed, tensor.shape, slot.name, d_.checkpoint_);
-    }
     const bool is_end =
         tensor.role == spec::TensorRole::kEmbedding || tensor.role == spec::TensorRole::kHead;
     if (!base.quant || (is_end && !base.embeddings.value_or(false))) return std::nullopt;
@@ -507,6 +516,102 @@ class DecoderBuilder {
       return std::nullopt;
     const at::Tensor values = source_(slot.name, shape, at::kFloat, /*stays=*/false);
     return kernels::quantize(values.view({-1, shape.back()}), *base.quant, slot.name);
+  }
+
+  /// Whether frozen tensors are read by `on_unit_loaded`. DoRA and PiSSA need whole ones before.
+  bool leaves_frozen_unread() const {
+    return d_.options_.leaves_frozen_unread && d_.checkpoint_ && !lora_.dora && !lora_.pissa;
+  }
+
+  /// Whether the masters of a unit are read by `on_unit_loaded`: all of them are in the model's
+  /// files, and it keeps a part.
+  bool leaves_masters_unread(int64_t unit) const {
+    if (!d_.options_.on_unit_loaded || !d_.checkpoint_) return false;
+    int64_t num_trained = 0, num_in_files = 0;
+    for (const layers::Parameter& parameter : d_.store_.parameters())
+      num_trained += parameter.unit == unit ? 1 : 0;
+    for (const Slot& slot : slots_)
+      num_in_files += slot.unit == unit && *slot.parameter != nullptr ? 1 : 0;
+    return num_trained == num_in_files;
+  }
+
+  /// Reads a part of a tensor as `dtype`.
+  layers::ReadBytes reader_of(const std::string& name, at::ScalarType dtype) const {
+    const int64_t numel = c10::multiply_integers(by_name_.at(name)->shape);
+    return [checkpoint = d_.checkpoint_, count = d_.file_bytes_, name, numel,
+            dtype = to_dtype(dtype)](int64_t begin, std::span<std::byte> to) {
+      const int64_t size = size_of(dtype), first = begin / size,
+                    values = static_cast<int64_t>(to.size()) / size;
+      if (const auto read = checkpoint->read_range(name, dtype, first, values, to.data())) {
+        *count += *read;
+        return;
+      }
+      std::vector<std::byte> whole(static_cast<size_t>(numel * size));
+      checkpoint->read(name, dtype, whole.data());
+      std::memcpy(to.data(), whole.data() + begin, to.size());
+      *count += checkpoint->stored_bytes(name);
+    };
+  }
+
+  /// Reads a part of a stored matrix's tensor: of a view of the mapped file only those pages.
+  layers::ReadBytes reader_of(const at::Tensor& stored) const {
+    // Copies, made where a file has another order, are resizable; views of files are not.
+    const bool is_copy = stored.storage().resizable();
+    if (is_copy) *d_.file_bytes_ += stored.nbytes();
+    return [stored, is_copy, count = d_.file_bytes_](int64_t begin, std::span<std::byte> to) {
+      std::memcpy(to.data(), static_cast<const std::byte*>(stored.const_data_ptr()) + begin,
+                  to.size());
+      if (!is_copy) *count += to.size();
+    };
+  }
+
+  void fill_dense(const Slot& slot, bool stays) {
+    const std::vector<int64_t>& shape = by_name_.at(slot.name)->shape;
+    if (leaves_frozen_unread()) {
+      *slot.weight = layers::without_memory(shape, slot.dtype, d_.options_.device);
+      unread_[slot.weight->unsafeGetTensorImpl()] = reader_of(slot.name, slot.dtype);
+    } else {
+      *slot.weight =
+          part_of(slot.name, source_(slot.name, shape, slot.dtype, stays)).to(d_.options_.device);
+    }
+    d_.base_bytes_ += slot.weight->nbytes();
+  }
+
+  /// The same matrix with tensors that have no memory yet.
+  kernels::QuantizedMatrix unread_form(kernels::QuantizedMatrix stored) {
+    const at::Device device = d_.options_.device;
+    for (at::Tensor* part :
+         {&stored.packed, &stored.absmax, &stored.codes, &stored.nested_absmax}) {
+      if (!part->defined()) continue;
+      at::Tensor tensor = layers::without_memory(part->sizes(), part->scalar_type(), device);
+      unread_[tensor.unsafeGetTensorImpl()] = reader_of(*part);
+      *part = std::move(tensor);
+    }
+    if (stored.is_nested() && !device.is_cpu())
+      stored.nested_values = kernels::nested_map().to(device);
+    return stored;
+  }
+
+  void fill_quantised(const Slot& slot, const kernels::QuantizedMatrix& matrix, bool is_stored) {
+    if (is_stored && leaves_frozen_unread()) {
+      *slot.quantized = unread_form(matrix);
+    } else {
+      *slot.quantized =
+          part_of(slot.name, matrix, by_name_.at(slot.name)->shape).to(d_.options_.device);
+      if (is_stored) *d_.file_bytes_ += matrix.nbytes();
+    }
+    d_.base_bytes_ += (*slot.quantized)->nbytes();
+  }
+
+  void fill_master(const Slot& slot, layers::Parameter& parameter) {
+    *slot.weight = parameter.compute;
+    if (leaves_masters_unread(slot.unit)) {
+      d_.units_[static_cast<size_t>(slot.unit)].unread.push_back(
+          {parameter.offset, parameter.numel, reader_of(slot.name, at::kFloat)});
+    } else {
+      parameter.master.copy_(part_of(slot.name, source_(slot.name, by_name_.at(slot.name)->shape,
+                                                        at::kFloat, /*stays=*/false)));
+    }
   }
 
   /// Whether a tied head becomes a separate tensor, because it or the embedding is trained in full.
@@ -534,7 +639,7 @@ class DecoderBuilder {
   std::string embedding_name() const { return spec::embedding_module(d_.arch_) + ".weight"; }
 
   void complete(int64_t unit) {
-    d_.store_.refresh_compute(unit);
+    if (!leaves_masters_unread(unit)) d_.store_.refresh_compute(unit);
     register_frozen(unit);
     if (d_.options_.on_unit_loaded)
       d_.options_.on_unit_loaded(unit, d_.units_[static_cast<size_t>(unit)],
@@ -547,21 +652,17 @@ class DecoderBuilder {
     const bool stays = d_.options_.device.is_cpu() && !d_.options_.buffers.is_per_unit;
     for (const Slot& slot : slots_) {
       if (slot.unit != unit) continue;
-      const std::vector<int64_t>& shape = by_name_.at(slot.name)->shape;
       if (layers::Parameter* parameter = *slot.parameter) {
-        parameter->master.copy_(
-            part_of(slot.name, source_(slot.name, shape, at::kFloat, /*stays=*/false)));
-        *slot.weight = parameter->compute;
+        fill_master(slot, *parameter);
         continue;
       }
-      auto matrix = slot.quantized == nullptr ? std::nullopt : quantised(slot);
-      if (matrix) {
-        *slot.quantized = part_of(slot.name, *matrix, shape).to(d_.options_.device);
-        d_.base_bytes_ += (*slot.quantized)->nbytes();
+      const auto stored = slot.quantized == nullptr ? std::nullopt : stored_form(slot);
+      if (stored) {
+        fill_quantised(slot, *stored, /*is_stored=*/true);
+      } else if (const auto made = slot.quantized == nullptr ? std::nullopt : quantised(slot)) {
+        fill_quantised(slot, *made, /*is_stored=*/false);
       } else {
-        *slot.weight =
-            part_of(slot.name, source_(slot.name, shape, slot.dtype, stays)).to(d_.options_.device);
-        d_.base_bytes_ += slot.weight->nbytes();
+        fill_dense(slot, stays);
       }
     }
     if (unit == d_.head_unit() && ties_head()) {
@@ -575,12 +676,16 @@ class DecoderBuilder {
   /// Lists the frozen tensors of a unit.
   void register_frozen(int64_t unit) {
     layers::FrozenStorage& frozen = d_.units_[static_cast<size_t>(unit)].frozen;
+    const auto add = [&](const at::Tensor& tensor) {
+      const auto unread = unread_.extract(tensor.unsafeGetTensorImpl());
+      unread.empty() ? frozen.add(tensor) : frozen.add_unread(tensor, unread.mapped());
+    };
     for (const Slot& slot : slots_) {
       if (slot.unit != unit || *slot.parameter != nullptr) continue;
       if (slot.quantized != nullptr && slot.quantized->has_value()) {
-        for (const at::Tensor& part : (*slot.quantized)->tensors()) frozen.add(part);
+        for (const at::Tensor& part : (*slot.quantized)->tensors()) add(part);
       } else {
-        frozen.add(*slot.weight);
+        add(*slot.weight);
       }
     }
     for (const Layer& layer : d_.layers_) {
@@ -616,6 +721,7 @@ class DecoderBuilder {
   std::vector<Slot> slots_;
   std::deque<layers::Weight> unused_biases_;
   std::set<std::string> skips_used_;
+  std::map<const c10::TensorImpl*, layers::ReadBytes> unread_;  // tensors without memory
 };
 
 Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)

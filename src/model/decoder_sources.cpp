@@ -4,29 +4,12 @@
 #include <set>
 #include <utility>
 
-#include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/model/decoder.h"
+#include "to_dtype.h"
 
 /// Where a decoder's weights come from: a checkpoint, or random numbers.
 namespace sftrun::model {
-namespace {
-
-DType to_dtype(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return DType::kF32;
-    case at::kBFloat16:
-      return DType::kBF16;
-    case at::kHalf:
-      return DType::kF16;
-    default:
-      invariant_failed(__FILE__, __LINE__, "a floating-point compute dtype");
-  }
-}
-
-}  // namespace
-
 std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint> checkpoint,
                                        const DecoderOptions& options) {
   std::unique_ptr<Decoder> decoder(new Decoder(checkpoint->arch(), options));
@@ -36,6 +19,7 @@ std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint
     // Without conversion, use the mapped file in place: pages are read when first touched and
     // shared between processes.
     const auto mapped = stays ? checkpoint->mapped(name, to_dtype(dtype)) : std::nullopt;
+    *decoder->file_bytes_ += checkpoint->stored_bytes(name);
     if (mapped) {
       auto* address = const_cast<std::byte*>(mapped->data());
       return at::from_blob(

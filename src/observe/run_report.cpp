@@ -50,13 +50,15 @@ RankBytes bytes_from_json(const Json& bytes) {
 Json to_json(const RankReport& rank) {
   return {{"bytes", to_json(rank.bytes)},
           {"collectives", to_json(rank.collectives)},
-          {"collective_bytes", to_json(rank.collective_bytes)}};
+          {"collective_bytes", to_json(rank.collective_bytes)},
+          {"model_file_bytes", rank.model_file_bytes}};
 }
 
 RankReport rank_from_json(const Json& json) {
   return {.bytes = bytes_from_json(json.value("bytes", Json::object())),
           .collectives = per_collective(json.value("collectives", Json::object())),
-          .collective_bytes = per_collective(json.value("collective_bytes", Json::object()))};
+          .collective_bytes = per_collective(json.value("collective_bytes", Json::object())),
+          .model_file_bytes = json.value("model_file_bytes", uint64_t{0})};
 }
 
 }  // namespace

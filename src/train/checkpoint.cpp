@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "checkpoint_parts.h"
 #include "checkpoint_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -24,6 +25,7 @@ constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kTrainableFile = "trainable.safetensors";
 constexpr const char* kAdapterFile = "adapter_model.safetensors";
 constexpr const char* kPrincipalPartsFile = "principal_parts.safetensors";
+constexpr const char *kTrainableParts = "trainable", *kOptimizerParts = "optimizer";
 constexpr const char* kUnfinished = ".unfinished-";
 constexpr const char* kAbandoned = "abandoned-";
 
@@ -72,6 +74,16 @@ void discard(const fs::path& directory, const fs::path& checkpoint) {
   fs::remove_all(doomed, code);
   fs::rename(checkpoint, doomed, code);
   if (!code) fs::remove_all(doomed, code);
+}
+
+/// Every rank knows this name.
+fs::path parts_folder(const fs::path& directory, int64_t step) {
+  return directory / (kUnfinished + step_name(step));
+}
+
+[[noreturn]] void fail_no_folder(const fs::path& folder, const std::error_code& code) {
+  throw DeviceError("cannot make a folder for the checkpoint: " + code.message(), folder.string(),
+                    "is the disk full, or the folder not writable?");
 }
 
 /// Removes the temporary folder when writing fails, for example because the disk is full.
@@ -179,6 +191,14 @@ CheckpointContents checkpoint_contents(model::Decoder& decoder, parallel::Strate
   // With PiSSA the trained parameters are not the exported adapter, so both are stored.
   const bool has_principal_parts = !decoder.principal_parts().empty();
   CheckpointContents contents;
+  // Parts are ranges of a tensor's values. Those of tensor parallelism may be columns.
+  if (!is_adapter && strategy.divides_parameters() && strategy.mesh().sizes().tp == 1) {
+    contents.parts = {.rank = strategy.mesh().rank(),
+                      .writes = writes_parts(strategy),
+                      .trainable = trained_parts(strategy),
+                      .optimizer = optimizer.state()};
+    return contents;
+  }
   if (is_adapter) contents.adapter = model::adapter_tensors(decoder, masters);
   if (has_principal_parts) contents.principal_parts = model::principal_part_tensors(decoder);
   if (!is_adapter || has_principal_parts)
@@ -192,19 +212,33 @@ void CheckpointContents::take_part() const {
     weights::produce_without_file(*tensors);
 }
 
+void CheckpointStore::begin_parts(int64_t step) const {
+  const fs::path folder = parts_folder(directory_, step);
+  std::error_code code;
+  fs::remove_all(folder, code);
+  if (!fs::create_directories(folder, code)) fail_no_folder(folder, code);
+}
+
+void CheckpointStore::write_parts_of(const CheckpointContents& contents, int64_t step) const {
+  const CheckpointContents::Parts& parts = contents.parts.value();
+  if (!parts.writes) return;
+  const fs::path folder = parts_folder(directory_, step);
+  write_parts(folder, kTrainableParts, parts.rank, parts.trainable);
+  write_parts(folder, kOptimizerParts, parts.rank, parts.optimizer);
+}
+
 void CheckpointStore::save(const CheckpointContents& contents,
                            const std::optional<weights::AdapterConfig>& adapter,
                            const TrainState& state, int64_t optimizer_steps,
                            std::optional<int64_t> total_limit) const {
   const fs::path target = path_of(state.step);
   const fs::path temporary =
-      directory_ / fmt::format("{}{}-{}", kUnfinished, step_name(state.step), ::getpid());
+      contents.parts
+          ? parts_folder(directory_, state.step)
+          : directory_ / fmt::format("{}{}-{}", kUnfinished, step_name(state.step), ::getpid());
   const RemovedUnlessRenamed cleanup{temporary};
   std::error_code code;
-  if (!fs::create_directories(temporary, code) && code) {
-    throw DeviceError("cannot make a folder for the checkpoint: " + code.message(),
-                      temporary.string(), "is the disk full, or the folder not writable?");
-  }
+  if (!fs::create_directories(temporary, code) && code) fail_no_folder(temporary, code);
   if (adapter) weights::write_adapter(temporary, *adapter, contents.adapter);
   if (adapter && contents.chat_template)
     write_file_atomically(temporary / "chat_template.jinja", *contents.chat_template);
@@ -212,7 +246,12 @@ void CheckpointStore::save(const CheckpointContents& contents,
     weights::write_safetensors(temporary / kPrincipalPartsFile, contents.principal_parts);
   if (!contents.trainable.empty())
     weights::write_safetensors(temporary / kTrainableFile, contents.trainable);
-  weights::write_safetensors(temporary / kOptimizerFile, contents.optimizer);
+  if (contents.parts) {
+    write_parts_index(temporary, {{kTrainableParts, contents.parts->trainable},
+                                  {kOptimizerParts, contents.parts->optimizer}});
+  } else {
+    weights::write_safetensors(temporary / kOptimizerFile, contents.optimizer);
+  }
   write_state(temporary, state, optimizer_steps);
   sync_directory(temporary);
   if (std::rename(temporary.c_str(), target.c_str()) != 0) {
@@ -252,14 +291,31 @@ fs::path principal_parts_of(const fs::path& checkpoint) {
   return checkpoint / kPrincipalPartsFile;
 }
 
-void restore(const fs::path& checkpoint, parallel::Strategy& strategy, Optimizer& optimizer) {
-  const at::NoGradGuard no_grad;
-  const auto json = read_state_json(checkpoint);
+namespace {
+
+void read_part(const DividedTensors& tensors, const StateTensor& part) {
+  if (part.parameter == nullptr || !part.parameter->slice) return tensors.read(part, part.values);
+  StateTensor whole = part;
+  whole.begin = 0;
+  whole.values = at::empty(part.shape, part.values.scalar_type());
+  tensors.read(whole, whole.values);
+  at::Tensor own = part.values;
+  own.copy_(part.parameter->part_of(whole.values).flatten().view(own.sizes()));
+}
+
+void restore_parts(const fs::path& checkpoint, const parallel::Strategy& strategy,
+                   Optimizer& optimizer) {
+  const DividedTensors trainable(checkpoint, kTrainableParts), moments(checkpoint, kOptimizerParts);
+  for (const StateTensor& part : trained_parts(strategy)) read_part(trainable, part);
+  for (const StateTensor& part : optimizer.state()) read_part(moments, part);
+}
+
+void restore_whole(const fs::path& checkpoint, const layers::OwnedValues& owned,
+                   Optimizer& optimizer) {
   const bool is_adapter = !fs::exists(checkpoint / kTrainableFile);
   const fs::path values_path = checkpoint / (is_adapter ? kAdapterFile : kTrainableFile);
   const weights::SafetensorsFile values(values_path);
   const weights::SafetensorsFile moments(checkpoint / kOptimizerFile);
-  const layers::OwnedValues& owned = strategy.owned();
   for (const layers::OwnedValues::Piece& piece : owned.pieces) {
     owned.flat.master.narrow(0, piece.offset, piece.numel)
         .copy_(parameter_in(values, values_path, *piece.parameter)
@@ -274,6 +330,16 @@ void restore(const fs::path& checkpoint, parallel::Strategy& strategy, Optimizer
                           .narrow(0, part.begin, destination.numel())
                           .view(destination.sizes()));
   }
+}
+
+}  // namespace
+
+void restore(const fs::path& checkpoint, parallel::Strategy& strategy, Optimizer& optimizer) {
+  const at::NoGradGuard no_grad;
+  const auto json = read_state_json(checkpoint);
+  const layers::OwnedValues& owned = strategy.owned();
+  fs::exists(checkpoint / kPartsIndex) ? restore_parts(checkpoint, strategy, optimizer)
+                                       : restore_whole(checkpoint, owned, optimizer);
   if (!owned.flat.compute.is_same(owned.flat.master)) owned.flat.compute.copy_(owned.flat.master);
   owned.store->compute_changed();
   optimizer.set_steps(json["optimizer_steps"].get<int64_t>());

@@ -12,9 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kFix =
-    "restore it from a copy, or remove this checkpoint folder to resume from the one before it";
-
 constexpr int kFormat = 4;
 
 std::string sum_of(std::span<const std::byte> bytes) {
@@ -49,7 +46,7 @@ std::string unsealed(const std::string& text) {
 
 [[noreturn]] void fail_damaged(const fs::path& checkpoint) {
   throw DataError("the checkpoint's state file is damaged", (checkpoint / kStateFile).string(),
-                  kFix);
+                  kDamageFix);
 }
 
 /// Written by an older version of this program: without a fingerprint, or with fewer fields in its
@@ -108,7 +105,7 @@ void check_length(const fs::path& checkpoint, const std::string& name, uint64_t 
   throw DataError(code ? fmt::format("the checkpoint is incomplete: {} is missing", name)
                        : fmt::format("the checkpoint is incomplete: {} has {} bytes, expected {}",
                                      name, size, expected),
-                  checkpoint.string(), kFix);
+                  checkpoint.string(), kDamageFix);
 }
 
 }  // namespace
@@ -141,7 +138,7 @@ Json read_state_json(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kStateFile;
   if (!fs::exists(path)) {
     throw DataError(fmt::format("the checkpoint is incomplete: {} is missing", kStateFile),
-                    checkpoint.string(), kFix);
+                    checkpoint.string(), kDamageFix);
   }
   const std::string text = read_text_file(path);
   const std::string object = unsealed(text);
@@ -165,7 +162,7 @@ void verify_checkpoint(const fs::path& checkpoint) {
     throw DataError(
         fmt::format("the checkpoint is damaged: the contents of {} changed after it was written",
                     name),
-        checkpoint.string(), kFix);
+        checkpoint.string(), kDamageFix);
   }
 }
 

@@ -10,6 +10,9 @@
 namespace sftrun::train {
 
 inline constexpr const char* kStateFile = "state.json";
+/// What to do about a checkpoint that is damaged or incomplete.
+inline constexpr const char* kDamageFix =
+    "restore it from a copy, or remove this checkpoint folder to resume from the one before it";
 
 /// Written last, after all other files of `directory`. Stores their sizes and fingerprints.
 void write_state(const std::filesystem::path& directory, const TrainState& state,

@@ -524,6 +524,13 @@ std::string Trainer::newest_saved() const {
   return fmt::format("the newest checkpoint is of step {}", saved_step_);
 }
 
+void Trainer::write_own_part(const CheckpointContents& contents, int64_t steps_done) {
+  if (is_main()) checkpoints_.begin_parts(steps_done);
+  in_.comm->barrier(fmt::format("save-begins-{}", steps_done));
+  checkpoints_.write_parts_of(contents, steps_done);
+  in_.comm->barrier(fmt::format("save-parts-{}", steps_done));
+}
+
 void Trainer::save(int64_t steps_done) {
   const WorkScope saving(in_.hooks.activity, Work::kSaving);
   require_finite_state(steps_done);
@@ -533,12 +540,13 @@ void Trainer::save(int64_t steps_done) {
   CheckpointContents contents =
       checkpoint_contents(*in_.decoder, *in_.strategy, *optimizer_, in_.adapter.has_value());
   contents.chat_template = in_.chat_template;
+  if (contents.parts) write_own_part(contents, steps_done);
   if (is_main()) {
     metrics_.sync();
     checkpoints_.save(contents, in_.adapter, state_, optimizer_->steps(),
                       in_.config.train.save_total_limit);
     log::info("step {}/{} checkpoint written", steps_done, in_.batches->total_steps());
-  } else if (in_.strategy->divides_parameters()) {
+  } else if (in_.strategy->divides_parameters() && !contents.parts) {
     contents.take_part();
   }
   in_.comm->barrier(fmt::format("save-{}", steps_done));

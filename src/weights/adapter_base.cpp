@@ -205,6 +205,11 @@ class ReplacedCheckpoint final : public Checkpoint {
     return replaced_.contains(name) || base_->has(name);
   }
 
+  uint64_t stored_bytes(const std::string& name) const override {
+    if (!replaced_.contains(name)) return base_->stored_bytes(name);
+    return static_cast<uint64_t>(arch_.vocab_size * arch_.hidden_size * size_of(DType::kF32));
+  }
+
   void read(const std::string& name, DType dtype, void* destination) const override {
     const auto found = replaced_.find(name);
     if (found == replaced_.end()) return base_->read(name, dtype, destination);
@@ -227,6 +232,11 @@ class ReplacedCheckpoint final : public Checkpoint {
   void read_part(const std::string& name, size_t part, DType dtype,
                  void* destination) const override {
     base_->read_part(name, part, dtype, destination);
+  }
+  std::optional<uint64_t> read_range(const std::string& name, DType dtype, int64_t first,
+                                     int64_t count, void* destination) const override {
+    if (replaced_.contains(name)) return std::nullopt;
+    return base_->read_range(name, dtype, first, count, destination);
   }
   std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                    DType dtype) const override {

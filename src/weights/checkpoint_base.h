@@ -12,6 +12,9 @@ class CheckpointBase : public Checkpoint {
   const spec::ArchSpec& arch() const override { return arch_; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   bool has(const std::string& name) const override { return index_.contains(name); }
+  uint64_t stored_bytes(const std::string& name) const override {
+    return tensors_[index_of(name)].stored_bytes;
+  }
   std::string sampled_fingerprint() const override;
 
  protected:

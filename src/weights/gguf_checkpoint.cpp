@@ -157,6 +157,30 @@ class GgufCheckpoint final : public CheckpointBase {
     file_.release(tensor.bytes);
   }
 
+  std::optional<uint64_t> read_range(const std::string& name, DType dtype, int64_t first,
+                                     int64_t count, void* destination) const override {
+    const size_t i = index_of(name);
+    if (sources_[i].size() > 1 || !forms_[i].is_same()) return std::nullopt;
+    const GgufTensor& tensor = *sources_[i][0];
+    const GgmlTypeInfo& type = tensor.type;
+    const auto block = static_cast<int64_t>(type.block_size);
+    const int64_t begin = first / block * block, end = (first + count + block - 1) / block * block;
+    const auto bytes =
+        tensor.bytes.subspan(static_cast<size_t>(begin / block) * type.block_bytes,
+                             static_cast<size_t>((end - begin) / block) * type.block_bytes);
+    auto* to = static_cast<std::byte*>(destination);
+    if (begin == first && end == first + count) {
+      decode(tensor, begin, count, dtype, to);
+    } else {  // the range begins or ends within a block
+      std::vector<std::byte> blocks(static_cast<size_t>((end - begin) * size_of(dtype)));
+      decode(tensor, begin, end - begin, dtype, blocks.data());
+      std::memcpy(to, blocks.data() + (first - begin) * size_of(dtype),
+                  static_cast<size_t>(count * size_of(dtype)));
+    }
+    file_.release(bytes);
+    return bytes.size();
+  }
+
   std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                    DType dtype) const override {
     const size_t i = index_of(name);

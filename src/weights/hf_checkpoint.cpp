@@ -171,6 +171,28 @@ class HfCheckpoint final : public CheckpointBase {
                 static_cast<int64_t>(entry.bytes.size()) / size_of(*float_dtype(entry.dtype)));
   }
 
+  std::optional<uint64_t> read_range(const std::string& name, DType dtype, int64_t first,
+                                     int64_t count, void* destination) const override {
+    const size_t i = index_of(name);
+    if (quantised_.contains(name) || tensors_[i].layout.reorders()) return std::nullopt;
+    const std::vector<spec::TensorPart>& parts = tensors_[i].parts;
+    auto* to = static_cast<std::byte*>(destination);
+    if (parts.empty())
+      return read_values(*float_dtype(tensors_[i].format), stored_[i], first, count, dtype, to);
+    uint64_t bytes = 0;
+    for (const spec::TensorPart& part : parts) {
+      const SafetensorsEntry& entry = *located_.at(part.name).entry;
+      const DType from = *float_dtype(entry.dtype);
+      const int64_t numel = static_cast<int64_t>(entry.bytes.size()) / size_of(from),
+                    begin = std::max(first, part.offset),
+                    end = std::min(first + count, part.offset + numel);
+      if (begin >= end) continue;
+      bytes += read_values(from, entry.bytes, begin - part.offset, end - begin, dtype,
+                           to + (begin - first) * size_of(dtype));
+    }
+    return bytes;
+  }
+
   std::optional<std::span<const std::byte>> mapped(const std::string& name,
                                                    DType dtype) const override {
     const size_t i = index_of(name);
@@ -221,6 +243,15 @@ class HfCheckpoint final : public CheckpointBase {
                    void* destination, int64_t numel) const {
     convert(*stored, bytes.data(), dtype, static_cast<std::byte*>(destination), numel);
     for (const auto& file : files_) file->content.release(bytes);
+  }
+
+  /// @return bytes read
+  uint64_t read_values(DType stored, std::span<const std::byte> bytes, int64_t first, int64_t count,
+                       DType dtype, std::byte* destination) const {
+    const auto part = bytes.subspan(static_cast<size_t>(first * size_of(stored)),
+                                    static_cast<size_t>(count * size_of(stored)));
+    read_stored(stored, part, dtype, destination, count);
+    return part.size();
   }
 
   static std::vector<std::span<const std::byte>> bytes_of(const FourBits& matrix) {

@@ -94,7 +94,7 @@ TEST(RunJson, RanksAreGathered) {
       comm.world().send(at::zeros({3}), 1);
     else
       comm.world().receive(at::zeros({3}), 0);
-    const auto ranks = gather_rank_reports(comm, {1, 2, 3, 4, own});
+    const auto ranks = gather_rank_reports(comm, {1, 2, 3, 4, own}, 7 * own);
     ASSERT_EQ(ranks.size(), 2U);
     for (size_t rank = 0; rank < 2; ++rank) {
       EXPECT_EQ(ranks[rank].bytes.base, 1U);
@@ -104,6 +104,7 @@ TEST(RunJson, RanksAreGathered) {
       EXPECT_EQ(ranks[rank].bytes.activations_peak, uint64_t{5} << (40 + rank));
       EXPECT_EQ(ranks[rank].collectives.all_reduce, 1);
       EXPECT_EQ(ranks[rank].collective_bytes.all_reduce, 40);
+      EXPECT_EQ(ranks[rank].model_file_bytes, uint64_t{35} << (40 + rank));
       EXPECT_EQ(ranks[rank].collective_bytes.send, rank == 0 ? 12 : 0);
       EXPECT_EQ(ranks[rank].collectives.recv, rank == 0 ? 0 : 1);
     }

@@ -3,6 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
 #include "sftrun/layers/parameter.h"
 
 namespace sftrun::layers {
@@ -16,7 +21,11 @@ TEST(FrozenStorage, PacksTensorsOfEveryFormatInPlace) {
   for (const at::Tensor& tensor : {dense, half, codes, view, at::Tensor(), at::empty({0})})
     storage.add(tensor);
   EXPECT_EQ(storage.tensors().size(), 4U);
-  storage.pack(3);
+  storage.place(3);
+  EXPECT_EQ(storage.bytes().storage().data(), nullptr);
+  reserve_memory(storage.bytes());
+  storage.read(0, storage.bytes());
+  storage.forget_sources();
   EXPECT_EQ(storage.bytes().numel() % 3, 0);
   EXPECT_TRUE(at::equal(dense, at::arange(10, at::kFloat).view({2, 5})));
   EXPECT_TRUE(at::equal(view, at::arange(5, 10, at::kFloat).view({1, 5})));
@@ -36,9 +45,42 @@ TEST(FrozenStorage, PacksTensorsOfEveryFormatInPlace) {
   EXPECT_TRUE(at::equal(codes, at::arange(33, at::kByte)));
 }
 
+/// Any range of the buffer is what the whole has there, and a tensor that is not in memory is asked
+/// for no more bytes than the range has of it.
+TEST(FrozenStorage, ReadsRangesOfTensorsThatAreNotInMemory) {
+  const at::Tensor dense = at::arange(100, at::kInt), values = at::arange(200, at::kByte),
+                   unread = without_memory({200}, at::kByte, at::kCPU);
+  EXPECT_EQ(unread.storage().data(), nullptr);
+  size_t bytes_read = 0;
+  FrozenStorage storage;
+  storage.add(dense);
+  storage.add_unread(unread, [&](int64_t begin, std::span<std::byte> to) {
+    std::memcpy(to.data(), values.const_data_ptr<uint8_t>() + begin, to.size());
+    bytes_read += to.size();
+  });
+  storage.place(FrozenStorage::kPartAlignment * 3);
+  const int64_t size = storage.bytes().numel();
+  const at::Tensor whole = at::full({size}, 7, at::kByte);
+  storage.read(0, whole);
+  EXPECT_EQ(std::exchange(bytes_read, 0), 200U);
+  for (const int64_t parts : {2, 3}) {
+    std::vector<at::Tensor> read;
+    for (int64_t part = 0; part < parts; ++part) {
+      read.push_back(at::full({size / parts}, 7, at::kByte));
+      storage.read(part * (size / parts), read.back());
+    }
+    EXPECT_TRUE(at::equal(at::cat(read), whole));
+    EXPECT_EQ(std::exchange(bytes_read, 0), 200U);
+  }
+  reserve_memory(storage.bytes());
+  storage.bytes().copy_(whole);
+  EXPECT_TRUE(at::equal(unread, values));
+  EXPECT_TRUE(at::equal(dense, at::arange(100, at::kInt)));
+}
+
 TEST(FrozenStorage, OfAUnitWithoutFrozenTensors) {
   FrozenStorage storage;
-  storage.pack();
+  storage.place();
   EXPECT_FALSE(storage.bytes().defined());
 }
 

@@ -5,7 +5,7 @@
     tests/smoke/random_kills.py --sftrun build/bin/sftrun --seed 1 --run 17    # one disturbed run again
 
 Standard library only. LoRA, QLoRA, full training and streamed data take turns, each with one process and with two; then
-the sharded strategies, with two processes and with four.
+the sharded strategies and pipelines, with two processes and with four: full training writes divided checkpoints there.
 SIGKILL for the launcher, a worker, all workers, or a worker and the launcher: while loading, in a step, a checkpoint or
 an evaluation, and while the result is written. After each kill no process may be left, the launcher (where it lives)
 must say which worker it lost, and every checkpoint must be whole; then the same command resumes, from the newest
@@ -57,11 +57,20 @@ KINDS = {
     "streamed": (["data.streaming=true", "data.shuffle_buffer=16"], LORA_FILES, "adapter/adapter_model.safetensors"),
 }
 SCENARIOS = [Scenario(f"{name} on {processes}", processes, *KINDS[name]) for name in KINDS for processes in (1, 2)]
-SHARDED = {"zero1": (2, "lora"), "zero2": (2, "lora"), "zero3": (2, "full"), "fsdp": (4, "qlora"), "hybrid": (4, "lora")}
-SCENARIOS += [Scenario(f"{strategy} {kind} on {processes}", processes,
-                       [*KINDS[kind][0], f"parallel.strategy={strategy}", *["parallel.dp_shard=2"] * (strategy == "hybrid")],
-                       *KINDS[kind][1:])
-              for strategy, (processes, kind) in SHARDED.items()]
+DIVIDED = [("zero1", 2, "lora"), ("zero2", 2, "lora"), ("zero3", 2, "full"), ("fsdp", 4, "qlora"), ("fsdp", 4, "full"), ("hybrid", 4, "lora"),
+           ("pipeline", 2, "lora"), ("pipeline", 2, "full")]
+
+
+def divided(strategy, processes, kind):
+    """Where base weights train, each rank writes a part of the checkpoint."""
+    overrides, files, result = KINDS[kind]
+    if kind == "full":
+        files = ("parts.json", *(f"{part}-rank-{rank:05}.safetensors" for part in ("trainable", "optimizer") for rank in range(processes)))
+    more = [f"parallel.strategy={strategy}", *["parallel.dp_shard=2"] * (strategy == "hybrid")]
+    return Scenario(f"{strategy} {kind} on {processes}", processes, [*overrides, *more], files, result)
+
+
+SCENARIOS += [divided(*of) for of in DIVIDED]
 TARGETS = ["launcher", "worker", "all workers", "worker and launcher"]
 RESTARTED = ", restarted by the launcher"
 PHASES = ["load", "step", "evaluation", "checkpoint", "result"]

@@ -25,11 +25,13 @@ class HalfOfEverything final : public parallel::Strategy {
     auto parameter = model.parameters.parameters().begin();
     for (size_t i = 0; i < model.units.size(); ++i) {
       layers::FrozenStorage& frozen = model.units[i].frozen;
-      frozen.pack(comm.world_size());
+      frozen.place(comm.world_size());
       shards_.push_back({.offset = offset});
       if (frozen.bytes().defined()) {
-        shards_[i].frozen = part_of(frozen.bytes()).clone();
-        layers::release_memory(frozen.bytes());
+        const int64_t part = frozen.bytes().numel() / comm.world_size();
+        shards_[i].frozen = at::empty({part}, at::kByte);
+        frozen.read(comm.rank() * part, shards_[i].frozen);
+        frozen.forget_sources();
       }
       layers::FlatValues* flat = buffers(i);
       if (flat == nullptr) continue;

@@ -32,6 +32,7 @@ inline std::unique_ptr<parallel::UnitShards> load_in_shards(config::Strategy str
                                               layers::FlatValues* trained) {
     of->take(index, unit, trained);
   };
+  options.leaves_frozen_unread = parts->takes_frozen();
   return parts;
 }
 

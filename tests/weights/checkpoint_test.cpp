@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -50,6 +51,46 @@ TEST_P(EveryModel, HoldsWhatItsArchitectureImplies) {
     EXPECT_TRUE(checkpoint->has(specs[i].name));
   }
   EXPECT_FALSE(checkpoint->has("model.embed_tokens.bias"));
+}
+
+/// Each range is that of the whole tensor, and reads no more than its own bytes and the rest of the
+/// blocks at its ends.   @return tensors that were read in ranges
+int expect_ranges(const Checkpoint& checkpoint) {
+  int num_in_ranges = 0;
+  for (const TensorInfo& info : checkpoint.tensors()) {
+    SCOPED_TRACE(info.name);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto size = static_cast<size_t>(size_of(dtype));
+      const auto numel = static_cast<size_t>(info.numel());
+      std::vector<std::byte> whole(numel * size), part(numel * size);
+      checkpoint.read(info.name, dtype, whole.data());
+      for (const size_t first : {size_t{0}, numel / 3, numel / 2 + 1}) {
+        const size_t count = std::min(numel / 3 + 1, numel - first);
+        const auto bytes = checkpoint.read_range(info.name, dtype, static_cast<int64_t>(first),
+                                                 static_cast<int64_t>(count), part.data());
+        if (!bytes) continue;
+        ++num_in_ranges;
+        EXPECT_EQ(std::memcmp(part.data(), whole.data() + first * size, count * size), 0);
+        constexpr size_t kTwoBlocks = 2 * 32 * sizeof(float);
+        EXPECT_LE(*bytes, info.stored_bytes * count / numel + kTwoBlocks);
+        EXPECT_EQ(*bytes > 0, count > 0);
+      }
+    }
+  }
+  return num_in_ranges;
+}
+
+TEST_P(EveryModel, ReadsRanges) {
+  EXPECT_GT(expect_ranges(*Checkpoint::open(kModels / GetParam())), 0);
+}
+
+/// Experts in tensors of their own, and such whose order in files is another.
+TEST(Checkpoint, ReadsRangesOfExperts) {
+  for (const char* family : {"qwen3_moe", "mixtral", "gpt_oss", "gemma4_moe"}) {
+    SCOPED_TRACE(family);
+    const auto checkpoint = Checkpoint::open(fs::path(SFTRUN_TEST_DATA) / "families" / family);
+    EXPECT_GT(expect_ranges(*checkpoint), 0);
+  }
 }
 
 TEST_P(EveryModel, EveryDtypeIsTheFp32ValuesRounded) {

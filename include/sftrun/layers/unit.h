@@ -2,8 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,24 +19,59 @@ void release_memory(const at::Tensor& flat);
 /// Allocates the memory again; its contents are undefined. Does nothing if it is allocated.
 void reserve_memory(const at::Tensor& flat);
 
+/// A tensor that has no memory until `reserve_memory`.
+at::Tensor without_memory(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
+
+/// Reads bytes [begin, begin + to.size()) of a tensor that is not in memory, from the model's files.
+using ReadBytes = std::function<void(int64_t begin, std::span<std::byte> to)>;
+
 /// The frozen tensors of a unit, in whatever format: dense, or the codes and scales of quantised
 /// matrices.
 class FrozenStorage {
  public:
-  /// Registers a tensor. Copies of the handle `tensor` follow when `pack` moves it; views that were
+  /// Parts of a divided buffer begin at multiples of this, so that none begins within a value.
+  static constexpr int64_t kPartAlignment = 16;  // bytes
+
+  /// Registers a tensor. Copies of the handle `tensor` follow when `place` moves it; views that were
   /// made of it before do not.
   void add(const at::Tensor& tensor);
-  /// Moves all tensors into one buffer. Tensors that share a storage keep sharing it.
+  /// Registers a tensor without memory, whose bytes `read` reads.
+  void add_unread(const at::Tensor& tensor, ReadBytes read);
+  /// Makes all tensors views of one buffer, which has no memory yet. Tensors that share a storage
+  /// keep sharing it.
   /// @param multiple the size of the buffer becomes a multiple of it, in bytes
-  void pack(int64_t multiple = 1);
-  /// [n] uint8: the buffer; undefined before `pack` and if there are no tensors. Its memory may be
+  void place(int64_t multiple = 1);
+  /// Copies bytes of the buffer, beginning at `begin`, from where they were before `place`, or reads
+  /// them. Other bytes are not touched.
+  /// @param to [n] uint8, on any device; padding between tensors becomes zero
+  void read(int64_t begin, const at::Tensor& to) const;
+  /// Frees what `read` copies from.
+  void forget_sources() { sources_.clear(); }
+  /// [n] uint8: the buffer; undefined before `place` and if there are no tensors. Its memory may be
   /// released and reserved.
   const at::Tensor& bytes() const { return bytes_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
  private:
+  /// Bytes that several tensors may share, and their place in the buffer.
+  struct Source {
+    c10::Storage storage;
+    ReadBytes read;  // empty: the storage has the bytes
+    int64_t begin = 0;
+    int64_t size() const { return static_cast<int64_t>(storage.nbytes()); }
+  };
+  Source* source_of(const at::Tensor& tensor);
+  void add_source(const at::Tensor& tensor, ReadBytes read);
+
   std::vector<at::Tensor> tensors_;
+  std::vector<Source> sources_;
   at::Tensor bytes_;
+};
+
+/// Initial values of a trained parameter that are not in memory.
+struct UnreadValues {
+  int64_t offset = 0, numel = 0;  ///< elements of the unit's flat buffers
+  ReadBytes read;                 ///< as fp32
 };
 
 /// The smallest part of a model that a strategy gathers, releases, reduces and places as a whole:
@@ -41,6 +79,8 @@ class FrozenStorage {
 struct Unit {
   std::string name;  ///< "embedding", "layer 0", "head"
   FrozenStorage frozen;
+  /// While the model is loaded: all trained parameters, if the unit's masters have no memory.
+  std::vector<UnreadValues> unread;
   /// Other units whose tensors this unit reads, too: the embedding, for a tied head.
   std::vector<int64_t> also_reads;
 };

@@ -66,6 +66,8 @@ struct DecoderOptions {
   const layers::TensorRanks* tensor_ranks = nullptr;             ///< null: tensor.size is 1
   bool gradient_checkpointing = false;                           ///< of whole layers
   layers::Recomputed recomputed = layers::Recomputed::kNothing;  ///< of parts of layers
+  /// `on_unit_loaded` reads frozen weights itself, as much of them as it keeps (`unit.frozen.read`).
+  bool leaves_frozen_unread = false;
   bool inputs_on_host = false;  ///< with gradient checkpointing on a GPU: see `SavedInputs`
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
   double neftune_noise_alpha = 0;                                     ///< NEFTune; 0: off
@@ -157,6 +159,8 @@ class Decoder {
   void freeze_adapters();
   /// Bytes of frozen weights on the device.
   uint64_t base_bytes() const { return base_bytes_; }
+  /// Bytes of the model's files that this process read or uses in place.
+  uint64_t file_bytes() const { return *file_bytes_; }
 
  private:
   Decoder(spec::ArchSpec arch, DecoderOptions options);
@@ -186,6 +190,7 @@ class Decoder {
   uint64_t joints_version_ = 0;  // `store_.version()` when the joints were last updated
   layers::Head head_;
   uint64_t base_bytes_ = 0;
+  std::shared_ptr<uint64_t> file_bytes_ = std::make_shared<uint64_t>(0);  // readers add to it
 
   friend class DecoderBuilder;
 };

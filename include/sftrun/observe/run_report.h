@@ -22,6 +22,7 @@ struct RankReport {
   RankBytes bytes;
   PerCollective collectives;       ///< calls
   PerCollective collective_bytes;  ///< bytes that this rank passed to them
+  uint64_t model_file_bytes = 0;   ///< of the model's files, read or used in place
 };
 
 struct RunReport {

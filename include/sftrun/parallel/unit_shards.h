@@ -32,10 +32,13 @@ class UnitShards {
   /// @param mesh divides each unit into `dp_shard` equal parts
   UnitShards(const Sharding& sharding, const Mesh& mesh);
 
-  /// Keeps this rank's part of a unit and releases its whole memory. Frozen tensors stay whole if
-  /// parameters are not divided, and where they are if they are not kept on the host either.   @param trained buffers of the unit; null: none of it trains
+  /// Keeps this rank's part of a unit, reading no more than that of tensors that are not in memory
+  /// yet, and releases its whole memory. Frozen tensors stay as they are unless `takes_frozen`.
+  /// @param trained buffers of the unit; null: none of it trains
   void take(int64_t index, layers::Unit& unit, layers::FlatValues* trained);
 
+  /// Whether frozen tensors are divided, or kept on the host.
+  bool takes_frozen() const { return sharding_.parameters || sharding_.frozen_on_host; }
   const Sharding& sharding() const { return sharding_; }
   const Mesh& mesh() const { return mesh_; }
 
@@ -46,6 +49,8 @@ class UnitShards {
     at::Tensor frozen;
     at::Tensor master;  // [n / dp_shard] fp32; undefined: none of it trains
   };
+  at::Tensor take_frozen(layers::FrozenStorage& frozen) const;
+  at::Tensor take_masters(layers::Unit& unit, const layers::FlatValues& trained) const;
   /// Ranks over which frozen bytes are divided.
   int64_t frozen_parts() const { return sharding_.parameters ? mesh_.sizes().dp_shard : 1; }
   /// This rank's part of a tensor that is divided into `parts`, as a view.

@@ -41,6 +41,15 @@ struct CheckpointContents {
   /// On a rank that does not write: produces the tensors together with the rank that does.
   std::optional<std::string> chat_template;  ///< beside an adapter; nullopt: the model's own
   void take_part() const;
+
+  /// Where base weights train and ranks own parts of them: each rank writes its own part, and
+  /// nothing is put together. Then `trainable` and `optimizer` are empty.
+  struct Parts {
+    int rank = 0;
+    bool writes = false;  ///< false: another rank has copies of the same values
+    std::vector<StateTensor> trainable, optimizer;
+  };
+  std::optional<Parts> parts;
 };
 /// @param is_adapter whether an adapter is trained   @param strategy outlives the contents
 CheckpointContents checkpoint_contents(model::Decoder& decoder, parallel::Strategy& strategy,
@@ -66,6 +75,10 @@ class CheckpointStore {
   void remove_leftovers() const;
   /// Removes the oldest checkpoints beyond `total_limit`.
   void keep_newest(std::optional<int64_t> total_limit) const;
+  /// Divided checkpoints, in this order: rank 0 makes the folder, then every rank writes its part,
+  /// then rank 0 saves.   @pre contents.parts; barriers between the three
+  void begin_parts(int64_t step) const;
+  void write_parts_of(const CheckpointContents& contents, int64_t step) const;
   /// Writes step-<step>, then removes the oldest checkpoints beyond `total_limit`.
   /// @param adapter the PEFT configuration when an adapter is trained; nullopt when base weights
   /// are

@@ -113,6 +113,7 @@ class Trainer {
   void tell(const char* phase, int64_t steps_done);
   void log_step(const QueuedStep& queued, const StepReport& report);
   void evaluate(int64_t steps_done);
+  void write_own_part(const CheckpointContents& contents, int64_t steps_done);
   void save(int64_t steps_done);
   bool evaluation_due(int64_t step, bool is_last) const;
   bool save_due(int64_t step) const;

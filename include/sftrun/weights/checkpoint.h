@@ -51,6 +51,8 @@ class Checkpoint {
   /// other parts, which only `read` supports.
   virtual const std::vector<TensorInfo>& tensors() const = 0;
   virtual bool has(const std::string& name) const = 0;
+  /// Bytes that the files have of a tensor.
+  virtual uint64_t stored_bytes(const std::string& name) const = 0;
   /// Converts (dequantises) the whole tensor to `dtype` (kF32, kF16 or kBF16). GGUF's permuted rows
   /// of q and k are returned in HF order. The file's pages are released afterwards.
   /// @param destination numel() elements
@@ -58,6 +60,11 @@ class Checkpoint {
   /// The same for one of a tensor's `parts`.
   virtual void read_part(const std::string& name, size_t part, DType dtype,
                          void* destination) const = 0;
+  /// Converts values [first, first + count) of the tensor only.
+  /// @return bytes of the file that were read; nullopt: nothing was read, because the values are
+  /// stored in another order or in several forms, so that only `read` can
+  virtual std::optional<uint64_t> read_range(const std::string& name, DType dtype, int64_t first,
+                                             int64_t count, void* destination) const = 0;
   /// The mapped bytes, if the tensor is stored contiguously in exactly `dtype` and in HF order,
   /// aligned to its elements; else nullopt.
   virtual std::optional<std::span<const std::byte>> mapped(const std::string& name,

@@ -31,30 +31,59 @@ at::Tensor UnitShards::part_of(const at::Tensor& flat, int64_t parts) const {
 
 namespace {
 
-/// A copy in host memory, locked for copies to a GPU.
-at::Tensor on_host(const at::Tensor& bytes) {
-  if (!bytes.is_cuda()) return bytes.clone();
-  at::Tensor copy =
-      kernels::cuda_kernels().pinned_zeros(bytes.sizes(), bytes.scalar_type(), bytes.device());
-  return copy.copy_(bytes);
+/// Bytes in host memory, locked for copies to a GPU if the unit is used there.
+at::Tensor host_bytes(int64_t size, at::Device device) {
+  if (!device.is_cuda()) return at::empty({size}, at::kByte);
+  return kernels::cuda_kernels().pinned_zeros({size}, at::kByte, device);
+}
+
+/// Elements [begin, begin + part.numel()) of a unit's masters, read from the model's files.
+void read_masters(const std::vector<layers::UnreadValues>& unread, int64_t begin,
+                  const at::Tensor& part) {
+  const int64_t end = begin + part.numel();
+  for (const layers::UnreadValues& values : unread) {
+    const int64_t first = std::max(begin, values.offset),
+                  last = std::min(end, values.offset + values.numel);
+    if (first >= last) continue;
+    const at::Tensor to = part.narrow(0, first - begin, last - first),
+                     host = to.is_cpu() ? to : at::empty({last - first}, at::kFloat);
+    values.read((first - values.offset) * static_cast<int64_t>(sizeof(float)),
+                {static_cast<std::byte*>(host.data_ptr()), static_cast<size_t>(host.nbytes())});
+    if (!to.is_cpu()) to.copy_(host);
+  }
 }
 
 }  // namespace
+
+at::Tensor UnitShards::take_frozen(layers::FrozenStorage& frozen) const {
+  frozen.place(layers::FrozenStorage::kPartAlignment * frozen_parts());
+  const at::Tensor& whole = frozen.bytes();
+  if (!whole.defined()) return {};
+  const int64_t size = whole.numel() / frozen_parts();
+  at::Tensor part = sharding_.frozen_on_host ? host_bytes(size, whole.device())
+                                             : at::empty({size}, whole.options());
+  frozen.read(frozen_parts() == 1 ? 0 : mesh_.dp_shard_rank() * size, part);
+  frozen.forget_sources();
+  return part;
+}
+
+at::Tensor UnitShards::take_masters(layers::Unit& unit, const FlatValues& trained) const {
+  const int64_t shards = mesh_.sizes().dp_shard;
+  if (unit.unread.empty()) return part_of(trained.master, shards).clone();
+  const int64_t size = trained.master.numel() / shards;
+  at::Tensor part = at::zeros({size}, trained.master.options().requires_grad(false));
+  read_masters(unit.unread, shards == 1 ? 0 : mesh_.dp_shard_rank() * size, part);
+  unit.unread.clear();
+  return part;
+}
 
 void UnitShards::take(int64_t index, layers::Unit& unit, FlatValues* trained) {
   const auto i = static_cast<size_t>(index);
   if (parts_.size() <= i) parts_.resize(i + 1);
   Parts& parts = parts_[i];
-  if (sharding_.parameters || sharding_.frozen_on_host) {
-    unit.frozen.pack(frozen_parts());
-    if (unit.frozen.bytes().defined()) {
-      const at::Tensor own = part_of(unit.frozen.bytes(), frozen_parts());
-      parts.frozen = sharding_.frozen_on_host ? on_host(own) : own.clone();
-      layers::release_memory(unit.frozen.bytes());
-    }
-  }
+  if (takes_frozen()) parts.frozen = take_frozen(unit.frozen);
   if (trained == nullptr) return;
-  parts.master = part_of(trained->master, mesh_.sizes().dp_shard).clone();
+  parts.master = take_masters(unit, *trained);
   for (const at::Tensor* flat : {&trained->master, &trained->grad, &trained->compute})
     layers::release_memory(*flat);
 }
@@ -139,7 +168,7 @@ void ShardedStrategy::own_parameters() {
 StoredBytes ShardedStrategy::stored_bytes() const {
   StoredBytes bytes = Strategy::stored_bytes();
   const Sharding& sharding = shards_->sharding();
-  if (sharding.parameters || sharding.frozen_on_host) bytes.frozen = 0;
+  if (shards_->takes_frozen()) bytes.frozen = 0;
   for (size_t unit = 0; unit < states_.size(); ++unit) {
     const at::Tensor& frozen = shards_->parts_[unit].frozen;
     if (frozen.defined() && !sharding.frozen_on_host) *bytes.frozen += frozen.nbytes();

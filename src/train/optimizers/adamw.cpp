@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "staged_moments.h"
+#include "sftrun/core/error.h"
 
 namespace sftrun::train {
 namespace {

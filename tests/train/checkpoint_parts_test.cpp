@@ -1,0 +1,65 @@
+#include "../../src/train/checkpoint_parts.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::train {
+namespace {
+
+/// The parts of two ranks: "a" [10] fp32 is divided at 4, "b" [2, 3] uint8 is of rank 1 alone.
+std::vector<StateTensor> parts_of(int rank) {
+  const at::Tensor a = at::arange(10, at::kFloat), b = at::arange(6, at::kByte);
+  if (rank == 0) return {{"a", a.narrow(0, 0, 4), 0, {10}}, {"b", b.narrow(0, 0, 0), 0, {2, 3}}};
+  return {{"a", a.narrow(0, 4, 6), 4, {10}}, {"b", b, 0, {2, 3}}};
+}
+
+class CheckpointParts : public ::testing::Test {
+ protected:
+  void write(int rank) { write_parts(directory_.path(), "optimizer", rank, parts_of(rank)); }
+  void write_index() { write_parts_index(directory_.path(), {{"optimizer", parts_of(0)}}); }
+  at::Tensor read(const std::string& name, int64_t begin, int64_t count, at::ScalarType type) {
+    const at::Tensor to = at::full({count}, 99, type);
+    DividedTensors(directory_.path(), "optimizer").read({name, to, begin, {}}, to);
+    return to;
+  }
+  test::TemporaryDirectory directory_;
+};
+
+TEST_F(CheckpointParts, AnyRangeIsReadWhoeverWroteIt) {
+  write(0);
+  write(1);
+  write_index();
+  for (int64_t begin = 0; begin <= 10; ++begin) {
+    for (int64_t count = 0; begin + count <= 10; ++count) {
+      EXPECT_TRUE(at::equal(read("a", begin, count, at::kFloat),
+                            at::arange(begin, begin + count, at::kFloat)));
+    }
+  }
+  EXPECT_TRUE(at::equal(read("b", 2, 3, at::kByte), at::arange(2, 5, at::kByte)));
+}
+
+TEST_F(CheckpointParts, WhatIsNotThereIsAnError) {
+  write(0);
+  write(1);
+  write_index();
+  test::expect_error([&] { read("a", 8, 3, at::kFloat); }, {"lacks a", "parts.json"});
+  test::expect_error([&] { read("c", 0, 1, at::kFloat); }, {"lacks c", "parts.json"});
+  std::ofstream(directory_.path() / "parts.json") << "{";
+  test::expect_error([&] { read("a", 0, 1, at::kFloat); }, {"damaged", "parts.json"});
+}
+
+/// As when the ranks of another machine write to a disk of their own.
+TEST_F(CheckpointParts, EveryRankMustHaveWritten) {
+  write(1);
+  test::expect_error<DeviceError>([&] { write_index(); }, {"all parts of a", "share"});
+  write(0);
+  EXPECT_NO_THROW(write_index());
+}
+
+}  // namespace
+}  // namespace sftrun::train
