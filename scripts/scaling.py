@@ -115,12 +115,13 @@ def nf4_ends(model):
 
 
 def activation_bytes(model, tokens, tp=1, on_host=False):
-    """Of src/plan/micro_batch.cpp, with gradient checkpointing; with tensor parallelism what lies inside a block is divided."""
+    """Of src/plan/step_memory.cpp, with gradient checkpointing; with tensor parallelism what lies inside a block is divided."""
     q, kv, inner = model.q_size // tp, model.kv_size // tp, model.ffn // tp
-    block = 4 * model.hidden + 2 * q + 2 * kv + 3 * inner
-    temporaries = 4 * model.hidden + 2 * q + 2 * inner
+    mixer, feed_forward = 2 * q + 2 * kv + 4 * gpu.RANK, model.hidden + 2 * inner + 3 * gpu.RANK
+    through_feed_forward, through_mixer = model.hidden + 2 * inner, 2 * model.hidden + 4 * q + 2 * kv
+    layer = mixer + feed_forward + max(through_feed_forward, through_mixer - feed_forward)
     inputs = (3 if on_host else model.layers) * model.hidden
-    return BF16 * tokens * (inputs + block + temporaries)
+    return BF16 * tokens * (inputs + layer)
 
 
 def logits_bytes(model, tokens):
