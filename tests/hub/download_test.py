@@ -631,7 +631,7 @@ class DownloadTest(unittest.TestCase):
         self.assertEqual(done.returncode, DONE, done.stderr)
         self.assert_snapshot([f for f in MODEL_FILES if f != "model.safetensors"])
         self.assertIn("# model: llama, ", done.stdout)
-        self.assertIn("# data: train.jsonl: text records; all 1: 1 examples", done.stdout)
+        self.assertIn("# data: train.jsonl: text records; all 1: 1 example", done.stdout)
 
     def test_splits_of_data_sets(self):
         """A snapshot's files are links to blobs named by checksums; their own names tell the split."""

@@ -467,7 +467,7 @@ def more_steps(folder):
                    "resuming from run/checkpoints/step-000002")
     expect(trained(folder) == whole, "another adapter than that of a run of three steps")
     expect(steps(folder) == [1, 2, 3], f"steps counted: {steps(folder)}")
-    expect_error(Run(folder, 1, *CONSTANT, "train.max_steps=1", "train.epochs=5").end(), 2, "give 1 steps, but 3 are already done")
+    expect_error(Run(folder, 1, *CONSTANT, "train.max_steps=1", "train.epochs=5").end(), 2, "give 1 step, but 3 are already done")
     return 0, "goes on, and ends as a run that had them from the beginning"
 
 
