@@ -38,9 +38,10 @@ void reserve_memory(const at::Tensor& flat) {
 }
 
 at::Tensor without_memory(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
-  // A storage that allocates nothing, then as many bytes as the tensor needs.
+  // A storage without memory (an allocator may give some for no bytes), of the tensor's size.
   const at::Tensor flat = at::empty({0}, at::TensorOptions().dtype(dtype).device(device));
   c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, flat.device()));
   storage->set_nbytes(static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype));
   flat.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
   return flat;
