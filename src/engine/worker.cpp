@@ -178,6 +178,7 @@ struct PreparedRun {
   nlohmann::ordered_json identity;
   std::string base_fingerprint;
   std::unique_ptr<parallel::UnitShards> shards;  ///< until the strategy has them; null: no shards
+  spec::TensorParallel tensor;                   ///< what this rank has of each matrix
   std::unique_ptr<parallel::TensorGroup> tensor_group;  ///< null: no tensor parallelism
   std::unique_ptr<model::Decoder> decoder;
   std::unique_ptr<parallel::Strategy> strategy;
@@ -216,7 +217,7 @@ void load_model(PreparedRun& run, Rank& rank) {
   if (is_tensor_parallel(run.config.parallel)) {
     const parallel::Mesh mesh = mesh_of(run.config.parallel, rank);
     run.tensor_group = std::make_unique<parallel::TensorGroup>(rank.comm(), mesh);
-    options.tensor = tensor_part(*run.checkpoint, run.config, mesh);
+    options.tensor = run.tensor;
     options.tensor_ranks = run.tensor_group.get();
   }
   run.decoder = load_decoder(run.checkpoint, options);
@@ -452,7 +453,7 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
   run.checkpoint = weights::Checkpoint::open(run.model_path);
   resolve_auto(config, *run.checkpoint);
   if (is_tensor_parallel(config.parallel))  // an error before the data is tokenised
-    tensor_part(*run.checkpoint, config, mesh_of(config.parallel, rank));
+    run.tensor = tensor_part(*run.checkpoint, config, mesh_of(config.parallel, rank));
   WeightHashing hashing(run.checkpoint, rank.env());
   if (rank.is_main()) warn_of_unpacking(config.tuning, *run.checkpoint);
   const train::ResumeOptions resume = resume_options(request);

@@ -1,22 +1,16 @@
 #include "sftrun/parallel/tensor_group.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
+#include "own_group.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::parallel {
 namespace {
 
-/// All ranks must make all groups.
 Group make_tensor_group(Communicator& comm, const Mesh& mesh) {
-  Group own;
-  for (int dp_rank = 0; dp_rank < mesh.dp_size(); ++dp_rank) {
-    const Group group =
-        comm.make_group(mesh.ranks_of_tensor_group(dp_rank), fmt::format("tensor-{}", dp_rank));
-    if (dp_rank == mesh.dp_rank()) own = group;
-  }
-  return own;
+  return make_own_group(comm, "tensor", mesh.dp_size(), mesh.dp_rank(),
+                        [&](int dp_rank) { return mesh.ranks_of_tensor_group(dp_rank); });
 }
 
 }  // namespace

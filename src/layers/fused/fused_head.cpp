@@ -47,11 +47,12 @@ Linear with_lengths(Linear linear, const BatchContext& rows) {
 
 /// The softmax of rows whose logits lie on several ranks.
 struct DividedRows {
-  at::Tensor losses;     ///< [n] fp32: -log p of the labels
-  at::Tensor log_sum;    ///< [n] fp32: of this rank's exp(logit), less that of all ranks
-  at::Tensor label;      ///< [n, 1] int64: the label's column, or another one if it is not here
-  at::Tensor is_here;    ///< [n] bool: whether this rank has the label
-  at::Tensor log_value;  ///< [n] fp32: log probability of column `label`
+  at::Tensor losses;   ///< [n] fp32: -log p of the labels
+  at::Tensor log_sum;  ///< [n] fp32: of this rank's exp(logit), less that of all ranks
+  at::Tensor label;    ///< [n, 1] int64: the label's column, or another one if it is not here
+  at::Tensor is_here;  ///< [n] bool: whether this rank has the label
+  at::Tensor value;    ///< [n] fp32: logit of column `label`, after the soft cap
+  at::Tensor log_probability;  ///< [n] fp32, of that column
 };
 
 at::Tensor capped(const at::Tensor& logits, double softcap) {
@@ -63,16 +64,15 @@ DividedRows divided_rows(const at::Tensor& logits, const Head& head, const at::T
   DividedRows rows;
   rows.is_here = column.ge(0).logical_and_(column.lt(logits.size(1)));
   rows.label = column.clamp(0, logits.size(1) - 1).unsqueeze(1);
-  const at::Tensor value =
-      capped(logits.gather(1, rows.label).squeeze(1).to(at::kFloat), head.softcap);
+  rows.value = capped(logits.gather(1, rows.label).squeeze(1).to(at::kFloat), head.softcap);
   const at::Tensor own =
-      kernels::token_losses(logits, rows.label.squeeze(1).to(at::kInt), head.softcap) + value;
+      kernels::token_losses(logits, rows.label.squeeze(1).to(at::kInt), head.softcap) + rows.value;
   const at::Tensor all =
-      head.linear.ranks->gather(at::stack({own, value.masked_fill(~rows.is_here, 0)}));
+      head.linear.ranks->gather(at::stack({own, rows.value.masked_fill(~rows.is_here, 0)}));
   const at::Tensor total = at::logsumexp(all.select(1, 0), 0);
   rows.losses = total - all.select(1, 1).sum(0);
   rows.log_sum = own - total;
-  rows.log_value = value - total;
+  rows.log_probability = rows.value - total;
   return rows;
 }
 
@@ -81,14 +81,11 @@ void divided_rows_backward_(at::Tensor& logits, const DividedRows& rows, const H
                             const kernels::GradScale& scale) {
   at::Tensor of_row = rows.log_sum.exp();
   if (scale.row_factors.defined()) of_row.mul_(scale.row_factors);
-  at::Tensor at_label = rows.log_value.exp().sub_(rows.is_here.to(at::kFloat)).mul_(scale.value);
+  at::Tensor at_label =
+      rows.log_probability.exp().sub_(rows.is_here.to(at::kFloat)).mul_(scale.value);
   if (scale.row_factors.defined()) at_label.mul_(scale.row_factors);
   if (scale.factor.defined()) at_label.mul_(scale.factor);
-  if (head.softcap > 0) {
-    const at::Tensor value =
-        capped(logits.gather(1, rows.label).squeeze(1).to(at::kFloat), head.softcap);
-    at_label.mul_(1 - (value / head.softcap).square());
-  }
+  if (head.softcap > 0) at_label.mul_(1 - (rows.value / head.softcap).square());
   // The kernel's softmax is over this rank's logits; `of_row` makes it that of all. At the label the
   // difference of two such numbers would be inexact, so that element is set.
   kernels::token_losses_and_grad_(logits, rows.label.squeeze(1).to(at::kInt), head.softcap,

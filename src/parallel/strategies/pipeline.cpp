@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "own_group.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::parallel {
@@ -15,24 +16,16 @@ Mesh mesh_of(const StrategyOptions& options, const Communicator& comm) {
   return {{.pp = stages, .dp_replicate = comm.world_size() / stages}, comm.rank()};
 }
 
-/// The ranks of this rank's pipeline. All ranks must make all groups.
+/// The ranks of this rank's pipeline.
 Group make_pipeline_group(Communicator& comm, const Mesh& mesh, const std::string& name) {
-  Group own;
-  for (int dp_rank = 0; dp_rank < mesh.dp_size(); ++dp_rank) {
-    const Group group = comm.make_group(mesh.ranks_of_pipeline(dp_rank),
-                                        fmt::format("{}-{}", name, dp_rank), /*is_own=*/true);
-    if (dp_rank == mesh.dp_rank()) own = group;
-  }
-  return own;
+  return make_own_group(
+      comm, name, mesh.dp_size(), mesh.dp_rank(),
+      [&](int dp_rank) { return mesh.ranks_of_pipeline(dp_rank); }, /*is_own=*/true);
 }
 
 Group make_stage_group(Communicator& comm, const Mesh& mesh) {
-  Group own;
-  for (int stage = 0; stage < mesh.sizes().pp; ++stage) {
-    const Group group = comm.make_group(mesh.ranks_of_stage(stage), fmt::format("stage-{}", stage));
-    if (stage == mesh.pp_rank()) own = group;
-  }
-  return own;
+  return make_own_group(comm, "stage", mesh.sizes().pp, mesh.pp_rank(),
+                        [&](int stage) { return mesh.ranks_of_stage(stage); });
 }
 
 constexpr int kFirst = 0, kLast = 1;  // ranks of tied_ends_
@@ -60,12 +53,13 @@ void PipelineStrategy::connect_tied_ends() {
   // Only the rank that loaded the head knows that it is tied, so all ranks are asked.
   const bool is_tied = !holds_everywhere(!(is_last && !also.empty()));
   if (!is_tied || mesh().sizes().pp == 1) return;
-  for (int dp_rank = 0; dp_rank < mesh().dp_size(); ++dp_rank) {
-    const std::vector<int> pipeline = mesh().ranks_of_pipeline(dp_rank);
-    const Group group = comm_.make_group({pipeline.front(), pipeline.back()},
-                                         fmt::format("tied-ends-{}", dp_rank), /*is_own=*/true);
-    if (dp_rank == mesh().dp_rank()) tied_ends_ = group;
-  }
+  tied_ends_ = make_own_group(
+      comm_, "tied-ends", mesh().dp_size(), mesh().dp_rank(),
+      [&](int dp_rank) {
+        const std::vector<int> pipeline = mesh().ranks_of_pipeline(dp_rank);
+        return std::vector<int>{pipeline.front(), pipeline.back()};
+      },
+      /*is_own=*/true);
   constexpr int64_t kEmbedding = 0;
   const bool trains = model_.parameters.buffers_of(kEmbedding) != nullptr;
   if (!trains || !(is_first || is_last)) return;

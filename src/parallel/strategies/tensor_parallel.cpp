@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "own_group.h"
 #include "sftrun/core/error.h"
 #include "sftrun/layers/tensor_ranks.h"
 
@@ -14,14 +15,9 @@ Mesh mesh_with_parts(const StrategyOptions& options, const Communicator& comm) {
   return {{.dp_replicate = comm.world_size() / parts, .tp = parts}, comm.rank()};
 }
 
-/// All ranks must make all groups.
 Group make_replica_group(Communicator& comm, const Mesh& mesh) {
-  Group own;
-  for (int part = 0; part < mesh.sizes().tp; ++part) {
-    const Group group = comm.make_group(mesh.ranks_with_part(part), fmt::format("part-{}", part));
-    if (part == mesh.tp_rank()) own = group;
-  }
-  return own;
+  return make_own_group(comm, "part", mesh.sizes().tp, mesh.tp_rank(),
+                        [&](int part) { return mesh.ranks_with_part(part); });
 }
 
 }  // namespace
