@@ -20,6 +20,7 @@
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/vllm_adapter.h"
+#include "sftrun/weights/weights_summary.h"
 #include "text_model_loader.h"
 
 namespace sftrun::app {
@@ -139,8 +140,7 @@ ModelHeaders read_headers(const fs::path& model) {
   {
     const auto checkpoint = weights::Checkpoint::open(model);
     headers.arch = checkpoint->arch();
-    for (const weights::TensorInfo& tensor : checkpoint->tensors())
-      if (checkpoint->packed(tensor.name)) headers.stored[tensor.name] = tensor.stored_bytes;
+    headers.stored = weights::packed_bytes(*checkpoint);
     headers.block_kinds = weights::block_kinds(*checkpoint);
   }
   return_freed_memory();

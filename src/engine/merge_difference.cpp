@@ -24,6 +24,7 @@
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::engine {
 namespace fs = std::filesystem;
@@ -230,10 +231,7 @@ void require_memory(const Training& training, const weights::Checkpoint& merged,
                     const Compute& compute) {
   if (!compute.device.is_cpu()) return;
   const auto bytes = [](const weights::Checkpoint& base, const config::TuningConfig& tuning) {
-    plan::StoredBytes stored;
-    for (const weights::TensorInfo& tensor : base.tensors())
-      if (base.packed(tensor.name)) stored[tensor.name] = tensor.stored_bytes;
-    return plan::base_bytes(base.arch(), tuning, sizeof(float), stored);
+    return plan::base_bytes(base.arch(), tuning, sizeof(float), weights::packed_bytes(base));
   };
   const int64_t logits = 2 * kLabelsOfASequence * merged.arch().vocab_size * int64_t{sizeof(float)};
   const auto needed = static_cast<uint64_t>(bytes(*training.base, training.config.tuning) +

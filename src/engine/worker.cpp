@@ -344,14 +344,11 @@ void finish(const PreparedRun& run, const exporting::RunResult& result,
 /// What the fullest rank is expected to need, with the longest micro-batch.
 observe::RankBytes planned_bytes(const PreparedRun& run, const Rank& rank) {
   const config::RunConfig& config = run.config;
-  plan::StoredBytes stored;
-  for (const weights::TensorInfo& tensor : run.checkpoint->tensors())
-    if (run.checkpoint->packed(tensor.name)) stored[tensor.name] = tensor.stored_bytes;
   const spec::ArchSpec& arch = run.checkpoint->arch();
   const auto element_bytes = static_cast<int64_t>(c10::elementSize(run.compute.dtype));
   const bool on_gpu = run.compute.device.is_cuda();
   const plan::StaticMemory held =
-      plan::static_memory(arch, config, element_bytes, stored,
+      plan::static_memory(arch, config, element_bytes, weights::packed_bytes(*run.checkpoint),
                           {.on_gpu = on_gpu,
                            .shards = plan::num_shards(config.parallel, rank.env().world_size,
                                                       rank.env().local_world_size)});

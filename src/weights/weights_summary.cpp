@@ -57,4 +57,11 @@ std::string packed_format(const Checkpoint& checkpoint) {
   return most;
 }
 
+std::map<std::string, uint64_t> packed_bytes(const Checkpoint& checkpoint) {
+  std::map<std::string, uint64_t> bytes;
+  for (const TensorInfo& tensor : checkpoint.tensors())
+    if (checkpoint.packed(tensor.name)) bytes[tensor.name] = tensor.stored_bytes;
+  return bytes;
+}
+
 }  // namespace sftrun::weights

@@ -31,5 +31,7 @@ nlohmann::ordered_json describe_written(const std::filesystem::path& path,
 
 /// The format of most of a checkpoint's quantised values: "nf4", "Q4_K"; empty: all are dense.
 std::string packed_format(const Checkpoint& checkpoint);
+/// Bytes of each quantised matrix in the files, by name.
+std::map<std::string, uint64_t> packed_bytes(const Checkpoint& checkpoint);
 
 }  // namespace sftrun::weights
