@@ -10,6 +10,7 @@
 #include "sftrun/core/new_directory.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/observe/run_report.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_lora.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -21,7 +22,8 @@ namespace sftrun::app {
 namespace {
 
 struct MergeOptions {
-  std::string model, adapter, dtype = "auto", max_shard_size = "5GB", format, data, device = "auto";
+  std::string model, adapter, checkpoint, dtype = "auto", max_shard_size = "5GB", format, data,
+                                          device = "auto";
   std::optional<int64_t> sample;
   bool as_stored = false;
   QuantFlags quant;
@@ -105,8 +107,10 @@ void check_dtype(const MergeOptions& options) {
 
 void check(const MergeOptions& options, const CLI::App& command) {
   const bool writes_adapter = options.format == "vllm" || options.format == "lora-gguf";
-  require(!options.adapter.empty() || (!writes_adapter && !options.model.empty()), command,
-          writes_adapter ? "--adapter" : "--adapter or --model");
+  require_at_most_one(command, {"--adapter", "--checkpoint"});
+  const bool has_model = !options.model.empty() || !options.checkpoint.empty();
+  require(!options.adapter.empty() || (!writes_adapter && has_model), command,
+          writes_adapter ? "--adapter" : "--adapter, --checkpoint or --model");
   require(!options.output.path.empty(), command, "--output");
   check_unused(options, command);
   check_dtype(options);
@@ -115,10 +119,26 @@ void check(const MergeOptions& options, const CLI::App& command) {
   check_output(options.output);
 }
 
+/// The model that a checkpoint's run began with, as its run.json says.
+std::string base_of_checkpoint(const std::string& checkpoint) {
+  require_exists("--checkpoint", checkpoint);
+  const std::filesystem::path run = observe::run_directory_of(checkpoint);
+  if (run.empty()) {
+    throw DataError(fmt::format("{} is not in a run directory", checkpoint),
+                    "--checkpoint on the command line",
+                    "name a folder checkpoints/step-… of a run, or name the model that the run "
+                    "began with: --model MODEL");
+  }
+  return observe::read_run_report(run / "run.json").base_model_path;
+}
+
 /// The path of the model. The output may not replace it.
 std::filesystem::path model_of(const MergeOptions& options, const CLI::App& command,
                                hub::ModelParts parts = hub::ModelParts::kAll) {
-  const std::filesystem::path model = checked_model(command, options.model, options.adapter, parts);
+  const bool is_of_run = options.model.empty() && !options.checkpoint.empty();
+  const std::filesystem::path model =
+      checked_model(command, is_of_run ? base_of_checkpoint(options.checkpoint) : options.model,
+                    options.adapter, parts);
   require_apart(options.output, model);
   return model;
 }
@@ -126,6 +146,7 @@ std::filesystem::path model_of(const MergeOptions& options, const CLI::App& comm
 int merge(const MergeOptions& options, const CLI::App& command) {
   return run_in_engine("merge", {{"model", model_of(options, command).string()},
                                  {"adapter", or_null(options.adapter)},
+                                 {"checkpoint", or_null(options.checkpoint)},
                                  {"output", options.output.path.string()},
                                  {"overwrite", options.output.overwrite},
                                  {"json", options.output.json},
@@ -215,12 +236,13 @@ int run(const MergeOptions& options, const CLI::App& command) {
 
 Command add_merge(CLI::App& sftrun) {
   auto options = std::make_shared<MergeOptions>();
-  CLI::App* command =
-      add_command(sftrun, "merge",
-                  "Merge an adapter into its base model, convert a model, or write an adapter for "
-                  "vLLM or llama.cpp",
-                  "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16\n"
-                  "  sftrun merge --model runs/full --output mine.gguf --dtype q4_k_m");
+  CLI::App* command = add_command(
+      sftrun, "merge",
+      "Merge an adapter into its base model, convert a model or a checkpoint, or write "
+      "an adapter for vLLM or llama.cpp",
+      "sftrun merge --adapter runs/first/adapter --output models/mine --dtype bf16\n"
+      "  sftrun merge --model runs/full --output mine.gguf --dtype q4_k_m\n"
+      "  sftrun merge --checkpoint runs/full/checkpoints/step-000100 --output models/at-100");
   command->add_option(
       "-m,--model", options->model,
       "The adapter's base model [the one that the adapter names]; without --adapter the "
@@ -231,6 +253,11 @@ Command add_merge(CLI::App& sftrun) {
                    "PEFT adapter: directory, or a name on the hub; without it the model is "
                    "only converted")
       ->type_name("ADAPTER");
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "Checkpoint of full or partial training, written by any number of ranks: its "
+                   "weights, in the model that the run began with")
+      ->type_name("DIR");
   add_output_flags(*command, options->output, "New directory, or the .gguf file to write");
   command
       ->add_option("--dtype", options->dtype,
@@ -270,6 +297,7 @@ Command add_merge(CLI::App& sftrun) {
             check(*options, *command);
             find_adapter(options->adapter);
             require_apart(options->output, options->adapter);
+            require_apart(options->output, options->checkpoint);
             return run(*options, *command);
           }};
 }

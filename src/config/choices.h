@@ -290,20 +290,34 @@ struct Words<AttentionChoice> {
   static constexpr std::string_view instead = "use auto, flash, cudnn or measure";
 };
 
-template <>
-struct Words<CudaGraphs> {
-  using enum CudaGraphs;
-  static constexpr auto all = std::to_array<Word<CudaGraphs>>({
-      {"auto", kAuto},
-      {"on", kOn},
-      {"off", kOff},
+/// auto, on and off.
+template <class Switch>
+struct SwitchWords {
+  static constexpr auto all = std::to_array<Word<Switch>>({
+      {"auto", Switch::kAuto},
+      {"on", Switch::kOn},
+      {"off", Switch::kOff},
       // In YAML 1.1 unquoted `on` and `off` are booleans.
-      {"true", kOn, WordKind::kAlias},
-      {"yes", kOn, WordKind::kAlias},
-      {"false", kOff, WordKind::kAlias},
-      {"no", kOff, WordKind::kAlias},
+      {"true", Switch::kOn, WordKind::kAlias},
+      {"yes", Switch::kOn, WordKind::kAlias},
+      {"false", Switch::kOff, WordKind::kAlias},
+      {"no", Switch::kOff, WordKind::kAlias},
   });
   static constexpr std::string_view instead = "use auto, on or off";
+};
+template <>
+struct Words<CudaGraphs> : SwitchWords<CudaGraphs> {};
+template <>
+struct Words<SaveInBackground> : SwitchWords<SaveInBackground> {};
+
+template <>
+struct Words<CheckpointFormat> {
+  using enum CheckpointFormat;
+  static constexpr auto all = std::to_array<Word<CheckpointFormat>>({
+      {"auto", kAuto},
+      {"whole", kWhole},
+  });
+  static constexpr std::string_view instead = "use auto or whole";
 };
 
 template <>

@@ -357,6 +357,14 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "Time between checkpoints (90s, 10m, 1h30m). 0: only by save_steps and at the end.", "30m");
   field(train.save_total_limit, "save_total_limit", at_least(1).otherwise("all are kept"), kAny,
         "Number of checkpoints to keep; older ones are removed.", "3");
+  field(train.save_in_background, "save_in_background", any(), kAny,
+        "Write checkpoints from a copy in the host's memory while training goes on. auto: if the "
+        "copies take at most half of the memory that is free.",
+        "off");
+  field(train.checkpoint_format, "checkpoint_format", any(), kAny,
+        "auto: where base weights train and each rank owns a part of them, each rank writes its "
+        "part; else whole. whole: rank 0 writes whole tensors, which all ranks put together.",
+        "whole");
   field(train.logging_steps, "logging_steps", at_least(1), kAny,
         "Optimizer steps between log lines. metrics.jsonl has every step.", "10");
 }

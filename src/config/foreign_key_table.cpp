@@ -740,7 +740,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"save_first_step", "", "not supported: use `train.save_steps`; remove it"},
     {"enable_jit_checkpoint", "",
      "not needed: SIGTERM and Ctrl-C end a run with a checkpoint; remove it"},
-    {"enable_async_checkpointing", "", "not supported: checkpoints are written in line; remove it"},
+    {"enable_async_checkpointing", "train.save_in_background", ""},
     {"resume_from_checkpoint", "",
      "not needed: a run resumes from its `output.dir`; the flag --resume DIR names another "
      "checkpoint; remove it"},

@@ -15,6 +15,7 @@ exporting::MergeOptions merge_options(const nlohmann::json& request) {
   options.base = request.at("model").get<std::string>();
   options.output = request.at("output").get<std::string>();
   options.adapter = get<std::string>(request, "adapter");
+  options.checkpoint = get<std::string>(request, "checkpoint");
   options.dtype = request.at("dtype").get<std::string>();
   options.format = request.at("format").get<std::string>();
   options.as_stored = request.at("as_stored").get<bool>();

@@ -277,6 +277,7 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.strategy = run.strategy.get();
   train::make_batches(run.data, run.config);
   inputs.batches = run.data.batches.get();
+  inputs.local_world_size = rank.env().local_world_size;
   inputs.val = run.data.val_or_null();
   inputs.identity = run.identity;
   inputs.rendered_at_unix_s = run.rendered_at_unix_s;

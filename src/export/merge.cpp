@@ -21,6 +21,7 @@ struct Sources {
   weights::AdapterTensors adapter;  ///< empty: the model alone
   bool pissa = false;
   QuantisedByRun quantised;
+  std::optional<train::TrainedValues> trained;
   std::string held_in;  ///< what most of the base's matrices were in: "nf4", "Q4_1"; empty: dense
 };
 
@@ -65,6 +66,13 @@ Sources open_sources(const MergeOptions& options) {
               options.adapter->string(), options.base.string());
     return sources;
   }
+  if (options.checkpoint) {
+    Sources sources{.base = {.checkpoint = weights::Checkpoint::open(options.base)}};
+    sources.trained.emplace(*options.checkpoint, *sources.base.checkpoint);
+    log::info("putting the weights of {} into {}", options.checkpoint->string(),
+              options.base.string());
+    return sources;
+  }
   if (options.format == "gguf" && options.dtype == "auto" && !fs::is_directory(options.base)) {
     throw ConfigError("the model is a GGUF file already, and there is no adapter to merge",
                       options.base.string(),
@@ -101,7 +109,8 @@ void log_written(const MergeOptions& options, const Sources& sources, const Writ
 }  // namespace
 
 std::optional<std::string> chat_template_of(const MergeOptions& options) {
-  return options.adapter ? weights::read_chat_template(*options.adapter) : std::nullopt;
+  const auto& trained = options.adapter ? options.adapter : options.checkpoint;
+  return trained ? weights::read_chat_template(*trained) : std::nullopt;
 }
 
 void write_merged_directory(const MergeOptions& options,
@@ -112,7 +121,8 @@ void write_merged_directory(const MergeOptions& options,
 
 MergedModel merge(const MergeOptions& options) {
   const Sources sources = open_sources(options);
-  MergedWeights merged(sources.base, sources.adapter, sources.pissa, sources.quantised);
+  MergedWeights merged(sources.base, sources.adapter, sources.pissa, sources.quantised,
+                       sources.trained ? &*sources.trained : nullptr);
   WrittenModel written = options.format == "gguf"
                              ? write_gguf_model(options, sources.base, merged)
                              : write_safetensors_model(options, sources.base, merged);

@@ -18,7 +18,7 @@ WrittenModel write_safetensors_model(const MergeOptions& options, const weights:
 WrittenModel write_gguf_model(const MergeOptions& options, const weights::AdapterBase& base,
                               MergedWeights& merged);
 
-/// The chat template that the adapter's directory has; nullopt: none, or no adapter.
+/// The chat template that the directory of the adapter or checkpoint has; nullopt: none.
 std::optional<std::string> chat_template_of(const MergeOptions& options);
 
 /// Fills a new directory in the place of `output`, which appears when it is complete.

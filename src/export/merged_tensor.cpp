@@ -74,12 +74,13 @@ QuantisedByRun matrices_quantised(const config::TuningConfig& tuning,
 
 MergedWeights::MergedWeights(const weights::AdapterBase& base,
                              const weights::AdapterTensors& adapter, bool pissa,
-                             QuantisedByRun quantised)
+                             QuantisedByRun quantised, const train::TrainedValues* trained)
     : base_(*base.checkpoint),
       adapter_(adapter),
       replaced_(base.replaced),
       pissa_(pissa),
-      quantised_(std::move(quantised)) {
+      quantised_(std::move(quantised)),
+      trained_(trained) {
   const bool takes_tied_head = base_.arch().tie_word_embeddings && has_own(kHead);
   if (!pissa || !(takes_tied_head || has_own(embedding()))) return;
   throw DataError("PiSSA has no principal part of an embedding, or of a head that is tied to it",
@@ -123,6 +124,11 @@ at::Tensor MergedWeights::of(const weights::TensorInfo& info) {
   if (name_ == info.name) return merged_;
   const at::NoGradGuard no_grad;
   merged_ = at::Tensor();  // let go before the next one takes its place
+  if (is_trained(info.name)) {
+    merged_ = trained_->read(info);
+    name_ = info.name;
+    return merged_;
+  }
   merged_ = at::empty(info.shape, at::kFloat);
   base_.read(info.name, DType::kF32, merged_.data_ptr());
   if (quantised_.tensors.contains(info.name)) {

@@ -8,6 +8,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/kernels/quant.h"
 #include "sftrun/spec/trained_names.h"
+#include "sftrun/train/trained_values.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/checkpoint.h"
@@ -32,13 +33,16 @@ QuantisedByRun matrices_quantised(const config::TuningConfig& tuning,
 class MergedWeights {
  public:
   /// @param pissa updates are relative to the base without its principal part
+  /// @param trained tensors of a checkpoint in place of the base's; may be null
   /// @throws DataError for an update that no tensor of the base takes
   MergedWeights(const weights::AdapterBase& base, const weights::AdapterTensors& adapter,
-                bool pissa, QuantisedByRun quantised = {});
+                bool pissa, QuantisedByRun quantised = {},
+                const train::TrainedValues* trained = nullptr);
 
   /// Whether it differs from the base's file.
   bool is_changed(const std::string& name) const {
-    return has_own(name) || replaced_.contains(name) || quantised_.tensors.contains(name);
+    return is_trained(name) || has_own(name) || replaced_.contains(name) ||
+           quantised_.tensors.contains(name);
   }
   /// [shape of the tensor]: the merged tensor; the base's if the adapter does not change it.
   at::Tensor of(const weights::TensorInfo& info);
@@ -50,6 +54,9 @@ class MergedWeights {
   weights::TensorToWrite head(DType dtype) const;
 
  private:
+  bool is_trained(const std::string& name) const {
+    return trained_ != nullptr && trained_->has(name);
+  }
   const weights::LoraPair* update_of(const std::string& name) const;
   /// Whether the adapter changes it, beside what it replaces of its base.
   bool has_own(const std::string& name) const {
@@ -62,6 +69,7 @@ class MergedWeights {
   std::set<std::string> replaced_;
   bool pissa_;
   QuantisedByRun quantised_;
+  const train::TrainedValues* trained_;
   std::string name_;
   at::Tensor merged_;
 };

@@ -22,10 +22,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
-constexpr const char* kTrainableFile = "trainable.safetensors";
 constexpr const char* kAdapterFile = "adapter_model.safetensors";
 constexpr const char* kPrincipalPartsFile = "principal_parts.safetensors";
-constexpr const char *kTrainableParts = "trainable", *kOptimizerParts = "optimizer";
 constexpr const char* kUnfinished = ".unfinished-";
 constexpr const char* kAbandoned = "abandoned-";
 
@@ -111,22 +109,6 @@ std::vector<weights::TensorToWrite> optimizer_tensors(const Optimizer& optimizer
   return tensors;
 }
 
-/// The values of a tensor in a file, as a view of the mapped file.
-/// @param shape of the tensor   @param type fp32 or uint8
-at::Tensor values_in(const weights::SafetensorsFile& file, const fs::path& path,
-                     const std::string& name, at::IntArrayRef shape, at::ScalarType type) {
-  const weights::SafetensorsEntry* entry = file.find(name);
-  const char* dtype = type == at::kByte ? "U8" : "F32";
-  const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(type);
-  if (entry == nullptr || entry->dtype != dtype || entry->bytes.size() != bytes) {
-    throw DataError(fmt::format("the checkpoint lacks {} or has it in another size", name),
-                    path.string(),
-                    "it was written by a run with other settings, or it is damaged; use another "
-                    "output.dir, or start over with --overwrite");
-  }
-  return at::from_blob(const_cast<std::byte*>(entry->bytes.data()), shape, type);
-}
-
 /// A parameter's values in the order of its elements in memory.
 at::Tensor parameter_in(const weights::SafetensorsFile& file, const fs::path& path,
                         const layers::Parameter& parameter) {
@@ -165,6 +147,11 @@ fs::path CheckpointStore::path_of(int64_t step) const {
   return directory_ / step_name(step);
 }
 
+int64_t CheckpointStore::newest_step() const {
+  const auto found = list(directory_);
+  return found.empty() ? 0 : found.back().first;
+}
+
 bool CheckpointStore::holds_any() const {
   return !list(directory_).empty();
 }
@@ -184,19 +171,26 @@ void CheckpointStore::remove_leftovers() const {
 }
 
 CheckpointContents checkpoint_contents(model::Decoder& decoder, parallel::Strategy& strategy,
-                                       const Optimizer& optimizer, bool is_adapter) {
+                                       const Optimizer& optimizer, bool is_adapter,
+                                       config::CheckpointFormat format) {
   const model::MasterValues masters = [&strategy](const layers::Parameter& parameter) {
     return strategy.master_of(parameter);
   };
   // With PiSSA the trained parameters are not the exported adapter, so both are stored.
   const bool has_principal_parts = !decoder.principal_parts().empty();
   CheckpointContents contents;
+  // Nothing to put together, so rank 0 writes alone.
+  if (!strategy.divides_parameters() && strategy.mesh().rank() != 0) return contents;
   // Parts are ranges of a tensor's values. Those of tensor parallelism may be columns.
-  if (!is_adapter && strategy.divides_parameters() && strategy.mesh().sizes().tp == 1) {
-    contents.parts = {.rank = strategy.mesh().rank(),
-                      .writes = writes_parts(strategy),
-                      .trainable = trained_parts(strategy),
-                      .optimizer = optimizer.state()};
+  if (!is_adapter && strategy.divides_parameters() && strategy.mesh().sizes().tp == 1 &&
+      format == config::CheckpointFormat::kAuto) {
+    const std::vector<StateTensor> trained = trained_parts(strategy), state = optimizer.state();
+    contents.parts = {
+        .rank = strategy.mesh().rank(),
+        .shapes = {{kTrainableParts, shapes_of(trained)}, {kOptimizerParts, shapes_of(state)}}};
+    if (!writes_parts(strategy)) return contents;
+    contents.trainable = tensors_of_parts(trained);
+    contents.optimizer = tensors_of_parts(state);
     return contents;
   }
   if (is_adapter) contents.adapter = model::adapter_tensors(decoder, masters);
@@ -212,19 +206,30 @@ void CheckpointContents::take_part() const {
     weights::produce_without_file(*tensors);
 }
 
-void CheckpointStore::begin_parts(int64_t step) const {
-  const fs::path folder = parts_folder(directory_, step);
-  std::error_code code;
-  fs::remove_all(folder, code);
-  if (!fs::create_directories(folder, code)) fail_no_folder(folder, code);
+void CheckpointContents::hold() {
+  for (auto* tensors : {&adapter, &principal_parts, &trainable, &optimizer})
+    *tensors = weights::held_in_memory(*tensors);
+}
+
+void CheckpointContents::release() {
+  for (auto* tensors : {&adapter, &principal_parts, &trainable, &optimizer}) tensors->clear();
+}
+
+uint64_t CheckpointContents::bytes() const {
+  uint64_t bytes = 0;
+  for (const auto* tensors : {&adapter, &principal_parts, &trainable, &optimizer})
+    bytes += weights::total_bytes(*tensors);
+  return bytes;
 }
 
 void CheckpointStore::write_parts_of(const CheckpointContents& contents, int64_t step) const {
-  const CheckpointContents::Parts& parts = contents.parts.value();
-  if (!parts.writes) return;
+  if (contents.trainable.empty() && contents.optimizer.empty()) return;
   const fs::path folder = parts_folder(directory_, step);
-  write_parts(folder, kTrainableParts, parts.rank, parts.trainable);
-  write_parts(folder, kOptimizerParts, parts.rank, parts.optimizer);
+  std::error_code code;
+  if (!fs::create_directories(folder, code) && code) fail_no_folder(folder, code);
+  const int rank = contents.parts.value().rank;
+  write_parts(folder, rank,
+              {{kTrainableParts, contents.trainable}, {kOptimizerParts, contents.optimizer}});
 }
 
 void CheckpointStore::save(const CheckpointContents& contents,
@@ -240,19 +245,20 @@ void CheckpointStore::save(const CheckpointContents& contents,
   std::error_code code;
   if (!fs::create_directories(temporary, code) && code) fail_no_folder(temporary, code);
   if (adapter) weights::write_adapter(temporary, *adapter, contents.adapter);
-  if (adapter && contents.chat_template)
+  if (contents.chat_template)
     write_file_atomically(temporary / "chat_template.jinja", *contents.chat_template);
   if (!contents.principal_parts.empty())
     weights::write_safetensors(temporary / kPrincipalPartsFile, contents.principal_parts);
-  if (!contents.trainable.empty())
-    weights::write_safetensors(temporary / kTrainableFile, contents.trainable);
+  FileRecords records;
   if (contents.parts) {
-    write_parts_index(temporary, {{kTrainableParts, contents.parts->trainable},
-                                  {kOptimizerParts, contents.parts->optimizer}});
+    records = take_records_of_parts(temporary);
+    write_parts_index(temporary, contents.parts->shapes);
   } else {
+    if (!contents.trainable.empty())
+      weights::write_safetensors(temporary / kTrainableFile, contents.trainable);
     weights::write_safetensors(temporary / kOptimizerFile, contents.optimizer);
   }
-  write_state(temporary, state, optimizer_steps);
+  write_state(temporary, state, optimizer_steps, std::move(records));
   sync_directory(temporary);
   if (std::rename(temporary.c_str(), target.c_str()) != 0) {
     throw DeviceError("cannot rename the finished checkpoint into place", target.string(),

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 
@@ -14,6 +13,9 @@ namespace fs = std::filesystem;
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+/// Files with the records of what each rank wrote, until all are in state.json.
+constexpr std::string_view kRecordsOfRank = "written-rank-";
 
 /// The name of a part in its file: parts of one tensor may be in one file.
 std::string part_name(const std::string& tensor, int64_t begin) {
@@ -71,8 +73,13 @@ bool writes_parts(const parallel::Strategy& strategy) {
   return mesh.dp_rank() < mesh.sizes().dp_shard;
 }
 
-void write_parts(const fs::path& directory, const std::string& kind, int rank,
-                 const std::vector<StateTensor>& parts) {
+std::vector<DividedTensor> shapes_of(const std::vector<StateTensor>& parts) {
+  std::vector<DividedTensor> shapes;
+  for (const StateTensor& part : parts) shapes.push_back({part.name, part.shape});
+  return shapes;
+}
+
+std::vector<weights::TensorToWrite> tensors_of_parts(const std::vector<StateTensor>& parts) {
   std::vector<weights::TensorToWrite> tensors;
   for (const StateTensor& part : parts) {
     if (part.values.numel() == 0) continue;
@@ -81,22 +88,43 @@ void write_parts(const fs::path& directory, const std::string& kind, int rank,
         {part_name(part.name, part.begin),
          is_bytes ? DType::kU8 : DType::kF32,
          {part.values.numel()},
-         [&part](void* destination) {
-           const at::Tensor values = part.values.detach().flatten();
+         [values = part.values.detach().flatten()](void* destination) {
            at::from_blob(destination, values.sizes(), values.scalar_type()).copy_(values);
          }});
   }
-  if (tensors.empty()) return;
-  weights::write_safetensors(directory / fmt::format("{}-rank-{:05}.safetensors", kind, rank),
-                             tensors);
+  return tensors;
 }
 
-void write_parts_index(const fs::path& directory,
-                       const std::map<std::string, std::vector<StateTensor>>& tensors) {
+void write_parts(const fs::path& directory, int rank,
+                 const std::map<std::string, std::vector<weights::TensorToWrite>>& kinds) {
+  FileRecords records = FileRecords::object();
+  for (const auto& [kind, tensors] : kinds) {
+    if (tensors.empty()) continue;
+    const std::string file = fmt::format("{}-rank-{:05}.safetensors", kind, rank);
+    weights::write_safetensors(directory / file, tensors);
+    records[file] = record_of(directory / file);
+  }
+  write_file_atomically(directory / fmt::format("{}{:05}.json", kRecordsOfRank, rank),
+                        records.dump(1) + "\n");
+}
+
+FileRecords take_records_of_parts(const fs::path& directory) {
+  std::vector<fs::path> lists;
+  for (const auto& found : fs::directory_iterator(directory))
+    if (found.path().filename().string().starts_with(kRecordsOfRank)) lists.push_back(found.path());
+  FileRecords records = FileRecords::object();
+  for (const fs::path& list : lists) {
+    records.update(Json::parse(read_text_file(list)));
+    fs::remove(list);
+  }
+  return records;
+}
+
+void write_parts_index(const fs::path& directory, const DividedShapes& shapes) {
   Json index = Json::object();
-  for (const auto& [kind, expected] : tensors) {
+  for (const auto& [kind, expected] : shapes) {
     index[kind] = ranges_in(directory, kind);
-    for (const StateTensor& tensor : expected) {
+    for (const DividedTensor& tensor : expected) {
       if (covers(index[kind].value(tensor.name, Json::array()),
                  c10::multiply_integers(tensor.shape)))
         continue;

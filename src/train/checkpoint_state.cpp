@@ -1,5 +1,7 @@
 #include "checkpoint_state.h"
 
+#include <ATen/ATen.h>
+
 #include <span>
 
 #include "sftrun/core/error.h"
@@ -110,7 +112,13 @@ void check_length(const fs::path& checkpoint, const std::string& name, uint64_t 
 
 }  // namespace
 
-void write_state(const fs::path& directory, const TrainState& state, int64_t optimizer_steps) {
+FileRecords record_of(const fs::path& file) {
+  const MappedFile content(file);
+  return {{"bytes", content.bytes().size()}, {"fingerprint", sum_of(content.bytes())}};
+}
+
+void write_state(const fs::path& directory, const TrainState& state, int64_t optimizer_steps,
+                 FileRecords records) {
   Json json;
   json["format"] = kFormat;
   json["step"] = state.step;
@@ -125,12 +133,11 @@ void write_state(const fs::path& directory, const TrainState& state, int64_t opt
   }
   if (!state.data_position.is_null()) json["data_position"] = state.data_position;
   json["identity"] = state.identity;
-  Json files = Json::object();
   for (const auto& entry : fs::directory_iterator(directory)) {
-    files[entry.path().filename().string()] = {{"bytes", entry.file_size()},
-                                               {"fingerprint", fingerprint_of(entry.path())}};
+    const std::string name = entry.path().filename().string();
+    if (!records.contains(name)) records[name] = record_of(entry.path());
   }
-  json["files"] = files;
+  json["files"] = std::move(records);
   write_file_atomically(directory / kStateFile, sealed(json.dump(2) + "\n"));
 }
 
@@ -164,6 +171,20 @@ void verify_checkpoint(const fs::path& checkpoint) {
                     name),
         checkpoint.string(), kDamageFix);
   }
+}
+
+at::Tensor values_in(const weights::SafetensorsFile& file, const fs::path& path,
+                     const std::string& name, at::IntArrayRef shape, at::ScalarType type) {
+  const weights::SafetensorsEntry* entry = file.find(name);
+  const char* dtype = type == at::kByte ? "U8" : "F32";
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(type);
+  if (entry == nullptr || entry->dtype != dtype || entry->bytes.size() != bytes) {
+    throw DataError(fmt::format("the checkpoint lacks {} or has it in another size", name),
+                    path.string(),
+                    "it was written by a run with other settings, or it is damaged; use another "
+                    "output.dir, or start over with --overwrite");
+  }
+  return at::from_blob(const_cast<std::byte*>(entry->bytes.data()), shape, type);
 }
 
 }  // namespace sftrun::train

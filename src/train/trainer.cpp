@@ -14,6 +14,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/kernels/ops.h"
+#include "sftrun/observe/system.h"
 
 namespace sftrun::train {
 namespace {
@@ -65,6 +66,7 @@ Trainer::Trainer(TrainerInputs inputs)
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
       checkpoints_(in_.run_dir / "checkpoints"),
+      checkpoint_writer_(checkpoints_, *in_.comm),
       progress_(in_.batches->total_steps()),
       save_every_s_(parse_duration_s(in_.config.train.save_every).value_or(0)),
       last_save_s_(monotonic_seconds()) {
@@ -77,7 +79,7 @@ Trainer::Trainer(TrainerInputs inputs)
     restore(*in_.resume_from, *in_.strategy, *optimizer_);
     state_ = read_train_state(*in_.resume_from);
     state_.identity = in_.identity;
-    saved_step_ = state_.step;
+    resumed_step_ = state_.step;
     if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
   }
   if (!is_main()) return;
@@ -120,7 +122,7 @@ TrainOutcome Trainer::run() {
     if (stop_exit_code_ != 0 || save_wanted_) finish_steps(0);
     if (evaluates) evaluate(state_.step);
     const bool stopping = stop_exit_code_ != 0 && !last;
-    if (saves || stopping || save_wanted_) save(state_.step);
+    if (saves || stopping || save_wanted_) save(state_.step, /*is_last=*/last || stopping);
     if (stopping) {
       outcome_.exit_code = stop_exit_code_;
       break;
@@ -172,6 +174,7 @@ void Trainer::queue_update(const QueuedStep& queued, const StepSums& sums) {
                   .stop_exit_code = static_cast<double>(in_.hooks.stop_exit_code()),
                   .save_due = is_save_due ? 1.0 : 0.0,
                   .gpu_utilization = in_.hooks.gpu_utilization().value_or(-1),
+                  .has_written_part = checkpoint_writer_.has_written_part() ? 1.0 : 0.0,
                   .work = work_of_step()});
   if (reads_later_) {
     kernels::decide_update_(gate_, numbers.on_device(),
@@ -233,6 +236,9 @@ bool Trainer::overflows(const StepReport& report) {
 Trainer::StepReport Trainer::read(const QueuedStep& queued) {
   const std::vector<RankNumbers> ranks = wait_for_numbers(queued.step);
   name_stragglers(ranks);
+  checkpoint_writer_.note_parts(std::all_of(ranks.begin(), ranks.end(), [](const RankNumbers& r) {
+    return r.host.has_written_part != 0;
+  }));
   StepReport report;
   report.grad_norm = ranks.front().grad_norm / queued.loss_scale;
   double total = 0, aux_total = 0;
@@ -520,39 +526,64 @@ void Trainer::require_finite_state(int64_t steps_done) {
 }
 
 std::string Trainer::newest_saved() const {
-  if (saved_step_ == 0) return "no checkpoint was written yet";
-  return fmt::format("the newest checkpoint is of step {}", saved_step_);
+  checkpoint_writer_.wait();
+  const int64_t newest = std::max(resumed_step_, checkpoints_.newest_step());
+  if (newest == 0) return "no checkpoint was written yet";
+  return fmt::format("the newest checkpoint is of step {}", newest);
 }
 
-void Trainer::write_own_part(const CheckpointContents& contents, int64_t steps_done) {
-  if (is_main()) checkpoints_.begin_parts(steps_done);
-  in_.comm->barrier(fmt::format("save-begins-{}", steps_done));
-  checkpoints_.write_parts_of(contents, steps_done);
-  in_.comm->barrier(fmt::format("save-parts-{}", steps_done));
+/// Whether the ranks have memory for copies of what they write.
+bool Trainer::has_room_to_hold(const CheckpointContents& contents) {
+  const uint64_t of_machine = contents.bytes() * static_cast<uint64_t>(in_.local_world_size);
+  const bool fits = of_machine <= observe::memory_info().available_bytes / 2;
+  for (const std::vector<double>& of_rank : in_.comm->all_gather({fits ? 1.0 : 0.0}))
+    if (of_rank[0] == 0) return false;
+  return true;
 }
 
-void Trainer::save(int64_t steps_done) {
-  const WorkScope saving(in_.hooks.activity, Work::kSaving);
-  require_finite_state(steps_done);
-  tell("saving", steps_done);
+/// @param is_last whether the run ends with it, so that nothing goes on while it is written
+bool Trainer::saves_in_background(const CheckpointContents& contents, bool is_last) {
+  using enum config::SaveInBackground;
+  const config::SaveInBackground wanted = in_.config.train.save_in_background;
+  if (is_last || wanted == kOff) return false;
+  if (wanted == kOn || has_room_to_hold(contents)) return true;
+  if (is_main() && !std::exchange(told_no_room_, true)) {
+    log::info(
+        "checkpoints are written while training waits: there is no room for copies in the host's "
+        "memory (train.save_in_background)");
+  }
+  return false;
+}
+
+CheckpointToWrite Trainer::checkpoint_now() {
   state_.data_position = in_.batches->position();
   if (loss_scale_.is_active()) state_.loss_scale = loss_scale_.state();
-  CheckpointContents contents =
-      checkpoint_contents(*in_.decoder, *in_.strategy, *optimizer_, in_.adapter.has_value());
-  contents.chat_template = in_.chat_template;
-  if (contents.parts) write_own_part(contents, steps_done);
-  if (is_main()) {
-    metrics_.sync();
-    checkpoints_.save(contents, in_.adapter, state_, optimizer_->steps(),
-                      in_.config.train.save_total_limit);
-    log::info("step {}/{} checkpoint written", steps_done, in_.batches->total_steps());
-  } else if (in_.strategy->divides_parameters() && !contents.parts) {
-    contents.take_part();
-  }
-  in_.comm->barrier(fmt::format("save-{}", steps_done));
+  CheckpointToWrite checkpoint{
+      .contents = checkpoint_contents(*in_.decoder, *in_.strategy, *optimizer_,
+                                      in_.adapter.has_value(), in_.config.train.checkpoint_format),
+      .adapter = in_.adapter,
+      .state = state_,
+      .optimizer_steps = optimizer_->steps(),
+      .total_limit = in_.config.train.save_total_limit,
+      .on_written = [step = state_.step, total = in_.batches->total_steps()] {
+        log::info("step {}/{} checkpoint written", step, total);
+      }};
+  checkpoint.contents.chat_template = in_.chat_template;
+  return checkpoint;
+}
+
+void Trainer::save(int64_t steps_done, bool is_last) {
+  const WorkScope saving(in_.hooks.activity, Work::kSaving);
+  checkpoint_writer_.finish();
+  require_finite_state(steps_done);
+  tell("saving", steps_done);
+  metrics_.sync();
+  CheckpointToWrite checkpoint = checkpoint_now();
+  const bool in_background = saves_in_background(checkpoint.contents, is_last);
+  in_background ? checkpoint_writer_.begin(std::move(checkpoint))
+                : checkpoint_writer_.write(std::move(checkpoint));
   last_save_s_ = monotonic_seconds();
   save_wanted_ = false;
-  saved_step_ = steps_done;
   tell("training", steps_done);
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <regex>
@@ -128,6 +129,25 @@ void write_safetensors(const fs::path& path, const std::vector<TensorToWrite>& t
     file.write(buffer.data(), buffer.size());
   }
   file.commit();
+}
+
+std::vector<TensorToWrite> held_in_memory(const std::vector<TensorToWrite>& tensors) {
+  std::vector<TensorToWrite> held;
+  for (const TensorToWrite* tensor : writing_order(tensors)) {
+    const uint64_t bytes = bytes_of(*tensor);
+    const auto values = std::make_shared_for_overwrite<std::byte[]>(bytes);
+    tensor->produce(values.get());
+    held.push_back({tensor->name, tensor->dtype, tensor->shape, [values, bytes](void* destination) {
+                      std::memcpy(destination, values.get(), bytes);
+                    }});
+  }
+  return held;
+}
+
+uint64_t total_bytes(const std::vector<TensorToWrite>& tensors) {
+  uint64_t bytes = 0;
+  for (const TensorToWrite& tensor : tensors) bytes += bytes_of(tensor);
+  return bytes;
 }
 
 void produce_without_file(const std::vector<TensorToWrite>& tensors) {

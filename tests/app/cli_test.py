@@ -144,7 +144,7 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["adapter exists and is not an empty directory", "or replace it with --overwrite"], "merge", "--adapter", "adapter",
                     "--output", "adapter")
         self.expect(USAGE, ["--overwrite would remove the input adapter"], "merge", "--adapter", "adapter", "--output", "adapter", "--overwrite")
-        self.expect(USAGE, ["`sftrun merge` requires --adapter or --model"], "merge", "--output", "out")
+        self.expect(USAGE, ["`sftrun merge` requires --adapter, --checkpoint or --model"], "merge", "--output", "out")
         self.expect(USAGE, ["`sftrun merge` requires --adapter"], "merge", "--model", "model", "--output", "out", "--format", "vllm")
         self.expect(USAGE, ["--as-stored is only for adapters, and there is no --adapter"], "merge", "--model", "model", "--output", "out", "--as-stored")
         self.expect(USAGE, ["--output names a .gguf file, but --format is vllm"], "merge", "--adapter", "adapter", "--output", "out.gguf", "--format", "vllm")

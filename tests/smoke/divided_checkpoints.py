@@ -7,6 +7,8 @@ A small model trains 4 steps in fp32 and saves after 2. Each pair of strategies 
 are removed, and the second one resumes. The final weights must be those of one process that was never stopped, up to rounding. Checked besides:
 - ranks of fsdp write their own files, of about 1 / N of all bytes each, and no whole tensors; ddp writes whole ones
 - the weights move by more than a hundred times the limit
+- `sftrun merge --checkpoint` makes of the last checkpoint, whole or divided, the run's result to the bit, for models whose files have other
+  orders of values than memory too, and tells another base model
 - a checkpoint that lacks a part, or whose part or list of parts was changed, is passed over for the one before; if it is the only one, the
   error names the file
 Exit code 1: something else.
@@ -30,6 +32,9 @@ LIMIT = 2e-5  # norm of the difference / norm, of all weights
 PAIRS = [  # (strategy, processes) that begins, and that resumes
     (("fsdp", 4), ("ddp", 2)), (("fsdp", 4), ("fsdp", 2)), (("fsdp", 2), ("fsdp", 4)), (("fsdp", 2), ("pipeline", 2)), (("zero1", 2), ("single", 1)),
     (("hybrid", 4), ("zero2", 2)), (("pipeline", 2), ("fsdp", 2)), (("pipeline", 4), ("single", 1)), (("ddp", 2), ("fsdp", 4))]
+
+
+MERGED = [("wide", "fsdp", 4), ("wide", "ddp", 2), ("gpt_oss", "fsdp", 2), ("gpt_oss", "single", 1), ("qwen3_5", "pipeline", 2), ("gemma3", "zero2", 2)]
 
 
 def train(program: Path, scratch: Path, folder: Path, strategy: str, processes: int, *options: str) -> subprocess.CompletedProcess:
@@ -120,6 +125,26 @@ def check_damage(program: Path, scratch: Path) -> list[str]:
     return wrong
 
 
+def check_merged(program: Path, scratch: Path, model: str, strategy: str, processes: int) -> list[str]:
+    def merge(*arguments) -> subprocess.CompletedProcess:
+        return subprocess.run([program, "merge", "--checkpoint", checkpoint, "--output", merged, *arguments], capture_output=True, text=True, timeout=60)
+
+    folder, merged = scratch / f"merged-{model}-{strategy}", scratch / f"{model}-of-{strategy}"
+    must_train(program, scratch, folder, strategy, processes, f"model.name={scratch / 'models' / model}")
+    checkpoint = folder / f"checkpoints/step-{STEPS:06}"
+    other = merge("--model", scratch / "models" / ("wide" if model != "wide" else "llama"))
+    wrong = [] if other.returncode == 3 and "began with another model" in other.stderr else [f"{model}: another base: {other.stderr}"]
+    done = merge()
+    if done.returncode != 0:
+        return [*wrong, f"{model}, {strategy}: merge: {done.stderr[-1500:]}"]
+    of_run, of_checkpoint = tensors(folder / "model/model.safetensors"), tensors(merged / "model.safetensors")
+    if of_run != of_checkpoint:
+        names = [name for name in of_run if of_run[name] != of_checkpoint.get(name)]
+        wrong.append(f"{model}, {strategy}: the merged checkpoint differs from the result in {names}, {of_checkpoint.keys() - of_run.keys()}")
+    print(f"{model}, {strategy} on {processes}: {len(of_run)} tensors merged", flush=True)
+    return wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", type=Path, required=True)
@@ -142,6 +167,8 @@ def main() -> int:
             if distance > LIMIT or "resuming from" not in log:
                 wrong.append(f"{folder.name}: weights differ by {distance:.1e}, limit {LIMIT:.0e}")
         wrong += check_damage(program, scratch)
+        for case in MERGED:
+            wrong += check_merged(program, scratch, *case)
     for line in wrong:
         print(f"WRONG: {line}")
     return 1 if wrong else 0

@@ -58,13 +58,13 @@ KINDS = {
 }
 SCENARIOS = [Scenario(f"{name} on {processes}", processes, *KINDS[name]) for name in KINDS for processes in (1, 2)]
 DIVIDED = [("zero1", 2, "lora"), ("zero2", 2, "lora"), ("zero3", 2, "full"), ("fsdp", 4, "qlora"), ("fsdp", 4, "full"), ("hybrid", 4, "lora"),
-           ("pipeline", 2, "lora"), ("pipeline", 2, "full")]
+           ("pipeline", 2, "lora"), ("pipeline", 2, "full"), ("tensor", 2, "lora"), ("tensor", 2, "full")]
 
 
 def divided(strategy, processes, kind):
-    """Where base weights train, each rank writes a part of the checkpoint."""
+    """Where base weights train, each rank writes a part of the checkpoint, except with tensor parallelism."""
     overrides, files, result = KINDS[kind]
-    if kind == "full":
+    if kind == "full" and strategy != "tensor":
         files = ("parts.json", *(f"{part}-rank-{rank:05}.safetensors" for part in ("trainable", "optimizer") for rank in range(processes)))
     more = [f"parallel.strategy={strategy}", *["parallel.dp_shard=2"] * (strategy == "hybrid")]
     return Scenario(f"{strategy} {kind} on {processes}", processes, [*overrides, *more], files, result)

@@ -20,8 +20,12 @@ std::vector<StateTensor> parts_of(int rank) {
 
 class CheckpointParts : public ::testing::Test {
  protected:
-  void write(int rank) { write_parts(directory_.path(), "optimizer", rank, parts_of(rank)); }
-  void write_index() { write_parts_index(directory_.path(), {{"optimizer", parts_of(0)}}); }
+  void write(int rank) {
+    write_parts(directory_.path(), rank, {{"optimizer", tensors_of_parts(parts_of(rank))}});
+  }
+  void write_index() {
+    write_parts_index(directory_.path(), {{"optimizer", shapes_of(parts_of(0))}});
+  }
   at::Tensor read(const std::string& name, int64_t begin, int64_t count, at::ScalarType type) {
     const at::Tensor to = at::full({count}, 99, type);
     DividedTensors(directory_.path(), "optimizer").read({name, to, begin, {}}, to);

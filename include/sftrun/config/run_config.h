@@ -106,6 +106,8 @@ enum class Fetch { kAuto, kPerMicroBatch, kPerStep };  ///< of weights that a de
 enum class CommBackend { kAuto, kNccl, kGloo };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
 enum class CudaGraphs { kAuto, kOn, kOff };
+enum class SaveInBackground { kAuto, kOn, kOff };
+enum class CheckpointFormat { kAuto, kWhole };  ///< auto: in parts where ranks own parts
 
 struct ModelConfig {
   std::string name;
@@ -225,6 +227,8 @@ struct TrainConfig {
   std::string save_every =
       "10m";  ///< wall-clock time between checkpoints; "0": only by save_steps and at the end
   std::optional<int64_t> save_total_limit;
+  SaveInBackground save_in_background = SaveInBackground::kAuto;
+  CheckpointFormat checkpoint_format = CheckpointFormat::kAuto;
   int64_t logging_steps = 1;
   bool ddp_find_unused_parameters = false, ddp_broadcast_buffers = false;
   int64_t ddp_bucket_cap_mb = 25;

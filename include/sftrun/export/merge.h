@@ -16,6 +16,8 @@ namespace sftrun::exporting {
 struct MergeOptions {
   std::filesystem::path base, output;
   std::optional<std::filesystem::path> adapter;  ///< nullopt: the model is converted
+  /// Of full or partial training; not with an adapter. Its weights take the place of the base's.
+  std::optional<std::filesystem::path> checkpoint;
   /// auto, f32, f16 or bf16; one of `written_quant_names`; of a GGUF file its type
   std::string dtype;
   std::string format;      ///< "safetensors" or "gguf"

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -28,6 +29,13 @@ struct TrainState {
   std::optional<LossScale::State> loss_scale;  ///< set for runs in fp16
 };
 
+/// Names and shapes of the divided tensors of a checkpoint, by kind ("trainable", "optimizer").
+struct DividedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+using DividedShapes = std::map<std::string, std::vector<DividedTensor>>;
+
 /// The tensors of a checkpoint. Each is produced when it is written.
 struct CheckpointContents {
   /// The adapter in PEFT's form; empty when base weights are trained.
@@ -38,22 +46,31 @@ struct CheckpointContents {
   std::vector<weights::TensorToWrite> trainable;
   std::vector<weights::TensorToWrite> optimizer;
 
-  /// On a rank that does not write: produces the tensors together with the rank that does.
-  std::optional<std::string> chat_template;  ///< beside an adapter; nullopt: the model's own
-  void take_part() const;
+  std::optional<std::string> chat_template;  ///< of the run; nullopt: the model's own
 
   /// Where base weights train and ranks own parts of them: each rank writes its own part, and
-  /// nothing is put together. Then `trainable` and `optimizer` are empty.
+  /// nothing is put together. Then `trainable` and `optimizer` have what this rank writes: flat
+  /// ranges of tensors, none if another rank has copies of the same values.
   struct Parts {
     int rank = 0;
-    bool writes = false;  ///< false: another rank has copies of the same values
-    std::vector<StateTensor> trainable, optimizer;
+    DividedShapes shapes;  ///< of all tensors, which the parts of the ranks must cover
   };
   std::optional<Parts> parts;
+
+  /// On a rank that does not write: produces the tensors together with the rank that does.
+  void take_part() const;
+  /// Copies the values to the host's memory, so that they can be written while the run goes on. A
+  /// rank that does not write calls `take_part` at the same time.
+  void hold();
+  void release();          ///< frees the values that are held, after writing
+  uint64_t bytes() const;  ///< size of the values, which `hold` takes
 };
-/// @param is_adapter whether an adapter is trained   @param strategy outlives the contents
+/// @param is_adapter whether an adapter is trained
+/// @param format whole: no parts
+/// @param strategy outlives the contents, unless they are held
 CheckpointContents checkpoint_contents(model::Decoder& decoder, parallel::Strategy& strategy,
-                                       const Optimizer& optimizer, bool is_adapter);
+                                       const Optimizer& optimizer, bool is_adapter,
+                                       config::CheckpointFormat format = {});
 
 class CheckpointStore {
  public:
@@ -64,6 +81,8 @@ class CheckpointStore {
   /// overwrite data that may be recoverable
   std::optional<std::filesystem::path> latest() const;
   std::filesystem::path path_of(int64_t step) const;
+  /// Step of the newest checkpoint, intact or not; 0: none.
+  int64_t newest_step() const;
   /// Whether there is a folder with a checkpoint's name here, intact or not.
   bool holds_any() const;
   /// Renames the checkpoints of later steps to abandoned-step-…, when a run restarts from an
@@ -75,9 +94,7 @@ class CheckpointStore {
   void remove_leftovers() const;
   /// Removes the oldest checkpoints beyond `total_limit`.
   void keep_newest(std::optional<int64_t> total_limit) const;
-  /// Divided checkpoints, in this order: rank 0 makes the folder, then every rank writes its part,
-  /// then rank 0 saves.   @pre contents.parts; barriers between the three
-  void begin_parts(int64_t step) const;
+  /// Divided checkpoints: every rank writes its part, then rank 0 saves.   @pre contents.parts
   void write_parts_of(const CheckpointContents& contents, int64_t step) const;
   /// Writes step-<step>, then removes the oldest checkpoints beyond `total_limit`.
   /// @param adapter the PEFT configuration when an adapter is trained; nullopt when base weights

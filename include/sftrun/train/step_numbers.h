@@ -19,6 +19,7 @@ struct HostNumbers {
   double peak_memory_bytes = 0;
   double stop_exit_code = 0, save_due = 0;
   double gpu_utilization = -1;  ///< percent; below 0: unknown
+  double has_written_part = 0;  ///< see CheckpointWriter
   WorkSeconds work{};           ///< host seconds of this rank's own work since its last step
 };
 

@@ -21,6 +21,7 @@
 #include "sftrun/parallel/strategy.h"
 #include "sftrun/train/batches.h"
 #include "sftrun/train/checkpoint.h"
+#include "sftrun/train/checkpoint_writer.h"
 #include "sftrun/train/evaluation.h"
 #include "sftrun/train/loss_scale.h"
 #include "sftrun/train/micro_batch_schedule.h"
@@ -62,11 +63,12 @@ struct TrainerInputs {
   parallel::Communicator* comm = nullptr;
   parallel::Strategy* strategy = nullptr;  ///< of the decoder's parameters
   Batches* batches = nullptr;
+  int local_world_size = 1;            ///< ranks on this machine
   const data::Dataset* val = nullptr;  ///< null: no evaluation
   nlohmann::ordered_json identity;
   int64_t rendered_at_unix_s = 0;                 ///< see TrainState
   std::optional<weights::AdapterConfig> adapter;  ///< set when an adapter is trained
-  /// Chat template of the run, which checkpoints with an adapter hold; nullopt: the model's own.
+  /// Chat template of the run, which checkpoints hold; nullopt: the model's own.
   std::optional<std::string> chat_template;
   std::optional<std::filesystem::path> resume_from;
   Hooks hooks;
@@ -113,8 +115,10 @@ class Trainer {
   void tell(const char* phase, int64_t steps_done);
   void log_step(const QueuedStep& queued, const StepReport& report);
   void evaluate(int64_t steps_done);
-  void write_own_part(const CheckpointContents& contents, int64_t steps_done);
-  void save(int64_t steps_done);
+  bool has_room_to_hold(const CheckpointContents& contents);
+  bool saves_in_background(const CheckpointContents& contents, bool is_last);
+  CheckpointToWrite checkpoint_now();
+  void save(int64_t steps_done, bool is_last);
   bool evaluation_due(int64_t step, bool is_last) const;
   bool save_due(int64_t step) const;
   WorkSeconds work_of_step();
@@ -135,6 +139,7 @@ class Trainer {
   std::vector<QueuedStep> queued_;      // steps whose values were not read yet; at most two
   std::optional<Evaluator> evaluator_;
   CheckpointStore checkpoints_;
+  CheckpointWriter checkpoint_writer_;
   observe::MetricsWriter metrics_;
   observe::EventWriter events_;
   observe::ProgressMeter progress_;
@@ -142,7 +147,8 @@ class Trainer {
   TrainState state_;
   double save_every_s_ = 0;
   double last_save_s_ = 0;    // time of the last save, on the monotonic clock
-  int64_t saved_step_ = 0;    // step of the newest checkpoint; 0: none
+  int64_t resumed_step_ = 0;  // step of the checkpoint that the run started from; 0: none
+  bool told_no_room_ = false;
   int stop_exit_code_ = 0;    // the largest of all ranks, in the steps read so far
   bool save_wanted_ = false;  // rank 0's save timer expired since the last save
   StragglerWatch stragglers_;

@@ -63,6 +63,11 @@ struct TensorToWrite {
 /// @throws DeviceError if it cannot be written
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<TensorToWrite>& tensors);
+/// The same tensors with their values in memory: calls `produce` of each in the order in which
+/// `write_safetensors` does, so that several processes can produce them together.
+std::vector<TensorToWrite> held_in_memory(const std::vector<TensorToWrite>& tensors);
+/// Size of the values.
+uint64_t total_bytes(const std::vector<TensorToWrite>& tensors);
 /// Calls `produce` for the same tensors in the same order without writing a file, for tensors that
 /// several processes produce together.
 void produce_without_file(const std::vector<TensorToWrite>& tensors);

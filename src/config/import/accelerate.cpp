@@ -17,7 +17,6 @@ constexpr std::string_view kRendezvous =
 constexpr std::string_view kUnits = "each layer is a unit that is gathered and released";
 constexpr std::string_view kLoading =
     "a model is read tensor by tensor and divided while it is loaded";
-constexpr std::string_view kWholeTensors = "checkpoints hold whole tensors, for any strategy";
 constexpr std::string_view kNothingToCompile =
     "there is nothing to compile; `train.cuda_graphs` captures steps in CUDA graphs";
 constexpr std::string_view kMegatron =
@@ -53,6 +52,12 @@ void accelerate_environment(Reading& reading, const SourceKey& key) {
     return reading.note_no_meaning(key, "sftrun starts its processes on this machine");
   reading.refuse(key, fmt::format("`compute_environment` is {}", describe(key.value)),
                  "set it to LOCAL_MACHINE");
+}
+
+void accelerate_checkpoint_format(Reading& reading, const SourceKey& key) {
+  if (key.value.text == "FULL_STATE_DICT")
+    return reading.set(key, "train.checkpoint_format", "whole");
+  reading.note_no_meaning(key, "each rank writes the weights that it trains and owns");
 }
 
 void accelerate_checkpointing(Reading& reading, const SourceKey& key) {
@@ -126,7 +131,7 @@ constexpr auto kAccelerateRules = std::to_array<ImportRule>({
     nothing("fsdp_config.fsdp_cpu_ram_efficient_loading", kLoading),
     nothing("fsdp_config.fsdp_sync_module_states", kLoading),
     nothing("fsdp_config.fsdp_use_orig_params", "parameters keep their names and shapes"),
-    nothing("fsdp_config.fsdp_state_dict_type", kWholeTensors),
+    special("fsdp_config.fsdp_state_dict_type", accelerate_checkpoint_format),
     special("fsdp_config.fsdp_activation_checkpointing", accelerate_checkpointing),
     offload_activations("fsdp_config.fsdp_activation_checkpointing_offload"),
     offload_all("fsdp_config.fsdp_offload_params"),
@@ -140,7 +145,7 @@ constexpr auto kAccelerateRules = std::to_array<ImportRule>({
     nothing("deepspeed_config.offload_optimizer_nvme_path", "nothing is kept on disks"),
     nothing("deepspeed_config.offload_param_nvme_path", "nothing is kept on disks"),
     nothing("deepspeed_config.zero3_init_flag", kLoading),
-    nothing("deepspeed_config.zero3_save_16bit_model", kWholeTensors),
+    nothing("deepspeed_config.zero3_save_16bit_model", "results are in whole tensors"),
     nothing("deepspeed_config.deepspeed_moe_layer_cls_names", kUnits),
     special("deepspeed_config.deepspeed_config_file", accelerate_deepspeed_file),
     lost("deepspeed_config.deepspeed_hostfile", kStartEach),

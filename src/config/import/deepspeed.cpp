@@ -18,7 +18,8 @@ constexpr std::string_view kSums = "gradients are summed in fp32, without scalin
 constexpr std::string_view kLogs =
     "metrics.jsonl and TensorBoard files hold every step; run.json has times, memory and "
     "collectives";
-constexpr std::string_view kCheckpoints = "checkpoints hold whole tensors, for any strategy";
+constexpr std::string_view kCheckpoints =
+    "a checkpoint can be resumed under any strategy; results are in whole tensors";
 constexpr std::string_view kChecked = "there is one implementation, which is tested";
 constexpr std::string_view kRecompute =
     "`train.gradient_checkpointing` recomputes layers; it has no further settings";

@@ -54,6 +54,12 @@ TEST_F(AccelerateTest, TwoGpusWithFsdp) {
     EXPECT_TRUE(has_key(two.no_meaning, std::string("fsdp_config.fsdp_") + key)) << key;
 }
 
+TEST_F(AccelerateTest, WholeCheckpointsOfFsdp) {
+  const Import whole =
+      accelerate("distributed_type: FSDP\nfsdp_config: {fsdp_state_dict_type: FULL_STATE_DICT}\n");
+  EXPECT_EQ(value_of(whole, "train.checkpoint_format"), "\"whole\"");
+}
+
 TEST_F(AccelerateTest, ShardingStrategiesByNameAndNumber) {
   const auto fsdp = [&](const std::string& key, const std::string& value) {
     return strategy("distributed_type: FSDP\nfsdp_config: {" + key + ": " + value + "}\n");
