@@ -5,6 +5,7 @@
 #include "cli.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/step_range.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/scheduler_env.h"
 
@@ -146,6 +147,7 @@ void check(const TrainOptions& options, const CLI::App& command) {
     throw ConfigError("--overwrite and --resume are both given", "the command line",
                       "use --overwrite to start from the beginning, or --resume to continue");
   }
+  parse_step_range(options.profile, "--profile on the command line");
   if (options.resume != "auto" && options.resume != "never")
     require_exists("--resume", options.resume);
 }
@@ -198,6 +200,11 @@ void add_run_flags(CLI::App& command, TrainOptions& options) {
                    "Resume although tuning.backend has changed");
   command.add_flag("--dry-run", options.dry_run,
                    "Check settings, model and first records, print the resolved run, and stop");
+  command
+      .add_option("--profile", options.profile,
+                  "Steps to profile, 5 or 5-7: a trace for Perfetto and a page that says where the "
+                  "time goes, in the run directory's profile/")
+      ->type_name("STEPS");
   command.add_option("--device", options.device, "Device to train on")
       ->check(device_name())
       ->capture_default_str();

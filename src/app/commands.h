@@ -26,6 +26,7 @@ struct TrainOptions {
   bool dry_run = false, overwrite = false;
   bool allow_changed_data = false, allow_changed_length = false, allow_backend_change = false;
   std::string device = "auto";
+  std::string profile;  ///< steps, as core/step_range.h has them; empty: none
   /// Files of Accelerate and DeepSpeed, as parallel.accelerate and parallel.deepspeed; empty: none.
   std::filesystem::path accelerate_config, deepspeed;
   /// The model's path, from the launcher to its workers; empty: not known yet.

@@ -352,6 +352,7 @@ nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
           {"allow_changed_data", options.allow_changed_data},
           {"allow_changed_length", options.allow_changed_length},
           {"allow_backend_change", options.allow_backend_change},
+          {"profile", options.profile},
           {"device", options.device}};
 }
 
@@ -474,6 +475,7 @@ launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run
       run.loaded.config.model.name) {  // on a hub: the launcher found it for all workers
     arguments.insert(arguments.end(), {"--model-path", run.model_path.string()});
   }
+  if (!options.profile.empty()) arguments.insert(arguments.end(), {"--profile", options.profile});
   if (options.allow_changed_data) arguments.push_back("--allow-changed-data");
   if (options.allow_changed_length) arguments.push_back("--allow-changed-length");
   if (options.allow_backend_change) arguments.push_back("--allow-backend-change");

@@ -803,8 +803,8 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"use_swanlab", "", kTracker},
     {"swanlab_*", "", kTracker},
     {"debug", "", "not supported; remove it"},
-    {"profiler", "", "not supported: profile the process with its vendor's tool; remove it"},
-    {"profiler_*", "", "not supported: profile the process with its vendor's tool; remove it"},
+    {"profiler", "", "not a setting: `sftrun train --profile 10-12` profiles steps; remove it"},
+    {"profiler_*", "", "not a setting: `sftrun train --profile 10-12` profiles steps; remove it"},
 
     // ---- Evaluation
     {"do_train", "", "not needed: `sftrun train` trains; remove it"},

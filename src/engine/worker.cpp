@@ -174,6 +174,7 @@ struct PreparedRun {
   std::optional<std::string> chat_template;  ///< of model.chat_template
   int64_t rendered_at_unix_s = 0;
   std::optional<fs::path> resume_from;
+  StepRange profiled_steps;
   train::RunData data;
   nlohmann::ordered_json identity;
   std::string base_fingerprint;
@@ -283,6 +284,7 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.rendered_at_unix_s = run.rendered_at_unix_s;
   inputs.resume_from = run.resume_from;
   inputs.chat_template = run.chat_template;
+  inputs.profiled_steps = run.profiled_steps;
   inputs.hooks.stop_exit_code = [&] { return rank.stop_exit_code(); };
   inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(run.compute.device); };
   inputs.hooks.on_event = [&](const train::TrainEvent& event) { rank.tell(event); };
@@ -455,6 +457,7 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
   WeightHashing hashing(run.checkpoint, rank.env());
   if (rank.is_main()) warn_of_unpacking(config.tuning, *run.checkpoint);
   const train::ResumeOptions resume = resume_options(request);
+  run.profiled_steps = parse_step_range(request.value("profile", ""), "--profile");
   run.resume_from = train::find_checkpoint(resume, run.run_dir(), rank.comm());
   const std::string& start = config.tuning.lora.init_from;
   if (rank.is_main() && !start.empty() && !run.resume_from) {

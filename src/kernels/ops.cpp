@@ -8,6 +8,7 @@
 #include "parallel.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/profile_range.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -110,6 +111,7 @@ void for_dtype(const at::Tensor& tensor, Body&& body) {
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                    double eps, double offset,
                                                    const at::Tensor& copy, int64_t spare) {
+  const ProfileRange range("rms_norm_forward");
   require_norm_operands(x, weight);
   if (copy.defined()) require_on_cuda(x), require_same(copy, x);
   if (spare != 0) require_on_cuda(x);
@@ -131,6 +133,7 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& rstd, const at::Tensor& residual, double offset,
                              int64_t spare) {
+  const ProfileRange range("rms_norm_backward");
   require_norm_operands(x, weight);
   require_loose_same(dy, x);
   if (residual.defined()) require_loose_same(residual, x);
@@ -161,6 +164,7 @@ at::Tensor empty_rows(int64_t rows, int64_t columns, int64_t spare,
 }
 
 at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd) {
+  const ProfileRange range("rms_norm_weight_grad");
   return (dy.to(at::kFloat) * x.to(at::kFloat) * rstd.unsqueeze(1)).sum(0);
 }
 
@@ -209,6 +213,7 @@ void rotate_heads(const at::Tensor& x, const RopeAngles& angles, int64_t head_di
 
 std::vector<HeadsOutput> heads_forward(const std::vector<HeadsInput>& inputs,
                                        const RopeAngles* angles, int64_t head_dim) {
+  const ProfileRange range("heads_forward");
   require_heads(inputs, angles, head_dim);
   if (inputs.front().x.is_cuda()) return cuda_kernels().heads_forward(inputs, angles, head_dim);
   std::vector<HeadsOutput> outputs;
@@ -230,6 +235,7 @@ std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
                                        const std::vector<at::Tensor>& rstd,
                                        const RopeAngles* angles, int64_t head_dim,
                                        const std::vector<at::Tensor>& into) {
+  const ProfileRange range("heads_backward");
   require_heads(inputs, angles, head_dim);
   TORCH_CHECK(grads.size() == inputs.size() && rstd.size() == inputs.size() &&
               (into.empty() || into.size() == inputs.size()));
@@ -264,6 +270,7 @@ std::vector<at::Tensor> heads_backward(const std::vector<HeadsInput>& inputs,
 
 at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor& up,
                          int64_t spare) {
+  const ProfileRange range("gated_forward");
   require_gated_operands(gate, up);
   if (spare != 0) require_on_cuda(gate), require_loose_rows(gate);
   if (gate.is_cuda()) return cuda_kernels().gated_forward(gating, gate, up, spare);
@@ -279,6 +286,7 @@ at::Tensor gated_forward(Gating gating, const at::Tensor& gate, const at::Tensor
 }
 
 void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
+  const ProfileRange range("gated_backward");
   require_gated_operands(gate, up);
   require_operand(dh, gate, gate.scalar_type());
   require_numel(dh, gate.numel());
@@ -294,6 +302,7 @@ void gated_backward_(Gating gating, const at::Tensor& dh, at::Tensor& gate, at::
 }
 
 void gated_backward_and_forward_(Gating gating, at::Tensor& dh, at::Tensor& gate, at::Tensor& up) {
+  const ProfileRange range("gated_backward_and_forward");
   require_on_cuda(gate);
   require_gated_operands(gate, up);
   require_operand(dh, gate, gate.scalar_type());
@@ -303,6 +312,7 @@ void gated_backward_and_forward_(Gating gating, at::Tensor& dh, at::Tensor& gate
 
 at::Tensor dropout(const at::Tensor& x, const BatchMetadata& batch, double probability,
                    uint32_t module) {
+  const ProfileRange range("dropout");
   require_rows(x);
   if (x.is_cuda()) {
     require_operand(batch.token_keys_device, x, at::kInt);
@@ -333,6 +343,7 @@ at::Tensor dropout(const at::Tensor& x, const BatchMetadata& batch, double proba
 
 at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double softcap,
                                   const GradScale& grad_scale) {
+  const ProfileRange range("token_losses_and_grad");
   require_losses_operands(logits, labels);
   const at::Tensor& factor = grad_scale.factor;
   if (factor.defined()) {
@@ -362,6 +373,7 @@ at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, 
 }
 
 at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, double softcap) {
+  const ProfileRange range("token_losses");
   require_losses_operands(logits, labels);
   if (logits.is_cuda()) return cuda_kernels().cross_entropy_loss(logits, labels, softcap);
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
@@ -380,6 +392,7 @@ at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, doub
 void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
             at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params,
             const at::Tensor& gate) {
+  const ProfileRange range("adamw");
   for (const at::Tensor* operand :
        {&std::as_const(master), &grad, &std::as_const(exp_avg), &std::as_const(exp_avg_sq)}) {
     require_operand(*operand, master, at::kFloat);
@@ -405,6 +418,7 @@ void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at:
 void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
                  at::Tensor& compute, int64_t first_block, int64_t end_block,
                  const AdamW8bitParams& params, const at::Tensor& gate) {
+  const ProfileRange range("adamw_8bit");
   require_8bit_operands(master, grad, moments, compute, first_block, end_block);
   if (gate.defined()) require_gate(gate, master);
   if (master.is_cuda())
@@ -435,6 +449,7 @@ void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& m
 }
 
 at::Tensor sum_of_squares(const at::Tensor& flat) {
+  const ProfileRange range("sum_of_squares");
   require_operand(flat, flat, at::kFloat);
   if (flat.is_cuda()) return cuda_kernels().sum_of_squares(flat);
   constexpr int64_t kChunk = 65536;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/profile_range.h"
 
 namespace sftrun::model {
 
@@ -29,8 +30,10 @@ Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks, layers::StageLinks* lin
 /// Runs `body` between the hooks of a unit and of the units that it also reads.
 template <typename Body>
 void Stage::with_unit(int64_t unit, UnitPass pass, Body&& body) const {
+  const layers::Unit& of_model = decoder_.units()[static_cast<size_t>(unit)];
+  const kernels::ProfileRange range(of_model.name);
   if (hooks_ == nullptr) return body();
-  const std::vector<int64_t>& also = decoder_.units()[static_cast<size_t>(unit)].also_reads;
+  const std::vector<int64_t>& also = of_model.also_reads;
   for (const int64_t other : also) hooks_->before(other, pass);
   hooks_->before(unit, pass);
   body();
@@ -135,7 +138,7 @@ void Stage::forward(MicroBatchRun& run) const {
 
 void Stage::forward(MicroBatchRuns runs) const {
   SFTRUN_CHECK(runs.size() == 1 || has_all_units());
-  const WorkScope pass(runs[0]->options.activity, Work::kForward);
+  const kernels::WorkRange pass(runs[0]->options.activity, Work::kForward);
   const at::NoGradGuard no_grad;
   for (MicroBatchRun* run : runs) {
     run->layers.resize(static_cast<size_t>(decoder_.arch().num_layers));
@@ -211,7 +214,8 @@ at::Tensor Stage::loss(MicroBatchRun& run) const {
 
 std::vector<at::Tensor> Stage::losses(MicroBatchRuns runs) const {
   const MicroBatchRun& last = *runs.back();
-  const WorkScope pass(last.options.activity, last.trains ? Work::kBackward : Work::kForward);
+  const kernels::WorkRange pass(last.options.activity,
+                                last.trains ? Work::kBackward : Work::kForward);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> sums(runs.size());
   const int64_t unit = decoder_.head_unit();
@@ -263,7 +267,7 @@ void Stage::backward(MicroBatchRun& run) const {
 
 void Stage::backward(MicroBatchRuns runs) const {
   const MicroBatchRun& last = *runs.back();  // which completes the gradients
-  const WorkScope pass(last.options.activity, Work::kBackward);
+  const kernels::WorkRange pass(last.options.activity, Work::kBackward);
   const at::NoGradGuard no_grad;
   if (!has_head() && !last.is_empty() && needs_input_gradient(last, units_.end))
     receive_gradient(*runs[0]);

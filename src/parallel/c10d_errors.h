@@ -7,6 +7,7 @@
 
 #include "sftrun/core/activity.h"
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/profile_range.h"
 
 namespace sftrun::parallel {
 
@@ -24,6 +25,7 @@ inline std::string first_line(const char* what) {
 template <typename Body>
 void run_guarded(Activity* activity, const char* what, const std::string& where, Body&& body) {
   const WaitScope wait(activity, what);
+  const kernels::ProfileRange range(std::string(kernels::kWaitRange) + what);
   try {
     body();
   } catch (const std::exception& e) {

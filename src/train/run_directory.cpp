@@ -16,7 +16,7 @@ namespace {
 std::vector<fs::path> parts_of(const fs::path& run_dir) {
   std::vector<fs::path> parts;
   for (const char* name : {"checkpoints", "adapter", "model", "metrics.jsonl", "tensorboard",
-                           "config.resolved.yaml", "run.json", "report.html"}) {
+                           "profile", "config.resolved.yaml", "run.json", "report.html"}) {
     if (fs::exists(run_dir / name)) parts.push_back(run_dir / name);
   }
   for (const auto& entry : fs::directory_iterator(run_dir)) {

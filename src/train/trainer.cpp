@@ -67,6 +67,8 @@ Trainer::Trainer(TrainerInputs inputs)
                StepNumbers(in_.decoder->options().device)},
       checkpoints_(in_.run_dir / "checkpoints"),
       checkpoint_writer_(checkpoints_, *in_.comm),
+      profiler_(in_.profiled_steps, in_.run_dir / "profile", in_.comm->rank(),
+                in_.decoder->options().device),
       progress_(in_.batches->total_steps()),
       save_every_s_(parse_duration_s(in_.config.train.save_every).value_or(0)),
       last_save_s_(monotonic_seconds()) {
@@ -107,18 +109,21 @@ TrainOutcome Trainer::run() {
   outcome_.first_step = outcome_.last_step = state_.step;
   const WorkScope training(in_.hooks.activity, Work::kTraining);
   tell("training", state_.step);
+  warn_of_unprofiled_steps();
   const bool fresh = state_.step == 0;
   if (fresh && evaluator_ && in_.config.train.eval_on_start) evaluate(0);
   for (int64_t step = state_.step; step < total; ++step) {
     const bool last = step + 1 == total, evaluates = evaluation_due(step, last),
                saves = last || save_due(step);
+    profiler_.begin(step + 1);
     try {
       queue_step(step);
     } catch (...) {
       finish_before_error();
       throw;
     }
-    finish_steps(reads_later_ && !evaluates && !saves ? 1 : 0);
+    finish_steps(reads_later_ && !evaluates && !saves && !profiler_.ends_with(step + 1) ? 1 : 0);
+    profiler_.end(step + 1);
     if (stop_exit_code_ != 0 || save_wanted_) finish_steps(0);
     if (evaluates) evaluate(state_.step);
     const bool stopping = stop_exit_code_ != 0 && !last;
@@ -129,8 +134,17 @@ TrainOutcome Trainer::run() {
     }
   }
   metrics_.sync();
+  profiler_.finish();
   if (is_main()) micro_batches_->log_use();
   return outcome_;
+}
+
+void Trainer::warn_of_unprofiled_steps() const {
+  const StepRange& wanted = in_.profiled_steps;
+  if (wanted.is_empty() || !is_main()) return;
+  if (wanted.first > state_.step && wanted.last <= total_steps()) return;
+  log::warn("--profile {}-{}: this start of the run has steps {} to {}; others are not profiled",
+            wanted.first, wanted.last, state_.step + 1, total_steps());
 }
 
 bool Trainer::learns_nothing() const {
@@ -144,10 +158,10 @@ bool Trainer::learns_nothing() const {
 void Trainer::queue_step(int64_t step) {
   QueuedStep queued{.step = step, .started_s = monotonic_seconds()};
   if (in_.hooks.activity != nullptr) in_.hooks.activity->set_step(step + 1);
-  const WorkScope training(in_.hooks.activity, Work::kTraining);
+  const kernels::WorkRange training(in_.hooks.activity, Work::kTraining);
   numbers_of(step).begin();
   {
-    const WorkScope loading(in_.hooks.activity, Work::kDataLoader);
+    const kernels::WorkRange loading(in_.hooks.activity, Work::kDataLoader);
     queued.batch = in_.batches->at(step);
   }
   queued.epochs = in_.batches->epochs_after(step);
@@ -181,7 +195,7 @@ void Trainer::queue_update(const QueuedStep& queued, const StepSums& sums) {
                             {.num_losses = static_cast<int64_t>(sums.losses.size()),
                              .num_terms = static_cast<double>(num_terms(queued.batch)),
                              .max_norm = in_.config.train.max_grad_norm});
-    const WorkScope updating(in_.hooks.activity, Work::kOptimizer);
+    const kernels::WorkRange updating(in_.hooks.activity, Work::kOptimizer);
     optimizer_->step(queued.learning_rate, gate_);
   }
   numbers.send();
@@ -215,7 +229,7 @@ Trainer::StepReport Trainer::finish_step(const QueuedStep& queued) {
   if (!report.skipped) {
     require_finite(report, queued.batch, queued.step);  // before any weight moves
     if (!reads_later_) {
-      const WorkScope updating(in_.hooks.activity, Work::kOptimizer);
+      const kernels::WorkRange updating(in_.hooks.activity, Work::kOptimizer);
       const double factor = clip_factor(report.grad_norm, in_.config.train.max_grad_norm);
       optimizer_->step(queued.learning_rate, factor * (1 / queued.loss_scale));
     }
@@ -281,6 +295,7 @@ std::vector<RankNumbers> Trainer::wait_for_numbers(int64_t step) {
   if (in_.decoder->options().device.is_cpu()) return numbers_of(step).wait();
   // The GPU's queue holds collectives: if another rank does not come, the host waits here.
   const WaitScope wait(in_.hooks.activity, "device");
+  const kernels::ProfileRange range("wait: device");
   return numbers_of(step).wait();
 }
 
@@ -326,7 +341,7 @@ StepSums Trainer::forward_backward(const data::StepBatch& global_batch, int64_t 
   work.num_micro_batches = *train.grad_accum.value;
   work.activity = in_.hooks.activity;
   work.micro_batch = [&](int64_t micro_step) {
-    const WorkScope loading(in_.hooks.activity, Work::kDataLoader);
+    const kernels::WorkRange loading(in_.hooks.activity, Work::kDataLoader);
     return data::make_batch(global_batch.examples, global_batch.bins,
                             first_bin(micro_step, in_.strategy->mesh().dp_rank()),
                             *train.batch_size.value);
@@ -409,7 +424,7 @@ void Trainer::tell(const char* phase, int64_t steps_done) {
 }
 
 void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
-  const WorkScope writing(in_.hooks.activity, Work::kMetrics);
+  const kernels::WorkRange writing(in_.hooks.activity, Work::kMetrics);
   const int64_t done = queued.step + 1;
   progress_.add({done, report.loss, report.grad_norm, queued.learning_rate, queued.batch.tokens,
                  report.seconds, report.aux_loss,
@@ -482,7 +497,7 @@ bool Trainer::save_due(int64_t step) const {
 }
 
 void Trainer::evaluate(int64_t steps_done) {
-  const WorkScope evaluating(in_.hooks.activity, Work::kEvaluating);
+  const kernels::WorkRange evaluating(in_.hooks.activity, Work::kEvaluating);
   tell("evaluating", steps_done);
   const EvalResult result = evaluator_->run(*in_.decoder, *in_.strategy, *objective_, *in_.comm);
   tell("training", steps_done);
@@ -573,7 +588,7 @@ CheckpointToWrite Trainer::checkpoint_now() {
 }
 
 void Trainer::save(int64_t steps_done, bool is_last) {
-  const WorkScope saving(in_.hooks.activity, Work::kSaving);
+  const kernels::WorkRange saving(in_.hooks.activity, Work::kSaving);
   checkpoint_writer_.finish();
   require_finite_state(steps_done);
   tell("saving", steps_done);

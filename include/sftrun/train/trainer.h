@@ -29,6 +29,7 @@
 #include "sftrun/train/optimizer.h"
 #include "sftrun/train/schedule.h"
 #include "sftrun/train/step_numbers.h"
+#include "sftrun/train/step_profiler.h"
 #include "sftrun/train/stragglers.h"
 
 /// The training loop. On CUDA, with optimizers that support a gate, a step is queued before the
@@ -71,6 +72,7 @@ struct TrainerInputs {
   /// Chat template of the run, which checkpoints hold; nullopt: the model's own.
   std::optional<std::string> chat_template;
   std::optional<std::filesystem::path> resume_from;
+  StepRange profiled_steps = {};  ///< of which profile/ gets traces
   Hooks hooks;
 };
 
@@ -90,6 +92,7 @@ class Trainer {
   bool learns_nothing() const;
 
  private:
+  void warn_of_unprofiled_steps() const;
   struct QueuedStep;
   struct StepReport;
   void queue_step(int64_t step);
@@ -140,6 +143,7 @@ class Trainer {
   std::optional<Evaluator> evaluator_;
   CheckpointStore checkpoints_;
   CheckpointWriter checkpoint_writer_;
+  StepProfiler profiler_;
   observe::MetricsWriter metrics_;
   observe::EventWriter events_;
   observe::ProgressMeter progress_;

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFromFiles = "it is read from the model's files";
-constexpr std::string_view kProfiler = "profile the process with its vendor's tool";
+constexpr std::string_view kProfiler = "`sftrun train --profile 10-12` profiles steps";
 constexpr std::string_view kAlwaysLoss = "the loss is the cross entropy of the labelled tokens";
 
 constexpr std::string_view kDivides =

@@ -10,6 +10,7 @@
 #include "cudnn_attention.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/ops.h"
+#include "sftrun/kernels/profile_range.h"
 #include "tiled_attention.h"
 
 namespace sftrun::kernels {
@@ -144,6 +145,7 @@ bool attention_is_static(at::ScalarType dtype, const AttentionShape& shape) {
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const BatchMetadata& batch, const AttentionShape& shape,
                                   const at::Tensor& sinks) {
+  const ProfileRange range("attention_forward");
   if (!sinks.defined()) return attention_without_sinks(q, k, v, batch, shape);
   AttentionShape with_lse = shape;  // sinks need an lse of shape [heads, T]
   with_lse.on_cuda = CudaAttention::kFlash;
@@ -170,6 +172,7 @@ at::Tensor attention_sinks_grad(const at::Tensor& d_out, const AttentionOutput& 
 AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                                   const at::Tensor& v, const AttentionOutput& saved,
                                   const BatchMetadata& batch, const AttentionShape& shape) {
+  const ProfileRange range("attention_backward");
   if (saved.by_cudnn) return cudnn_attention_backward(d_out, q, k, v, saved, batch, shape);
   if (must_compose(q, shape))
     return composed_attention_backward(d_out, q, k, v, saved, batch, shape);

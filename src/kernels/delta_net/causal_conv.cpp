@@ -4,6 +4,7 @@
 
 #include "chunks.h"
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/profile_range.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -45,6 +46,7 @@ at::Tensor taps_of(const at::Tensor& weight) {
 
 at::Tensor causal_conv_forward(const at::Tensor& x, const at::Tensor& weight,
                                const Chunks& chunks) {
+  const ProfileRange range("causal_conv_forward");
   const at::Tensor taps = taps_of(weight);
   const int64_t kernel = taps.size(0);
   at::Tensor y = at::empty({chunks.count(), kChunk, x.size(1)}, x.options().dtype(at::kFloat));
@@ -59,6 +61,7 @@ at::Tensor causal_conv_forward(const at::Tensor& x, const at::Tensor& weight,
 
 ConvGrads causal_conv_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                                const Chunks& chunks, bool needs_dx, bool needs_dweight) {
+  const ProfileRange range("causal_conv_backward");
   const at::Tensor taps = taps_of(weight);
   const int64_t kernel = taps.size(0), channels = taps.size(1);
   const at::Tensor dx = needs_dx ? at::empty(dy.sizes(), x.options()) : at::Tensor();

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "chunks.h"
+#include "sftrun/kernels/profile_range.h"
 
 /// Shapes: N chunks, G key heads, H = G * values_per_key value heads, C = kChunk tokens, K =
 /// key_dim and V = value_dim channels. With c the cumulative sum of g within the chunk and D_ij =
@@ -328,6 +329,7 @@ UnitRows unit_rows(const at::Tensor& x, double length) {
 
 at::Tensor delta_rule_forward(const RuleInputs& in, const RuleShape& shape, const Chunks& chunks,
                               at::ScalarType dtype, at::Tensor* memory) {
+  const ProfileRange range("delta_rule_forward");
   at::Tensor out = at::empty({chunks.count(), kChunk, shape.num_value_heads * shape.value_dim},
                              in.qkv.options().dtype(dtype));
   if (memory)
@@ -347,6 +349,7 @@ at::Tensor delta_rule_forward(const RuleInputs& in, const RuleShape& shape, cons
 
 RuleGrads delta_rule_backward(const at::Tensor& d_out, const RuleInputs& in, const RuleShape& shape,
                               const Chunks& chunks) {
+  const ProfileRange range("delta_rule_backward");
   RuleGrads grads{at::empty_like(in.qkv), at::empty_like(in.g), at::empty_like(in.g)};
   for_heads(in, shape, chunks, [&](const Heads& heads) {
     RuleBackward(d_out, in, shape, chunks, heads).write_to(grads);

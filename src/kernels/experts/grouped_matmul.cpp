@@ -6,6 +6,7 @@
 #include "sftrun/kernels/expert_ops.h"
 #include "sftrun/kernels/grouped_matmul.h"
 #include "sftrun/kernels/ops.h"
+#include "sftrun/kernels/profile_range.h"
 
 /// Grouped matrix products: the rows of each expert times its matrix. CUDA: one launch of
 /// LibTorch's kernel, or of ours where LibTorch has none. CPU: one product per expert with all
@@ -83,6 +84,7 @@ at::Tensor ExpertStack::values(int64_t expert, at::ScalarType dtype) const {
 
 at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transposed,
                           const Routes& routes) {
+  const ProfileRange range("grouped_matmul");
   require_grouped(x, x, w.experts, routes);
   TORCH_CHECK(x.size(1) == (transposed ? w.columns() : w.rows()), "a product of ", x.sizes(),
               " and matrices of ", w.rows(), " x ", w.columns());
@@ -114,6 +116,7 @@ at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transp
 
 void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                             const Routes& routes) {
+  const ProfileRange range("add_grouped_matmul_tn");
   require_grouped(g, x, out.size(0), routes);
   require_operand(out, g, at::kFloat);
   TORCH_CHECK(out.size(1) == g.size(1) && out.size(2) == x.size(1), "products of ", g.sizes(),

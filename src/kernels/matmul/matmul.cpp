@@ -14,6 +14,7 @@
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/fp8_product.h"
 #include "sftrun/kernels/ops.h"
+#include "sftrun/kernels/profile_range.h"
 #include "thin_product.h"
 #include "tiled_matmul.h"
 
@@ -137,6 +138,7 @@ at::Tensor sum_with_fp8(const std::vector<Product>& terms, const at::Tensor& res
 
 at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual,
                       const at::Tensor& bias) {
+  const ProfileRange range("matmul_sum");
   if (std::any_of(terms.begin(), terms.end(), is_fp8)) return sum_with_fp8(terms, residual, bias);
   if (tiled_matmul_serves(terms)) {
     const Product& first = terms.front();
@@ -157,6 +159,7 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
 }
 
 void add_adapter_grads_(const std::vector<AdapterGrad>& grads) {
+  const ProfileRange range("add_adapter_grads");
   if (grads.empty()) return;
   const at::Tensor& first = grads.front().g;
   for (const AdapterGrad& grad : grads) {
@@ -188,6 +191,7 @@ void add_adapter_grads_(const std::vector<AdapterGrad>& grads) {
 }
 
 void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
+  const ProfileRange range("add_matmul_tn");
   if (!g.is_cpu() || std::min(g.size(1), x.size(1)) > kThin) {
     out.add_(matmul_tn(g, x));
   } else if (g.scalar_type() == at::kFloat) {

@@ -15,6 +15,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/profile_range.h"
 #include "sftrun/kernels/quant.h"
 
 /// Compiled with -ffp-contract=off: values are bit-equal to the references'.
@@ -98,6 +99,7 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType dtype) {
 }
 
 void dequantize_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
+  const ProfileRange range("dequantize_into");
   require_quantized(matrix);
   require_room_for(matrix, out);
   if (matrix.packed.is_cuda())
@@ -106,6 +108,7 @@ void dequantize_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
 }
 
 void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
+  const ProfileRange range("turn_codes_into");
   require_quantized(matrix);
   require_on_cuda(matrix.packed);
   require_operand(out, matrix.packed, at::kByte);
@@ -124,6 +127,7 @@ at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_
 
 at::Tensor dequantize_rows(const QuantizedMatrix& matrix, const at::Tensor& rows,
                            at::ScalarType dtype) {
+  const ProfileRange range("dequantize_rows");
   const at::NoGradGuard no_grad;
   if (matrix.splits_at(1)) return dequantize(ops_of(matrix).select_rows(matrix, rows), dtype);
   if (!matrix.packed.is_cpu()) return dequantize(matrix, dtype).index_select(0, rows);
