@@ -32,6 +32,7 @@ Command add_quantize(CLI::App& sftrun);
 Command add_bench(CLI::App& sftrun);
 Command add_download(CLI::App& sftrun);
 Command add_gpu_info(CLI::App& sftrun);
+Command add_report(CLI::App& sftrun);
 std::vector<Command> add_config(CLI::App& sftrun);  ///< config check, show, reference, schema
 
 /// Help as `--steps N   Steps to measure [5]`.
@@ -86,6 +87,10 @@ void require_exists(const std::string& flag, const std::filesystem::path& path);
 /// @throws ConfigError naming `flag` if the directory of `path` does not exist, or if `path` is a
 /// directory.
 void require_writable_file(const std::string& flag, const std::filesystem::path& path);
+
+/// The same for an HTML page: an existing page may be replaced, but not a data file that was named by
+/// mistake.
+void require_page(const std::string& flag, const std::filesystem::path& path);
 
 /// --input and --output of the commands that process records. Both may be `-`.
 struct RecordFlags {

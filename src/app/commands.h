@@ -59,6 +59,13 @@ struct GpuInfoOptions {
 };
 int run_gpu_info(const GpuInfoOptions& options);
 
+struct ReportOptions {
+  std::vector<std::filesystem::path> run_dirs;
+  std::filesystem::path output;
+  bool json = false;
+};
+int run_report(const ReportOptions& options);
+
 struct ConfigOptions {
   std::string action;  ///< check, show, reference, schema
   std::filesystem::path config;
