@@ -33,6 +33,7 @@ Command add_bench(CLI::App& sftrun);
 Command add_download(CLI::App& sftrun);
 Command add_gpu_info(CLI::App& sftrun);
 Command add_report(CLI::App& sftrun);
+Command add_doctor(CLI::App& sftrun);
 std::vector<Command> add_config(CLI::App& sftrun);  ///< config check, show, reference, schema
 
 /// Help as `--steps N   Steps to measure [5]`.
@@ -68,6 +69,10 @@ struct ComputeFlags {
 void add_model_flags(CLI::App& command, std::string& model, std::string& adapter);
 /// `--device`, `--dtype` and `--threads`
 void add_compute_flags(CLI::App& command, ComputeFlags& flags);
+/// Processes and machines: `--nproc-per-node` to `--master-port`.
+void add_launch_flags(CLI::App& command, LaunchFlags& flags);
+/// Applies the machine file where no flag is given, unless another launcher has started this process.
+void apply_machine_file(LaunchFlags& flags, const CLI::App& command);
 /// `--as-stored`
 void add_as_stored_flag(CLI::App& command, bool& as_stored);
 

@@ -13,19 +13,26 @@
 /// can fix.
 namespace sftrun::app {
 
-struct TrainOptions {
-  std::filesystem::path config;
-  std::vector<std::string> overrides;
+/// Processes and machines of a command that starts workers.
+struct LaunchFlags {
   std::string nproc_per_node = "auto";
   std::string gpus;  ///< "2" or "0,2,3"; empty: all visible
   int nnodes = 1, node_rank = 0;
   std::string master_addr;
   int master_port = 0;  ///< 0: a free one
+  std::string device = "auto";
+
+  /// Whether the user set a number of workers or GPUs (launch::external_worker).
+  bool ask_for_launcher() const { return nproc_per_node != "auto" || !gpus.empty() || nnodes > 1; }
+};
+
+struct TrainOptions : LaunchFlags {
+  std::filesystem::path config;
+  std::vector<std::string> overrides;
   std::string resume = "auto";
   int max_restarts = 0;
   bool dry_run = false, overwrite = false;
   bool allow_changed_data = false, allow_changed_length = false, allow_backend_change = false;
-  std::string device = "auto";
   /// Files of Accelerate and DeepSpeed, as parallel.accelerate and parallel.deepspeed; empty: none.
   std::filesystem::path accelerate_config, deepspeed;
   /// The model's path, from the launcher to its workers; empty: not known yet.
@@ -66,6 +73,12 @@ struct ReportOptions {
 };
 int run_report(const ReportOptions& options);
 
+struct DoctorOptions : LaunchFlags {
+  bool json = false, no_all_reduce = false;
+  std::filesystem::path result;  ///< from the launcher to its workers: where rank 0 writes numbers
+};
+int run_doctor(const DoctorOptions& options);
+
 struct ConfigOptions {
   std::string action;  ///< check, show, reference, schema
   std::filesystem::path config;
@@ -88,5 +101,7 @@ int run_in_engine(const std::string& command, const nlohmann::json& request);
 /// Names and versions of this program and the libraries it uses, LibTorch's and NCCL's read without
 /// loading them.
 std::string version_text();
+/// The line of version_text() that begins with `name`, without the name; empty if there is none.
+std::string version_of(const std::string& versions, std::string_view name);
 
 }  // namespace sftrun::app

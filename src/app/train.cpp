@@ -570,9 +570,7 @@ int run_train(const TrainOptions& asked) {
   const launch::Environment env = launch::current_environment();
   TrainOptions options = asked;
   if (options.overwrite && is_started_again(env)) options.overwrite = false;
-  const bool launcher_asked_for =
-      options.nproc_per_node != "auto" || !options.gpus.empty() || options.nnodes > 1;
-  const auto external = launch::external_worker(env, launcher_asked_for);
+  const auto external = launch::external_worker(env, options.ask_for_launcher());
   if (external) return run_worker(options, *external, env);
   return run_launcher(options, env);
 }
