@@ -34,7 +34,7 @@ Command add_download(CLI::App& sftrun);
 Command add_gpu_info(CLI::App& sftrun);
 Command add_report(CLI::App& sftrun);
 Command add_doctor(CLI::App& sftrun);
-std::vector<Command> add_config(CLI::App& sftrun);  ///< config check, show, reference, schema
+std::vector<Command> add_config(CLI::App& sftrun);  ///< config init, check, show, …
 
 /// Help as `--steps N   Steps to measure [5]`.
 class HelpFormatter : public CLI::Formatter {

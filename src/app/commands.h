@@ -88,6 +88,15 @@ struct ConfigOptions {
 };
 int run_config(const ConfigOptions& options);
 
+/// Answers that flags give; nullopt: asked, or the default.
+struct InitOptions {
+  bool machine = false, yes = false, overwrite = false;
+  std::filesystem::path output;
+  std::optional<std::string> devices, dtype, strategy, nodes, node_rank, master;  // --machine
+  std::optional<std::string> model, data, val_split, mode, max_seq_len, epochs;   // a run
+};
+int run_init(const InitOptions& options);
+
 struct ImportOptions {
   std::filesystem::path file, output;  ///< output: empty: standard output
   std::string from;                    ///< the tool; empty: recognised
