@@ -111,6 +111,10 @@ train-deepspeed-tb: $(built_program) ## The same while TensorBoard shows the run
 	$(find_run_directory)
 	scripts/with_tensorboard.sh "$$run_directory" $(SFTRUN) train $(run_arguments) $(deepspeed_arguments)
 
+.PHONY: setup-accelerate
+setup-accelerate: $(built_program) ## Ask about this machine (devices, dtype, machines); every run on it uses the answers
+	@$(SFTRUN) config init --machine
+
 .PHONY: gpu-info
 gpu-info: $(built_program) ## The GPUs of this machine; without one, its CPU and memory
 	@$(SFTRUN) gpu-info

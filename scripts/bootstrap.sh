@@ -8,7 +8,7 @@
 #   --cuda WHEN   the CUDA compiler: auto (default) uses a toolkit that is there, and installs the compiler's Python
 #                 packages where there is a GPU but no toolkit; never; always
 #   --reference   also .venv-ref: the reference implementation that the parity tests compare with; as root also Open MPI
-#                 and Slurm, which tests start the program with
+#                 and Slurm, which tests start the program with, and Chromium, in which they open reports
 #   --lint        also clang, clang-format and clang-tidy
 #
 # LibTorch is taken from the first of: SFTRUN_TORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, the active Python environment, .venv
@@ -88,7 +88,7 @@ find_python() {  # prints a Python that can make virtual environments and that t
 }
 
 missing_packages() {
-  local compiler ubuntu_2204=no
+  local compiler ubuntu_2204=no dygraphs=/usr/share/javascript/dygraphs/dygraph.min.js
   grep -qs '^VERSION_ID="22.04"' /etc/os-release && ubuntu_2204=yes
   if compiler=$(find_compiler); then
     missing_headers "$compiler"
@@ -97,6 +97,8 @@ missing_packages() {
     echo libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libgtest-dev libonig-dev libgloo-dev \
       libcurl4-openssl-dev libssl-dev libxxhash-dev
   fi
+  # Draws the charts of reports, which have tables only without it. Ubuntu 22.04 has no such package.
+  [ $ubuntu_2204 = yes ] || [ -e $dygraphs ] || echo libjs-dygraphs
   command -v cmake >/dev/null || echo cmake
   command -v ninja >/dev/null || echo ninja-build
   command -v ccache >/dev/null || echo ccache
@@ -105,6 +107,8 @@ missing_packages() {
   if [ $reference = yes ] && [ "$(id -u)" = 0 ]; then  # launchers that the tests start the program with
     command -v mpirun >/dev/null || echo openmpi-bin
     command -v ip >/dev/null || echo iproute2  # for two network namespaces as two machines
+    # A browser that tests open reports in. Ubuntu's package needs snapd.
+    command -v chromium >/dev/null || grep -qs '^ID=ubuntu' /etc/os-release || echo chromium fonts-dejavu-core
     command -v slurmctld >/dev/null && command -v munged >/dev/null || echo slurmctld slurmd slurm-client munge
   fi
   if [ $lint = yes ]; then

@@ -19,3 +19,5 @@ started=$SECONDS
 "$sftrun" train --config configs/demo.yaml --nproc-per-node "$processes" \
   train.seed="$seed" data.seed="$seed" output.dir="$run"
 scripts/demo/show.py --sftrun "$sftrun" --run "$run" --train-seconds $((SECONDS - started))
+"$sftrun" report "$run" >/dev/null  # again, with the answers
+echo "  open $run/report.html: curves, memory, answers and settings of this run"

@@ -296,6 +296,16 @@ void require_writable_file(const std::string& flag, const std::filesystem::path&
   }
 }
 
+void require_page(const std::string& flag, const std::filesystem::path& path) {
+  require_writable_file(flag, path);
+  std::error_code ignored;
+  const bool is_page = path.extension() == ".html" || path.extension() == ".htm";
+  if (is_page || !std::filesystem::exists(path, ignored)) return;
+  throw ConfigError(fmt::format("{} exists and is not an HTML page", path.string()),
+                    fmt::format("{} on the command line", flag),
+                    "name a file that ends in .html; other files are not overwritten");
+}
+
 void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& holds,
                       const std::string& written) {
   command

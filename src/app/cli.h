@@ -32,7 +32,9 @@ Command add_quantize(CLI::App& sftrun);
 Command add_bench(CLI::App& sftrun);
 Command add_download(CLI::App& sftrun);
 Command add_gpu_info(CLI::App& sftrun);
-std::vector<Command> add_config(CLI::App& sftrun);  ///< config check, show, reference, schema
+Command add_report(CLI::App& sftrun);
+Command add_doctor(CLI::App& sftrun);
+std::vector<Command> add_config(CLI::App& sftrun);  ///< config init, check, show, …
 
 /// Help as `--steps N   Steps to measure [5]`.
 class HelpFormatter : public CLI::Formatter {
@@ -67,6 +69,10 @@ struct ComputeFlags {
 void add_model_flags(CLI::App& command, std::string& model, std::string& adapter);
 /// `--device`, `--dtype` and `--threads`
 void add_compute_flags(CLI::App& command, ComputeFlags& flags);
+/// Processes and machines: `--nproc-per-node` to `--master-port`.
+void add_launch_flags(CLI::App& command, LaunchFlags& flags);
+/// Applies the machine file where no flag is given, unless another launcher has started this process.
+void apply_machine_file(LaunchFlags& flags, const CLI::App& command);
 /// `--as-stored`
 void add_as_stored_flag(CLI::App& command, bool& as_stored);
 
@@ -86,6 +92,10 @@ void require_exists(const std::string& flag, const std::filesystem::path& path);
 /// @throws ConfigError naming `flag` if the directory of `path` does not exist, or if `path` is a
 /// directory.
 void require_writable_file(const std::string& flag, const std::filesystem::path& path);
+
+/// The same for an HTML page: an existing page may be replaced, but not a data file that was named by
+/// mistake.
+void require_page(const std::string& flag, const std::filesystem::path& path);
 
 /// --input and --output of the commands that process records. Both may be `-`.
 struct RecordFlags {

@@ -30,6 +30,55 @@ Command add_action(CLI::App& config, const std::string& action, const std::strin
           }};
 }
 
+Command add_init(CLI::App& config) {
+  auto options = std::make_shared<InitOptions>();
+  CLI::App* command = add_command(
+      config, "init",
+      "Write the YAML of a run, or with --machine the launch settings of this machine. Asks at a "
+      "terminal; a flag answers its question",
+      "sftrun config init --model Qwen/Qwen3-0.6B --data data/train.jsonl\n"
+      "  sftrun config init --machine --nodes 2 --node-rank 1 --master node-a:29500 --yes");
+  command->add_flag("--machine", options->machine, "Write the machine file that runs on it read");
+  command->add_flag("-y,--yes", options->yes, "Ask nothing; take the defaults");
+  command
+      ->add_option("-o,--output", options->output,
+                   "The file [run.yaml; with --machine the machine file]")
+      ->type_name("FILE");
+  command->add_flag("--overwrite", options->overwrite, "Replace --output if it exists");
+  const auto answer = [&](const char* flag, std::optional<std::string>& value, const char* text,
+                          const char* takes) {
+    command->add_option(flag, value, text)->type_name(takes);
+  };
+  answer("--model", options->model, "Base model [one that suits the machine]", "MODEL");
+  answer("--data", options->data, "Training data [data/train.jsonl, if it exists]", "PATH");
+  answer("--val-split", options->val_split, "Share of the records to validate on [0.05]", "NUMBER");
+  answer("--mode", options->mode, "lora, qlora or full [what fits]", "MODE");
+  answer("--max-seq-len", options->max_seq_len, "Longest sequence in tokens [2048, on a CPU 512]",
+         "N");
+  answer("--epochs", options->epochs, "Passes over the data [3]", "NUMBER");
+  answer("--devices", options->devices, "With --machine: auto, cpu, a number or a list [auto]",
+         "N|0,2,3");
+  answer("--dtype", options->dtype, "With --machine: compute dtype [auto]", "DTYPE");
+  answer("--strategy", options->strategy, "With --machine: strategy of several devices [auto]",
+         "STRATEGY");
+  answer("--nodes", options->nodes, "With --machine: machines of each run [1]", "N");
+  answer("--node-rank", options->node_rank, "With --machine: number of this one, from 0 [0]", "N");
+  answer("--master", options->master, "With --machine: address of machine 0", "ADDRESS");
+  return {command, [options, command] {
+            for (const char* flag :
+                 {"--devices", "--dtype", "--strategy", "--nodes", "--node-rank", "--master"})
+              if (!options->machine && command->count(flag) > 0)
+                require(false, *command, "--machine");
+            for (const char* flag :
+                 {"--model", "--data", "--val-split", "--mode", "--max-seq-len", "--epochs"})
+              if (options->machine && command->count(flag) > 0)
+                require_at_most_one(*command, {"--machine", flag});
+            if (!options->machine && !options->output.empty())
+              require_writable_file("--output", options->output);
+            return run_init(*options);
+          }};
+}
+
 Command add_import(CLI::App& config) {
   auto options = std::make_shared<ImportOptions>();
   CLI::App* command = add_command(
@@ -55,10 +104,11 @@ Command add_import(CLI::App& config) {
 }  // namespace
 
 std::vector<Command> add_config(CLI::App& sftrun) {
-  CLI::App* config = add_command(sftrun, "config", "Check, show and document configurations",
+  CLI::App* config = add_command(sftrun, "config", "Write, check, show and document configurations",
                                  "sftrun config check --config configs/run_lora.yaml");
   config->require_subcommand(0, 1);
   return {
+      add_init(*config),
       add_action(
           *config, "check",
           "Validate a configuration and its overrides; print each problem with its place and a fix",
@@ -67,7 +117,8 @@ std::vector<Command> add_config(CLI::App& sftrun) {
                  "Print the complete configuration, with defaults and automatic values", true),
       add_action(*config, "reference", "Print every key as Markdown (docs/configuration.md)",
                  false),
-      add_action(*config, "schema", "Print a JSON Schema for editors", false), add_import(*config)};
+      add_action(*config, "schema", "Print a JSON Schema for editors", false),
+      add_import(*config)};
 }
 
 }  // namespace sftrun::app

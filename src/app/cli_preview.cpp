@@ -1,25 +1,8 @@
-#include <filesystem>
 #include <memory>
 
 #include "cli.h"
-#include "sftrun/core/error.h"
 
 namespace sftrun::app {
-namespace {
-
-/// An existing page may be replaced, but not a data file that was named by mistake.
-void require_page(const std::string& flag, const std::filesystem::path& path) {
-  require_writable_file(flag, path);
-  std::error_code ignored;
-  const bool is_page = path.extension() == ".html" || path.extension() == ".htm";
-  if (is_page || !std::filesystem::exists(path, ignored)) return;
-  throw ConfigError(fmt::format("{} exists and is not an HTML page", path.string()),
-                    fmt::format("{} on the command line", flag),
-                    "name a file that ends in .html; other files are not overwritten");
-}
-
-}  // namespace
-
 Command add_preview(CLI::App& sftrun) {
   auto options = std::make_shared<PreviewOptions>();
   CLI::App* command =

@@ -44,7 +44,7 @@ CLI::Validator gpu_list() {
 }
 
 /// "node-a:29500", "node-a" or ":29500".
-void set_master(TrainOptions& options, const config::MachineSettings& settings, bool port_given) {
+void set_master(LaunchFlags& options, const config::MachineSettings& settings, bool port_given) {
   const std::string& master = *settings.master;
   const size_t colon = master.rfind(':');
   options.master_addr = master.substr(0, colon);
@@ -60,7 +60,7 @@ void set_master(TrainOptions& options, const config::MachineSettings& settings, 
 /// Launch settings of files, where no flag is given. The first file that has a setting decides it.
 class LaunchDefaults {
  public:
-  LaunchDefaults(TrainOptions& options, const CLI::App& command)
+  LaunchDefaults(LaunchFlags& options, const CLI::App& command)
       : options_(options), command_(command) {}
 
   void take(const config::MachineSettings& settings) {
@@ -108,17 +108,21 @@ class LaunchDefaults {
     log::info("{} (from {})", setting, settings.file.string());
   }
 
-  TrainOptions& options_;
+  LaunchFlags& options_;
   const CLI::App& command_;
   bool has_devices_ = false, has_nodes_ = false;
 };
 
+/// Whether this process is a rank of a launcher.
+bool is_started_by_other(const LaunchFlags& flags) {
+  return launch::external_worker(launch::current_environment(), flags.ask_for_launcher())
+      .has_value();
+}
+
 /// Applies the launch settings of Accelerate's file and of the machine file where no flag is given.
 /// They describe launches, so they are not used in workers.
 void apply_launch_files(TrainOptions& options, const CLI::App& command) {
-  const bool launcher_asked_for =
-      options.nproc_per_node != "auto" || !options.gpus.empty() || options.nnodes > 1;
-  if (launch::external_worker(launch::current_environment(), launcher_asked_for)) return;
+  if (is_started_by_other(options)) return;
   const config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   LaunchDefaults defaults(options, command);
   defaults.take(loaded.accelerate);
@@ -152,36 +156,12 @@ void check(const TrainOptions& options, const CLI::App& command) {
     require_exists("--resume", options.resume);
 }
 
-void add_launch_flags(CLI::App& command, TrainOptions& options) {
-  command
-      .add_option("--nproc-per-node", options.nproc_per_node,
-                  "Worker processes on this machine; auto: one per GPU; without a GPU, one")
-      ->check(process_count())
-      ->capture_default_str();
-  command.add_option("--gpus", options.gpus, "Number of GPUs, or their indices [all visible]")
-      ->check(gpu_list())
-      ->type_name("N|0,2,3");
-  command.add_option("--nnodes", options.nnodes, "Machines in the run")
-      ->check(at_least(1))
-      ->capture_default_str();
-  command.add_option("--node-rank", options.node_rank, "Number of this machine, from 0")
-      ->check(at_least(0))
-      ->capture_default_str();
-  command.add_option("--master-addr", options.master_addr, "Address of machine 0")
-      ->capture_default_str();
-  command
-      .add_option("--master-port", options.master_port,
-                  "Port on machine 0; 0: a free one (one machine only)")
-      ->check(in_range(0, 65535))
-      ->capture_default_str();
+void add_run_flags(CLI::App& command, TrainOptions& options) {
   command
       .add_option("--max-restarts", options.max_restarts,
                   "Times to restart from the last checkpoint after a worker failed")
       ->check(at_least(0))
       ->capture_default_str();
-}
-
-void add_run_flags(CLI::App& command, TrainOptions& options) {
   command
       .add_option("--resume", options.resume,
                   "auto: resume from the run directory's last checkpoint; never; or a checkpoint's "
@@ -221,6 +201,35 @@ void add_run_flags(CLI::App& command, TrainOptions& options) {
 }
 
 }  // namespace
+
+void add_launch_flags(CLI::App& command, LaunchFlags& options) {
+  command
+      .add_option("--nproc-per-node", options.nproc_per_node,
+                  "Worker processes on this machine; auto: one per GPU; without a GPU, one")
+      ->check(process_count())
+      ->capture_default_str();
+  command.add_option("--gpus", options.gpus, "Number of GPUs, or their indices [all visible]")
+      ->check(gpu_list())
+      ->type_name("N|0,2,3");
+  command.add_option("--nnodes", options.nnodes, "Machines in the run")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command.add_option("--node-rank", options.node_rank, "Number of this machine, from 0")
+      ->check(at_least(0))
+      ->capture_default_str();
+  command.add_option("--master-addr", options.master_addr, "Address of machine 0")
+      ->capture_default_str();
+  command
+      .add_option("--master-port", options.master_port,
+                  "Port on machine 0; 0: a free one (one machine only)")
+      ->check(in_range(0, 65535))
+      ->capture_default_str();
+}
+
+void apply_machine_file(LaunchFlags& flags, const CLI::App& command) {
+  if (is_started_by_other(flags)) return;
+  LaunchDefaults(flags, command).take(config::load_machine_settings());
+}
 
 Command add_train(CLI::App& sftrun) {
   auto options = std::make_shared<TrainOptions>();

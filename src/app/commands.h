@@ -13,19 +13,26 @@
 /// can fix.
 namespace sftrun::app {
 
-struct TrainOptions {
-  std::filesystem::path config;
-  std::vector<std::string> overrides;
+/// Processes and machines of a command that starts workers.
+struct LaunchFlags {
   std::string nproc_per_node = "auto";
   std::string gpus;  ///< "2" or "0,2,3"; empty: all visible
   int nnodes = 1, node_rank = 0;
   std::string master_addr;
   int master_port = 0;  ///< 0: a free one
+  std::string device = "auto";
+
+  /// Whether the user set a number of workers or GPUs (launch::external_worker).
+  bool ask_for_launcher() const { return nproc_per_node != "auto" || !gpus.empty() || nnodes > 1; }
+};
+
+struct TrainOptions : LaunchFlags {
+  std::filesystem::path config;
+  std::vector<std::string> overrides;
   std::string resume = "auto";
   int max_restarts = 0;
   bool dry_run = false, overwrite = false;
   bool allow_changed_data = false, allow_changed_length = false, allow_backend_change = false;
-  std::string device = "auto";
   std::string profile;  ///< steps, as core/step_range.h has them; empty: none
   /// Files of Accelerate and DeepSpeed, as parallel.accelerate and parallel.deepspeed; empty: none.
   std::filesystem::path accelerate_config, deepspeed;
@@ -60,6 +67,19 @@ struct GpuInfoOptions {
 };
 int run_gpu_info(const GpuInfoOptions& options);
 
+struct ReportOptions {
+  std::vector<std::filesystem::path> run_dirs;
+  std::filesystem::path output;
+  bool json = false;
+};
+int run_report(const ReportOptions& options);
+
+struct DoctorOptions : LaunchFlags {
+  bool json = false, no_all_reduce = false;
+  std::filesystem::path result;  ///< from the launcher to its workers: where rank 0 writes numbers
+};
+int run_doctor(const DoctorOptions& options);
+
 struct ConfigOptions {
   std::string action;  ///< check, show, reference, schema
   std::filesystem::path config;
@@ -68,6 +88,15 @@ struct ConfigOptions {
   int world_size = 0;  ///< number of devices for batch sizes; 0: the number that they imply, else 1
 };
 int run_config(const ConfigOptions& options);
+
+/// Answers that flags give; nullopt: asked, or the default.
+struct InitOptions {
+  bool machine = false, yes = false, overwrite = false;
+  std::filesystem::path output;
+  std::optional<std::string> devices, dtype, strategy, nodes, node_rank, master;  // --machine
+  std::optional<std::string> model, data, val_split, mode, max_seq_len, epochs;   // a run
+};
+int run_init(const InitOptions& options);
 
 struct ImportOptions {
   std::filesystem::path file, output;  ///< output: empty: standard output
@@ -82,5 +111,7 @@ int run_in_engine(const std::string& command, const nlohmann::json& request);
 /// Names and versions of this program and the libraries it uses, LibTorch's and NCCL's read without
 /// loading them.
 std::string version_text();
+/// The line of version_text() that begins with `name`, without the name; empty if there is none.
+std::string version_of(const std::string& versions, std::string_view name);
 
 }  // namespace sftrun::app

@@ -39,16 +39,6 @@ HostInfo host_info() {
           .memory = observe::memory_info()};
 }
 
-/// The line of version_text() that begins with `name`; empty if there is none.
-std::string version_of(const std::string& versions, std::string_view name) {
-  for (const std::string& line : split(versions, '\n')) {
-    if (line.starts_with(name) && line.size() > name.size() && line[name.size()] == ' ') {
-      return std::string(trim(std::string_view(line).substr(name.size())));
-    }
-  }
-  return {};
-}
-
 std::string cuda_version(int packed) {
   return fmt::format("{}.{}", packed / 1000, packed % 1000 / 10);
 }

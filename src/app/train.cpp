@@ -22,6 +22,7 @@
 #include "sftrun/launch/run_lock.h"
 #include "sftrun/launch/scheduler_env.h"
 #include "sftrun/launch/supervisor.h"
+#include "sftrun/observe/html_report.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/device_map.h"
@@ -398,6 +399,27 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
   fmt::print("{}", config::to_yaml(shown));
 }
 
+/// Writes report.html when a run has ended in any way. A report that cannot be written ends no run.
+class ReportAtEnd {
+ public:
+  explicit ReportAtEnd(std::filesystem::path run_dir) : run_dir_(std::move(run_dir)) {}
+  ~ReportAtEnd() {
+    try {
+      std::error_code ignored;
+      if (!std::filesystem::exists(run_dir_ / "metrics.jsonl", ignored)) return;
+      observe::write_html_report(run_dir_);
+      log::info("report: {}", (run_dir_ / "report.html").string());
+    } catch (const std::exception& error) {
+      log::warn("report.html was not written: {}", split(error.what(), '\n').front());
+    }
+  }
+  ReportAtEnd(const ReportAtEnd&) = delete;
+  ReportAtEnd& operator=(const ReportAtEnd&) = delete;
+
+ private:
+  std::filesystem::path run_dir_;
+};
+
 /// Runs as a rank that another launcher (torchrun, Slurm, MPI) has started.
 int run_worker(const TrainOptions& options, const launch::ExternalWorker& external,
                const launch::Environment& env) {
@@ -439,10 +461,12 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   }
   check_tuning_of(run, headers);
   std::optional<launch::RunLock> lock;
+  std::optional<ReportAtEnd> report;
   if (worker.rank == 0) {
     log::info("{}", launch);
     warn_and_announce(asked, run, headers, on_gpu);
     lock.emplace(run.loaded.config.output.dir);
+    report.emplace(run.loaded.config.output.dir);
   }
   return run_in_engine("worker", engine_request(options, run));
 }
@@ -510,6 +534,8 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   check_tuning_of(run, headers);
   warn_and_announce(asked, run, headers, on_gpu);
   const launch::RunLock lock(run.loaded.config.output.dir, plan.node_rank);
+  std::optional<ReportAtEnd> report;
+  if (plan.node_rank == 0) report.emplace(run.loaded.config.output.dir);
   log::info("{}", launch::describe(plan));
   log::info("run directory: {}", run.loaded.config.output.dir);
   return launch::supervise(
@@ -546,9 +572,7 @@ int run_train(const TrainOptions& asked) {
   const launch::Environment env = launch::current_environment();
   TrainOptions options = asked;
   if (options.overwrite && is_started_again(env)) options.overwrite = false;
-  const bool launcher_asked_for =
-      options.nproc_per_node != "auto" || !options.gpus.empty() || options.nnodes > 1;
-  const auto external = launch::external_worker(env, launcher_asked_for);
+  const auto external = launch::external_worker(env, options.ask_for_launcher());
   if (external) return run_worker(options, *external, env);
   return run_launcher(options, env);
 }

@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "engine_location.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::app {
 namespace {
@@ -84,6 +85,14 @@ std::string version_text() {
          line("nlohmann-json",
               fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                           NLOHMANN_JSON_VERSION_PATCH));
+}
+
+std::string version_of(const std::string& versions, std::string_view name) {
+  for (const std::string& line : split(versions, '\n')) {
+    if (line.starts_with(name) && line.size() > name.size() && line[name.size()] == ' ')
+      return std::string(trim(std::string_view(line).substr(name.size())));
+  }
+  return {};
 }
 
 }  // namespace sftrun::app

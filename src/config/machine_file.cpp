@@ -6,6 +6,7 @@
 
 #include "layers.h"
 #include "parse_field.h"
+#include "sftrun/config/machine_file.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
 #include "yaml_reader.h"
@@ -21,18 +22,12 @@ std::string variable(const char* name) {
   return text == nullptr ? "" : text;
 }
 
-/// Empty if there is no machine file.
-std::filesystem::path machine_file_path() {
-  if (const std::string given = variable("SFTRUN_MACHINE_CONFIG"); !given.empty()) return given;
-  std::filesystem::path base = variable("XDG_CONFIG_HOME");
-  if (base.empty()) {
-    const std::string home = variable("HOME");
-    if (home.empty()) return {};
-    base = std::filesystem::path(home) / ".config";
-  }
-  const std::filesystem::path path = base / "sftrun" / "machine.yaml";
+/// Empty if there is no machine file. A file that SFTRUN_MACHINE_CONFIG names must exist.
+std::filesystem::path machine_file_to_read() {
+  const std::filesystem::path path = machine_file_path();
   std::error_code ignored;
-  return std::filesystem::exists(path, ignored) ? path : std::filesystem::path();
+  const bool is_named = !variable("SFTRUN_MACHINE_CONFIG").empty();
+  return is_named || std::filesystem::exists(path, ignored) ? path : std::filesystem::path();
 }
 
 /// "2", "0,2,3", "auto" or "cpu" from a scalar or a list of numbers.
@@ -41,8 +36,7 @@ std::optional<Complaint> parse_devices(const Value& value, std::optional<std::st
   if (value.kind == Value::Kind::kList) {
     for (const Value& item : value.items) text += (text.empty() ? "" : ",") + item.text;
   }
-  static const std::regex kForm("auto|cpu|[0-9]+(,[0-9]+)*");
-  if (!std::regex_match(text, kForm)) {
+  if (!is_device_list(text)) {
     return Complaint{fmt::format("is {}; it takes auto, cpu, a number or a list like [0, 2, 3]",
                                  describe(value)),
                      {}};
@@ -62,8 +56,44 @@ std::optional<Complaint> parse_setting(const std::string& key, const Value& valu
 
 }  // namespace
 
+std::filesystem::path machine_file_path() {
+  if (const std::string given = variable("SFTRUN_MACHINE_CONFIG"); !given.empty()) return given;
+  std::filesystem::path base = variable("XDG_CONFIG_HOME");
+  if (base.empty()) {
+    const std::string home = variable("HOME");
+    if (home.empty()) return {};
+    base = std::filesystem::path(home) / ".config";
+  }
+  return base / "sftrun" / "machine.yaml";
+}
+
+bool is_device_list(const std::string& text) {
+  static const std::regex kForm("auto|cpu|[0-9]+(,[0-9]+)*");
+  return std::regex_match(text, kForm);
+}
+
+std::string to_yaml(const MachineAnswers& answers) {
+  std::string text =
+      "# Launch settings of this machine. Every run on it reads them. Flags, environment variables "
+      "and\n# the run's YAML come first (docs/configuration.md). `sftrun config init --machine` "
+      "writes this file.\n";
+  const auto line = [&](const char* key, const std::string& value, const char* meaning) {
+    const bool is_auto = value == "auto";  // as without the key
+    text += fmt::format("{}{:<24} # {}\n", is_auto ? "# " : "", fmt::format("{}: {}", key, value),
+                        meaning);
+  };
+  line("devices", answers.devices, "auto: all GPUs; 2; 0,2,3; or cpu");
+  line("dtype", answers.dtype, "auto: bf16 where the hardware multiplies it fast, else fp32");
+  line("strategy", answers.strategy, "auto: ddp, or a sharded strategy if the model does not fit");
+  if (answers.nodes == 1) return text;
+  line("nodes", std::to_string(answers.nodes), "machines of each run");
+  line("node_rank", std::to_string(answers.node_rank), "number of this one, from 0");
+  line("master", answers.master, "address of machine 0, the same on all of them");
+  return text;
+}
+
 std::vector<Assignment> from_machine_file(MachineSettings& settings, Problems& problems) {
-  settings.file = machine_file_path();
+  settings.file = machine_file_to_read();
   if (settings.file.empty()) return {};
   const std::string file = settings.file.string();
   const Value document = parse_yaml(read_text_file(settings.file), file, problems);

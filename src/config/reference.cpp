@@ -16,7 +16,7 @@ One YAML file describes a run. This page lists every key; `sftrun config referen
 JSON Schema for editors, `sftrun config check --config run.yaml` validates a file, and `sftrun config show --config run.yaml` prints
 the complete configuration with defaults and automatic values.
 
-The smallest file that trains:
+`sftrun config init` asks a few questions and writes a file with comments. The smallest file that trains:
 ```yaml
 model:
   name: models/SmolLM2-135M-Instruct   # a directory in Hugging Face layout or a .gguf file
@@ -34,7 +34,8 @@ A value is taken from the first of these sources that sets the key. A run prints
    `--deepspeed`) name. A key of the run's YAML with another value than theirs is an error; `auto` in either takes the other's value
    (docs/coming-from.md)
 5. the machine file: `SFTRUN_MACHINE_CONFIG`, or `sftrun/machine.yaml` in `XDG_CONFIG_HOME` or `~/.config`, with the keys
-   `devices` (2, [0, 2, 3], auto or cpu), `dtype`, `strategy`, `nodes`, `node_rank` and `master` (host or host:port)
+   `devices` (2, [0, 2, 3], auto or cpu), `dtype`, `strategy`, `nodes`, `node_rank` and `master` (host or host:port).
+   `sftrun config init --machine` asks for them and writes the file
 6. the default
 
 Values are always YAML; an empty value or `null` means the default. `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1. Paths are

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "preview_runs.h"
+#include "sftrun/core/html.h"
 #include "sftrun/data/preview.h"
 
 namespace sftrun::data {
@@ -24,29 +25,6 @@ h1 { font-size: 1.35rem; } h2 { font-size: 1rem; margin: 2rem 0 .5rem; }
 .tokens span:hover { outline: 2px solid var(--special); }
 )";
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 std::string classes_of(const ShownToken& token, bool odd) {
   std::string classes = odd ? "b" : "a";
   if (token.trained) classes += " l";
@@ -58,16 +36,17 @@ std::string classes_of(const ShownToken& token, bool odd) {
 std::string token_html(const ShownToken& token, const std::string& origin, bool odd) {
   std::string text;
   for_each_line(
-      token.text, [&](std::string_view part) { text += escaped(part); }, [&] { text += "⏎\n"; });
+      token.text, [&](std::string_view part) { text += escape_html(part); },
+      [&] { text += "⏎\n"; });
   const char* label = token.cut ? "cut off" : token.trained ? "trained on" : "not trained on";
   return fmt::format("<span class=\"{}\" title=\"id {}&#10;{}&#10;{}\">{}</span>",
-                     classes_of(token, odd), token.id, label, escaped(origin), text);
+                     classes_of(token, odd), token.id, label, escape_html(origin), text);
 }
 
 std::string sequence_html(const PreviewedSequence& previewed, const text::Tokenizer& tokenizer) {
   const char* warn = previewed.left_out.empty() ? "" : " class=\"warn\"";
   std::string out =
-      fmt::format("<h2{}>{}</h2>\n<div class=\"tokens\">", warn, escaped(headline(previewed)));
+      fmt::format("<h2{}>{}</h2>\n<div class=\"tokens\">", warn, escape_html(headline(previewed)));
   bool odd = false;
   for (const ShownRun& run : shown_runs(previewed, tokenizer)) {
     for (const ShownToken& token : run.tokens) {
@@ -94,10 +73,10 @@ std::string preview_html(const std::vector<Preview>& previews, const TextModel& 
       "Shades alternate between tokens; point at a token to see its id, its label and where it "
       "comes "
       "from.</p>\n",
-      escaped(title), kStyle);
+      escape_html(title), kStyle);
   for (const Preview& preview : previews) {
-    out += fmt::format("<p class=\"quiet\">{}: format {}: {}.</p>\n", escaped(preview.name),
-                       name_of(preview.format), escaped(preview.format_reason));
+    out += fmt::format("<p class=\"quiet\">{}: format {}: {}.</p>\n", escape_html(preview.name),
+                       name_of(preview.format), escape_html(preview.format_reason));
     for (const PreviewedSequence& previewed : preview.sequences)
       out += sequence_html(previewed, *model.tokenizer);
   }

@@ -21,5 +21,6 @@ int run_score(const nlohmann::json& request);
 int run_merge(const nlohmann::json& request);
 int run_quantize(const nlohmann::json& request);
 int run_bench(const nlohmann::json& request);
+int run_all_reduce(const nlohmann::json& request);
 
 }  // namespace sftrun::engine

@@ -135,6 +135,19 @@ void describe_links(const NvmlLibrary& nvml, const std::vector<NvmlDevice>& devi
   }
 }
 
+void describe_peer_access(const NvmlLibrary& nvml, const std::vector<NvmlDevice>& devices,
+                          GpuReport& report) {
+  const size_t count = devices.size();
+  report.peer_access.assign(count, std::vector<std::optional<bool>>(count, true));
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t j = 0; j < count; ++j) {
+      if (i == j) continue;
+      const auto status = ask<unsigned>(nvml.p2p_status, devices[i], devices[j], kNvmlP2pRead);
+      report.peer_access[i][j] = status ? std::optional<bool>(*status == kNvmlP2pOk) : std::nullopt;
+    }
+  }
+}
+
 /// Containers may have the devices but not NVML.
 GpuReport count_device_files(std::string problem) {
   if (std::string amd = amd_complaint(); !amd.empty()) problem = std::move(amd);
@@ -170,6 +183,7 @@ GpuReport query_gpus(const std::string& library) {
     report.gpus.push_back(describe(nvml, device, static_cast<int>(index)));
   }
   describe_links(nvml, devices, report);
+  describe_peer_access(nvml, devices, report);
   if (report.gpus.empty()) report.problem = "the NVIDIA driver reports no GPU";
   if (nvml.shutdown) nvml.shutdown();
   return report;

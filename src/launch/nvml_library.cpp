@@ -57,6 +57,7 @@ NvmlLibrary load_nvml(const std::string& file, std::string& problem) {
   find(nvml, "nvmlDeviceGetNvLinkRemotePciInfo_v2", nvml.nvlink_remote_pci);
   find(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", nvml.nvlink_remote_type);
   find(nvml, "nvmlDeviceGetTopologyCommonAncestor", nvml.common_ancestor);
+  find(nvml, "nvmlDeviceGetP2PStatus", nvml.p2p_status);
   if (!nvml.init || !nvml.device_count || !nvml.device_by_index) {
     problem = file + " lacks nvmlInit_v2, nvmlDeviceGetCount_v2 or nvmlDeviceGetHandleByIndex_v2";
     nvml.handle.reset();

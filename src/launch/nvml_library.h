@@ -12,6 +12,7 @@ using NvmlDevice = void*;
 constexpr int kNvmlSuccess = 0;
 constexpr unsigned kNvmlTemperatureGpu = 0, kNvmlClockSm = 1, kNvmlClockMem = 2;
 constexpr unsigned kNvmlMaxLinks = 18;
+constexpr unsigned kNvmlP2pRead = 0, kNvmlP2pOk = 0;  // nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t
 constexpr unsigned kNvmlRemoteGpu = 0, kNvmlRemoteSwitch = 2;
 
 struct NvmlMemory {
@@ -54,6 +55,7 @@ struct NvmlLibrary {
   int (*nvlink_remote_pci)(NvmlDevice, unsigned, NvmlPciInfo*) = nullptr;
   int (*nvlink_remote_type)(NvmlDevice, unsigned, unsigned*) = nullptr;
   int (*common_ancestor)(NvmlDevice, NvmlDevice, unsigned*) = nullptr;
+  int (*p2p_status)(NvmlDevice, NvmlDevice, unsigned, unsigned*) = nullptr;
 
   struct Unload {
     void operator()(void* handle) const;

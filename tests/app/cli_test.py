@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import pathlib
+import pty
 import re
 import resource
 import shutil
@@ -24,7 +25,7 @@ MODEL = ROOT / "tests/data/models/tied-gqa"
 GGUF = ROOT / "tests/data/models/llama3-gguf/model-Q8_0.gguf"
 DONE, USAGE, DATA, FAILED, FAKE_ENGINE_CODE = 0, 2, 3, 5, 42
 COMMANDS = ["train", "generate", "score", "tokenize", "preview", "merge", "quantize", "bench", "download", "gpu-info",
-            "config"]
+            "report", "doctor", "config"]
 RUN_YAML = "model: { name: model }\ndata: { train: train.jsonl }\n"
 ADAPTER_CONFIG = {"peft_type": "LORA", "base_model_name_or_path": "model", "r": 8, "target_modules": ["q_proj"]}
 
@@ -82,7 +83,7 @@ class CommandLineTest(unittest.TestCase):
     def test_every_command_documents_its_flags_with_an_example(self):
         for command in COMMANDS[:-1]:
             self.expect(DONE, ["Usage: sftrun " + command, "Example:\n  sftrun " + command, "--help"], command, "--help")
-        for action in ["check", "show", "reference", "schema", "import"]:
+        for action in ["init", "check", "show", "reference", "schema", "import"]:
             self.expect(DONE, ["Example:\n  sftrun config " + action], "config", action, "--help")
         self.expect(DONE, ["--nproc-per-node auto|N", "[auto]", "--max-restarts N", "--resume auto|never|DIR"], "train", "--help")
         self.expect(DONE, ["--max-new-tokens N", "[256]", "--chat,--no-chat"], "generate", "--help")
@@ -564,6 +565,100 @@ class CommandLineTest(unittest.TestCase):
         self.assertIn("global_batch_size: 32", self.expect(DONE, [], *train, "--nproc-per-node", "2").stdout)
         self.write("sftrun/machine.yaml", "devises: 3\n")
         self.expect(USAGE, ["unknown key `devises` in the machine file", "did you mean `devices`?"], *train)
+
+    # ---- config init
+
+    INIT = ["config", "init", "--model", str(MODEL), "--data", "train.jsonl"]
+
+    def at_terminal(self, answers, *words):
+        """Answers the questions of a command at a terminal, each when it is asked.   @return exit code and text"""
+        primary, secondary = pty.openpty()
+        process = subprocess.Popen([str(arguments.sftrun), *words], cwd=self.folder, env=self.environment, stdin=secondary, stdout=secondary,
+                                   stderr=secondary, start_new_session=True)
+        os.close(secondary)
+        text, seen, rest = "", 0, list(answers)
+        while True:
+            try:
+                text += os.read(primary, 4096).decode()
+            except OSError:  # the command has ended
+                break
+            if text.endswith(": ") and len(text) > seen and rest:  # a question
+                seen = len(text)
+                os.write(primary, rest.pop(0).encode() + b"\n")
+        os.close(primary)
+        return process.wait(60), text.replace("\r", "")
+
+    def test_init_writes_a_run_that_passes_a_dry_run(self):
+        done = self.expect(DONE, ["This machine: ", "What to train: lora (", "Wrote run-1.yaml", "valid"], *self.INIT, "-o", "run-1.yaml")
+        text = (self.folder / "run-1.yaml").read_text()
+        self.assertIn(f"name: {MODEL}", text)
+        self.assertIn("# ", text)
+        self.assertNotIn("val_split", text)  # of one record
+        self.assertIn("sftrun train --config run-1.yaml", done.stdout)
+        self.expect(DONE, ["mode: lora", "r: 16"], "train", "--config", "run-1.yaml", "--dry-run", "--device", "cpu")
+
+    def test_flags_answer_the_questions_of_init(self):
+        self.expect(DONE, ["valid"], *self.INIT, "--mode", "full", "--max-seq-len", "64", "--epochs", "1.5", "--val-split", "0.1", "-o", "b.yaml")
+        text = (self.folder / "b.yaml").read_text()
+        for part in ["mode: full", "max_seq_len: 64 ", "epochs: 1.5", "val_split: 0.1 ", "learning_rate: 2.0e-5", "eval_strategy: epoch"]:
+            self.assertIn(part, text)
+        self.assertNotIn("lora:", text)
+
+    def test_init_refuses_wrong_answers_and_existing_files(self):
+        self.expect(USAGE, ["run.yaml exists already", "--overwrite"], *self.INIT)
+        self.assertEqual((self.folder / "run.yaml").read_text(), RUN_YAML)
+        self.expect(USAGE, ["`lor` is not one of lora, qlora or full", "did you mean `lora`?", "at   --mode"], *self.INIT, "--mode", "lor", "-o", "c.yaml")
+        self.expect(USAGE, ["`no/such/data` is neither a file"], "config", "init", "--data", "no/such/data", "-o", "c.yaml")
+        (self.folder / "train.jsonl").unlink()
+        self.expect(USAGE, ['has no answer to "Training data"', "give --data"], "config", "init", "--model", str(MODEL), "-o", "c.yaml")
+        self.expect(USAGE, ["requires --machine"], "config", "init", "--nodes", "2", "-o", "c.yaml")
+        self.expect(USAGE, ["--machine and --mode cannot be used together"], "config", "init", "--machine", "--mode", "lora")
+        self.assertFalse((self.folder / "c.yaml").exists())
+
+    def test_names_with_special_characters_are_quoted(self):
+        name = "data: #1 \"x\".jsonl"
+        self.write(name, '{"text": "hello"}\n')
+        self.expect(DONE, ["valid"], "config", "init", "--model", str(MODEL), "--data", name, "-o", "d.yaml")
+        shown = json.loads(self.expect(DONE, [], "config", "show", "--config", "d.yaml", "--json").stdout)
+        self.assertEqual(shown["data"]["train"], name)
+
+    def test_init_asks_at_a_terminal(self):
+        answers = ["no/such/model", str(MODEL), "", "0", "qlora", "", "2"]  # the first is refused, empty ones take the default
+        code, text = self.at_terminal(answers, "config", "init", "-o", "e.yaml")
+        self.assertEqual(code, DONE, text)
+        for part in ["`no/such/model` is neither a file", "Training data (--data)", "[train.jsonl]", "Wrote e.yaml"]:
+            self.assertIn(part, text)
+        written = (self.folder / "e.yaml").read_text()
+        for part in ["mode: qlora", "epochs: 2", "train: train.jsonl"]:
+            self.assertIn(part, written)
+
+    def test_init_writes_the_machine_file(self):
+        self.environment["CUDA_VISIBLE_DEVICES"] = ""
+        self.environment["SFTRUN_NVML_LIBRARY"] = "/no/such/library"
+        file = self.folder / "sftrun/machine.yaml"
+        self.expect(DONE, ["Devices: auto (", f"Wrote {file}"], "config", "init", "--machine")
+        self.assertEqual([line for line in file.read_text().splitlines() if not line.startswith("#")], [])
+        words = ["config", "init", "--machine", "--nodes", "2", "--node-rank", "1", "--master", "node-a:29500"]
+        done = self.expect(DONE, [f"The earlier file is now {file}.old"], *words, "--devices", "2", "--dtype", "bf16", "--strategy", "zero2")
+        self.assertIn("On machine 0: sftrun config init --machine --nodes 2 --node-rank 0 --master node-a:29500 --dtype bf16 --strategy zero2", done.stdout)
+        settings = dict(line.split("#")[0].strip().split(": ") for line in file.read_text().splitlines() if not line.startswith("#"))
+        self.assertEqual(settings, {"devices": "2", "dtype": "bf16", "strategy": "zero2", "nodes": "2", "node_rank": "1",
+                                    "master": "node-a:29500"})
+        shown = self.expect(DONE, ["dtype: bf16", "strategy: zero2"], "train", "--config", "run.yaml", f"model.name={MODEL}", "train.batch_size=1",
+                            "train.max_steps=1", "--dry-run")
+        self.assertIn("node 1 of 2 (world size 4)", shown.stdout)
+        self.expect(DONE, ["Compute dtype: bf16"], "config", "init", "--machine")  # earlier answers are the defaults
+        self.assertIn("node_rank: 1", file.read_text())
+
+    def test_the_machine_wizard_refuses_wrong_answers(self):
+        self.environment["SFTRUN_NVML_LIBRARY"] = "/no/such/library"
+        machine = ["config", "init", "--machine"]
+        self.expect(USAGE, ["`two` is not auto, cpu, a number or a list"], *machine, "--devices", "two")
+        self.expect(USAGE, ["`zero5` is not one of auto, ddp"], *machine, "--strategy", "zero5")
+        self.expect(USAGE, ["`2` is not a number from 0 to 1"], *machine, "--nodes", "2", "--node-rank", "2")
+        self.expect(USAGE, ["`node-a` is not host:port"], *machine, "--nodes", "2", "--node-rank", "1", "--master", "node-a")
+        self.expect(USAGE, ['has no answer to "Address of machine 0"'], *machine, "--nodes", "2", "--node-rank", "1")
+        self.assertFalse((self.folder / "sftrun/machine.yaml").exists())
 
     # ---- How soon it answers
 

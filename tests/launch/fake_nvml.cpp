@@ -124,4 +124,8 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(void* device, unsigned, Pci* pci) {
 int nvmlDeviceGetTopologyCommonAncestor(void* a, void*, unsigned* level) {
   return *level = index_of(a) == 2 ? 50 : 40, 0;
 }
+int nvmlDeviceGetP2PStatus(void* a, void* b, unsigned, unsigned* status) {
+  constexpr unsigned kChipsetNotSupported = 1;
+  return *status = index_of(a) + index_of(b) == 1 ? 0 : kChipsetNotSupported, 0;
+}
 }

@@ -53,6 +53,9 @@ TEST_F(FakeNvml, DescribesEveryGpu) {
   EXPECT_TRUE(report.gpus[1].is_too_old());
   EXPECT_EQ(report.links, (std::vector<std::vector<std::string>>{
                               {"X", "NV2", "NODE"}, {"NV2", "X", "NODE"}, {"SYS", "SYS", "X"}}));
+  using Access = std::vector<std::optional<bool>>;
+  EXPECT_EQ(report.peer_access,
+            (std::vector<Access>{{true, true, false}, {true, true, false}, {false, false, true}}));
 }
 
 TEST_F(FakeNvml, ADriverTooOldForCuda13IsNamed) {

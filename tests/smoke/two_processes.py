@@ -40,7 +40,7 @@ train:
 output: {{ dir: {folder}/run-{processes} }}
 """
 RELATIVE = 1.0e-5  # sums in another order, in fp32
-EXPECTED_FILES = ["config.resolved.yaml", "run.json", "metrics.jsonl", "logs/rank-0.log", "logs/rank-1.log",
+EXPECTED_FILES = ["config.resolved.yaml", "run.json", "metrics.jsonl", "report.html", "logs/rank-0.log", "logs/rank-1.log",
                   "adapter/adapter_model.safetensors", "adapter/adapter_config.json"]
 
 

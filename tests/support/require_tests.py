@@ -9,6 +9,7 @@ Tests may be skipped where something is not installed (the reference environment
 
 import argparse
 import os
+import platform
 import pathlib
 import sys
 import xml.etree.ElementTree
@@ -19,6 +20,8 @@ PARITY = ["added_tokens", "adamw_8bit", "converted", "demo_model", "families", "
 SMOKE = ["bad_input", "broken_runs", "configs", "damaged_files", "data_sets", "hostile_input", "hub_models", "inference", "merging", "random_kills",
          "torchrun", "two_processes"]
 AS_ROOT = ["smoke.mpirun", "smoke.slurm"]  # only root can install and start them
+if platform.freedesktop_os_release()["ID"] == "debian":
+    AS_ROOT.append("smoke.report_page")  # elsewhere bootstrap.sh installs no browser
 REQUIRED = [*(f"parity.{name}" for name in PARITY), *(f"smoke.{name}" for name in SMOKE), "app.command_line", "hub.downloads",
             "scripts.same_losses", *(AS_ROOT if os.geteuid() == 0 else [])]
 

@@ -4,7 +4,8 @@
 /// (`libsftrun_engine.so`). It has only C types, because both contain their own copies of the
 /// modules without LibTorch.
 ///
-/// @param command   "worker", "generate", "score", "merge", "quantize" or "bench"
+/// @param command   "worker", "generate", "score", "merge", "quantize", "bench" or
+///                  "all_reduce"
 /// @param request   a JSON object. Paths exist, values are checked, and a flag that was not given
 ///                  is null.
 ///
@@ -27,7 +28,11 @@
 /// bench      arch, model: text|null, exactly one of them; seq_len, batch_size, steps: int;
 ///            overrides: [text], for config::config_from_overrides
 ///
-/// generate and score also have as_stored: bool; all but worker have json: bool. device ("auto",
+/// all_reduce result: text, the file that rank 0 writes, as JSON: world_size, backend, device, bytes,
+///            seconds (mean of an all-reduce of these bytes), bandwidth (bytes/s on the wire of each
+///            rank, as nccl-tests compute it), latency_seconds (of 4 bytes)
+///
+/// generate and score also have as_stored: bool; all but worker and all_reduce have json: bool. device ("auto",
 /// "cuda", "cpu") is in all but quantize; dtype ("auto", "fp32", "bf16", "fp16") and threads:
 /// int|null are in generate, score and bench.
 ///

@@ -35,6 +35,9 @@ struct GpuReport {
   /// one PCIe switch, "PXB" several, "PHB" the CPU's host bridge, "NODE" within a NUMA node, "SYS"
   /// between sockets, "?" unknown.
   std::vector<std::vector<std::string>> links;
+  /// peer_access[i][j]: whether the driver lets GPU i read the memory of GPU j; nullopt: unknown.
+  /// Empty without NVML.
+  std::vector<std::vector<std::optional<bool>>> peer_access;
   std::string problem;  ///< why `gpus` is empty
 };
 

@@ -1,0 +1,148 @@
+#include "run_record.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
+
+namespace sftrun::observe {
+namespace fs = std::filesystem;
+namespace {
+
+/// "[12:03:04.118] [warning] text" in a rank's log.
+std::optional<LoggedWarning> warning_in(std::string_view line) {
+  constexpr size_t kTimeLength = std::string_view("[12:03:04.118] ").size();
+  if (line.size() <= kTimeLength || line.front() != '[') return std::nullopt;
+  constexpr size_t kMostBytes = 1000;
+  std::string_view rest = line.substr(kTimeLength);
+  for (const auto& [mark, is_error] : {std::pair<std::string_view, bool>{"[warning] ", false},
+                                       std::pair<std::string_view, bool>{"[error] ", true}}) {
+    if (!rest.starts_with(mark)) continue;
+    rest.remove_prefix(mark.size());
+    return LoggedWarning{
+        .text = std::string(utf8_prefix(trim(rest), kMostBytes)), .count = 1, .is_error = is_error};
+  }
+  return std::nullopt;
+}
+
+std::vector<fs::path> files_with(const fs::path& directory, std::string_view extension) {
+  std::error_code ignored;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(directory, ignored))
+    if (entry.path().extension() == extension && entry.is_regular_file(ignored))
+      files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+/// Equal warnings of several ranks are one.
+void read_logs(RunRecord& run) {
+  constexpr size_t kMost = 20;
+  std::map<std::string, size_t> places;  // of texts in run.warnings
+  for (const fs::path& log : files_with(run.directory / "logs", ".log")) {
+    std::ifstream file(log, std::ios::binary);
+    for (std::string line; std::getline(file, line);) {
+      const auto warning = warning_in(line);
+      if (!warning) continue;
+      if (const auto found = places.find(warning->text); found != places.end()) {
+        ++run.warnings[found->second].count;
+      } else if (run.warnings.size() < kMost) {
+        places[warning->text] = run.warnings.size();
+        run.warnings.push_back(*warning);
+      } else {
+        ++run.num_more_warnings;
+      }
+    }
+  }
+}
+
+std::string text_of(const nlohmann::json& value) {
+  return value.is_string() ? value.get<std::string>() : "";
+}
+
+/// The last text of a record that an answer answers.
+std::string prompt_of(const nlohmann::json& record) {
+  for (const char* key : {"messages", "conversations", "prompt"}) {
+    const auto found = record.find(key);
+    if (found == record.end() || !found->is_array() || found->empty()) continue;
+    const nlohmann::json& last = found->back();
+    if (!last.is_object()) continue;
+    return text_of(last.value(last.contains("content") ? "content" : "value", nlohmann::json()));
+  }
+  for (const char* key : {"prompt", "instruction", "text"})
+    if (const auto found = record.find(key); found != record.end()) return text_of(*found);
+  return {};
+}
+
+/// Files that `sftrun generate --output RUN/answers/NAME.jsonl` wrote.
+void read_answers(RunRecord& run) {
+  constexpr size_t kMostAnswers = 100, kMostFiles = 8;
+  for (const fs::path& path : files_with(run.directory / "answers", ".jsonl")) {
+    AnswerFile answers{.name = path.stem().string(), .answers = {}};
+    std::ifstream file(path, std::ios::binary);
+    for (std::string line; answers.answers.size() < kMostAnswers && std::getline(file, line);) {
+      const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!record.is_object() || !record.contains("generated")) break;  // such as the questions
+      answers.answers.push_back({prompt_of(record), text_of(record.at("generated"))});
+    }
+    if (!answers.answers.empty() && run.answers.size() < kMostFiles)
+      run.answers.push_back(std::move(answers));
+  }
+  // "before" comes first; other names, as of checkpoints, stay in alphabetical order.
+  std::stable_partition(run.answers.begin(), run.answers.end(),
+                        [](const AnswerFile& one) { return one.name == "before"; });
+}
+
+}  // namespace
+
+std::string RunRecord::setting(const std::string& key) const {
+  for (const auto& [name, value] : settings)
+    if (name == key) return value;
+  return {};
+}
+
+RunRecord read_run_record(const fs::path& directory) {
+  std::error_code ignored;
+  const fs::path metrics = directory / "metrics.jsonl", json = directory / "run.json",
+                 yaml = directory / "config.resolved.yaml";
+  if (!fs::exists(metrics, ignored) && !fs::exists(json, ignored)) {
+    throw DataError("not a run directory: it has neither metrics.jsonl nor run.json",
+                    directory.string(), "name the output.dir of a run, such as runs/run_lora");
+  }
+  RunRecord run{.directory = directory};
+  const fs::path whole = fs::absolute(directory).lexically_normal();
+  run.name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+  const auto read = [&](const fs::path& file, auto&& reader) {
+    try {
+      if (fs::exists(file, ignored)) reader();
+    } catch (const Error& error) {
+      run.unreadable.push_back(
+          fmt::format("{}: {}", file.filename().string(), excerpt(error.message())));
+    }
+  };
+  read(json, [&] { run.report = read_run_report(json); });
+  read(metrics, [&] { run.metrics = read_metrics_table(metrics); });
+  read(yaml, [&] { run.settings = config::read_settings_text(yaml); });
+  read_logs(run);
+  read_answers(run);
+  return run;
+}
+
+uint64_t total_bytes(const RankBytes& bytes) {
+  return bytes.base + bytes.trainable + bytes.gradients + bytes.optimizer + bytes.activations_peak;
+}
+
+size_t fullest_rank(const RunReport& report) {
+  const auto fullest = std::max_element(report.ranks.begin(), report.ranks.end(),
+                                        [](const RankReport& a, const RankReport& b) {
+                                          return total_bytes(a.bytes) < total_bytes(b.bytes);
+                                        });
+  return static_cast<size_t>(fullest - report.ranks.begin());
+}
+
+}  // namespace sftrun::observe

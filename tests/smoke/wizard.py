@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""The files that `sftrun config init` writes, used by real runs. Standard library only.
+
+    tests/smoke/wizard.py --sftrun build/bin/sftrun
+
+run        the YAML of a run trains a tiny model, with LoRA, QLoRA and all weights
+machine    the machine file starts two processes; with two machines, their launchers find each other
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests/data/models/tied-gqa"
+TIMEOUT = 240  # s, of one command
+MATTERS = ("SFTRUN", "NCCL_", "GLOO_", "CUDA_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "SLURM", "OMPI", "PMI")
+
+failures = []
+
+
+def expect(what, holds, detail=""):
+    print(f"{'ok  ' if holds else 'FAIL'} {what}{'' if holds else f': {detail}'}", flush=True)
+    if not holds:
+        failures.append(what)
+
+
+class Machine:
+    """A machine with a place of its own for its settings."""
+
+    def __init__(self, program, folder, name):
+        self.program, self.folder = program, folder
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(MATTERS)}
+        self.environment = kept | {"XDG_CONFIG_HOME": str(folder / name), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+
+    def start(self, *words):
+        return subprocess.Popen([self.program, *map(str, words)], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def run(self, *words):
+        process = self.start(*words)
+        output = process.communicate(timeout=TIMEOUT)[0]
+        if process.returncode != 0:
+            raise RuntimeError(f"sftrun {' '.join(map(str, words))}: exit code {process.returncode}\n{output}")
+        return output
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def report_of(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+def check_runs(machine, folder):
+    for mode, result in (("lora", "adapter"), ("qlora", "adapter"), ("full", "model")):
+        machine.run("config", "init", "--model", MODEL, "--data", "train.jsonl", "--max-seq-len", 64, "--mode", mode, "-o", f"{mode}.yaml")
+        machine.run("train", "--config", f"{mode}.yaml", "--device", "cpu", "train.max_steps=1")
+        run = folder / "runs" / mode
+        expect(f"run: {mode}", report_of(run)["status"] == "done" and (run / result).is_dir(), sorted(run.iterdir()))
+
+
+def check_machines(machine, other, folder):
+    machine.run("config", "init", "--machine", "--devices", 2, "--strategy", "zero2", "--dtype", "fp32")
+    machine.run("train", "--config", "lora.yaml", "train.max_steps=1", "output.dir=runs/two")
+    report = report_of(folder / "runs/two")
+    expect("machine: processes, strategy and dtype of the file",
+           (report["world_size"], report["strategy"], report["dtype"]) == (2, "zero2", "fp32"), report)
+    master = f"127.0.0.1:{free_port()}"
+    said = machine.run("config", "init", "--machine", "--devices", 1, "--strategy", "ddp", "--nodes", 2, "--node-rank", 0, "--master", master)
+    there = re.search("^On machine 1: sftrun (.*)$", said, re.MULTILINE)[1]  # the command for the other machine
+    other.run(*there.split(), "--devices", 1)
+    launchers = [one.start("train", "--config", "lora.yaml", "train.max_steps=1", "output.dir=runs/nodes") for one in (machine, other)]
+    outputs = [launcher.communicate(timeout=TIMEOUT)[0] for launcher in launchers]
+    expect("machine: two machines", [launcher.returncode for launcher in launchers] == [0, 0], "\n".join(outputs))
+    expect("machine: one run on both", report_of(folder / "runs/nodes")["world_size"] == 2)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sftrun-wizard-") as scratch:
+        folder = pathlib.Path(scratch)
+        records = [{"text": f"After {i} comes {i + 1}, and after that {i + 2}."} for i in range(120)]
+        (folder / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        sftrun = options.sftrun.resolve()
+        machine = Machine(sftrun, folder, "machine-0")
+        check_runs(machine, folder)
+        check_machines(machine, Machine(sftrun, folder, "machine-1"), folder)
+    print(f"{len(failures)} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
