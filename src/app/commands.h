@@ -13,19 +13,28 @@
 /// can fix.
 namespace sftrun::app {
 
-struct TrainOptions {
-  std::filesystem::path config;
-  std::vector<std::string> overrides;
+/// The processes of a command that runs on several devices.
+struct LaunchFlags {
   std::string nproc_per_node = "auto";
   std::string gpus;  ///< "2" or "0,2,3"; empty: all visible
   int nnodes = 1, node_rank = 0;
   std::string master_addr;
   int master_port = 0;  ///< 0: a free one
+  std::string device = "auto";
+
+  /// The user asked for processes of this program: a scheduler's tasks start launchers then.
+  bool asks_for_processes() const {
+    return nproc_per_node != "auto" || !gpus.empty() || nnodes > 1;
+  }
+};
+
+struct TrainOptions : LaunchFlags {
+  std::filesystem::path config;
+  std::vector<std::string> overrides;
   std::string resume = "auto";
   int max_restarts = 0;
   bool dry_run = false, overwrite = false;
   bool allow_changed_data = false, allow_changed_length = false, allow_backend_change = false;
-  std::string device = "auto";
   /// Files of Accelerate and DeepSpeed, as parallel.accelerate and parallel.deepspeed; empty: none.
   std::filesystem::path accelerate_config, deepspeed;
   /// The model's path, from the launcher to its workers; empty: not known yet.
@@ -77,6 +86,23 @@ int run_import(const ImportOptions& options);
 
 /// Loads the engine beside this executable and calls it. @param request see engine_api.h
 int run_in_engine(const std::string& command, const nlohmann::json& request);
+/// The same in a process that a launcher of this program has started. With another exit code than 0
+/// the process ends at once.
+int run_as_worker(const std::string& command, const nlohmann::json& request);
+
+/// A command of the engine whose processes share the records of a file.
+struct RecordsCommand {
+  std::string name;        ///< of the subcommand and of the engine's command
+  nlohmann::json request;  ///< "folder" is added
+  LaunchFlags launch;
+  /// Holds what is finished, and logs, while the command runs; empty: the command is one process.
+  /// What rank 0 writes to `result` in it is printed at the end, if this process is the launcher.
+  std::filesystem::path folder;
+};
+/// Runs the command on all devices, as the launch flags say: in this process, in processes that it
+/// starts, or as one of the processes that another launcher has started.
+/// @throws as launch::make_plan and launch::supervise
+int run_on_devices(const RecordsCommand& command);
 
 /// Names and versions of this program and the libraries it uses, LibTorch's and NCCL's read without
 /// loading them.
