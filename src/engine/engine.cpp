@@ -19,7 +19,7 @@ using Command = int (*)(const nlohmann::json&);
 
 Command find(const std::string& name) {
   static const std::map<std::string, Command> commands = {
-      {"worker", run_worker}, {"generate", run_generate}, {"score", run_score},
+      {"worker", run_worker}, {"generate", run_generate}, {"eval", run_eval},  {"score", run_score},
       {"merge", run_merge},   {"quantize", run_quantize}, {"bench", run_bench}};
   const auto found = commands.find(name);
   SFTRUN_CHECK(found != commands.end());
