@@ -24,6 +24,7 @@ struct Command {
 
 Command add_train(CLI::App& sftrun);
 Command add_generate(CLI::App& sftrun);
+Command add_eval(CLI::App& sftrun);
 Command add_score(CLI::App& sftrun);
 Command add_tokenize(CLI::App& sftrun);
 Command add_preview(CLI::App& sftrun);
@@ -69,12 +70,36 @@ struct ComputeFlags {
 void add_model_flags(CLI::App& command, std::string& model, std::string& adapter);
 /// `--device`, `--dtype` and `--threads`
 void add_compute_flags(CLI::App& command, ComputeFlags& flags);
-/// Processes and machines: `--nproc-per-node` to `--master-port`.
-void add_launch_flags(CLI::App& command, LaunchFlags& flags);
 /// Applies the machine file where no flag is given, unless another launcher has started this process.
 void apply_machine_file(LaunchFlags& flags, const CLI::App& command);
 /// `--as-stored`
 void add_as_stored_flag(CLI::App& command, bool& as_stored);
+
+/// How text is generated.
+struct SamplingFlags {
+  int64_t max_new_tokens = 256;
+  double temperature = 0;
+  std::optional<double> top_p, min_p, repetition_penalty;
+  std::optional<int64_t> top_k, seed;
+  std::vector<std::string> stop;
+};
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
+/// Warns of flags without an effect. @throws ConfigError for an empty --stop
+void check_sampling_flags(const SamplingFlags& flags);
+/// Adds the flags to a request.
+void put_sampling_flags(const SamplingFlags& flags, nlohmann::json& request);
+/// `--batch-size`
+void add_batch_size_flag(CLI::App& command, std::optional<int64_t>& batch_size);
+
+/// A whole number, else `fallback`.
+int64_t to_number(const std::string& text, int64_t fallback);
+
+/// `--nproc-per-node`, `--gpus`, `--nnodes`, `--node-rank`, `--master-addr` and `--master-port`
+void add_launch_flags(CLI::App& command, LaunchFlags& flags);
+/// `--worker-request`, which is hidden: the launcher's request to its workers.
+void add_worker_request(CLI::App& command, std::filesystem::path& request);
+/// @throws ConfigError for a rank of a node that does not exist
+void check_launch_flags(const LaunchFlags& flags);
 
 /// `[section.key=value ...]`. Only their form is checked.
 void add_overrides(CLI::App& command, std::vector<std::string>& overrides);

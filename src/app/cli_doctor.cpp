@@ -25,6 +25,7 @@ Command add_doctor(CLI::App& sftrun) {
                    "File for the numbers, from the launcher to its workers")
       ->group(kHidden);
   return {command, [options, command] {
+            check_launch_flags(*options);
             apply_machine_file(*options, *command);
             return run_doctor(*options);
           }};

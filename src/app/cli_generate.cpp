@@ -1,9 +1,8 @@
-#include <algorithm>
 #include <memory>
 
 #include "cli.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/log.h"
+#include "sftrun/core/file.h"
 
 namespace sftrun::app {
 namespace {
@@ -12,49 +11,13 @@ struct GenerateOptions {
   std::string model, adapter, prompt, system;
   RecordFlags records;
   ComputeFlags compute;
+  LaunchFlags launch;
+  std::filesystem::path worker_request;  ///< of a worker: the launcher's request
+  SamplingFlags sampling;
+  std::optional<int64_t> batch_size;
   bool chat = false;  ///< only if one of --chat and --no-chat is given
-  int64_t max_new_tokens = 256;
-  double temperature = 0;
-  std::optional<double> top_p, min_p, repetition_penalty;
-  std::optional<int64_t> top_k, seed, batch_size;
-  std::vector<std::string> stop;
   bool json = false, as_stored = false;
 };
-
-void add_sampling_flags(CLI::App& command, GenerateOptions& options) {
-  command
-      .add_option("--max-new-tokens", options.max_new_tokens,
-                  "Maximum number of tokens to generate")
-      ->check(at_least(1))
-      ->capture_default_str();
-  command
-      .add_option(
-          "--temperature", options.temperature,
-          "0: greedy, always the most likely token; above 0: sample, 1 as the model predicts")
-      ->check(in_range(0, 100))
-      ->capture_default_str();
-  command
-      .add_option("--top-p", options.top_p,
-                  "Sample from the most likely tokens whose probabilities add up to this [1: all]")
-      ->check(in_range(0, 1));
-  command.add_option("--top-k", options.top_k, "Sample from this many most likely tokens [all]")
-      ->check(at_least(1));
-  command
-      .add_option("--min-p", options.min_p,
-                  "Sample from tokens with at least this share of the most likely token's "
-                  "probability [0: all]")
-      ->check(in_range(0, 1));
-  command.add_option("--seed", options.seed, "Seed of the sampling [0]")->check(at_least(0));
-  command
-      .add_option("--repetition-penalty", options.repetition_penalty,
-                  "Above 1: make tokens of the prompt and tokens already generated less likely [1]")
-      ->check(in_range(0.01, 100));
-  command
-      .add_option("--stop", options.stop,
-                  "End the answer before this text; may be given several times")
-      ->allow_extra_args(false)
-      ->type_name("TEXT");
-}
 
 void check(const GenerateOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--prompt", "--input"});
@@ -65,43 +28,43 @@ void check(const GenerateOptions& options, const CLI::App& command) {
                       "the command line",
                       "leave --no-chat away, or write what it says into the prompt");
   }
-  const bool samples = options.top_p || options.top_k || options.min_p || options.seed;
-  if (options.temperature == 0 && samples) {
-    log::warn(
-        "--top-p, --top-k, --min-p and --seed do nothing without --temperature: the most likely "
-        "token is taken each time; add, for example, --temperature 0.7");
-  }
-  if (std::find(options.stop.begin(), options.stop.end(), "") != options.stop.end())
-    throw ConfigError("--stop is empty", "--stop on the command line", "give a text to stop at");
+  check_sampling_flags(options.sampling);
   if (!options.records.input.empty())
     require(!options.records.output.empty(), command, "--output with --input");
   check_record_flags(options.records);
+  check_launch_flags(options.launch);
+  if (command.count("--prompt") > 0 && options.launch.asks_for_processes()) {
+    throw ConfigError("--prompt is answered by one process", "the launch flags",
+                      "leave --nproc-per-node, --gpus and --nnodes away, or give --input");
+  }
+}
+
+/// Where answers are kept until all are there; empty: nowhere.
+std::filesystem::path folder_of(const RecordFlags& records) {
+  if (records.input.empty() || records.input == "-" || records.output == "-") return {};
+  return records.output + ".parts";
 }
 
 nlohmann::json request(const GenerateOptions& options, const CLI::App& command) {
   const bool prompt = command.count("--prompt") > 0;
-  return {{"model", checked_model(command, options.model, options.adapter)},
-          {"adapter", or_null(options.adapter)},
-          {"prompt", prompt ? nlohmann::json(options.prompt) : nlohmann::json(nullptr)},
-          {"input", or_null(options.records.input)},
-          {"output", or_null(options.records.output)},
-          {"system", or_null(options.system)},
-          {"chat",
-           command.count("--chat") > 0 ? nlohmann::json(options.chat) : nlohmann::json(nullptr)},
-          {"max_new_tokens", options.max_new_tokens},
-          {"temperature", options.temperature},
-          {"top_p", or_null(options.top_p)},
-          {"top_k", or_null(options.top_k)},
-          {"min_p", or_null(options.min_p)},
-          {"repetition_penalty", or_null(options.repetition_penalty)},
-          {"stop", options.stop},
-          {"seed", or_null(options.seed)},
-          {"device", options.compute.device},
-          {"dtype", options.compute.dtype},
-          {"as_stored", options.as_stored},
-          {"threads", or_null(options.compute.threads)},
-          {"batch_size", or_null(options.batch_size)},
-          {"json", options.json}};
+  nlohmann::json request = {
+      {"model", checked_model(command, options.model, options.adapter)},
+      {"adapter", or_null(options.adapter)},
+      {"prompt", prompt ? nlohmann::json(options.prompt) : nlohmann::json(nullptr)},
+      {"input", or_null(options.records.input)},
+      {"output", or_null(options.records.output)},
+      {"system", or_null(options.system)},
+      {"chat",
+       command.count("--chat") > 0 ? nlohmann::json(options.chat) : nlohmann::json(nullptr)},
+      {"device", options.compute.device},
+      {"dtype", options.compute.dtype},
+      {"as_stored", options.as_stored},
+      {"threads", or_null(options.compute.threads)},
+      {"batch_size", or_null(options.batch_size)},
+      {"overwrite", options.records.overwrite},
+      {"json", options.json}};
+  put_sampling_flags(options.sampling, request);
+  return request;
 }
 
 }  // namespace
@@ -121,16 +84,27 @@ Command add_generate(CLI::App& sftrun) {
   command->add_flag(
       "--chat,!--no-chat", options->chat,
       "Apply the chat template to prompts that are strings, or not [if the model has one]");
-  add_sampling_flags(*command, *options);
-  command->add_option("--batch-size", options->batch_size, "Records generated at the same time [8]")
-      ->check(at_least(1));
+  add_sampling_flags(*command, options->sampling);
+  add_batch_size_flag(*command, options->batch_size);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object for --prompt instead of text");
+  add_launch_flags(*command, options->launch);
+  add_worker_request(*command, options->worker_request);
   return {command, [options, command] {
+            if (!options->worker_request.empty()) {
+              return run_as_worker("generate",
+                                   nlohmann::json::parse(read_text_file(options->worker_request)));
+            }
             check(*options, *command);
             find_adapter(options->adapter);
-            return run_in_engine("generate", request(*options, *command));
+            options->launch.device = options->compute.device;
+            const nlohmann::json asked = request(*options, *command);
+            if (options->records.input.empty()) return run_in_engine("generate", asked);
+            return run_on_devices({.name = "generate",
+                                   .request = asked,
+                                   .launch = options->launch,
+                                   .folder = folder_of(options->records)});
           }};
 }
 

@@ -12,37 +12,6 @@
 namespace sftrun::app {
 namespace {
 
-int64_t to_number(const std::string& text, int64_t fallback) {
-  int64_t number = fallback;
-  return CLI::detail::lexical_cast(text, number) ? number : fallback;
-}
-
-/// "auto", "gpu" or "cpu", as in torchrun, or a number of processes.
-CLI::Validator process_count() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        if (text == "auto" || text == "gpu" || text == "cpu" || to_number(text, 0) >= 1) return {};
-        return fmt::format("`{}` is neither auto nor a whole number of at least 1", text);
-      },
-      "auto|N");
-}
-
-CLI::Validator gpu_list() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        for (const std::string& item : split(text, ',')) {
-          if (to_number(item, -1) < 0)
-            return fmt::format("`{}` is neither a number of GPUs nor a list like 0,2,3", text);
-        }
-        if (text == "0")
-          return "0 would be a number of GPUs; to use only GPU 0 set CUDA_VISIBLE_DEVICES=0, to "
-                 "use none "
-                 "--device cpu";
-        return {};
-      },
-      "N|0,2,3");
-}
-
 /// "node-a:29500", "node-a" or ":29500".
 void set_master(LaunchFlags& options, const config::MachineSettings& settings, bool port_given) {
   const std::string& master = *settings.master;
@@ -115,7 +84,7 @@ class LaunchDefaults {
 
 /// Whether this process is a rank of a launcher.
 bool is_started_by_other(const LaunchFlags& flags) {
-  return launch::external_worker(launch::current_environment(), flags.ask_for_launcher())
+  return launch::external_worker(launch::current_environment(), flags.asks_for_processes())
       .has_value();
 }
 
@@ -142,11 +111,7 @@ void add_files_of_other_tools(TrainOptions& options) {
 
 void check(const TrainOptions& options, const CLI::App& command) {
   require_config(command, options.config, options.overrides);
-  if (options.node_rank >= options.nnodes) {
-    throw ConfigError(
-        fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes),
-        "the command line", "nodes are numbered from 0");
-  }
+  check_launch_flags(options);
   if (options.overwrite && command.count("--resume") > 0) {
     throw ConfigError("--overwrite and --resume are both given", "the command line",
                       "use --overwrite to start from the beginning, or --resume to continue");
@@ -201,30 +166,6 @@ void add_run_flags(CLI::App& command, TrainOptions& options) {
 }
 
 }  // namespace
-
-void add_launch_flags(CLI::App& command, LaunchFlags& options) {
-  command
-      .add_option("--nproc-per-node", options.nproc_per_node,
-                  "Worker processes on this machine; auto: one per GPU; without a GPU, one")
-      ->check(process_count())
-      ->capture_default_str();
-  command.add_option("--gpus", options.gpus, "Number of GPUs, or their indices [all visible]")
-      ->check(gpu_list())
-      ->type_name("N|0,2,3");
-  command.add_option("--nnodes", options.nnodes, "Machines in the run")
-      ->check(at_least(1))
-      ->capture_default_str();
-  command.add_option("--node-rank", options.node_rank, "Number of this machine, from 0")
-      ->check(at_least(0))
-      ->capture_default_str();
-  command.add_option("--master-addr", options.master_addr, "Address of machine 0")
-      ->capture_default_str();
-  command
-      .add_option("--master-port", options.master_port,
-                  "Port on machine 0; 0: a free one (one machine only)")
-      ->check(in_range(0, 65535))
-      ->capture_default_str();
-}
 
 void apply_machine_file(LaunchFlags& flags, const CLI::App& command) {
   if (is_started_by_other(flags)) return;

@@ -13,7 +13,7 @@
 /// can fix.
 namespace sftrun::app {
 
-/// Processes and machines of a command that starts workers.
+/// The processes of a command that runs on several devices.
 struct LaunchFlags {
   std::string nproc_per_node = "auto";
   std::string gpus;  ///< "2" or "0,2,3"; empty: all visible
@@ -22,8 +22,10 @@ struct LaunchFlags {
   int master_port = 0;  ///< 0: a free one
   std::string device = "auto";
 
-  /// Whether the user set a number of workers or GPUs (launch::external_worker).
-  bool ask_for_launcher() const { return nproc_per_node != "auto" || !gpus.empty() || nnodes > 1; }
+  /// The user asked for processes of this program: a scheduler's tasks start launchers then.
+  bool asks_for_processes() const {
+    return nproc_per_node != "auto" || !gpus.empty() || nnodes > 1;
+  }
 };
 
 struct TrainOptions : LaunchFlags {
@@ -107,6 +109,23 @@ int run_import(const ImportOptions& options);
 
 /// Loads the engine beside this executable and calls it. @param request see engine_api.h
 int run_in_engine(const std::string& command, const nlohmann::json& request);
+/// The same in a process that a launcher of this program has started. With another exit code than 0
+/// the process ends at once.
+int run_as_worker(const std::string& command, const nlohmann::json& request);
+
+/// A command of the engine whose processes share the records of a file.
+struct RecordsCommand {
+  std::string name;        ///< of the subcommand and of the engine's command
+  nlohmann::json request;  ///< "folder" is added
+  LaunchFlags launch;
+  /// Holds what is finished, and logs, while the command runs; empty: the command is one process.
+  /// What rank 0 writes to `result` in it is printed at the end, if this process is the launcher.
+  std::filesystem::path folder;
+};
+/// Runs the command on all devices, as the launch flags say: in this process, in processes that it
+/// starts, or as one of the processes that another launcher has started.
+/// @throws as launch::make_plan and launch::supervise
+int run_on_devices(const RecordsCommand& command);
 
 /// Names and versions of this program and the libraries it uses, LibTorch's and NCCL's read without
 /// loading them.

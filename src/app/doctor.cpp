@@ -310,7 +310,7 @@ int run_launcher(const DoctorOptions& options) {
 
 int run_doctor(const DoctorOptions& options) {
   const launch::Environment env = launch::current_environment();
-  if (const auto external = launch::external_worker(env, options.ask_for_launcher()))
+  if (const auto external = launch::external_worker(env, options.asks_for_processes()))
     return run_rank(options, *external, env);
   return run_launcher(options);
 }

@@ -1,6 +1,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "commands.h"
@@ -56,6 +59,15 @@ SftrunEngineRun load_engine() {
 
 int run_in_engine(const std::string& command, const nlohmann::json& request) {
   return load_engine()(command.c_str(), request.dump().c_str());
+}
+
+int run_as_worker(const std::string& command, const nlohmann::json& request) {
+  ::prctl(PR_SET_NAME, "sftrun");  // started through /proc/self/exe, it is listed as "exe"
+  const int code = run_in_engine(command, request);
+  if (code == 0) return code;
+  // Unloading LibTorch takes up to seconds on a busy machine, while other ranks and the user wait.
+  std::fflush(nullptr);
+  ::_exit(code);
 }
 
 }  // namespace sftrun::app

@@ -1,6 +1,4 @@
 #include <signal.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -441,15 +439,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   const Run run =
       resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr, options.config,
                   worker.world_size, worker.local_world_size, {.device = options.device});
-  if (worker.supervised) {
-    ::prctl(PR_SET_NAME, "sftrun");  // started through /proc/self/exe, it is listed as "exe"
-    const int code = run_in_engine("worker", engine_request(options, run));
-    if (code == 0) return code;
-    // Unloading LibTorch takes up to seconds on a busy machine, while other ranks and the user
-    // wait.
-    std::fflush(nullptr);
-    ::_exit(code);
-  }
+  if (worker.supervised) return run_as_worker("worker", engine_request(options, run));
   const std::string launch =
       fmt::format("started by {}: {} workers, rendezvous {}:{}", external.scheduler,
                   worker.world_size, worker.master_addr, worker.master_port);
@@ -572,7 +562,7 @@ int run_train(const TrainOptions& asked) {
   const launch::Environment env = launch::current_environment();
   TrainOptions options = asked;
   if (options.overwrite && is_started_again(env)) options.overwrite = false;
-  const auto external = launch::external_worker(env, options.ask_for_launcher());
+  const auto external = launch::external_worker(env, options.asks_for_processes());
   if (external) return run_worker(options, *external, env);
   return run_launcher(options, env);
 }

@@ -39,6 +39,7 @@ constexpr std::array<std::string_view, kNumWorks> kWorks = {
     "writing a checkpoint",
     "writing the result",
     "writing the metrics",
+    "generating text",
 };
 
 struct Wait {

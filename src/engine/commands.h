@@ -17,6 +17,7 @@ Failure report_failure(const std::string& command);
 
 int run_worker(const nlohmann::json& request);
 int run_generate(const nlohmann::json& request);
+int run_eval(const nlohmann::json& request);
 int run_score(const nlohmann::json& request);
 int run_merge(const nlohmann::json& request);
 int run_quantize(const nlohmann::json& request);

@@ -1,31 +1,32 @@
-#include "sftrun/model/generate.h"
-
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <numeric>
+#include <filesystem>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "answer_parts.h"
 #include "commands.h"
+#include "rank.h"
 #include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/xxh3.h"
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/prompt.h"
-#include "sftrun/text/generated_text.h"
+#include "sftrun/weights/fingerprint.h"
+#include "shared_answers.h"
+#include "text_generator.h"
 
 namespace sftrun::engine {
+namespace fs = std::filesystem;
 namespace {
 
 using data::Json;
-
-data::Json finish_reason(const model::Generation& result) {
-  return result.stopped ? "stop" : "length";
-}
 
 /// Shows text as it comes.
 class Printer {
@@ -41,49 +42,21 @@ class Printer {
   size_t num_printed_ = 0;
 };
 
-class GenerateCommand {
+/// What generate does with a prompt or with records, once the model is loaded.
+class Prompts {
  public:
-  explicit GenerateCommand(const nlohmann::json& request)
-      : request_(request), model_(load_model(request)) {
-    options_.max_new_tokens = request.at("max_new_tokens").get<int64_t>();
-    options_.temperature = request.at("temperature").get<double>();
-    options_.top_p = get<double>(request, "top_p").value_or(1.0);
-    options_.top_k = get<int64_t>(request, "top_k");
-    options_.min_p = get<double>(request, "min_p").value_or(0.0);
-    options_.repetition_penalty = get<double>(request, "repetition_penalty").value_or(1.0);
-    options_.seed = static_cast<uint64_t>(get<int64_t>(request, "seed").value_or(0));
-    options_.stop_tokens = {model_.text.stop_ids.begin(), model_.text.stop_ids.end()};
-    for (const auto& stop : request.value("stop", std::vector<std::string>())) add_stop(stop);
-    chat_ = get<bool>(request, "chat").value_or(model_.text.chat_template != nullptr);
-    if (chat_ && !model_.text.chat_template) {
+  Prompts(const nlohmann::json& request, const data::TextModel& text)
+      : request_(request), text_(text) {
+    chat_ = get<bool>(request, "chat").value_or(text.chat_template != nullptr);
+    if (chat_ && !text.chat_template) {
       throw ConfigError("the model has no chat template", "--chat",
                         "leave --chat away, or give a model with a chat template");
     }
   }
 
-  int run() {
-    if (const auto prompt = get<std::string>(request_, "prompt")) return answer(*prompt);
-    return answer_file(request_.at("input").get<std::string>(),
-                       request_.at("output").get<std::string>());
-  }
+  bool are_chats() const { return chat_; }
 
-  /// @throws DataError naming a tensor of the base that is broken
-  void require_finite_base() const {
-    weights::require_finite(*model_.checkpoint, request_.at("model").get<std::string>());
-  }
-
- private:
-  /// A control token is no part of the text: it stops as a token.
-  void add_stop(const std::string& stop) {
-    const text::Tokenizer& tokenizer = *model_.text.tokenizer;
-    const auto token = tokenizer.token_to_id(stop);
-    if (token && tokenizer.is_special(*token))
-      options_.stop_tokens.push_back(*token);
-    else
-      stop_texts_.push_back(stop);
-  }
-
-  std::vector<int32_t> prompt_tokens(const std::string& prompt) const {
+  std::vector<int32_t> of_text(const std::string& prompt) const {
     Json record = {{"prompt", prompt}};
     if (const auto system = get<std::string>(request_, "system")) {
       if (!chat_) {
@@ -94,61 +67,15 @@ class GenerateCommand {
           {"messages",
            {{{"role", "system"}, {"content", *system}}, {{"role", "user"}, {"content", prompt}}}}};
     }
-    const auto tokens = data::PromptBuilder(model_.text, chat_).build(record, "--prompt");
+    const auto tokens = data::PromptBuilder(text_, chat_).build(record, "--prompt");
     if (tokens.empty())
       throw ConfigError("the prompt is empty", "--prompt", "give at least one character");
     return tokens;
   }
 
-  /// One text for each prompt, up to its stop text.
-  struct Answers {
-    std::vector<model::Generation> results;
-    std::vector<std::string> texts;
-  };
-  Answers generate(const std::vector<std::vector<int32_t>>& prompts,
-                   const std::vector<uint64_t>& streams, Printer* printer = nullptr) {
-    const text::Tokenizer& tokenizer = *model_.text.tokenizer;
-    std::vector<text::GeneratedText> texts(prompts.size(),
-                                           text::GeneratedText(tokenizer, stop_texts_));
-    const auto read = [&](size_t index, int32_t token) {
-      const bool goes_on = texts[index].add(token);
-      if (printer) printer->print(texts[index].settled());
-      return goes_on;
-    };
-    const bool reads = printer || !stop_texts_.empty();
-    Answers answers;
-    answers.results = model::generate(*model_.decoder, prompts, streams, options_,
-                                      reads ? model::OnToken(read) : model::OnToken());
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      answers.texts.push_back(reads ? texts[i].text()
-                                    : tokenizer.decode(answers.results[i].tokens, true));
-    }
-    return answers;
-  }
-
-  int answer(const std::string& prompt) {
-    const auto output = get<std::string>(request_, "output");
-    const bool streams = !request_.value("json", false) && !output;
-    const auto tokens = prompt_tokens(prompt);
-    Printer printer;
-    const Answers answers = generate({tokens}, {0}, streams ? &printer : nullptr);
-    if (streams) {
-      printer.print(answers.texts[0]);
-      std::fputc('\n', stdout);
-      return 0;
-    }
-    const Json object = {{"prompt", prompt},
-                         {"completion", answers.texts[0]},
-                         {"prompt_tokens", tokens.size()},
-                         {"completion_tokens", answers.results[0].tokens.size()},
-                         {"finish_reason", finish_reason(answers.results[0])}};
-    data::write_records(output.value_or("-"), object.dump() + "\n");
-    return 0;
-  }
-
-  std::vector<std::vector<int32_t>> prompts_of(
+  std::vector<std::vector<int32_t>> of_records(
       const std::vector<data::InputRecord>& records) const {
-    const data::PromptBuilder builder(model_.text, chat_);
+    const data::PromptBuilder builder(text_, chat_);
     std::vector<std::vector<int32_t>> prompts(records.size());
     data::parallel_for(static_cast<int64_t>(records.size()), at::get_num_threads(), [&](int64_t i) {
       const data::InputRecord& record = records[static_cast<size_t>(i)];
@@ -159,48 +86,220 @@ class GenerateCommand {
     return prompts;
   }
 
-  int answer_file(const std::string& input, const std::string& output) {
-    const auto records = data::read_input_records(input, at::get_num_threads());
-    const std::vector<std::vector<int32_t>> prompts = prompts_of(records);
-    const auto batch_size = static_cast<size_t>(get<int64_t>(request_, "batch_size").value_or(8));
-    std::string text;
-    for (size_t first = 0; first < records.size(); first += batch_size) {
-      const size_t end = std::min(records.size(), first + batch_size);
-      std::vector<uint64_t> streams(end - first);
-      std::iota(streams.begin(), streams.end(), first);
-      const auto begin = prompts.begin() + static_cast<ptrdiff_t>(first);
-      const Answers answers =
-          generate({begin, begin + static_cast<ptrdiff_t>(end - first)}, streams);
-      for (size_t i = first; i < end; ++i) {
-        const model::Generation& result = answers.results[i - first];
-        const Json additions = {{"generated", answers.texts[i - first]},
-                                {"generated_tokens", result.tokens.size()},
-                                {"finish_reason", finish_reason(result)}};
-        text += data::extend_json_line(records[i].line, records[i].record, additions) + "\n";
-      }
-      log::info("{}/{} records", end, records.size());
+ private:
+  const nlohmann::json& request_;
+  const data::TextModel& text_;
+  bool chat_ = false;
+};
+
+TextGenerator generator_of(const nlohmann::json& request, const data::TextModel& text) {
+  return {text, sampling_options(request), request.value("stop", std::vector<std::string>())};
+}
+
+/// --prompt.
+int answer_prompt(const nlohmann::json& request, LoadedModel& model) {
+  const auto prompt = request.at("prompt").get<std::string>();
+  const auto output = get<std::string>(request, "output");
+  const bool prints = !request.value("json", false) && !output;
+  const auto tokens = Prompts(request, model.text).of_text(prompt);
+  Printer printer;
+  Answer answer;
+  bool is_taken = false;
+  AnswerHooks hooks{.next_prompt = [&]() -> std::optional<model::Prompt> {
+                      if (std::exchange(is_taken, true)) return std::nullopt;
+                      return model::Prompt{0, tokens, 0};
+                    },
+                    .on_answer = [&](size_t, Answer&& finished) { answer = std::move(finished); }};
+  if (prints) hooks.on_text = [&](std::string_view text) { printer.print(text); };
+  generator_of(request, model.text).run(*model.decoder, 1, hooks);
+  if (prints) {
+    printer.print(answer.text);
+    std::fputc('\n', stdout);
+    return 0;
+  }
+  const Json object = {{"prompt", prompt},
+                       {"completion", answer.text},
+                       {"prompt_tokens", tokens.size()},
+                       {"completion_tokens", answer.num_tokens},
+                       {"finish_reason", answer.finish_reason()}};
+  data::write_records(output.value_or("-"), object.dump() + "\n");
+  return 0;
+}
+
+Json additions_of(const Answer& answer) {
+  return {{"generated", answer.text},
+          {"generated_tokens", answer.num_tokens},
+          {"finish_reason", answer.finish_reason()}};
+}
+
+std::string line_of(const data::InputRecord& record, const Json& additions) {
+  return data::extend_json_line(record.line, record.record, additions) + "\n";
+}
+
+/// What answers depend on. The batch size and the number of processes are not among it: they change
+/// answers by rounding only.
+Json settings_of(const nlohmann::json& request, const LoadedModel& model, bool are_chats,
+                 const std::vector<data::InputRecord>& records) {
+  Json settings = {{"version", 1}};
+  for (const char* key : {"model", "adapter", "input"}) settings[key] = request.at(key);
+  settings["model_layout"] = weights::layout_fingerprint(*model.checkpoint);
+  if (const auto adapter = get<std::string>(request, "adapter")) {
+    const fs::path file = fs::path(*adapter) / "adapter_model.safetensors";
+    if (fs::exists(file)) settings["adapter_weights"] = weights::remembered_hashes().of(file);
+  }
+  std::string lines;
+  for (const data::InputRecord& record : records) lines += xxh3_128(record.line);
+  settings["input_records"] = xxh3_128(lines);
+  settings["chat"] = are_chats;
+  for (const char* key : {"max_new_tokens", "temperature", "top_p", "top_k", "min_p",
+                          "repetition_penalty", "stop", "seed", "dtype", "as_stored"})
+    settings[key] = request.at(key);
+  return settings;
+}
+
+/// --input: the ranks answer the records together.
+class FileAnswers {
+ public:
+  FileAnswers(const nlohmann::json& request, LoadedModel& model, Rank& rank)
+      : request_(request),
+        model_(model),
+        rank_(rank),
+        output_(request.at("output").get<std::string>()),
+        prompts_(request, model.text),
+        records_(data::read_input_records(request.at("input").get<std::string>(),
+                                          at::get_num_threads())),
+        tokens_(prompts_.of_records(records_)) {}
+
+  int run() { return output_ == "-" ? print() : write(); }
+
+ private:
+  /// Lines are printed as soon as those before them are.
+  int print() {
+    if (rank_.env().world_size > 1) {
+      throw ConfigError("several processes cannot write to standard output in order", "--output -",
+                        "name a file");
     }
-    data::write_records(output, text);
+    std::map<size_t, std::string> waiting;
+    size_t num_printed = 0;
+    return answer(all_but({}), 0, [&](size_t record, Answer&& answer) {
+      waiting[record] = line_of(records_[record], additions_of(answer));
+      while (!waiting.empty() && waiting.begin()->first == num_printed) {
+        data::write_records("-", waiting.begin()->second);
+        waiting.erase(waiting.begin());
+        ++num_printed;
+      }
+    });
+  }
+
+  int write() {
+    AnswerParts parts(request_.at("folder").get<std::string>(),
+                      settings_of(request_, model_, prompts_.are_chats(), records_),
+                      records_.size(), request_.value("overwrite", false), rank_.comm());
+    const size_t num_done = parts.before().size();
+    if (num_done > 0 && rank_.is_main())
+      log::info("{} of {} records were answered before", num_done, records_.size());
+    const int code = answer(all_but(parts.before()), num_done, [&](size_t record, Answer&& answer) {
+      parts.add(record, additions_of(answer));
+    });
+    if (code != 0) {
+      if (rank_.is_main())
+        log::info("stopped with {} of {} records answered; rerun the same command to resume",
+                  parts.read().size(), records_.size());
+      return code;
+    }
+    if (rank_.is_main()) {
+      merge(parts.read());
+      parts.remove();
+    }
     return 0;
   }
 
+  std::vector<size_t> all_but(const std::map<size_t, Json>& answered) const {
+    std::vector<size_t> left;
+    for (size_t record = 0; record < records_.size(); ++record)
+      if (!answered.contains(record)) left.push_back(record);
+    return left;
+  }
+
+  int answer(const std::vector<size_t>& records, size_t num_done,
+             const std::function<void(size_t, Answer&&)>& on_answer) {
+    const TextGenerator generator = generator_of(request_, model_.text);
+    return answer_records(
+        {.name = "records",
+         .rank = rank_,
+         .generator = generator,
+         .decoder = *model_.decoder,
+         .batch_size = static_cast<size_t>(get<int64_t>(request_, "batch_size").value_or(8)),
+         .records = records,
+         .num_done = num_done,
+         .prompt = [this](size_t record) { return tokens_[record]; },
+         .on_answer = on_answer});
+  }
+
+  /// The records in the order of the input.
+  void merge(const std::map<size_t, Json>& answers) const {
+    AtomicFile file(output_);
+    for (size_t record = 0; record < records_.size(); ++record) {
+      const auto answer = answers.find(record);
+      if (answer == answers.end()) {
+        throw DataError(fmt::format("the answer of record {} is missing", record + 1),
+                        request_.at("folder").get<std::string>(),
+                        "its files were removed during the run, or the nodes do not share this "
+                        "folder; repeat the command to add what is missing");
+      }
+      file.write(line_of(records_[record], answer->second));
+    }
+    file.commit();
+  }
+
   const nlohmann::json& request_;
-  LoadedModel model_;
-  model::SamplingOptions options_;
-  std::vector<std::string> stop_texts_;
-  bool chat_ = false;
+  LoadedModel& model_;
+  Rank& rank_;
+  std::string output_;
+  Prompts prompts_;
+  std::vector<data::InputRecord> records_;
+  std::vector<std::vector<int32_t>> tokens_;  // of each record's prompt
 };
+
+/// Logits that are not finite come from the base's files, or from the adapter.
+template <class Body>
+int naming_broken_tensors(const nlohmann::json& request, const LoadedModel& model, Body&& body) {
+  try {
+    return body();
+  } catch (const model::NotFiniteError&) {
+    weights::require_finite(*model.checkpoint, request.at("model").get<std::string>());
+    throw;
+  }
+}
+
+int answer_file(const nlohmann::json& request, LoadedModel& model) {
+  Rank rank;  // from here on a stop ends the command after the current step
+  try {
+    if (!rank.meet_others({}, at::kCPU)) return rank.stop_exit_code();
+    const int code = naming_broken_tensors(request, model,
+                                           [&] { return FileAnswers(request, model, rank).run(); });
+    rank.comm().leave();
+    return code;
+  } catch (...) {
+    // Reported while the other ranks are still connected: their errors must not come first.
+    const Failure failure = report_failure("generate");
+    rank.abandon(failure.text);
+    return failure.code;
+  }
+}
 
 }  // namespace
 
 int run_generate(const nlohmann::json& request) {
-  GenerateCommand command(request);
-  try {
-    return command.run();
-  } catch (const model::NotFiniteError&) {
-    command.require_finite_base();
-    throw;
+  const launch::WorkerEnv env = launch::worker_env();
+  const auto folder = get<std::string>(request, "folder");
+  if (folder && (env.supervised || env.world_size > 1)) {
+    quiet_libtorch();
+    configure_logging(env, *folder);
   }
+  LoadedModel model = load_model(request, env.local_rank);
+  if (!get<std::string>(request, "prompt")) return answer_file(request, model);
+  return naming_broken_tensors(request, model, [&] { return answer_prompt(request, model); });
 }
 
 }  // namespace sftrun::engine

@@ -14,6 +14,8 @@ std::string memory_advice(const std::string& command) {
            "train.gradient_checkpointing: true (on CUDA also train.cuda_graphs: off)";
   if (command == "generate")
     return "lower --batch-size or --max-new-tokens, shorten the prompts, or use --device cpu";
+  if (command == "eval")
+    return "lower --batch-size or --max-new-tokens, use --no-generate, or --device cpu";
   if (command == "score") return "shorten the longest records, or use --device cpu";
   if (command == "bench") return "lower --batch-size or --seq-len";
   return "use a machine with more memory, or end other programs that use it";

@@ -95,12 +95,17 @@ bool Rank::meet_others(const config::ParallelConfig& config, at::Device device) 
   }
 }
 
-int Rank::stop_before_training() {
+int Rank::stop_of_any_rank() {
   double code = 0;
   for (const auto& rank : comm_.all_gather({static_cast<double>(stop_->exit_code())}))
     code = std::max(code, rank[0]);
-  if (code != 0 && is_main()) log::info("stopped before the first step; nothing was lost");
   return static_cast<int>(code);
+}
+
+int Rank::stop_before_training() {
+  const int code = stop_of_any_rank();
+  if (code != 0 && is_main()) log::info("stopped before the first step; nothing was lost");
+  return code;
 }
 
 void Rank::tell(const char* phase) {
@@ -112,7 +117,11 @@ void Rank::tell(const char* phase) {
 }
 
 void Rank::tell(const train::TrainEvent& event) {
-  if (status_) status_->write(status_of(event));
+  tell(status_of(event));
+}
+
+void Rank::tell(const launch::Status& status) {
+  if (status_) status_->write(status);
 }
 
 }  // namespace sftrun::engine

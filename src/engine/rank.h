@@ -69,11 +69,14 @@ class Rank {
   /// @return false if a stop was requested before all ranks were connected
   /// @throws CommError
   bool meet_others(const config::ParallelConfig& config, at::Device device);
-  /// The exit code of a stop that any rank was asked for before training; 0: none. A collective.
+  /// The exit code of a stop that any rank was asked for; 0: none. A collective.
+  int stop_of_any_rank();
+  /// The same before training, with a message.
   int stop_before_training();
 
   void tell(const char* phase);  ///< "loading", "tokenizing"
   void tell(const train::TrainEvent& event);
+  void tell(const launch::Status& status);
   /// Tells the other ranks why this one failed: under other launchers they keep running.
   void abandon(const std::string& why) noexcept { comm_.abandon(why); }
   /// Closes the connections, so that ranks that wait for this one fail.

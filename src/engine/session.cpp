@@ -184,10 +184,11 @@ model::BaseForm form_as_trained(const std::filesystem::path& adapter,
 
 }  // namespace
 
-LoadedModel load_model(const nlohmann::json& request) {
+LoadedModel load_model(const nlohmann::json& request, int local_rank) {
   set_threads(request);
-  const Compute compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
-                                         get<std::string>(request, "dtype").value_or("auto"), 0);
+  const Compute compute =
+      choose_compute(get<std::string>(request, "device").value_or("auto"),
+                     get<std::string>(request, "dtype").value_or("auto"), local_rank);
   LoadedModel loaded;
   const auto model = request.at("model").get<std::string>();
   const auto adapter = get<std::string>(request, "adapter");

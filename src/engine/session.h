@@ -48,7 +48,8 @@ struct LoadedModel {
 };
 /// Reads "model", "adapter", "as_stored", "device", "dtype", "threads" of the request. An adapter's
 /// base is held as its run held it, unless "as_stored".
-LoadedModel load_model(const nlohmann::json& request);
+/// @param local_rank index of the GPU
+LoadedModel load_model(const nlohmann::json& request, int local_rank = 0);
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
                               const std::string& configured_template);
 

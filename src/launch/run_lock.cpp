@@ -24,13 +24,13 @@ std::string read_owner(int fd) {
 
 }  // namespace
 
-RunLock::RunLock(const std::filesystem::path& run_dir, int node_rank) {
+RunLock::RunLock(const std::filesystem::path& run_dir, int node_rank, const char* setting) {
   make_directories(run_dir);
   const auto path = run_dir / (node_rank == 0 ? ".lock" : fmt::format(".lock-{}", node_rank));
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) {
     throw ConfigError(fmt::format("cannot write to the run directory: {}", std::strerror(errno)),
-                      path.string(), "choose an output.dir with write permission");
+                      path.string(), fmt::format("choose an {} with write permission", setting));
   }
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {  // some network file systems
@@ -43,7 +43,8 @@ RunLock::RunLock(const std::filesystem::path& run_dir, int node_rank) {
     const std::string owner = read_owner(fd_);
     ::close(fd_);
     throw ConfigError(fmt::format("another run is using this run directory: {}", owner),
-                      path.string(), "wait for it, stop it, or choose another output.dir");
+                      path.string(),
+                      fmt::format("wait for it, stop it, or choose another {}", setting));
   }
   const std::string owner = fmt::format("pid {} on {}\n", ::getpid(), observe::host_name());
   // Only for the message above.

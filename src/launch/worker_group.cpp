@@ -139,15 +139,24 @@ void WorkerGroup::answer_stop(int signal) {
   grace_s_ =
       has_trained() ? options_.grace_s : std::min(options_.grace_s, options_.untrained_grace_s);
   deadline_ = now + grace_s_;
-  console_.print(
-      Stream::kErr,
-      has_trained()
-          ? fmt::format("{}: waiting up to {} for a checkpoint; {} again to stop now",
-                        signal_name(signal), format_duration(grace_s_),
-                        signal == SIGINT ? "press Ctrl-C" : "send it")
-          : fmt::format("{}: stopping; no step has been trained, so there is nothing to save",
-                        signal_name(signal)));
+  console_.print(Stream::kErr, signal_name(signal) + ": " + words_of_stop(signal));
   signal_all(signal);
+}
+
+std::string WorkerGroup::words_of_stop(int signal) const {
+  if (has_trained()) {
+    return fmt::format("waiting up to {} for a checkpoint; {} again to stop now",
+                       format_duration(grace_s_), signal == SIGINT ? "press Ctrl-C" : "send it");
+  }
+  return is_generating() ? "stopping; what is finished is kept"
+                         : "stopping; no step has been trained, so there is nothing to save";
+}
+
+bool WorkerGroup::is_generating() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+    const auto& status = worker->last_status();
+    return status && status->phase == Phase::kGenerating;
+  });
 }
 
 /// Whether a worker may have something to save: it reported that it trains, or has trained.

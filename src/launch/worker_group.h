@@ -40,6 +40,8 @@ class WorkerGroup {
   void wait_for_news();
   void answer_signals();
   void answer_stop(int signal);
+  std::string words_of_stop(int signal) const;
+  bool is_generating() const;
   bool has_trained() const;
   void pause();
   void reap();

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -53,6 +54,7 @@ struct Communicator::Impl {
   std::unique_ptr<StallWatch> watch;
   Group world;
   std::vector<Group> groups;  // all, with `world`: shut down in `leave`
+  std::map<std::string, int64_t> own_numbers;  // of a single process
 
   Impl() = default;
   Impl(const Impl&) = delete;
@@ -268,6 +270,13 @@ std::string Communicator::broadcast(const std::string& name, const std::string& 
     result.assign(bytes.begin(), bytes.end());
   });
   return result;
+}
+
+int64_t Communicator::add(const std::string& name, int64_t amount) {
+  if (!impl_->is_connected()) return impl_->own_numbers[name] += amount;
+  int64_t sum = 0;
+  impl_->guarded("adding", [&] { sum = impl_->store->add("number/" + name, amount); });
+  return sum;
 }
 
 }  // namespace sftrun::parallel

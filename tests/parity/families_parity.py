@@ -9,7 +9,7 @@ LoRA       5 steps of all linear layers from one PEFT adapter, unpacked and pack
            one) to 1e-5 relative and gradient norm to 1e-4 of the reference; the adapter that was written, loaded by PEFT, gives the
            reference's logits
 full       the same of all parameters; transformers loads the model that was written
-generate   greedy continuations of three prompts side by side, of each alone by transformers
+generate   greedy continuations of three prompts in batches of 3 and 2, of each alone by transformers
 merge      the merged model, loaded by transformers, gives the logits of the adapter on its base
 experts    an adapter with tensors of single experts, as older PEFT wrote them, scores and merges as PEFT's conversion of it
 vllm       what `sftrun merge --format vllm` writes of the trained adapter scores as that adapter
@@ -524,11 +524,13 @@ def check_generate(case: Case) -> None:
     references = greedy_references(case)
     greedy = ["--no-chat", "--temperature", "0", "--max-new-tokens", str(NEW_TOKENS), *ON_CPU, *IN_FP32]
     prompts = [record for record, _ in references]
-    answers = case.sftrun.jsonl("generate", prompts, case.directory, "--model", str(case.base), *greedy)
-    for answer, (record, expected) in zip(answers, references, strict=True):
-        same = answer["generated"] == expected
-        detail = "" if same else f"{answer['generated']!r}, reference {expected!r}"
-        case.expect(f"generate: after {len(record['prompt'])} tokens", same, detail)
+    for batch_size in (3, 2):  # all side by side; one waits for another's row
+        flags = ["--model", str(case.base), *greedy, "--batch-size", str(batch_size)]
+        answers = case.sftrun.jsonl("generate", prompts, case.directory, *flags)
+        for answer, (record, expected) in zip(answers, references, strict=True):
+            same = answer["generated"] == expected
+            detail = "" if same else f"{answer['generated']!r}, reference {expected!r}"
+            case.expect(f"generate: batch {batch_size}, after {len(record['prompt'])} tokens", same, detail)
 
 
 # ---- The page

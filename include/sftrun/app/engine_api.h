@@ -4,7 +4,7 @@
 /// (`libsftrun_engine.so`). It has only C types, because both contain their own copies of the
 /// modules without LibTorch.
 ///
-/// @param command   "worker", "generate", "score", "merge", "quantize", "bench" or
+/// @param command   "worker", "generate", "eval", "score", "merge", "quantize", "bench" or
 ///                  "all_reduce"
 /// @param request   a JSON object. Paths exist, values are checked, and a flag that was not given
 ///                  is null.
@@ -16,7 +16,11 @@
 /// generate   model, adapter, prompt, input, output, system: text|null, with either prompt or both
 ///            input and output; chat: bool|null (null: if the model has a template);
 ///            max_new_tokens: int; temperature: number; top_p, min_p, repetition_penalty:
-///            number|null; top_k, seed, batch_size: int|null; stop: [text]
+///            number|null; top_k, seed, batch_size: int|null; stop: [text]; overwrite: bool; folder:
+///            text|null, for what is finished until all is
+/// eval       config: config::to_json; models: [{name, model, adapter: text|null}]; generate: bool;
+///            max_records: int|null; predictions: text|null; batch_size, max_new_tokens and what
+///            follows it of generate; folder: text, for logs
 /// score      model, input, output: text; adapter: text|null
 /// merge      model, output: text; adapter: text|null (null: the model is converted); format:
 ///            "safetensors" or "gguf"; dtype: of the stored weights, for gguf also one of
@@ -32,9 +36,9 @@
 ///            seconds (mean of an all-reduce of these bytes), bandwidth (bytes/s on the wire of each
 ///            rank, as nccl-tests compute it), latency_seconds (of 4 bytes)
 ///
-/// generate and score also have as_stored: bool; all but worker and all_reduce have json: bool. device ("auto",
+/// generate, eval and score also have as_stored: bool; all but worker and all_reduce have json: bool. device ("auto",
 /// "cuda", "cpu") is in all but quantize; dtype ("auto", "fp32", "bf16", "fp16") and threads:
-/// int|null are in generate, score and bench.
+/// int|null are in generate, eval, score and bench.
 ///
 /// @return the exit code (core/error.h). Errors are printed before it returns; nothing is thrown.
 extern "C" int sftrun_engine_run(const char* command, const char* request);

@@ -23,8 +23,9 @@ enum class Work : int32_t {
   kSaving,
   kExporting,
   kMetrics,
+  kGenerating,
 };
-constexpr size_t kNumWorks = 12;
+constexpr size_t kNumWorks = 13;
 
 /// "in the data loader", "writing a checkpoint": the end of "rank 3 has been …".
 std::string_view describe_work(Work work);

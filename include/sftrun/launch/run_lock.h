@@ -9,8 +9,11 @@ namespace sftrun::launch {
 /// last owner.
 class RunLock {
  public:
-  /// Creates the directory. @throws ConfigError naming the process that holds it.
-  explicit RunLock(const std::filesystem::path& run_dir, int node_rank = 0);
+  /// Creates the directory.
+  /// @param setting what names the directory, for the error
+  /// @throws ConfigError naming the process that holds it.
+  explicit RunLock(const std::filesystem::path& run_dir, int node_rank = 0,
+                   const char* setting = "output.dir");
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

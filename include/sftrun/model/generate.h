@@ -39,10 +39,32 @@ class NotFiniteError : public DataError {
 /// token.
 using OnToken = std::function<bool(size_t, int32_t)>;
 
-/// Generates continuations of several prompts in one batch. A sequence's result does not depend on
-/// the others (up to rounding); its random numbers depend only on (seed, stream, position).
-/// @param prompts none empty   @param streams random stream of each sequence
+struct Prompt {
+  size_t index = 0;             ///< names it in the hooks
+  std::vector<int32_t> tokens;  ///< not empty
+  uint64_t stream = 0;          ///< of its random numbers
+};
+
+/// Where prompts come from, and where answers go.
+struct GenerationHooks {
+  /// Called when a row of the batch is free. nullopt: no prompt is left, or none is wanted any more.
+  std::function<std::optional<Prompt>()> next_prompt;
+  std::function<void(size_t, Generation&&)> on_finished;  ///< (index of the prompt, its answer)
+  OnToken on_token = {};                                  ///< may be empty
+  /// Called before each step with the number of active rows; false: stop, and drop what is not
+  /// finished. May be empty.
+  std::function<bool(size_t)> before_step = {};
+};
+
+/// Generates the continuations of all prompts, up to `batch_size` at the same time. A finished
+/// sequence is replaced at once by the next prompt. A sequence's answer does not depend on the others
+/// (up to rounding); its random numbers depend only on (seed, stream, position).
 /// @throws NotFiniteError
+void generate(Decoder& decoder, const SamplingOptions& options, size_t batch_size,
+              const GenerationHooks& hooks);
+
+/// The same for prompts that are all in one batch.
+/// @param prompts none empty   @param streams random stream of each sequence
 std::vector<Generation> generate(Decoder& decoder, const std::vector<std::vector<int32_t>>& prompts,
                                  const std::vector<uint64_t>& streams,
                                  const SamplingOptions& options, const OnToken& on_token = {});

@@ -85,6 +85,8 @@ class Communicator {
   /// @return `text` of rank 0, on every rank
   /// @param name key in the store; a new one for each call
   std::string broadcast(const std::string& name, const std::string& text);
+  /// Adds to a number that all ranks share, 0 at first.   @return the number after it
+  int64_t add(const std::string& name, int64_t amount);
   /// What this rank does: waits for other ranks are recorded by the communicator and its groups.
   Activity& activity();
   const CollectiveCounts& counts() const;  ///< over all groups

@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+
+#include "cli.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+/// Flags of the commands that run on several devices.
+namespace sftrun::app {
+
+int64_t to_number(const std::string& text, int64_t fallback) {
+  int64_t number = fallback;
+  return CLI::detail::lexical_cast(text, number) ? number : fallback;
+}
+
+namespace {
+
+/// "auto", "gpu" or "cpu", as in torchrun, or a number of processes.
+CLI::Validator process_count() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (text == "auto" || text == "gpu" || text == "cpu" || to_number(text, 0) >= 1) return {};
+        return fmt::format("`{}` is neither auto nor a whole number of at least 1", text);
+      },
+      "auto|N");
+}
+
+CLI::Validator gpu_list() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        for (const std::string& item : split(text, ',')) {
+          if (to_number(item, -1) < 0)
+            return fmt::format("`{}` is neither a number of GPUs nor a list like 0,2,3", text);
+        }
+        if (text == "0")
+          return "0 would be a number of GPUs; to use only GPU 0 set CUDA_VISIBLE_DEVICES=0, to "
+                 "use none "
+                 "--device cpu";
+        return {};
+      },
+      "N|0,2,3");
+}
+
+}  // namespace
+
+void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
+  command
+      .add_option("--nproc-per-node", flags.nproc_per_node,
+                  "Worker processes on this machine; auto: one per GPU; without a GPU, one")
+      ->check(process_count())
+      ->capture_default_str();
+  command.add_option("--gpus", flags.gpus, "Number of GPUs, or their indices [all visible]")
+      ->check(gpu_list())
+      ->type_name("N|0,2,3");
+  command.add_option("--nnodes", flags.nnodes, "Machines in the run")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command.add_option("--node-rank", flags.node_rank, "Number of this machine, from 0")
+      ->check(at_least(0))
+      ->capture_default_str();
+  command.add_option("--master-addr", flags.master_addr, "Address of machine 0")
+      ->capture_default_str();
+  command
+      .add_option("--master-port", flags.master_port,
+                  "Port on machine 0; 0: a free one (one machine only)")
+      ->check(in_range(0, 65535))
+      ->capture_default_str();
+}
+
+void add_worker_request(CLI::App& command, std::filesystem::path& request) {
+  constexpr const char* kHidden = "";
+  command.add_option("--worker-request", request, "Request, from the launcher to its workers")
+      ->group(kHidden);
+}
+
+void check_launch_flags(const LaunchFlags& flags) {
+  if (flags.node_rank >= flags.nnodes) {
+    throw ConfigError(
+        fmt::format("--node-rank {} is not below --nnodes {}", flags.node_rank, flags.nnodes),
+        "the command line", "nodes are numbered from 0");
+  }
+}
+
+}  // namespace sftrun::app

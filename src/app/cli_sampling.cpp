@@ -1,0 +1,71 @@
+#include <algorithm>
+
+#include "cli.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+
+/// Flags of the commands that generate text.
+namespace sftrun::app {
+
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
+  command
+      .add_option("--max-new-tokens", flags.max_new_tokens, "Maximum number of tokens to generate")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--temperature", flags.temperature,
+          "0: greedy, always the most likely token; above 0: sample, 1 as the model predicts")
+      ->check(in_range(0, 100))
+      ->capture_default_str();
+  command
+      .add_option("--top-p", flags.top_p,
+                  "Sample from the most likely tokens whose probabilities add up to this [1: all]")
+      ->check(in_range(0, 1));
+  command.add_option("--top-k", flags.top_k, "Sample from this many most likely tokens [all]")
+      ->check(at_least(1));
+  command
+      .add_option("--min-p", flags.min_p,
+                  "Sample from tokens with at least this share of the most likely token's "
+                  "probability [0: all]")
+      ->check(in_range(0, 1));
+  command.add_option("--seed", flags.seed, "Seed of the sampling [0]")->check(at_least(0));
+  command
+      .add_option("--repetition-penalty", flags.repetition_penalty,
+                  "Above 1: make tokens of the prompt and tokens already generated less likely [1]")
+      ->check(in_range(0.01, 100));
+  command
+      .add_option("--stop", flags.stop,
+                  "End the answer before this text; may be given several times")
+      ->allow_extra_args(false)
+      ->type_name("TEXT");
+}
+
+void check_sampling_flags(const SamplingFlags& flags) {
+  const bool samples = flags.top_p || flags.top_k || flags.min_p || flags.seed;
+  if (flags.temperature == 0 && samples) {
+    log::warn(
+        "--top-p, --top-k, --min-p and --seed do nothing without --temperature: the most likely "
+        "token is taken each time; add, for example, --temperature 0.7");
+  }
+  if (std::find(flags.stop.begin(), flags.stop.end(), "") != flags.stop.end())
+    throw ConfigError("--stop is empty", "--stop on the command line", "give a text to stop at");
+}
+
+void put_sampling_flags(const SamplingFlags& flags, nlohmann::json& request) {
+  request["max_new_tokens"] = flags.max_new_tokens;
+  request["temperature"] = flags.temperature;
+  request["top_p"] = or_null(flags.top_p);
+  request["top_k"] = or_null(flags.top_k);
+  request["min_p"] = or_null(flags.min_p);
+  request["repetition_penalty"] = or_null(flags.repetition_penalty);
+  request["stop"] = flags.stop;
+  request["seed"] = or_null(flags.seed);
+}
+
+void add_batch_size_flag(CLI::App& command, std::optional<int64_t>& batch_size) {
+  command.add_option("--batch-size", batch_size, "Records generated at the same time [8]")
+      ->check(at_least(1));
+}
+
+}  // namespace sftrun::app

@@ -1,0 +1,102 @@
+#include <signal.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "commands.h"
+#include "engine_location.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "sftrun/launch/run_lock.h"
+#include "sftrun/launch/scheduler_env.h"
+#include "sftrun/launch/supervisor.h"
+
+/// Starts the processes of commands that divide records among them.
+namespace sftrun::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+launch::LaunchRequest records_launch(const LaunchFlags& flags, const launch::Environment& env) {
+  return {.nproc_per_node = flags.nproc_per_node,
+          .gpus = flags.gpus,
+          .device = flags.device,
+          .nnodes = flags.nnodes,
+          .node_rank = flags.node_rank,
+          .master_addr = flags.master_addr,
+          .master_port = flags.master_port,
+          // The ranks exchange only numbers of records, over Gloo.
+          .may_share_gpus = env.contains("SFTRUN_SHARE_GPUS")};
+}
+
+/// Starts the processes of this machine, and gives them the request in a file.
+int launch_processes(const RecordsCommand& command, const launch::LaunchPlan& plan,
+                     const launch::Environment& env) {
+  nlohmann::json request = command.request;
+  request["device"] = plan.workers_device;
+  const fs::path file = command.folder / fmt::format("request-{}.json", plan.node_rank);
+  write_file_atomically(file, request.dump());
+  const launch::WorkerCommand worker{
+      .executable = "/proc/self/exe",
+      .arguments = {"sftrun", command.name, "--worker-request", file.string()}};
+  log::info("{}", launch::describe(plan));
+  const int code = launch::supervise(
+      {.plan = plan,
+       .environment = env,
+       .command = worker,
+       .restart_command = worker,
+       .run_dir = command.folder,
+       .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s)});
+  const fs::path result = command.folder / "result";
+  if (code == 0 && fs::exists(result)) fmt::print("{}", read_text_file(result));
+  return code;
+}
+
+int run_in_this_process(const RecordsCommand& command, const launch::LaunchPlan& plan) {
+  if (!plan.gpus.empty())
+    ::setenv("CUDA_VISIBLE_DEVICES", plan.cuda_visible_devices.c_str(), /*overwrite=*/1);
+  return run_in_engine(command.name, command.request);
+}
+
+/// Of a command that is complete, or of one process that has kept nothing. On several nodes others
+/// may still write their logs.
+bool is_folder_done_with(const fs::path& folder, const launch::LaunchPlan& plan, int code) {
+  if (plan.nnodes > 1) return false;
+  return code == 0 || (plan.world_size() == 1 && !fs::exists(folder / "settings.json"));
+}
+
+}  // namespace
+
+int run_on_devices(const RecordsCommand& asked) {
+  const launch::Environment env = launch::current_environment();
+  RecordsCommand command = asked;
+  if (!command.folder.empty()) command.request["folder"] = fs::absolute(command.folder).string();
+  if (const auto external = launch::external_worker(env, command.launch.asks_for_processes())) {
+    for (const auto& [name, value] : external->variables)
+      ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+    return run_in_engine(command.name, command.request);
+  }
+  const bool is_one_process = command.folder.empty();
+  if (is_one_process && !command.launch.asks_for_processes()) command.launch.nproc_per_node = "1";
+  const launch::LaunchPlan plan = launch::make_plan(records_launch(command.launch, env),
+                                                    launch::this_machine(has_cuda_kernels()));
+  if (is_one_process && plan.world_size() > 1) {
+    throw ConfigError("several processes need files for input and output", "--input and --output",
+                      "name files, or leave the launch flags away");
+  }
+  if (is_one_process) return run_in_this_process(command, plan);
+  int code = 0;
+  {
+    const launch::RunLock lock(command.folder, plan.node_rank, "--output");
+    code = plan.world_size() == 1 ? run_in_this_process(command, plan)
+                                  : launch_processes(command, plan, env);
+  }
+  std::error_code ignored;
+  if (is_folder_done_with(command.folder, plan, code)) fs::remove_all(command.folder, ignored);
+  return code;
+}
+
+}  // namespace sftrun::app

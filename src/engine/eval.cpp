@@ -1,0 +1,299 @@
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "answer_scores.h"
+#include "commands.h"
+#include "evaluated_loss.h"
+#include "question.h"
+#include "rank.h"
+#include "session.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
+#include "sftrun/data/input_records.h"
+#include "shared_answers.h"
+#include "text_generator.h"
+
+namespace sftrun::engine {
+namespace fs = std::filesystem;
+namespace {
+
+using data::Json;
+
+/// What is measured of one model.
+struct Measured {
+  std::string name;                  ///< "base", "adapter", "model"
+  std::vector<LabelSums> sums;       ///< of each part of the validation data
+  std::map<size_t, Answer> answers;  ///< by example; on rank 0
+  MeanAnswerScores scores;
+
+  LabelSums total() const {
+    LabelSums all;
+    for (const LabelSums& of_part : sums) all += of_part;
+    return all;
+  }
+};
+
+/// The validation data of a run, as training reads it.
+data::Dataset load_validation_data(const config::RunConfig& config, const data::TextModel& text) {
+  const int threads = at::get_num_threads();
+  if (!config.data.val.empty())
+    return data::load_dataset(config, config.data.val, /*is_validation=*/true, text, threads);
+  const data::Dataset all =
+      data::load_dataset(config, config.data.train, /*is_validation=*/false, text, threads);
+  return data::split_dataset(all, config.data.val_split, static_cast<uint64_t>(config.data.seed))
+      .second;
+}
+
+/// The texts of all ranks, on every rank.
+std::vector<std::string> gather_texts(parallel::Communicator& comm, const std::string& own) {
+  std::vector<int64_t> sizes;
+  for (const auto& of_rank : comm.all_gather({static_cast<double>(own.size())}))
+    sizes.push_back(static_cast<int64_t>(of_rank[0]));
+  const int64_t longest = std::max<int64_t>(1, *std::max_element(sizes.begin(), sizes.end()));
+  const at::Tensor bytes = at::zeros({longest}, at::kByte);
+  std::copy(own.begin(), own.end(), bytes.data_ptr<uint8_t>());
+  const at::Tensor all = comm.all_gather_tensor(bytes).contiguous();
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < sizes.size(); ++rank) {
+    const auto* text = all.const_data_ptr<uint8_t>() + static_cast<int64_t>(rank) * longest;
+    texts.emplace_back(text, text + sizes[rank]);
+  }
+  return texts;
+}
+
+/// Evaluates the models of a request one after the other.
+class Evaluation {
+ public:
+  Evaluation(const nlohmann::json& request, Rank& rank)
+      : request_(request),
+        rank_(rank),
+        config_(config::from_json(nlohmann::ordered_json(request.at("config")))) {}
+
+  /// @return 0, or the exit code of a stop
+  int run() {
+    for (const nlohmann::json& variant : request_.at("models")) {
+      if (const int code = measure(variant)) return code;
+    }
+    if (rank_.is_main()) report();
+    return 0;
+  }
+
+ private:
+  int measure(const nlohmann::json& variant) {
+    nlohmann::json request = request_;
+    request["model"] = variant.at("model");
+    request["adapter"] = variant.at("adapter");
+    const LoadedModel model = load_model(request, rank_.env().local_rank);
+    const data::TextModel text = text_model_of(*model.checkpoint, config_.model.chat_template);
+    if (!data_) read_data(text);
+    Measured measured{.name = variant.at("name").get<std::string>()};
+    const auto stops = [this] { return rank_.stop_exit_code() != 0; };
+    measured.sums = label_sums(*model.decoder, *data_, rank_.comm(), measured.name, stops);
+    if (const int code = rank_.stop_of_any_rank()) return code;
+    if (!std::isfinite(measured.total().loss)) {
+      weights::require_finite(*model.checkpoint, request.at("model").get<std::string>());
+      throw DataError(
+          fmt::format("the validation loss of the {} is NaN or infinite", measured.name),
+          request.at("model").get<std::string>(),
+          "use --dtype fp32; if that does not help, the adapter is broken");
+    }
+    if (!asked_.empty()) {
+      if (const int code = generate(text, *model.decoder, measured)) return code;
+    }
+    measured_.push_back(std::move(measured));
+    return 0;
+  }
+
+  /// The first `max_records` examples that have a prompt are asked.
+  void read_data(const data::TextModel& text) {
+    data_ = load_validation_data(config_, text);
+    if (!request_.at("generate").get<bool>()) return;
+    const auto most = static_cast<size_t>(
+        get<int64_t>(request_, "max_records").value_or(data_->examples().size()));
+    for (int64_t i = 0; i < data_->examples().size() && asked_.size() < most; ++i) {
+      auto question = question_of(data_->examples()[i], *text.tokenizer);
+      if (!question) continue;
+      asked_.push_back(static_cast<size_t>(i));
+      questions_.emplace(static_cast<size_t>(i), std::move(*question));
+    }
+    if (asked_.empty() && rank_.is_main()) {
+      log::warn(
+          "no validation example has a prompt before its answer, so no text is generated; "
+          "--no-generate avoids this warning");
+    }
+  }
+
+  int generate(const data::TextModel& text, model::Decoder& decoder, Measured& measured) {
+    const TextGenerator generator(text, sampling_options(request_),
+                                  request_.value("stop", std::vector<std::string>()));
+    Json own = Json::array();
+    const int code = answer_records(
+        {.name = measured.name,
+         .rank = rank_,
+         .generator = generator,
+         .decoder = decoder,
+         .batch_size = static_cast<size_t>(get<int64_t>(request_, "batch_size").value_or(8)),
+         .records = asked_,
+         .prompt = [this](size_t example) { return questions_.at(example).prompt; },
+         .on_answer =
+             [&](size_t example, Answer&& answer) {
+               own.push_back({example, answer.text, answer.num_tokens, answer.stopped});
+             }});
+    if (code != 0) return code;
+    for (const std::string& of_rank : gather_texts(rank_.comm(), own.dump())) {
+      for (const Json& answer : Json::parse(of_rank)) {
+        measured.answers[answer[0].get<size_t>()] = {
+            answer[1].get<std::string>(), answer[2].get<size_t>(), answer[3].get<bool>()};
+      }
+    }
+    for (const auto& [example, answer] : measured.answers)
+      measured.scores.add(score_answer(questions_.at(example).reference, answer.text));
+    return 0;
+  }
+
+  void report() const {
+    if (const auto file = get<std::string>(request_, "predictions"))
+      data::write_records(*file, prediction_lines());
+    const std::string result = request_.value("json", false) ? to_json().dump(2) + "\n" : table();
+    // A launcher marks the lines of its workers with their ranks, so it prints the result itself.
+    data::write_records(
+        rank_.env().supervised
+            ? (fs::path(request_.at("folder").get<std::string>()) / "result").string()
+            : "-",
+        result);
+  }
+
+  std::string prediction_lines() const {
+    std::string lines;
+    for (const size_t example : asked_) {
+      const data::StoredExample& stored = data_->examples().stored(static_cast<int64_t>(example));
+      Json line = {{"place", data_->file_of(static_cast<int64_t>(example)).where(stored.number)},
+                   {"reference", questions_.at(example).reference}};
+      for (const Measured& of_model : measured_) {
+        const Answer& answer = of_model.answers.at(example);
+        const AnswerScores scores = score_answer(questions_.at(example).reference, answer.text);
+        line[of_model.name] = {{"generated", answer.text},
+                               {"generated_tokens", answer.num_tokens},
+                               {"finish_reason", answer.finish_reason()},
+                               {"rouge_l", scores.rouge_l},
+                               {"exact_match", scores.exact_match == 1}};
+      }
+      lines += line.dump() + "\n";
+    }
+    return lines;
+  }
+
+  static Json json_of(const LabelSums& sums) {
+    const double loss = sums.loss / static_cast<double>(sums.labels);
+    return {
+        {"loss", loss},
+        {"perplexity", std::exp(loss)},
+        {"token_accuracy", static_cast<double>(sums.correct) / static_cast<double>(sums.labels)},
+        {"label_tokens", sums.labels}};
+  }
+
+  Json json_of(const Measured& measured) const {
+    Json json = json_of(measured.total());
+    if (!asked_.empty()) {
+      const AnswerScores scores = measured.scores.mean();
+      json["generated_answers"] = measured.scores.count();
+      json["rouge1"] = scores.rouge1;
+      json["rouge2"] = scores.rouge2;
+      json["rouge_l"] = scores.rouge_l;
+      json["exact_match"] = scores.exact_match;
+    }
+    json["sets"] = Json::array();
+    for (size_t part = 0; part < measured.sums.size(); ++part) {
+      Json set = {{"name", data_->parts()[part].name}};
+      set.update(json_of(measured.sums[part]));
+      json["sets"].push_back(set);
+    }
+    return json;
+  }
+
+  Json to_json() const {
+    Json json = {{"examples", data_->examples().size()}};
+    for (const Measured& measured : measured_) json[measured.name] = json_of(measured);
+    return json;
+  }
+
+  /// A column for each model.
+  std::string table() const {
+    std::vector<std::pair<std::string, std::vector<std::string>>> rows = {{"", {}}};
+    const auto add = [&](const std::string& name, auto&& value_of) {
+      rows.emplace_back(name, std::vector<std::string>());
+      for (const Measured& measured : measured_) rows.back().second.push_back(value_of(measured));
+    };
+    for (const Measured& measured : measured_) rows[0].second.push_back(measured.name);
+    for (const char* key :
+         {"loss", "perplexity", "token_accuracy", "rouge1", "rouge2", "rouge_l", "exact_match"}) {
+      if (!json_of(measured_[0]).contains(key)) continue;
+      add(key, [&](const Measured& m) {
+        return fmt::format("{:.4f}", json_of(m)[key].template get<double>());
+      });
+    }
+    for (size_t part = 0; data_->parts().size() > 1 && part < data_->parts().size(); ++part) {
+      add("loss of " + data_->parts()[part].name, [&](const Measured& m) {
+        return fmt::format("{:.4f}", json_of(m.sums[part])["loss"].template get<double>());
+      });
+    }
+    size_t width = 0;
+    for (const auto& [name, values] : rows) width = std::max(width, name.size());
+    std::string text;
+    for (const auto& [name, values] : rows) {
+      text += fmt::format("{:<{}}", name, width);
+      for (const std::string& value : values) text += fmt::format("  {:>10}", value);
+      text += "\n";
+    }
+    return text + summary() + "\n";
+  }
+
+  std::string summary() const {
+    std::string text = fmt::format("{}, {}", counted(data_->examples().size(), "example"),
+                                   counted(measured_[0].total().labels, "label token"));
+    if (!asked_.empty()) text += fmt::format("; {} generated", counted(asked_.size(), "answer"));
+    return text;
+  }
+
+  const nlohmann::json& request_;
+  Rank& rank_;
+  config::RunConfig config_;
+  std::optional<data::Dataset> data_;
+  std::vector<size_t> asked_;  // examples to generate an answer for
+  std::map<size_t, Question> questions_;
+  std::vector<Measured> measured_;
+};
+
+}  // namespace
+
+int run_eval(const nlohmann::json& request) {
+  const launch::WorkerEnv env = launch::worker_env();
+  if (env.supervised || env.world_size > 1) {
+    quiet_libtorch();
+    configure_logging(env, request.at("folder").get<std::string>());
+  }
+  Rank rank;
+  try {
+    if (!rank.meet_others({}, at::kCPU)) return rank.stop_exit_code();
+    const int code = Evaluation(request, rank).run();
+    rank.comm().leave();
+    return code;
+  } catch (...) {
+    // Reported while the other ranks are still connected: their errors must not come first.
+    const Failure failure = report_failure("eval");
+    rank.abandon(failure.text);
+    return failure.code;
+  }
+}
+
+}  // namespace sftrun::engine

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sftrun/data/dataset.h"
+#include "sftrun/model/decoder.h"
+#include "sftrun/parallel/communicator.h"
+
+namespace sftrun::engine {
+
+/// Sums over the label tokens of examples.
+struct LabelSums {
+  double loss = 0;  ///< -log p
+  int64_t labels = 0;
+  int64_t correct = 0;  ///< labels that are the most likely token
+  LabelSums& operator+=(const LabelSums& other);
+};
+
+/// Of each part of a data set, over all ranks, which divide the examples. All ranks call it.
+/// @param name new for each call   @param stop_requested ends the work early; the sums are
+/// incomplete then
+std::vector<LabelSums> label_sums(model::Decoder& decoder, const data::Dataset& dataset,
+                                  parallel::Communicator& comm, const std::string& name,
+                                  const std::function<bool()>& stop_requested);
+
+}  // namespace sftrun::engine

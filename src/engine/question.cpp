@@ -1,0 +1,23 @@
+#include "question.h"
+
+namespace sftrun::engine {
+
+std::optional<Question> question_of(const data::ExampleView& example,
+                                    const text::Tokenizer& tokenizer) {
+  const auto has_label = [&](int64_t token) {
+    return example.label(token - 1) != data::kIgnoreIndex;
+  };
+  int64_t end = example.size();
+  while (end > 1 && !has_label(end - 1)) --end;
+  int64_t begin = end;
+  while (begin > 1 && has_label(begin - 1)) --begin;
+  if (begin == end || begin == 1) return std::nullopt;
+  Question question;
+  for (int64_t i = 0; i < begin; ++i) question.prompt.push_back(example.token(i));
+  std::vector<text::TokenId> answer;
+  for (int64_t i = begin; i < end; ++i) answer.push_back(example.token(i));
+  question.reference = tokenizer.decode(answer, /*skip_special_tokens=*/true);
+  return question;
+}
+
+}  // namespace sftrun::engine

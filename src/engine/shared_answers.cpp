@@ -1,0 +1,119 @@
+#include "shared_answers.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <cmath>
+#include <utility>
+
+#include "sftrun/core/clock.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::engine {
+namespace {
+
+constexpr double kStatusS = 1, kLogS = 10;  // between two reports
+std::string stops_with(int code) {
+  return fmt::format("stopped with {}", code);
+}
+
+class SharedRun {
+ public:
+  explicit SharedRun(const SharedAnswers& shared)
+      : shared_(shared),
+        comm_(shared.rank.comm()),
+        taken_(shared.name + ": records taken"),
+        done_(shared.name + ": records done"),
+        tokens_(shared.name + ": tokens"),
+        start_(monotonic_seconds()) {
+    last_status_ = last_log_ = start_;
+    shared_.rank.tell(launch::Status{.phase = launch::Phase::kGenerating});
+  }
+
+  int run() {
+    shared_.generator.run(
+        shared_.decoder, shared_.batch_size,
+        {.next_prompt = [this] { return next_prompt(); },
+         .on_answer = [this](size_t record, Answer&& answer) { take(record, std::move(answer)); },
+         .before_step = [this](size_t) { return before_step(); }});
+    comm_.barrier(shared_.name + ": records answered");
+    code_ = stop_code();
+    if (code_ == 0 && shared_.rank.is_main()) report(/*is_end=*/true);
+    return code_;
+  }
+
+ private:
+  std::optional<model::Prompt> next_prompt() {
+    if (code_ != 0) return std::nullopt;
+    const auto place = static_cast<size_t>(comm_.add(taken_, 1) - 1);
+    if (place >= shared_.records.size()) return std::nullopt;
+    const size_t record = shared_.records[place];
+    return model::Prompt{record, shared_.prompt(record), record};
+  }
+
+  void take(size_t record, Answer&& answer) {
+    comm_.add(tokens_, static_cast<int64_t>(answer.num_tokens));
+    shared_.on_answer(record, std::move(answer));
+    comm_.add(done_, 1);
+  }
+
+  bool before_step() {
+    shared_.rank.activity().set_work(Work::kGenerating);
+    const double now = monotonic_seconds();
+    if (now - last_status_ >= kStatusS || shared_.rank.stop_exit_code() != 0) {
+      last_status_ = now;
+      look_for_stop();
+      if (shared_.rank.is_main()) report(/*is_end=*/false);
+    }
+    return code_ == 0;
+  }
+
+  /// A stop that one rank is asked for is for all: each would wait for the answers of the others.
+  void look_for_stop() {
+    if (const int own = shared_.rank.stop_exit_code()) comm_.add(stops_with(own), 1);
+    code_ = stop_code();
+  }
+
+  int stop_code() {
+    for (const int signal : {SIGINT, SIGTERM}) {
+      const int code = launch::exit_code_of_stop_signal(signal);
+      if (comm_.add(stops_with(code), 0) > 0) return code;
+    }
+    return 0;
+  }
+
+  void report(bool is_end) {
+    const double now = monotonic_seconds(), seconds = now - start_;
+    const auto done = static_cast<size_t>(comm_.add(done_, 0));
+    const auto tokens = static_cast<double>(comm_.add(tokens_, 0));
+    const size_t all = shared_.num_done + shared_.records.size(),
+                 left = shared_.records.size() - done;
+    launch::Status status{.phase = launch::Phase::kGenerating,
+                          .step = static_cast<int64_t>(shared_.num_done + done),
+                          .total_steps = static_cast<int64_t>(all),
+                          .tokens_per_second = tokens / seconds};
+    if (done > 0) status.eta_s = seconds / static_cast<double>(done) * static_cast<double>(left);
+    shared_.rank.tell(status);
+    if (!is_end && now - last_log_ < kLogS) return;
+    last_log_ = now;
+    log::info("{}/{} records, {:.0f} tokens/s{}", status.step, all, *status.tokens_per_second,
+              status.eta_s && left > 0
+                  ? fmt::format(", {} left", format_duration(std::round(*status.eta_s)))
+                  : "");
+  }
+
+  const SharedAnswers& shared_;
+  parallel::Communicator& comm_;
+  std::string taken_, done_, tokens_;  // numbers that the ranks share
+  double start_, last_status_ = 0, last_log_ = 0;
+  int code_ = 0;  // of a stop
+};
+
+}  // namespace
+
+int answer_records(const SharedAnswers& shared) {
+  return SharedRun(shared).run();
+}
+
+}  // namespace sftrun::engine

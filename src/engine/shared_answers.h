@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "rank.h"
+#include "text_generator.h"
+
+namespace sftrun::engine {
+
+/// Records that the ranks answer together: each rank takes the next one when a row of its batch is
+/// free.
+struct SharedAnswers {
+  std::string name;  ///< the same on every rank, new for each call
+  Rank& rank;
+  const TextGenerator& generator;
+  model::Decoder& decoder;
+  size_t batch_size = 1;
+  const std::vector<size_t>& records;  ///< to answer, the same on every rank
+  size_t num_done = 0;                 ///< records that were answered before
+  /// The prompt of a record.
+  std::function<std::vector<int32_t>(size_t)> prompt;
+  std::function<void(size_t, Answer&&)> on_answer;
+};
+
+/// Answers all records; rank 0 reports progress. All ranks call it, and return when every record is
+/// answered.
+/// The random numbers of an answer depend only on the seed and on its record.
+/// @return 0, or the exit code of a stop that any rank was asked for
+int answer_records(const SharedAnswers& shared);
+
+}  // namespace sftrun::engine

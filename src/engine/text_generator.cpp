@@ -1,0 +1,68 @@
+#include "text_generator.h"
+
+#include <utility>
+
+#include "session.h"
+
+namespace sftrun::engine {
+
+TextGenerator::TextGenerator(const data::TextModel& text, model::SamplingOptions options,
+                             const std::vector<std::string>& stops)
+    : text_(text), options_(std::move(options)) {
+  options_.stop_tokens.assign(text.stop_ids.begin(), text.stop_ids.end());
+  for (const std::string& stop : stops) {
+    const auto token = text.tokenizer->token_to_id(stop);
+    if (token && text.tokenizer->is_special(*token))  // it is no part of the text
+      options_.stop_tokens.push_back(*token);
+    else
+      stop_texts_.push_back(stop);
+  }
+}
+
+Answer TextGenerator::answer_of(const model::Generation& generation,
+                                const text::GeneratedText* text) const {
+  return {.text = text != nullptr
+                      ? text->text()
+                      : text_.tokenizer->decode(generation.tokens, /*skip_special_tokens=*/true),
+          .num_tokens = generation.tokens.size(),
+          .stopped = generation.stopped};
+}
+
+void TextGenerator::run(model::Decoder& decoder, size_t batch_size,
+                        const AnswerHooks& hooks) const {
+  std::map<size_t, text::GeneratedText> texts;  // of unfinished answers, by prompt
+  const auto read = [&](size_t index, int32_t token) {
+    text::GeneratedText& text =
+        texts.try_emplace(index, *text_.tokenizer, stop_texts_).first->second;
+    const bool goes_on = text.add(token);
+    if (hooks.on_text) hooks.on_text(text.settled());
+    return goes_on;
+  };
+  const bool reads = hooks.on_text || !stop_texts_.empty();
+  model::generate(decoder, options_, batch_size,
+                  {.next_prompt = hooks.next_prompt,
+                   .on_finished =
+                       [&](size_t index, model::Generation&& generation) {
+                         const auto text = texts.find(index);
+                         const bool has_text = text != texts.end();
+                         Answer answer = answer_of(generation, has_text ? &text->second : nullptr);
+                         if (has_text) texts.erase(text);
+                         hooks.on_answer(index, std::move(answer));
+                       },
+                   .on_token = reads ? model::OnToken(read) : model::OnToken(),
+                   .before_step = hooks.before_step});
+}
+
+model::SamplingOptions sampling_options(const nlohmann::json& request) {
+  model::SamplingOptions options;
+  options.max_new_tokens = request.at("max_new_tokens").get<int64_t>();
+  options.temperature = request.at("temperature").get<double>();
+  options.top_p = get<double>(request, "top_p").value_or(1.0);
+  options.top_k = get<int64_t>(request, "top_k");
+  options.min_p = get<double>(request, "min_p").value_or(0.0);
+  options.repetition_penalty = get<double>(request, "repetition_penalty").value_or(1.0);
+  options.seed = static_cast<uint64_t>(get<int64_t>(request, "seed").value_or(0));
+  return options;
+}
+
+}  // namespace sftrun::engine

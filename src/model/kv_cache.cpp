@@ -1,0 +1,122 @@
+#include "kv_cache.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::model {
+
+KvCache::KvCache(Decoder& decoder) {
+  const auto options =
+      at::TensorOptions().dtype(decoder.options().dtype).device(decoder.options().device);
+  for (const layers::Layer& layer : decoder.layers()) {
+    LayerCache cache;
+    if (!layer.delta_net.defined() && layer.keys_of < 0) {
+      const kernels::AttentionShape& shape = layer.attention;
+      cache.keys = at::empty({0, shape.num_kv_heads, 0, shape.head_dim}, options);
+      cache.values = cache.keys;
+    }
+    layers_.push_back(std::move(cache));
+  }
+}
+
+void KvCache::reserve(int64_t rows, int64_t length) {
+  const int64_t old_rows = rows_, old_capacity = capacity_;
+  if (rows > rows_) rows_ = std::max(rows, 2 * rows_);
+  if (length > capacity_) capacity_ = std::max(length, 2 * capacity_);
+  if (rows_ == old_rows && capacity_ == old_capacity) return;
+  for (LayerCache& cache : layers_) {
+    cache.states.resize(static_cast<size_t>(rows_));
+    for (at::Tensor* tensor : {&cache.keys, &cache.values}) {
+      if (!tensor->defined()) continue;
+      // Zeros: positions that a row does not have are multiplied by a weight of 0.
+      at::Tensor larger =
+          at::zeros({rows_, tensor->size(1), capacity_, tensor->size(3)}, tensor->options());
+      larger.narrow(0, 0, old_rows).narrow(2, 0, old_capacity).copy_(*tensor);
+      *tensor = larger;
+    }
+  }
+}
+
+void KvCache::store_prompt(size_t layer, int64_t row, const at::Tensor& k, const at::Tensor& v) {
+  const LayerCache& cache = layers_[layer];
+  const auto write = [&](const at::Tensor& to, const at::Tensor& from) {
+    const int64_t length = from.size(0);
+    to[row].narrow(1, 0, length).copy_(from.view({length, to.size(1), to.size(3)}).transpose(0, 1));
+  };
+  write(cache.keys, k);
+  write(cache.values, v);
+}
+
+void KvCache::store_tokens(size_t layer, const at::Tensor& positions, const at::Tensor& k,
+                           const at::Tensor& v) {
+  const LayerCache& cache = layers_[layer];
+  const at::Tensor rows = at::arange(positions.size(0), positions.options());
+  const auto write = [&](const at::Tensor& to, const at::Tensor& from) {
+    to.transpose(1, 2).index_put_({rows, positions}, from.view({-1, to.size(1), to.size(3)}));
+  };
+  write(cache.keys, k);
+  write(cache.values, v);
+}
+
+layers::DeltaState& KvCache::delta_state(size_t layer, int64_t row) {
+  return layers_[layer].states[static_cast<size_t>(row)];
+}
+
+void KvCache::move_row(int64_t from, int64_t to) {
+  if (from == to) return;
+  for (LayerCache& cache : layers_) {
+    for (const at::Tensor& tensor : {cache.keys, cache.values})
+      if (tensor.defined()) tensor[to].copy_(tensor[from]);
+    cache.states[static_cast<size_t>(to)] = std::move(cache.states[static_cast<size_t>(from)]);
+  }
+}
+
+StepMasks::StepMasks(std::span<const int64_t> lengths, at::Device device)
+    : lengths_(lengths.begin(), lengths.end()) {
+  on_device_ = at::tensor(lengths_, at::kLong).to(device).view({-1, 1, 1, 1});
+}
+
+const StepMasks::Span& StepMasks::of_window(int64_t window) {
+  const auto found = spans_.find(window);
+  return found != spans_.end() ? found->second : spans_.emplace(window, make(window)).first->second;
+}
+
+StepMasks::Span StepMasks::make(int64_t window) const {
+  const auto [shortest, longest] = std::minmax_element(lengths_.begin(), lengths_.end());
+  Span span;
+  span.first = window > 0 ? std::max<int64_t>(0, *shortest - window) : 0;
+  span.count = *longest - span.first;
+  if (*shortest == *longest) return span;
+  const at::Tensor positions = at::arange(span.first, *longest, on_device_.options());
+  span.hidden = positions >= on_device_;
+  if (window > 0) span.hidden = span.hidden | (positions < on_device_ - window);
+  return span;
+}
+
+at::Tensor attend_cached(const layers::Layer& layer, const at::Tensor& q, const at::Tensor& keys,
+                         const at::Tensor& values, const StepMasks::Span& seen) {
+  const kernels::AttentionShape& shape = layer.attention;
+  const int64_t n = q.size(0), group = shape.num_heads / shape.num_kv_heads;
+  const auto visible = [&](const at::Tensor& x) {
+    return x.narrow(0, 0, n).narrow(2, seen.first, seen.count);
+  };
+  const at::Tensor queries = q.view({n, shape.num_kv_heads, group, shape.head_dim});
+  at::Tensor scores =
+      at::matmul(queries, visible(keys).transpose(2, 3)).to(at::kFloat) * shape.scale;
+  if (shape.softcap > 0) scores = scores.div_(shape.softcap).tanh_().mul_(shape.softcap);
+  if (seen.hidden.defined())
+    scores.masked_fill_(seen.hidden, -std::numeric_limits<double>::infinity());
+  if (layer.sinks.defined()) {
+    const at::Tensor sinks = layer.sinks.weight.to(at::kFloat);
+    scores = at::cat(
+        {scores, sinks.view({1, shape.num_kv_heads, group, 1}).expand({n, -1, -1, -1})}, -1);
+  }
+  const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.count).to(q.scalar_type());
+  return at::matmul(weights, visible(values)).reshape({n, -1});
+}
+
+}  // namespace sftrun::model

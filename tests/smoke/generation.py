@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""`sftrun generate` of a file: batches, several processes, kills.
+
+    tests/smoke/generation.py --sftrun build/bin/sftrun
+
+Standard library only.
+same        any batch size and number of processes gives the same answers in the order of the input, greedy and sampled
+killed      after SIGKILL the same command continues: what was answered stays, byte for byte, and an incomplete line is repaired
+stopped     SIGTERM ends after the current step with exit code 75; the same command continues, also with another number of processes
+settings    other settings, another input: refused, until --overwrite
+refused     flags that do not go together
+"""
+
+import argparse
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests/data/models/tied-gqa"
+TIMEOUT = 120  # s, of one command
+RECORDS = 60
+
+
+class Program:
+    def __init__(self, path, folder):
+        self.path, self.folder, self.failures, self.count = path, folder, [], 0
+
+    def command(self, *words):
+        flags = ["--model", MODEL, "--device", "cpu", "--dtype", "fp32", "--no-chat"]
+        return [str(word) for word in (self.path, "generate", *flags, *words)]
+
+    def run(self, *words, code=0):
+        done = subprocess.run(self.command(*words), cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT)
+        if done.returncode != code:
+            raise RuntimeError(f"{' '.join(map(str, words))}: exit code {done.returncode} instead of {code}\n{done.stdout}{done.stderr}")
+        return done.stdout + done.stderr
+
+    def expect(self, what, holds, detail=""):
+        self.count += 1
+        print(f"{'ok  ' if holds else 'FAIL'} {what}{'' if holds else f': {detail}'}", flush=True)
+        if not holds:
+            self.failures.append(what)
+
+
+def write_records(path, count):
+    prompts = [" ".join(f"{n + k} and" for k in range(n * 7 % 13 + 1)) for n in range(count)]
+    path.write_text("".join(json.dumps({"id": n, "prompt": prompt}) + "\n" for n, prompt in enumerate(prompts)))
+
+
+def check_same(program):
+    for name, sampling in (("greedy", []), ("sampled", ["--temperature", "0.9", "--top-p", "0.9", "--seed", "5"])):
+        ask = ["--input", "in.jsonl", "--max-new-tokens", 12, *sampling, "--output"]
+        program.run(*ask, f"{name}.jsonl", "--batch-size", 1)
+        alone = (program.folder / f"{name}.jsonl").read_text()
+        ids = [json.loads(line)["id"] for line in alone.splitlines()]
+        program.expect(f"same: {name}: the order of the input", ids == list(range(RECORDS)), ids)
+        for batch, processes in ((7, 1), (64, 1), (3, 2), (8, 3)):
+            program.run(*ask, "again.jsonl", "--batch-size", batch, "--nproc-per-node", processes, "--overwrite")
+            program.expect(f"same: {name}: batch {batch}, {processes} processes", (program.folder / "again.jsonl").read_text() == alone)
+    left = [path.name for path in program.folder.iterdir() if path.name.endswith(".parts")]
+    program.expect("same: no folder is left", not left, left)
+
+
+def lines_in(parts):
+    return sum(path.read_bytes().count(b"\n") for path in parts.glob("rank-*.jsonl"))
+
+
+def interrupted(program, output, sent, *words):
+    """Sends a signal once some more records are answered. @return the exit code, what it printed"""
+    parts = program.folder / f"{output}.parts"
+    before = lines_in(parts)
+    process = subprocess.Popen(program.command("--input", "long.jsonl", "--output", output, *words), cwd=program.folder,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    begun = time.monotonic()
+    while lines_in(parts) < before + 20 and process.poll() is None and time.monotonic() - begun < TIMEOUT:
+        time.sleep(0.005)
+    process.send_signal(sent)
+    text, _ = process.communicate(timeout=TIMEOUT)
+    return process.returncode, text
+
+
+def check_killed(program):
+    words = ["--max-new-tokens", 48, "--batch-size", 3]
+    program.run("--input", "long.jsonl", "--output", "whole.jsonl", *words)
+    whole = (program.folder / "whole.jsonl").read_text()
+    for processes in (1, 2):
+        output = f"killed-{processes}.jsonl"
+        launch = ["--nproc-per-node", processes]
+        code, text = interrupted(program, output, signal.SIGKILL, *words, *launch)
+        parts = program.folder / f"{output}.parts"
+        part = parts / "rank-0.jsonl"
+        program.expect(f"killed: {processes} processes: killed before the end", code == -signal.SIGKILL and not (program.folder / output).exists(), text)
+        time.sleep(0.5)  # workers end with their launcher
+        # An answer that only a file can have: it must be kept, not computed again.
+        lines = part.read_text().splitlines(keepends=True)
+        first = json.loads(lines[0]) | {"generated": "kept from the file"}
+        part.write_text(json.dumps(first) + "\n" + "".join(line for line in lines[1:] if line.endswith("\n")) + '{"record": 3, "gene')
+        answered = lines_in(parts)
+        text = program.run("--input", "long.jsonl", "--output", output, *words, *launch)
+        program.expect(f"killed: {processes} processes: continues", f"{answered} of 400 records were answered before" in text, text)
+        expected = [json.loads(line) for line in whole.splitlines()]
+        expected[first["record"]]["generated"] = first["generated"]
+        got = [json.loads(line) for line in (program.folder / output).read_text().splitlines()]
+        program.expect(f"killed: {processes} processes: all records, none computed again", got == expected)
+        program.expect(f"killed: {processes} processes: no folder is left", not parts.exists())
+
+
+def check_stopped(program):
+    words = ["--max-new-tokens", 48, "--batch-size", 3]
+    code, text = interrupted(program, "stopped.jsonl", signal.SIGTERM, *words, "--nproc-per-node", 2)
+    program.expect("stopped: two processes: exit code 75", code == 75 and "what is finished is kept" in text, (code, text))
+    code, text = interrupted(program, "stopped.jsonl", signal.SIGTERM, *words)
+    program.expect("stopped: one process: exit code 75", code == 75 and "rerun the same command to resume" in text, (code, text))
+    program.run("--input", "long.jsonl", "--output", "stopped.jsonl", *words, "--nproc-per-node", 3)
+    same = (program.folder / "stopped.jsonl").read_text() == (program.folder / "whole.jsonl").read_text()
+    program.expect("stopped: the result of an uninterrupted command", same)
+
+
+def check_settings(program):
+    words = ["--max-new-tokens", 48]
+    interrupted(program, "changed.jsonl", signal.SIGTERM, *words)
+    ask = ["--input", "long.jsonl", "--output", "changed.jsonl"]
+    said = program.run(*ask, "--max-new-tokens", 4, code=2)
+    program.expect("settings: another number of tokens", "max_new_tokens was 48, now 4" in said and "--overwrite" in said, said)
+    said = program.run("--input", "in.jsonl", "--output", "changed.jsonl", *words, code=2)
+    program.expect("settings: another input", "input was" in said, said)
+    said = program.run(*ask, "--max-new-tokens", 4, "--overwrite")
+    program.expect("settings: --overwrite", "answered before" not in said, said)
+
+
+def check_refused(program):
+    ask = ["--input", "in.jsonl", "--output"]
+    said = program.run(*ask, "-", "--nproc-per-node", 2, code=2)
+    program.expect("refused: several processes and standard output", "several processes" in said, said)
+    said = program.run("--prompt", "a", "--nproc-per-node", 2, code=2)
+    program.expect("refused: several processes and --prompt", "--prompt is answered by one process" in said, said)
+    said = program.run(*ask, "x.jsonl", "--node-rank", 1, code=2)
+    program.expect("refused: a node that is not there", "--node-rank 1 is not below --nnodes 1" in said, said)
+    (program.folder / "bad.jsonl").write_text('{"prompt": "a"}\n{"question": "b"}\n')
+    said = program.run("--input", "bad.jsonl", "--output", "bad-out.jsonl", "--nproc-per-node", 2, code=3)
+    program.expect("refused: a record without a prompt is named once", said.count("bad.jsonl:2") == 1, said)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        program = Program(arguments.sftrun.resolve(), pathlib.Path(folder))
+        write_records(program.folder / "in.jsonl", RECORDS)
+        write_records(program.folder / "long.jsonl", 400)
+        for check in (check_same, check_killed, check_stopped, check_settings, check_refused):
+            check(program)
+    print(f"{program.count - len(program.failures)} of {program.count} checks hold")
+    return 1 if program.failures or not program.count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
