@@ -56,6 +56,7 @@ class Case:
     # Train to the end, remove the last checkpoint and the result, and rerun the command, so that it resumes at half of the steps.
     # "own": each build resumes its own run; "other": both builds resume the run of the build before.
     resume: str = ""
+    device: str = "cpu"
 
 
 @dataclass
@@ -270,7 +271,7 @@ def configuration(case: Case, scratch: Path) -> dict:
 
 def train(sftrun: Path, case: Case, config: Path, output: Path, threads: int) -> str:
     """@return the error, or an empty text"""
-    command = [str(sftrun), "train", "--config", str(config), "--device", "cpu", "--nproc-per-node", str(case.processes), f"output.dir={output}"]
+    command = [str(sftrun), "train", "--config", str(config), "--device", case.device, "--nproc-per-node", str(case.processes), f"output.dir={output}"]
     # Waiting threads do not spin, because several runs share the processor. There is no machine file in the run's folder.
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "XDG_CONFIG_HOME": str(output.parent)}
     try:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Compares every strategy (`parallel.strategy`) with one process. Standard library only.
 
-    scripts/strategy_parity.py --build BUILD_DIR [--only REGEX] [--strategy NAME] [--all] [--list] [--write docs/parallelism.md]
+    scripts/strategy_parity.py --build BUILD_DIR [--only REGEX] [--strategy NAME] [--device cuda] [--all] [--list] [--write docs/parallelism.md]
 
 Tiny models train on the CPU over Gloo, with 2 and 4 processes, and with one process for comparison. Micro-batches are the same in all
-runs. Compared are
+runs. With --device cuda they train on GPUs, and workloads with trained weights in the host's memory are added, which on a CPU change
+nothing (ctest -R cuda.strategies runs these on devices of host memory). Compared are
 
 loss     of every step, and the evaluation loss: relative difference
 norm     gradient norm of every step: relative difference. That of the first step, before weights differ, has a limit of its own
@@ -73,6 +74,7 @@ class Workload:
     tensor_limits: Limits | None = None  # of tensor parallelism, if they are others
     only: str = ""  # the strategy that the model is for; empty: all
     varied: dict = field(default_factory=dict)  # settings of the runs that are compared with the one of one process
+    device: str = ""  # the only one on which its settings have an effect; empty: any
 
     def limits_of(self, column: str) -> Limits:
         return self.tensor_limits if self.tensor_limits and column.startswith("tensor") else self.limits
@@ -118,6 +120,17 @@ def workloads(scratch: Path) -> list[Workload]:
     add("full, 8-bit AdamW", {**full, "train.optimizer": "adamw_8bit"}, **whole)
     add("full, Lion", {**full, "train.optimizer": "lion", "train.learning_rate": 1e-4})
     add("partial", {"tuning.mode": "partial", "tuning.trainable": ["norm", r"layers\.1\..*down_proj"]})
+    on_host = {"varied": {"parallel.offload.params": "cpu"}, "device": "cuda",
+               "refused_by": ("zero1", "zero2", "pipeline", "tensor", "device_map")}
+    add("full, weights on the host", {**full, **evaluated}, quick=True, **on_host)
+    add("full, tied head, recomputed, weights on the host", {**full, **recomputed, "parallel.offload.activations": "cpu"}, tied, quick=True, **on_host)
+    add("full, bnb backend, weights on the host", {**full, "tuning.backend": "bnb"}, tied, **on_host)
+    add("full, bf16, weights on the host", {**full, "model.dtype": "bf16"}, limits=HALF, **on_host)
+    add("full, 8-bit AdamW, weights on the host", {**full, "train.optimizer": "adamw_8bit"}, **on_host)
+    add("full, Lion, weights on the host", {**full, "train.optimizer": "lion", "train.learning_rate": 1e-4}, **on_host)
+    partial = {"tuning.mode": "partial", "tuning.trainable": ["norm", r"layers\.1\..*down_proj"], "parallel.offload.base": "cpu"}
+    add("partial, all weights on the host", partial, quick=True, **on_host)
+    add("LoRA, adapter on the host", lora(dropout=0.1), **on_host)
     for family in same_losses.family_names():
         model, config = scratch / "models" / family, same_losses.text_config(family)
         # The load-balancing loss is of a micro-batch, which is the same in all runs.
@@ -258,8 +271,9 @@ def difference_of(ours: same_losses.Outcome, theirs: same_losses.Outcome) -> Dif
     return found
 
 
-def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str) -> list[tuple[str, int, dict]]:
-    """(name, processes, settings) of every run beside that of one process."""
+def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_on_device: bool) -> list[tuple[str, int, dict]]:
+    """(name, processes, settings) of every run beside that of one process.
+    @param varies_on_device  the other runs keep their weights elsewhere: one process is such a run, too"""
     strategies = [(strategy, processes) for strategy in STRATEGIES for processes in (2, 4)] if is_whole else QUICK_STRATEGIES
     runs = [(f"{strategy} {processes}", processes, {"parallel.strategy": strategy}) for strategy, processes in strategies]
     runs += [("hybrid 2 x 2", 4, {"parallel.strategy": "hybrid", "parallel.dp_shard": 2}),
@@ -270,10 +284,12 @@ def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str) -> list[
              ("tensor 2 x 2", 4, {"parallel.strategy": "tensor", "parallel.tp": 2}),
              ("device_map 2", 1, {"parallel.device_map": {"embedding": "cpu:0", "layers.0": "cpu:0", "": "cpu:1"}}),
              ("device_map 4", 1, {"parallel.device_map": "balanced", "parallel.pp": 4})]
+    if varies_on_device:
+        runs.append(("ddp 1", 1, {}))
     return [run for run in runs if not run[0].startswith(refused_by or ("none",)) and run[0].startswith(strategy)]
 
 
-def compare(workload: Workload, program: Path, scratch: Path, threads: int, is_whole: bool, strategy: str) -> dict[str, Difference]:
+def compare(workload: Workload, program: Path, scratch: Path, args: argparse.Namespace, is_whole: bool) -> dict[str, Difference]:
     folder = scratch / "runs" / re.sub(r"\W+", "-", workload.name)
     # One bin in each micro-batch, whatever the number of processes.
     common = {"train.batch_size": 1, "train.grad_accum": "auto", "train.global_batch_size": 4, **workload.settings}
@@ -281,13 +297,14 @@ def compare(workload: Workload, program: Path, scratch: Path, threads: int, is_w
     def outcome(column: str, processes: int, settings: dict) -> same_losses.Outcome:
         output = folder / column.replace(" ", "-")
         output.mkdir(parents=True)
-        case = Case(workload.name, {**common, **settings}, processes=processes)
+        case = Case(workload.name, {**common, **settings}, processes=processes, device=args.device)
         config = output / "run.yaml"
         config.write_text(json.dumps(same_losses.configuration(case, scratch), indent=2))
-        return same_losses.run_case(program, program, case, config, output / "run", threads)
+        return same_losses.run_case(program, program, case, config, output / "run", args.threads)
 
     alone = outcome("one process", 1, {})
-    return {column: difference_of(outcome(column, processes, {**settings, **workload.varied}), alone) for column, processes, settings in columns(is_whole, workload.refused_by, workload.only or strategy)}
+    compared = columns(is_whole, workload.refused_by, workload.only or args.strategy, bool(workload.device))
+    return {column: difference_of(outcome(column, processes, {**settings, **workload.varied}), alone) for column, processes, settings in compared}
 
 
 def cells_of(results: dict[str, dict[str, Difference]]) -> dict[str, dict[str, str]]:
@@ -323,6 +340,7 @@ def main() -> int:
     parser.add_argument("--build", type=Path, required=True, help="build directory")
     parser.add_argument("--only", default="", metavar="REGEX", help="run only the cases whose name matches")
     parser.add_argument("--strategy", default="", metavar="NAME", help="run only this strategy")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the runs train; cuda needs 4 GPUs (default cpu)")
     parser.add_argument("--all", action="store_true", help="every case")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the document that has the table (implies --all)")
@@ -332,7 +350,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         scratch = Path(temporary)
         is_whole = bool(args.all or args.write or args.only)
-        chosen = [work for work in workloads(scratch) if re.search(args.only, work.name) and (is_whole or work.quick)]
+        chosen = [work for work in workloads(scratch) if re.search(args.only, work.name) and work.device in ("", args.device)
+                  and (is_whole or work.quick and (work.device or "cpu") == args.device)]
         # The others would have no run.
         chosen = [work for work in chosen if args.strategy not in work.refused_by and (not args.strategy or work.only in ("", args.strategy))]
         if args.list:
@@ -343,7 +362,7 @@ def main() -> int:
         write_divisible_models(scratch, program)
         start, results, failed = time.monotonic(), {}, 0
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-            for work, found in zip(chosen, pool.map(lambda work: compare(work, program, scratch, args.threads, is_whole, args.strategy), chosen)):
+            for work, found in zip(chosen, pool.map(lambda work: compare(work, program, scratch, args, is_whole), chosen)):
                 results[work.name] = found
                 bad = {column: difference for column, difference in found.items() if not difference.is_within(work.limits_of(column))}
                 failed += bool(bad)

@@ -419,6 +419,11 @@ void visit_fields(OffloadConfig& offload, Visitor&& field) {
         "Frozen weights, in their own format (4 bits stay 4 bits). Each layer is copied to the GPU "
         "for each use, the next one while the current one computes.",
         "cpu");
+  field(offload.params, "params", any(), kAny,
+        "Trained weights, with their gradients and optimizer state, for tuning.mode full and "
+        "partial. Each layer is copied to the GPU for each use, its gradients are copied back, and "
+        "the CPU updates the weights. Not with zero1, zero2, pipeline, tensor and device_map.",
+        "cpu");
 }
 
 template <class Visitor>
@@ -452,10 +457,10 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "2");
   field(parallel.fetch, "fetch", any(), kAny,
         "How often weights that a device does not keep are brought to it (strategies that divide "
-        "them, offload.base). per_micro_batch: for the forward and the backward pass of each. "
-        "per_step: once for each direction, for all micro-batches of a step (grad_accum), whose "
-        "activations are then kept at the same time. auto: per_step if offload.base and "
-        "offload.activations are cpu.",
+        "them, offload.base, offload.params). per_micro_batch: for the forward and the backward "
+        "pass of each. per_step: once for each direction, for all micro-batches of a step "
+        "(grad_accum), whose activations are then kept at the same time. auto: per_step if "
+        "offload.activations and one of offload.base and offload.params are cpu.",
         "per_step");
   field(
       parallel.device_map, "device_map", any().otherwise("none"), kAny,

@@ -23,7 +23,8 @@ constexpr std::string_view kDeepSpeedFile =
     "or "
     "zero3; remove it";
 constexpr std::string_view kOffload =
-    "use `parallel.offload`: `optimizer`, `activations` and `base` keep each in the host's memory";
+    "use `parallel.offload`: `optimizer`, `activations`, `base` and `params` keep each in the "
+    "host's memory";
 constexpr std::string_view kPreference =
     "not supported: `train.objective` takes sft and dpo, with `train.beta`; remove it";
 constexpr std::string_view kObjective = "use `train.objective`: sft or dpo";

@@ -20,9 +20,6 @@ constexpr auto kLaterKeys = std::to_array<UnsupportedKey>({
      "remove it; set train.max_steps, or stop the run with Ctrl-C, which writes a checkpoint"},
     {"tuning.train_parts", false, "",
      "name the parameters by regular expressions in tuning.trainable"},
-    {"parallel.offload.params", false, "",
-     "use parallel.offload.base for frozen weights and parallel.offload.optimizer for the "
-     "optimizer's state"},
 });
 
 std::string leaf_of(const std::string& key) {

@@ -82,7 +82,7 @@ These keys of other trainers change only evaluation. Each gives a warning: `trai
 `train.generation_*`, `train.eval_accumulation_steps`, `train.eval_do_concat_batches`.
 
 ## Not in this version
-These keys would change the result, so they are errors: `tuning.train_parts`, `train.early_stopping` and `parallel.offload.params`.
+These keys would change the result, so they are errors: `tuning.train_parts` and `train.early_stopping`.
 )";
 
 /// A table cell, with bars escaped.

@@ -158,7 +158,8 @@ void resolve_fetch(RunConfig& config) {
   Fetch& fetch = config.parallel.fetch;
   if (fetch != Fetch::kAuto) return;
   const OffloadConfig& offload = config.parallel.offload;
-  const bool streams = offload.base == Offload::kCpu && offload.activations == Offload::kCpu &&
+  const bool streams = (offload.base == Offload::kCpu || offload.params == Offload::kCpu) &&
+                       offload.activations == Offload::kCpu &&
                        config.train.objective == Objective::kSft;
   fetch = streams ? Fetch::kPerStep : Fetch::kPerMicroBatch;
 }

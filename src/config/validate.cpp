@@ -242,7 +242,7 @@ class RelationCheck {
     const Optimizer optimizer = config_.train.optimizer;
     const bool is_adamw =
         optimizer == Optimizer::kAdamW || is_8bit(optimizer) || is_paged(optimizer);
-    if (offload.optimizer == Offload::kCpu && !is_adamw) {
+    if (offload.optimizer == Offload::kCpu && offload.params == Offload::kNone && !is_adamw) {
       report(fmt::format("`parallel.offload.optimizer` keeps the state of adamw and adamw_8bit on "
                          "the host, not that of {}",
                          word_of(optimizer)),
@@ -257,19 +257,55 @@ class RelationCheck {
                       word_of(config_.train.gradient_checkpointing)),
           {"parallel.offload.activations"}, "set train.gradient_checkpointing: true");
     }
-    if (offload.base == Offload::kNone) return;
-    const Strategy strategy = config_.parallel.strategy;
-    if (divides_layers(strategy) || strategy == Strategy::kTensor || config_.parallel.device_map) {
-      report(fmt::format("`parallel.offload.base` is not available with `{}`",
-                         config_.parallel.device_map
-                             ? "parallel.device_map"
-                             : fmt::format("parallel.strategy: {}", word_of(strategy))),
+    check_offload_of_base();
+    check_offload_of_params();
+  }
+
+  /// The setting by which a device keeps some of the layers, or a part of each; "": there is none.
+  std::string model_parallelism() const {
+    const ParallelConfig& parallel = config_.parallel;
+    if (parallel.device_map) return "parallel.device_map";
+    if (divides_layers(parallel.strategy) || parallel.strategy == Strategy::kTensor)
+      return fmt::format("parallel.strategy: {}", word_of(parallel.strategy));
+    if (parallel.strategy != Strategy::kAuto) return "";
+    return parallel.pp.value_or(1) > 1   ? "parallel.pp"
+           : parallel.tp.value_or(1) > 1 ? "parallel.tp"
+                                         : "";
+  }
+
+  void check_offload_of_base() {
+    if (config_.parallel.offload.base == Offload::kNone) return;
+    if (const std::string setting = model_parallelism(); !setting.empty()) {
+      report(fmt::format("`parallel.offload.base` is not available with `{}`", setting),
              {"parallel.offload.base", "parallel.strategy"},
              "remove parallel.offload.base, or use parallel.strategy fsdp");
     }
     if (config_.tuning.mode == TuningMode::kFull)
       warn("parallel.offload.base has no effect with tuning.mode full: no weight is frozen",
            "parallel.offload.base");
+  }
+
+  void check_offload_of_params() {
+    if (config_.parallel.offload.params == Offload::kNone) return;
+    const Strategy strategy = config_.parallel.strategy;
+    const std::string setting = model_parallelism();
+    if (!setting.empty() || strategy == Strategy::kZero1 || strategy == Strategy::kZero2) {
+      report(setting.empty()
+                 ? fmt::format("`parallel.strategy: {}` keeps all weights on each device, and "
+                               "`parallel.offload.params` keeps trained ones in host memory",
+                               word_of(strategy))
+                 : fmt::format("`parallel.offload.params` is not available with `{}`: each device "
+                               "keeps its part of the weights",
+                               setting),
+             {"parallel.offload.params", "parallel.strategy"},
+             "use parallel.strategy fsdp, or remove parallel.offload.params");
+    }
+    if (config_.tuning.trains_adapter())
+      warn(fmt::format("parallel.offload.params saves little memory with tuning.mode {}: only the "
+                       "adapter is trained. parallel.offload.base keeps frozen weights in host "
+                       "memory",
+                       word_of(config_.tuning.mode)),
+           "parallel.offload.params");
   }
 
   void check_device_map() {

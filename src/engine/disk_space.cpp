@@ -8,15 +8,21 @@
 namespace sftrun::engine {
 namespace fs = std::filesystem;
 
+uint64_t optimizer_state_bytes(model::Decoder& decoder, const config::TrainConfig& settings) {
+  uint64_t bytes = 0;
+  for (const layers::Parameter& parameter : decoder.parameters().parameters()) {
+    bytes += static_cast<uint64_t>(
+        config::optimizer_state_bytes(settings, parameter.role, parameter.shape_in_files()));
+  }
+  return bytes;
+}
+
 void require_disk_space(const exporting::RunResult& result, model::Decoder& decoder,
                         const config::TrainConfig& settings) {
   constexpr uint64_t kSmallFiles = uint64_t{1} << 20;
   const auto values = static_cast<uint64_t>(decoder.parameters().numel());
-  uint64_t checkpoint = values * sizeof(float) + kSmallFiles;
-  for (const layers::Parameter& parameter : decoder.parameters().parameters()) {
-    checkpoint += static_cast<uint64_t>(
-        config::optimizer_state_bytes(settings, parameter.role, parameter.shape_in_files()));
-  }
+  const uint64_t checkpoint =
+      values * sizeof(float) + kSmallFiles + optimizer_state_bytes(decoder, settings);
   const uint64_t needed = checkpoint + exporting::result_bytes(result, values);
   std::error_code code;
   const fs::space_info space = fs::space(result.run_dir, code);

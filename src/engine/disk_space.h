@@ -6,6 +6,9 @@
 
 namespace sftrun::engine {
 
+/// Of the whole run, as checkpoints hold it.
+uint64_t optimizer_state_bytes(model::Decoder& decoder, const config::TrainConfig& settings);
+
 /// Called before the first step. Warns if the disk has no room for a second checkpoint, which is
 /// written before the first one is removed.
 /// @throws DeviceError with the sizes if there is no room for a checkpoint and the result

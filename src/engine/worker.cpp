@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "device_memory.h"
 #include "disk_space.h"
+#include "host_memory.h"
 #include "memory_advice.h"
 #include "rank.h"
 #include "rank_report.h"
@@ -95,17 +96,15 @@ layers::UnitRange stage_units(const spec::ArchSpec& arch, const config::RunConfi
   return {firsts[stage], firsts[stage + 1]};
 }
 
-/// On a CPU all weights are in host memory anyway.
-bool keeps_base_on_host(const config::ParallelConfig& config, at::Device device) {
-  return config.offload.base == config::Offload::kCpu && device.is_cuda();
-}
-
-/// null: the strategy keeps whole parameters, and frozen ones on the device
+/// null: the strategy keeps whole parameters on the device. On a CPU all of them are in host memory
+/// anyway.
 std::unique_ptr<parallel::UnitShards> shards_of(const config::ParallelConfig& config,
                                                 at::Device device, const Rank& rank) {
   parallel::Sharding sharding = parallel::sharding_of(config.strategy);
-  sharding.frozen_on_host = keeps_base_on_host(config, device);
-  if (!config::is_sharded(config.strategy) && !sharding.frozen_on_host) return nullptr;
+  sharding.frozen_on_host = config.offload.base == config::Offload::kCpu && device.is_cuda();
+  sharding.trained_on_host = config.offload.params == config::Offload::kCpu && device.is_cuda();
+  if (!config::is_sharded(config.strategy) && !sharding.frozen_on_host && !sharding.trained_on_host)
+    return nullptr;
   return std::make_unique<parallel::UnitShards>(sharding, mesh_of(config, rank));
 }
 
@@ -222,6 +221,9 @@ void load_model(PreparedRun& run, Rank& rank) {
     options.tensor_ranks = run.tensor_group.get();
   }
   run.decoder = load_decoder(run.checkpoint, options);
+  if (run.shards && run.shards->sharding().trained_on_host)
+    require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train,
+                                                 run.shards->mesh().sizes().dp_shard));
   run.strategy = strategy_of(run.config, rank.comm(), *run.decoder, std::move(run.shards),
                              run.tensor_group ? run.tensor_group->group() : parallel::Group());
   if (is_pipeline(run.config.parallel) && options.lora.pissa)

@@ -389,6 +389,17 @@ at::Tensor token_losses(const at::Tensor& logits, const at::Tensor& labels, doub
   return losses;
 }
 
+namespace {
+
+/// The CPU's kernels write copies in bf16. A GPU may compute in fp16 with weights that the CPU updates.
+void refresh_fp16_copy(const at::Tensor& compute, const at::Tensor& master, int64_t begin,
+                       int64_t end) {
+  if (compute.scalar_type() != at::kHalf) return;
+  compute.narrow(0, begin, end - begin).copy_(master.narrow(0, begin, end - begin));
+}
+
+}  // namespace
+
 void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
             at::Tensor& compute, int64_t begin, int64_t end, const AdamWParams& params,
             const at::Tensor& gate) {
@@ -413,6 +424,7 @@ void adamw_(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at:
                         data<float>(exp_avg) + first, data<float>(exp_avg_sq) + first,
                         copy ? copy + first : nullptr, last - first, own);
   });
+  refresh_fp16_copy(compute, master, begin, end);
 }
 
 void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& moments,
@@ -446,6 +458,10 @@ void adamw_8bit_(at::Tensor& master, const at::Tensor& grad, BlockwiseMoments& m
                                exp_avg_sq_map, own);
     }
   });
+  if (first_block == end_block) return;
+  const auto* begins = data<int64_t>(moments.block_begin);
+  refresh_fp16_copy(compute, master, begins[first_block],
+                    begins[end_block - 1] + data<int16_t>(moments.block_numel)[end_block - 1]);
 }
 
 at::Tensor sum_of_squares(const at::Tensor& flat) {

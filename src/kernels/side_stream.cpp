@@ -29,4 +29,8 @@ std::function<void()> SideStream::until_now() const {
   return [event, device = device_] { event->block(streams_of(device).getStream(device)); };
 }
 
+void SideStream::synchronize() const {
+  streams_of(device_).synchronizeStream(stream_);
+}
+
 }  // namespace sftrun::kernels

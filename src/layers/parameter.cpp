@@ -39,10 +39,6 @@ at::Tensor Parameter::in_file_order(const at::Tensor& values) const {
   return layout.reorders() ? values.view(layout.view).permute(layout.order) : values;
 }
 
-void Parameter::refresh_compute() {
-  if (compute.data_ptr() != master.data_ptr()) compute.copy_(master.detach());
-}
-
 Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int64_t unit,
                                bool decays) {
   SFTRUN_CHECK(parameters_.empty() || parameters_.back().unit <= unit);
@@ -162,6 +158,15 @@ void ParameterStore::refresh_compute() {
   for (FlatValues& flat : buffers_)
     if (!flat.compute.is_same(flat.master)) flat.compute.copy_(flat.master);
   compute_changed();
+}
+
+at::Tensor OwnedValues::Piece::whole_in(const at::Tensor& flat) const {
+  return flat.narrow(0, offset, numel).view(parameter->shape);
+}
+
+void OwnedValues::refresh_compute(const Piece& piece) const {
+  if (!flat.compute.is_same(flat.master))
+    piece.whole_in(flat.compute).copy_(piece.whole_in(flat.master));
 }
 
 OwnedValues::OwnedValues(ParameterStore& of)

@@ -151,26 +151,51 @@ double share_of_largest_unit(const spec::ArchSpec& arch) {
   return static_cast<double>(largest) / static_cast<double>(all);
 }
 
-StaticMemory divided(const WholeBytes& whole, config::Strategy strategy, int64_t shards,
-                     double of_largest_unit, bool base_on_host) {
-  const auto share = [&](int64_t bytes) { return (bytes + shards - 1) / shards; };
-  const int64_t weights = whole.base + whole.masters + whole.copies;
-  const int64_t passes = whole.copies == 0 ? whole.masters : whole.copies;  // read by passes
-  const auto two_units = [&](int64_t bytes) {
-    return static_cast<int64_t>(2 * of_largest_unit * static_cast<double>(bytes));
-  };
-  StaticMemory memory{
-      .base = base_on_host ? std::min(whole.base, two_units(whole.base)) : whole.base,
-      .trainable = passes + share(whole.masters + whole.copies),
-      .gradients = share(whole.gradients),
-      .optimizer = share(whole.optimizer)};
+/// How a model is divided.
+struct Division {
+  int64_t shards = 1;
+  double of_largest_unit = 0;  ///< its share in the model
+  int64_t share(int64_t bytes) const { return (bytes + shards - 1) / shards; }
+  /// The unit that is used, and the next.
+  int64_t two_units(int64_t bytes) const {
+    const double units = std::min(1.0, 2 * of_largest_unit);
+    return static_cast<int64_t>(units * static_cast<double>(bytes));
+  }
+};
+
+/// What passes read of the trained values.
+int64_t bytes_of_passes(const WholeBytes& whole) {
+  return whole.copies == 0 ? whole.masters : whole.copies;
+}
+
+StaticMemory divided(const WholeBytes& whole, config::Strategy strategy, const Division& division,
+                     bool base_on_host) {
+  const int64_t weights = whole.base + whole.masters + whole.copies,
+                passes = bytes_of_passes(whole);
+  StaticMemory memory{.base = base_on_host ? division.two_units(whole.base) : whole.base,
+                      .trainable = passes + division.share(whole.masters + whole.copies),
+                      .gradients = division.share(whole.gradients),
+                      .optimizer = division.share(whole.optimizer)};
   if (strategy == config::Strategy::kZero1) memory.gradients += whole.gradients;
-  if (strategy == config::Strategy::kZero2) memory.gathered = two_units(whole.gradients);
+  if (strategy == config::Strategy::kZero2) memory.gathered = division.two_units(whole.gradients);
   if (strategy == config::Strategy::kZero1 || strategy == config::Strategy::kZero2) return memory;
-  memory.base = base_on_host ? 0 : share(whole.base);
+  memory.base = base_on_host ? 0 : division.share(whole.base);
   memory.trainable -= passes;
-  memory.gathered = two_units(weights + whole.gradients);
+  memory.gathered = division.two_units(weights + whole.gradients);
   return memory;
+}
+
+/// Trained values, their gradients and the optimizer's state are in host memory. Beside two units the
+/// device has two parts of gradients: a sum over ranks, and that over earlier micro-batches.
+StaticMemory with_trained_on_host(const WholeBytes& whole, const Division& division,
+                                  bool base_on_host) {
+  const bool divides = division.shards > 1;
+  const int64_t frozen = divides ? division.share(whole.base) : whole.base;
+  const bool gathers_base = divides || base_on_host;
+  return {.base = base_on_host ? 0 : frozen,
+          .gathered = division.two_units(bytes_of_passes(whole) + whole.gradients +
+                                         (gathers_base ? whole.base : 0)) +
+                      division.two_units(division.share(whole.gradients))};
 }
 
 }  // namespace
@@ -219,9 +244,11 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
                    .optimizer = device.on_gpu && config::is_paged(config.train.optimizer)
                                     ? kPagedBytes
                                     : trained.state_bytes()};
-  if (device.on_gpu && config.parallel.offload.base == config::Offload::kCpu && device.shards == 1)
-    whole.base = std::min(whole.base, static_cast<int64_t>(2 * share_of_largest_unit(arch) *
-                                                           static_cast<double>(whole.base)));
+  const Division division{.shards = device.shards, .of_largest_unit = share_of_largest_unit(arch)};
+  const bool base_on_host = device.on_gpu && config.parallel.offload.base == config::Offload::kCpu;
+  if (device.on_gpu && config.parallel.offload.params == config::Offload::kCpu)
+    return with_trained_on_host(whole, division, base_on_host);
+  if (base_on_host && device.shards == 1) whole.base = division.two_units(whole.base);
   StaticMemory memory{.base = whole.base,
                       .trainable = whole.masters + whole.copies,
                       .gradients = whole.gradients,
@@ -235,8 +262,7 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
     return memory;
   }
   if (device.shards == 1) return memory;
-  return divided(whole, config.parallel.strategy, device.shards, share_of_largest_unit(arch),
-                 device.on_gpu && config.parallel.offload.base == config::Offload::kCpu);
+  return divided(whole, config.parallel.strategy, division, base_on_host);
 }
 
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
@@ -277,8 +303,12 @@ config::Strategy auto_strategy(const spec::ArchSpec& arch, const config::RunConf
   using enum config::Strategy;
   if (devices.world_size == 1) return kSingle;
   if (config::needs_whole_matrices(config.train.optimizer)) return kDdp;
-  std::vector<config::Strategy> choices = {kDdp};
-  if (!config.tuning.trains_adapter()) choices.insert(choices.end(), {kZero1, kZero2});
+  std::vector<config::Strategy> choices;
+  // With trained weights in host memory a process of ddp would have all of them there.
+  if (config.parallel.offload.params == config::Offload::kNone) {
+    choices.push_back(kDdp);
+    if (!config.tuning.trains_adapter()) choices.insert(choices.end(), {kZero1, kZero2});
+  }
   const bool has_several_machines = devices.local_world_size < devices.world_size &&
                                     devices.world_size % devices.local_world_size == 0;
   if (has_several_machines && devices.local_world_size > 1) choices.push_back(kHybrid);

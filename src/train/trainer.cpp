@@ -60,8 +60,8 @@ Trainer::Trainer(TrainerInputs inputs)
       objective_(make_objective(in_.config.train)),
       optimizer_(make_optimizer(in_.strategy->owned(), in_.config.train)),
       loss_scale_(in_.decoder->options().dtype == at::kHalf),
-      reads_later_(in_.decoder->options().device.is_cuda() && !loss_scale_.is_active() &&
-                   optimizer_->reads_gate()),
+      reads_later_(in_.decoder->options().device.is_cuda() && updates_on_device() &&
+                   !loss_scale_.is_active() && optimizer_->reads_gate()),
       micro_batches_(make_schedule(*in_.decoder, *in_.strategy, *objective_, in_.config)),
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
@@ -145,6 +145,14 @@ void Trainer::warn_of_unprofiled_steps() const {
   if (wanted.first > state_.step && wanted.last <= total_steps()) return;
   log::warn("--profile {}-{}: this start of the run has steps {} to {}; others are not profiled",
             wanted.first, wanted.last, state_.step + 1, total_steps());
+}
+
+bool Trainer::updates_on_device() const {
+  return in_.strategy->owned().flat.master.device() == in_.decoder->options().device;
+}
+
+uint64_t Trainer::optimizer_bytes() const {
+  return updates_on_device() ? optimizer_->device_bytes() : 0;
 }
 
 bool Trainer::learns_nothing() const {

@@ -173,6 +173,21 @@ TEST(Resolve, OffloadedOptimizerStateIsThatOfAPagedOptimizer) {
   }
 }
 
+/// With weights or the base on the host, and the inputs of layers there.
+TEST(Resolve, WeightsFromTheHostAreFetchedOncePerStep) {
+  const auto fetch = [](const OffloadConfig& offload) {
+    RunConfig config;
+    config.parallel.offload = offload;
+    resolve(config, "run.yaml", 1, 1);
+    return config.parallel.fetch;
+  };
+  constexpr Offload kCpu = Offload::kCpu;
+  EXPECT_EQ(fetch({.activations = kCpu, .base = kCpu}), Fetch::kPerStep);
+  EXPECT_EQ(fetch({.activations = kCpu, .params = kCpu}), Fetch::kPerStep);
+  EXPECT_EQ(fetch({.params = kCpu}), Fetch::kPerMicroBatch);
+  EXPECT_EQ(fetch({.activations = kCpu}), Fetch::kPerMicroBatch);
+}
+
 TEST(Resolve, TheStrategyFollowsTheNumberOfProcesses) {
   using enum Strategy;
   for (const Strategy wanted : {kAuto, kSingle, kDdp})

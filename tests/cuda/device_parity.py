@@ -4,7 +4,7 @@
     tests/cuda/device_parity.py --root build/host-backed [--all] [--only WORDS …]
 
 reference   tests/data/train: 12 steps in fp32 beside what transformers + peft computed, on one card and on two, whole, in shards, in a
-            pipeline, and with weights and activations in the host's memory
+            pipeline, and with weights, trained ones too, and activations in the host's memory
 families    three steps of every family, LoRA and full
 graphs      the same, and the references, with micro-batches launched as CUDA graphs; elsewhere none are, but in resumed runs
 bases       quantised bases, on sm_80, sm_89 and sm_90, whose code paths differ
@@ -45,7 +45,7 @@ GRAPHS, NO_GRAPHS = "train.cuda_graphs=on", "train.cuda_graphs=off"
 # Of `make test`; and what the log gives a reason for (the routers' auxiliary loss is in some models' config.json).
 GRAPHED = ("wide lora bf16", "wide fp8 bf16 sm_90", "wide nf4 bf16 sm_80", "gemma4_moe lora fp32", "dora, dropout, NEFTune")
 MIXES = ("q4_k_m", "q5_k_m", "q6_k", "q4_0")  # of ggml
-NOT_CAPTURED = ("qwen3_5", "plain backend", "gpt_oss lora", "gpt_oss full", "mixtral", "qwen3_moe")
+NOT_CAPTURED = ("qwen3_5", "plain backend", "gpt_oss lora", "gpt_oss full", "mixtral", "qwen3_moe", "on the host")
 
 
 class Case:
@@ -185,7 +185,8 @@ def cases(scratch):
     every = [Case("wide lora bf16", wide, dtype="bf16", quick=True), Case("wide lora fp16", wide, dtype="fp16", quick=True)]
     for name, model in models.items():
         every += [Case(f"{name} lora fp32", model, quick=name in quick), Case(f"{name} lora bf16", model, dtype="bf16"),
-                  Case(f"{name} full fp32 checkpointed", model, full, checkpointed)]
+                  Case(f"{name} full fp32 checkpointed", model, full, checkpointed),
+                  Case(f"{name} full on the host fp32", model, full, "parallel.offload.params=cpu", quick=name == "gemma4")]
     for sm in (80, 89, 90):
         every += [Case(f"wide {quant} bf16 sm_{sm}", wide, f"tuning.quant={quant}", dtype="bf16", sm=sm, quick=quant == "fp8" and sm == 90 or quant == "nf4" and sm == 80)
                   for quant in MADE_FORMATS]
@@ -205,6 +206,10 @@ def cases(scratch):
                   for mode in ("full", "lora")]
     for optimizer in ("adamw_8bit", "paged_adamw", "paged_adamw_8bit"):
         every.append(Case(f"wide {optimizer} full fp32", wide, full, f"train.optimizer={optimizer}", quick=optimizer == "paged_adamw_8bit"))
+    on_host = "parallel.offload.params=cpu"
+    for optimizer in ("adamw_8bit", "lion", "muon", "adafactor"):
+        every.append(Case(f"wide {optimizer} full on the host fp32", wide, full, on_host, f"train.optimizer={optimizer}", quick=optimizer == "adamw_8bit"))
+    every += [Case(f"wide full on the host {dtype}", wide, full, on_host, dtype=dtype, quick=True) for dtype in ("bf16", "fp16")]
     every += [Case("dora, dropout, NEFTune", models["qwen3"], "tuning.lora.dora=true", "tuning.lora.dropout=0.1", "train.neftune_noise_alpha=5", quick=True),
               Case("pissa", models["qwen3"], "tuning.lora.init=pissa"), Case("LoRA+", wide, "train.loraplus_lr_ratio=4"),
               Case("plain backend", models["llama"], "tuning.backend=bnb"), Case("tight blocks", models["qwen3"], align=16),
@@ -269,6 +274,27 @@ def check_memory(machine):
     assert 0 < result["peak_memory_bytes"] < 64 << 20 and len(result["step_seconds"]) == 3, result
     assert 3 < result["loss"] < 5, f"loss {result['loss']} of random weights over 48 tokens"
     return f"activations {counted['activations_peak']}, bench {result['peak_memory_bytes']} bytes"
+
+
+def check_memory_on_host(machine, cards):
+    """With trained weights on the host a card holds no weights, gradients or optimizer state, and its plan knows it."""
+    used = {}
+    for place in ("none", "cpu"):
+        folder = machine.scratch / f"memory-{machine.runs}"
+        settings = ["tuning.mode=full", "train.max_steps=2", "train.batch_size=1", "train.grad_accum=2", "tuning.lora.init_from=", "model.dtype=bf16",
+                    f"model.name={machine.scratch / 'deep'}", f"data.train={machine.data}", f"parallel.offload.params={place}"]
+        machine.train(DATA / "train/lora_all_linear/run.yaml", "cuda", settings, processes=cards, folder=folder)
+        report = json.loads((folder / "run.json").read_text())
+        planned, [used[place], *_] = report["planned_bytes"], [rank["bytes"] for rank in report["ranks"]]
+        for part in ("base", "trainable", "gradients", "optimizer"):
+            counted = used[place][part]
+            assert (counted > 0) == (place == "none" and part != "base"), f"{part} with params {place}: {counted} bytes"
+            assert place == "none" or planned[part] == 0, f"{part} with params {place}: {planned[part]} bytes are planned"
+        peak = used[place]["activations_peak"]
+        assert place == "none" or peak <= 1.1 * planned["activations_peak"], f"{peak} bytes, {planned['activations_peak']} are planned"
+    whole, rest = sum(used["none"].values()), sum(used["cpu"].values())
+    assert rest < whole / 3, f"{rest} of {whole} bytes remain on the card"
+    return f"{rest} of {whole} bytes remain on the card"
 
 
 def check_resume(machine, *settings):
@@ -378,6 +404,12 @@ def checks(machine, arguments):
         yield f"reference {name}, {cards} cards, {strategy}, offload", name != "lora_rslora", \
             lambda name=name, cards=cards, strategy=strategy, offload=offload: \
             check_reference(machine, name, cards, strategy=strategy, extra=["train.gradient_checkpointing=true", *offload])
+    # Trained weights wait there, too, and the CPU updates them.
+    for name, cards, strategy, extra in (("full_untied", 1, "auto", ()), ("full_tied", 2, "fsdp", ("parallel.fetch=per_micro_batch",)), ("full_untied", 2, "ddp", ()),
+                                         ("partial_norms", 1, "auto", ("parallel.offload.base=cpu",)), ("lora_qv", 2, "fsdp", ())):
+        offload = ["train.gradient_checkpointing=true", "parallel.offload.params=cpu", "parallel.offload.activations=cpu", *extra]
+        yield f"reference {name}, {cards} cards, {strategy}, trained weights on the host", name != "lora_qv", \
+            lambda name=name, cards=cards, strategy=strategy, offload=offload: check_reference(machine, name, cards, strategy=strategy, extra=offload)
     yield "reference lora_qv, two cards, graphs", True, lambda: check_reference(machine, "lora_qv", 2, GRAPHS)
     listed = cases(machine.scratch)
     for case in listed:
@@ -385,7 +417,11 @@ def checks(machine, arguments):
     for mix in MIXES:
         yield f"{mix} as stored fp32", mix == "q4_k_m", lambda mix=mix: check_case(machine, Case(mix, write_gguf(machine, mix)))
     yield "memory", True, lambda: check_memory(machine)
+    write_model(machine.scratch / "deep", layers=12)
+    for cards in (1, 2):
+        yield f"memory, trained weights on the host, {cards} cards", cards == 1, lambda cards=cards: check_memory_on_host(machine, cards)
     yield "resume", True, lambda: check_resume(machine, "tuning.mode=full") and "the same bits"
+    yield "resume, trained weights on the host", True, lambda: check_resume(machine, "tuning.mode=full", "parallel.offload.params=cpu") and "the same bits"
     yield "resume, moments on the host", False, lambda: check_resume(machine, "tuning.mode=full", "train.optimizer=paged_adamw") and "the same bits"
     yield "fp16 overflow and resume", True, lambda: check_overflow(machine)
     for processes, settings in ((1, ()), (2, ()), (1, ("train.save_steps=1",))):

@@ -32,8 +32,10 @@ model::DecoderOptions lora_over_nf4() {
 
 /// A model in parts, and its strategy.
 struct Divided {
-  Divided(Communicator& comm, config::Strategy strategy, model::DecoderOptions options) {
-    auto parts = test::load_in_shards(strategy, comm, options);
+  Divided(Communicator& comm, config::Strategy strategy, model::DecoderOptions options,
+          bool trained_on_host = false) {
+    auto parts =
+        test::load_in_shards(strategy, comm, options, /*frozen_on_host=*/false, trained_on_host);
     decoder = model::Decoder::load(checkpoint(), options);
     of = make_strategy({.strategy = strategy, .passes_read_masters = true}, comm,
                        {decoder->parameters(), decoder->units()}, std::move(parts));
@@ -123,6 +125,49 @@ TEST(Sharded, ReducesTrainedValuesAlone) {
     EXPECT_EQ(after.calls - before.calls, num_trained);
     EXPECT_EQ(after.bytes - before.bytes, kRanks * divided.of->owned().flat.grad.nbytes());
     EXPECT_TRUE(divided.of->owned().flat.grad.eq(1 + 2).all().item<bool>()) << "the sum over ranks";
+    comm.leave();
+  });
+}
+
+/// Trained values on the host: a unit's are in memory only while it is used, and its gradients until
+/// they are added to those of earlier micro-batches. The frozen base stays where it is with ddp.
+TEST(Sharded, TrainedValuesComeForEachUseFromTheHost) {
+  test::run_ranks(kRanks, [](Communicator& comm) {
+    for (const config::Strategy strategy : {config::Strategy::kDdp, config::Strategy::kFsdp}) {
+      Divided divided(comm, strategy, lora_over_nf4(), /*trained_on_host=*/true);
+      const auto num_units = static_cast<int64_t>(divided.decoder->units().size());
+      const layers::FlatValues& own = divided.of->owned().flat;
+      EXPECT_EQ(divided.of->stored_bytes().trainable, 0);
+      EXPECT_EQ(divided.of->stored_bytes().gradients, 0);
+      EXPECT_EQ(divided.of->stored_bytes().frozen.has_value(), strategy == config::Strategy::kFsdp);
+      own.master.fill_(3);
+      divided.decoder->parameters().compute_changed();
+      divided.of->begin_step();
+      for (int micro_batch = 1; micro_batch <= 2; ++micro_batch) {
+        for (int64_t unit = num_units - 1; unit >= 0; --unit) {
+          const layers::FlatValues* flat = divided.decoder->parameters().buffers_of(unit);
+          divided.of->before(unit, UnitPass::kBackward);
+          if (flat != nullptr) {
+            EXPECT_TRUE(flat->master.eq(3).all().item<bool>());
+            flat->grad.fill_(micro_batch * (comm.rank() + 1));
+          }
+          divided.of->after(unit, UnitPass::kBackward);
+          if (flat != nullptr) {
+            EXPECT_FALSE(has_memory(flat->master));
+          }
+        }
+      }
+      divided.of->finish_step();
+      for (int64_t unit = 0; unit < num_units; ++unit)
+        if (const layers::FlatValues* flat = divided.decoder->parameters().buffers_of(unit)) {
+          EXPECT_FALSE(has_memory(flat->grad));
+        }
+      EXPECT_TRUE(own.grad.eq((1 + 2) * (1 + 2)).all().item<bool>())
+          << "the sum over ranks and micro-batches";
+      EXPECT_EQ(divided.of->squares(own.master).item<double>(),
+                9.0 * static_cast<double>(own.master.numel()) *
+                    (strategy == config::Strategy::kFsdp ? kRanks : 1));
+    }
     comm.leave();
   });
 }

@@ -75,6 +75,26 @@ TEST(MicroBatch, WhatIsOnTheHostIsNotOnTheDevice) {
   EXPECT_GT(fitting(), with_inputs);
 }
 
+/// Two units of weights and gradients stay on the device, and two parts of the gradients of a unit.
+TEST(MicroBatch, TrainedWeightsOnTheHost) {
+  using enum config::Strategy;
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kFull;
+  const auto held = [&](config::Strategy strategy, int64_t shards, bool on_gpu = true) {
+    config.parallel.strategy = strategy;
+    return static_memory(small(), config, 2, {}, {.on_gpu = on_gpu, .shards = shards});
+  };
+  const int64_t on_a_cpu = held(kSingle, 1, false).total();
+  config.parallel.offload.params = config::Offload::kCpu;
+  const double unit = 49152.0 * 576;  // the tied embedding
+  for (const auto& [strategy, shards] : {std::pair(kSingle, 1), std::pair(kFsdp, 4)}) {
+    const StaticMemory memory = held(strategy, shards);
+    EXPECT_EQ(memory.base + memory.trainable + memory.gradients + memory.optimizer, 0);
+    EXPECT_NEAR(static_cast<double>(memory.gathered), 2 * unit * (2 + 4 + 4.0 / shards), 16);
+  }
+  EXPECT_EQ(held(kSingle, 1, false).total(), on_a_cpu) << "a CPU's memory is the host's";
+}
+
 TEST(AutoStrategy, IsTheFirstThatFits) {
   using enum config::Strategy;
   config::RunConfig config;
@@ -100,6 +120,11 @@ TEST(AutoStrategy, IsTheFirstThatFits) {
   EXPECT_EQ(chosen(2.2, 4, 4), kZero1);
   EXPECT_EQ(chosen(1.5, 4, 4), kZero2);
   EXPECT_EQ(chosen(1.2, 4, 4), kFsdp);
+  // In host memory they are divided, too.
+  config.parallel.offload.params = config::Offload::kCpu;
+  EXPECT_EQ(chosen(4, 1, 1), kSingle);
+  EXPECT_EQ(chosen(4, 4, 4), kFsdp);
+  EXPECT_EQ(chosen(4, 8, 4), kHybrid);
   config.train.optimizer = config::Optimizer::kMuon;
   EXPECT_EQ(chosen(1.2, 4, 4), kDdp);
 }

@@ -13,13 +13,15 @@ namespace sftrun::test {
 inline std::unique_ptr<parallel::UnitShards> load_in_shards(config::Strategy strategy,
                                                             const parallel::Communicator& comm,
                                                             model::DecoderOptions& options,
-                                                            bool frozen_on_host = false) {
+                                                            bool frozen_on_host = false,
+                                                            bool trained_on_host = false) {
   if (strategy == config::Strategy::kPipeline)
     options.held = comm.rank() * 2 < comm.world_size() ? layers::UnitRange{.first = 0, .end = 2}
                                                        : layers::UnitRange{.first = 2};
-  if (!config::is_sharded(strategy) && !frozen_on_host) return nullptr;
+  if (!config::is_sharded(strategy) && !frozen_on_host && !trained_on_host) return nullptr;
   parallel::Sharding sharding = parallel::sharding_of(strategy);
   sharding.frozen_on_host = frozen_on_host;
+  sharding.trained_on_host = trained_on_host;
   const int world_size = comm.world_size(), shards = !config::is_sharded(strategy) ? 1
                                                      : strategy == config::Strategy::kHybrid
                                                          ? 2

@@ -60,7 +60,8 @@ class Fixture {
 class Replay {
  public:
   /// @param values_of_part of moments on the host; 0: not there
-  explicit Replay(const Fixture& fixture, bool is_8bit = true, int64_t values_of_part = 0)
+  explicit Replay(const Fixture& fixture, bool is_8bit = true, int64_t values_of_part = 0,
+                  at::ScalarType compute_dtype = at::kBFloat16)
       : fixture_(fixture) {
     const auto& run = fixture.run;
     for (const auto& p : run["parameters"]) {
@@ -68,7 +69,7 @@ class Replay {
           store.add(p["name"], p["shape"].get<std::vector<int64_t>>(), 0, p["decays"]);
       if (parameter->name.starts_with("embed_tokens")) parameter->role = TensorRole::kEmbedding;
     }
-    store.allocate(at::kBFloat16, at::kCPU);
+    store.allocate(compute_dtype, at::kCPU);
     for (layers::Parameter& p : store.parameters())
       p.master.detach().copy_(fixture.tensor("param." + p.name));
     optimizer.emplace(store, AdamWConfig{.beta1 = run["betas"][0],
@@ -200,6 +201,21 @@ TEST(Gate, TakesNumbersOfItsShapeAlone) {
                c10::Error);
   at::Tensor small = gate.narrow(0, 0, 4);
   EXPECT_THROW(kernels::decide_update_(small, numbers, {.num_losses = 1}), c10::Error);
+}
+
+/// A GPU computes in fp16 with copies of weights that the CPU updates.
+TEST(AdamW, CopiesInFp16AreThoseOfTheMasters) {
+  const Fixture fixture;
+  for (const bool is_8bit : {false, true}) {
+    Replay half(fixture, is_8bit, /*values_of_part=*/0, at::kHalf), bf16(fixture, is_8bit);
+    for (const auto& step : fixture.run["steps"]) {
+      half.take(step);
+      bf16.take(step);
+    }
+    EXPECT_EQ(half.hashes(), bf16.hashes());
+    for (const layers::Parameter& p : half.store.parameters())
+      EXPECT_TRUE(at::equal(p.compute, p.master.detach().to(at::kHalf))) << p.name;
+  }
 }
 
 TEST(AdamW8bit, NumberOfThreadsChangesNothing) {

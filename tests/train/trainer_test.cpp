@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -63,7 +64,7 @@ struct RunSetup {
   config::Optimizer optimizer = config::Optimizer::kAdamW;
   bool is_sharded = false;  ///< by the toy strategy
   config::Strategy strategy = config::Strategy::kDdp;
-  bool frozen_on_host = false;
+  bool frozen_on_host = false, trained_on_host = false;
   config::Fetch fetch = config::Fetch::kPerMicroBatch;
   int64_t channels_at_once = 1;       ///< tensor parallelism: see `TensorParallel::multiple`
   int64_t stops_after = kStepsOfRun;  ///< with a checkpoint
@@ -109,7 +110,8 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
            const std::optional<fs::path>& resume_from = {}) {
   const config::RunConfig config = configuration(setup);
   model::DecoderOptions options = setup.decoder;
-  auto shards = test::load_in_shards(config.parallel.strategy, comm, options, setup.frozen_on_host);
+  auto shards = test::load_in_shards(config.parallel.strategy, comm, options, setup.frozen_on_host,
+                                     setup.trained_on_host);
   std::optional<parallel::TensorGroup> tensor_group;
   if (setup.strategy == config::Strategy::kTensor) {
     const parallel::Mesh mesh({.dp_replicate = comm.world_size() / 2, .tp = 2}, comm.rank());
@@ -391,6 +393,73 @@ TEST(OffloadedTraining, OfSomeWeights) {
   train_on_two_ranks(setup, plain.path());
   train_on_two_ranks(offloaded, from_host.path());
   expect_close_runs(plain.path(), from_host.path());
+}
+
+/// Strategies whose trained weights may wait in host memory, over the number of ranks.
+constexpr std::array kStrategiesOnHost = {std::pair{config::Strategy::kDdp, 2},
+                                          std::pair{config::Strategy::kFsdp, 2},
+                                          std::pair{config::Strategy::kHybrid, 4}};
+
+/// Weights are brought for each use, and gradients are added up on the host. Backends read copies in
+/// the compute dtype (fused) or masters (plain).
+TEST(TrainedOnHost, TrainsAsDdp) {
+  RunSetup full;
+  full.decoder.trains = model::Trains::kFull;
+  RunSetup autograd = full;
+  autograd.decoder.backend = &layers::plain_backend();
+  RunSetup some;
+  some.decoder.trains = model::Trains::kPartial;
+  some.decoder.trainable = {"norm", "layers\\.1\\..*down_proj"};
+  some.decoder.gradient_checkpointing = true;
+  RunSetup adapter;
+  adapter.decoder.trains = model::Trains::kLora;
+  adapter.decoder.base.quant = QuantOptions{};
+  for (const RunSetup& setup : {full, autograd, some, adapter}) {
+    const test::TemporaryDirectory plain;
+    train_on_two_ranks(setup, plain.path());
+    for (const auto& [strategy, num_ranks] : kStrategiesOnHost) {
+      RunSetup on_host = setup;
+      on_host.strategy = strategy;
+      on_host.trained_on_host = true;
+      on_host.frozen_on_host = setup.decoder.trains == model::Trains::kPartial;
+      on_host.fetch = strategy == config::Strategy::kFsdp ? config::Fetch::kPerStep
+                                                          : config::Fetch::kPerMicroBatch;
+      const test::TemporaryDirectory dir;
+      test::run_ranks(num_ranks,
+                      [&](parallel::Communicator& comm) { train(comm, on_host, dir.path()); });
+      expect_close_runs(plain.path(), dir.path());
+    }
+  }
+}
+
+TEST(TrainedOnHost, WithOtherOptimizers) {
+  for (const auto& [optimizer, strategy] :
+       {std::pair{config::Optimizer::kAdamW8bit, config::Strategy::kFsdp},
+        std::pair{config::Optimizer::kPagedAdamW, config::Strategy::kFsdp},
+        std::pair{config::Optimizer::kLion, config::Strategy::kFsdp},
+        std::pair{config::Optimizer::kMuon, config::Strategy::kDdp}}) {
+    RunSetup setup;
+    setup.decoder.trains = model::Trains::kFull;
+    setup.optimizer = optimizer;
+    RunSetup on_host = setup;
+    on_host.strategy = strategy;
+    on_host.trained_on_host = true;
+    const test::TemporaryDirectory plain, dir;
+    train_on_two_ranks(setup, plain.path());
+    train_on_two_ranks(on_host, dir.path());
+    expect_close_runs(plain.path(), dir.path(), optimizer == config::Optimizer::kMuon);
+  }
+}
+
+TEST(TrainedOnHost, ContinuesARunOfDdpAndTheOtherWayRound) {
+  RunSetup whole;
+  whole.decoder.trains = model::Trains::kFull;
+  for (const auto& [strategy, num_ranks] : kStrategiesOnHost) {
+    RunSetup on_host = whole;
+    on_host.strategy = strategy;
+    on_host.trained_on_host = true;
+    expect_continues(whole, on_host, num_ranks);
+  }
 }
 
 /// The matrices of a stage are whole, but a rank has state for its own stage alone.

@@ -248,6 +248,8 @@ struct OffloadConfig {
   Offload optimizer = Offload::kNone;    ///< optimizer state; resolved: a paged optimizer
   Offload activations = Offload::kNone;  ///< inputs of layers, which gradient checkpointing keeps
   Offload base = Offload::kNone;         ///< frozen weights
+  /// Trained weights, with their gradients and optimizer state; the CPU updates them.
+  Offload params = Offload::kNone;
 };
 
 /// Which part of a model is on which device of the machine.

@@ -19,6 +19,8 @@ class SideStream {
   /// @return makes the stream that is current when it is called wait for what is queued on this
   /// stream now
   std::function<void()> until_now() const;
+  /// Waits on the host until what is queued on this stream is done.
+  void synchronize() const;
 
  private:
   at::Device device_;

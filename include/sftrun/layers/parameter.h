@@ -42,8 +42,6 @@ struct Parameter {
   bool has_partial_gradient = false;
 
   FileLayout layout = {};  ///< of the whole tensor
-  /// Copies the master to the compute copy, if that is another tensor.
-  void refresh_compute();
   std::vector<int64_t> whole_shape() const;
   int64_t whole_numel() const;
   std::vector<int64_t> shape_in_files() const {
@@ -147,11 +145,16 @@ struct OwnedValues {
     int64_t offset = 0;            ///< of the first one in the flat buffers
     bool is_whole() const { return numel == parameter->numel; }
     int64_t end_offset() const { return offset + numel; }
+    /// The parameter's values in one of the flat buffers, as a view in its shape.   @pre is_whole()
+    at::Tensor whole_in(const at::Tensor& flat) const;
   };
   OwnedValues() = default;
   /// All values that the store holds.   @pre one set of buffers for all units
   // NOLINTNEXTLINE(google-explicit-constructor): an optimizer updates a store
   OwnedValues(ParameterStore& of);
+  /// Copies the masters of a parameter to the compute copies, if these are other tensors.
+  /// @pre piece.is_whole()
+  void refresh_compute(const Piece& piece) const;
 
   ParameterStore* store = nullptr;
   FlatValues flat;

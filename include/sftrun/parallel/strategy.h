@@ -25,7 +25,7 @@ struct DistributedModel {
   std::vector<layers::Unit>& units;
 };
 
-/// Memory of a rank between its uses of units.
+/// Memory of a rank's device between its uses of units.
 struct StoredBytes {
   std::optional<uint64_t> frozen;  ///< nullopt: all frozen tensors
   uint64_t trainable = 0;          ///< masters and copies in the compute dtype
@@ -40,14 +40,14 @@ class Strategy : public layers::UnitHooks {
  public:
   virtual std::string name() const = 0;  ///< as in parallel.strategy
   virtual const Mesh& mesh() const = 0;
-  /// The values that this rank updates.
+  /// The values that this rank updates. Their device is the one that runs the optimizer.
   virtual const layers::OwnedValues& owned() const = 0;
   /// Sets the gradients to zero.
   virtual void begin_step() = 0;
   /// Completes the reductions: afterwards the gradients of `owned` are sums over all ranks.
   virtual void finish_step() = 0;
   /// Sum of squares of a quantity over the whole model, each value counted once.
-  /// @param owned the part of this rank, [n] fp32   @return fp64 scalar on its device
+  /// @param owned the part of this rank, [n] fp32   @return fp64 scalar on the device of the passes
   virtual at::Tensor squares(const at::Tensor& owned) = 0;
   /// Whether it holds on all ranks that own different values.
   virtual bool holds_everywhere(bool holds_here) = 0;
@@ -93,15 +93,15 @@ struct StrategyOptions {
   Group tensor_ranks = {};
 };
 /// @param comm must outlive the strategy
-/// @param shards of the model, for strategies that divide parameters, and for a frozen base in host
+/// @param shards of the model, for strategies that divide parameters, and for parameters in host
 /// memory; else null
 std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communicator& comm,
                                         const DistributedModel& model,
                                         std::unique_ptr<UnitShards> shards = nullptr);
 
 /// Sum of squares over what the ranks of a group own.   @param owned [n] fp32 of this rank
-/// @return fp64 scalar on its device
-at::Tensor squares_over(const at::Tensor& owned, Group& group);
+/// @return fp64 scalar on `device`, where the group communicates
+at::Tensor squares_over(const at::Tensor& owned, Group& group, at::Device device);
 /// Whether it holds on all ranks of the run.
 bool holds_on_all(Communicator& comm, bool holds_here);
 /// A tensor whose parts the ranks of a group have: see `Strategy::whole`.

@@ -23,6 +23,14 @@ struct Sharding {
   bool parameters = false;  ///< gathered for each use, and the frozen bytes with them
   /// Frozen bytes (or this rank's part) are kept in host memory and copied for each use.
   bool frozen_on_host = false;
+  /// Trained values and their gradients (or this rank's part) are kept in host memory. Values are
+  /// copied for each use, gradients after each backward pass.
+  bool trained_on_host = false;
+
+  /// Whether whole trained values are in memory only while they are used.
+  bool releases_trained() const { return parameters || trained_on_host; }
+  /// Whether whole gradients are in memory only during a backward pass.
+  bool releases_gradients() const { return gradients || trained_on_host; }
 };
 /// Nothing is divided by strategies that are not sharded.
 Sharding sharding_of(config::Strategy strategy);

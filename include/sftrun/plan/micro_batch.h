@@ -76,7 +76,8 @@ struct RunDevices {
 /// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid and fsdp with which
 /// one packed sequence fits into four fifths of a device's memory; fsdp if none does. zero1 and zero2
 /// only if base weights train, hybrid only on several machines, none of them with an optimizer that
-/// needs whole matrices.
+/// needs whole matrices. With `parallel.offload.params` only hybrid and fsdp, which divide what is in
+/// host memory.
 config::Strategy auto_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
                                const RunDevices& devices, const StoredBytes& stored = {});
 

@@ -86,7 +86,8 @@ class Trainer {
   explicit Trainer(TrainerInputs inputs);
   ~Trainer();
   TrainOutcome run();
-  uint64_t optimizer_bytes() const { return optimizer_->device_bytes(); }
+  /// Of the optimizer's state in device memory.
+  uint64_t optimizer_bytes() const;
   int64_t total_steps() const { return in_.batches->total_steps(); }
   /// Whether the learning rate is 0 in every step.
   bool learns_nothing() const;
@@ -127,6 +128,8 @@ class Trainer {
   WorkSeconds work_of_step();
   void name_stragglers(const std::vector<RankNumbers>& ranks);
   bool is_main() const { return in_.comm->rank() == 0; }
+  /// false: weights wait in host memory, and the CPU updates them.
+  bool updates_on_device() const;
 
   TrainerInputs in_;
   Schedule schedule_;

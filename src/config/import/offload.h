@@ -14,17 +14,19 @@ inline void set_offload(Reading& reading, const SourceKey& key, std::string_view
   else
     reading.set(key, field, key.value);
 }
-/// Frozen weights: trained ones stay on the device.
+/// Frozen weights and trained ones: which of them a run has, `Reading::settle_weights_on_host` sees.
 inline void set_offload_of_weights(Reading& reading, const SourceKey& key) {
   if (is_off(key.value)) return;
   reading.weights_on_host.push_back({key.name, {}, key.place});
   set_offload(reading, key, "parallel.offload.base");
+  set_offload(reading, key, "parallel.offload.params");
 }
 /// FSDP then has parameters, gradients and optimizer state on the host. @param key is on
 inline void set_offload_of_all(Reading& reading, const SourceKey& key) {
   reading.weights_on_host.push_back({key.name, {}, key.place});
-  reading.set(key, "parallel.offload.base", "cpu");
-  reading.set(key, "parallel.offload.optimizer", "cpu");
+  for (const char* field :
+       {"parallel.offload.base", "parallel.offload.params", "parallel.offload.optimizer"})
+    reading.set(key, field, "cpu");
 }
 /// What gradient checkpointing keeps. @param key is on
 inline void set_offload_of_activations(Reading& reading, const SourceKey& key) {

@@ -159,22 +159,27 @@ void Reading::settle() {
 }
 
 void Reading::settle_weights_on_host(std::string_view mode) {
-  if (weights_on_host.empty() || mode == word_of(TuningMode::kLora) ||
-      mode == word_of(TuningMode::kQlora))
-    return;
-  const bool is_full = mode == word_of(TuningMode::kFull);
-  for (ImportNote& note : weights_on_host) {
-    note.why = is_full        ? "trained parameters stay on the device, and tuning.mode full "
-                                "trains all of them"
-               : mode.empty() ? "trained parameters stay on the device; frozen ones move, of which "
-                                "tuning.mode full has none"
-                              : "trained parameters stay on the device; frozen ones move";
-    not_carried.push_back(std::move(note));
+  if (weights_on_host.empty()) return;
+  const auto take_back = [&](std::string_view field) {
+    std::erase_if(given, [&](const Given& one) { return one.assignment.key == field; });
+  };
+  const bool trains_adapter =
+      mode == word_of(TuningMode::kLora) || mode == word_of(TuningMode::kQlora);
+  const std::string strategy = given_text("parallel.strategy");
+  const bool keeps_trained =
+      strategy == word_of(Strategy::kZero1) || strategy == word_of(Strategy::kZero2);
+  if (mode == word_of(TuningMode::kFull)) take_back("parallel.offload.base");
+  if (trains_adapter || keeps_trained) take_back("parallel.offload.params");
+  if (keeps_trained && !trains_adapter) {
+    for (ImportNote& note : weights_on_host) {
+      note.why = fmt::format(
+          "parallel.strategy {} keeps trained parameters on the device; with "
+          "fsdp they move",
+          strategy);
+      not_carried.push_back(std::move(note));
+    }
   }
   weights_on_host.clear();
-  if (is_full)
-    std::erase_if(given,
-                  [](const Given& one) { return one.assignment.key == "parallel.offload.base"; });
 }
 
 SourceKey Reading::key_of(std::string name, const MapKey& key, const Value& value) const {

@@ -38,7 +38,8 @@ class Reading {
   void run();
   /// Takes back what has no use with the file's own tuning.mode, or the optimizer it names.
   void settle();
-  /// Notes what of `weights_on_host` stays on the device with this tuning.mode; "": it is not known.
+  /// Takes back which of `parallel.offload.base` and `params` has no use with this tuning.mode ("": it
+  /// is not known), and notes where the strategy keeps trained weights on the device.
   void settle_weights_on_host(std::string_view mode);
 
   // ---- The file

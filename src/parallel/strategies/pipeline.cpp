@@ -127,7 +127,7 @@ void PipelineStrategy::finish_step() {
 }
 
 at::Tensor PipelineStrategy::squares(const at::Tensor& owned) {
-  return squares_over(owned, stages_);
+  return squares_over(owned, stages_, owned.device());
 }
 
 bool PipelineStrategy::holds_everywhere(bool holds_here) {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "sftrun/core/error.h"
-#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/host_memory.h"
 
 namespace sftrun::parallel {
 
@@ -31,12 +31,6 @@ at::Tensor UnitShards::part_of(const at::Tensor& flat, int64_t parts) const {
 
 namespace {
 
-/// Bytes in host memory, locked for copies to a GPU if the unit is used there.
-at::Tensor host_bytes(int64_t size, at::Device device) {
-  if (!device.is_cuda()) return at::empty({size}, at::kByte);
-  return kernels::cuda_kernels().pinned_zeros({size}, at::kByte, device);
-}
-
 /// Elements [begin, begin + part.numel()) of a unit's masters, read from the model's files.
 void read_masters(const std::vector<layers::UnreadValues>& unread, int64_t begin,
                   const at::Tensor& part) {
@@ -60,8 +54,9 @@ at::Tensor UnitShards::take_frozen(layers::FrozenStorage& frozen) const {
   const at::Tensor& whole = frozen.bytes();
   if (!whole.defined()) return {};
   const int64_t size = whole.numel() / frozen_parts();
-  at::Tensor part = sharding_.frozen_on_host ? host_bytes(size, whole.device())
-                                             : at::empty({size}, whole.options());
+  at::Tensor part = sharding_.frozen_on_host
+                        ? kernels::host_zeros({size}, at::kByte, whole.device())
+                        : at::empty({size}, whole.options());
   frozen.read(frozen_parts() == 1 ? 0 : mesh_.dp_shard_rank() * size, part);
   frozen.forget_sources();
   return part;
@@ -69,9 +64,13 @@ at::Tensor UnitShards::take_frozen(layers::FrozenStorage& frozen) const {
 
 at::Tensor UnitShards::take_masters(layers::Unit& unit, const FlatValues& trained) const {
   const int64_t shards = mesh_.sizes().dp_shard;
-  if (unit.unread.empty()) return part_of(trained.master, shards).clone();
+  const at::Device device =
+      sharding_.trained_on_host ? at::Device(at::kCPU) : trained.master.device();
+  if (unit.unread.empty())
+    return part_of(trained.master, shards)
+        .to(device, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   const int64_t size = trained.master.numel() / shards;
-  at::Tensor part = at::zeros({size}, trained.master.options().requires_grad(false));
+  at::Tensor part = at::zeros({size}, at::TensorOptions().dtype(at::kFloat).device(device));
   read_masters(unit.unread, shards == 1 ? 0 : mesh_.dp_shard_rank() * size, part);
   unit.unread.clear();
   return part;
@@ -105,6 +104,25 @@ Group make_axis_group(Communicator& comm, const Mesh& mesh, bool is_shard_axis) 
   return own;
 }
 
+/// The device on which the units are used.
+at::Device device_of(const DistributedModel& model) {
+  for (int64_t unit = 0; unit < static_cast<int64_t>(model.units.size()); ++unit) {
+    if (const FlatValues* trained = model.parameters.buffers_of(unit))
+      return trained->grad.device();
+    const at::Tensor& frozen = model.units[static_cast<size_t>(unit)].frozen.bytes();
+    if (frozen.defined()) return frozen.device();
+  }
+  return at::kCPU;
+}
+
+/// The stream of copies, to be made the current one; nullopt: there is none. It waits for what is
+/// queued so far, because memory that the allocator gives now may still be in use by it.
+std::optional<c10::Stream> stream_of(const std::optional<kernels::SideStream>& copies) {
+  if (!copies) return std::nullopt;
+  copies->follow_current();
+  return copies->stream();
+}
+
 }  // namespace
 
 ShardedStrategy::ShardedStrategy(const StrategyOptions& options, Communicator& comm,
@@ -113,17 +131,15 @@ ShardedStrategy::ShardedStrategy(const StrategyOptions& options, Communicator& c
       gathers_masters_(options.passes_read_masters),
       comm_(comm),
       model_(model),
+      device_(device_of(model)),
       shards_(std::move(shards)),
       shard_group_(mesh().sizes().dp_replicate == 1
                        ? comm.world()
                        : make_axis_group(comm, mesh(), /*is_shard_axis=*/true)),
       states_(model.units.size()) {
-  if (shards_->sharding().frozen_on_host) {
-    for (const layers::Unit& unit : model.units) {
-      const at::Tensor& bytes = unit.frozen.bytes();
-      if (bytes.defined() && bytes.is_cuda() && !copies_) copies_.emplace(bytes.device());
-    }
-  }
+  if (device_.is_cuda() && (shards_->sharding().frozen_on_host || trains_on_host()))
+    copies_.emplace(device_);
+  if (device_.is_cuda() && trains_on_host()) sent_gradients_.emplace(device_);
   SFTRUN_CHECK_EQ(shards_->parts_.size(), model.units.size());
   if (mesh().sizes().dp_replicate > 1)
     replicas_ = make_axis_group(comm, mesh(), /*is_shard_axis=*/false);
@@ -133,16 +149,17 @@ ShardedStrategy::ShardedStrategy(const StrategyOptions& options, Communicator& c
 /// Joins the parts of all units, and finds which values of each parameter are among them.
 void ShardedStrategy::own_parameters() {
   owned_.store = &model_.parameters;
-  std::vector<at::Tensor> masters;
-  int64_t offset = 0;
+  int64_t numel = 0;
   for (size_t i = 0; i < states_.size(); ++i) {
-    at::Tensor& master = shards_->parts_[i].master;
-    if (!master.defined()) continue;
-    states_[i].offset = offset;
-    states_[i].size = master.numel();
-    offset += master.numel();
-    masters.push_back(std::move(master));
+    const at::Tensor& master = shards_->parts_[i].master;
+    states_[i].offset = numel;
+    states_[i].size = master.defined() ? master.numel() : 0;
+    numel += states_[i].size;
   }
+  const auto zeros = [&](at::ScalarType dtype) {
+    return trains_on_host() ? kernels::host_zeros({numel}, dtype, device_)
+                            : at::zeros({numel}, at::TensorOptions().dtype(dtype).device(device_));
+  };
   for (layers::Parameter& parameter : model_.parameters.parameters()) {
     UnitState& unit = state(parameter.unit);
     const FlatValues& whole = *buffers(parameter.unit);
@@ -155,18 +172,25 @@ void ShardedStrategy::own_parameters() {
                              unit.offset + first - begin});
   }
   FlatValues& flat = owned_.flat;
-  flat.master = masters.empty() ? at::empty({0}, at::kFloat) : at::cat(masters);
-  flat.grad = at::zeros_like(flat.master);
+  flat.master = zeros(at::kFloat);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    at::Tensor& master = shards_->parts_[i].master;
+    if (master.defined()) own(flat.master, static_cast<int64_t>(i)).copy_(master);
+    master.reset();
+  }
+  flat.grad = zeros(at::kFloat);
   flat.compute = flat.master;
   const auto trains = std::find_if(states_.begin(), states_.end(),
                                    [](const UnitState& unit) { return unit.size > 0; });
   if (trains == states_.end() || gathers_masters_) return;
   const at::ScalarType dtype = buffers(trains - states_.begin())->compute.scalar_type();
-  flat.compute = flat.master.to(dtype);  // the master itself if that is fp32
+  if (dtype == at::kFloat) return;
+  flat.compute = zeros(dtype);
+  flat.compute.copy_(flat.master);
 }
 
 StoredBytes ShardedStrategy::stored_bytes() const {
-  StoredBytes bytes = Strategy::stored_bytes();
+  StoredBytes bytes = trains_on_host() ? StoredBytes{} : Strategy::stored_bytes();
   const Sharding& sharding = shards_->sharding();
   if (shards_->takes_frozen()) bytes.frozen = 0;
   for (size_t unit = 0; unit < states_.size(); ++unit) {
@@ -174,8 +198,8 @@ StoredBytes ShardedStrategy::stored_bytes() const {
     if (frozen.defined() && !sharding.frozen_on_host) *bytes.frozen += frozen.nbytes();
     const FlatValues* flat = buffers(static_cast<int64_t>(unit));
     if (flat == nullptr) continue;
-    if (!sharding.gradients) bytes.gradients += flat->grad.nbytes();
-    if (sharding.parameters) continue;
+    if (!sharding.releases_gradients()) bytes.gradients += flat->grad.nbytes();
+    if (sharding.releases_trained()) continue;
     if (states_[unit].reads_masters) bytes.trainable += flat->master.nbytes();
     if (!flat->compute.is_same(flat->master)) bytes.trainable += flat->compute.nbytes();
   }
@@ -195,40 +219,38 @@ bool ShardedStrategy::is_here(int64_t unit) const {
 
 void ShardedStrategy::start_gathering(int64_t unit) {
   UnitState& of = state(unit);
-  if (!of.has_frozen) bring_frozen(unit);
+  const at::Tensor& frozen = shards_->parts_[static_cast<size_t>(unit)].frozen;
+  if (frozen.defined() && !std::exchange(of.has_frozen, true))
+    bring(of, model_.units[static_cast<size_t>(unit)].frozen.bytes(), frozen,
+          shards_->frozen_parts());
   if (std::exchange(of.version, model_.parameters.version()) == model_.parameters.version()) return;
   const FlatValues* flat = buffers(unit);
   if (flat == nullptr) return;
-  // The values are those that a forward pass may have saved, so autograd must not count a change:
-  // `variable_data` has a version counter of its own.
-  const auto gather = [&](const at::Tensor& whole, const at::Tensor& part) {
-    layers::reserve_memory(whole);
-    of.gathering.push_back(shard_group_.all_gather_into_async(whole.variable_data(), part));
+  const auto gather = [&](const at::Tensor& whole, const at::Tensor& owned) {
+    bring(of, whole, own(owned, unit), mesh().sizes().dp_shard);
   };
-  if (of.reads_masters) gather(flat->master, own(owned_.flat.master, unit));
+  if (of.reads_masters) gather(flat->master, owned_.flat.master);
   if (!flat->compute.is_same(flat->master) && !gathers_masters_)
-    gather(flat->compute, own(owned_.flat.compute, unit));
+    gather(flat->compute, owned_.flat.compute);
 }
 
-/// Starts to gather a unit's frozen bytes. From host memory they are copied on a stream of their
-/// own, after the work that is queued so far: the memory that they get may still be in use by it.
-void ShardedStrategy::bring_frozen(int64_t unit) {
-  const at::Tensor& part = shards_->parts_[static_cast<size_t>(unit)].frozen;
-  if (!part.defined()) return;
-  UnitState& of = state(unit);
-  of.has_frozen = true;
-  const at::Tensor& bytes = model_.units[static_cast<size_t>(unit)].frozen.bytes();
-  layers::reserve_memory(bytes);
-  const at::Tensor whole = bytes.variable_data();
-  if (!shards_->sharding().frozen_on_host) {
+/// Starts to gather a unit's values into `flat`. What waits in host memory is copied on a stream of
+/// its own first.   @param part of this rank, one of `parts`
+void ShardedStrategy::bring(UnitState& of, const at::Tensor& flat, const at::Tensor& part,
+                            int64_t parts) {
+  layers::reserve_memory(flat);
+  // The values are those that a forward pass may have saved, so autograd must not count a change:
+  // `variable_data` has a version counter of its own.
+  const at::Tensor whole = flat.variable_data();
+  const bool is_on_host = part.device() != whole.device();
+  if (!is_on_host && parts == shard_group_.size()) {
     of.gathering.push_back(shard_group_.all_gather_into_async(whole, part));
     return;
   }
-  if (copies_) copies_->follow_current();
-  const c10::OptionalStreamGuard guard(copies_ ? std::optional(copies_->stream()) : std::nullopt);
-  const at::Tensor own = shards_->part_of(whole, shards_->frozen_parts());
+  const c10::OptionalStreamGuard guard(stream_of(copies_));
+  const at::Tensor own = shards_->part_of(whole, parts);
   own.copy_(part, /*non_blocking=*/true);
-  if (shards_->frozen_parts() > 1)
+  if (parts > 1)
     of.gathering.push_back(shard_group_.all_gather_into_async(whole, own));
   else if (copies_)
     of.gathering.emplace_back(copies_->until_now());
@@ -274,7 +296,8 @@ void ShardedStrategy::before(int64_t unit, UnitPass pass) {
 }
 
 void ShardedStrategy::after(int64_t unit, UnitPass pass) {
-  if (pass == UnitPass::kBackward && shards_->sharding().gradients) start_reduction(unit);
+  if (pass == UnitPass::kBackward && shards_->sharding().releases_gradients())
+    start_reduction(unit);
   release(unit);
 }
 
@@ -282,7 +305,7 @@ void ShardedStrategy::release(int64_t unit) {
   UnitState& of = state(unit);
   if (std::exchange(of.has_frozen, false))
     layers::release_memory(model_.units[static_cast<size_t>(unit)].frozen.bytes());
-  if (!shards_->sharding().parameters) return;
+  if (!shards_->sharding().releases_trained()) return;
   if (const FlatValues* flat = buffers(unit)) {
     layers::release_memory(flat->master);
     layers::release_memory(flat->compute);
@@ -299,33 +322,67 @@ void ShardedStrategy::start_reduction(int64_t unit) {
   UnitState& of = state(unit);
   if (!std::exchange(of.holds_gradients, false)) return;
   finish_reduction();
+  const bool adds = std::exchange(of.is_reduced, true);
+  if (trains_on_host()) return send_gradients(unit, adds);
   const at::Tensor to = own(owned_.flat.grad, unit);
   reduction_.unit = unit;
-  if (std::exchange(of.is_reduced, true)) reduction_.sum = at::empty_like(to);
+  if (adds) reduction_.sum = at::empty_like(to);
   reduction_.started = shard_group_.reduce_scatter_into_async(
       reduction_.sum.defined() ? reduction_.sum : to, buffers(unit)->grad);
+}
+
+/// The same with gradients in host memory: this rank's part of the sum is copied there, on a stream
+/// of its own. The device adds what earlier micro-batches left: the host need not wait for it.
+void ShardedStrategy::send_gradients(int64_t unit, bool adds) {
+  const at::Tensor &whole = buffers(unit)->grad, to = own(owned_.flat.grad, unit);
+  const bool is_divided = to.numel() < whole.numel();
+  reduction_.unit = unit;
+  reduction_.sum = is_divided ? at::empty(to.sizes(), whole.options()) : whole;
+  if (adds) reduction_.earlier = at::empty(to.sizes(), whole.options());
+  const c10::OptionalStreamGuard guard(stream_of(sent_gradients_));
+  if (is_divided) shard_group_.reduce_scatter_into(reduction_.sum, whole);
+  if (adds) {
+    reduction_.earlier.copy_(to, /*non_blocking=*/true);
+    reduction_.sum.add_(reduction_.earlier);
+  }
+  to.copy_(reduction_.sum, /*non_blocking=*/true);
+  if (sent_gradients_) reduction_.started = StartedCollective(sent_gradients_->until_now());
 }
 
 void ShardedStrategy::finish_reduction() {
   if (reduction_.unit < 0) return;
   reduction_.started.wait();
-  if (reduction_.sum.defined()) own(owned_.flat.grad, reduction_.unit).add_(reduction_.sum);
+  if (reduction_.sum.defined() && !trains_on_host())
+    own(owned_.flat.grad, reduction_.unit).add_(reduction_.sum);
   layers::release_memory(buffers(reduction_.unit)->grad);
   reduction_ = {};
 }
 
 void ShardedStrategy::begin_step() {
-  owned_.flat.grad.zero_();
   for (UnitState& of : states_) of.is_reduced = false;
 }
 
 void ShardedStrategy::finish_step() {
   finish_reduction();
-  if (mesh().sizes().dp_replicate > 1) replicas_.all_reduce(owned_.flat.grad);
+  if (sent_gradients_) sent_gradients_->synchronize();  // the optimizer runs on the host
+  for (int64_t unit = 0; unit < static_cast<int64_t>(states_.size()); ++unit)
+    if (!state(unit).is_reduced) own(owned_.flat.grad, unit).zero_();
+  if (mesh().sizes().dp_replicate > 1) sum_over_replicas();
+}
+
+/// Gradients in host memory are summed on the device, unit by unit: NCCL sends from there.
+void ShardedStrategy::sum_over_replicas() {
+  if (owned_.flat.grad.device() == device_) return replicas_.all_reduce(owned_.flat.grad);
+  for (int64_t unit = 0; unit < static_cast<int64_t>(states_.size()); ++unit) {
+    if (state(unit).size == 0) continue;
+    const at::Tensor gradients = own(owned_.flat.grad, unit), sum = gradients.to(device_);
+    replicas_.all_reduce(sum);
+    gradients.copy_(sum);
+  }
 }
 
 at::Tensor ShardedStrategy::squares(const at::Tensor& owned) {
-  return squares_over(owned, shard_group_);
+  return squares_over(owned, shard_group_, device_);
 }
 
 bool ShardedStrategy::holds_everywhere(bool holds_here) {
@@ -333,8 +390,8 @@ bool ShardedStrategy::holds_everywhere(bool holds_here) {
 }
 
 at::Tensor ShardedStrategy::whole(const at::Tensor& part, int64_t begin, int64_t numel) {
-  // Paged optimizers keep their state in host memory, and NCCL sends from the device.
-  return joined_parts(part.to(owned_.flat.master.device()), begin, numel, shard_group_);
+  // Weights and optimizer state may be in host memory, and NCCL sends from the device.
+  return joined_parts(part.to(device_), begin, numel, shard_group_);
 }
 
 }  // namespace sftrun::parallel

@@ -20,9 +20,9 @@ namespace sftrun::parallel {
 ///
 /// Frozen tensors are divided and gathered as bytes, whatever their format. Before a unit is used,
 /// its parts are gathered into the memory where its tensors lie; the unit that followed it the last
-/// time is gathered ahead, one at most. Frozen bytes may be kept in host memory, also where nothing
-/// is divided. Masters and optimizer states are never gathered for an
-/// update.
+/// time is gathered ahead, one at most. Frozen bytes, and trained values with their gradients, may be
+/// kept in host memory, also where nothing is divided (ZeRO-Offload, arXiv:2101.06840). Masters and
+/// optimizer states are never gathered for an update.
 class ShardedStrategy final : public Strategy {
  public:
   ShardedStrategy(const StrategyOptions& options, Communicator& comm, const DistributedModel& model,
@@ -65,26 +65,32 @@ class ShardedStrategy final : public Strategy {
     int64_t unit = -1;  // none
     StartedCollective started;
     at::Tensor sum;  // undefined: reduced into owned_.flat.grad
+    /// Gradients on the host: the sum over earlier micro-batches, on the device; undefined: none.
+    at::Tensor earlier;
   };
 
   void own_parameters();
+  bool trains_on_host() const { return shards_->sharding().trained_on_host; }
   layers::FlatValues* buffers(int64_t unit) const { return model_.parameters.buffers_of(unit); }
   UnitState& state(int64_t unit) { return states_[static_cast<size_t>(unit)]; }
   at::Tensor own(const at::Tensor& flat, int64_t unit) const;
   /// Whether its current values are here or arriving.
   bool is_here(int64_t unit) const;
   void start_gathering(int64_t unit);
-  void bring_frozen(int64_t unit);
+  void bring(UnitState& of, const at::Tensor& flat, const at::Tensor& part, int64_t parts);
   void finish_gathering(int64_t unit);
   void gather_ahead(const Use& current);
   void release(int64_t unit);
   void start_reduction(int64_t unit);
+  void send_gradients(int64_t unit, bool adds);
   void finish_reduction();
+  void sum_over_replicas();
 
   std::string name_;
   bool gathers_masters_;
   Communicator& comm_;
   DistributedModel model_;
+  at::Device device_;  // of the passes
   std::unique_ptr<UnitShards> shards_;
   Group shard_group_, replicas_;
   layers::OwnedValues owned_;
@@ -92,7 +98,8 @@ class ShardedStrategy final : public Strategy {
   std::map<std::pair<Use, Use>, Use> followers_;  // of the two uses before
   Use last_, before_last_;
   Reduction reduction_;
-  std::optional<kernels::SideStream> copies_;  // from host memory; nullopt: none, or a CPU
+  // From and to host memory; nullopt: none, or a CPU.
+  std::optional<kernels::SideStream> copies_, sent_gradients_;
 };
 
 }  // namespace sftrun::parallel

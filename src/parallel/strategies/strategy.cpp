@@ -49,8 +49,8 @@ void Strategy::assign(const layers::Parameter& parameter, const at::Tensor& valu
   owned().store->compute_changed();
 }
 
-at::Tensor squares_over(const at::Tensor& owned, Group& group) {
-  const at::Tensor sum = kernels::sum_of_squares(owned);
+at::Tensor squares_over(const at::Tensor& owned, Group& group, at::Device device) {
+  const at::Tensor sum = kernels::sum_of_squares(owned).to(device);
   group.all_reduce(sum);
   return sum;
 }

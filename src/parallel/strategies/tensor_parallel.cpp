@@ -61,10 +61,10 @@ void TensorStrategy::finish_step() {
 
 /// Values that all parts have are counted by the first one.
 at::Tensor TensorStrategy::squares(const at::Tensor& of) {
-  if (mesh().tp_rank() == 0) return squares_over(of, parts_);
+  if (mesh().tp_rank() == 0) return squares_over(of, parts_, of.device());
   std::vector<at::Tensor> views = {of.narrow(0, 0, 0)};
   for (const Range& range : divided_) views.push_back(of.narrow(0, range.begin, range.count));
-  return squares_over(at::cat(views), parts_);
+  return squares_over(at::cat(views), parts_, of.device());
 }
 
 bool TensorStrategy::holds_everywhere(bool holds_here) {

@@ -69,17 +69,18 @@ void Adafactor::step(double learning_rate, double grad_scale) {
   for (const layers::OwnedValues::Piece& piece : values_.pieces) {
     Moment& moment = moments_[number++];
     if (piece.numel == 0) continue;  // another rank owns it
-    layers::Parameter& parameter = *piece.parameter;
+    const layers::Parameter& parameter = *piece.parameter;
     const std::vector<int64_t>& shape = parameter.shape_in_files();
-    const at::Tensor grad = parameter.in_file_order(parameter.grad).reshape(shape).mul(grad_scale);
+    const at::Tensor grad =
+        parameter.in_file_order(piece.whole_in(values_.flat.grad)).reshape(shape).mul(grad_scale);
     at::Tensor update = scaled_gradient(moment, grad);
     const double own_rate = learning_rate * config_.rates.of(parameter);
     update.div_((root_mean_square(update) / kClipThreshold).clamp_min_(1)).mul_(own_rate);
-    const at::Tensor master = parameter.in_file_order(parameter.master.detach());
+    const at::Tensor master = parameter.in_file_order(piece.whole_in(values_.flat.master));
     if (parameter.decays && config_.weight_decay != 0)
       master.mul_(1 - config_.weight_decay * own_rate);
     master.sub_(update.view(master.sizes()));
-    parameter.refresh_compute();
+    values_.refresh_compute(piece);
   }
   values_.store->compute_changed();
 }

@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "staged_moments.h"
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/host_memory.h"
+#include "staged_moments.h"
 
 namespace sftrun::train {
 namespace {
@@ -89,7 +90,7 @@ void AdamW::allocate(int64_t num_fp32, const std::vector<std::pair<int64_t, int6
 
 at::Tensor AdamW::zero_moments(at::IntArrayRef shape, at::ScalarType dtype) const {
   const at::Device device = values_.flat.master.device();
-  return staged_ ? host_zeros(shape, dtype, device)
+  return staged_ ? kernels::host_zeros(shape, dtype, device)
                  : at::zeros(shape, at::TensorOptions().dtype(dtype).device(device));
 }
 

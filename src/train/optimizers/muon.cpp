@@ -51,11 +51,11 @@ Muon::Muon(const layers::OwnedValues& values, const MuonConfig& config)
   layers::OwnedValues others = values;
   others.pieces.clear();
   for (const layers::OwnedValues::Piece& piece : values.pieces) {
-    layers::Parameter& parameter = *piece.parameter;
+    const layers::Parameter& parameter = *piece.parameter;
     if (config::is_updated_by_muon(parameter.role))
-      matrices_.push_back({&parameter, at::zeros(piece.numel == 0 ? std::vector<int64_t>{0}
-                                                                  : parameter.shape_in_files(),
-                                                 values.flat.master.options())});
+      matrices_.push_back(
+          {piece, at::zeros(piece.numel == 0 ? std::vector<int64_t>{0} : parameter.shape_in_files(),
+                            values.flat.master.options())});
     else
       others.pieces.push_back(piece);
   }
@@ -63,23 +63,24 @@ Muon::Muon(const layers::OwnedValues& values, const MuonConfig& config)
 }
 
 void Muon::update(Matrix& matrix, double learning_rate, double grad_scale) const {
-  layers::Parameter& parameter = *matrix.parameter;
-  const at::Tensor grad =
-      parameter.in_file_order(parameter.grad).reshape(matrix.momentum.sizes()).mul(grad_scale);
+  const layers::Parameter& parameter = *matrix.piece.parameter;
+  const at::Tensor grad = parameter.in_file_order(matrix.piece.whole_in(values_.flat.grad))
+                              .reshape(matrix.momentum.sizes())
+                              .mul(grad_scale);
   matrix.momentum.lerp_(grad, 1 - config_.momentum);
   const at::Tensor direction = orthogonalized_each(
       config_.nesterov ? grad.lerp(matrix.momentum, config_.momentum) : matrix.momentum);
-  const at::Tensor master = parameter.in_file_order(parameter.master.detach());
+  const at::Tensor master = parameter.in_file_order(matrix.piece.whole_in(values_.flat.master));
   if (parameter.decays) master.mul_(1 - learning_rate * config_.weight_decay);
   master.sub_(direction.reshape(master.sizes()), learning_rate * rate_for(config_, direction));
-  parameter.refresh_compute();
+  values_.refresh_compute(matrix.piece);
 }
 
 void Muon::step(double learning_rate, double grad_scale) {
   ++steps_;
   for (Matrix& matrix : matrices_) {
     if (matrix.momentum.numel() == 0) continue;  // another rank owns it
-    update(matrix, learning_rate * config_.others.rates.of(*matrix.parameter), grad_scale);
+    update(matrix, learning_rate * config_.others.rates.of(*matrix.piece.parameter), grad_scale);
   }
   if (others_) others_->step(learning_rate, grad_scale);
   values_.store->compute_changed();
@@ -93,8 +94,9 @@ void Muon::set_steps(int64_t steps) {
 std::vector<StateTensor> Muon::state() const {
   std::vector<StateTensor> all = others_ ? others_->state() : std::vector<StateTensor>();
   for (const Matrix& matrix : matrices_)
-    all.push_back(StateTensor::whole_or_none("momentum_buffer." + matrix.parameter->name,
-                                             matrix.momentum, matrix.parameter->shape_in_files()));
+    all.push_back(StateTensor::whole_or_none("momentum_buffer." + matrix.piece.parameter->name,
+                                             matrix.momentum,
+                                             matrix.piece.parameter->shape_in_files()));
   return all;
 }
 

@@ -31,7 +31,7 @@ class Muon final : public Optimizer {
 
  private:
   struct Matrix {
-    layers::Parameter* parameter;
+    layers::OwnedValues::Piece piece;
     at::Tensor momentum;  ///< shape as in model files
   };
   void update(Matrix& matrix, double learning_rate, double grad_scale) const;

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 
-#include "sftrun/kernels/cuda_registry.h"
-
 namespace sftrun::train {
 namespace {
 
@@ -113,11 +111,6 @@ uint64_t StagedMoments::device_bytes() const {
   for (const Slot& slot : slots_)
     for (const at::Tensor& memory : slot.memory) total += memory.nbytes();
   return total;
-}
-
-at::Tensor host_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
-  if (device.is_cuda()) return kernels::cuda_kernels().pinned_zeros(shape, dtype, device);
-  return at::zeros(shape, dtype);
 }
 
 }  // namespace sftrun::train

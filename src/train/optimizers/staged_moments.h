@@ -47,7 +47,4 @@ class StagedMoments {
   std::array<Slot, 2> slots_;
 };
 
-/// Zeros in host memory; pinned if `device` is CUDA.
-at::Tensor host_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
-
 }  // namespace sftrun::train

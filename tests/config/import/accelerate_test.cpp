@@ -188,12 +188,14 @@ TEST_F(AccelerateTest, GroupsThatShareACopyAreHybrid) {
 TEST_F(AccelerateTest, Offload) {
   const Import deepspeed = accelerate(
       "distributed_type: DEEPSPEED\n"
-      "deepspeed_config: {offload_optimizer_device: cpu, offload_param_device: cpu}\n");
+      "deepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu, "
+      "offload_param_device: cpu}\n");
   const Import fsdp =
       accelerate("distributed_type: FSDP\nfsdp_config: {fsdp_offload_params: true}\n");
   for (const Import& read : {deepspeed, fsdp}) {
     EXPECT_EQ(value_of(read, "parallel.offload.optimizer"), "\"cpu\"");
     EXPECT_EQ(value_of(read, "parallel.offload.base"), "\"cpu\"");
+    EXPECT_EQ(value_of(read, "parallel.offload.params"), "\"cpu\"");
   }
   expect_refused("distributed_type: DEEPSPEED\ndeepspeed_config: {offload_param_device: nvme}\n",
                  {"nvme", "use cpu"});
@@ -237,10 +239,19 @@ TEST_F(AccelerateTest, StagesOfAPipeline) {
   EXPECT_EQ(strategy("distributed_type: MULTI_GPU\nparallelism_config: {pp_size: 1}\n"), "\"ddp\"");
 }
 
-TEST_F(AccelerateTest, WhetherWeightsAreTrainedIsNotKnown) {
-  const Import fsdp =
-      accelerate("distributed_type: FSDP\nfsdp_config: {fsdp_offload_params: true}\n");
-  EXPECT_TRUE(has_key(fsdp.not_carried, "fsdp_config.fsdp_offload_params"));
+/// SHARD_GRAD_OP keeps whole weights, also of those that are trained. Whether some are is not known.
+TEST_F(AccelerateTest, TrainedWeightsStayWhereTheyAreNotDivided) {
+  const auto offloaded = [&](const std::string& strategy) {
+    return accelerate(
+        "distributed_type: FSDP\nfsdp_config: {fsdp_offload_params: true, "
+        "fsdp_sharding_strategy: " +
+        strategy + "}\n");
+  };
+  const Import whole = offloaded("SHARD_GRAD_OP"), divided = offloaded("FULL_SHARD");
+  EXPECT_TRUE(has_key(whole.not_carried, "fsdp_config.fsdp_offload_params"));
+  EXPECT_EQ(value_of(whole, "parallel.offload.params"), "none");
+  EXPECT_EQ(value_of(whole, "parallel.offload.base"), "\"cpu\"");
+  EXPECT_TRUE(divided.not_carried.empty());
 }
 
 }  // namespace

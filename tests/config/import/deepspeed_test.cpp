@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "config/import/import_test_base.h"
 #include "sftrun/config/problem.h"
 #include "support/expect_error.h"
@@ -51,7 +53,9 @@ TEST_F(DeepSpeedTest, OffloadInNewAndOldForm) {
         {R"({"zero_optimization": {"cpu_offload": true}})", "optimizer"},
         {R"({"zero_optimization": {"offload_param": {"device": "cpu", "pin_memory": true}}})",
          "base"},
+        {R"({"zero_optimization": {"offload_param": {"device": "cpu"}}})", "params"},
         {R"({"zero_optimization": {"cpu_offload_params": true}})", "base"},
+        {R"({"zero_optimization": {"cpu_offload_params": true}})", "params"},
         {R"({"activation_checkpointing": {"cpu_checkpointing": true}})", "activations"}})
     EXPECT_EQ(value_of(deepspeed(text), std::string("parallel.offload.") + field), "\"cpu\"")
         << text;
@@ -175,9 +179,15 @@ TEST_F(DeepSpeedTest, OffloadKeysSayNothingThatIsUntrue) {
       R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "pin_memory": true}}})");
   for (const ImportNote& note : on.no_meaning)
     EXPECT_EQ(note.why.find("only of use with offload"), std::string::npos) << note.key;
-  const Import weights =
-      deepspeed(R"({"zero_optimization": {"offload_param": {"device": "cpu"}}})");
-  EXPECT_TRUE(has_key(weights.not_carried, "zero_optimization.offload_param.device"));
+  const auto weights = [&](const char* stage) {
+    return deepspeed(fmt::format(
+        R"({{"zero_optimization": {{"stage": {}, "offload_param": {{"device": "cpu"}}}}}})",
+        stage));
+  };
+  EXPECT_TRUE(weights("3").not_carried.empty());
+  const Import of_stage_2 = weights("2");
+  EXPECT_TRUE(has_key(of_stage_2.not_carried, "zero_optimization.offload_param.device"));
+  EXPECT_EQ(value_of(of_stage_2, "parallel.offload.params"), "none");
 }
 
 TEST_F(DeepSpeedTest, StagesOfAPipelineAreNamed) {

@@ -136,7 +136,8 @@ TEST_F(NamedFilesTest, OffloadIsShownInTheWordsOfTheField) {
   EXPECT_TRUE(lora.warnings.empty());
   const LoadedConfig full = load(kDeepSpeed, {"tuning.mode=full"});
   EXPECT_EQ(full.config.parallel.offload.base, Offload::kNone);
-  EXPECT_EQ(full.warnings.size(), 1U);
+  EXPECT_EQ(full.config.parallel.offload.params, Offload::kCpu);
+  EXPECT_TRUE(full.warnings.empty());
 }
 
 TEST_F(NamedFilesTest, NothingIsOffloadedIfAnOverrideSaysSo) {
@@ -152,7 +153,8 @@ TEST_F(NamedFilesTest, NothingIsOffloadedIfAnOverrideSaysSo) {
 TEST_F(NamedFilesTest, OffloadKeysAreSuggested) {
   for (const auto& [word, expected] :
        {std::pair{"offload.optimizer=cpu", "did you mean `parallel.offload.optimizer`?"},
-        {"parallel.offload.gradients=cpu", "did you mean one of optimizer, activations, base?"},
+        {"parallel.offload.gradients=cpu",
+         "did you mean one of optimizer, activations, base, params?"},
         {"parallel.pp_size=2", "use `parallel.pp`"},
         {"parallel.cpu_offload=true", "use `parallel.offload`"}})
     test::expect_error<ConfigError>([&, key = word] { load("", {key}); }, {expected});

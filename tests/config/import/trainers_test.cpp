@@ -175,6 +175,7 @@ TEST_F(TrainersTest, OffloadOfAxolotl) {
     const Import run = import(std::string(kOffloadOfAxolotl) + text, ForeignTool::kAxolotl);
     expect_values(run, {{"parallel.strategy", "\"fsdp\""},
                         {"parallel.offload.base", "\"cpu\""},
+                        {"parallel.offload.params", "none"},
                         {"parallel.offload.optimizer", "\"cpu\""}});
     EXPECT_TRUE(run.not_carried.empty()) << text;  // LoRA's weights are few
   }
@@ -195,18 +196,20 @@ TEST_F(TrainersTest, DeviceMapOfAxolotl) {
   EXPECT_TRUE(run.not_carried.empty());
 }
 
-TEST_F(TrainersTest, TrainedParametersStayOnTheDevice) {
+TEST_F(TrainersTest, TrainedParametersMoveToTheHost) {
   const Import full =
       import("base_model: m\ndatasets: [{path: a}]\nfsdp_config: {offload_params: true}\n",
              ForeignTool::kAxolotl);
-  EXPECT_TRUE(has_key(full.not_carried, "fsdp_config.offload_params"));
-  expect_values(full,
-                {{"parallel.offload.base", "none"}, {"parallel.offload.optimizer", "\"cpu\""}});
+  EXPECT_TRUE(full.not_carried.empty());
+  expect_values(full, {{"parallel.offload.base", "none"},
+                       {"parallel.offload.params", "\"cpu\""},
+                       {"parallel.offload.optimizer", "\"cpu\""}});
   const Import tune =
       import("model: {_component_: torchtune.models.llama3.llama3_8b}\nfsdp_cpu_offload: True\n",
              ForeignTool::kTorchtune);
-  EXPECT_TRUE(has_key(tune.not_carried, "fsdp_cpu_offload"));
+  EXPECT_FALSE(has_key(tune.not_carried, "fsdp_cpu_offload"));
   EXPECT_EQ(value_of(tune, "parallel.offload.base"), "none");
+  EXPECT_EQ(value_of(tune, "parallel.offload.params"), "\"cpu\"");
 }
 
 TEST_F(TrainersTest, OffloadOfTorchtune) {

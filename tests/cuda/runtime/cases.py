@@ -60,6 +60,9 @@ SHARDED_MODES = {
                 "train.gradient_checkpointing=true", "model.dtype=bf16"],
     "fsdp offload": ["parallel.strategy=fsdp", "parallel.offload.base=cpu", "parallel.offload.activations=cpu",
                      "train.gradient_checkpointing=true", "model.dtype=bf16"],
+    "full, weights on the host": ["parallel.offload.params=cpu", "tuning.mode=full", "train.grad_accum=2", "train.gradient_checkpointing=true",
+                                  "parallel.offload.activations=cpu", "parallel.fetch=per_micro_batch", "model.dtype=bf16"],
+    "fsdp full, weights on the host": ["parallel.strategy=fsdp", "parallel.offload.params=cpu", "tuning.mode=full", "train.grad_accum=2", "model.dtype=bf16"],
     "zero1 full": ["parallel.strategy=zero1", "tuning.mode=full", "model.dtype=bf16"],
     "zero2 full 8 bits": ["parallel.strategy=zero2", "tuning.mode=full", "train.optimizer=paged_adamw_8bit", "model.dtype=bf16"],
 }
@@ -74,7 +77,7 @@ ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "fu
           ("qwen3", "fsdp"), ("llama", "fsdp nf4"), ("gemma3", "fsdp full"), ("qwen3_moe", "fsdp"), ("qwen3", "offload"), ("mistral", "fsdp offload"),
           ("qwen3_moe", "offload"), ("qwen3", "pipeline"), ("llama", "pipeline nf4"), ("gemma3", "pipeline full"), ("qwen3_5", "zero1 full"), ("llama", "tensor"),
           (DENSE, "tensor nf4"), ("gemma2", "tensor full"), ("mistral", "zero2 full 8 bits"),
-          ("qwen3", "fsdp per step")]
+          ("qwen3", "fsdp per step"), ("qwen3", "full, weights on the host"), ("mistral", "fsdp full, weights on the host")]
 ON_FOUR = [("llama", "fsdp"), ("llama", "tensor 2 x 2"), ("qwen3", "pipeline 2 x 2"), ("llama", "hybrid 2 x 2"), ("gemma4_moe", "pipeline")]
 
 
