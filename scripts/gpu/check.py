@@ -459,8 +459,8 @@ def check_training(part):
         losses, error = train(part, name, scratch / f"{name}-fp32-{graphs}", "cuda", "fp32", "--nproc-per-node", "1", f"train.cuda_graphs={graphs}")
         return compared(part, losses, error, expected_losses(part, name), LOSS)
 
-    def offload(name):
-        settings = [f"parallel.offload.{what}=cpu" for what in ("base", "activations", "optimizer")]
+    def offload(name, weights):
+        settings = [f"parallel.offload.{what}=cpu" for what in (weights, "activations", "optimizer")]
         losses, error = train(part, name, scratch / f"{name}-offload", "cuda", "fp32", "--nproc-per-node", "1", "train.gradient_checkpointing=true", *settings)
         return compared(part, losses, error, expected_losses(part, name), LOSS)
 
@@ -475,7 +475,7 @@ def check_training(part):
     # A run that fails with graphs alone tells of the graphs.
     ok = part.each({f"{name}, fp32": lambda name=name: fp32(name, "off") for name in RUNS}, JOBS)
     ok = part.each({f"{name}, fp32, graphs": lambda name=name: fp32(name, "on") for name in RUNS}, JOBS) and ok
-    ok = part.each({f"{RUNS[0]}, fp32, offload": lambda: offload(RUNS[0])}, JOBS) and ok
+    ok = part.each({f"{RUNS[0]}, fp32, offload": lambda: offload(RUNS[0], "base"), "full_tied, fp32, offload": lambda: offload("full_tied", "params")}, JOBS) and ok
     return {"ok": part.each({f"{name}, bf16": lambda name=name: bf16(name) for name in RUNS}, JOBS) and ok}
 
 

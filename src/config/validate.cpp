@@ -194,11 +194,17 @@ class RelationCheck {
   }
 
   void check_comm_hook() {
+    if (config_.train.ddp_comm_hook == CommHook::kNone) return;
     const Strategy strategy = config_.parallel.strategy;
-    if (config_.train.ddp_comm_hook == CommHook::kNone || !is_sharded(strategy)) return;
-    warn(fmt::format("train.ddp_comm_hook has no effect with parallel.strategy {}, which sums "
-                     "gradients in fp32",
-                     word_of(strategy)),
+    const OffloadConfig& offload = config_.parallel.offload;
+    const std::string setting = is_sharded(strategy)
+                                    ? fmt::format("parallel.strategy {}", word_of(strategy))
+                                : offload.params == Offload::kCpu ? "parallel.offload.params"
+                                : offload.base == Offload::kCpu   ? "parallel.offload.base"
+                                                                  : "";
+    if (setting.empty()) return;
+    warn(fmt::format("train.ddp_comm_hook has no effect with {}, which sums gradients in fp32",
+                     setting),
          "train.ddp_comm_hook");
   }
 

@@ -203,6 +203,22 @@ TEST_F(ConfigTest, UnsupportedKeysWithoutEffectAreAccepted) {
                   .warnings.empty());
 }
 
+TEST_F(ConfigTest, OffloadedWeightsAreWarnedOfWhereTheyMeanLittle) {
+  const auto warnings = [&](const std::string& text) { return load(text).warnings; };
+  EXPECT_TRUE(warnings("tuning: {mode: full}\nparallel: {offload: {params: cpu}}\n").empty());
+  EXPECT_TRUE(warnings("tuning: {mode: full}\ntrain: {optimizer: lion}\n"
+                       "parallel: {offload: {params: cpu, optimizer: cpu}}\n")
+                  .empty());
+  const auto of_lora = warnings("parallel: {offload: {params: cpu}}\n");
+  ASSERT_EQ(of_lora.size(), 1U);
+  EXPECT_NE(of_lora[0].find("saves little memory with tuning.mode lora"), std::string::npos);
+  const auto of_hook = warnings(
+      "tuning: {mode: full}\ntrain: {ddp_comm_hook: bf16}\n"
+      "parallel: {strategy: ddp, offload: {params: cpu}}\n");
+  ASSERT_EQ(of_hook.size(), 1U);
+  EXPECT_NE(of_hook[0].find("no effect with parallel.offload.params"), std::string::npos);
+}
+
 TEST_F(ConfigTest, PathsAreRelativeToTheCurrentDirectoryOrTheYaml) {
   write("sub/t.jsonl", "{}");
   write("sub/base/config.json", "{}");

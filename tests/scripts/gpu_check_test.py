@@ -165,7 +165,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(list(report["parts"]), ["kernels", "models", "training", "nccl", "bandwidth", "attention", "bench"])
         self.assertEqual(set(self.states(report).values()), {"ok"})
         self.assertEqual(report["parts"]["kernels"]["passed"], 3)
-        self.assertEqual(len(report["parts"]["training"]["runs"]), 19)
+        self.assertEqual(len(report["parts"]["training"]["runs"]), 20)
         self.assertEqual(report["parts"]["bandwidth"]["lines"], ["copy 100 GB/s"])
         self.assertIn("peft", report["parts"]["bench"]["peer"])
         self.assertIn("left_out", report["parts"]["bench"]["runs"]["qwen3-8b, sftrun"])  # the card is small

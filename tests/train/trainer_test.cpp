@@ -387,12 +387,15 @@ TEST(OffloadedTraining, OfSomeWeights) {
   RunSetup setup;
   setup.decoder.trains = model::Trains::kPartial;
   setup.decoder.trainable = {"norm", "layers\\.1\\..*down_proj"};
-  RunSetup offloaded = setup;
-  offloaded.frozen_on_host = true;
-  const test::TemporaryDirectory plain, from_host;
-  train_on_two_ranks(setup, plain.path());
-  train_on_two_ranks(offloaded, from_host.path());
-  expect_close_runs(plain.path(), from_host.path());
+  for (const auto optimizer : {config::Optimizer::kAdamW, config::Optimizer::kAdafactor}) {
+    setup.optimizer = optimizer;
+    RunSetup offloaded = setup;
+    offloaded.frozen_on_host = true;
+    const test::TemporaryDirectory plain, from_host;
+    train_on_two_ranks(setup, plain.path());
+    train_on_two_ranks(offloaded, from_host.path());
+    expect_close_runs(plain.path(), from_host.path());
+  }
 }
 
 /// Strategies whose trained weights may wait in host memory, over the number of ranks.
