@@ -23,9 +23,9 @@ namespace sftrun::app {
 namespace {
 
 namespace fs = std::filesystem;
-using Check = std::function<std::string(std::string&)>;
+using AnswerCheck = std::function<std::string(std::string&)>;
 
-Check as_check(CLI::Validator validator) {
+AnswerCheck as_check(CLI::Validator validator) {
   return [validator = std::move(validator)](std::string& text) { return validator(text); };
 }
 
@@ -73,7 +73,7 @@ MachineView view_of_machine() {
 // ---- The machine file
 
 /// Devices that exist.   @param num_gpus 0: a number is one of processes on the CPU
-Check devices_check(size_t num_gpus) {
+AnswerCheck devices_check(size_t num_gpus) {
   return [num_gpus](std::string& text) -> std::string {
     std::erase(text, ' ');
     if (!config::is_device_list(text))
@@ -131,7 +131,7 @@ config::MachineAnswers ask_about_machine(const InitOptions& options, const Machi
                                          const EarlierAnswers& earlier) {
   const Interview interview(options.yes);
   const auto ask = [&](const char* flag, const char* text, const char* why,
-                       std::optional<std::string> initial, Check check,
+                       std::optional<std::string> initial, AnswerCheck check,
                        const std::optional<std::string>& given) {
     return interview.ask({flag, text, why, std::move(initial), std::move(check)}, given);
   };
