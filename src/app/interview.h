@@ -7,13 +7,15 @@
 /// Questions of `sftrun config init`: answered by a flag, at the terminal, or by the default.
 namespace sftrun::app {
 
+/// A complaint about an answer, or "". May rewrite it.
+using AnswerCheck = std::function<std::string(std::string&)>;
+
 struct Question {
   std::string flag;                    ///< "--epochs"
   std::string text;                    ///< "Passes over the data"
   std::string why;                     ///< of the default, or what the answer is good for
   std::optional<std::string> initial;  ///< the default; nullopt: there is none
-  /// A complaint about an answer, or "". May rewrite it. Empty: every answer is accepted.
-  std::function<std::string(std::string&)> check;
+  AnswerCheck check;                   ///< empty: every answer is accepted
 };
 
 class Interview {

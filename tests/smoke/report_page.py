@@ -194,8 +194,9 @@ def check_two_runs(page, sftrun, folder, shot):
 def check_hostile(page, sftrun, folder):
     run = write_run(folder / "<img src=x onerror=alert(1)>", 50, model=NASTY)
     (run / "answers").mkdir()
+    messages = [{"role": "user", "content": NASTY}, {"role": "assistant", "content": f"{NASTY} wanted"}]
     for name in ("before", "after"):
-        (run / f"answers/{name}.jsonl").write_text(json.dumps({"prompt": NASTY, "generated": f"{NASTY} {name}"}) + "\n")
+        (run / f"answers/{name}.jsonl").write_text(json.dumps({"messages": messages, "generated": f"{NASTY} {name}"}) + "\n")
     (run / "logs").mkdir()
     (run / "logs/rank-0.log").write_text(f"[12:03:04.118] [warning] {NASTY}\n")
     with open(run / "metrics.jsonl", "a") as metrics:
@@ -207,7 +208,8 @@ def check_hostile(page, sftrun, folder):
     text = page.evaluate("document.body.innerText")
     expect("hostile: nothing is executed", page.evaluate("window.wasRun === undefined && document.querySelectorAll('img').length === 0"))
     expect("hostile: shown as text", text.count(NASTY) >= 7, text.count(NASTY))
-    expect("hostile: the answers before and after", f"{NASTY} before" in text and f"{NASTY} after" in text)
+    expect("hostile: the answers before and after, and the record's own",
+           all(f"{NASTY} {which}" in text for which in ("before", "after", "wanted")))
 
 
 def check_damaged(page, sftrun, folder):

@@ -26,7 +26,8 @@ constexpr ChartOfKey kChartsOfKeys[] = {
      true},
     {"aux_loss", "Load-balancing loss", "", "before its coefficient", true},
     {"loss_scale", "Loss scale", "count", "of fp16", false}};
-constexpr ChartOfKey kMemory = {"peak_memory_bytes", "Peak memory", "bytes", "of each rank", false};
+constexpr ChartOfKey kMemory = {"peak_memory_bytes", "Peak memory", "bytes",
+                                "of each rank: on GPUs allocated, on CPUs resident", false};
 constexpr ChartOfKey kUtilization = {"gpu_utilization", "GPU utilization", "percent",
                                      "share of the time in which a kernel ran", true};
 constexpr ChartOfKey kRankLosses = {"loss_per_rank", "Loss of each rank", "",
@@ -125,11 +126,13 @@ class ChartMaker {
     return highest;
   }
 
+  /// On a CPU the peak is the process's resident size, which the estimate is not about.
   void memory() {
     per_rank(kMemory);
     for (size_t run = 0; run < runs_.size(); ++run) {
       const auto& report = runs_[run].report;
-      if (report && report->planned)
+      const bool is_on_gpu = runs_[run].metrics.training.per_rank.contains(kUtilization.key);
+      if (report && report->planned && is_on_gpu)
         charts_.back().levels.push_back(
             {.run = run,
              .label = label(run, "estimate"),

@@ -310,10 +310,11 @@ std::string answers_html(const std::vector<RunRecord>& runs) {
     for (const AnswerFile& file : run.answers) most = std::max(most, file.answers.size());
     for (size_t row = 0; row < most; ++row) {
       html += "<div class=\"answer\">\n";
-      std::string prompt;
-      for (const AnswerFile& file : run.answers)
-        if (prompt.empty() && row < file.answers.size()) prompt = file.answers[row].prompt;
-      html += answer_html("prompt", prompt);
+      const auto has_row = [&](const AnswerFile& file) { return row < file.answers.size(); };
+      const AnswerFile::Answer& first =
+          std::find_if(run.answers.begin(), run.answers.end(), has_row)->answers[row];
+      html += answer_html("prompt", first.prompt);
+      if (!first.reference.empty()) html += answer_html("in the record", first.reference);
       for (const AnswerFile& file : run.answers)
         if (row < file.answers.size()) html += answer_html(file.name, file.answers[row].text);
       html += "</div>\n";

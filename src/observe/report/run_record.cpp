@@ -61,22 +61,38 @@ void read_logs(RunRecord& run) {
   }
 }
 
-std::string text_of(const nlohmann::json& value) {
-  return value.is_string() ? value.get<std::string>() : "";
+/// What a record asks, and the answer that it has itself, if it has one.
+struct Asked {
+  std::string prompt, reference;
+};
+
+std::string text_at(const nlohmann::json& object, std::initializer_list<const char*> keys) {
+  for (const char* key : keys)
+    if (const auto found = object.find(key); found != object.end() && found->is_string())
+      return found->get<std::string>();
+  return {};
 }
 
-/// The last text of a record that an answer answers.
-std::string prompt_of(const nlohmann::json& record) {
-  for (const char* key : {"messages", "conversations", "prompt"}) {
-    const auto found = record.find(key);
-    if (found == record.end() || !found->is_array() || found->empty()) continue;
-    const nlohmann::json& last = found->back();
-    if (!last.is_object()) continue;
-    return text_of(last.value(last.contains("content") ? "content" : "value", nlohmann::json()));
+/// The last turn of somebody else than the assistant, and the assistant's after it.
+Asked asked_in(const nlohmann::json& messages) {
+  Asked asked;
+  for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
+    if (!message->is_object()) return {};
+    const std::string role = text_at(*message, {"role", "from"}),
+                      text = text_at(*message, {"content", "value"});
+    const bool is_answer = role == "assistant" || role == "gpt" || role == "model";
+    (is_answer ? asked.reference : asked.prompt) = text;
+    if (!is_answer) break;
   }
-  for (const char* key : {"prompt", "instruction", "text"})
-    if (const auto found = record.find(key); found != record.end()) return text_of(*found);
-  return {};
+  return asked;
+}
+
+Asked asked_by(const nlohmann::json& record) {
+  for (const char* key : {"messages", "conversations", "prompt"})
+    if (const auto found = record.find(key); found != record.end() && found->is_array())
+      return asked_in(*found);
+  return {.prompt = text_at(record, {"prompt", "instruction", "text"}),
+          .reference = text_at(record, {"completion", "output"})};
 }
 
 /// Files that `sftrun generate --output RUN/answers/NAME.jsonl` wrote.
@@ -88,7 +104,8 @@ void read_answers(RunRecord& run) {
     for (std::string line; answers.answers.size() < kMostAnswers && std::getline(file, line);) {
       const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
       if (!record.is_object() || !record.contains("generated")) break;  // such as the questions
-      answers.answers.push_back({prompt_of(record), text_of(record.at("generated"))});
+      const Asked asked = asked_by(record);
+      answers.answers.push_back({asked.prompt, asked.reference, text_at(record, {"generated"})});
     }
     if (!answers.answers.empty() && run.answers.size() < kMostFiles)
       run.answers.push_back(std::move(answers));

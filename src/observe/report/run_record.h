@@ -24,7 +24,7 @@ struct LoggedWarning {
 struct AnswerFile {
   std::string name;  ///< "before" of answers/before.jsonl
   struct Answer {
-    std::string prompt, text;
+    std::string prompt, reference, text;  ///< reference: the record's own answer; may be empty
   };
   std::vector<Answer> answers;
 };

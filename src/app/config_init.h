@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "commands.h"
+#include "interview.h"
+#include "sftrun/launch/gpu.h"
+#include "sftrun/observe/system.h"
+
+/// `sftrun config init`: the YAML of a run, and the machine file.
+namespace sftrun::app {
+
+/// What the machine has, for defaults.
+struct MachineView {
+  launch::GpuReport gpus;
+  bool can_use_gpus = false;  ///< this build has CUDA kernels
+  observe::MemoryInfo memory;
+  double cpus = 1;
+
+  bool trains_on_gpu() const { return can_use_gpus && !gpus.gpus.empty(); }
+  uint64_t device_bytes() const;  ///< of the smallest device
+  std::string text() const;       ///< "This machine: 2 GPUs (…), 64 processors, …"
+};
+MachineView view_of_machine();
+
+int init_machine(const InitOptions& options);
+int init_run(const InitOptions& options);
+
+}  // namespace sftrun::app

@@ -1,0 +1,168 @@
+#include <charconv>
+#include <cstdio>
+
+#include "cli.h"
+#include "config_init.h"
+#include "sftrun/config/machine_file.h"
+#include "sftrun/config/settings_text.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/plural.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<int64_t> whole(const std::string& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// Devices that exist.   @param num_gpus 0: a number is one of processes on the CPU
+AnswerCheck devices_check(size_t num_gpus) {
+  return [num_gpus](std::string& text) -> std::string {
+    std::erase(text, ' ');
+    if (!config::is_device_list(text))
+      return fmt::format("`{}` is not auto, cpu, a number or a list like 0,2,3", text);
+    if (text == "auto" || text == "cpu" || num_gpus == 0) return {};
+    const bool is_list = text.find(',') != std::string::npos;
+    for (const std::string& item : split(text, ',')) {
+      const int64_t number = whole(item).value_or(INT64_MAX);
+      const bool exists = is_list ? number < static_cast<int64_t>(num_gpus)
+                                  : number >= 1 && number <= static_cast<int64_t>(num_gpus);
+      if (!exists) return fmt::format("`{}`: this machine has {}", text, counted(num_gpus, "GPU"));
+    }
+    return {};
+  };
+}
+
+std::vector<std::string> strategy_words() {
+  using enum config::Strategy;
+  std::vector<std::string> words;
+  for (const config::Strategy strategy :
+       {kAuto, kDdp, kZero1, kZero2, kZero3, kFsdp, kHybrid, kPipeline, kTensor})
+    words.emplace_back(config::strategy_name(strategy));
+  return words;
+}
+
+std::string check_master(std::string& text) {
+  const size_t colon = text.rfind(':');
+  const auto port = colon == std::string::npos ? std::nullopt : whole(text.substr(colon + 1));
+  if (colon == 0 || colon == std::string::npos || !port || *port < 1 || *port > 65535)
+    return fmt::format("`{}` is not host:port, as node-a:29500", text);
+  return {};
+}
+
+/// The answers of an earlier file are the defaults of the next.
+class EarlierAnswers {
+ public:
+  explicit EarlierAnswers(const fs::path& file) {
+    std::error_code ignored;
+    try {
+      if (fs::exists(file, ignored)) settings_ = config::read_settings_text(file);
+    } catch (const Error&) {  // not readable: the new file replaces it
+    }
+  }
+  std::string get(const char* key, std::string otherwise) const {
+    for (const auto& [name, value] : settings_)
+      if (name == key && !value.empty() && value.front() != '[') return value;
+    return otherwise;
+  }
+
+ private:
+  config::SettingsText settings_;
+};
+
+config::MachineAnswers ask_about_machine(const InitOptions& options, const MachineView& machine,
+                                         const EarlierAnswers& earlier) {
+  const Interview interview(options.yes);
+  const auto ask = [&](const char* flag, const char* text, const char* why,
+                       std::optional<std::string> initial, AnswerCheck check,
+                       const std::optional<std::string>& given) {
+    return interview.ask({flag, text, why, std::move(initial), std::move(check)}, given);
+  };
+  config::MachineAnswers answers;
+  answers.devices =
+      ask("--devices", "Devices", "auto: all GPUs, or the CPU where there is none",
+          earlier.get("devices", "auto"),
+          devices_check(machine.can_use_gpus ? machine.gpus.gpus.size() : 0), options.devices);
+  answers.dtype =
+      ask("--dtype", "Compute dtype", "auto: bf16 where the hardware multiplies it fast, else fp32",
+          earlier.get("dtype", "auto"), compute_dtype(), options.dtype);
+  answers.strategy =
+      ask("--strategy", "Strategy of several devices",
+          "auto: ddp, or a sharded strategy if the model does not fit",
+          earlier.get("strategy", "auto"), one_of(strategy_words()), options.strategy);
+  const std::string nodes =
+      ask("--nodes", "Machines of each run", "1, unless runs go over several machines",
+          earlier.get("nodes", "1"), at_least(1), options.nodes);
+  answers.nodes = *whole(nodes);
+  if (answers.nodes == 1) return answers;
+  const std::string rank = ask(
+      "--node-rank", "Number of this machine", "machine 0 is where the others connect to",
+      earlier.get("node_rank", "0"),
+      [&](std::string& text) {
+        const auto number = whole(text);
+        return number && *number >= 0 && *number < answers.nodes
+                   ? ""
+                   : fmt::format("`{}` is not a number from 0 to {}", text, answers.nodes - 1);
+      },
+      options.node_rank);
+  answers.node_rank = *whole(rank);
+  const std::string own = fmt::format("{}:29500", observe::host_name());
+  const std::string before = earlier.get("master", answers.node_rank == 0 ? own : "");
+  answers.master = ask(
+      "--master", "Address of machine 0", "host:port that every machine reaches, as node-a:29500",
+      before.empty() ? std::nullopt : std::optional(before), check_master, options.master);
+  return answers;
+}
+
+fs::path machine_file_of(const InitOptions& options) {
+  const fs::path path =
+      options.output.empty() ? config::machine_file_path() : fs::path(options.output);
+  if (path.empty())
+    throw ConfigError("there is no place for the machine file: HOME is not set", "the environment",
+                      "name a file with --output, and set SFTRUN_MACHINE_CONFIG to it for runs");
+  return path;
+}
+
+/// All machines of a run need the same dtype and strategy; devices may differ.
+std::string command_for_machine(const config::MachineAnswers& answers, int64_t rank) {
+  std::string text = fmt::format(
+      "On machine {0}: sftrun config init --machine --nodes {1} --node-rank {0} --master {2}", rank,
+      answers.nodes, shell_word(answers.master));
+  if (answers.dtype != "auto") text += " --dtype " + answers.dtype;
+  if (answers.strategy != "auto") text += " --strategy " + answers.strategy;
+  return text;
+}
+
+}  // namespace
+
+int init_machine(const InitOptions& options) {
+  const fs::path file = machine_file_of(options);
+  const MachineView machine = view_of_machine();
+  fmt::print("{}\n", machine.text());
+  const config::MachineAnswers answers = ask_about_machine(options, machine, EarlierAnswers(file));
+  std::error_code ignored;
+  if (file.has_parent_path()) make_directories(file.parent_path());
+  if (fs::exists(file, ignored)) {
+    const fs::path old = file.string() + ".old";
+    fs::rename(file, old, ignored);
+    fmt::print("\nThe earlier file is now {}\n", old.string());
+  }
+  write_file_atomically(file, config::to_yaml(answers));
+  fmt::print("\nWrote {}. Runs on this machine read it.\n", file.string());
+  if (!options.output.empty() && file != config::machine_file_path())
+    fmt::print("Runs find it with SFTRUN_MACHINE_CONFIG={}\n",
+               shell_word(fs::absolute(file).string()));
+  for (int64_t rank = 0; rank < answers.nodes && answers.nodes > 1; ++rank)
+    if (rank != answers.node_rank) fmt::print("{}\n", command_for_machine(answers, rank));
+  fmt::print("Next: sftrun doctor\n");
+  return static_cast<int>(ExitCode::kDone);
+}
+
+}  // namespace sftrun::app

@@ -1,0 +1,208 @@
+#include <cstdio>
+#include <fstream>
+
+#include "cli.h"
+#include "config_init.h"
+#include "run_check.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/hub/repo_name.h"
+#include "sftrun/plan/micro_batch.h"
+
+namespace sftrun::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The largest model whose LoRA training usually fits, in bf16 with short sequences.
+std::string suggested_model(const MachineView& machine) {
+  constexpr uint64_t kGiB = 1ULL << 30;
+  if (!machine.trains_on_gpu()) return "HuggingFaceTB/SmolLM2-135M-Instruct";
+  const uint64_t bytes = machine.device_bytes();
+  if (bytes >= 40 * kGiB) return "Qwen/Qwen3-8B";
+  if (bytes >= 20 * kGiB) return "Qwen/Qwen3-4B";
+  if (bytes >= 10 * kGiB) return "Qwen/Qwen3-1.7B";
+  return "Qwen/Qwen3-0.6B";
+}
+
+std::string check_model(std::string& text) {
+  std::error_code ignored;
+  if (fs::exists(text, ignored) || hub::parse_model_name(text)) return {};
+  return fmt::format("`{}` is neither a file or folder here nor a name on the hub (owner/name)",
+                     text);
+}
+
+std::string check_data(std::string& text) {
+  if (exists_or_matches(text) || hub::parse_dataset_name(text)) return {};
+  return fmt::format("`{}` is neither a file, folder or pattern here nor a data set on the hub",
+                     text);
+}
+
+std::optional<std::string> first_that_exists(std::initializer_list<const char*> paths) {
+  std::error_code ignored;
+  for (const char* path : paths)
+    if (fs::exists(path, ignored)) return path;
+  return std::nullopt;
+}
+
+/// What is known of a model that is on this machine; nullopt: it is on the hub, or cannot be read.
+std::optional<ModelHeaders> headers_of(const std::string& model) {
+  std::error_code ignored;
+  if (!fs::exists(model, ignored)) return std::nullopt;
+  try {
+    return read_headers(model);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// "qlora" if the weights fill too much of the device for LoRA.
+std::string suggested_mode(const MachineView& machine, const std::optional<ModelHeaders>& headers) {
+  constexpr double kShare = 0.7;  // activations need the rest
+  constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
+  if (!headers || headers->stored.empty()) return "lora";
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kLora;
+  const bool on_gpu = machine.trains_on_gpu();
+  const int64_t bytes = plan::static_bytes(headers->arch, config, on_gpu ? kHalfBytes : kFullBytes,
+                                           headers->stored, {.on_gpu = on_gpu});
+  return static_cast<double>(bytes) > kShare * static_cast<double>(machine.device_bytes()) ? "qlora"
+                                                                                           : "lora";
+}
+
+std::string suggested_seq_len(const MachineView& machine,
+                              const std::optional<ModelHeaders>& headers) {
+  constexpr int64_t kGpu = 2048, kCpu = 512;
+  int64_t tokens = machine.trains_on_gpu() ? kGpu : kCpu;
+  if (headers && headers->arch.max_position_embeddings > 0)
+    tokens = std::min(tokens, headers->arch.max_position_embeddings);
+  return std::to_string(tokens);
+}
+
+/// Too few records leave nothing to validate on.
+std::string suggested_val_split(const std::string& data) {
+  constexpr int kLeastRecords = 100;
+  std::error_code ignored;
+  if (!data.ends_with(".jsonl") || !fs::is_regular_file(data, ignored)) return "0.05";
+  std::ifstream file(data);
+  int lines = 0;
+  for (std::string line; lines < kLeastRecords && std::getline(file, line);) ++lines;
+  return lines < kLeastRecords ? "0" : "0.05";
+}
+
+/// A text as YAML: quoted unless it is a plain path or name with a slash or a dot, which YAML reads as
+/// text.
+std::string yaml_word(const std::string& text) {
+  const auto is_letter = [](unsigned char c) { return std::isalpha(c) != 0; };
+  const auto is_path_char = [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("_-./").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  const bool is_plain = !text.empty() && (is_letter(text.front()) || text.front() == '/') &&
+                        std::all_of(text.begin(), text.end(), is_path_char) &&
+                        text.find_first_of("./") != std::string::npos;
+  return is_plain ? text : nlohmann::json(text).dump();
+}
+
+struct RunAnswers {
+  std::string model, data, mode, max_seq_len, epochs, val_split;
+};
+
+RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine) {
+  const Interview interview(options.yes);
+  RunAnswers answers;
+  answers.model =
+      interview.ask({"--model", "Base model",
+                     "a name on the hub, a folder or a .gguf file; this size suits the machine",
+                     suggested_model(machine), check_model},
+                    options.model);
+  const auto headers = headers_of(answers.model);
+  answers.data = interview.ask(
+      {"--data", "Training data", "a file, a folder or a data set on the hub (docs/data.md)",
+       first_that_exists({"data/train.jsonl", "train.jsonl", "data"}), check_data},
+      options.data);
+  answers.val_split = interview.ask({"--val-split", "Share of the records to validate on",
+                                     "shows whether the model overfits; 0: none, for few records",
+                                     suggested_val_split(answers.data), in_range(0, 0.5)},
+                                    options.val_split);
+  answers.mode = interview.ask(
+      {"--mode", "What to train",
+       "lora: small adapters; qlora: the same over a base in 4 bits; full: every weight",
+       suggested_mode(machine, headers), one_of({"lora", "qlora", "full"})},
+      options.mode);
+  answers.max_seq_len = interview.ask(
+      {"--max-seq-len", "Longest sequence in tokens", "more needs more memory and time",
+       suggested_seq_len(machine, headers), at_least(16)},
+      options.max_seq_len);
+  answers.epochs = interview.ask(
+      {"--epochs", "Passes over the data", "3 is usual for LoRA", "3", in_range(0.01, 1000)},
+      options.epochs);
+  return answers;
+}
+
+std::string yaml_of(const RunAnswers& answers, const std::string& file) {
+  const bool is_full = answers.mode == "full";
+  std::string text = fmt::format(
+      "# Written by `sftrun config init`. Every key: docs/configuration.md\n"
+      "#   sftrun preview --config {0}          what the model will see, and which tokens are "
+      "trained on\n"
+      "#   sftrun train --config {0}            trains on all devices\n"
+      "model:\n"
+      "  name: {1}\n"
+      "  max_seq_len: {2}              # tokens of a packed sequence; more needs more memory\n\n"
+      "tuning:\n"
+      "  mode: {3}\n",
+      file, yaml_word(answers.model), answers.max_seq_len, answers.mode);
+  if (!is_full)
+    text +=
+        "  lora:\n"
+        "    r: 16                       # size of the adapter: 8 to 64\n"
+        "    alpha: 32                   # its scale is alpha / r\n"
+        "    target_modules: all-linear\n";
+  text += fmt::format("\ndata:\n  train: {}\n", yaml_word(answers.data));
+  const bool validates = std::stod(answers.val_split) > 0;
+  if (validates)
+    text += fmt::format("  val_split: {}               # of the records, to validate on\n",
+                        answers.val_split);
+  text += fmt::format(
+      "\ntrain:\n"
+      "  epochs: {}\n"
+      "  batch_size: auto              # what fits; with grad_accum and global_batch_size auto 32 "
+      "sequences a step\n"
+      "  grad_accum: auto\n"
+      "  learning_rate: {}         # {}\n"
+      "  scheduler: cosine\n"
+      "  warmup_ratio: 0.03\n"
+      "{}"
+      "  eval_strategy: {}\n"
+      "  save_every: 10m               # a killed run loses at most these minutes\n"
+      "  save_total_limit: 2\n",
+      answers.epochs, is_full ? "2.0e-5" : "2.0e-4",
+      is_full ? "a tenth of LoRA's" : "usual for LoRA",
+      is_full ? "  gradient_checkpointing: true  # a third more time, much less memory\n" : "",
+      validates ? "epoch" : "\"no\"");
+  return text;
+}
+
+}  // namespace
+
+int init_run(const InitOptions& options) {
+  const fs::path file = options.output.empty() ? fs::path("run.yaml") : options.output;
+  std::error_code ignored;
+  if (fs::exists(file, ignored) && !options.overwrite)
+    throw ConfigError(fmt::format("{} exists already", file.string()),
+                      "--output on the command line",
+                      "choose another name with --output, or replace it with --overwrite");
+  const MachineView machine = view_of_machine();
+  fmt::print("{}\n", machine.text());
+  const RunAnswers answers = ask_about_run(options, machine);
+  write_file_atomically(file, yaml_of(answers, shell_word(file.string())));
+  fmt::print("\nWrote {}\n", file.string());
+  const int code = run_config({.action = "check", .config = file});
+  fmt::print("Next: sftrun preview --config {0}, then sftrun train --config {0}\n",
+             shell_word(file.string()));
+  return code;
+}
+
+}  // namespace sftrun::app
