@@ -82,9 +82,10 @@ struct SamplingFlags {
   std::optional<double> top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, seed;
   std::vector<std::string> stop;
+  int64_t num_beams = 1;  ///< users of transformers type it
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
-/// Warns of flags without an effect. @throws ConfigError for an empty --stop
+/// Warns of flags without an effect. @throws ConfigError for an empty --stop and several beams
 void check_sampling_flags(const SamplingFlags& flags);
 /// Adds the flags to a request.
 void put_sampling_flags(const SamplingFlags& flags, nlohmann::json& request);

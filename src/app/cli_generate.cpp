@@ -41,7 +41,10 @@ void check(const GenerateOptions& options, const CLI::App& command) {
 
 /// Where answers are kept until all are there; empty: nowhere.
 std::filesystem::path folder_of(const RecordFlags& records) {
-  if (records.input.empty() || records.input == "-" || records.output == "-") return {};
+  std::error_code ignored;
+  const bool is_special = std::filesystem::exists(records.output, ignored) &&
+                          !std::filesystem::is_regular_file(records.output, ignored);
+  if (records.input == "-" || records.output == "-" || is_special) return {};
   return records.output + ".parts";
 }
 

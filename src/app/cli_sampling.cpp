@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "cli.h"
@@ -39,9 +41,18 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
                   "End the answer before this text; may be given several times")
       ->allow_extra_args(false)
       ->type_name("TEXT");
+  constexpr const char* kHidden = "";
+  command.add_option("--num-beams", flags.num_beams, "Only 1: see check_sampling_flags")
+      ->group(kHidden);
 }
 
 void check_sampling_flags(const SamplingFlags& flags) {
+  if (flags.num_beams != 1) {
+    throw ConfigError(fmt::format("--num-beams {}: beam search is not supported", flags.num_beams),
+                      "--num-beams on the command line",
+                      "leave it away: the most likely token is taken each time; or sample with "
+                      "--temperature");
+  }
   const bool samples = flags.top_p || flags.top_k || flags.min_p || flags.seed;
   if (flags.temperature == 0 && samples) {
     log::warn(

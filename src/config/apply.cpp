@@ -90,8 +90,8 @@ class Applier {
 
   void answer_later(const UnsupportedKey& later, const Assignment& assignment) {
     if (later.only_evaluation) {
-      loaded_.warnings.push_back(
-          fmt::format("{} has no effect in this version ({})", assignment.key, assignment.place));
+      loaded_.warnings.push_back(fmt::format("{} has no effect: {} ({})", assignment.key,
+                                             later.instead, assignment.place));
     } else if (!is_harmless(later, assignment.value)) {
       problems_.push_back({fmt::format("`{}` is not supported in this version", assignment.key),
                            assignment.place, std::string(later.instead)});

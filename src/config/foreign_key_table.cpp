@@ -44,9 +44,11 @@ constexpr std::string_view kTokenizer =
 constexpr std::string_view kAttention =
     "remove it: `model.attention` chooses the attention kernel on CUDA (auto: FlashAttention 2)";
 constexpr std::string_view kGeneration =
-    "not supported while training: generate afterwards with `sftrun generate`; remove it";
+    "not supported while training: `sftrun eval` generates answers afterwards and gives ROUGE; "
+    "remove it";
 constexpr std::string_view kMetrics =
-    "not supported: evaluation gives the loss and the perplexity; remove it";
+    "not supported: evaluation gives the loss and the perplexity, `sftrun eval` also token "
+    "accuracy, ROUGE and exact match; remove it";
 constexpr std::string_view kBest =
     "not supported: eval_loss is in metrics.jsonl; take the best checkpoint with `--adapter "
     "<output.dir>/checkpoints/step-N`; remove it";
@@ -842,7 +844,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"do_causal_lm_eval", "", kMetrics},
     {"eval_causal_lm_metrics", "", kMetrics},
     {"eval_on_each_dataset", "",
-     "not supported: evaluation gives one loss over all of `data.val`; remove it"},
+     "not supported while training: `sftrun eval` gives the loss of each set; remove it"},
     {"do_bench_eval", "", kMetrics},
     {"bench_*", "", kMetrics},
     {"early_stopping", "train.max_steps",

@@ -11,11 +11,14 @@
 namespace sftrun::config {
 namespace {
 
+constexpr std::string_view kAnswers = "`sftrun eval` generates answers after training";
+constexpr std::string_view kNoLogits = "evaluation keeps no logits";
+
 constexpr auto kLaterKeys = std::to_array<UnsupportedKey>({
-    {"train.predict_with_generate", true, "", ""},
-    {"train.generation_*", true, "", ""},
-    {"train.eval_accumulation_steps", true, "", ""},
-    {"train.eval_do_concat_batches", true, "", ""},
+    {"train.predict_with_generate", true, "", kAnswers},
+    {"train.generation_*", true, "", kAnswers},
+    {"train.eval_accumulation_steps", true, "", kNoLogits},
+    {"train.eval_do_concat_batches", true, "", kNoLogits},
     {"train.early_stopping", false, "",
      "remove it; set train.max_steps, or stop the run with Ctrl-C, which writes a checkpoint"},
     {"tuning.train_parts", false, "",

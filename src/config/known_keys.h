@@ -16,7 +16,7 @@ struct UnsupportedKey {
   bool only_evaluation;  ///< changes only the evaluation, not the training: ignored with a warning
   std::string_view
       harmless;  ///< a value that has no effect, besides null, false and empty: accepted
-  std::string_view instead;  ///< the fix
+  std::string_view instead;  ///< the fix; for only_evaluation, why the key is not needed
 };
 /// nullptr if `key` is not one of them. A key inside one of them counts as it.
 const UnsupportedKey* find_unsupported_key(const std::string& key);

@@ -78,8 +78,8 @@ fewer tokens, down to 256; a longer example then has a bin of its own. A resumed
 `data.streaming` nothing is changed.
 
 ## Accepted without an effect
-These keys of other trainers change only evaluation. Each gives a warning: `train.predict_with_generate`,
-`train.generation_*`, `train.eval_accumulation_steps`, `train.eval_do_concat_batches`.
+These keys of other trainers change only evaluation. Each gives a warning: `train.predict_with_generate` and `train.generation_*`
+(`sftrun eval` generates answers after training), `train.eval_accumulation_steps` and `train.eval_do_concat_batches` (evaluation keeps no logits).
 
 ## Not in this version
 These keys would change the result, so they are errors: `tuning.train_parts` and `train.early_stopping`.

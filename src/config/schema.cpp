@@ -114,7 +114,7 @@ Json& section_at(Json& root, const std::string& name) {
 
 /// Keys that are accepted with a warning.
 void add_ignored_keys(Json& train) {
-  const Json ignored = {{"description", "Has no effect in this version."}};
+  const Json ignored = {{"description", "Has no effect."}};
   for (const char* key :
        {"predict_with_generate", "eval_accumulation_steps", "eval_do_concat_batches"}) {
     train["properties"][key] = ignored;

@@ -170,25 +170,29 @@ class FileAnswers {
                                           at::get_num_threads())),
         tokens_(prompts_.of_records(records_)) {}
 
-  int run() { return output_ == "-" ? print() : write(); }
+  int run() { return get<std::string>(request_, "folder") ? write() : write_unkept(); }
 
  private:
-  /// Lines are printed as soon as those before them are.
-  int print() {
+  /// Without a folder for finished answers. To standard output lines are written as soon as those
+  /// before them are.
+  int write_unkept() {
     if (rank_.env().world_size > 1) {
-      throw ConfigError("several processes cannot write to standard output in order", "--output -",
-                        "name a file");
+      throw ConfigError("several processes need files for input and output", "--input and --output",
+                        "name files");
     }
     std::map<size_t, std::string> waiting;
-    size_t num_printed = 0;
-    return answer(all_but({}), 0, [&](size_t record, Answer&& answer) {
+    size_t num_written = 0;
+    std::string lines;
+    const int code = answer(all_but({}), 0, [&](size_t record, Answer&& answer) {
       waiting[record] = line_of(records_[record], additions_of(answer));
-      while (!waiting.empty() && waiting.begin()->first == num_printed) {
-        data::write_records("-", waiting.begin()->second);
+      for (; !waiting.empty() && waiting.begin()->first == num_written; ++num_written) {
+        lines += waiting.begin()->second;
         waiting.erase(waiting.begin());
-        ++num_printed;
       }
+      if (output_ == "-") data::write_records("-", std::exchange(lines, {}));
     });
+    if (code == 0 && output_ != "-") data::write_records(output_, lines);
+    return code;
   }
 
   int write() {

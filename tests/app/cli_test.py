@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
 GGUF = ROOT / "tests/data/models/llama3-gguf/model-Q8_0.gguf"
 DONE, USAGE, DATA, FAILED, FAKE_ENGINE_CODE = 0, 2, 3, 5, 42
-COMMANDS = ["train", "generate", "score", "tokenize", "preview", "merge", "quantize", "bench", "download", "gpu-info",
+COMMANDS = ["train", "generate", "eval", "score", "tokenize", "preview", "merge", "quantize", "bench", "download", "gpu-info",
             "report", "doctor", "config"]
 RUN_YAML = "model: { name: model }\ndata: { train: train.jsonl }\n"
 ADAPTER_CONFIG = {"peft_type": "LORA", "base_model_name_or_path": "model", "r": 8, "target_modules": ["q_proj"]}
@@ -170,7 +170,7 @@ class CommandLineTest(unittest.TestCase):
     def test_generate(self):
         asked = self.request("generate", "--model", "model", "--prompt", "hi", "--no-chat", "--max_new_tokens", "8",
                              "--top_p=0.9", "--dtype", "bfloat16", "--json")
-        self.assertEqual(asked, {"model": "model", "adapter": None, "prompt": "hi", "input": None, "output": None,
+        self.assertEqual(asked, {"model": "model", "adapter": None, "prompt": "hi", "input": None, "output": None, "overwrite": False,
                                  "system": None, "chat": False, "max_new_tokens": 8, "temperature": 0.0, "top_p": 0.9,
                                  "top_k": None, "min_p": None, "repetition_penalty": None, "stop": [], "seed": None, "device": "auto",
                                  "dtype": "bf16", "as_stored": False, "threads": None, "batch_size": None, "json": True})
@@ -180,6 +180,7 @@ class CommandLineTest(unittest.TestCase):
         asked = self.request("generate", "--model", "model", "--prompt", "a", "--stop", "[END]", "--stop", "a,b\n", "--repetition_penalty=1.2",
                              "--temperature", "1", "--min-p", "0.05")
         self.assertEqual((asked["stop"], asked["repetition_penalty"], asked["min_p"]), (["[END]", "a,b\n"], 1.2, 0.05))
+        self.expect(USAGE, ["--num-beams 4: beam search is not supported"], "generate", "--model", "model", "--prompt", "a", "--num_beams", "4")
         self.expect(USAGE, ["--stop is empty"], "generate", "--model", "model", "--prompt", "a", "--stop", "")
         self.expect(USAGE, ["`0` is not a number from 0.01 to 100"], "generate", "--model", "model", "--prompt", "a", "--repetition-penalty", "0")
         self.assertEqual(self.request("generate", "--model", "model", "--input", "-", "--output", "-")["input"], "-")
@@ -252,6 +253,26 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["--system does nothing with --no-chat"], *generate, "--system", "b", "--no-chat")
         for words, warns in ((["--top-p", "0.9"], True), (["--top-p", "0.9", "--temperature", "1"], False), ([], False)):
             self.assertEqual("do nothing without --temperature" in self.sftrun(*generate, *words).stderr, warns, words)
+
+    def test_eval(self):
+        words = ["eval", "--config", "run.yaml"]
+        self.expect(USAGE, ["the run has no validation data", "data.val=FILE"], *words)
+        words += ["data.val=train.jsonl"]
+        self.expect(DATA, ["the run has no result", "--adapter none"], *words)
+        asked = self.request(*words, "--adapter", "none", "--no-generate")
+        self.assertEqual(asked["models"], [{"name": "base", "model": "model", "adapter": None}])
+        self.assertEqual((asked["generate"], asked["config"]["data"]["val"]), (False, "train.jsonl"))
+        asked = self.request(*words, "--adapter", "adapter", "--base", "--max-records", "3", "model.dtype=fp32")
+        self.assertEqual([(one["name"], one["adapter"]) for one in asked["models"]], [("base", None), ("adapter", "adapter")])
+        self.assertEqual((asked["generate"], asked["max_records"], asked["dtype"]), (True, 3, "fp32"))
+        # Sizes for another number of processes.
+        self.request(*words, "--adapter", "adapter", "train.batch_size=4", "train.global_batch_size=30")
+        (self.folder / "runs/run/model").mkdir(parents=True)
+        self.write("runs/run/model/config.json", "{}")
+        self.assertEqual(self.request(*words)["models"], [{"name": "model", "model": "runs/run/model", "adapter": None}])
+        self.expect(USAGE, ["--predictions needs generated answers"], *words, "--no-generate", "--predictions", "answers.jsonl")
+        self.expect(USAGE, ["train.jsonl exists", "--overwrite"], *words, "--predictions", "train.jsonl")
+        self.expect(USAGE, ["train.objective"], *words, "train.objective=dpo", "data.format=preference")
 
     def test_score(self):
         asked = self.request("score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl", "--threads", "2")

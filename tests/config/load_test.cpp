@@ -58,8 +58,10 @@ train:
   EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kSteps);
   ASSERT_EQ(loaded.warnings.size(), 5u);  // one a key
   EXPECT_EQ(loaded.warnings[0],
-            fmt::format("train.predict_with_generate has no effect in this version ({}:19:3)",
-                        (directory_ / "multi_gpu_config.yaml").string()));
+            fmt::format(
+                "train.predict_with_generate has no effect: `sftrun eval` generates answers after "
+                "training ({}:19:3)",
+                (directory_ / "multi_gpu_config.yaml").string()));
 }
 
 TEST_F(ConfigTest, PrecedenceAndOverridesInForce) {

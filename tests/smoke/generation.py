@@ -7,14 +7,17 @@ Standard library only.
 same        any batch size and number of processes gives the same answers in the order of the input, greedy and sampled
 killed      after SIGKILL the same command continues: what was answered stays, byte for byte, and an incomplete line is repaired
 stopped     SIGTERM ends after the current step with exit code 75; the same command continues, also with another number of processes
+launched    two launchers as two nodes, and two processes that torchrun would have started, give the same output
 settings    other settings, another input: refused, until --overwrite
 refused     flags that do not go together
 """
 
 import argparse
 import json
+import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -64,6 +67,12 @@ def check_same(program):
             program.expect(f"same: {name}: batch {batch}, {processes} processes", (program.folder / "again.jsonl").read_text() == alone)
     left = [path.name for path in program.folder.iterdir() if path.name.endswith(".parts")]
     program.expect("same: no folder is left", not left, left)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def lines_in(parts):
@@ -121,6 +130,31 @@ def check_stopped(program):
     program.expect("stopped: the result of an uninterrupted command", same)
 
 
+def together(program, *starts):
+    """Starts the commands at the same time. @return their outputs; raises if one fails.   @param starts (words, environment)"""
+    processes = [subprocess.Popen(program.command(*words), cwd=program.folder, env=os.environ | environment, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True) for words, environment in starts]
+    texts = [process.communicate(timeout=TIMEOUT)[0] for process in processes]
+    if any(process.returncode != 0 for process in processes):
+        raise RuntimeError("\n".join(texts))
+    return texts
+
+
+def check_launched(program):
+    ask = ["--input", "in.jsonl", "--max-new-tokens", 12, "--batch-size", 2, "--output"]
+    expected = (program.folder / "greedy.jsonl").read_text()
+    port = free_port()
+    nodes = [([*ask, "nodes.jsonl", "--nnodes", 2, "--node-rank", node, "--nproc-per-node", 1, "--master-addr", "127.0.0.1", "--master-port", port], {})
+             for node in (0, 1)]
+    together(program, *nodes)
+    program.expect("launched: two nodes", (program.folder / "nodes.jsonl").read_text() == expected)
+    port = free_port()
+    ranks = [([*ask, "ranks.jsonl"], {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}) for rank in (0, 1)]
+    together(program, *ranks)
+    program.expect("launched: two processes of another launcher", (program.folder / "ranks.jsonl").read_text() == expected)
+
+
 def check_settings(program):
     words = ["--max-new-tokens", 48]
     interrupted(program, "changed.jsonl", signal.SIGTERM, *words)
@@ -154,7 +188,7 @@ def main():
         program = Program(arguments.sftrun.resolve(), pathlib.Path(folder))
         write_records(program.folder / "in.jsonl", RECORDS)
         write_records(program.folder / "long.jsonl", 400)
-        for check in (check_same, check_killed, check_stopped, check_settings, check_refused):
+        for check in (check_same, check_launched, check_killed, check_stopped, check_settings, check_refused):
             check(program)
     print(f"{program.count - len(program.failures)} of {program.count} checks hold")
     return 1 if program.failures or not program.count else 0
