@@ -63,6 +63,27 @@ Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config)
   return trained;
 }
 
+/// A run without an adapter: its trained tensors, and the number of values of the others.
+struct TrainedTensors {
+  Trained trained;
+  int64_t frozen_values = 0;
+};
+TrainedTensors trained_tensors(const spec::ArchSpec& arch, const config::RunConfig& config) {
+  TrainedTensors tensors{.trained = Trained(config.train)};
+  const std::vector<spec::TensorSpec> all = spec::tensor_specs(arch);
+  std::optional<spec::TrainableNames> names;
+  if (config.tuning.mode == config::TuningMode::kPartial)
+    names.emplace(config.tuning.trainable, all);
+  for (const spec::TensorSpec& tensor : all) {
+    const bool trains = tensor.role != TensorRole::kBuffer && (!names || names->match(tensor.name));
+    if (trains)
+      tensors.trained.add(tensor.shape, tensor.role);
+    else
+      tensors.frozen_values += tensor.numel();
+  }
+  return tensors;
+}
+
 int64_t packed_bytes(const spec::TensorSpec& tensor, const QuantOptions& options) {
   const int64_t columns = tensor.shape.back();
   return quant_info(options.format).bytes(tensor.numel() / columns, columns, options);
@@ -204,15 +225,17 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
                            const DeviceShare& device) {
   const spec::ArchSpec arch = device_arch(whole_arch, config.parallel);
   const StoredBytes stored = device_bytes(whole_arch, config.parallel, whole_stored);
-  const bool trains_all = !config.tuning.trains_adapter();
+  int64_t base = 0;
   Trained trained(config.train);
-  if (trains_all) {
-    for (const spec::TensorSpec& tensor : spec::tensor_specs(arch))
-      trained.add(tensor.shape, tensor.role);
-  } else {
+  if (config.tuning.trains_adapter()) {
     trained = lora_values(arch, config);
+    base = base_bytes(arch, config.tuning, element_bytes, stored);
+  } else {
+    const TrainedTensors tensors = trained_tensors(arch, config);
+    trained = tensors.trained;
+    base = tensors.frozen_values * element_bytes;
   }
-  WholeBytes whole{.base = trains_all ? 0 : base_bytes(arch, config.tuning, element_bytes, stored),
+  WholeBytes whole{.base = base,
                    .masters = trained.values() * kFp32Bytes,
                    .copies = element_bytes == kFp32Bytes ? 0 : trained.values() * element_bytes,
                    .gradients = trained.values() * kFp32Bytes,

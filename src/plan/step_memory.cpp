@@ -1,5 +1,9 @@
 #include "sftrun/plan/step_memory.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
+
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/spec/tensor_parallel.h"
@@ -44,7 +48,9 @@ class LayerEstimate {
       : arch_(arch),
         config_(config),
         lora_(lora_spec(config.tuning.lora)),
-        fp32_(4.0 / static_cast<double>(shape.element_bytes)),
+        tokens_(static_cast<double>(shape.tokens)),
+        element_bytes_(static_cast<double>(shape.element_bytes)),
+        fp32_(4.0 / element_bytes_),
         on_gpu_(shape.on_gpu),
         threads_(static_cast<double>(shape.threads)) {}
 
@@ -85,10 +91,34 @@ class LayerEstimate {
   }
 
   void add_delta_net(LayerValues& values) const {
-    const auto channels = static_cast<double>(arch_.delta_net.channels()),
-               outputs = static_cast<double>(arch_.delta_net.values());
-    values.mixer += channels + 3 * outputs;
-    values.through_mixer += channels + 2 * outputs;
+    const spec::DeltaNetSpec& net = arch_.delta_net;
+    const auto channels = static_cast<double>(net.channels()),
+               outputs = static_cast<double>(net.values()),
+               hidden = static_cast<double>(arch_.hidden_size),
+               heads = static_cast<double>(net.num_value_heads);
+    values.mixer += channels + 3 * outputs + 2 * heads;
+    // The convolution's output, before and after SiLU, and its gradient, in fp32; the normed input;
+    // gradients of the block's output and of the recurrence's, as rows and as chunks.
+    values.through_mixer +=
+        fp32_ * (3 * channels + 4 * heads) + hidden + 3 * outputs + fp32_ * rule_values(net);
+  }
+
+  /// fp32 values per token of the chunks that the backward pass of the delta rule has at once
+  /// (`RuleBackward` in src/kernels/delta_net/delta_rule.cpp).
+  double rule_values(const spec::DeltaNetSpec& net) const {
+    constexpr double kChunk = 64;
+    const auto keys = static_cast<double>(net.key_dim), values = static_cast<double>(net.value_dim),
+               per_key = static_cast<double>(net.num_value_heads) /
+                         static_cast<double>(net.num_key_heads),
+               key_heads = static_cast<double>(net.num_key_heads);
+    const double of_key_head =
+        4 * keys + 2 * kChunk +
+        per_key * (2 * kChunk + 6 * keys + 4 * values + 3 * keys * values / kChunk);
+    // A CPU's threads have a key head each; a GPU computes as many pairs of chunk and head at once.
+    constexpr double kPairs = 1 << 11;
+    const double at_once =
+        on_gpu_ ? std::max(1.0, std::floor(kPairs / (tokens_ / kChunk * per_key))) : threads_;
+    return of_key_head * std::min(key_heads, at_once);
   }
 
   void add_feed_forward(int64_t layer, LayerValues& values) const {
@@ -104,9 +134,13 @@ class LayerEstimate {
                shared = static_cast<double>(arch_.mixture.shared_size),
                hidden = static_cast<double>(arch_.hidden_size),
                experts = static_cast<double>(arch_.mixture.num_experts);
-    values.feed_forward += 2 * chosen * inner + 2 * shared + fp32_ * experts;
-    // Rows of each chosen expert: inputs and their gradients.
-    values.through_feed_forward += chosen * (2 * inner + 2 * hidden) + 2 * shared;
+    // The router's choice: a weight and an expert, and the order of the rows (four int64).
+    constexpr double kChoiceBytes = 36;
+    values.feed_forward += 2 * chosen * inner + (shared > 0 ? 2 * shared + hidden : 0) +
+                           fp32_ * experts + chosen * kChoiceBytes / element_bytes_;
+    // Rows of each chosen expert: inputs, outputs' and inputs' gradients; of the inner width the
+    // gradient, and those of gate and up side by side.
+    values.through_feed_forward += chosen * (3 * inner + 3 * hidden) + hidden;
   }
 
   AdapterWidths adapters_of(int64_t layer) const {
@@ -125,6 +159,7 @@ class LayerEstimate {
   const spec::ArchSpec& arch_;
   const config::RunConfig& config_;
   spec::LoraSpec lora_;
+  double tokens_, element_bytes_;
   double fp32_;  // values of the compute dtype in the memory of an fp32 value
   bool on_gpu_;
   double threads_;
@@ -148,6 +183,16 @@ KeptValues kept_values(const LayerValues& layer, config::Checkpointing again, do
   const double in_feed_forward = feed_forward + layer.through_feed_forward + (whole ? mixer : 0),
                in_mixer = mixer + layer.through_mixer - (whole ? 0 : freed);
   return {.between = hidden + saved, .in_backward = std::max(in_feed_forward, in_mixer)};
+}
+
+/// "delta net, experts"
+std::string kind_name(const spec::ArchSpec& arch, int64_t layer) {
+  const spec::LayerSpec& spec = arch.layers[static_cast<size_t>(layer)];
+  const bool is_delta_net = spec.mixer == spec::Mixer::kDeltaNet;
+  const char* feed_forward = !spec.sparse                ? "MLP"
+                             : arch.mixture.beside_dense ? "MLP and experts"
+                                                         : "experts";
+  return fmt::format("{}, {}", is_delta_net ? "delta net" : "attention", feed_forward);
 }
 
 /// Rows whose logits exist at the same time (`chunk_rows` in src/layers/fused/fused_head.cpp).
@@ -215,6 +260,32 @@ spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::ParallelCon
   if (parallel.strategy != config::Strategy::kTensor || parallel.tp.value_or(1) == 1) return arch;
   const int64_t parts = *parallel.tp;
   return spec::part_of(arch, {.rank = parts - 1, .size = parts});
+}
+
+std::vector<LayerKind> layer_kinds(const spec::ArchSpec& whole, const config::RunConfig& config,
+                                   const MicroBatchShape& shape) {
+  const spec::ArchSpec arch = device_arch(whole, config.parallel);
+  const LayerEstimate estimate(arch, config, shape);
+  const auto hidden = static_cast<double>(arch.hidden_size),
+             bytes = static_cast<double>(shape.tokens * shape.element_bytes);
+  std::vector<LayerKind> kinds;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    const std::string name = kind_name(arch, layer);
+    auto kind = std::find_if(kinds.begin(), kinds.end(),
+                             [&](const LayerKind& known) { return known.name == name; });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {.name = name});
+    ++kind->layers;
+    const LayerValues saved = estimate.of(layer);
+    using enum config::Checkpointing;
+    for (const config::Checkpointing again : {kNone, kMlp, kAttention, kLayer}) {
+      const KeptValues values = kept_values(saved, again, hidden);
+      LayerBytes& of_kind = kind->bytes[again];
+      of_kind.kept += static_cast<int64_t>(values.between * bytes);
+      of_kind.in_backward =
+          std::max(of_kind.in_backward, static_cast<int64_t>(values.in_backward * bytes));
+    }
+  }
+  return kinds;
 }
 
 StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& config,

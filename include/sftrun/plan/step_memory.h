@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/spec/arch_spec.h"
@@ -35,5 +38,21 @@ spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::ParallelCon
 /// Of a pipeline: the stage that keeps most.
 StepMemory step_memory(const spec::ArchSpec& arch, const config::RunConfig& config,
                        const MicroBatchShape& shape);
+
+/// Activations of one micro-batch with a value of train.gradient_checkpointing, in bytes.
+struct LayerBytes {
+  int64_t kept = 0;         ///< of all layers together, for the backward pass
+  int64_t in_backward = 0;  ///< more, in the backward pass of one layer
+};
+/// Layers of the same kind.
+struct LayerKind {
+  std::string name;  ///< "attention, MLP"
+  int64_t layers = 0;
+  std::map<config::Checkpointing, LayerBytes> bytes;  ///< of every value
+};
+/// The whole model's layers by kind, in the order in which the kinds first appear. Layers of one
+/// kind may differ in size (Gemma 4); `in_backward` is that of the largest.
+std::vector<LayerKind> layer_kinds(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                   const MicroBatchShape& shape);
 
 }  // namespace sftrun::plan
