@@ -63,6 +63,18 @@ Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config)
   return trained;
 }
 
+/// nullopt: every tensor trains.
+std::optional<spec::TrainableNames> trainable_names(const config::TuningConfig& tuning,
+                                                    const std::vector<spec::TensorSpec>& tensors) {
+  if (tuning.mode != config::TuningMode::kPartial) return std::nullopt;
+  return spec::TrainableNames(tuning.trainable, tensors);
+}
+
+/// Of a run without an adapter.
+bool trains(const spec::TensorSpec& tensor, const std::optional<spec::TrainableNames>& names) {
+  return tensor.role != TensorRole::kBuffer && (!names || names->match(tensor.name));
+}
+
 /// A run without an adapter: its trained tensors, and the number of values of the others.
 struct TrainedTensors {
   Trained trained;
@@ -71,12 +83,9 @@ struct TrainedTensors {
 TrainedTensors trained_tensors(const spec::ArchSpec& arch, const config::RunConfig& config) {
   TrainedTensors tensors{.trained = Trained(config.train)};
   const std::vector<spec::TensorSpec> all = spec::tensor_specs(arch);
-  std::optional<spec::TrainableNames> names;
-  if (config.tuning.mode == config::TuningMode::kPartial)
-    names.emplace(config.tuning.trainable, all);
+  const std::optional<spec::TrainableNames> names = trainable_names(config.tuning, all);
   for (const spec::TensorSpec& tensor : all) {
-    const bool trains = tensor.role != TensorRole::kBuffer && (!names || names->match(tensor.name));
-    if (trains)
+    if (trains(tensor, names))
       tensors.trained.add(tensor.shape, tensor.role);
     else
       tensors.frozen_values += tensor.numel();
@@ -127,23 +136,46 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
   return names;
 }
 
+namespace {
+
+/// What each tensor of a frozen base takes.
+class BaseFormat {
+ public:
+  BaseFormat(const spec::ArchSpec& arch, const config::TuningConfig& tuning, int64_t element_bytes,
+             const StoredBytes& stored)
+      : tuning_(tuning),
+        element_bytes_(element_bytes),
+        stored_(stored),
+        keeps_(keeps_stored(tuning, !stored.empty())) {
+    if (!keeps_) options_ = tuning.quant_options();
+    if (options_) quantised_ = quantised_names(arch, tuning);
+  }
+
+  int64_t bytes(const spec::TensorSpec& tensor) const {
+    const auto kept = is_unpacked(tensor, tuning_) ? stored_.end() : stored_.find(tensor.name);
+    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
+    if ((keeps_ || (options_ && is_experts)) && kept != stored_.end())
+      return static_cast<int64_t>(kept->second);
+    if (quantised_.contains(tensor.name)) return packed_bytes(tensor, *options_);
+    return tensor.numel() * element_bytes_;
+  }
+
+ private:
+  const config::TuningConfig& tuning_;
+  int64_t element_bytes_;
+  const StoredBytes& stored_;
+  bool keeps_;
+  std::optional<QuantOptions> options_;
+  std::set<std::string> quantised_;
+};
+
+}  // namespace
+
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    int64_t element_bytes, const StoredBytes& stored) {
-  const bool keeps = keeps_stored(tuning, !stored.empty());
-  const std::optional<QuantOptions> options = keeps ? std::nullopt : tuning.quant_options();
-  const std::set<std::string> quantised =
-      options ? quantised_names(arch, tuning) : std::set<std::string>();
+  const BaseFormat format(arch, tuning, element_bytes, stored);
   int64_t total = 0;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
-    const auto kept = is_unpacked(tensor, tuning) ? stored.end() : stored.find(tensor.name);
-    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
-    if ((keeps || (options && is_experts)) && kept != stored.end())
-      total += static_cast<int64_t>(kept->second);
-    else if (quantised.contains(tensor.name))
-      total += packed_bytes(tensor, *options);
-    else
-      total += tensor.numel() * element_bytes;
-  }
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) total += format.bytes(tensor);
   return total;
 }
 
@@ -158,39 +190,81 @@ struct WholeBytes {
   int64_t optimizer = 0;
 };
 
-/// The share of the largest unit (embedding, layer, head) in the parameters of the model.
-double share_of_largest_unit(const spec::ArchSpec& arch) {
-  int64_t all = 0, ends = 0, largest = 0;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
-    all += tensor.numel();
-    if (tensor.role != spec::TensorRole::kEmbedding && tensor.role != spec::TensorRole::kHead)
-      continue;
-    ends += tensor.numel();
-    largest = std::max(largest, tensor.numel());
+/// What a unit (the embedding, a layer, the head with its norm) holds.
+struct UnitWeights {
+  double base_bytes = 0;  ///< frozen
+  double trained = 0;     ///< values
+};
+
+size_t unit_of(const spec::TensorSpec& tensor, size_t head) {
+  if (tensor.layer >= 0) return static_cast<size_t>(tensor.layer) + 1;
+  const bool is_of_head =
+      tensor.role == spec::TensorRole::kHead || tensor.role == spec::TensorRole::kNorm;
+  return is_of_head ? head : 0;
+}
+
+/// @param trained_values of the whole model
+std::vector<UnitWeights> unit_weights(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                      int64_t element_bytes, const StoredBytes& stored,
+                                      int64_t trained_values) {
+  const bool trains_adapter = config.tuning.trains_adapter();
+  const BaseFormat format(arch, config.tuning, element_bytes, stored);
+  std::vector<UnitWeights> units(static_cast<size_t>(arch.num_layers) + 2);
+  const size_t head = units.size() - 1;
+  const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
+  const std::optional<spec::TrainableNames> names = trainable_names(config.tuning, tensors);
+  for (const spec::TensorSpec& tensor : tensors) {
+    UnitWeights of_tensor;
+    if (trains_adapter)
+      of_tensor.base_bytes = static_cast<double>(format.bytes(tensor));
+    else if (trains(tensor, names))
+      of_tensor.trained = static_cast<double>(tensor.numel());
+    else
+      of_tensor.base_bytes = static_cast<double>(tensor.numel() * element_bytes);
+    const bool is_shared = arch.tie_word_embeddings && tensor.role == spec::TensorRole::kEmbedding;
+    for (const size_t unit : {unit_of(tensor, head), is_shared ? head : units.size()}) {
+      if (unit == units.size()) continue;
+      units[unit].base_bytes += of_tensor.base_bytes;
+      units[unit].trained += of_tensor.trained;
+    }
   }
-  largest = std::max(largest, (all - ends) / arch.num_layers);
-  return static_cast<double>(largest) / static_cast<double>(all);
+  // An adapter is estimated as if every layer had the same part of it.
+  if (trains_adapter)
+    for (size_t unit = 1; unit < head; ++unit)
+      units[unit].trained =
+          static_cast<double>(trained_values) / static_cast<double>(arch.num_layers);
+  return units;
+}
+
+/// The largest two neighbours: a unit that is used, and the next one.
+/// @param of_base, of_trained_value factors: whole bases, bytes for each trained value
+int64_t two_units(const std::vector<UnitWeights>& units, double of_base, double of_trained_value) {
+  const auto bytes = [&](size_t unit) {
+    return of_base * units[unit].base_bytes + of_trained_value * units[unit].trained;
+  };
+  double largest = 0;
+  for (size_t unit = 0; unit + 1 < units.size(); ++unit)
+    largest = std::max(largest, bytes(unit) + bytes(unit + 1));
+  return static_cast<int64_t>(largest);
 }
 
 StaticMemory divided(const WholeBytes& whole, config::Strategy strategy, int64_t shards,
-                     double of_largest_unit, bool base_on_host) {
+                     const std::vector<UnitWeights>& units, bool base_on_host) {
   const auto share = [&](int64_t bytes) { return (bytes + shards - 1) / shards; };
-  const int64_t weights = whole.base + whole.masters + whole.copies;
   const int64_t passes = whole.copies == 0 ? whole.masters : whole.copies;  // read by passes
-  const auto two_units = [&](int64_t bytes) {
-    return static_cast<int64_t>(2 * of_largest_unit * static_cast<double>(bytes));
-  };
   StaticMemory memory{
-      .base = base_on_host ? std::min(whole.base, two_units(whole.base)) : whole.base,
+      .base = base_on_host ? std::min(whole.base, two_units(units, 1, 0)) : whole.base,
       .trainable = passes + share(whole.masters + whole.copies),
       .gradients = share(whole.gradients),
       .optimizer = share(whole.optimizer)};
   if (strategy == config::Strategy::kZero1) memory.gradients += whole.gradients;
-  if (strategy == config::Strategy::kZero2) memory.gathered = two_units(whole.gradients);
+  if (strategy == config::Strategy::kZero2) memory.gathered = two_units(units, 0, kFp32Bytes);
   if (strategy == config::Strategy::kZero1 || strategy == config::Strategy::kZero2) return memory;
   memory.base = base_on_host ? 0 : share(whole.base);
   memory.trainable -= passes;
-  memory.gathered = two_units(weights + whole.gradients);
+  const double of_value = static_cast<double>(whole.masters + whole.copies + whole.gradients) /
+                          static_cast<double>(std::max<int64_t>(1, whole.masters / kFp32Bytes));
+  memory.gathered = two_units(units, 1, of_value);
   return memory;
 }
 
@@ -242,9 +316,11 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
                    .optimizer = device.on_gpu && config::is_paged(config.train.optimizer)
                                     ? kPagedBytes
                                     : trained.state_bytes()};
-  if (device.on_gpu && config.parallel.offload.base == config::Offload::kCpu && device.shards == 1)
-    whole.base = std::min(whole.base, static_cast<int64_t>(2 * share_of_largest_unit(arch) *
-                                                           static_cast<double>(whole.base)));
+  const bool base_on_host = device.on_gpu && config.parallel.offload.base == config::Offload::kCpu;
+  std::vector<UnitWeights> units;
+  if (base_on_host || device.shards > 1)
+    units = unit_weights(arch, config, element_bytes, stored, trained.values());
+  if (base_on_host && device.shards == 1) whole.base = std::min(whole.base, two_units(units, 1, 0));
   StaticMemory memory{.base = whole.base,
                       .trainable = whole.masters + whole.copies,
                       .gradients = whole.gradients,
@@ -258,8 +334,7 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
     return memory;
   }
   if (device.shards == 1) return memory;
-  return divided(whole, config.parallel.strategy, device.shards, share_of_largest_unit(arch),
-                 device.on_gpu && config.parallel.offload.base == config::Offload::kCpu);
+  return divided(whole, config.parallel.strategy, device.shards, units, base_on_host);
 }
 
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,

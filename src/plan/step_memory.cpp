@@ -204,11 +204,21 @@ int64_t logit_rows(int64_t tokens, int64_t vocab, bool on_gpu) {
   return std::min(tokens, rows);
 }
 
-int64_t head_bytes(const spec::ArchSpec& arch, const MicroBatchShape& shape) {
+/// On a GPU products read whole matrices: a quantised head is unpacked for its own.
+bool unpacks_head(const config::TuningConfig& tuning, const MicroBatchShape& shape) {
+  const bool is_quantised = tuning.quantises_base() ? tuning.quant_embeddings.value_or(false)
+                                                    : tuning.quant == config::Quant::kGguf &&
+                                                          tuning.quant_embeddings.value_or(true);
+  return shape.on_gpu && tuning.trains_adapter() && is_quantised;
+}
+
+int64_t head_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
+                   const MicroBatchShape& shape) {
   // Hidden states, those of labelled rows, normed and their gradient.
   const int64_t states = 4 * shape.tokens * arch.hidden_size;
   const int64_t logits = logit_rows(shape.tokens, arch.vocab_size, shape.on_gpu) * arch.vocab_size;
-  return (states + logits) * shape.element_bytes;
+  const int64_t unpacked = unpacks_head(tuning, shape) ? arch.vocab_size * arch.hidden_size : 0;
+  return (states + logits + unpacked) * shape.element_bytes;
 }
 
 /// Tokens, labels, dropout keys and positions, and the angles of each position.
@@ -221,7 +231,9 @@ int64_t batch_bytes(const spec::ArchSpec& arch, const MicroBatchShape& shape) {
 /// Two buffers of the largest product of several linears (`layers::DequantPrefetcher`).
 int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                         const MicroBatchShape& shape) {
-  if (!shape.on_gpu || !config.tuning.quantises_base()) return 0;
+  const config::TuningConfig& tuning = config.tuning;
+  const bool is_quantised = tuning.quantises_base() || tuning.keeps_blocks();
+  if (!shape.on_gpu || !tuning.trains_adapter() || !is_quantised) return 0;
   int64_t largest = 0;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     int64_t of_mixer = 0, of_inner = 0;
@@ -294,23 +306,25 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
   const LayerEstimate estimate(arch, config, shape);
   const config::Checkpointing again = config.train.gradient_checkpointing;
   const auto hidden = static_cast<double>(arch.hidden_size);
-  double kept = 0, largest = 0;
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    const KeptValues values = kept_values(estimate.of(layer), again, hidden);
-    kept += values.between;
-    largest = std::max(largest, values.in_backward);
-  }
   constexpr int64_t kInputsUnderWay = 3;  // one is used, and its neighbours are copied
-  if (again == config::Checkpointing::kLayer &&
-      config.parallel.offload.activations == config::Offload::kCpu && shape.on_gpu)
-    kept = hidden * static_cast<double>(std::min(kInputsUnderWay, arch.num_layers));
+  const bool on_host = again == config::Checkpointing::kLayer && shape.on_gpu &&
+                       config.parallel.offload.activations == config::Offload::kCpu;
+  const bool frees_layers = !on_host && !config::divides_layers(config.parallel.strategy);
+  double kept = 0, largest = 0;
+  // The last layer comes first in the backward pass, and frees what it kept.
+  for (int64_t layer = arch.num_layers - 1; layer >= 0; --layer) {
+    const KeptValues values = kept_values(estimate.of(layer), again, hidden);
+    largest = std::max(largest, values.in_backward - (frees_layers ? kept : 0));
+    kept += values.between;
+  }
+  if (on_host) kept = hidden * static_cast<double>(std::min(kInputsUnderWay, arch.num_layers));
   const double bytes = static_cast<double>(shape.tokens * shape.element_bytes);
   const int64_t at_once = micro_batches_at_once(config);
   kept *= share_of_stage(whole, config) * static_cast<double>(at_once);
   kept += hidden * static_cast<double>(at_once - 1);  // gradients between two units
   return {.kept = static_cast<int64_t>(kept * bytes),
           .layer = static_cast<int64_t>(largest * bytes),
-          .head = head_bytes(arch, shape),
+          .head = head_bytes(arch, config.tuning, shape),
           .workspace = at_once * batch_bytes(arch, shape) + unpacking_bytes(arch, config, shape)};
 }
 

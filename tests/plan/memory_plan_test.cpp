@@ -103,7 +103,7 @@ TEST(LayerKinds, ShowWhatRecomputationSaves) {
       largest = std::max(largest, kind.bytes.at(again).in_backward);
     }
     EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(step.kept), 64);
-    EXPECT_EQ(largest, step.layer);
+    EXPECT_LE(step.layer, largest) << "the delta nets come after the last layers are freed";
   }
   EXPECT_EQ(kinds[2].bytes.at(kLayer).kept, 4096 * 1024 * 2) << "the input";
 }

@@ -26,7 +26,9 @@ struct MicroBatchShape {
 struct StepMemory {
   int64_t kept =
       0;  ///< for the backward pass: what layers save, or with recomputation their inputs
-  int64_t layer = 0;      ///< backward pass of the layer that needs most, recomputed state included
+  /// Backward pass of the layer that needs most, recomputed state included, less what the layers
+  /// after it kept.
+  int64_t layer = 0;
   int64_t head = 0;       ///< hidden states and logits of a chunk of rows
   int64_t workspace = 0;  ///< the batch itself; GPU: matrices that are unpacked for a product
   int64_t peak() const { return kept + std::max(layer, head) + workspace; }
