@@ -24,6 +24,7 @@
 #include "sftrun/launch/scheduler_env.h"
 #include "sftrun/launch/supervisor.h"
 #include "sftrun/plan/auto_values.h"
+#include "sftrun/plan/memory_change.h"
 #include "sftrun/plan/stages.h"
 
 namespace sftrun::app {
@@ -282,6 +283,14 @@ launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run
   return {.executable = "/proc/self/exe", .arguments = std::move(arguments)};
 }
 
+/// The cheapest change that fits, for a run that the kernel ended for its memory.
+std::string memory_fix(const Run& run, const std::optional<ModelHeaders>& headers,
+                       const RunPlace& place) {
+  if (!headers) return {};
+  const config::RunConfig config = shown_config(run, *headers, place.devices.on_gpu);
+  return plan::memory_advice(headers->arch, config, place.devices, headers->stored);
+}
+
 int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   const launch::Machine machine = launch::this_machine(has_cuda_kernels());
@@ -318,7 +327,8 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
        .max_restarts = options.max_restarts,
        .stall_s = stall_report_s(parse_duration_s(run.loaded.config.parallel.stall_after).value(),
                                  parse_duration_s(run.loaded.config.parallel.timeout).value()),
-       .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s)});
+       .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s),
+       .memory_fix = [&] { return memory_fix(run, headers, place); }});
 }
 
 }  // namespace
