@@ -16,16 +16,6 @@ int64_t to_number(const std::string& text, int64_t fallback) {
   return CLI::detail::lexical_cast(text, number) ? number : fallback;
 }
 
-/// "auto", "gpu" or "cpu", as in torchrun, or a number of processes.
-CLI::Validator process_count() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        if (text == "auto" || text == "gpu" || text == "cpu" || to_number(text, 0) >= 1) return {};
-        return fmt::format("`{}` is neither auto nor a whole number of at least 1", text);
-      },
-      "auto|N");
-}
-
 CLI::Validator gpu_list() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
@@ -102,7 +92,10 @@ class LaunchDefaults {
       set_master(options_, settings, given("--master-port"));
   }
 
-  bool given(const char* flag) const { return command_.count(flag) > 0; }
+  bool given(const char* flag) const {
+    const CLI::Option* option = command_.get_option_no_throw(flag);
+    return option != nullptr && option->count() > 0;
+  }
   static void note(const config::MachineSettings& settings, std::string_view setting) {
     log::info("{} (from {})", setting, settings.file.string());
   }
@@ -112,8 +105,17 @@ class LaunchDefaults {
   bool has_devices_ = false, has_nodes_ = false;
 };
 
-/// Applies the launch settings of Accelerate's file and of the machine file where no flag is given.
-/// They describe launches, so they are not used in workers.
+}  // namespace
+
+CLI::Validator process_count() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (text == "auto" || text == "gpu" || text == "cpu" || to_number(text, 0) >= 1) return {};
+        return fmt::format("`{}` is neither auto nor a whole number of at least 1", text);
+      },
+      "auto|N");
+}
+
 void apply_launch_files(TrainOptions& options, const CLI::App& command) {
   const bool launcher_asked_for =
       options.nproc_per_node != "auto" || !options.gpus.empty() || options.nnodes > 1;
@@ -123,6 +125,8 @@ void apply_launch_files(TrainOptions& options, const CLI::App& command) {
   defaults.take(loaded.accelerate);
   defaults.take(loaded.machine);
 }
+
+namespace {
 
 /// The flags mean the same as keys on the command line.
 void add_files_of_other_tools(TrainOptions& options) {

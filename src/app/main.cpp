@@ -23,13 +23,13 @@ Exit codes: 0 done, 2 usage or configuration, 3 data or model file, 4 out of mem
 75 stopped by SIGTERM or SIGUSR1, 130 by Ctrl-C (both write a checkpoint once training has started).)";
 
 constexpr auto kLaterCommands =
-    std::to_array<std::string_view>({"chat", "eval", "memory-check", "report", "doctor"});
+    std::to_array<std::string_view>({"chat", "eval", "report", "doctor"});
 
 std::vector<Command> add_commands(CLI::App& sftrun) {
-  std::vector<Command> commands = {add_train(sftrun),    add_generate(sftrun), add_score(sftrun),
-                                   add_tokenize(sftrun), add_preview(sftrun),  add_merge(sftrun),
-                                   add_quantize(sftrun), add_bench(sftrun),    add_download(sftrun),
-                                   add_gpu_info(sftrun)};
+  std::vector<Command> commands = {
+      add_train(sftrun),    add_generate(sftrun), add_score(sftrun),       add_tokenize(sftrun),
+      add_preview(sftrun),  add_merge(sftrun),    add_quantize(sftrun),    add_bench(sftrun),
+      add_download(sftrun), add_gpu_info(sftrun), add_memory_check(sftrun)};
   for (Command& command : add_config(sftrun)) commands.push_back(std::move(command));
   return commands;
 }
