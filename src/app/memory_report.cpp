@@ -68,6 +68,7 @@ PlannedDevices cards_by_name(const TrainOptions& options, const config::RunConfi
   const int local = processes_of(options, config, count);
   constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
   devices.text = join(texts, ", ");
+  if (options.nnodes > 1) devices.text += fmt::format(" on each of {} machines", options.nnodes);
   devices.place = {
       .devices = {.memory_bytes = smallest,
                   .element_bytes =

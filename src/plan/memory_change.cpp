@@ -51,7 +51,10 @@ std::optional<MemoryChange> divide(config::RunConfig& config, const Situation& h
   StrategyChoice choice = with_strategy(here.arch, config, strategy, here.devices);
   if (!choice.config) return std::nullopt;
   config = std::move(*choice.config);
-  return MemoryChange{{fmt::format("parallel.strategy={}", config::strategy_name(strategy))}, cost};
+  MemoryChange change{{fmt::format("parallel.strategy={}", config::strategy_name(strategy))}, cost};
+  if (const auto& tp = config.parallel.tp; tp && *tp < here.devices.world_size)
+    change.settings.push_back(fmt::format("parallel.tp={}", *tp));
+  return change;
 }
 
 bool keeps_whole_weights(const config::ParallelConfig& parallel) {

@@ -126,8 +126,8 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
   try {
     if (strategy == kPipeline) other.parallel.pp = devices.world_size;
     if (strategy == kTensor) {
-      other.parallel.tp = devices.world_size;
-      spec::require_divisible(arch, {.size = devices.world_size}, {});
+      other.parallel.tp = devices.local_world_size;  // links between machines are too slow for it
+      spec::require_divisible(arch, {.size = devices.local_world_size}, {});
     }
     if (strategy == kHybrid) other.parallel.dp_shard = devices.local_world_size;
     if (strategy == kDeviceMap) {

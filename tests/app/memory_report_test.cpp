@@ -127,7 +127,7 @@ TEST_F(MemoryReports, SeveralMachinesAndMixedCards) {
   const MemoryReport report = memory_report(machines);
   EXPECT_EQ(report.devices.place.devices.world_size, 16);
   EXPECT_EQ(report.devices.place.devices.local_world_size, 8);
-  EXPECT_EQ(report.devices.text, "4 x H100 80GB, 4 x A100 40GB");
+  EXPECT_EQ(report.devices.text, "4 x H100 80GB, 4 x A100 40GB on each of 2 machines");
   EXPECT_LT(report.memory_bytes(), int64_t{40} << 30);
   machines.nproc_per_node = "9";
   test::expect_error<ConfigError>([&] { memory_report(machines); },

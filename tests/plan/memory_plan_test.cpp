@@ -156,6 +156,10 @@ TEST(Strategies, KeepTheGlobalBatchOrSayWhyNot) {
   ASSERT_TRUE(map.config) << map.refusal;
   EXPECT_EQ(*map.config->parallel.pp, 4);
   EXPECT_EQ(map.devices->world_size, 1);
+  RunDevices machines = cards(4);
+  machines.world_size = 8;
+  EXPECT_EQ(*with_strategy(eight(), config, kTensor, machines).config->parallel.tp, 4)
+      << "inside a machine";
   const StrategyChoice odd = with_strategy(eight(), config, kTensor, cards(5));
   EXPECT_FALSE(odd.config);
   EXPECT_FALSE(odd.refusal.empty());
