@@ -119,6 +119,10 @@ setup-accelerate: $(built_program) ## Ask about this machine (devices, dtype, ma
 gpu-info: $(built_program) ## The GPUs of this machine; without one, its CPU and memory
 	@$(SFTRUN) gpu-info
 
+.PHONY: memory-check
+memory-check: $(built_program) ## Plan the memory of CONFIG=run.yaml on NUM_GPUS= devices; without CONFIG= the memory in use
+	@if [ -n "$(CONFIG)" ]; then $(SFTRUN) memory-check $(run_arguments); else $(SFTRUN) memory-check; fi
+
 .PHONY: bench
 bench: ## Tokens per second, memory and time to the first step beside transformers + peft: LoRA, QLoRA, and chat data
 	@$(bootstrap) --reference

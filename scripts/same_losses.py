@@ -89,13 +89,19 @@ def write_wide_model(directory: Path, **other_sizes) -> None:
              "self_attn.o_proj": [hidden, queries], "mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden],
              "mlp.down_proj": [hidden, inner], "input_layernorm": [hidden], "post_attention_layernorm": [hidden]}
     shapes = {"model.embed_tokens": [config["vocab_size"], hidden], "model.norm": [hidden], "lm_head": [config["vocab_size"], hidden]}
+    if config["tie_word_embeddings"]:
+        del shapes["lm_head"]
     shapes |= {f"model.layers.{i}.{name}": shape for i in range(config["num_hidden_layers"]) for name, shape in layer.items()}
+    write_random_model(directory, config, {f"{name}.weight": shape for name, shape in shapes.items()})
+
+
+def write_random_model(directory: Path, config: dict, shapes: dict[str, list[int]]) -> None:
     rng, header, values = random.Random(5), {}, array.array("f")
     for name, shape in shapes.items():
         middle, spread = (1.0, 0.2) if len(shape) == 1 else (0.0, 0.12)
         begin = values.itemsize * len(values)
         values.extend(middle + spread * (rng.random() + rng.random() - 1) for _ in range(math.prod(shape)))
-        header[f"{name}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, values.itemsize * len(values)]}
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, values.itemsize * len(values)]}
     text = json.dumps(header).encode()
     directory.mkdir(parents=True)
     (directory / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + values.tobytes())

@@ -35,6 +35,7 @@ Command add_download(CLI::App& sftrun);
 Command add_gpu_info(CLI::App& sftrun);
 Command add_report(CLI::App& sftrun);
 Command add_doctor(CLI::App& sftrun);
+Command add_memory_check(CLI::App& sftrun);
 std::vector<Command> add_config(CLI::App& sftrun);  ///< config init, check, show, …
 
 /// Help as `--steps N   Steps to measure [5]`.
@@ -173,6 +174,12 @@ void check_output(const OutputFlags& output);
 /// @throws ConfigError if replacing the output would remove `input`. @param input a model or an
 /// adapter; empty: none
 void require_apart(const OutputFlags& output, const std::filesystem::path& input);
+
+/// "auto", "gpu" or "cpu", as in torchrun, or a number of processes.
+CLI::Validator process_count();
+/// Applies the launch settings of Accelerate's file and of the machine file where no flag is given.
+/// They describe launches, so they are not used in workers.
+void apply_launch_files(TrainOptions& options, const CLI::App& command);
 
 /// null for an option that was not given, else its value.
 template <class T>

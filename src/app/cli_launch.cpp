@@ -12,9 +12,6 @@ int64_t to_number(const std::string& text, int64_t fallback) {
   return CLI::detail::lexical_cast(text, number) ? number : fallback;
 }
 
-namespace {
-
-/// "auto", "gpu" or "cpu", as in torchrun, or a number of processes.
 CLI::Validator process_count() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
@@ -23,6 +20,8 @@ CLI::Validator process_count() {
       },
       "auto|N");
 }
+
+namespace {
 
 CLI::Validator gpu_list() {
   return CLI::Validator(

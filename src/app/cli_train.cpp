@@ -72,7 +72,10 @@ class LaunchDefaults {
       set_master(options_, settings, given("--master-port"));
   }
 
-  bool given(const char* flag) const { return command_.count(flag) > 0; }
+  bool given(const char* flag) const {
+    const CLI::Option* option = command_.get_option_no_throw(flag);
+    return option != nullptr && option->count() > 0;
+  }
   static void note(const config::MachineSettings& settings, std::string_view setting) {
     log::info("{} (from {})", setting, settings.file.string());
   }
@@ -88,8 +91,8 @@ bool is_started_by_other(const LaunchFlags& flags) {
       .has_value();
 }
 
-/// Applies the launch settings of Accelerate's file and of the machine file where no flag is given.
-/// They describe launches, so they are not used in workers.
+}  // namespace
+
 void apply_launch_files(TrainOptions& options, const CLI::App& command) {
   if (is_started_by_other(options)) return;
   const config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
@@ -97,6 +100,8 @@ void apply_launch_files(TrainOptions& options, const CLI::App& command) {
   defaults.take(loaded.accelerate);
   defaults.take(loaded.machine);
 }
+
+namespace {
 
 /// The flags mean the same as keys on the command line.
 void add_files_of_other_tools(TrainOptions& options) {

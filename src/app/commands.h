@@ -82,6 +82,13 @@ struct DoctorOptions : LaunchFlags {
 };
 int run_doctor(const DoctorOptions& options);
 
+struct MemoryCheckOptions {
+  /// The run, with the flags of `sftrun train`. `gpus` may also name cards that are not here.
+  TrainOptions run;
+  bool json = false;
+};
+int run_memory_check(const MemoryCheckOptions& options);
+
 struct ConfigOptions {
   std::string action;  ///< check, show, reference, schema
   std::filesystem::path config;

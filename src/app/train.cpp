@@ -11,6 +11,7 @@
 #include "model_source.h"
 #include "run_check.h"
 #include "run_forecast.h"
+#include "run_resolution.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/stall.h"
@@ -23,28 +24,13 @@
 #include "sftrun/observe/html_report.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
-#include "sftrun/plan/device_map.h"
-#include "sftrun/plan/micro_batch.h"
+#include "sftrun/plan/memory_change.h"
 #include "sftrun/plan/stages.h"
-#include "sftrun/spec/tensor_parallel.h"
 
 namespace sftrun::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// Whether one process has the layers on several devices.
-bool has_device_map(const config::ParallelConfig& parallel) {
-  return parallel.device_map || parallel.strategy == config::Strategy::kDeviceMap;
-}
-
-/// A configuration, and the values known before a worker starts.
-struct Run {
-  config::LoadedConfig
-      loaded;  ///< resolved, except for values that depend on the device and the data
-  std::filesystem::path model_path;  ///< the model's path on this machine
-  BatchRequest batches;
-};
 
 void list_changes(const Json& before, const Json& after, const std::string& prefix,
                   std::vector<std::string>& changes) {
@@ -58,158 +44,6 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
                                     value.is_string() ? value.get<std::string>() : value.dump()));
     }
   }
-}
-
-/// Computed from the total memory, not the free memory, so that launcher and workers get the same
-/// result.   @param device as --device has it
-plan::RunDevices devices_of(const config::RunConfig& config, int world_size, int local_world_size,
-                            const std::string& device) {
-  constexpr int64_t kHalfBytes = 2, kFullBytes = 4;
-  const bool may_be_half = config.model.dtype != config::DTypeChoice::kFp32;
-  plan::RunDevices devices{.world_size = world_size, .local_world_size = local_world_size};
-  std::optional<uint64_t> gpu_bytes;  // of the smallest
-  if (device != "cpu") {
-    for (const launch::GpuInfo& gpu : launch::query_gpus().gpus) {
-      if (gpu.memory_total_bytes)
-        gpu_bytes = std::min(gpu_bytes.value_or(UINT64_MAX), *gpu.memory_total_bytes);
-    }
-  }
-  devices.on_gpu = gpu_bytes.has_value();
-  const bool is_half = may_be_half && (devices.on_gpu || plan::cpu_multiplies_bf16());
-  devices.element_bytes = is_half ? kHalfBytes : kFullBytes;
-  devices.memory_bytes = gpu_bytes.value_or(observe::memory_info().total_bytes /
-                                            static_cast<uint64_t>(local_world_size));
-  return devices;
-}
-
-/// The flags --device and --gpus.
-struct LaunchDevices {
-  std::string device, gpus;
-};
-
-/// GPUs that one process of this run sees.   @param gpus as --gpus has them
-int64_t visible_gpus(const std::string& device, const std::string& gpus) {
-  if (device == "cpu") return 0;
-  return static_cast<int64_t>(
-      launch::make_plan({.nproc_per_node = "1", .gpus = gpus, .device = device},
-                        launch::this_machine(has_cuda_kernels()))
-          .gpus.size());
-}
-
-/// Resolves parallel.device_map: every unit of the model has a device then.
-void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& headers,
-                        const plan::RunDevices& devices, int64_t num_gpus) {
-  config::ParallelConfig& parallel = loaded.config.parallel;
-  const std::string place =
-      loaded.place_of(parallel.device_map ? "parallel.device_map" : "parallel.strategy");
-  if (devices.world_size > 1) {
-    throw ConfigError(
-        fmt::format("parallel.device_map is one process with several GPUs, and this run has {} "
-                    "processes",
-                    devices.world_size),
-        place,
-        "start one process, without --nproc-per-node and --nnodes; or use parallel.strategy "
-        "pipeline or fsdp, which divide the model over processes");
-  }
-  constexpr double kUnitsShare = 0.7;  // of a device's memory; activations need the rest
-  config::RunConfig undivided = loaded.config;
-  undivided.parallel.strategy = config::Strategy::kSingle;
-  const auto all_bytes = static_cast<double>(
-      plan::static_bytes(headers.arch, undivided, devices.element_bytes, headers.stored,
-                         {.on_gpu = devices.on_gpu, .shards = 1}));
-  const plan::DeviceStages stages =
-      plan::place_units(headers.arch, parallel,
-                        {.num_gpus = num_gpus,
-                         .unit_bytes = all_bytes,
-                         .device_bytes = kUnitsShare * static_cast<double>(devices.memory_bytes)},
-                        place);
-  parallel.strategy = config::Strategy::kDeviceMap;
-  parallel.device_map = plan::as_places(stages, headers.arch);
-  parallel.pp = static_cast<int64_t>(stages.devices.size());
-  plan::require_stages(headers.arch, loaded.config, place);
-}
-
-/// Resolves parallel.pp.
-void resolve_stages(config::LoadedConfig& loaded, const spec::ArchSpec& arch, int world_size) {
-  config::ParallelConfig& parallel = loaded.config.parallel;
-  const auto warn = [&](const std::string& text) { loaded.warnings.push_back(text); };
-  if (parallel.strategy != config::Strategy::kPipeline) {
-    if (parallel.pp.value_or(1) > 1)
-      warn(fmt::format("parallel.pp has no effect with parallel.strategy {}",
-                       config::strategy_name(parallel.strategy)));
-    return;
-  }
-  if (world_size == 1) return warn("parallel.strategy pipeline has no effect on one process");
-  const std::string place = loaded.place_of(parallel.pp ? "parallel.pp" : "parallel.strategy");
-  config::resolve_stages(parallel, world_size, loaded.places);
-  plan::require_stages(arch, loaded.config, place);
-}
-
-/// Resolves parallel.tp.
-void resolve_tensor_size(config::LoadedConfig& loaded, const spec::ArchSpec& arch, int world_size) {
-  config::ParallelConfig& parallel = loaded.config.parallel;
-  if (parallel.strategy != config::Strategy::kTensor) {
-    if (parallel.tp.value_or(1) > 1)
-      loaded.warnings.push_back(fmt::format("parallel.tp has no effect with parallel.strategy {}",
-                                            config::strategy_name(parallel.strategy)));
-    return;
-  }
-  if (world_size == 1) {
-    loaded.warnings.emplace_back("parallel.strategy tensor has no effect on one process");
-    return;
-  }
-  const std::string place = loaded.place_of(parallel.tp ? "parallel.tp" : "parallel.strategy");
-  config::resolve_tensor_size(parallel, world_size, loaded.places);
-  spec::require_divisible(arch, {.size = *parallel.tp}, place);
-}
-
-/// Resolves parallel.strategy `auto` and parallel.dp_shard. One process trains as `single`.
-void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
-                      const plan::RunDevices& devices, const LaunchDevices& launched) {
-  config::ParallelConfig& parallel = loaded.config.parallel;
-  if (has_device_map(parallel))
-    return resolve_device_map(loaded, headers, devices,
-                              visible_gpus(launched.device, launched.gpus));
-  const auto warn = [&](const std::string& text) { loaded.warnings.push_back(text); };
-  if (devices.world_size == 1 && config::is_sharded(parallel.strategy))
-    warn(fmt::format("parallel.strategy {} has no effect on one process",
-                     config::strategy_name(parallel.strategy)));
-  const bool has_stages = parallel.pp.value_or(1) > 1, has_parts = parallel.tp.value_or(1) > 1;
-  if (has_stages && has_parts) {
-    throw ConfigError("parallel.pp and parallel.tp are both set, and a run uses one of the two",
-                      loaded.place_of("parallel.tp"),
-                      "remove one; either can be combined with data parallelism");
-  }
-  if (parallel.strategy == config::Strategy::kAuto && has_stages)
-    parallel.strategy = config::Strategy::kPipeline;
-  if (parallel.strategy == config::Strategy::kAuto && has_parts)
-    parallel.strategy = config::Strategy::kTensor;
-  if (parallel.strategy == config::Strategy::kAuto)
-    parallel.strategy = plan::auto_strategy(headers.arch, loaded.config, devices, headers.stored);
-  resolve_stages(loaded, headers.arch, devices.world_size);
-  resolve_tensor_size(loaded, headers.arch, devices.world_size);
-  if (parallel.strategy != config::Strategy::kHybrid) {
-    if (parallel.dp_shard)
-      warn(fmt::format("parallel.dp_shard has no effect with parallel.strategy {}",
-                       config::strategy_name(parallel.strategy)));
-    return;
-  }
-  if (devices.world_size == 1) return;
-  const std::string chosen = parallel.dp_shard
-                                 ? fmt::format("parallel.dp_shard is {}", *parallel.dp_shard)
-                                 : fmt::format(
-                                       "the default of parallel.dp_shard is {}, the processes of "
-                                       "this machine",
-                                       devices.local_world_size);
-  const int64_t shards = parallel.dp_shard.value_or(devices.local_world_size);
-  if (devices.world_size % shards != 0) {
-    throw ConfigError(fmt::format("{}, which does not divide the {} processes of the run", chosen,
-                                  devices.world_size),
-                      loaded.place_of("parallel.dp_shard"),
-                      "set parallel.dp_shard to the number of processes that share one copy of the "
-                      "model");
-  }
-  parallel.dp_shard = shards;
 }
 
 /// Replaces init_from by the path of the adapter.
@@ -236,41 +70,6 @@ std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOpti
   model.name = std::move(source.name);
   model.revision = std::move(source.revision);
   return source.path;
-}
-
-/// @param headers of the model; null: read if a value is auto that depends on them
-Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_path,
-                const ModelHeaders* headers, const std::filesystem::path& yaml, int world_size,
-                int local_world_size, const LaunchDevices& launched) {
-  const std::string& device = launched.device;
-  Run run{.model_path = model_path, .batches = batch_request(loaded.config.train)};
-  if (device == "cpu" && world_size > 1 &&
-      loaded.config.parallel.backend == config::CommBackend::kNccl) {
-    throw ConfigError("NCCL needs GPUs and this run computes on the CPU",
-                      loaded.place_of("parallel.backend"), "use gloo or auto");
-  }
-  const bool needs_headers =
-      loaded.config.train.batch_size.is_auto() || has_device_map(loaded.config.parallel) ||
-      (world_size > 1 && (loaded.config.parallel.strategy == config::Strategy::kAuto ||
-                          loaded.config.parallel.strategy == config::Strategy::kPipeline ||
-                          loaded.config.parallel.strategy == config::Strategy::kTensor));
-  const ModelHeaders model = headers != nullptr ? *headers
-                             : needs_headers    ? read_headers(model_path)
-                                                : ModelHeaders();
-  const plan::RunDevices devices = devices_of(loaded.config, world_size, local_world_size, device);
-  resolve_strategy(loaded, model, devices, launched);
-  run.batches.dp_size = config::data_parallel_size(loaded.config.parallel, world_size);
-  if (loaded.config.train.batch_size.is_auto()) {
-    run.batches.max_micro_batch = plan::max_micro_batch(
-        model.arch, loaded.config, devices.memory_bytes, devices.element_bytes, model.stored,
-        {.on_gpu = devices.on_gpu,
-         .shards = plan::num_shards(loaded.config.parallel, world_size, local_world_size)});
-  }
-  run.batches.max_micro_batch =
-      config::max_auto_micro_batch(loaded.config.parallel, world_size, run.batches.max_micro_batch);
-  config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);
-  run.loaded = std::move(loaded);
-  return run;
 }
 
 /// Resolves each `auto` that does not depend on the data.
@@ -436,9 +235,10 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   std::optional<ModelHeaders> headers;
   if (!worker.supervised)
     headers = options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
-  const Run run =
-      resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr, options.config,
-                  worker.world_size, worker.local_world_size, {.device = options.device});
+  const RunPlace place =
+      place_here(asked, worker.world_size, worker.local_world_size, options.device);
+  const Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
+                              options.config, place);
   if (worker.supervised) return run_as_worker("worker", engine_request(options, run));
   const std::string launch =
       fmt::format("started by {}: {} workers, rendezvous {}:{}", external.scheduler,
@@ -500,6 +300,14 @@ launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run
   return {.executable = "/proc/self/exe", .arguments = std::move(arguments)};
 }
 
+/// The cheapest change that fits, for a run that the kernel ended for its memory.
+std::string memory_fix(const Run& run, const std::optional<ModelHeaders>& headers,
+                       const RunPlace& place) {
+  if (!headers) return {};
+  const config::RunConfig config = shown_config(run, *headers, place.devices.on_gpu);
+  return plan::memory_advice(headers->arch, config, place.devices, headers->stored);
+}
+
 int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   const launch::Machine machine = launch::this_machine(has_cuda_kernels());
@@ -513,9 +321,10 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   const config::RunConfig asked = loaded.config;
   const std::optional<ModelHeaders> headers =
       options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
+  const RunPlace place =
+      place_here(asked, plan.world_size(), plan.local_world_size, plan.device, options.gpus);
   const Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
-                              options.config, plan.world_size(), plan.local_world_size,
-                              {.device = plan.device, .gpus = options.gpus});
+                              options.config, place);
   const bool on_gpu = plan.device == "cuda";
   if (options.dry_run) {
     print_dry_run(asked, run, *headers, on_gpu, launch::describe(plan));
@@ -537,7 +346,8 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
        .max_restarts = options.max_restarts,
        .stall_s = stall_report_s(parse_duration_s(run.loaded.config.parallel.stall_after).value(),
                                  parse_duration_s(run.loaded.config.parallel.timeout).value()),
-       .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s)});
+       .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s),
+       .memory_fix = [&] { return memory_fix(run, headers, place); }});
 }
 
 }  // namespace

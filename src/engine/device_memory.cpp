@@ -2,7 +2,10 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <algorithm>
+
 #include "sftrun/kernels/memory.h"
+#include "sftrun/launch/gpu.h"
 #include "sftrun/observe/system.h"
 
 namespace sftrun::engine {
@@ -24,6 +27,15 @@ uint64_t peak_memory_bytes(at::Device device) {
   return device.is_cuda()
              ? static_cast<uint64_t>(of_all_pools(card_stats(device).reserved_bytes).peak)
              : observe::process_memory().peak_resident_bytes;
+}
+
+uint64_t device_memory_bytes(at::Device device, int local_world_size) {
+  if (!device.is_cuda())
+    return observe::memory_info().total_bytes / static_cast<uint64_t>(local_world_size);
+  uint64_t smallest = UINT64_MAX;
+  for (const launch::GpuInfo& gpu : launch::query_gpus().gpus)
+    smallest = std::min(smallest, gpu.memory_total_bytes.value_or(UINT64_MAX));
+  return smallest == UINT64_MAX ? 0 : smallest;
 }
 
 TensorMemory tensor_memory(at::Device device) {

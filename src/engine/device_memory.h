@@ -11,6 +11,10 @@ namespace sftrun::engine {
 /// reserved; CPU: the largest resident size of the process.
 uint64_t peak_memory_bytes(at::Device device);
 
+/// Memory that a process can use: of the smallest GPU of the machine, or its share of the host's
+/// memory. 0: the driver does not say.   @param local_world_size processes of this machine
+uint64_t device_memory_bytes(at::Device device, int local_world_size);
+
 /// Tensors on the device.
 struct TensorMemory {
   uint64_t allocated_bytes = 0, peak_bytes = 0;  ///< live now; the most since the reset

@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include <filesystem>
 #include <map>
@@ -29,9 +30,10 @@
 #include "sftrun/parallel/tensor_group.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/device_map.h"
+#include "sftrun/plan/memory_change.h"
+#include "sftrun/plan/memory_plan.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/plan/stages.h"
-#include "sftrun/plan/step_memory.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/resume.h"
 #include "sftrun/train/run_data.h"
@@ -346,31 +348,26 @@ void finish(const PreparedRun& run, const exporting::RunResult& result,
                        outcome.exit_code);
 }
 
+/// The devices of the run, without their memory.
+plan::RunDevices planned_devices(const PreparedRun& run, const Rank& rank) {
+  return {.element_bytes = static_cast<int64_t>(c10::elementSize(run.compute.dtype)),
+          .on_gpu = run.compute.device.is_cuda(),
+          .world_size = rank.env().world_size,
+          .local_world_size = rank.env().local_world_size,
+          .threads = at::get_num_threads()};
+}
+
 /// What the fullest rank is expected to need, with the longest micro-batch.
 observe::RankBytes planned_bytes(const PreparedRun& run, const Rank& rank) {
-  const config::RunConfig& config = run.config;
-  const spec::ArchSpec& arch = run.checkpoint->arch();
-  const auto element_bytes = static_cast<int64_t>(c10::elementSize(run.compute.dtype));
-  const bool on_gpu = run.compute.device.is_cuda();
-  const plan::StaticMemory held =
-      plan::static_memory(arch, config, element_bytes, weights::packed_bytes(*run.checkpoint),
-                          {.on_gpu = on_gpu,
-                           .shards = plan::num_shards(config.parallel, rank.env().world_size,
-                                                      rank.env().local_world_size)});
-  const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1,
-                bin = config.data.bin_tokens.value.value_or(config.model.max_seq_len);
-  const plan::StepMemory step =
-      plan::step_memory(arch, config,
-                        {.tokens = *config.train.batch_size.value * sequences * bin,
-                         .element_bytes = element_bytes,
-                         .on_gpu = on_gpu,
-                         .threads = at::get_num_threads()});
+  const plan::MemoryPlan plan =
+      plan::memory_plan(run.checkpoint->arch(), run.config, planned_devices(run, rank),
+                        weights::packed_bytes(*run.checkpoint));
   const auto bytes = [](int64_t value) { return static_cast<uint64_t>(value); };
-  return {.base = bytes(held.base),
-          .trainable = bytes(held.trainable),
-          .gradients = bytes(held.gradients),
-          .optimizer = bytes(held.optimizer),
-          .activations_peak = bytes(held.gathered + step.peak())};
+  return {.base = bytes(plan.held.base),
+          .trainable = bytes(plan.held.trainable),
+          .gradients = bytes(plan.held.gradients),
+          .optimizer = bytes(plan.held.optimizer),
+          .activations_peak = bytes(plan.held.gathered + plan.step.peak())};
 }
 
 /// Trains, and writes run.json before and after, and the result.
@@ -441,9 +438,8 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   return outcome.exit_code;
 }
 
-int run_rank(const nlohmann::json& request, Rank& rank) {
-  PreparedRun run{.config = config::from_json(nlohmann::ordered_json(request.at("config"))),
-                  .model_path = request.at("model_path").get<std::string>()};
+/// @param run with configuration and path of the model
+int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& rank) {
   config::RunConfig& config = run.config;
   run.compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
                                config.model.dtype, rank.gpu());
@@ -492,6 +488,32 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
     log::info("resuming from {}", run.resume_from->string());
   }
   return train_and_export(run, rank);
+}
+
+/// What would have fitted; the general advice before the model's files are known.
+OutOfMemoryError with_advice(const std::string& message, const std::string& where,
+                             const PreparedRun& run, const Rank& rank) {
+  const std::string general = memory_advice("worker");
+  if (!run.checkpoint) return OutOfMemoryError(message, where, general);
+  plan::RunDevices devices = planned_devices(run, rank);
+  devices.memory_bytes = device_memory_bytes(run.compute.device, rank.env().local_world_size);
+  const std::string advice = plan::memory_advice(run.checkpoint->arch(), run.config, devices,
+                                                 weights::packed_bytes(*run.checkpoint));
+  return OutOfMemoryError(message, where, advice.empty() ? general : advice);
+}
+
+int run_rank(const nlohmann::json& request, Rank& rank) {
+  PreparedRun run{.config = config::from_json(nlohmann::ordered_json(request.at("config"))),
+                  .model_path = request.at("model_path").get<std::string>()};
+  try {
+    return prepare_and_train(request, run, rank);
+  } catch (const c10::OutOfMemoryError& error) {
+    throw with_advice(first_line(error.what_without_backtrace()), {}, run, rank);
+  } catch (const std::bad_alloc&) {
+    throw with_advice("out of memory", {}, run, rank);
+  } catch (const OutOfMemoryError& error) {  // while the model was loaded
+    throw with_advice(error.message(), error.where(), run, rank);
+  }
 }
 
 /// Trains with the layers on the devices of this process: one rank for each stage.

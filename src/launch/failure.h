@@ -42,7 +42,9 @@ const WorkerEnd* first_failure(const std::vector<WorkerEnd>& ends);
 /// have code 5.
 /// @param stopped_ranks ranks that were stopped because of it, `stopped_after_s` later
 /// @param stall which ranks had kept the others waiting until then; "": none
+/// @param memory_fix what to do if the kernel ended the worker for its memory; "": general advice
 Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ranks,
-                       double stopped_after_s, const std::string& stall = {});
+                       double stopped_after_s, const std::string& stall = {},
+                       const std::string& memory_fix = {});
 
 }  // namespace sftrun::launch

@@ -45,6 +45,21 @@ int numa_node_of(const std::string& bus_id) {
   return file ? node : -1;
 }
 
+std::vector<GpuProcess> processes_on(const NvmlLibrary& nvml, NvmlDevice device) {
+  if (!nvml.compute_processes) return {};
+  constexpr unsigned kMost = 256;
+  std::vector<NvmlProcess> found(kMost);
+  unsigned count = kMost;
+  if (nvml.compute_processes(device, &count, found.data()) != kNvmlSuccess) return {};
+  std::vector<GpuProcess> processes;
+  for (unsigned i = 0; i < std::min(count, kMost); ++i) {
+    const bool is_known = found[i].used_bytes != kNvmlNotAvailable;
+    processes.push_back({static_cast<int>(found[i].pid),
+                         is_known ? std::optional<uint64_t>(found[i].used_bytes) : std::nullopt});
+  }
+  return processes;
+}
+
 GpuInfo describe(const NvmlLibrary& nvml, NvmlDevice device, int index) {
   GpuInfo gpu{
       .index = index, .name = ask_text(nvml.name, device), .uuid = ask_text(nvml.uuid, device)};
@@ -57,6 +72,7 @@ GpuInfo describe(const NvmlLibrary& nvml, NvmlDevice device, int index) {
     gpu.memory_total_bytes = memory->total;
     gpu.memory_free_bytes = memory->free;
   }
+  gpu.processes = processes_on(nvml, device);
   if (const auto utilization = ask<NvmlUtilization>(nvml.utilization, device)) {
     gpu.utilization_percent = static_cast<int>(utilization->gpu);
   }

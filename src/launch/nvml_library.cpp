@@ -43,6 +43,7 @@ NvmlLibrary load_nvml(const std::string& file, std::string& problem) {
   find(nvml, "nvmlDeviceGetPciInfo_v3", nvml.pci_info);
   find(nvml, "nvmlDeviceGetCudaComputeCapability", nvml.compute_capability);
   find(nvml, "nvmlDeviceGetMemoryInfo", nvml.memory);
+  find(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", nvml.compute_processes);
   find(nvml, "nvmlDeviceGetUtilizationRates", nvml.utilization);
   find(nvml, "nvmlDeviceGetTemperature", nvml.temperature);
   find(nvml, "nvmlDeviceGetPowerUsage", nvml.power_usage);

@@ -27,6 +27,13 @@ struct NvmlPciInfo {
   char bus_id[32];
 };
 
+struct NvmlProcess {
+  unsigned pid;
+  unsigned long long used_bytes;  ///< kNvmlNotAvailable: not reported
+  unsigned gpu_instance, compute_instance;
+};
+constexpr unsigned long long kNvmlNotAvailable = ~0ULL;
+
 /// A pointer is null if the driver's library does not have the function.
 struct NvmlLibrary {
   int (*init)() = nullptr;
@@ -41,6 +48,7 @@ struct NvmlLibrary {
   int (*pci_info)(NvmlDevice, NvmlPciInfo*) = nullptr;
   int (*compute_capability)(NvmlDevice, int*, int*) = nullptr;
   int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
+  int (*compute_processes)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
   int (*utilization)(NvmlDevice, NvmlUtilization*) = nullptr;
   int (*temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;
   int (*power_usage)(NvmlDevice, unsigned*) = nullptr;

@@ -281,9 +281,11 @@ GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const Worke
   for (const WorkerEnd& end : ends) {
     if (&end != &first && end.was_asked_to_stop) stopped.push_back(end.rank);
   }
+  const bool asks_for_fix = first.oom_killed && options_.memory_fix;
   return {.exit_code = 0,
           .failure = describe_failure(first, stopped, last_end_time_ - first.time,
-                                      stalls_.recent(first_end_)),
+                                      stalls_.recent(first_end_),
+                                      asks_for_fix ? options_.memory_fix() : ""),
           .stop_requested = stop_signal_ != 0};
 }
 

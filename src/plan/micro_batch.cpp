@@ -63,6 +63,36 @@ Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config)
   return trained;
 }
 
+/// nullopt: every tensor trains.
+std::optional<spec::TrainableNames> trainable_names(const config::TuningConfig& tuning,
+                                                    const std::vector<spec::TensorSpec>& tensors) {
+  if (tuning.mode != config::TuningMode::kPartial) return std::nullopt;
+  return spec::TrainableNames(tuning.trainable, tensors);
+}
+
+/// Of a run without an adapter.
+bool trains(const spec::TensorSpec& tensor, const std::optional<spec::TrainableNames>& names) {
+  return tensor.role != TensorRole::kBuffer && (!names || names->match(tensor.name));
+}
+
+/// A run without an adapter: its trained tensors, and the number of values of the others.
+struct TrainedTensors {
+  Trained trained;
+  int64_t frozen_values = 0;
+};
+TrainedTensors trained_tensors(const spec::ArchSpec& arch, const config::RunConfig& config) {
+  TrainedTensors tensors{.trained = Trained(config.train)};
+  const std::vector<spec::TensorSpec> all = spec::tensor_specs(arch);
+  const std::optional<spec::TrainableNames> names = trainable_names(config.tuning, all);
+  for (const spec::TensorSpec& tensor : all) {
+    if (trains(tensor, names))
+      tensors.trained.add(tensor.shape, tensor.role);
+    else
+      tensors.frozen_values += tensor.numel();
+  }
+  return tensors;
+}
+
 int64_t packed_bytes(const spec::TensorSpec& tensor, const QuantOptions& options) {
   const int64_t columns = tensor.shape.back();
   return quant_info(options.format).bytes(tensor.numel() / columns, columns, options);
@@ -106,23 +136,46 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
   return names;
 }
 
+namespace {
+
+/// What each tensor of a frozen base takes.
+class BaseFormat {
+ public:
+  BaseFormat(const spec::ArchSpec& arch, const config::TuningConfig& tuning, int64_t element_bytes,
+             const StoredBytes& stored)
+      : tuning_(tuning),
+        element_bytes_(element_bytes),
+        stored_(stored),
+        keeps_(keeps_stored(tuning, !stored.empty())) {
+    if (!keeps_) options_ = tuning.quant_options();
+    if (options_) quantised_ = quantised_names(arch, tuning);
+  }
+
+  int64_t bytes(const spec::TensorSpec& tensor) const {
+    const auto kept = is_unpacked(tensor, tuning_) ? stored_.end() : stored_.find(tensor.name);
+    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
+    if ((keeps_ || (options_ && is_experts)) && kept != stored_.end())
+      return static_cast<int64_t>(kept->second);
+    if (quantised_.contains(tensor.name)) return packed_bytes(tensor, *options_);
+    return tensor.numel() * element_bytes_;
+  }
+
+ private:
+  const config::TuningConfig& tuning_;
+  int64_t element_bytes_;
+  const StoredBytes& stored_;
+  bool keeps_;
+  std::optional<QuantOptions> options_;
+  std::set<std::string> quantised_;
+};
+
+}  // namespace
+
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    int64_t element_bytes, const StoredBytes& stored) {
-  const bool keeps = keeps_stored(tuning, !stored.empty());
-  const std::optional<QuantOptions> options = keeps ? std::nullopt : tuning.quant_options();
-  const std::set<std::string> quantised =
-      options ? quantised_names(arch, tuning) : std::set<std::string>();
+  const BaseFormat format(arch, tuning, element_bytes, stored);
   int64_t total = 0;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
-    const auto kept = is_unpacked(tensor, tuning) ? stored.end() : stored.find(tensor.name);
-    const bool is_experts = tensor.role == spec::TensorRole::kExperts;
-    if ((keeps || (options && is_experts)) && kept != stored.end())
-      total += static_cast<int64_t>(kept->second);
-    else if (quantised.contains(tensor.name))
-      total += packed_bytes(tensor, *options);
-    else
-      total += tensor.numel() * element_bytes;
-  }
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) total += format.bytes(tensor);
   return total;
 }
 
@@ -137,65 +190,104 @@ struct WholeBytes {
   int64_t optimizer = 0;
 };
 
-/// The share of the largest unit (embedding, layer, head) in the parameters of the model.
-double share_of_largest_unit(const spec::ArchSpec& arch) {
-  int64_t all = 0, ends = 0, largest = 0;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
-    all += tensor.numel();
-    if (tensor.role != spec::TensorRole::kEmbedding && tensor.role != spec::TensorRole::kHead)
-      continue;
-    ends += tensor.numel();
-    largest = std::max(largest, tensor.numel());
-  }
-  largest = std::max(largest, (all - ends) / arch.num_layers);
-  return static_cast<double>(largest) / static_cast<double>(all);
+/// What a unit (the embedding, a layer, the head with its norm) holds.
+struct UnitWeights {
+  double base_bytes = 0;  ///< frozen
+  double trained = 0;     ///< values
+};
+
+size_t unit_of(const spec::TensorSpec& tensor, size_t head) {
+  if (tensor.layer >= 0) return static_cast<size_t>(tensor.layer) + 1;
+  const bool is_of_head =
+      tensor.role == spec::TensorRole::kHead || tensor.role == spec::TensorRole::kNorm;
+  return is_of_head ? head : 0;
 }
 
-/// How a model is divided.
-struct Division {
-  int64_t shards = 1;
-  double of_largest_unit = 0;  ///< its share in the model
-  int64_t share(int64_t bytes) const { return (bytes + shards - 1) / shards; }
-  /// The unit that is used, and the next.
-  int64_t two_units(int64_t bytes) const {
-    const double units = std::min(1.0, 2 * of_largest_unit);
-    return static_cast<int64_t>(units * static_cast<double>(bytes));
+/// @param trained_values of the whole model
+std::vector<UnitWeights> unit_weights(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                      int64_t element_bytes, const StoredBytes& stored,
+                                      int64_t trained_values) {
+  const bool trains_adapter = config.tuning.trains_adapter();
+  const BaseFormat format(arch, config.tuning, element_bytes, stored);
+  std::vector<UnitWeights> units(static_cast<size_t>(arch.num_layers) + 2);
+  const size_t head = units.size() - 1;
+  const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
+  const std::optional<spec::TrainableNames> names = trainable_names(config.tuning, tensors);
+  for (const spec::TensorSpec& tensor : tensors) {
+    UnitWeights of_tensor;
+    if (trains_adapter)
+      of_tensor.base_bytes = static_cast<double>(format.bytes(tensor));
+    else if (trains(tensor, names))
+      of_tensor.trained = static_cast<double>(tensor.numel());
+    else
+      of_tensor.base_bytes = static_cast<double>(tensor.numel() * element_bytes);
+    const bool is_shared = arch.tie_word_embeddings && tensor.role == spec::TensorRole::kEmbedding;
+    for (const size_t unit : {unit_of(tensor, head), is_shared ? head : units.size()}) {
+      if (unit == units.size()) continue;
+      units[unit].base_bytes += of_tensor.base_bytes;
+      units[unit].trained += of_tensor.trained;
+    }
   }
-};
+  // An adapter is estimated as if every layer had the same part of it.
+  if (trains_adapter)
+    for (size_t unit = 1; unit < head; ++unit)
+      units[unit].trained =
+          static_cast<double>(trained_values) / static_cast<double>(arch.num_layers);
+  return units;
+}
+
+/// The largest two neighbours: a unit that is used, and the next one.
+/// @param of_base, of_trained_value factors: whole bases, bytes for each trained value
+int64_t two_units(const std::vector<UnitWeights>& units, double of_base, double of_trained_value) {
+  const auto bytes = [&](size_t unit) {
+    return of_base * units[unit].base_bytes + of_trained_value * units[unit].trained;
+  };
+  double largest = 0;
+  for (size_t unit = 0; unit + 1 < units.size(); ++unit)
+    largest = std::max(largest, bytes(unit) + bytes(unit + 1));
+  return static_cast<int64_t>(largest);
+}
+
+/// Bytes for each trained value.
+double per_value(const WholeBytes& whole, int64_t bytes) {
+  const int64_t values = std::max<int64_t>(1, whole.masters / kFp32Bytes);
+  return static_cast<double>(bytes) / static_cast<double>(values);
+}
 
 /// What passes read of the trained values.
 int64_t bytes_of_passes(const WholeBytes& whole) {
   return whole.copies == 0 ? whole.masters : whole.copies;
 }
 
-StaticMemory divided(const WholeBytes& whole, config::Strategy strategy, const Division& division,
-                     bool base_on_host) {
-  const int64_t weights = whole.base + whole.masters + whole.copies,
-                passes = bytes_of_passes(whole);
-  StaticMemory memory{.base = base_on_host ? division.two_units(whole.base) : whole.base,
-                      .trainable = passes + division.share(whole.masters + whole.copies),
-                      .gradients = division.share(whole.gradients),
-                      .optimizer = division.share(whole.optimizer)};
+StaticMemory divided(const WholeBytes& whole, config::Strategy strategy, int64_t shards,
+                     const std::vector<UnitWeights>& units, bool base_on_host) {
+  const auto share = [&](int64_t bytes) { return (bytes + shards - 1) / shards; };
+  const int64_t passes = bytes_of_passes(whole);
+  StaticMemory memory{
+      .base = base_on_host ? std::min(whole.base, two_units(units, 1, 0)) : whole.base,
+      .trainable = passes + share(whole.masters + whole.copies),
+      .gradients = share(whole.gradients),
+      .optimizer = share(whole.optimizer)};
   if (strategy == config::Strategy::kZero1) memory.gradients += whole.gradients;
-  if (strategy == config::Strategy::kZero2) memory.gathered = division.two_units(whole.gradients);
+  if (strategy == config::Strategy::kZero2) memory.gathered = two_units(units, 0, kFp32Bytes);
   if (strategy == config::Strategy::kZero1 || strategy == config::Strategy::kZero2) return memory;
-  memory.base = base_on_host ? 0 : division.share(whole.base);
+  memory.base = base_on_host ? 0 : share(whole.base);
   memory.trainable -= passes;
-  memory.gathered = division.two_units(weights + whole.gradients);
+  memory.gathered =
+      two_units(units, 1, per_value(whole, whole.masters + whole.copies + whole.gradients));
   return memory;
 }
 
 /// Trained values, their gradients and the optimizer's state are in host memory. Beside two units the
 /// device has two parts of gradients: a sum over ranks, and that over earlier micro-batches.
-StaticMemory with_trained_on_host(const WholeBytes& whole, const Division& division,
-                                  bool base_on_host) {
-  const bool divides = division.shards > 1;
-  const int64_t frozen = divides ? division.share(whole.base) : whole.base;
-  const bool gathers_base = divides || base_on_host;
-  return {.base = base_on_host ? 0 : frozen,
-          .gathered = division.two_units(bytes_of_passes(whole) + whole.gradients +
-                                         (gathers_base ? whole.base : 0)) +
-                      division.two_units(division.share(whole.gradients))};
+StaticMemory with_trained_on_host(const WholeBytes& whole, int64_t shards,
+                                  const std::vector<UnitWeights>& units, bool base_on_host) {
+  const auto share = [&](int64_t bytes) { return (bytes + shards - 1) / shards; };
+  const bool gathers_base = shards > 1 || base_on_host;
+  return {.base = base_on_host ? 0 : share(whole.base),
+          .gathered = two_units(units, gathers_base ? 1 : 0,
+                                per_value(whole, bytes_of_passes(whole) + whole.gradients)) +
+                      two_units(units, 0, per_value(whole, share(whole.gradients)))};
 }
 
 }  // namespace
@@ -229,26 +321,31 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
                            const DeviceShare& device) {
   const spec::ArchSpec arch = device_arch(whole_arch, config.parallel);
   const StoredBytes stored = device_bytes(whole_arch, config.parallel, whole_stored);
-  const bool trains_all = !config.tuning.trains_adapter();
+  int64_t base = 0;
   Trained trained(config.train);
-  if (trains_all) {
-    for (const spec::TensorSpec& tensor : spec::tensor_specs(arch))
-      trained.add(tensor.shape, tensor.role);
-  } else {
+  if (config.tuning.trains_adapter()) {
     trained = lora_values(arch, config);
+    base = base_bytes(arch, config.tuning, element_bytes, stored);
+  } else {
+    const TrainedTensors tensors = trained_tensors(arch, config);
+    trained = tensors.trained;
+    base = tensors.frozen_values * element_bytes;
   }
-  WholeBytes whole{.base = trains_all ? 0 : base_bytes(arch, config.tuning, element_bytes, stored),
+  WholeBytes whole{.base = base,
                    .masters = trained.values() * kFp32Bytes,
                    .copies = element_bytes == kFp32Bytes ? 0 : trained.values() * element_bytes,
                    .gradients = trained.values() * kFp32Bytes,
                    .optimizer = device.on_gpu && config::is_paged(config.train.optimizer)
                                     ? kPagedBytes
                                     : trained.state_bytes()};
-  const Division division{.shards = device.shards, .of_largest_unit = share_of_largest_unit(arch)};
   const bool base_on_host = device.on_gpu && config.parallel.offload.base == config::Offload::kCpu;
-  if (device.on_gpu && config.parallel.offload.params == config::Offload::kCpu)
-    return with_trained_on_host(whole, division, base_on_host);
-  if (base_on_host && device.shards == 1) whole.base = division.two_units(whole.base);
+  const bool trained_on_host =
+      device.on_gpu && config.parallel.offload.params == config::Offload::kCpu;
+  std::vector<UnitWeights> units;
+  if (base_on_host || trained_on_host || device.shards > 1)
+    units = unit_weights(arch, config, element_bytes, stored, trained.values());
+  if (trained_on_host) return with_trained_on_host(whole, device.shards, units, base_on_host);
+  if (base_on_host && device.shards == 1) whole.base = std::min(whole.base, two_units(units, 1, 0));
   StaticMemory memory{.base = whole.base,
                       .trainable = whole.masters + whole.copies,
                       .gradients = whole.gradients,
@@ -262,7 +359,7 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
     return memory;
   }
   if (device.shards == 1) return memory;
-  return divided(whole, config.parallel.strategy, division, base_on_host);
+  return divided(whole, config.parallel.strategy, device.shards, units, base_on_host);
 }
 
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,

@@ -1,5 +1,9 @@
 #include "sftrun/plan/step_memory.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
+
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/spec/tensor_parallel.h"
@@ -44,7 +48,9 @@ class LayerEstimate {
       : arch_(arch),
         config_(config),
         lora_(lora_spec(config.tuning.lora)),
-        fp32_(4.0 / static_cast<double>(shape.element_bytes)),
+        tokens_(static_cast<double>(shape.tokens)),
+        element_bytes_(static_cast<double>(shape.element_bytes)),
+        fp32_(4.0 / element_bytes_),
         on_gpu_(shape.on_gpu),
         threads_(static_cast<double>(shape.threads)) {}
 
@@ -85,10 +91,34 @@ class LayerEstimate {
   }
 
   void add_delta_net(LayerValues& values) const {
-    const auto channels = static_cast<double>(arch_.delta_net.channels()),
-               outputs = static_cast<double>(arch_.delta_net.values());
-    values.mixer += channels + 3 * outputs;
-    values.through_mixer += channels + 2 * outputs;
+    const spec::DeltaNetSpec& net = arch_.delta_net;
+    const auto channels = static_cast<double>(net.channels()),
+               outputs = static_cast<double>(net.values()),
+               hidden = static_cast<double>(arch_.hidden_size),
+               heads = static_cast<double>(net.num_value_heads);
+    values.mixer += channels + 3 * outputs + 2 * heads;
+    // The convolution's output, before and after SiLU, and its gradient, in fp32; the normed input;
+    // gradients of the block's output and of the recurrence's, as rows and as chunks.
+    values.through_mixer +=
+        fp32_ * (3 * channels + 4 * heads) + hidden + 3 * outputs + fp32_ * rule_values(net);
+  }
+
+  /// fp32 values per token of the chunks that the backward pass of the delta rule has at once
+  /// (`RuleBackward` in src/kernels/delta_net/delta_rule.cpp).
+  double rule_values(const spec::DeltaNetSpec& net) const {
+    constexpr double kChunk = 64;
+    const auto keys = static_cast<double>(net.key_dim), values = static_cast<double>(net.value_dim),
+               per_key = static_cast<double>(net.num_value_heads) /
+                         static_cast<double>(net.num_key_heads),
+               key_heads = static_cast<double>(net.num_key_heads);
+    const double of_key_head =
+        4 * keys + 2 * kChunk +
+        per_key * (2 * kChunk + 6 * keys + 4 * values + 3 * keys * values / kChunk);
+    // A CPU's threads have a key head each; a GPU computes as many pairs of chunk and head at once.
+    constexpr double kPairs = 1 << 11;
+    const double at_once =
+        on_gpu_ ? std::max(1.0, std::floor(kPairs / (tokens_ / kChunk * per_key))) : threads_;
+    return of_key_head * std::min(key_heads, at_once);
   }
 
   void add_feed_forward(int64_t layer, LayerValues& values) const {
@@ -104,9 +134,13 @@ class LayerEstimate {
                shared = static_cast<double>(arch_.mixture.shared_size),
                hidden = static_cast<double>(arch_.hidden_size),
                experts = static_cast<double>(arch_.mixture.num_experts);
-    values.feed_forward += 2 * chosen * inner + 2 * shared + fp32_ * experts;
-    // Rows of each chosen expert: inputs and their gradients.
-    values.through_feed_forward += chosen * (2 * inner + 2 * hidden) + 2 * shared;
+    // The router's choice: a weight and an expert, and the order of the rows (four int64).
+    constexpr double kChoiceBytes = 36;
+    values.feed_forward += 2 * chosen * inner + (shared > 0 ? 2 * shared + hidden : 0) +
+                           fp32_ * experts + chosen * kChoiceBytes / element_bytes_;
+    // Rows of each chosen expert: inputs, outputs' and inputs' gradients; of the inner width the
+    // gradient, and those of gate and up side by side.
+    values.through_feed_forward += chosen * (3 * inner + 3 * hidden) + hidden;
   }
 
   AdapterWidths adapters_of(int64_t layer) const {
@@ -125,6 +159,7 @@ class LayerEstimate {
   const spec::ArchSpec& arch_;
   const config::RunConfig& config_;
   spec::LoraSpec lora_;
+  double tokens_, element_bytes_;
   double fp32_;  // values of the compute dtype in the memory of an fp32 value
   bool on_gpu_;
   double threads_;
@@ -150,6 +185,16 @@ KeptValues kept_values(const LayerValues& layer, config::Checkpointing again, do
   return {.between = hidden + saved, .in_backward = std::max(in_feed_forward, in_mixer)};
 }
 
+/// "delta net, experts"
+std::string kind_name(const spec::ArchSpec& arch, int64_t layer) {
+  const spec::LayerSpec& spec = arch.layers[static_cast<size_t>(layer)];
+  const bool is_delta_net = spec.mixer == spec::Mixer::kDeltaNet;
+  const char* feed_forward = !spec.sparse                ? "MLP"
+                             : arch.mixture.beside_dense ? "MLP and experts"
+                                                         : "experts";
+  return fmt::format("{}, {}", is_delta_net ? "delta net" : "attention", feed_forward);
+}
+
 /// Rows whose logits exist at the same time (`chunk_rows` in src/layers/fused/fused_head.cpp).
 int64_t logit_rows(int64_t tokens, int64_t vocab, bool on_gpu) {
   constexpr int64_t kRowBlock = 64;
@@ -159,11 +204,21 @@ int64_t logit_rows(int64_t tokens, int64_t vocab, bool on_gpu) {
   return std::min(tokens, rows);
 }
 
-int64_t head_bytes(const spec::ArchSpec& arch, const MicroBatchShape& shape) {
+/// On a GPU products read whole matrices: a quantised head is unpacked for its own.
+bool unpacks_head(const config::TuningConfig& tuning, const MicroBatchShape& shape) {
+  const bool is_quantised = tuning.quantises_base() ? tuning.quant_embeddings.value_or(false)
+                                                    : tuning.quant == config::Quant::kGguf &&
+                                                          tuning.quant_embeddings.value_or(true);
+  return shape.on_gpu && tuning.trains_adapter() && is_quantised;
+}
+
+int64_t head_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
+                   const MicroBatchShape& shape) {
   // Hidden states, those of labelled rows, normed and their gradient.
   const int64_t states = 4 * shape.tokens * arch.hidden_size;
   const int64_t logits = logit_rows(shape.tokens, arch.vocab_size, shape.on_gpu) * arch.vocab_size;
-  return (states + logits) * shape.element_bytes;
+  const int64_t unpacked = unpacks_head(tuning, shape) ? arch.vocab_size * arch.hidden_size : 0;
+  return (states + logits + unpacked) * shape.element_bytes;
 }
 
 /// Tokens, labels, dropout keys and positions, and the angles of each position.
@@ -176,7 +231,9 @@ int64_t batch_bytes(const spec::ArchSpec& arch, const MicroBatchShape& shape) {
 /// Two buffers of the largest product of several linears (`layers::DequantPrefetcher`).
 int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                         const MicroBatchShape& shape) {
-  if (!shape.on_gpu || !config.tuning.quantises_base()) return 0;
+  const config::TuningConfig& tuning = config.tuning;
+  const bool is_quantised = tuning.quantises_base() || tuning.keeps_blocks();
+  if (!shape.on_gpu || !tuning.trains_adapter() || !is_quantised) return 0;
   int64_t largest = 0;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     int64_t of_mixer = 0, of_inner = 0;
@@ -217,29 +274,57 @@ spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::ParallelCon
   return spec::part_of(arch, {.rank = parts - 1, .size = parts});
 }
 
+std::vector<LayerKind> layer_kinds(const spec::ArchSpec& whole, const config::RunConfig& config,
+                                   const MicroBatchShape& shape) {
+  const spec::ArchSpec arch = device_arch(whole, config.parallel);
+  const LayerEstimate estimate(arch, config, shape);
+  const auto hidden = static_cast<double>(arch.hidden_size),
+             bytes = static_cast<double>(shape.tokens * shape.element_bytes);
+  std::vector<LayerKind> kinds;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    const std::string name = kind_name(arch, layer);
+    auto kind = std::find_if(kinds.begin(), kinds.end(),
+                             [&](const LayerKind& known) { return known.name == name; });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {.name = name});
+    ++kind->layers;
+    const LayerValues saved = estimate.of(layer);
+    using enum config::Checkpointing;
+    for (const config::Checkpointing again : {kNone, kMlp, kAttention, kLayer}) {
+      const KeptValues values = kept_values(saved, again, hidden);
+      LayerBytes& of_kind = kind->bytes[again];
+      of_kind.kept += static_cast<int64_t>(values.between * bytes);
+      of_kind.in_backward =
+          std::max(of_kind.in_backward, static_cast<int64_t>(values.in_backward * bytes));
+    }
+  }
+  return kinds;
+}
+
 StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& config,
                        const MicroBatchShape& shape) {
   const spec::ArchSpec arch = device_arch(whole, config.parallel);
   const LayerEstimate estimate(arch, config, shape);
   const config::Checkpointing again = config.train.gradient_checkpointing;
   const auto hidden = static_cast<double>(arch.hidden_size);
-  double kept = 0, largest = 0;
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    const KeptValues values = kept_values(estimate.of(layer), again, hidden);
-    kept += values.between;
-    largest = std::max(largest, values.in_backward);
-  }
   constexpr int64_t kInputsUnderWay = 3;  // one is used, and its neighbours are copied
-  if (again == config::Checkpointing::kLayer &&
-      config.parallel.offload.activations == config::Offload::kCpu && shape.on_gpu)
-    kept = hidden * static_cast<double>(std::min(kInputsUnderWay, arch.num_layers));
+  const bool on_host = again == config::Checkpointing::kLayer && shape.on_gpu &&
+                       config.parallel.offload.activations == config::Offload::kCpu;
+  const bool frees_layers = !on_host && !config::divides_layers(config.parallel.strategy);
+  double kept = 0, largest = 0;
+  // The last layer comes first in the backward pass, and frees what it kept.
+  for (int64_t layer = arch.num_layers - 1; layer >= 0; --layer) {
+    const KeptValues values = kept_values(estimate.of(layer), again, hidden);
+    largest = std::max(largest, values.in_backward - (frees_layers ? kept : 0));
+    kept += values.between;
+  }
+  if (on_host) kept = hidden * static_cast<double>(std::min(kInputsUnderWay, arch.num_layers));
   const double bytes = static_cast<double>(shape.tokens * shape.element_bytes);
   const int64_t at_once = micro_batches_at_once(config);
   kept *= share_of_stage(whole, config) * static_cast<double>(at_once);
   kept += hidden * static_cast<double>(at_once - 1);  // gradients between two units
   return {.kept = static_cast<int64_t>(kept * bytes),
           .layer = static_cast<int64_t>(largest * bytes),
-          .head = head_bytes(arch, shape),
+          .head = head_bytes(arch, config.tuning, shape),
           .workspace = at_once * batch_bytes(arch, shape) + unpacking_bytes(arch, config, shape)};
 }
 

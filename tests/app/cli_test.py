@@ -25,7 +25,7 @@ MODEL = ROOT / "tests/data/models/tied-gqa"
 GGUF = ROOT / "tests/data/models/llama3-gguf/model-Q8_0.gguf"
 DONE, USAGE, DATA, FAILED, FAKE_ENGINE_CODE = 0, 2, 3, 5, 42
 COMMANDS = ["train", "generate", "eval", "score", "tokenize", "preview", "merge", "quantize", "bench", "download", "gpu-info",
-            "report", "doctor", "config"]
+            "memory-check", "report", "doctor", "config"]
 RUN_YAML = "model: { name: model }\ndata: { train: train.jsonl }\n"
 ADAPTER_CONFIG = {"peft_type": "LORA", "base_model_name_or_path": "model", "r": 8, "target_modules": ["q_proj"]}
 
@@ -405,6 +405,68 @@ class CommandLineTest(unittest.TestCase):
                     "parallel.strategy=ddp")
         self.expect(USAGE, ["`distributed_type` says parallel.strategy fsdp", "`zero_optimization.stage` says zero2"], *dry_run,
                     "--accelerate-config", "accelerate.yaml", "--deepspeed", "ds.json")
+
+    # ---- The memory of a run
+
+    def test_memory_check_plans_without_weights_engine_or_data(self):
+        shutil.copy(MODEL / "config.json", self.folder / "model/config.json")
+        (self.folder / "train.jsonl").unlink()
+        self.environment["SFTRUN_ENGINE"] = str(self.folder / "none.so")
+        plan = ["memory-check", "--config", "run.yaml", "train.batch_size=2", "train.grad_accum=4"]
+        self.expect(DONE, ["llama: 2 layers", "2 x RTX 4090, 23.50 GiB for each process (not on this machine); 2 processes; strategy ddp",
+                           "fits", "Largest train.batch_size", "How far off this may be"], *plan, "--gpus", "2x RTX4090")
+        report = json.loads(self.sftrun(*plan, "--gpus", "2x RTX4090", "--json").stdout)
+        parts = report["parts"]
+        step = parts["activations"] + max(parts["layer_backward"], parts["head"]) + parts["workspace"]
+        held = sum(parts[name] for name in ("base", "trainable", "gradients", "optimizer", "gathered"))
+        self.assertEqual(report["tensor_bytes"], held + step)
+        self.assertEqual(report["peak_bytes"], held + step + parts["communication"] + parts["context"])
+        self.assertEqual(report["needed_bytes"], report["peak_bytes"] + parts["margin"])
+        self.assertTrue(report["fits"])
+        self.assertIsNone(report["change"])
+        self.assertEqual(report["settings"]["tokens"], 2 * 2048)
+        self.assertEqual([row["strategy"] for row in report["strategies"]], ["ddp", "fsdp", "tensor", "pipeline", "device_map"])
+        by_name = {row["strategy"]: row for row in report["strategies"]}
+        self.assertEqual(by_name["ddp"]["parts"], parts)
+        larger = json.loads(self.sftrun(*plan, "--gpus", "2x RTX4090", "--json", "train.batch_size=4").stdout)
+        self.assertGreater(larger["peak_bytes"], report["peak_bytes"])
+        on_cpu = json.loads(self.sftrun(*plan, "--device", "cpu", "--json").stdout)
+        self.assertEqual((on_cpu["device"]["kind"], on_cpu["device"]["is_here"], on_cpu["settings"]["strategy"]), ("cpu", True, "single"))
+
+    def test_memory_check_prints_a_change_that_fits(self):
+        config = json.loads((MODEL / "config.json").read_text()) | {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+                                                                   "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000}
+        self.write("model/config.json", json.dumps(config))
+        plan = ["memory-check", "--config", "run.yaml", "--gpus", "12GB", "train.batch_size=1", "train.grad_accum=8"]
+        done = self.expect(DONE, ["does not fit", "The cheapest change that fits", "tuning.quant=nf4"], *plan)
+        self.assertIn("none fits", done.stdout)
+        change = json.loads(self.sftrun(*plan, "--json").stdout)["change"]
+        self.assertTrue(change["fits"])
+        changed = json.loads(self.sftrun(*plan, "--json", *change["settings"]).stdout)
+        self.assertTrue(changed["fits"])
+        self.assertEqual(changed["peak_bytes"], change["peak_bytes"])
+        self.expect(DONE, ["No change of this run makes it fit"], *plan[:3], "--gpus", "0.5GB", "train.batch_size=1")
+
+    def test_memory_check_without_a_run_shows_what_is_in_use(self):
+        self.environment["SFTRUN_NVML_LIBRARY"] = "none.so"
+        self.expect(DONE, ["No GPU was found", "Memory of the host:", "With --config a run is planned"], "memory-check")
+        live = json.loads(self.sftrun("memory-check", "--json").stdout)
+        self.assertEqual(live["gpus"], [])
+        self.assertGreater(live["host"]["total_bytes"], live["host"]["available_bytes"])
+
+    def test_memory_check_refuses_what_it_cannot_plan(self):
+        self.environment["SFTRUN_NVML_LIBRARY"] = "none.so"
+        plan = ["memory-check", "--config", "run.yaml"]
+        self.expect(DATA, ["model", "config.json"], *plan)
+        shutil.copy(MODEL / "config.json", self.folder / "model/config.json")
+        self.expect(USAGE, ["no card `rtx4091` is known", "--gpus on the command line", "did you mean RTX 4090"], *plan, "--gpus", "RTX4091")
+        self.expect(USAGE, ["--gpus names cards, and --device is cpu"], *plan, "--gpus", "H100", "--device", "cpu")
+        self.expect(USAGE, ["4 processes for 2 cards"], *plan, "--gpus", "2x H100", "--nproc-per-node", "4")
+        self.expect(USAGE, ["no GPU is here", "--gpus"], *plan, "--device", "cuda")
+        self.expect(USAGE, ["`sftrun memory-check` requires --config"], "memory-check", "--gpus", "H100")
+        self.expect(USAGE, ["`sftrun memory-check` requires --config", "--config run.yaml"], "memory-check", "run.yaml")
+        self.expect(USAGE, ["unknown key `train.sed`"], *plan, "train.sed=1")
+        self.expect(USAGE, ["parallel.strategy"], *plan, "--gpus", "3x H100", "parallel.strategy=tensor")
 
     # ---- What a run would stumble over
 

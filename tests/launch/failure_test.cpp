@@ -159,6 +159,9 @@ TEST(DescribeFailure, TheOomKillerIsNamedWithAFix) {
   EXPECT_NE(error.message().find("OOM killer took rank 1 (local_rank 1, pid 101)"),
             std::string::npos);
   EXPECT_NE(error.fix().find("train.batch_size"), std::string::npos);
+  const Error planned = describe_failure(end, {0}, 0.1, {}, "set train.optimizer=adamw_8bit");
+  EXPECT_TRUE(planned.fix().starts_with("set train.optimizer=adamw_8bit; or start fewer workers"))
+      << planned.fix();
 }
 
 }  // namespace

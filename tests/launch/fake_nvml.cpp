@@ -1,6 +1,7 @@
 // Stands in for the driver's libnvidia-ml.so.1: GPUs as the environment describes them.
 //   FAKE_NVML_GPUS    names separated by commas; a name with "V100" in it is of compute
 //   capability 7.0, others of 9.0 FAKE_NVML_DRIVER  version; FAKE_NVML_BROKEN: initialisation fails
+//   FAKE_NVML_PID     a process with 18 GiB on GPU 0; a second one, 4242, does not say how much
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,11 @@ struct Pci {
 };
 struct Memory {
   unsigned long long total, free, used;
+};
+struct Process {
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu_instance, compute_instance;
 };
 struct Utilization {
   unsigned gpu, memory;
@@ -85,6 +91,15 @@ int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
 }
 int nvmlDeviceGetMemoryInfo(void*, Memory* memory) {
   return *memory = {80ull << 30, 60ull << 30, 20ull << 30}, 0;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Process* processes) {
+  const char* pid = std::getenv("FAKE_NVML_PID");
+  if (!pid || index_of(device) > 0) return *count = 0;
+  if (*count < 2) return 7;  // NVML_ERROR_INSUFFICIENT_SIZE
+  processes[0] = {static_cast<unsigned>(std::atoi(pid)), 18ull << 30, ~0u, ~0u};
+  processes[1] = {4242, ~0ull, ~0u, ~0u};
+  *count = 2;
+  return 0;
 }
 int nvmlDeviceGetUtilizationRates(void*, Utilization* rates) {
   return *rates = {37, 12}, 0;

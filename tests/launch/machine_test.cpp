@@ -3,6 +3,7 @@
 #include "sftrun/launch/cpu_topology.h"
 #include "sftrun/launch/gpu.h"
 #include "sftrun/launch/gpu_meter.h"
+#include "sftrun/launch/running.h"
 #include "supervised_run.h"
 
 namespace sftrun::launch::testing {
@@ -56,6 +57,63 @@ TEST_F(FakeNvml, DescribesEveryGpu) {
   using Access = std::vector<std::optional<bool>>;
   EXPECT_EQ(report.peer_access,
             (std::vector<Access>{{true, true, false}, {true, true, false}, {false, false, true}}));
+}
+
+TEST_F(FakeNvml, ListsTheProcessesOfAGpu) {
+  ::setenv("FAKE_NVML_GPUS", "NVIDIA H200,NVIDIA H200", 1);
+  ::setenv("FAKE_NVML_PID", "77", 1);
+  const GpuReport report = query();
+  ::unsetenv("FAKE_NVML_PID");
+  ASSERT_EQ(report.gpus[0].processes.size(), 2u);
+  EXPECT_EQ(report.gpus[0].processes[0].pid, 77);
+  EXPECT_EQ(report.gpus[0].processes[0].used_bytes, 18ull << 30);
+  EXPECT_EQ(report.gpus[0].processes[1].used_bytes, std::nullopt);
+  EXPECT_TRUE(report.gpus[1].processes.empty());
+}
+
+/// A made-up /proc.
+class Processes {
+ public:
+  /// @param run_dir whose lock the process holds; "": none
+  void add(int pid, int parent, const std::string& program, const std::string& environment,
+           const std::string& run_dir) {
+    const std::filesystem::path folder = proc() / std::to_string(pid);
+    std::filesystem::create_directories(folder / "fd");
+    std::filesystem::create_symlink("/opt/bin/" + program, folder / "exe");
+    if (!run_dir.empty()) std::filesystem::create_symlink(run_dir + "/.lock", folder / "fd" / "7");
+    std::ofstream(folder / "status")
+        << "Name:\tsftrun\nPPid:\t" << parent << "\nVmRSS:\t    2048 kB\n";
+    std::ofstream(folder / "environ") << environment;
+  }
+  const std::filesystem::path& proc() const { return directory_.path(); }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+TEST(RunningRuns, AreTheLocksAndTheirWorkers) {
+  using namespace std::string_literals;
+  Processes made;
+  made.add(10, 1, "sftrun", "HOME=/root\0"s, "/data/runs/a");
+  made.add(12, 10, "sftrun", "HOME=/root\0RANK=1\0LOCAL_RANK=1\0"s, "");
+  made.add(13, 10, "sftrun", "RANK=0\0"s, "");
+  made.add(14, 10, "sftrun", "", "/data/runs/a");  // the launcher's guardian has its open files
+  made.add(20, 1, "sftrun (deleted)", "RANK=3\0"s, "/data/runs/b");  // started by torchrun
+  made.add(30, 1, "python3", "", "/data/runs/c");
+  made.add(40, 1, "sftrun", "", "");  // another command
+  std::ofstream(made.proc() / "uptime") << "1 2\n";
+  const std::vector<RunningRun> runs = running_runs(made.proc());
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].run_dir, "/data/runs/a");
+  ASSERT_EQ(runs[0].processes.size(), 3u);
+  EXPECT_EQ(runs[0].processes[0].pid, 10);
+  EXPECT_EQ(runs[0].processes[0].rank, std::nullopt);
+  EXPECT_EQ(runs[0].processes[0].resident_bytes, 2048u << 10);
+  EXPECT_EQ(runs[0].processes[1].rank, 0);
+  EXPECT_EQ(runs[0].processes[2].pid, 12);
+  EXPECT_EQ(runs[1].run_dir, "/data/runs/b");
+  EXPECT_EQ(runs[1].processes[0].rank, 3);
+  EXPECT_TRUE(running_runs(made.proc() / "none").empty());
 }
 
 TEST_F(FakeNvml, ADriverTooOldForCuda13IsNamed) {

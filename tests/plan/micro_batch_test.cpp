@@ -32,20 +32,22 @@ TEST(MicroBatch, StaticBytesOfLoraAndFull) {
   EXPECT_EQ(static_bytes(small(), config, 4), base * 16);
 }
 
-/// Beside the divided memory, two units are whole: the larger of embedding and layer, twice.
+/// Beside the divided memory, two neighbours are whole: the last layer, and the norm with the head,
+/// which is the embedding.
 TEST(MicroBatch, StaticBytesOfShards) {
   config::RunConfig config;
   config.tuning.mode = config::TuningMode::kFull;
-  const double all = 134515008, unit = 49152.0 * 576;  // the tied embedding
+  const double all = 134515008, layer = 576.0 * (576 + 2 * 192 + 576 + 3 * 1536) + 2 * 576,
+               two = layer + 576 + 49152.0 * 576;
   const auto bytes = [&](config::Strategy strategy, int64_t element_bytes) {
     config.parallel.strategy = strategy;
     return static_cast<double>(static_bytes(small(), config, element_bytes, {}, {.shards = 4}));
   };
   using enum config::Strategy;
   EXPECT_NEAR(bytes(kZero1, 4), all * (4 + 4 + 1 + 1 + 2), 16);
-  EXPECT_NEAR(bytes(kZero2, 4), all * (4 + 1 + 1 + 2) + 2 * unit * 4, 16);
-  EXPECT_NEAR(bytes(kFsdp, 4), all * 16 / 4 + 2 * unit * 8, 16);
-  EXPECT_NEAR(bytes(kZero3, 2), all * 18 / 4 + 2 * unit * 10, 16);
+  EXPECT_NEAR(bytes(kZero2, 4), all * (4 + 1 + 1 + 2) + two * 4, 16);
+  EXPECT_NEAR(bytes(kFsdp, 4), all * 16 / 4 + two * 8, 16);
+  EXPECT_NEAR(bytes(kZero3, 2), all * 18 / 4 + two * 10, 16);
   config.parallel.dp_shard = 2;
   config.parallel.strategy = kHybrid;
   EXPECT_EQ(num_shards(config.parallel, 8, 4), 2);
@@ -53,6 +55,24 @@ TEST(MicroBatch, StaticBytesOfShards) {
   EXPECT_EQ(num_shards(config.parallel, 8, 4), 4);
   config.parallel.strategy = kFsdp;
   EXPECT_EQ(num_shards(config.parallel, 8, 4), 8);
+}
+
+/// Units of a quantised base differ in bytes more than in values: the embedding stays in bf16.
+TEST(MicroBatch, GatheredUnitsHaveTheirOwnFormats) {
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kQlora;
+  config.tuning.lora.r = 8;
+  config.parallel.strategy = config::Strategy::kFsdp;
+  const spec::ArchSpec arch = small();
+  const int64_t values = 576 * (576 + 2 * 192 + 576 + 3 * 1536),
+                lora = 8 * ((576 + 576) * 2 + 2 * (576 + 192) + 3 * (576 + 1536));
+  const int64_t packed_layers = base_bytes(arch, config.tuning, 2) - 49152 * 576 * 2 - 61 * 576 * 2;
+  const StaticMemory memory = static_memory(arch, config, 2, {}, {.shards = 2});
+  EXPECT_NEAR(
+      static_cast<double>(memory.gathered),
+      static_cast<double>(packed_layers / 30 + 2 * 576 * 2 + lora * 10 + (49152 * 576 + 576) * 2),
+      64);
+  EXPECT_LT(packed_layers / 30, values) << "less than a byte for a value";
 }
 
 TEST(MicroBatch, WhatIsOnTheHostIsNotOnTheDevice) {
@@ -63,8 +83,10 @@ TEST(MicroBatch, WhatIsOnTheHostIsNotOnTheDevice) {
   };
   const int64_t whole = held(true), base = 134515008 * 2;
   config.parallel.offload.base = config::Offload::kCpu;
-  // Two units stay: the embedding is the largest.
-  EXPECT_NEAR(static_cast<double>(whole - held(true)), base - 2 * 49152 * 576 * 2.0, 1e3);
+  // Two neighbours stay: the last layer, and the norm with the head, which is the embedding.
+  const double layer = 576.0 * (576 + 2 * 192 + 576 + 3 * 1536) + 2 * 576;
+  EXPECT_NEAR(static_cast<double>(whole - held(true)),
+              static_cast<double>(base) - 2 * (layer + 576 + 49152.0 * 576), 16);
   EXPECT_EQ(held(false), whole) << "a CPU's memory is the host's";
   const auto fitting = [&] {
     return max_micro_batch(small(), config, kGiB, 2, {}, {.on_gpu = true});
@@ -119,7 +141,7 @@ TEST(AutoStrategy, IsTheFirstThatFits) {
   EXPECT_EQ(chosen(4, 4, 4), kDdp);
   EXPECT_EQ(chosen(2.2, 4, 4), kZero1);
   EXPECT_EQ(chosen(1.5, 4, 4), kZero2);
-  EXPECT_EQ(chosen(1.2, 4, 4), kFsdp);
+  EXPECT_EQ(chosen(1.1, 4, 4), kFsdp);
   // In host memory they are divided, too.
   config.parallel.offload.params = config::Offload::kCpu;
   EXPECT_EQ(chosen(4, 1, 1), kSingle);

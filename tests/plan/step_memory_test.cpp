@@ -58,6 +58,37 @@ TEST(StepMemory, AllMicroBatchesOfAStepThatFetchesOnce) {
             (4 * 80 + 3) * kHidden * kTokens * 2);
 }
 
+/// On a GPU a product reads a whole matrix.
+TEST(StepMemory, OfAHeadThatIsQuantised) {
+  config::RunConfig config = lora(true);
+  config.tuning.quant = config::quant_of(QuantFormat::kNf4);
+  const auto head = [&](bool on_gpu) {
+    return step_memory(large(), config, {kTokens, 2, on_gpu}).head;
+  };
+  const int64_t on_gpu = head(true), on_cpu = head(false);
+  config.tuning.quant_embeddings = true;
+  EXPECT_EQ(head(true) - on_gpu, 128256 * kHidden * 2);
+  EXPECT_EQ(head(false), on_cpu);
+  config.tuning.quant = config::Quant::kGguf;
+  config.tuning.quant_embeddings.reset();
+  EXPECT_EQ(head(true) - on_gpu, 128256 * kHidden * 2);
+  EXPECT_GT(step_memory(large(), config, {kTokens, 2, true}).workspace,
+            step_memory(large(), config, {kTokens, 2, false}).workspace);
+}
+
+/// The last layers' backward passes come first.
+TEST(StepMemory, ALayerWhoseFollowersAreFreed) {
+  spec::ArchSpec arch = large();
+  config::RunConfig config = lora(false);
+  const auto layer = [&] { return step_memory(arch, config, {kTokens, 4}).layer; };
+  const int64_t equal = layer();
+  arch.layers[40].intermediate_size = 2 * kInner;
+  EXPECT_EQ(layer(), equal) << "what 39 layers kept is free by then";
+  arch.layers[40].intermediate_size = 0;
+  arch.layers[79].intermediate_size = 2 * kInner;
+  EXPECT_EQ(layer(), equal + 2 * kInner * kTokens * 4);
+}
+
 /// The case of docs/parallelism.md: QLoRA on two cards of 24 GB.
 TEST(StepMemory, Of70BInFourBitsOnTwoCards) {
   config::RunConfig config = lora(true);

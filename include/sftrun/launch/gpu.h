@@ -9,6 +9,12 @@
 /// NVIDIA GPUs as the driver's management library (NVML, loaded at run time) describes them.
 namespace sftrun::launch {
 
+/// A process that computes on a GPU.
+struct GpuProcess {
+  int pid = 0;  ///< on the machine; in a container other than there
+  std::optional<uint64_t> used_bytes;
+};
+
 /// Values that the driver does not report are absent.
 struct GpuInfo {
   int index = 0;  ///< in PCI order, as in nvidia-smi
@@ -22,6 +28,7 @@ struct GpuInfo {
   std::optional<int> sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz;
   std::optional<int> pcie_gen, pcie_gen_max, pcie_width, pcie_width_max;
   int num_nvlinks = 0;  ///< active links
+  std::vector<GpuProcess> processes;
 
   /// Kernels are compiled for sm_80 (Ampere) and newer.
   bool is_too_old() const { return compute_major > 0 && compute_major < 8; }

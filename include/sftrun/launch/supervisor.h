@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct SuperviseOptions {
   double grace_s = 60;           ///< from a stop signal to SIGKILL, to write a checkpoint
   double untrained_grace_s = 5;  ///< the same before the first step, when there is nothing to save
   double failure_grace_s = 3;    ///< the same for the other workers after one has failed
+  /// What to do if the kernel ends a worker for its memory; called then. Empty: general advice.
+  std::function<std::string()> memory_fix = {};
 };
 
 /// SFTRUN_GRACE_S if it is set ("90", "2m"). @throws ConfigError if it is not a duration.

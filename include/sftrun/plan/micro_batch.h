@@ -72,6 +72,7 @@ struct RunDevices {
   int64_t element_bytes = 4;  ///< of the compute dtype
   bool on_gpu = false;
   int world_size = 1, local_world_size = 1;
+  int64_t threads = 1;  ///< of a process; each works on an attention head of a CPU
 };
 /// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid and fsdp with which
 /// one packed sequence fits into four fifths of a device's memory; fsdp if none does. zero1 and zero2

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/spec/arch_spec.h"
@@ -23,7 +26,9 @@ struct MicroBatchShape {
 struct StepMemory {
   int64_t kept =
       0;  ///< for the backward pass: what layers save, or with recomputation their inputs
-  int64_t layer = 0;      ///< backward pass of the layer that needs most, recomputed state included
+  /// Backward pass of the layer that needs most, recomputed state included, less what the layers
+  /// after it kept.
+  int64_t layer = 0;
   int64_t head = 0;       ///< hidden states and logits of a chunk of rows
   int64_t workspace = 0;  ///< the batch itself; GPU: matrices that are unpacked for a product
   int64_t peak() const { return kept + std::max(layer, head) + workspace; }
@@ -35,5 +40,21 @@ spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::ParallelCon
 /// Of a pipeline: the stage that keeps most.
 StepMemory step_memory(const spec::ArchSpec& arch, const config::RunConfig& config,
                        const MicroBatchShape& shape);
+
+/// Activations of one micro-batch with a value of train.gradient_checkpointing, in bytes.
+struct LayerBytes {
+  int64_t kept = 0;         ///< of all layers together, for the backward pass
+  int64_t in_backward = 0;  ///< more, in the backward pass of one layer
+};
+/// Layers of the same kind.
+struct LayerKind {
+  std::string name;  ///< "attention, MLP"
+  int64_t layers = 0;
+  std::map<config::Checkpointing, LayerBytes> bytes;  ///< of every value
+};
+/// The whole model's layers by kind, in the order in which the kinds first appear. Layers of one
+/// kind may differ in size (Gemma 4); `in_backward` is that of the largest.
+std::vector<LayerKind> layer_kinds(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                   const MicroBatchShape& shape);
 
 }  // namespace sftrun::plan

@@ -157,6 +157,39 @@ TEST_F(Commands, GpuInfoDescribesGpus) {
   EXPECT_EQ(answer["problems"].size(), 1u);
 }
 
+TEST_F(Commands, MemoryCheckShowsWhoUsesAGpu) {
+  const std::string fake = "SFTRUN_NVML_LIBRARY=" SFTRUN_FAKE_NVML
+                           " FAKE_NVML_GPUS='NVIDIA H200,NVIDIA H200' FAKE_NVML_PID=77 ";
+  ASSERT_EQ(run(fake, "memory-check"), 0) << err();
+  for (const char* part :
+       {"GPU 0: NVIDIA H200: 20.00 GiB of 80.00 GiB in use, 60.00 GiB free\n",
+        "  another program (pid 77): 18.00 GiB\n", "  another program (pid 4242): not reported\n",
+        "GPU 1: NVIDIA H200", "Memory of the host: "}) {
+    EXPECT_NE(out().find(part), std::string::npos) << part << "\n" << out();
+  }
+  ASSERT_EQ(run(fake, "memory-check --json"), 0) << err();
+  const Json live = Json::parse(out());
+  EXPECT_EQ(live["gpus"][0]["processes"][0]["used_bytes"], 18LL << 30);
+  EXPECT_EQ(live["gpus"][0]["processes"][1]["used_bytes"], nullptr);
+  EXPECT_EQ(live["gpus"][1]["processes"].size(), 0u);
+}
+
+/// On the GPUs here the run is planned for what CUDA leaves of them.
+TEST_F(Commands, MemoryCheckPlansForTheGpusHere) {
+  const std::string fake = "SFTRUN_NVML_LIBRARY=" SFTRUN_FAKE_NVML
+                           " FAKE_NVML_GPUS='NVIDIA H200,NVIDIA H200' ";
+  const std::string plan = "memory-check --config run.yaml --json ";
+  ASSERT_EQ(run(fake, plan), 0) << err();
+  const Json both = Json::parse(out());
+  if (both["device"]["kind"] == "cpu") GTEST_SKIP() << "this build has no CUDA code";
+  EXPECT_EQ(both["device"]["world_size"], 2);
+  EXPECT_EQ(both["device"]["memory_bytes"], (80LL << 30) - (512LL << 20));
+  ASSERT_EQ(run(fake, plan + "--gpus 1,"), 0) << err();
+  EXPECT_EQ(Json::parse(out())["device"]["world_size"], 1);
+  ASSERT_EQ(run(fake, plan + "--nproc-per-node 1"), 0) << err();
+  EXPECT_EQ(Json::parse(out())["device"]["world_size"], 1);
+}
+
 TEST_F(Commands, GpuInfoWatchesUntilStopped) {
   const std::string line = "cd " + directory_.path().string() +
                            " && SFTRUN_NVML_LIBRARY=none.so timeout -s INT 2.5 " SFTRUN_PROGRAM

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "run_check.h"
+#include "run_resolution.h"
+#include "sftrun/plan/memory_change.h"
+#include "sftrun/plan/memory_plan.h"
+
+/// What `sftrun memory-check --config` finds out and prints.
+namespace sftrun::app {
+
+/// The devices of a plan.
+struct PlannedDevices {
+  RunPlace place;    ///< `devices.memory_bytes`: of the smallest device
+  std::string text;  ///< "2 x RTX 4090"
+  bool are_here = false;
+};
+
+struct StrategyRow {
+  plan::StrategyChoice choice;
+  std::optional<plan::MemoryPlan> plan;  ///< null: refused
+};
+
+struct MemoryReport {
+  config::RunConfig config;  ///< resolved
+  spec::ArchSpec arch;
+  PlannedDevices devices;
+  plan::MemoryPlan plan;
+  std::vector<plan::LayerKind> kinds;
+  std::vector<StrategyRow> strategies;
+  int64_t largest_batch_size = 0, largest_seq_len = 0;
+  std::optional<plan::CheapestChange> change;  ///< null: the run fits, or no change is enough
+  std::vector<std::string> notes;
+
+  int64_t memory_bytes() const { return static_cast<int64_t>(devices.place.devices.memory_bytes); }
+  bool fits() const { return plan.needed() <= memory_bytes(); }
+};
+
+/// The devices that the flags name.   @throws ConfigError for unknown cards, or if there are none
+PlannedDevices planned_devices(const TrainOptions& options, const config::RunConfig& config);
+
+/// Reads configuration and model.   @throws as `sftrun train --dry-run`, data left out
+MemoryReport memory_report(const TrainOptions& options);
+
+std::string as_text(const MemoryReport& report);
+nlohmann::ordered_json as_json(const MemoryReport& report);
+
+/// As in the YAML: "true" for whole layers.
+std::string checkpointing_word(config::Checkpointing again);
+
+/// What docs/memory.md says of the error of a plan: a share of the tensors, and bytes of the process.
+inline constexpr double kTensorError = 0.05;
+int64_t process_error_bytes(bool on_gpu);
+
+}  // namespace sftrun::app

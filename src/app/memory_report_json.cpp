@@ -1,0 +1,90 @@
+#include "memory_report.h"
+
+namespace sftrun::app {
+namespace {
+
+using MemoryJson = nlohmann::ordered_json;
+
+MemoryJson parts_of(const plan::MemoryPlan& plan) {
+  return {{"base", plan.held.base},
+          {"trainable", plan.held.trainable},
+          {"gradients", plan.held.gradients},
+          {"optimizer", plan.held.optimizer},
+          {"gathered", plan.held.gathered},
+          {"activations", plan.step.kept},
+          {"layer_backward", plan.step.layer},
+          {"head", plan.step.head},
+          {"workspace", plan.step.workspace},
+          {"communication", plan.communication},
+          {"context", plan.context},
+          {"margin", plan.margin}};
+}
+
+MemoryJson sums_of(const plan::MemoryPlan& plan, int64_t memory_bytes) {
+  return {{"peak_bytes", plan.peak()},
+          {"needed_bytes", plan.needed()},
+          {"tensor_bytes", plan.tensors()},
+          {"fits", plan.needed() <= memory_bytes},
+          {"parts", parts_of(plan)}};
+}
+
+MemoryJson of_strategy(const StrategyRow& row, const MemoryReport& report) {
+  MemoryJson json = {{"strategy", config::strategy_name(row.choice.strategy)}};
+  if (!row.plan) {
+    json["refused"] = row.choice.refusal;
+    return json;
+  }
+  json.update(sums_of(*row.plan, report.memory_bytes()));
+  return json;
+}
+
+MemoryJson of_kind(const plan::LayerKind& kind) {
+  MemoryJson json = {{"kind", kind.name}, {"layers", kind.layers}};
+  MemoryJson& settings = json["gradient_checkpointing"];
+  for (const auto& [again, bytes] : kind.bytes)
+    settings[checkpointing_word(again)] = {{"kept_bytes", bytes.kept},
+                                           {"backward_bytes", bytes.in_backward}};
+  return json;
+}
+
+MemoryJson of_change(const MemoryReport& report) {
+  if (!report.change) return nullptr;
+  MemoryJson costs = MemoryJson::array();
+  for (const plan::MemoryChange& change : report.change->changes) costs.push_back(change.cost);
+  MemoryJson json = {{"settings", report.change->settings()}, {"costs", costs}};
+  json.update(sums_of(report.change->plan, report.memory_bytes()));
+  return json;
+}
+
+}  // namespace
+
+nlohmann::ordered_json as_json(const MemoryReport& report) {
+  const config::RunConfig& config = report.config;
+  const plan::RunDevices& devices = report.devices.place.devices;
+  MemoryJson json = sums_of(report.plan, report.memory_bytes());
+  json["device"] = {{"name", report.devices.text},
+                    {"kind", devices.on_gpu ? "cuda" : "cpu"},
+                    {"is_here", report.devices.are_here},
+                    {"memory_bytes", report.memory_bytes()},
+                    {"world_size", devices.world_size}};
+  json["settings"] = {{"strategy", config::strategy_name(config.parallel.strategy)},
+                      {"dtype", config::dtype_name(config.model.dtype)},
+                      {"batch_size", config.train.batch_size.value.value()},
+                      {"grad_accum", config.train.grad_accum.value.value()},
+                      {"max_seq_len", config.model.max_seq_len},
+                      {"tokens", plan::micro_batch_shape(config, devices).tokens}};
+  json["activations"] = MemoryJson::array();
+  for (const plan::LayerKind& kind : report.kinds) json["activations"].push_back(of_kind(kind));
+  json["strategies"] = MemoryJson::array();
+  for (const StrategyRow& row : report.strategies)
+    json["strategies"].push_back(of_strategy(row, report));
+  json["largest"] = {{"batch_size", report.largest_batch_size},
+                     {"max_seq_len", report.largest_seq_len}};
+  json["change"] = of_change(report);
+  json["error"] = {{"tensors", kTensorError},
+                   {"process_bytes", process_error_bytes(devices.on_gpu)}};
+  json["notes"] = report.notes;
+  return json;
+}
+
+}  // namespace sftrun::app

@@ -1,0 +1,244 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "memory_report.h"
+#include "sftrun/core/plural.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::app {
+namespace {
+
+using Bytes = int64_t;
+
+/// One unit for the whole report.
+class MemoryUnit {
+ public:
+  explicit MemoryUnit(Bytes largest) : is_gib_(largest >= kGiB) {}
+  std::string name() const { return is_gib_ ? "GiB" : "MiB"; }
+  std::string of(Bytes bytes) const {
+    const double value = static_cast<double>(bytes) / (is_gib_ ? kGiB : kMiB);
+    return fmt::format("{:.{}f}", value, is_gib_ ? 2 : 1);
+  }
+
+ private:
+  static constexpr Bytes kMiB = Bytes{1} << 20, kGiB = Bytes{1} << 30;
+  bool is_gib_;
+};
+
+/// A share of a bar of full blocks and eighths.
+std::string bar(double share) {
+  constexpr double kWidth = 30;
+  constexpr auto kEighths =
+      std::to_array<std::string_view>({"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"});
+  const auto eighths = static_cast<int64_t>(std::llround(8 * kWidth * std::clamp(share, 0.0, 1.0)));
+  std::string text;
+  for (int64_t i = 0; i < eighths / 8; ++i) text += "█";
+  return text + std::string(kEighths[static_cast<size_t>(eighths % 8)]);
+}
+
+struct MemoryLine {
+  std::string name;
+  Bytes bytes = 0;
+  bool is_at_peak = true;  ///< false: needed at another moment
+};
+
+std::string base_form(const config::RunConfig& config) {
+  const std::string dtype(config::dtype_name(config.model.dtype));
+  if (config.tuning.keeps_blocks()) return fmt::format("as in the files, the rest {}", dtype);
+  if (config.tuning.quantises_base())
+    return fmt::format("{}, the rest {}", config.tuning.quant_name(), dtype);
+  return dtype;
+}
+
+std::vector<MemoryLine> lines_of_plan(const MemoryReport& report) {
+  const plan::MemoryPlan& plan = report.plan;
+  const config::RunConfig& config = report.config;
+  const bool trains_adapter = config.tuning.trains_adapter(),
+             on_gpu = report.devices.place.devices.on_gpu,
+             layer_counts = plan.step.layer >= plan.step.head;
+  const std::string optimizer = config::to_json(config)["train"]["optimizer"];
+  std::vector<MemoryLine> lines = {
+      {fmt::format("frozen weights ({})", base_form(config)), plan.held.base},
+      {trains_adapter ? fmt::format("adapters (LoRA r {})", config.tuning.lora.r)
+                      : "trained weights",
+       plan.held.trainable},
+      {"gradients (fp32)", plan.held.gradients},
+      {fmt::format("optimizer state ({})", optimizer), plan.held.optimizer},
+      {"gathered units", plan.held.gathered},
+      {"activations kept for the backward pass", plan.step.kept},
+      {"backward pass of one layer", plan.step.layer, layer_counts},
+      {"head and loss", plan.step.head, !layer_counts},
+      {on_gpu ? "batch, unpacked matrices" : "batch", plan.step.workspace},
+      {on_gpu ? "communication buffers (NCCL)" : "communication buffers", plan.communication},
+      {on_gpu ? "CUDA context, cuBLAS" : "program and LibTorch", plan.context}};
+  std::erase_if(lines, [](const MemoryLine& line) { return line.bytes == 0; });
+  return lines;
+}
+
+std::string text_of_plan(const MemoryReport& report, const MemoryUnit& unit) {
+  const auto share = [&](Bytes bytes) {
+    return static_cast<double>(bytes) / static_cast<double>(report.memory_bytes());
+  };
+  std::string text =
+      fmt::format("\n{:<50}{:>10}\n", "One device, when a step needs most", unit.name());
+  for (const MemoryLine& line : lines_of_plan(report)) {
+    const std::string value =
+        line.is_at_peak ? unit.of(line.bytes) : fmt::format("({})", unit.of(line.bytes));
+    text += fmt::format("  {:<48}{:>10}  {}", line.name, value,
+                        line.is_at_peak ? bar(share(line.bytes)) : "at another moment");
+    text += "\n";
+  }
+  const plan::MemoryPlan& plan = report.plan;
+  text +=
+      fmt::format("  {:<48}{:>10}  {}\n", "peak", unit.of(plan.peak()), bar(share(plan.peak())));
+  text += fmt::format("  {:<48}{:>10}\n", "margin for gaps between tensors", unit.of(plan.margin));
+  const Bytes spare = report.memory_bytes() - plan.needed();
+  text += fmt::format(
+      "  {:<48}{:>10}  of {} {}: {}\n", "needed", unit.of(plan.needed()),
+      unit.of(report.memory_bytes()), unit.name(),
+      spare >= 0 ? fmt::format("fits, {} {} to spare", unit.of(spare), unit.name())
+                 : fmt::format("does not fit, {} {} too much", unit.of(-spare), unit.name()));
+  return text;
+}
+
+std::string text_of_activations(const MemoryReport& report, const MemoryUnit& unit) {
+  using enum config::Checkpointing;
+  constexpr auto kSettings =
+      std::to_array<config::Checkpointing>({kNone, kMlp, kAttention, kLayer});
+  std::string text =
+      fmt::format("\n{:<42}", fmt::format("Activations of a micro-batch, {}", unit.name()));
+  for (const config::Checkpointing again : kSettings)
+    text += fmt::format("{:>11}", checkpointing_word(again));
+  text += "   (train.gradient_checkpointing)\n";
+  std::array<Bytes, kSettings.size()> kept{}, largest{};
+  const auto row = [&](const std::string& name, const std::array<Bytes, kSettings.size()>& values) {
+    text += fmt::format("  {:<40}", name);
+    for (const Bytes bytes : values) text += fmt::format("{:>11}", unit.of(bytes));
+    text += "\n";
+  };
+  for (const plan::LayerKind& kind : report.kinds) {
+    std::array<Bytes, kSettings.size()> values{};
+    for (size_t i = 0; i < kSettings.size(); ++i) {
+      const plan::LayerBytes& bytes = kind.bytes.at(kSettings[i]);
+      values[i] = bytes.kept;
+      kept[i] += bytes.kept;
+      largest[i] = std::max(largest[i], bytes.in_backward);
+    }
+    row(fmt::format("{}: {}", counted(kind.layers, "layer"), kind.name), values);
+  }
+  row("backward pass of one layer", largest);
+  for (size_t i = 0; i < kSettings.size(); ++i) kept[i] += largest[i];
+  row("together", kept);
+  if (report.devices.place.devices.on_gpu) {
+    const plan::MicroBatchShape shape =
+        plan::micro_batch_shape(report.config, report.devices.place.devices);
+    const Bytes inputs = shape.tokens * report.arch.hidden_size * shape.element_bytes;
+    constexpr int64_t kInputsUnderWay = 3;
+    text += fmt::format(
+        "  true, with parallel.offload.activations: cpu {:>6}\n",
+        unit.of(largest.back() + inputs * std::min(kInputsUnderWay, report.arch.num_layers)));
+  }
+  return text;
+}
+
+std::string text_of_strategies(const MemoryReport& report, const MemoryUnit& unit) {
+  if (report.strategies.size() < 2) return {};
+  constexpr auto kHead = std::to_array<std::string_view>(
+      {"weights", "gradients", "optimizer", "gathered", "step", "other", "needed"});
+  std::string text = fmt::format("\n{:<24}", fmt::format("By parallel.strategy, {}", unit.name()));
+  for (const std::string_view head : kHead) text += fmt::format("{:>11}", head);
+  text += "\n";
+  for (const StrategyRow& row : report.strategies) {
+    const bool is_own = row.choice.strategy == report.config.parallel.strategy;
+    const std::string name = fmt::format("{}{}", config::strategy_name(row.choice.strategy),
+                                         is_own ? " (this run)" : "");
+    text += fmt::format("  {:<22}", name);
+    if (!row.plan) {
+      text += fmt::format("   no: {}\n", row.choice.refusal);
+      continue;
+    }
+    const plan::MemoryPlan& plan = *row.plan;
+    for (const Bytes bytes : {plan.held.base + plan.held.trainable, plan.held.gradients,
+                              plan.held.optimizer, plan.held.gathered, plan.step.peak(),
+                              plan.communication + plan.context + plan.margin, plan.needed()})
+      text += fmt::format("{:>11}", unit.of(bytes));
+    const Bytes over = plan.needed() - report.memory_bytes();
+    text += over <= 0 ? "  fits\n" : fmt::format("  {} too much\n", unit.of(over));
+  }
+  return text;
+}
+
+std::string text_of_largest(const MemoryReport& report) {
+  const config::RunConfig& config = report.config;
+  const int64_t batch = *config.train.batch_size.value;
+  const auto or_none = [](int64_t largest) {
+    return largest > 0 ? fmt::format("{}", largest) : std::string("none fits");
+  };
+  return fmt::format(
+      "\nLargest train.batch_size with model.max_seq_len {}: {}\n"
+      "Largest model.max_seq_len with train.batch_size {}: {}\n",
+      config.model.max_seq_len, or_none(report.largest_batch_size), batch,
+      or_none(report.largest_seq_len));
+}
+
+std::string text_of_change(const MemoryReport& report, const MemoryUnit& unit) {
+  if (report.fits()) return {};
+  if (!report.change) {
+    return "\nNo change of this run makes it fit: use more devices or devices with more memory, or "
+           "a smaller model.\n";
+  }
+  const auto& changes = report.change->changes;
+  std::string text = fmt::format("\nThe cheapest change that fits ({} {}):\n",
+                                 unit.of(report.change->plan.needed()), unit.name());
+  for (const plan::MemoryChange& change : changes)
+    text += fmt::format("  {}\n    {}\n", join(change.settings, " "), change.cost);
+  return text;
+}
+
+std::string text_of_error(const MemoryReport& report) {
+  const bool on_gpu = report.devices.place.devices.on_gpu;
+  return fmt::format(
+      "\nHow far off this may be: tensors {:.0f}%{}, {} {}. docs/memory.md explains the terms.\n",
+      100 * kTensorError, on_gpu ? " (by runs on a CPU; not measured on GPUs)" : "",
+      on_gpu ? "CUDA context and communication (assumed)" : "the program's own memory",
+      format_bytes(static_cast<uint64_t>(process_error_bytes(on_gpu))));
+}
+
+std::string text_of_run(const MemoryReport& report) {
+  const config::RunConfig& config = report.config;
+  const plan::RunDevices& devices = report.devices.place.devices;
+  const auto settings = config::to_json(config);
+  uint64_t parameters = 0;
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(report.arch))
+    parameters += static_cast<uint64_t>(tensor.numel());
+  std::string text =
+      fmt::format("{}: {}, {} parameters\n", report.arch.family,
+                  counted(report.arch.num_layers, "layer"), format_count(parameters));
+  text += fmt::format(
+      "{}, {} for each process{}; {}; strategy {}\n", report.devices.text,
+      format_bytes(devices.memory_bytes), report.devices.are_here ? "" : " (not on this machine)",
+      devices.world_size == 1 ? "1 process" : fmt::format("{} processes", devices.world_size),
+      config::strategy_name(config.parallel.strategy));
+  return text + fmt::format("{}, {}; micro-batches of {} tokens, train.grad_accum {}\n",
+                            settings["tuning"]["mode"].get<std::string>(),
+                            settings["train"]["optimizer"].get<std::string>(),
+                            plan::micro_batch_shape(config, devices).tokens,
+                            *config.train.grad_accum.value);
+}
+
+}  // namespace
+
+std::string as_text(const MemoryReport& report) {
+  const MemoryUnit unit(report.plan.peak());
+  std::string text = text_of_run(report);
+  for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
+  return text + text_of_plan(report, unit) + text_of_activations(report, unit) +
+         text_of_strategies(report, unit) + text_of_largest(report) + text_of_change(report, unit) +
+         text_of_error(report);
+}
+
+}  // namespace sftrun::app

@@ -1,0 +1,244 @@
+#include "sftrun/plan/gpu_cards.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::plan {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+uint64_t gib(double size) {
+  return static_cast<uint64_t>(size * kGiB);
+}
+
+/// Lower-case letters and digits; words that say nothing about the memory are left out.
+std::string key_of(const std::string& name) {
+  constexpr auto kLeftOut = std::to_array<std::string_view>(
+      {"nvidia", "geforce",    "tesla",       "quadro", "gpu",     "gpus",    "sxm",   "sxm2",
+       "sxm3",   "sxm4",       "sxm5",        "sxm6",   "pcie",    "hbm2",    "hbm2e", "hbm3",
+       "hbm3e",  "generation", "workstation", "server", "edition", "founders"});
+  std::string key, word;
+  const auto end_word = [&] {
+    if (std::find(kLeftOut.begin(), kLeftOut.end(), word) == kLeftOut.end()) key += word;
+    word.clear();
+  };
+  for (const char c : ascii_lower(name)) {
+    const bool is_part = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+    is_part ? word.push_back(c) : end_word();
+  }
+  end_word();
+  return key;
+}
+
+/// "80gb" of "h10080gb" is not known without the name before it.
+bool is_size(std::string_view text) {
+  const size_t digits = text.find_first_not_of("0123456789");
+  return digits != 0 && (text.substr(std::min(digits, text.size())) == "gb" ||
+                         text.substr(std::min(digits, text.size())) == "gib");
+}
+
+std::optional<int64_t> whole(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// A size as "24GB", "23.5 GiB"; nullopt: another text.
+std::optional<GpuCard> card_of_size(const std::string& text) {
+  const std::string lower = ascii_lower(text);
+  const size_t unit = lower.find_first_not_of("0123456789. ");
+  if (unit == std::string::npos || unit == 0) return std::nullopt;
+  if (const std::string rest = lower.substr(unit); rest != "gb" && rest != "gib" && rest != "g")
+    return std::nullopt;
+  const std::string digits(trim(std::string_view(lower).substr(0, unit)));
+  double size = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
+  constexpr double kLargest = 1 << 20;
+  if (error != std::errc() || end != digits.data() + digits.size() || size <= 0 || size > kLargest)
+    return std::nullopt;
+  return GpuCard{fmt::format("card of {:g} GiB", size), gib(size)};
+}
+
+std::optional<GpuCard> card_named(const std::string& name) {
+  if (auto card = card_of_size(name)) return card;
+  std::string key = key_of(name);
+  if (key.ends_with("gib")) key.replace(key.size() - 3, 3, "gb");
+  if (key.empty()) return std::nullopt;
+  for (const bool may_lack_size : {false, true}) {
+    for (const GpuCard& card : known_gpu_cards()) {
+      const std::string whole_key = key_of(card.name);
+      for (const std::string& known :
+           {whole_key, whole_key.starts_with("rtx") ? whole_key.substr(3) : whole_key}) {
+        if (known == key) return card;
+        if (may_lack_size && known.starts_with(key) && is_size(known.substr(key.size())))
+          return card;
+        // A name of the driver may say a size where the table has one card only: "L40S-48GB".
+        if (may_lack_size && key.starts_with(known) && is_size(key.substr(known.size())))
+          return card;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// "2x RTX 4090", "RTX 4090 x2", "H200".
+struct Item {
+  std::string name;
+  std::optional<int64_t> count;  ///< null: a number that cannot be read
+};
+Item item_of(std::string_view text) {
+  constexpr std::string_view kTimes = "×";
+  std::string plain = ascii_lower(std::string(text));
+  for (size_t at = plain.find(kTimes); at != std::string::npos; at = plain.find(kTimes))
+    plain.replace(at, kTimes.size(), "x");
+  std::replace(plain.begin(), plain.end(), '*', 'x');
+  const size_t first = plain.find_first_not_of("0123456789");
+  if (first != std::string::npos && first > 0) {
+    const size_t sign = plain.find_first_not_of(' ', first);
+    if (sign != std::string::npos && plain[sign] == 'x')
+      return {std::string(trim(std::string_view(plain).substr(sign + 1))),
+              whole(std::string_view(plain).substr(0, first))};
+  }
+  const size_t last = plain.find_last_not_of("0123456789");
+  if (last != std::string::npos && last + 1 < plain.size()) {
+    const size_t sign = plain.find_last_not_of(' ', last);
+    const bool is_sign = sign != std::string::npos && sign > 0 && plain[sign] == 'x' &&
+                         plain[sign - 1] == ' ';  // not the last letter of "RTX 4090"
+    if (is_sign)
+      return {std::string(trim(std::string_view(plain).substr(0, sign))),
+              whole(std::string_view(plain).substr(last + 1))};
+  }
+  return {plain, 1};
+}
+
+[[noreturn]] void refuse_card(const std::string& name, const std::string& where) {
+  std::vector<std::string> names;
+  for (const GpuCard& card : known_gpu_cards()) names.push_back(card.name);
+  std::vector<std::string> keys;
+  for (const std::string& known : names) keys.push_back(key_of(known));
+  std::vector<std::string> near;
+  std::vector<std::string> left = keys;
+  const std::string key = key_of(name);
+  constexpr size_t kShown = 3;
+  while (near.size() < kShown) {
+    const std::string found = nearest(key, left);
+    if (found.empty()) break;
+    const auto at = static_cast<size_t>(std::find(keys.begin(), keys.end(), found) - keys.begin());
+    near.push_back(names[at]);
+    std::erase(left, found);
+  }
+  throw ConfigError(
+      fmt::format("no card `{}` is known", excerpt(name)), where,
+      near.empty()
+          ? fmt::format("write its memory, as in 24GB, or one of {}", join(names, ", "))
+          : fmt::format("did you mean {}? Or write its memory, as in 24GB", join(near, ", ")));
+}
+
+}  // namespace
+
+const std::vector<GpuCard>& known_gpu_cards() {
+  // GiB as CUDA reports the total, with ECC where a card has it; drivers differ by about 0.1. Of
+  // cards that differ in memory only, the smaller first.
+  static const std::vector<GpuCard> cards = {
+      {"RTX 2080 Ti", gib(10.7)},
+      {"RTX 3050 8GB", gib(7.7)},
+      {"RTX 3060 8GB", gib(7.7)},
+      {"RTX 3060 12GB", gib(11.6)},
+      {"RTX 3060 Ti", gib(7.7)},
+      {"RTX 3070", gib(7.7)},
+      {"RTX 3070 Ti", gib(7.7)},
+      {"RTX 3080 10GB", gib(9.6)},
+      {"RTX 3080 12GB", gib(11.6)},
+      {"RTX 3080 Ti", gib(11.6)},
+      {"RTX 3090", gib(23.6)},
+      {"RTX 3090 Ti", gib(23.6)},
+      {"RTX 4060", gib(7.6)},
+      {"RTX 4060 Ti 8GB", gib(7.6)},
+      {"RTX 4060 Ti 16GB", gib(15.6)},
+      {"RTX 4070", gib(11.6)},
+      {"RTX 4070 Super", gib(11.6)},
+      {"RTX 4070 Ti", gib(11.6)},
+      {"RTX 4070 Ti Super", gib(15.6)},
+      {"RTX 4080", gib(15.6)},
+      {"RTX 4080 Super", gib(15.6)},
+      {"RTX 4090", gib(23.5)},
+      {"RTX 5060", gib(7.5)},
+      {"RTX 5060 Ti 8GB", gib(7.5)},
+      {"RTX 5060 Ti 16GB", gib(15.5)},
+      {"RTX 5070", gib(11.5)},
+      {"RTX 5070 Ti", gib(15.4)},
+      {"RTX 5080", gib(15.4)},
+      {"RTX 5090", gib(31.4)},
+      {"T4", gib(14.6)},
+      {"P100", gib(15.9)},
+      {"V100 16GB", gib(15.8)},
+      {"V100 32GB", gib(31.7)},
+      {"A2", gib(14.5)},
+      {"A10", gib(22.0)},
+      {"A10G", gib(22.0)},
+      {"A16", gib(14.5)},
+      {"A30", gib(23.5)},
+      {"A40", gib(44.3)},
+      {"A100 40GB", gib(39.4)},
+      {"A100 80GB", gib(79.1)},
+      {"RTX A2000 12GB", gib(11.6)},
+      {"RTX A4000", gib(15.6)},
+      {"RTX A4500", gib(19.6)},
+      {"RTX A5000", gib(23.5)},
+      {"RTX A6000", gib(47.4)},
+      {"L4", gib(22.0)},
+      {"L40", gib(44.4)},
+      {"L40S", gib(44.4)},
+      {"RTX 2000 Ada", gib(15.6)},
+      {"RTX 4000 Ada", gib(19.5)},
+      {"RTX 5000 Ada", gib(31.5)},
+      {"RTX 6000 Ada", gib(47.4)},
+      {"RTX PRO 6000 Blackwell", gib(94.9)},
+      {"RTX PRO 6000", gib(94.9)},
+      {"RTX 6000 Blackwell", gib(94.9)},
+      {"H20", gib(95.0)},
+      {"H100 80GB", gib(79.1)},
+      {"H100 NVL 94GB", gib(93.0)},
+      {"H800", gib(79.1)},
+      {"H200", gib(139.0)},
+      {"GH200 96GB", gib(94.5)},
+      {"GH200 144GB", gib(140.0)},
+      {"B200", gib(178.0)},
+      {"GB200", gib(184.0)},
+      {"B300", gib(267.0)},
+  };
+  return cards;
+}
+
+std::vector<GpuCards> parse_gpu_cards(const std::string& text, const std::string& where) {
+  std::vector<GpuCards> all;
+  for (const std::string& part : split(text, ',')) {
+    const std::string_view trimmed = trim(part);
+    if (trimmed.empty()) {
+      throw ConfigError(fmt::format("`{}` names a card that is empty", excerpt(text)), where,
+                        "write cards as in 2x RTX4090");
+    }
+    const Item item = item_of(trimmed);
+    constexpr int64_t kMost = 100000;
+    if (!item.count || *item.count < 1 || *item.count > kMost) {
+      throw ConfigError(fmt::format("`{}` has a number of cards that is not between 1 and {}",
+                                    excerpt(std::string(trimmed)), kMost),
+                        where, "write cards as in 2x RTX4090");
+    }
+    const std::optional<GpuCard> card = card_named(item.name);
+    if (!card) refuse_card(item.name, where);
+    all.push_back({*card, *item.count});
+  }
+  return all;
+}
+
+}  // namespace sftrun::plan

@@ -1,0 +1,238 @@
+#include "sftrun/plan/memory_plan.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "sftrun/config/optimizer_state.h"
+#include "sftrun/core/error.h"
+#include "sftrun/plan/device_map.h"
+#include "sftrun/plan/stages.h"
+#include "sftrun/spec/tensor_parallel.h"
+
+namespace sftrun::plan {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// Assumptions; docs/memory.md says what they rest on.
+constexpr int64_t kCudaContext = 768 * kMiB;  // with loaded kernels and cuBLAS's workspace
+constexpr int64_t kNcclBuffers = 256 * kMiB;  // of one communicator
+constexpr int64_t kCpuProcess = 256 * kMiB;   // LibTorch's code and data, tokenizer, data readers
+constexpr double kGaps = 0.05;                // of the tensors
+
+/// Groups of ranks that have collectives of their own at the same time.
+int64_t num_communicators(const config::ParallelConfig& parallel, int world_size) {
+  using enum config::Strategy;
+  if (world_size == 1) return 0;
+  const bool has_inner_groups =
+      (parallel.strategy == kHybrid && parallel.dp_shard.value_or(world_size) < world_size) ||
+      (parallel.strategy == kTensor && parallel.tp.value_or(world_size) < world_size) ||
+      (parallel.strategy == kPipeline && parallel.pp.value_or(world_size) < world_size);
+  return has_inner_groups ? 2 : 1;
+}
+
+int64_t communication_bytes(const config::RunConfig& config, const RunDevices& devices,
+                            int64_t gradients) {
+  if (devices.world_size == 1) return 0;
+  // Gradients that are sent in bf16 are copied to it.
+  const bool rounds = config.parallel.strategy == config::Strategy::kDdp &&
+                      config.train.ddp_comm_hook == config::CommHook::kBf16;
+  return (rounds ? gradients / 2 : 0) +
+         (devices.on_gpu ? num_communicators(config.parallel, devices.world_size) * kNcclBuffers
+                         : 0);
+}
+
+}  // namespace
+
+MicroBatchShape micro_batch_shape(const config::RunConfig& config, const RunDevices& devices) {
+  const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1,
+                bin = config.data.bin_tokens.value.value_or(config.model.max_seq_len);
+  return {.tokens = config.train.batch_size.value.value() * sequences * bin,
+          .element_bytes = devices.element_bytes,
+          .on_gpu = devices.on_gpu,
+          .threads = devices.threads};
+}
+
+namespace {
+
+StaticMemory held_by(const spec::ArchSpec& arch, const config::RunConfig& config,
+                     const RunDevices& devices, const StoredBytes& stored) {
+  return static_memory(
+      arch, config, devices.element_bytes, stored,
+      {.on_gpu = devices.on_gpu,
+       .shards = num_shards(config.parallel, devices.world_size, devices.local_world_size)});
+}
+
+MemoryPlan with_step(const StaticMemory& held, const spec::ArchSpec& arch,
+                     const config::RunConfig& config, const RunDevices& devices) {
+  MemoryPlan plan{.held = held,
+                  .step = step_memory(arch, config, micro_batch_shape(config, devices)),
+                  .communication = communication_bytes(config, devices, held.gradients),
+                  .context = devices.on_gpu ? kCudaContext : kCpuProcess};
+  plan.margin = static_cast<int64_t>(kGaps * static_cast<double>(plan.tensors()));
+  return plan;
+}
+
+}  // namespace
+
+MemoryPlan memory_plan(const spec::ArchSpec& arch, const config::RunConfig& config,
+                       const RunDevices& devices, const StoredBytes& stored) {
+  return with_step(held_by(arch, config, devices, stored), arch, config, devices);
+}
+
+namespace {
+
+/// Why the settings of the run exclude a strategy; empty: they do not.
+std::string refusal_by_settings(const config::RunConfig& config, config::Strategy strategy) {
+  using enum config::Strategy;
+  const config::Optimizer optimizer = config.train.optimizer;
+  const bool divides_matrices = config::is_sharded(strategy) || strategy == kTensor;
+  if (divides_matrices && config::needs_whole_matrices(optimizer))
+    return "train.optimizer needs whole matrices";
+  if (strategy == kTensor && config::is_8bit(optimizer))
+    return "train.optimizer keeps its state in blocks of 8 bits";
+  const bool has_offloaded_base = config.parallel.offload.base == config::Offload::kCpu;
+  if (has_offloaded_base && (strategy == kTensor || config::divides_layers(strategy)))
+    return "not with parallel.offload.base";
+  if (strategy == kPipeline && config.parallel.fetch == config::Fetch::kPerStep)
+    return "not with parallel.fetch per_step";
+  return {};
+}
+
+/// Keeps the global batch: with fewer parts of it at a time, each has more micro-batches.
+void keep_global_batch(const config::RunConfig& before, int parts_before, int parts,
+                       config::RunConfig& config) {
+  const int64_t accum = before.train.grad_accum.value.value_or(1) * parts_before;
+  config.train.grad_accum.value = std::max<int64_t>(1, accum / parts);
+}
+
+}  // namespace
+
+StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
+                             config::Strategy strategy, const RunDevices& devices) {
+  using enum config::Strategy;
+  StrategyChoice choice{.strategy = strategy};
+  choice.refusal = refusal_by_settings(config, strategy);
+  if (!choice.refusal.empty()) return choice;
+  if (strategy == config.parallel.strategy) {
+    choice.config = config, choice.devices = devices;
+    return choice;
+  }
+  config::RunConfig other = config;
+  RunDevices used = devices;
+  other.parallel.strategy = strategy;
+  other.parallel.device_map.reset(), other.parallel.pp.reset(), other.parallel.tp.reset(),
+      other.parallel.dp_shard.reset();
+  try {
+    if (strategy == kPipeline) other.parallel.pp = devices.world_size;
+    if (strategy == kTensor) {
+      other.parallel.tp = devices.local_world_size;  // links between machines are too slow for it
+      spec::require_divisible(arch, {.size = devices.local_world_size}, {});
+    }
+    if (strategy == kHybrid) other.parallel.dp_shard = devices.local_world_size;
+    if (strategy == kDeviceMap) {
+      const DeviceStages stages =
+          place_units(arch, other.parallel, {.num_gpus = devices.world_size}, {});
+      other.parallel.device_map = as_places(stages, arch);
+      other.parallel.pp = static_cast<int64_t>(stages.devices.size());
+      used.world_size = used.local_world_size = 1;
+    }
+    if (config::divides_layers(strategy)) require_stages(arch, other, {});
+  } catch (const ConfigError& error) {
+    choice.refusal = error.message();
+    return choice;
+  }
+  keep_global_batch(config, config::data_parallel_size(config.parallel, devices.world_size),
+                    config::data_parallel_size(other.parallel, used.world_size), other);
+  choice.config = std::move(other), choice.devices = used;
+  return choice;
+}
+
+std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
+                                             const config::RunConfig& config,
+                                             const RunDevices& devices) {
+  using enum config::Strategy;
+  const config::Strategy own = config.parallel.strategy;
+  std::vector<config::Strategy> strategies;
+  if (devices.world_size == 1) {
+    strategies = {own};
+  } else {
+    strategies = {kDdp};
+    if (!config.tuning.trains_adapter()) strategies.insert(strategies.end(), {kZero1, kZero2});
+    strategies.push_back(own == kZero3 ? kZero3 : kFsdp);
+    if (devices.local_world_size > 1 && devices.local_world_size < devices.world_size)
+      strategies.push_back(kHybrid);
+    strategies.insert(strategies.end(), {kTensor, kPipeline});
+    if (devices.on_gpu && devices.local_world_size == devices.world_size)
+      strategies.push_back(kDeviceMap);
+    if (std::find(strategies.begin(), strategies.end(), own) == strategies.end())
+      strategies.insert(strategies.begin(), own);
+  }
+  std::vector<StrategyChoice> choices;
+  for (const config::Strategy strategy : strategies)
+    choices.push_back(with_strategy(arch, config, strategy, devices));
+  return choices;
+}
+
+namespace {
+
+/// The largest number of 1 … most that fits; 0: none.   @pre what fits grows with smaller numbers
+int64_t largest_that(int64_t most, const std::function<bool(int64_t)>& fits) {
+  int64_t low = 0, high = 1;
+  while (high <= most && fits(high)) low = high, high *= 2;
+  high = std::min(high, most + 1);
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+/// What the run holds beside a micro-batch is computed once.
+class StepFit {
+ public:
+  StepFit(const spec::ArchSpec& arch, const config::RunConfig& config, const RunDevices& devices,
+          const StoredBytes& stored, int64_t memory_bytes)
+      : arch_(arch),
+        config_(config),
+        devices_(devices),
+        memory_bytes_(memory_bytes),
+        held_(held_by(arch, config, devices, stored)) {}
+
+  config::RunConfig& config() { return config_; }
+  bool fits() const { return with_step(held_, arch_, config_, devices_).needed() <= memory_bytes_; }
+
+ private:
+  const spec::ArchSpec& arch_;
+  config::RunConfig config_;
+  const RunDevices& devices_;
+  int64_t memory_bytes_;
+  StaticMemory held_;
+};
+
+}  // namespace
+
+int64_t largest_batch_size(const spec::ArchSpec& arch, const config::RunConfig& config,
+                           const RunDevices& devices, const StoredBytes& stored,
+                           int64_t memory_bytes) {
+  constexpr int64_t kMost = 4096;
+  StepFit fit(arch, config, devices, stored, memory_bytes);
+  return largest_that(kMost, [&](int64_t size) {
+    fit.config().train.batch_size.value = size;
+    return fit.fits();
+  });
+}
+
+int64_t largest_seq_len(const spec::ArchSpec& arch, const config::RunConfig& config,
+                        const RunDevices& devices, const StoredBytes& stored,
+                        int64_t memory_bytes) {
+  constexpr int64_t kMost = int64_t{1} << 24;
+  StepFit fit(arch, config, devices, stored, memory_bytes);
+  fit.config().data.bin_tokens.value.reset();  // a bin of another size has no meaning then
+  return kSeqLenStep * largest_that(kMost / kSeqLenStep, [&](int64_t steps) {
+           fit.config().model.max_seq_len = steps * kSeqLenStep;
+           return fit.fits();
+         });
+}
+
+}  // namespace sftrun::plan

@@ -1,0 +1,140 @@
+#include "memory_report.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+#include "support/test_data.h"
+
+namespace sftrun::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kMemoryPage = fs::path(SFTRUN_TEST_DATA) / "../../docs/memory.md";
+
+/// The text between two others.
+std::string between(const std::string& text, const std::string& begin, const std::string& end) {
+  const size_t first = text.find(begin);
+  EXPECT_NE(first, std::string::npos) << begin;
+  if (first == std::string::npos) return {};
+  const size_t from = first + begin.size();
+  return text.substr(from, text.find(end, from) - from);
+}
+
+class MemoryReports : public ::testing::Test {
+ protected:
+  MemoryReports() {
+    log::configure({.console = log::Level::kOff});
+    write_model({{"model_type", "llama"},
+                 {"hidden_size", 8192},
+                 {"intermediate_size", 28672},
+                 {"num_hidden_layers", 80},
+                 {"num_attention_heads", 64},
+                 {"num_key_value_heads", 8},
+                 {"vocab_size", 128256},
+                 {"max_position_embeddings", 131072},
+                 {"rms_norm_eps", 1e-5},
+                 {"tie_word_embeddings", false}});
+  }
+  void write_model(const nlohmann::json& config) {
+    fs::create_directories(model());
+    write_file_atomically(model() / "config.json", config.dump());
+  }
+  fs::path model() const { return directory_ / "Llama-3.1-70B-Instruct"; }
+
+  /// The run of docs/memory.md.
+  TrainOptions options(const std::vector<std::string>& overrides = {},
+                       const std::string& gpus = "2x RTX4090") {
+    const std::string yaml = between(read_text_file(kMemoryPage), "```yaml\n", "```");
+    write_file_atomically(directory_ / "run.yaml", yaml);
+    return {.config = directory_ / "run.yaml", .overrides = overrides, .gpus = gpus};
+  }
+
+  test::TemporaryDirectory directory_;
+};
+
+/// The examples of the document are what the program prints.
+TEST_F(MemoryReports, AreThoseOfTheDocument) {
+  const std::string page = read_text_file(kMemoryPage);
+  for (const std::vector<std::string>& overrides :
+       {std::vector<std::string>{},
+        {"parallel.strategy=tensor", "parallel.offload.activations=cpu",
+         "parallel.offload.optimizer=cpu"}}) {
+    std::string command = "$ sftrun memory-check --config run.yaml --gpus \"2x RTX4090\"";
+    for (const std::string& override : overrides) command += " " + override;
+    EXPECT_EQ(between(page, command + "\n", "```"), as_text(memory_report(options(overrides))));
+  }
+}
+
+TEST_F(MemoryReports, JsonHasTheNumbersOfTheText) {
+  const MemoryReport report = memory_report(options());
+  const nlohmann::ordered_json json = as_json(report);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  EXPECT_EQ(join(keys, " "),
+            "peak_bytes needed_bytes tensor_bytes fits parts device settings activations "
+            "strategies largest change error notes");
+  EXPECT_EQ(json["peak_bytes"], report.plan.peak());
+  EXPECT_EQ(json["fits"], false);
+  EXPECT_EQ(json["device"]["name"], "2 x RTX 4090");
+  EXPECT_EQ(json["settings"]["strategy"], "fsdp");
+  EXPECT_EQ(json["settings"]["dtype"], "bf16");
+  EXPECT_EQ(json["activations"][0]["layers"], 80);
+  EXPECT_EQ(json["activations"][0]["gradient_checkpointing"]["true"]["kept_bytes"],
+            int64_t{80} * 8192 * 2048 * 2);
+  for (const auto& row : json["strategies"]) {
+    EXPECT_EQ(row["fits"], row["needed_bytes"].get<int64_t>() <= report.memory_bytes())
+        << row["strategy"];
+  }
+  EXPECT_TRUE(json["change"]["fits"]);
+  EXPECT_FALSE(json["change"]["settings"].empty());
+}
+
+/// A strategy that the model or the settings exclude is a row with the reason.
+TEST_F(MemoryReports, SayWhyAStrategyIsExcluded) {
+  const MemoryReport report = memory_report(options({"train.optimizer=adamw_8bit"}));
+  const std::string text = as_text(report);
+  EXPECT_NE(text.find("tensor                   no: train.optimizer keeps its state"),
+            std::string::npos)
+      << text;
+  for (const auto& row : as_json(report)["strategies"])
+    EXPECT_EQ(row.contains("refused"), row["strategy"] == "tensor") << row["strategy"];
+}
+
+/// What config.json calls quantised counts as such, though the files are not here.
+TEST_F(MemoryReports, OfQuantisedFilesThatAreNotHere) {
+  const int64_t dense = memory_report(options({"tuning.mode=lora"})).plan.held.base;
+  nlohmann::json config = nlohmann::json::parse(read_text_file(model() / "config.json"));
+  config["quantization_config"] = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
+  write_model(config);
+  const MemoryReport four_bits = memory_report(options({"tuning.mode=lora"}));
+  EXPECT_LT(four_bits.plan.held.base, dense / 3);
+  ASSERT_EQ(four_bits.notes.size(), 1U);
+  EXPECT_NE(four_bits.notes[0].find("bitsandbytes"), std::string::npos);
+  config["quantization_config"] = {{"quant_method", "mystery"}};
+  write_model(config);
+  test::expect_error([&] { memory_report(options({"tuning.mode=lora"})); },
+                     {"quantised by \"mystery\""});
+}
+
+TEST_F(MemoryReports, SeveralMachinesAndMixedCards) {
+  TrainOptions machines = options({}, "4x H100, 4x A100-40GB");
+  machines.nnodes = 2;
+  const MemoryReport report = memory_report(machines);
+  EXPECT_EQ(report.devices.place.devices.world_size, 16);
+  EXPECT_EQ(report.devices.place.devices.local_world_size, 8);
+  EXPECT_EQ(report.devices.text, "4 x H100 80GB, 4 x A100 40GB on each of 2 machines");
+  EXPECT_LT(report.memory_bytes(), int64_t{40} << 30);
+  machines.nproc_per_node = "9";
+  test::expect_error<ConfigError>([&] { memory_report(machines); },
+                                  {"9 processes for 8 cards", "--nproc-per-node"});
+  TrainOptions map = options({"parallel.device_map=auto"});
+  EXPECT_EQ(memory_report(map).devices.place.devices.world_size, 1);
+}
+
+}  // namespace
+}  // namespace sftrun::app

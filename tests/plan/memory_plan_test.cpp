@@ -1,0 +1,332 @@
+#include "sftrun/plan/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/plan/memory_change.h"
+#include "sftrun/plan/stored_bytes.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::plan {
+namespace {
+
+constexpr int64_t kBytesOfGiB = int64_t{1} << 30;
+
+/// Llama 3 8B's shape.
+spec::ArchSpec eight() {
+  spec::ArchSpec arch;
+  arch.family = "llama";
+  arch.vocab_size = 128256, arch.hidden_size = 4096, arch.intermediate_size = 14336;
+  arch.num_layers = 32;
+  arch.layers.resize(32);
+  arch.num_heads = 32, arch.num_kv_heads = 8, arch.head_dim = 128;
+  arch.max_position_embeddings = 8192;
+  return arch;
+}
+
+config::RunConfig resolved_lora() {
+  config::RunConfig config;
+  config.model.dtype = config::DTypeChoice::kBf16;
+  config.tuning.quant = config::Quant::kNone;
+  config.train.batch_size.value = 4, config.train.grad_accum.value = 8;
+  config.parallel.strategy = config::Strategy::kSingle;
+  return config;
+}
+
+RunDevices cards(int count, double gib = 24) {
+  return {.memory_bytes = static_cast<uint64_t>(gib * kBytesOfGiB),
+          .element_bytes = 2,
+          .on_gpu = true,
+          .world_size = count,
+          .local_world_size = count};
+}
+
+TEST(MemoryPlan, IsTheSumOfItsParts) {
+  const config::RunConfig config = resolved_lora();
+  const MemoryPlan plan = memory_plan(eight(), config, cards(1));
+  EXPECT_EQ(plan.held.total(), static_bytes(eight(), config, 2, {}, {.on_gpu = true}));
+  EXPECT_EQ(plan.step.peak(), step_memory(eight(), config, {4 * 2048, 2, true}).peak());
+  EXPECT_EQ(plan.tensors(), plan.held.total() + plan.step.peak());
+  EXPECT_EQ(plan.communication, 0) << "one process";
+  EXPECT_EQ(plan.peak(), plan.tensors() + plan.context);
+  EXPECT_EQ(plan.needed(), plan.peak() + plan.tensors() / 20);
+  config::RunConfig pairs = config;
+  pairs.train.objective = config::Objective::kDpo;
+  EXPECT_EQ(micro_batch_shape(pairs, cards(1)).tokens, 2 * 4 * 2048);
+  pairs.data.bin_tokens.value = 1024;
+  EXPECT_EQ(micro_batch_shape(pairs, cards(1)).tokens, 2 * 4 * 1024);
+}
+
+TEST(MemoryPlan, RanksNeedBuffers) {
+  config::RunConfig config = resolved_lora();
+  config.parallel.strategy = config::Strategy::kDdp;
+  const MemoryPlan plain = memory_plan(eight(), config, cards(2));
+  EXPECT_GT(plain.communication, 0);
+  config.train.ddp_comm_hook = config::CommHook::kBf16;
+  const MemoryPlan rounded = memory_plan(eight(), config, cards(2));
+  EXPECT_EQ(rounded.communication - plain.communication, rounded.held.gradients / 2);
+  RunDevices on_cpu = cards(2);
+  on_cpu.on_gpu = false;
+  config.train.ddp_comm_hook = config::CommHook::kNone;
+  EXPECT_EQ(memory_plan(eight(), config, on_cpu).communication, 0);
+}
+
+TEST(LayerKinds, ShowWhatRecomputationSaves) {
+  spec::ArchSpec arch = eight();
+  arch.delta_net = {.num_key_heads = 16,
+                    .num_value_heads = 32,
+                    .key_dim = 128,
+                    .value_dim = 128,
+                    .conv_kernel = 4};
+  arch.mixture.num_experts = 8, arch.mixture.top_k = 2, arch.mixture.intermediate_size = 1024;
+  for (size_t layer = 0; layer < 24; ++layer) arch.layers[layer].mixer = spec::Mixer::kDeltaNet;
+  arch.layers[31].sparse = true;
+  const MicroBatchShape shape{1024, 2, true};
+  config::RunConfig config = resolved_lora();
+  const std::vector<LayerKind> kinds = layer_kinds(arch, config, shape);
+  ASSERT_EQ(kinds.size(), 3U);
+  EXPECT_EQ(kinds[0].name, "delta net, MLP");
+  EXPECT_EQ(kinds[0].layers, 24);
+  EXPECT_EQ(kinds[1].name, "attention, MLP");
+  EXPECT_EQ(kinds[2].name, "attention, experts");
+  EXPECT_EQ(kinds[2].layers, 1);
+  using enum config::Checkpointing;
+  for (const config::Checkpointing again : {kNone, kMlp, kAttention, kLayer}) {
+    config.train.gradient_checkpointing = again;
+    const StepMemory step = step_memory(arch, config, shape);
+    int64_t kept = 0, largest = 0;
+    for (const LayerKind& kind : kinds) {
+      kept += kind.bytes.at(again).kept;
+      largest = std::max(largest, kind.bytes.at(again).in_backward);
+    }
+    EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(step.kept), 64);
+    EXPECT_LE(step.layer, largest) << "the delta nets come after the last layers are freed";
+  }
+  EXPECT_EQ(kinds[2].bytes.at(kLayer).kept, 4096 * 1024 * 2) << "the input";
+}
+
+/// The terms of a mixture by hand: layers of one kind differ by what the experts keep.
+TEST(LayerKinds, ExpertsKeepRowsOfTheChosen) {
+  spec::ArchSpec arch = eight();
+  arch.mixture.num_experts = 8, arch.mixture.top_k = 2, arch.mixture.intermediate_size = 1024;
+  config::RunConfig config = resolved_lora();
+  config.tuning.lora.target_modules = {"q_proj"};
+  const auto kept = [&](bool sparse) {
+    arch.layers[0].sparse = sparse;
+    return layer_kinds(arch, config, {1024, 4})[0].bytes.at(config::Checkpointing::kNone).kept /
+           (sparse ? 1 : 32);
+  };
+  const int64_t dense = kept(false), sparse = kept(true);
+  const int64_t of_mlp = 2 * 14336, of_experts = 2 * 2 * 1024 + 8 + 2 * 9;
+  EXPECT_EQ(dense - sparse, (of_mlp - of_experts) * 1024 * 4);
+}
+
+TEST(Strategies, OfOneProcessAndOfSeveral) {
+  using enum config::Strategy;
+  config::RunConfig config = resolved_lora();
+  const auto names = [&](const RunDevices& devices) {
+    std::vector<config::Strategy> found;
+    for (const StrategyChoice& choice : strategy_choices(eight(), config, devices))
+      found.push_back(choice.strategy);
+    return found;
+  };
+  using Found = std::vector<config::Strategy>;
+  EXPECT_EQ(names(cards(1)), (Found{kSingle}));
+  config.parallel.strategy = kDdp;
+  EXPECT_EQ(names(cards(4)), (Found{kDdp, kFsdp, kTensor, kPipeline, kDeviceMap}));
+  RunDevices machines = cards(4);
+  machines.world_size = 8;
+  EXPECT_EQ(names(machines), (Found{kDdp, kFsdp, kHybrid, kTensor, kPipeline}));
+  config.tuning.mode = config::TuningMode::kFull;
+  EXPECT_EQ(names(cards(4)), (Found{kDdp, kZero1, kZero2, kFsdp, kTensor, kPipeline, kDeviceMap}));
+}
+
+TEST(Strategies, KeepTheGlobalBatchOrSayWhyNot) {
+  using enum config::Strategy;
+  config::RunConfig config = resolved_lora();
+  config.parallel.strategy = kDdp;
+  const StrategyChoice tensor = with_strategy(eight(), config, kTensor, cards(4));
+  ASSERT_TRUE(tensor.config) << tensor.refusal;
+  EXPECT_EQ(*tensor.config->parallel.tp, 4);
+  EXPECT_EQ(*tensor.config->train.grad_accum.value, 32) << "one part of the batch, not four";
+  const StrategyChoice map = with_strategy(eight(), config, kDeviceMap, cards(4));
+  ASSERT_TRUE(map.config) << map.refusal;
+  EXPECT_EQ(*map.config->parallel.pp, 4);
+  EXPECT_EQ(map.devices->world_size, 1);
+  RunDevices machines = cards(4);
+  machines.world_size = 8;
+  EXPECT_EQ(*with_strategy(eight(), config, kTensor, machines).config->parallel.tp, 4)
+      << "inside a machine";
+  const StrategyChoice odd = with_strategy(eight(), config, kTensor, cards(5));
+  EXPECT_FALSE(odd.config);
+  EXPECT_FALSE(odd.refusal.empty());
+  config.train.optimizer = config::Optimizer::kMuon;
+  EXPECT_EQ(with_strategy(eight(), config, kFsdp, cards(4)).refusal,
+            "train.optimizer needs whole matrices");
+}
+
+TEST(Strategies, ShardsNeedLessThanCopies) {
+  using enum config::Strategy;
+  config::RunConfig config = resolved_lora();
+  config.parallel.strategy = kDdp;
+  config.tuning.mode = config::TuningMode::kFull;
+  config.train.gradient_checkpointing = config::Checkpointing::kLayer;
+  int64_t before = INT64_MAX;
+  for (const config::Strategy strategy : {kDdp, kZero1, kZero2, kFsdp}) {
+    const StrategyChoice choice = with_strategy(eight(), config, strategy, cards(8));
+    const int64_t needed = memory_plan(eight(), *choice.config, *choice.devices).needed();
+    EXPECT_LT(needed, before) << config::strategy_name(strategy);
+    before = needed;
+  }
+}
+
+TEST(Largest, IsTheLastThatFits) {
+  config::RunConfig config = resolved_lora();
+  config.train.gradient_checkpointing = config::Checkpointing::kLayer;
+  const auto needed = [&](int64_t batch, int64_t seq_len) {
+    config::RunConfig one = config;
+    one.train.batch_size.value = batch, one.model.max_seq_len = seq_len;
+    return memory_plan(eight(), one, cards(1)).needed();
+  };
+  const int64_t memory = 24 * kBytesOfGiB;
+  const int64_t batch = largest_batch_size(eight(), config, cards(1), {}, memory);
+  EXPECT_LE(needed(batch, 2048), memory);
+  EXPECT_GT(needed(batch + 1, 2048), memory);
+  const int64_t seq_len = largest_seq_len(eight(), config, cards(1), {}, memory);
+  EXPECT_EQ(seq_len % kSeqLenStep, 0);
+  EXPECT_LE(needed(4, seq_len), memory);
+  EXPECT_GT(needed(4, seq_len + kSeqLenStep), memory);
+  EXPECT_EQ(largest_batch_size(eight(), config, cards(1), {}, 8 * kBytesOfGiB), 0);
+  EXPECT_EQ(largest_seq_len(eight(), config, cards(1), {}, 8 * kBytesOfGiB), 0);
+}
+
+class Changes : public ::testing::Test {
+ protected:
+  std::optional<CheapestChange> found(double gib, const RunDevices& devices) {
+    return cheapest_change(eight(), config_, devices, {}, static_cast<int64_t>(gib * kBytesOfGiB));
+  }
+  std::vector<std::string> settings(double gib, const RunDevices& devices = cards(1)) {
+    const auto change = found(gib, devices);
+    return change ? change->settings() : std::vector<std::string>{"none"};
+  }
+
+  config::RunConfig config_ = resolved_lora();
+};
+
+using Settings = std::vector<std::string>;
+
+/// The memory that a run with other settings needs is enough for a change to them.
+TEST_F(Changes, AreTheCheapestThatAreEnough) {
+  using enum config::Checkpointing;
+  const auto needed = [&](int64_t batch, config::Checkpointing again) {
+    config::RunConfig config = config_;
+    config.train.batch_size.value = batch, config.train.gradient_checkpointing = again;
+    return static_cast<double>(memory_plan(eight(), config, cards(1)).needed()) / kBytesOfGiB;
+  };
+  EXPECT_EQ(settings(needed(2, kNone)), (Settings{"train.batch_size=2", "train.grad_accum=16"}));
+  EXPECT_EQ(settings(needed(1, kNone)), (Settings{"train.batch_size=1", "train.grad_accum=32"}));
+  config_.train.batch_size.value = 1, config_.train.grad_accum.value = 32;
+  EXPECT_EQ(settings(needed(1, kMlp)), (Settings{"train.gradient_checkpointing=mlp"}));
+  EXPECT_EQ(settings(needed(1, kLayer)), (Settings{"train.gradient_checkpointing=true"}));
+}
+
+TEST_F(Changes, SeveralTogetherWhereOneIsNotEnough) {
+  const auto change = found(12, cards(1));
+  ASSERT_TRUE(change);
+  EXPECT_GT(change->changes.size(), 1U);
+  EXPECT_LE(change->plan.needed(), 12 * kBytesOfGiB);
+  // Each is needed: without it the run does not fit.
+  const Settings all = change->settings();
+  EXPECT_NE(std::find(all.begin(), all.end(), "tuning.quant=nf4"), all.end());
+  EXPECT_EQ(std::find_if(all.begin(), all.end(),
+                         [](const std::string& one) { return one.starts_with("model."); }),
+            all.end())
+      << "sequences are shortened last";
+  EXPECT_EQ(settings(0.5), Settings{"none"});
+}
+
+TEST_F(Changes, DivideBeforeTheyRound) {
+  config_.parallel.strategy = config::Strategy::kDdp;
+  config_.train.batch_size.value = 1;
+  config_.train.gradient_checkpointing = config::Checkpointing::kLayer;
+  EXPECT_EQ(settings(14, cards(4)), (Settings{"parallel.strategy=fsdp"}));
+  EXPECT_EQ(settings(14, cards(1)), (Settings{"tuning.mode=qlora", "tuning.quant=nf4"}));
+  config_.tuning.mode = config::TuningMode::kFull;
+  using enum config::Strategy;
+  for (const config::Strategy strategy : {kZero1, kZero2, kFsdp}) {
+    const StrategyChoice choice = with_strategy(eight(), config_, strategy, cards(4));
+    const int64_t needed = memory_plan(eight(), *choice.config, cards(4)).needed();
+    EXPECT_EQ(settings(static_cast<double>(needed) / kBytesOfGiB, cards(4)),
+              Settings{"parallel.strategy=" + std::string(config::strategy_name(strategy))});
+  }
+  EXPECT_EQ(settings(100, cards(1)), (Settings{"train.optimizer=adamw_8bit"}));
+}
+
+TEST_F(Changes, ShortenSequencesLast) {
+  config_.train.batch_size.value = 1;
+  config_.model.max_seq_len = 1 << 20;
+  config_.parallel.offload.base = config::Offload::kCpu;
+  const auto change = found(10, cards(1));
+  ASSERT_TRUE(change);
+  EXPECT_TRUE(change->settings().back().starts_with("model.max_seq_len="));
+  EXPECT_LE(change->plan.needed(), 10 * kBytesOfGiB);
+}
+
+/// What is printed can be written into the YAML: the reader accepts it, and the plan is that of the
+/// configuration with it.
+TEST_F(Changes, AreValidSettings) {
+  test::TemporaryDirectory directory;
+  const std::filesystem::path yaml = directory / "run.yaml";
+  write_file_atomically(yaml, "model: { name: m, dtype: bf16 }\ndata: { train: t.jsonl }\n");
+  for (const char* mode : {"lora", "full"}) {
+    for (const int count : {1, 4}) {
+      for (double gib = 240; gib > 2; gib *= 0.7) {
+        const std::vector<std::string> asked = {
+            std::string("tuning.mode=") + mode, "tuning.quant=none", "train.batch_size=4",
+            "train.grad_accum=8", count == 1 ? "parallel.strategy=auto" : "parallel.strategy=ddp"};
+        config_ = config::load_config(yaml, asked).config;
+        config::resolve(config_, yaml, count);
+        if (memory_plan(eight(), config_, cards(count)).needed() <= gib * kBytesOfGiB) continue;
+        const auto change = found(gib, cards(count));
+        if (!change) continue;
+        Settings all = asked;
+        const Settings more = change->settings();
+        if (std::find(more.begin(), more.end(), "tuning.quant=nf4") != more.end())
+          std::erase(all, "tuning.quant=none");
+        all.insert(all.end(), more.begin(), more.end());
+        config::RunConfig changed = config::load_config(yaml, all).config;
+        if (changed.parallel.strategy == config::Strategy::kTensor) changed.parallel.tp = count;
+        config::resolve(changed, yaml, count);
+        EXPECT_EQ(memory_plan(eight(), changed, cards(count)).needed(), change->plan.needed())
+            << mode << " on " << count << " of " << gib << " GiB: " << join(all, " ");
+      }
+    }
+  }
+}
+
+TEST(StoredBytes, AreAssumedFromTheMethod) {
+  const spec::ArchSpec arch = eight();
+  const AssumedFiles nf4 = assumed_files(arch, {.method = "bitsandbytes"});
+  EXPECT_EQ(nf4.kind, "stored");
+  EXPECT_EQ(nf4.stored.size(), 32U * 7);
+  const uint64_t values = 4096 * 14336, blocks = values / 64;
+  EXPECT_EQ(nf4.stored.at("model.layers.0.mlp.up_proj.weight"),
+            values / 2 + blocks + blocks / 256 * 4);
+  EXPECT_EQ(assumed_files(arch, {.method = "fp8"}).stored.at("model.layers.3.mlp.up_proj.weight"),
+            values + 14336 * 4);
+  EXPECT_TRUE(assumed_files(arch, {.method = "mystery"}).stored.empty());
+  spec::ArchSpec sparse = arch;
+  sparse.mixture.num_experts = 8, sparse.mixture.top_k = 2, sparse.mixture.intermediate_size = 1024;
+  sparse.layers[0].sparse = true;
+  const AssumedFiles mxfp4 = assumed_files(sparse, {.method = "mxfp4"});
+  EXPECT_EQ(mxfp4.kind, "mxfp4");
+  EXPECT_EQ(mxfp4.stored.size(), 2U) << "gate and up together, and down";
+  EXPECT_EQ(mxfp4.stored.at("model.layers.0.mlp.experts.down_proj"),
+            uint64_t{8} * 4096 * 1024 / 32 * 17);
+}
+
+}  // namespace
+}  // namespace sftrun::plan
