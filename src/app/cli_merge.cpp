@@ -105,6 +105,29 @@ void check_dtype(const MergeOptions& options) {
                                 join(known, ", ")));
 }
 
+/// The newest folder step-… of a run directory or of its checkpoints/; "" if there is none.
+std::string newest_checkpoint_in(const std::filesystem::path& directory) {
+  std::string newest;
+  for (const auto& folder : {directory, directory / "checkpoints"}) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
+      if (entry.path().filename().string().starts_with("step-"))
+        newest = std::max(newest, entry.path().string());
+  }
+  return newest;
+}
+
+void require_checkpoint(const std::string& checkpoint) {
+  if (checkpoint.empty()) return;
+  require_exists("--checkpoint", checkpoint);
+  if (std::filesystem::exists(std::filesystem::path(checkpoint) / "state.json")) return;
+  const std::string newest = newest_checkpoint_in(checkpoint);
+  throw DataError(fmt::format("{} is not a checkpoint", checkpoint),
+                  "--checkpoint on the command line",
+                  newest.empty() ? "name a folder like runs/NAME/checkpoints/step-000100"
+                                 : fmt::format("it has checkpoints; the newest is {}", newest));
+}
+
 void check(const MergeOptions& options, const CLI::App& command) {
   const bool writes_adapter = options.format == "vllm" || options.format == "lora-gguf";
   require_at_most_one(command, {"--adapter", "--checkpoint"});
@@ -112,6 +135,7 @@ void check(const MergeOptions& options, const CLI::App& command) {
   require(!options.adapter.empty() || (!writes_adapter && has_model), command,
           writes_adapter ? "--adapter" : "--adapter, --checkpoint or --model");
   require(!options.output.path.empty(), command, "--output");
+  require_checkpoint(options.checkpoint);
   check_unused(options, command);
   check_dtype(options);
   check_quant_flags(command, "--dtype", options.dtype);
@@ -121,7 +145,6 @@ void check(const MergeOptions& options, const CLI::App& command) {
 
 /// The model that a checkpoint's run began with, as its run.json says.
 std::string base_of_checkpoint(const std::string& checkpoint) {
-  require_exists("--checkpoint", checkpoint);
   const std::filesystem::path run = observe::run_directory_of(checkpoint);
   if (run.empty()) {
     throw DataError(fmt::format("{} is not in a run directory", checkpoint),

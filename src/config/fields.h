@@ -437,8 +437,7 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "hybrid: as fsdp within each group of `dp_shard` devices, and copies on the other groups. "
         "pipeline: each device has some of the layers; the parts of a batch pass through them one "
         "after the other. tensor: each device has a part of every matrix, and they compute each "
-        "layer together. "
-        "after the other. device_map: the same inside one process, see `device_map`. "
+        "layer together. device_map: the same inside one process, see `device_map`. "
         "All give the same losses.",
         "fsdp");
   field(parallel.dp_shard, "dp_shard", at_least(1).otherwise("the devices of one node"), kAny,

@@ -209,30 +209,31 @@ class RelationCheck {
   }
 
   void check_tensor_parallelism() {
-    if (config_.parallel.strategy != Strategy::kTensor) return;
+    const std::string setting = model_parallelism();
+    if (config_.parallel.strategy != Strategy::kTensor && setting != "parallel.tp") return;
     if (config_.tuning.trains_adapter() && config_.tuning.lora.init == LoraInit::kPissa) {
-      report(
-          "`tuning.lora.init: pissa` needs the singular values of whole matrices, and "
-          "`parallel.strategy: tensor` divides them",
-          {"tuning.lora.init", "parallel.strategy"},
-          "use tuning.lora.init default, or parallel.strategy fsdp");
+      report(fmt::format("`tuning.lora.init: pissa` needs the singular values of whole matrices, "
+                         "and `{}` divides them",
+                         setting),
+             {"tuning.lora.init", key_of(setting)},
+             "use tuning.lora.init default, or parallel.strategy fsdp");
     }
     if (config_.tuning.backend != TuningBackend::kFused) {
-      report(fmt::format("`tuning.backend: {}` computes with whole matrices, and "
-                         "`parallel.strategy: tensor` divides them",
-                         word_of(config_.tuning.backend)),
-             {"tuning.backend", "parallel.strategy"}, "use tuning.backend fused");
+      report(fmt::format("`tuning.backend: {}` computes with whole matrices, and `{}` divides them",
+                         word_of(config_.tuning.backend), setting),
+             {"tuning.backend", key_of(setting)}, "use tuning.backend fused");
     }
   }
 
   void check_fetch() {
     if (config_.parallel.fetch != Fetch::kPerStep) return;
-    const Strategy strategy = config_.parallel.strategy;
-    if (strategy == Strategy::kPipeline) {
+    const std::string setting = model_parallelism();
+    if (divides_layers(config_.parallel.strategy) || setting == "parallel.pp" ||
+        setting == "parallel.device_map") {
       report(
           "`parallel.fetch: per_step` lets all micro-batches pass a layer before the next one, and "
           "a pipeline lets them pass its stages one after the other",
-          {"parallel.fetch", "parallel.strategy"}, "remove parallel.fetch");
+          {"parallel.fetch", key_of(setting)}, "remove parallel.fetch");
     }
     if (config_.train.objective != Objective::kSft) {
       report(
@@ -268,6 +269,11 @@ class RelationCheck {
   }
 
   /// The setting by which a device keeps some of the layers, or a part of each; "": there is none.
+  /// The key of a setting "parallel.strategy: tensor" or "parallel.tp".
+  static std::string key_of(const std::string& setting) {
+    return setting.substr(0, setting.find(':'));
+  }
+
   std::string model_parallelism() const {
     const ParallelConfig& parallel = config_.parallel;
     if (parallel.device_map) return "parallel.device_map";

@@ -385,6 +385,8 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   if (held != nullptr && rank.is_main()) warn_of_pissa(*held);
   const exporting::RunResult result{run.run_dir(),  inputs.adapter,    *run.checkpoint,
                                     run.model_path, run.compute.dtype, run.chat_template};
+  // They take space that the run may have.
+  if (rank.is_main()) train::CheckpointStore(run.run_dir() / "checkpoints").remove_leftovers();
   if (rank.is_main()) require_disk_space(result, *run.decoder, run.config.train);
   reset_tensor_peak(device);
   const uint64_t static_bytes = tensor_memory(device).allocated_bytes;

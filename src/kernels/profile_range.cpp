@@ -52,6 +52,8 @@ std::string_view range_name(Work work) {
       return "checkpoint";
     case Work::kExporting:
       return "export";
+    case Work::kGenerating:
+      return "generation";
     case Work::kMetrics:
       return "metrics";
   }

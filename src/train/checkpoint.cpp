@@ -53,6 +53,13 @@ std::vector<std::pair<int64_t, fs::path>> list(const fs::path& directory) {
   return found;
 }
 
+void require_own_name(const fs::path& checkpoint, int64_t step) {
+  const auto saved = read_state_json(checkpoint)["step"].get<int64_t>();
+  if (saved == step) return;
+  throw DataError(fmt::format("the folder was renamed: the checkpoint is of step {}", saved),
+                  checkpoint.string(), "rename it to " + step_name(saved));
+}
+
 void set_aside(const fs::path& directory, const fs::path& checkpoint) {
   const fs::path aside = directory / (kAbandoned + checkpoint.filename().string());
   std::error_code code;
@@ -130,6 +137,7 @@ std::optional<fs::path> CheckpointStore::latest() const {
   for (auto checkpoint = found.rbegin(); checkpoint != found.rend(); ++checkpoint) {
     try {
       verify_checkpoint(checkpoint->second);
+      require_own_name(checkpoint->second, checkpoint->first);
       return checkpoint->second;
     } catch (const DataError& error) {
       log::warn("skipping {}: {}", checkpoint->second.string(), error.message());

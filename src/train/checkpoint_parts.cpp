@@ -56,6 +56,26 @@ bool covers(const Json& ranges, int64_t numel) {
   return next == numel;
 }
 
+/// Whether ranges follow each other from 0 on, in files of this kind beside the list.
+bool is_usable(const Json& ranges, const std::string& kind) {
+  constexpr int64_t kMost = int64_t{1} << 48;
+  if (!ranges.is_array() || ranges.empty()) return false;
+  int64_t next = 0;
+  for (const Json& range : ranges) {
+    if (!range.is_object() || !range.contains("file") || !range["file"].is_string()) return false;
+    for (const char* key : {"begin", "numel"})
+      if (!range.contains(key) || !range[key].is_number_unsigned()) return false;
+    const std::string file = range["file"].get<std::string>();
+    if (!is_file_of(file, kind) || file.find('/') != std::string::npos) return false;
+    const auto numel = range["numel"].get<uint64_t>();
+    if (range["begin"].get<uint64_t>() != static_cast<uint64_t>(next) || numel > kMost)
+      return false;
+    next += static_cast<int64_t>(numel);
+    if (next > kMost) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<StateTensor> trained_parts(const parallel::Strategy& strategy) {
@@ -139,7 +159,9 @@ void write_parts_index(const fs::path& directory, const DividedShapes& shapes) {
 DividedTensors::DividedTensors(const fs::path& checkpoint, const std::string& kind)
     : index_path_(checkpoint / kPartsIndex) {
   const Json all = Json::parse(read_text_file(index_path_), nullptr, /*allow_exceptions=*/false);
-  if (!all.is_object() || !all.contains(kind))
+  const bool has_kind = all.is_object() && all.contains(kind) && all[kind].is_object();
+  if (!has_kind || !std::all_of(all[kind].begin(), all[kind].end(),
+                                [&](const Json& ranges) { return is_usable(ranges, kind); }))
     throw DataError("the checkpoint's list of parts is damaged", index_path_.string(), kDamageFix);
   index_ = all[kind];
   for (const auto& [tensor, ranges] : index_.items()) {
@@ -161,7 +183,8 @@ void DividedTensors::read(const StateTensor& part, at::Tensor to) const {
     const weights::SafetensorsEntry* entry =
         files_.at(range.at("file").get<std::string>()).find(part_name(part.name, begin));
     const auto size = static_cast<int64_t>(to.itemsize());
-    if (entry == nullptr || static_cast<int64_t>(entry->bytes.size()) < (last - begin) * size)
+    if (entry == nullptr || entry->dtype != (to.scalar_type() == at::kByte ? "U8" : "F32") ||
+        static_cast<int64_t>(entry->bytes.size()) < (last - begin) * size)
       break;
     flat.narrow(0, first - part.begin, last - first)
         .copy_(at::from_blob(const_cast<std::byte*>(entry->bytes.data()) + (first - begin) * size,

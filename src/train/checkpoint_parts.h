@@ -52,6 +52,7 @@ class DividedTensors {
  public:
   /// @throws DataError if parts.json or a file is missing or damaged
   DividedTensors(const std::filesystem::path& checkpoint, const std::string& kind);
+  bool is_empty() const { return index_.empty(); }
   bool has(const std::string& tensor) const { return index_.contains(tensor); }
   /// @param to receives elements from `part.begin` on, as many as it has; fp32 or uint8
   /// @throws DataError if the checkpoint does not have them

@@ -49,10 +49,16 @@ TrainedValues::TrainedValues(const fs::path& checkpoint, const weights::Checkpoi
   } else {
     whole_.emplace(checkpoint / kTrainableFile);
   }
+  if (is_empty())
+    throw DataError("the checkpoint has no trained weights", checkpoint.string(), kDamageFix);
 }
 
 TrainedValues::TrainedValues(TrainedValues&&) noexcept = default;
 TrainedValues::~TrainedValues() = default;
+
+bool TrainedValues::is_empty() const {
+  return whole_ ? whole_->entries().empty() : divided_->is_empty();
+}
 
 bool TrainedValues::has(const std::string& tensor) const {
   return whole_ ? whole_->find(tensor) != nullptr : divided_->has(tensor);

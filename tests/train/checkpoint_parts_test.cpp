@@ -9,6 +9,7 @@
 #include "support/temporary_directory.h"
 
 namespace sftrun::train {
+namespace fs = std::filesystem;
 namespace {
 
 /// The parts of two ranks: "a" [10] fp32 is divided at 4, "b" [2, 3] uint8 is of rank 1 alone.
@@ -55,6 +56,41 @@ TEST_F(CheckpointParts, WhatIsNotThereIsAnError) {
   test::expect_error([&] { read("c", 0, 1, at::kFloat); }, {"lacks c", "parts.json"});
   std::ofstream(directory_.path() / "parts.json") << "{";
   test::expect_error([&] { read("a", 0, 1, at::kFloat); }, {"damaged", "parts.json"});
+}
+
+TEST_F(CheckpointParts, AListThatSomebodyEditedIsRefused) {
+  write(0);
+  write(1);
+  const fs::path index = directory_.path() / "parts.json";
+  const std::string file = "optimizer-rank-00000.safetensors";
+  const auto range = [&](const nlohmann::json& name, const nlohmann::json& begin,
+                         const nlohmann::json& numel) {
+    return nlohmann::json{{"file", name}, {"begin", begin}, {"numel", numel}};
+  };
+  using nlohmann::json;
+  for (const json& of_a :
+       {json("x"), json(3), json::array(), json::array({1, 2}),
+        json::array({range("../" + file, 0, 10)}), json::array({range("/etc/passwd", 0, 10)}),
+        json::array({range(3, 0, 10)}), json::array({range(nullptr, 0, 10)}),
+        json::array({range(file, -1, 10)}), json::array({range(file, "x", 10)}),
+        json::array({range(file, 1, 9)}), json::array({range(file, 0, 6), range(file, 4, 4)}),
+        json::array({range(file, 0, int64_t{1} << 61)})}) {
+    std::ofstream(index) << json{{"optimizer", {{"a", of_a}}}}.dump();
+    test::expect_error<DataError>([&] { read("a", 0, 4, at::kFloat); },
+                                  {"list of parts is damaged", "parts.json"});
+  }
+  for (const json& all : {json(), json::array(), json{{"optimizer", nullptr}}}) {
+    std::ofstream(index) << all.dump();
+    test::expect_error<DataError>([&] { read("a", 0, 4, at::kFloat); },
+                                  {"list of parts is damaged"});
+  }
+}
+
+TEST_F(CheckpointParts, AFileWithOtherTypesIsRefused) {
+  write(0);
+  write(1);
+  write_index();
+  test::expect_error<DataError>([&] { read("b", 0, 1, at::kFloat); }, {"lacks b"});
 }
 
 /// As when the ranks of another machine write to a disk of their own.

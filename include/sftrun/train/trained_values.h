@@ -23,6 +23,7 @@ class TrainedValues {
   TrainedValues(TrainedValues&&) noexcept;
   ~TrainedValues();
 
+  bool is_empty() const;
   bool has(const std::string& tensor) const;
   /// @return fp32, of the shape that `info` has   @pre has(info.name)
   at::Tensor read(const weights::TensorInfo& info) const;
