@@ -244,14 +244,18 @@ int64_t batch_bytes(const spec::ArchSpec& arch, const MicroBatchShape& shape) {
   return shape.tokens * (kOfToken + ropes * arch.head_dim * kFp32);
 }
 
-/// Two buffers of the largest product of several linears (`layers::DequantPrefetcher`).
+/// Two buffers of the largest product of several linears (`layers::DequantPrefetcher`), and the
+/// largest matrix of all experts of a layer, which a grouped product reads whole.
 int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                         const MicroBatchShape& shape) {
   const config::TuningConfig& tuning = config.tuning;
   const bool is_quantised = tuning.quantises_base() || tuning.keeps_blocks();
   if (!shape.on_gpu || !tuning.trains_adapter() || !is_quantised) return 0;
-  int64_t largest = 0;
+  int64_t largest = 0, of_experts = 0;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::ExpertSpec& matrix : spec::layer_experts(arch, layer))
+      of_experts =
+          std::max(of_experts, arch.mixture.num_experts * matrix.in_features * matrix.out_features);
     int64_t of_mixer = 0, of_inner = 0;
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
       const int64_t size = linear.in_features * linear.out_features;
@@ -265,7 +269,7 @@ int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& con
       largest = std::max({largest, size, of_mixer, of_inner});
     }
   }
-  return 2 * largest * shape.element_bytes;
+  return (2 * largest + of_experts) * shape.element_bytes;
 }
 
 /// What layers save at the same time, of all that would be saved.

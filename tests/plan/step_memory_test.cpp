@@ -143,6 +143,11 @@ TEST(StepMemory, Of30BWithExpertsOnTheHost) {
            (1 << 30);
   };
   EXPECT_LT(gib(), 4);
+  const int64_t experts = 128 * 2 * 768 * 2048, queries = 32 * 128 * 2048, keys = 4 * 128 * 2048;
+  EXPECT_EQ(step_memory(arch, config, {2048, 2, true}).workspace -
+                step_memory(arch, config, {2048, 2, false}).workspace,
+            (experts + 2 * (queries + 2 * keys)) * 2)
+      << "gate and up of all experts, and two of q, k and v";
   config.parallel.offload = {};
   EXPECT_GT(gib(), 16);
 }
