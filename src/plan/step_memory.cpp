@@ -212,13 +212,29 @@ bool unpacks_head(const config::TuningConfig& tuning, const MicroBatchShape& sha
   return shape.on_gpu && tuning.trains_adapter() && is_quantised;
 }
 
+/// Gradients of a matrix that trains, before they are added to its gradients; 0: none trains.
+int64_t matrix_gradient_bytes(const config::TuningConfig& tuning, const MicroBatchShape& shape,
+                              int64_t values) {
+  return tuning.mode == config::TuningMode::kFull ? values * shape.element_bytes : 0;
+}
+
+/// Values of the largest matrix of a layer.
+int64_t largest_matrix(const spec::ArchSpec& arch) {
+  int64_t largest = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
+      largest = std::max(largest, linear.in_features * linear.out_features);
+  return largest;
+}
+
 int64_t head_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    const MicroBatchShape& shape) {
-  // Hidden states, those of labelled rows, normed and their gradient.
-  const int64_t states = 4 * shape.tokens * arch.hidden_size;
+  // Hidden states, those of labelled rows, normed, and their gradients of the head and of the norm.
+  const int64_t states = 5 * shape.tokens * arch.hidden_size;
   const int64_t logits = logit_rows(shape.tokens, arch.vocab_size, shape.on_gpu) * arch.vocab_size;
   const int64_t unpacked = unpacks_head(tuning, shape) ? arch.vocab_size * arch.hidden_size : 0;
-  return (states + logits + unpacked) * shape.element_bytes;
+  return (states + logits + unpacked) * shape.element_bytes +
+         matrix_gradient_bytes(tuning, shape, arch.vocab_size * arch.hidden_size);
 }
 
 /// Tokens, labels, dropout keys and positions, and the angles of each position.
@@ -228,14 +244,18 @@ int64_t batch_bytes(const spec::ArchSpec& arch, const MicroBatchShape& shape) {
   return shape.tokens * (kOfToken + ropes * arch.head_dim * kFp32);
 }
 
-/// Two buffers of the largest product of several linears (`layers::DequantPrefetcher`).
+/// Two buffers of the largest product of several linears (`layers::DequantPrefetcher`), and the
+/// largest matrix of all experts of a layer, which a grouped product reads whole.
 int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                         const MicroBatchShape& shape) {
   const config::TuningConfig& tuning = config.tuning;
   const bool is_quantised = tuning.quantises_base() || tuning.keeps_blocks();
   if (!shape.on_gpu || !tuning.trains_adapter() || !is_quantised) return 0;
-  int64_t largest = 0;
+  int64_t largest = 0, of_experts = 0;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    for (const spec::ExpertSpec& matrix : spec::layer_experts(arch, layer))
+      of_experts =
+          std::max(of_experts, arch.mixture.num_experts * matrix.in_features * matrix.out_features);
     int64_t of_mixer = 0, of_inner = 0;
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
       const int64_t size = linear.in_features * linear.out_features;
@@ -249,7 +269,7 @@ int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& con
       largest = std::max({largest, size, of_mixer, of_inner});
     }
   }
-  return 2 * largest * shape.element_bytes;
+  return (2 * largest + of_experts) * shape.element_bytes;
 }
 
 /// What layers save at the same time, of all that would be saved.
@@ -323,7 +343,8 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
   kept *= share_of_stage(whole, config) * static_cast<double>(at_once);
   kept += hidden * static_cast<double>(at_once - 1);  // gradients between two units
   return {.kept = static_cast<int64_t>(kept * bytes),
-          .layer = static_cast<int64_t>(largest * bytes),
+          .layer = static_cast<int64_t>(largest * bytes) +
+                   matrix_gradient_bytes(config.tuning, shape, largest_matrix(arch)),
           .head = head_bytes(arch, config.tuning, shape),
           .workspace = at_once * batch_bytes(arch, shape) + unpacking_bytes(arch, config, shape)};
 }

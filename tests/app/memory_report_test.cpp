@@ -57,7 +57,8 @@ class MemoryReports : public ::testing::Test {
   test::TemporaryDirectory directory_;
 };
 
-/// The examples of the document are what the program prints.
+/// The examples of the document are what the program prints. If the plan has changed, replace them by
+/// what the commands there print.
 TEST_F(MemoryReports, AreThoseOfTheDocument) {
   const std::string page = read_text_file(kMemoryPage);
   for (const std::vector<std::string>& overrides :

@@ -58,6 +58,17 @@ TEST(StepMemory, AllMicroBatchesOfAStepThatFetchesOnce) {
             (4 * 80 + 3) * kHidden * kTokens * 2);
 }
 
+/// The gradient of a matrix is complete before it is added.
+TEST(StepMemory, OfFullTraining) {
+  config::RunConfig config = lora(true);
+  config.tuning.lora.r = 1, config.tuning.lora.target_modules = {"k_proj"};
+  const StepMemory adapter = step_memory(large(), config, {kTokens, 2, true});
+  config.tuning.mode = config::TuningMode::kFull;
+  const StepMemory full = step_memory(large(), config, {kTokens, 2, true});
+  EXPECT_EQ(full.head - adapter.head, 128256 * kHidden * 2);
+  EXPECT_EQ(full.layer - adapter.layer, kHidden * kInner * 2 - kTokens * 2) << "r 1 is not kept";
+}
+
 /// On a GPU a product reads a whole matrix.
 TEST(StepMemory, OfAHeadThatIsQuantised) {
   config::RunConfig config = lora(true);
@@ -132,6 +143,11 @@ TEST(StepMemory, Of30BWithExpertsOnTheHost) {
            (1 << 30);
   };
   EXPECT_LT(gib(), 4);
+  const int64_t experts = 128 * 2 * 768 * 2048, queries = 32 * 128 * 2048, keys = 4 * 128 * 2048;
+  EXPECT_EQ(step_memory(arch, config, {2048, 2, true}).workspace -
+                step_memory(arch, config, {2048, 2, false}).workspace,
+            (experts + 2 * (queries + 2 * keys)) * 2)
+      << "gate and up of all experts, and two of q, k and v";
   config.parallel.offload = {};
   EXPECT_GT(gib(), 16);
 }

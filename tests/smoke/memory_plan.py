@@ -53,6 +53,7 @@ CASES = [
     ("tensor, QLoRA", 2, [*RECOMPUTED, "parallel.strategy=tensor", "tuning.mode=qlora", "tuning.quant=nf4"],
      {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 2}, True),
     ("pipeline", 2, ["parallel.strategy=pipeline", "train.grad_accum=2"], {}, False),
+    ("full", 1, [*RECOMPUTED, "tuning.mode=full"], {}, False),
     ("tied head", 1, RECOMPUTED, {"tie_word_embeddings": True, "vocab_size": 4096}, False),
     ("partial", 1, [*RECOMPUTED, "tuning.mode=partial", "tuning.trainable=[layers.2, layers.3]"], {}, False),
     ("experts", 1, RECOMPUTED, QWEN3_MOE, True),
