@@ -49,6 +49,7 @@ void MetricsWriter::write(const EvalMetrics& metrics) {
                {"eval_seconds", metrics.eval_seconds}};
   if (metrics.eval_perplexity) json["eval_perplexity"] = *metrics.eval_perplexity;
   for (const auto& [name, value] : metrics.objective) json["eval_" + name] = value;
+  for (const auto& [name, loss] : metrics.losses) json["eval_losses"][name] = loss;
   if (metrics.eval_rouge_l) json["eval_rouge_l"] = *metrics.eval_rouge_l;
   file_.append(json.dump());
 }

@@ -33,7 +33,8 @@ StepPosition StepPlan::position(int64_t step) const {
 }
 
 data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,
-                                bool shuffle, int64_t global_batch_size) {
+                                std::span<const data::DatasetPart> parts, bool shuffle,
+                                int64_t global_batch_size) {
   std::vector<int64_t> lengths, label_tokens;
   for (int64_t i = 0; i < dataset.examples().size(); ++i) {
     lengths.push_back(dataset.examples().stored(i).length);
@@ -48,14 +49,14 @@ data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dat
   options.documents_together = data::documents_together(config);
   options.shuffle = shuffle;
   options.seed = static_cast<uint64_t>(config.data.seed);
-  for (const data::DatasetPart& part : dataset.parts())
+  for (const data::DatasetPart& part : parts)
     options.groups.push_back({part.begin, part.end, part.weight});
   return {std::move(lengths), std::move(label_tokens), options};
 }
 
 PlannedBatches::PlannedBatches(const config::RunConfig& config, const data::Dataset& dataset)
     : dataset_(dataset),
-      plan_(make_batch_plan(config, dataset, config.data.shuffle,
+      plan_(make_batch_plan(config, dataset, dataset.parts(), config.data.shuffle,
                             config.train.global_batch_size.value.value())),
       steps_(plan_, config.train.epochs, config.train.max_steps) {}
 

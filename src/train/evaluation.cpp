@@ -2,6 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <span>
+#include <string>
+#include <vector>
+
 #include "sftrun/core/clock.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/train/batches.h"
@@ -11,9 +15,16 @@ namespace sftrun::train {
 
 Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
     : val_(val),
-      plan_(make_batch_plan(config, val, /*shuffle=*/false, val.examples().size())),
       micro_batch_size_(config.train.eval_batch_size.value.value_or(1)),
-      is_pinned_(config.train.dataloader_pin_memory) {}
+      is_pinned_(config.train.dataloader_pin_memory) {
+  // Each set is one batch.
+  const auto plan_of = [&](std::span<const data::DatasetPart> parts) {
+    return make_batch_plan(config, val, parts, /*shuffle=*/false, val.examples().size());
+  };
+  for (const data::DatasetPart& part : val.parts())
+    if (part.begin < part.end) sets_.push_back({part.name, plan_of({&part, 1})});
+  if (sets_.empty()) sets_.push_back({"", plan_of({})});
+}
 
 namespace {
 
@@ -33,13 +44,9 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
 
 }  // namespace
 
-EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
-                          const Objective& objective, parallel::Communicator& comm) const {
-  const double start = monotonic_seconds();
-  const model::Stage stage = stage_of(decoder, strategy);
-  const parallel::Mesh& mesh = strategy.mesh();
-  // The whole validation set is one batch
-  const std::vector<data::Bin> bins = plan_.global_batch(0, 0);
+StepSums Evaluator::sums_of(const Set& set, model::Decoder& decoder, const model::Stage& stage,
+                            const parallel::Mesh& mesh, const Objective& objective) const {
+  const std::vector<data::Bin> bins = set.plan.global_batch(0, 0);
   const auto num_bins = static_cast<int64_t>(bins.size());
   StepSums sums;
   for (int64_t first = 0; first < num_bins; first += mesh.dp_size() * micro_batch_size_) {
@@ -51,18 +58,38 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
     add_terms(stage, packed, objective, sums);
     sums.num_terms += objective.count_terms(counts_of(batch));
   }
-  std::vector<double> values = {static_cast<double>(sums.num_terms)};
-  for (const at::Tensor& metric : sums.metrics) values.push_back(metric.item<double>());
-  std::vector<double> totals(values.size());
+  return sums;
+}
+
+EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
+                          const Objective& objective, parallel::Communicator& comm) const {
+  const double start = monotonic_seconds();
+  const model::Stage stage = stage_of(decoder, strategy);
+  const parallel::Mesh& mesh = strategy.mesh();
+  std::vector<std::string> names;  // of the sums of a set, after their number of terms
+  std::vector<double> values;      // of all sets
+  for (const Set& set : sets_) {
+    const StepSums sums = sums_of(set, decoder, stage, mesh, objective);
+    names = sums.metric_names;
+    values.push_back(static_cast<double>(sums.num_terms));
+    for (const at::Tensor& metric : sums.metrics) values.push_back(metric.item<double>());
+  }
+  std::vector<double> by_set(values.size());  // over all ranks
   const auto ranks = comm.all_gather(values);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (!mesh.counts_loss_of(static_cast<int>(rank))) continue;
-    for (size_t i = 0; i < totals.size(); ++i) totals[i] += ranks[rank][i];
+    for (size_t i = 0; i < by_set.size(); ++i) by_set[i] += ranks[rank][i];
   }
+  const size_t stride = names.size() + 1;
+  std::vector<double> totals(stride);
+  for (size_t i = 0; i < by_set.size(); ++i) totals[i % stride] += by_set[i];
   EvalResult result{.num_terms = static_cast<int64_t>(totals[0])};
   result.loss = totals[1] / totals[0];
-  for (size_t i = 1; i < sums.metric_names.size(); ++i)
-    result.metrics.emplace_back(sums.metric_names[i], totals[i + 1] / totals[0]);
+  for (size_t i = 1; i < names.size(); ++i)
+    result.metrics.emplace_back(names[i], totals[i + 1] / totals[0]);
+  for (size_t set = 0; sets_.size() > 1 && set < sets_.size(); ++set) {
+    result.losses.emplace_back(sets_[set].name, by_set[set * stride + 1] / by_set[set * stride]);
+  }
   result.seconds = monotonic_seconds() - start;
   return result;
 }

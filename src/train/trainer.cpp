@@ -520,12 +520,14 @@ void Trainer::evaluate(int64_t steps_done) {
   m.step = steps_done;
   m.eval_loss = result.loss;
   m.objective = result.metrics;
+  m.losses = result.losses;
   if (!objective_->needs_sums()) m.eval_perplexity = std::exp(result.loss);
   m.eval_seconds = result.seconds;
   metrics_.write(m);
   events_.scalar("eval/loss", m.eval_loss, steps_done);
   if (m.eval_perplexity) events_.scalar("eval/perplexity", *m.eval_perplexity, steps_done);
   for (const auto& [name, value] : m.objective) events_.scalar("eval/" + name, value, steps_done);
+  for (const auto& [name, loss] : m.losses) events_.scalar("eval/loss/" + name, loss, steps_done);
   events_.flush();
   const std::string details =
       m.eval_perplexity
@@ -534,6 +536,7 @@ void Trainer::evaluate(int64_t steps_done) {
                         value_of(m.objective, "rewards/accuracies").value_or(0), result.num_terms);
   log::info("step {}/{} eval_loss {:.4f} {}, {})", steps_done, in_.batches->total_steps(),
             m.eval_loss, details, format_duration(result.seconds));
+  for (const auto& [name, loss] : m.losses) log::info("  {}: eval_loss {:.4f}", name, loss);
 }
 
 /// Checks weights and optimizer state after the last update. All ranks get the same result.

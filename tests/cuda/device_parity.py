@@ -383,6 +383,20 @@ def check_generate(machine, model):
     return "the CPU's text"
 
 
+def check_generate_records(machine, model):
+    """Prompts of different lengths in batches, on every card of the machine."""
+    records = machine.scratch / "prompts.jsonl"
+    records.write_text("".join(json.dumps({"prompt": "12+34!():+-.,"[:1 + 5 * n % 13]}) + "\n" for n in range(7)))
+    said = []
+    for device in ("cuda", "cpu"):
+        output = machine.scratch / f"answers-{device}.jsonl"
+        machine.run(["generate", "--model", str(model), "--input", str(records), "--output", str(output), "--device", device, "--dtype", "fp32",
+                     "--max-new-tokens", "12", "--batch-size", "2"], {"SFTRUN_HOST_BACKED_DEVICES": "2"})
+        said.append(output.read_text())
+    assert said[0] == said[1] and said[0].count("\n") == 7, f"{said}"
+    return "the CPU's texts"
+
+
 def checks(machine, arguments):
     """(name, whether a part of `make test`, check)"""
     for name in REFERENCES:
@@ -428,6 +442,7 @@ def checks(machine, arguments):
         yield f"bad record, {processes} cards, {' '.join(settings) or 'no checkpoint'}", True, \
             lambda processes=processes, settings=settings: check_bad_record(machine, processes, *settings)
     yield "generate", True, lambda: check_generate(machine, listed[0].model)
+    yield "records on two cards", True, lambda: check_generate_records(machine, listed[0].model)
     for choice in ("cudnn", "measure"):
         yield f"attention={choice}", choice == "cudnn", lambda choice=choice: check_attention(machine, choice)
     if not arguments.all:

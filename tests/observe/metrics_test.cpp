@@ -80,6 +80,9 @@ TEST(Metrics, EvaluationLineHasTheKeysUsersRelyOn) {
                                                             "eval_rouge_l", "eval_seconds"}));
   EXPECT_TRUE(lines[0]["eval_rouge_l"].is_null());
   EXPECT_EQ(lines[1]["eval_rouge_l"], 0.5);
+  writer.write({.step = 5, .losses = {{"a.jsonl", 1.5}, {"b.jsonl", 2.5}}});
+  EXPECT_EQ(lines_of(dir / "metrics.jsonl").at(2)["eval_losses"],
+            (Json{{"a.jsonl", 1.5}, {"b.jsonl", 2.5}}));
 }
 
 TEST(Metrics, NotFiniteIsNull) {

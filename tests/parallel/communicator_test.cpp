@@ -185,6 +185,24 @@ INSTANTIATE_TEST_SUITE_P(World, Ranks, ::testing::Values(1, 2, 4));
 INSTANTIATE_TEST_SUITE_P(World, SeveralRanks, ::testing::Values(2, 4));
 
 // Two groups of two communicate at the same time, and their ranks with each other.
+TEST(Communicator, RanksShareNumbers) {
+  std::vector<int64_t> taken(30);  // by each rank, in turns that it chooses itself
+  spawn(3, [&](Communicator& comm) {
+    for (int i = 0; i < 10; ++i) {
+      const int64_t number = comm.add("taken", 1);
+      ++taken.at(static_cast<size_t>(number - 1));
+    }
+    comm.barrier("all have taken");
+    EXPECT_EQ(comm.add("taken", 0), 30);
+    EXPECT_EQ(comm.add("another", 0), 0);
+    comm.leave();
+  });
+  EXPECT_EQ(taken, std::vector<int64_t>(30, 1));
+  Communicator alone;
+  EXPECT_EQ(alone.add("taken", 5), 5);
+  EXPECT_EQ(alone.add("taken", 2), 7);
+}
+
 TEST(Communicator, GroupsOfSomeRanks) {
   spawn(4, [](Communicator& comm) {
     const int first = comm.rank() / 2 * 2;

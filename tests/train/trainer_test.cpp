@@ -549,6 +549,40 @@ TEST(Evaluation, IsOfTheWholeSetOnAnyNumberOfRanks) {
   EXPECT_GT(losses[0], 1);
 }
 
+/// Each set has its loss, and the loss is that of all label tokens together.
+TEST(Evaluation, OfSeveralSetsGivesTheLossOfEach) {
+  const data::Dataset whole = validation_set();
+  const data::ExampleStore& examples = whole.examples();
+  const std::vector<data::DatasetPart> parts = {{.name = "one", .begin = 0, .end = 1},
+                                                {.name = "empty", .begin = 1, .end = 1},
+                                                {.name = "two", .begin = 1, .end = 3}};
+  const data::Dataset val{examples, parts, {}, "v"};
+  const config::RunConfig config = configuration({});
+  for (const int world_size : {1, 2}) {
+    test::run_ranks(world_size, [&](parallel::Communicator& comm) {
+      auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), {});
+      const auto strategy = parallel::make_strategy({.strategy = config::Strategy::kDdp}, comm,
+                                                    {decoder->parameters(), decoder->units()});
+      const auto evaluate = [&](const data::Dataset& dataset) {
+        return Evaluator(config, dataset)
+            .run(*decoder, *strategy, *make_objective(config.train), comm);
+      };
+      const EvalResult together = evaluate(val);
+      EXPECT_NEAR(together.loss, evaluate(whole).loss, 1e-6);
+      EXPECT_TRUE(evaluate(whole).losses.empty());
+      ASSERT_EQ(together.losses.size(), 2U);
+      const data::Dataset one{examples.select({0}), {}, {}, "v"},
+          two{examples.select({1, 2}), {}, {}, "v"};
+      EXPECT_EQ(together.losses[0].first, "one");
+      EXPECT_NEAR(together.losses[0].second, evaluate(one).loss, 1e-6);
+      EXPECT_EQ(together.losses[1].first, "two");
+      EXPECT_NEAR(together.losses[1].second, evaluate(two).loss, 1e-6);
+      EXPECT_GT(std::abs(together.losses[0].second - together.losses[1].second), 1e-3);
+      comm.leave();
+    });
+  }
+}
+
 TEST(ShardedTraining, RefusesOptimizersThatNeedWholeMatrices) {
   const test::TemporaryDirectory dir;
   RunSetup setup;

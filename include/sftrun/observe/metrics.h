@@ -42,6 +42,7 @@ struct EvalMetrics {
   double eval_loss = 0;
   std::optional<double> eval_perplexity;  ///< null in the file if the loss is no cross-entropy
   NamedValues objective;                  ///< with the prefix "eval_" in the file
+  NamedValues losses;                     ///< of each validation set, if there are several
   std::optional<double> eval_rouge_l;     ///< null in the file if no text was generated
   double eval_seconds = 0;
 };

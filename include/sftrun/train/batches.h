@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -95,8 +96,10 @@ class StreamedBatches final : public Batches {
   data::BatchStream stream_;
 };
 
-/// The division of the data into batches, as configured.
+/// The division of data into batches, as configured.
+/// @param parts of the data set; none: every example once
 data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,
-                                bool shuffle, int64_t global_batch_size);
+                                std::span<const data::DatasetPart> parts, bool shuffle,
+                                int64_t global_batch_size);
 
 }  // namespace sftrun::train

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/batch_plan.h"
@@ -9,6 +11,7 @@
 #include "sftrun/observe/metrics.h"
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/parallel/strategy.h"
+#include "sftrun/train/micro_batch_schedule.h"
 #include "sftrun/train/objective.h"
 
 namespace sftrun::train {
@@ -18,9 +21,10 @@ struct EvalResult {
   double seconds = 0;
   int64_t num_terms = 0;         ///< label tokens, or pairs
   observe::NamedValues metrics;  ///< means that the objective reports
+  observe::NamedValues losses;   ///< of each set by its name, if there are several
 };
 
-/// Loss on a validation set, divided over the data-parallel ranks; the same on any number of them to rounding.
+/// Loss on the validation sets, divided over the data-parallel ranks; the same on any number of them to rounding.
 class Evaluator {
  public:
   Evaluator(const config::RunConfig& config, const data::Dataset& val);
@@ -29,8 +33,15 @@ class Evaluator {
                  parallel::Communicator& comm) const;
 
  private:
+  struct Set {
+    std::string name;
+    data::BatchPlan plan;
+  };
+  StepSums sums_of(const Set& set, model::Decoder& decoder, const model::Stage& stage,
+                   const parallel::Mesh& mesh, const Objective& objective) const;
+
   const data::Dataset& val_;
-  data::BatchPlan plan_;
+  std::vector<Set> sets_;
   int64_t micro_batch_size_;
   bool is_pinned_;
 };
