@@ -1,3 +1,7 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <fstream>
 

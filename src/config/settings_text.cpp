@@ -1,5 +1,7 @@
 #include "sftrun/config/settings_text.h"
 
+#include <nlohmann/json.hpp>
+
 #include "sftrun/core/file.h"
 #include "value.h"
 #include "yaml_reader.h"
