@@ -270,8 +270,10 @@ class RelationCheck {
 
   /// The setting by which a device keeps some of the layers, or a part of each; "": there is none.
   /// The key of a setting "parallel.strategy: tensor" or "parallel.tp".
-  static std::string key_of(const std::string& setting) {
-    return setting.substr(0, setting.find(':'));
+  static const char* key_of(const std::string& setting) {
+    for (const char* key : {"parallel.tp", "parallel.pp", "parallel.device_map"})
+      if (setting == key) return key;
+    return "parallel.strategy";
   }
 
   std::string model_parallelism() const {
