@@ -13,11 +13,11 @@ import pathlib
 import sys
 import xml.etree.ElementTree
 
-PARITY = ["added_tokens", "adamw_8bit", "converted", "demo_model", "families", "generation", "gguf_export", "huggingface_hub", "lora_variants",
+PARITY = ["added_tokens", "adamw_8bit", "converted", "demo_model", "eval", "families", "generation", "gguf_export", "huggingface_hub", "lora_variants",
           "null_content", "ollama", "optimizers", "qlora", "random_chats", "records", "released_shapes", "templates", "tensorboard", "tokenizers",
           "training"]
-SMOKE = ["bad_input", "broken_runs", "configs", "damaged_files", "data_sets", "generation", "hostile_input", "hub_models", "inference", "merging", "random_kills",
-         "torchrun", "two_processes"]
+SMOKE = ["bad_input", "broken_runs", "configs", "damaged_files", "data_sets", "generation", "hostile_input", "hub_models", "inference", "merging",
+         "random_kills", "torchrun", "two_processes"]
 AS_ROOT = ["smoke.mpirun", "smoke.slurm"]  # only root can install and start them
 REQUIRED = [*(f"parity.{name}" for name in PARITY), *(f"smoke.{name}" for name in SMOKE), "app.command_line", "hub.downloads",
             "scripts.same_losses", *(AS_ROOT if os.geteuid() == 0 else [])]
