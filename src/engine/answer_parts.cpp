@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,6 +48,14 @@ void remove_incomplete_line(const fs::path& part) {
   if (whole.size() < text.size()) shrink_file(part, text, whole);
 }
 
+/// Whether the file is there, or comes: a network file system may show it to other nodes late.
+bool appears(const fs::path& file) {
+  constexpr int kMostWaits = 600;
+  constexpr std::chrono::milliseconds kWait{100};
+  for (int i = 0; i < kMostWaits && !fs::exists(file); ++i) std::this_thread::sleep_for(kWait);
+  return fs::exists(file);
+}
+
 /// The first setting that differs, as "temperature was 0, now 0.7"; empty: none does.
 std::string changed_setting(const Json& before, const Json& now) {
   for (const auto& [key, value] : now.items()) {
@@ -79,7 +89,7 @@ AnswerParts::AnswerParts(fs::path folder, const Json& settings, size_t num_recor
     require_settings(folder_, settings);
   }
   comm.barrier("settings of the answers");
-  if (!fs::exists(folder_ / kSettings)) {
+  if (!appears(folder_ / kSettings)) {
     throw ConfigError(
         fmt::format("rank {} does not see the folder that rank 0 writes to", comm.rank()),
         folder_.string(), "write to a folder that all nodes share");
@@ -94,6 +104,11 @@ void AnswerParts::add(size_t record, Json answer) {
   Json line = {{"record", record}};
   line.update(answer);
   own_.append(line.dump());
+}
+
+void AnswerParts::close(parallel::Communicator& comm) {
+  own_ = LineFile();
+  comm.barrier("answers are written");
 }
 
 std::map<size_t, Json> AnswerParts::read() const {

@@ -32,6 +32,9 @@ class AnswerParts {
   const std::map<size_t, nlohmann::ordered_json>& before() const { return before_; }
   /// @param answer an object
   void add(size_t record, nlohmann::ordered_json answer);
+  /// Ends this rank's additions. All ranks call it; afterwards `read` has the answers of all, also
+  /// on a network file system, which shows others what is written when a file is closed.
+  void close(parallel::Communicator& comm);
   /// All answers so far of all ranks, by record.
   std::map<size_t, nlohmann::ordered_json> read() const;
   /// Removes the files. Not the folder, which may hold logs.

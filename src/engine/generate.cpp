@@ -205,6 +205,7 @@ class FileAnswers {
     const int code = answer(all_but(parts.before()), num_done, [&](size_t record, Answer&& answer) {
       parts.add(record, additions_of(answer));
     });
+    parts.close(rank_.comm());
     if (code != 0) {
       if (rank_.is_main())
         log::info("stopped with {} of {} records answered; rerun the same command to resume",

@@ -53,7 +53,7 @@ struct Communicator::Impl {
   Activity* activity = nullptr;
   std::unique_ptr<StallWatch> watch;
   Group world;
-  std::vector<Group> groups;  // all, with `world`: shut down in `leave`
+  std::vector<Group> groups;                   // all, with `world`: shut down in `leave`
   std::map<std::string, int64_t> own_numbers;  // of a single process
 
   Impl() = default;

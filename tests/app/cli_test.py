@@ -116,7 +116,7 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown flag --batch-size", "train.batch_size=VALUE"], "train", "--batch_size=4")
         self.expect(USAGE, ["unknown flag --train.batch_size", "train.batch_size=VALUE"], "train", "--train.batch_size=4")
         self.expect(USAGE, ["unexpected argument `more`"], "gpu-info", "more")
-        self.expect(USAGE, ["this version has no command `sftrun report`"], "report", "runs/run")
+        self.expect(USAGE, ["this version has no command `sftrun chat`"], "chat", "--model", "model")
         for flag in "--deepspeed", "--accelerate-config":
             self.expect(DATA, [f"no such file or directory: x", f"{flag} on the command line"], "train", "--config", "run.yaml", flag, "x")
 

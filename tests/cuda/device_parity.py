@@ -397,6 +397,19 @@ def check_generate_records(machine, model):
     return "the CPU's texts"
 
 
+def check_eval(machine, model):
+    """The loss and the accuracy of texts, divided over the cards."""
+    config, measured = machine.scratch / "evaluated.yaml", []
+    config.write_text(f"model: {{ name: {model}, dtype: fp32, max_seq_len: 64 }}\ndata: {{ train: {machine.data}, val: {machine.data} }}\n")
+    for device in ("cuda", "cpu"):
+        command = ["eval", "--config", str(config), "--adapter", "none", "--no-generate", "--device", device, "--json"]
+        measured.append(json.loads(machine.run(command, {"SFTRUN_HOST_BACKED_DEVICES": "2"}))["base"])
+    difference = abs(measured[0]["loss"] / measured[1]["loss"] - 1)
+    same = all(measured[0][key] == measured[1][key] for key in ("label_tokens", "token_accuracy"))
+    assert difference < 1e-6 and same, f"{measured}"
+    return f"loss {difference:.1e} from the CPU's"
+
+
 def checks(machine, arguments):
     """(name, whether a part of `make test`, check)"""
     for name in REFERENCES:
@@ -443,6 +456,7 @@ def checks(machine, arguments):
             lambda processes=processes, settings=settings: check_bad_record(machine, processes, *settings)
     yield "generate", True, lambda: check_generate(machine, listed[0].model)
     yield "records on two cards", True, lambda: check_generate_records(machine, listed[0].model)
+    yield "eval on two cards", True, lambda: check_eval(machine, listed[0].model)
     for choice in ("cudnn", "measure"):
         yield f"attention={choice}", choice == "cudnn", lambda choice=choice: check_attention(machine, choice)
     if not arguments.all:

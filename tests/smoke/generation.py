@@ -26,7 +26,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
 TIMEOUT = 120  # s, of one command
-RECORDS = 60
+RECORDS, LONG = 60, 250
 
 
 class Program:
@@ -111,7 +111,7 @@ def check_killed(program):
         part.write_text(json.dumps(first) + "\n" + "".join(line for line in lines[1:] if line.endswith("\n")) + '{"record": 3, "gene')
         answered = lines_in(parts)
         text = program.run("--input", "long.jsonl", "--output", output, *words, *launch)
-        program.expect(f"killed: {processes} processes: continues", f"{answered} of 400 records were answered before" in text, text)
+        program.expect(f"killed: {processes} processes: continues", f"{answered} of {LONG} records were answered before" in text, text)
         expected = [json.loads(line) for line in whole.splitlines()]
         expected[first["record"]]["generated"] = first["generated"]
         got = [json.loads(line) for line in (program.folder / output).read_text().splitlines()]
@@ -187,7 +187,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         program = Program(arguments.sftrun.resolve(), pathlib.Path(folder))
         write_records(program.folder / "in.jsonl", RECORDS)
-        write_records(program.folder / "long.jsonl", 400)
+        write_records(program.folder / "long.jsonl", LONG)
         for check in (check_same, check_launched, check_killed, check_stopped, check_settings, check_refused):
             check(program)
     print(f"{program.count - len(program.failures)} of {program.count} checks hold")
