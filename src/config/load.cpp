@@ -103,7 +103,8 @@ LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::stri
       {&run, &environment, &command_line},
       [&](const std::string& path) { return rebased(path, directory); }, problems);
   apply(named.assignments(), fields, loaded, problems);
-  apply(agreeing(std::move(run), named, problems), fields, loaded, problems);
+  apply(agreeing(std::move(run), named, {&environment, &command_line}, problems), fields, loaded,
+        problems);
   append(problems, of_environment);
   apply(environment, fields, loaded, problems);
   append(problems, of_command_line);

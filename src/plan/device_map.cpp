@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <optional>
 #include <set>
 
@@ -48,7 +47,7 @@ class UnitNames {
     ignored_ = root + kRotary;
   }
 
-  /// Units of a map's key; each with the length of the key's name, as the longest one counts.
+  /// Units of a map's key.
   /// @return empty: the key names nothing
   std::vector<int64_t> units_of(const std::string& key) const {
     if (const auto range = layers_of_range(key)) return *range;
@@ -130,39 +129,54 @@ bool is_cpu(const std::string& device) {
       near.empty() ? kFixNames : fmt::format("did you mean `{}`?", near));
 }
 
-/// A key that names one unit alone, and its device.
+/// A key of a map, its device, and the units that it names.
 struct Placed {
   std::string key, device;
+  std::vector<int64_t> units;
 };
 
-/// Two keys may name parts of one unit: the final norm and the head.
-void require_same_device(const std::string& key, const std::string& device, Placed& first,
-                         const std::string& place) {
-  if (first.key.empty()) first = {key, device};
-  if (first.device == device) return;
+/// @param unit that both name; neither names fewer units than the other
+[[noreturn]] void refuse_both(const Placed& a, const Placed& b, const std::string& unit,
+                              const std::string& place) {
+  const bool are_one = a.units.size() == 1;  // the final norm and the head
   throw ConfigError(
-      fmt::format("parallel.device_map places `{}` on device {} and `{}` on device {}; "
-                  "they are one unit",
-                  first.key, first.device, key, device),
-      place, "place both on the same device");
+      fmt::format("parallel.device_map places `{}` on device {} and `{}` on device {}; {}", a.key,
+                  a.device, b.key, b.device,
+                  are_one ? "they are one unit" : fmt::format("both name {}", unit)),
+      place, are_one ? "place both on the same device" : "name each layer once");
 }
 
-/// The device of each unit. Of several keys that name a unit the longest one counts.
+/// The keys that name the most units first.
+std::vector<Placed> keys_of(const nlohmann::ordered_json& places, const UnitNames& names,
+                            const std::string& place) {
+  std::vector<Placed> keys;
+  for (const auto& [key, device] : places.items()) {
+    if (names.is_ignored(key)) continue;
+    keys.push_back({key, plain_device(device.get<std::string>()), names.units_of(key)});
+    if (keys.back().units.empty()) refuse_module(key, names, place);
+  }
+  std::stable_sort(keys.begin(), keys.end(), [](const Placed& a, const Placed& b) {
+    return a.units.size() > b.units.size();
+  });
+  return keys;
+}
+
+/// The device of each unit. Of several keys that name a unit, the one that names the fewest units
+/// counts.
 std::vector<std::string> devices_of_units(const nlohmann::ordered_json& places,
                                           const UnitNames& names, const std::string& place) {
   std::vector<std::string> devices(static_cast<size_t>(names.num_units()));
-  std::vector<std::pair<std::string, std::string>> keys;
-  for (const auto& [key, device] : places.items())
-    keys.emplace_back(key, plain_device(device.get<std::string>()));
-  std::stable_sort(keys.begin(), keys.end(),
-                   [](const auto& a, const auto& b) { return a.first.size() < b.first.size(); });
-  std::map<int64_t, Placed> of_one_unit;
-  for (const auto& [key, device] : keys) {
-    if (names.is_ignored(key)) continue;
-    const std::vector<int64_t> units = names.units_of(key);
-    if (units.empty()) refuse_module(key, names, place);
-    if (units.size() == 1) require_same_device(key, device, of_one_unit[units[0]], place);
-    for (const int64_t unit : units) devices[static_cast<size_t>(unit)] = device;
+  std::vector<const Placed*> placed_by(devices.size());
+  const std::vector<Placed> keys = keys_of(places, names, place);
+  for (const Placed& key : keys) {
+    for (const int64_t unit : key.units) {
+      const Placed*& before = placed_by[static_cast<size_t>(unit)];
+      if (before != nullptr && before->units.size() == key.units.size() &&
+          before->device != key.device)
+        refuse_both(*before, key, names.name_of(unit), place);
+      before = &key;
+      devices[static_cast<size_t>(unit)] = key.device;
+    }
   }
   std::vector<std::string> missing;
   for (int64_t unit = 0; unit < names.num_units(); ++unit)

@@ -55,6 +55,14 @@ TEST(DeviceMap, BalancedDividesBytes) {
   EXPECT_EQ(placed(two_of_four, {}), "0@cpu:0 3@cpu:1");
 }
 
+TEST(DeviceMap, TheNameForTheFewestLayersCounts) {
+  // The range has the longer name.
+  const nlohmann::ordered_json places = {
+      {"embedding", "0"}, {"layers.0-3", "0"}, {"layers.3", "1"}, {"head", "1"}};
+  EXPECT_EQ(placed(custom(places), {.num_gpus = 2}), "0@0 4@1");
+  EXPECT_EQ(placed(custom({{"", "0"}, {"lm_head", "1"}}), {.num_gpus = 2}), "0@0 5@1");
+}
+
 TEST(DeviceMap, SequentialFillsTheFirstDevices) {
   const auto filled = [](double units_per_device, int64_t gpus) {
     return placed(rule("sequential"),
@@ -100,6 +108,8 @@ TEST(DeviceMap, BadMapsAreRefused) {
   has(refusal({{"", "0"}, {"model.layers.1.mlp", "1"}}, 2), "a part of a layer");
   has(refusal({{"model.layers.0-3", "0"}, {"lm_head", "1"}}, 2), "has no device for embedding");
   has(refusal({{"", "0"}, {"model.norm", "0"}, {"lm_head", "1"}}, 2), "they are one unit");
+  has(refusal({{"", "0"}, {"layers.0-1", "0"}, {"layers.1-2", "1"}}, 2),
+      "`layers.0-1` on device 0 and `layers.1-2` on device 1; both name layers.1");
   has(refusal({{"", "2"}}, 2), "names GPU 2, and this run has GPUs 0 to 1");
   has(refusal({{"", "0"}}, 0), "names GPU 0, and this run has none");
   has(refusal({{"", "0"}, {"lm_head", "cpu"}, {"model.norm", "cpu"}}, 2), "on the CPU");

@@ -118,6 +118,7 @@ NamedFiles read_named_files(const std::vector<const std::vector<Assignment>*>& l
 }
 
 std::vector<Assignment> agreeing(std::vector<Assignment> run, const NamedFiles& named,
+                                 const std::vector<const std::vector<Assignment>*>& above,
                                  Problems& problems) {
   std::erase_if(run, [&](const Assignment& assignment) {
     const auto file = std::find_if(named.given.begin(), named.given.end(), [&](const Given& one) {
@@ -125,7 +126,7 @@ std::vector<Assignment> agreeing(std::vector<Assignment> run, const NamedFiles& 
     });
     if (file == named.given.end()) return false;
     if (assignment.value.kind == Value::Kind::kNull || assignment.value.text == "auto") return true;
-    if (!file->is_firm) return false;
+    if (!file->is_firm || last_of(above, assignment.key) != nullptr) return false;
     if (auto problem = contradiction(assignment, *file)) problems.push_back(std::move(*problem));
     return false;
   });

@@ -31,8 +31,10 @@ NamedFiles read_named_files(const std::vector<const std::vector<Assignment>*>& l
                             Problems& problems);
 
 /// The run's assignments without those that leave a value to a named file (auto, null).
-/// Values that contradict a named file go to `problems`, with both places.
+/// Values that contradict a named file go to `problems`, with both places, unless a layer above the
+/// run sets the key.
 std::vector<Assignment> agreeing(std::vector<Assignment> run, const NamedFiles& named,
+                                 const std::vector<const std::vector<Assignment>*>& above,
                                  Problems& problems);
 
 }  // namespace sftrun::config

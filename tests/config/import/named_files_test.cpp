@@ -70,6 +70,13 @@ TEST_F(NamedFilesTest, CommandLineAndEnvironmentWin) {
   EXPECT_EQ(loaded.config.train.max_grad_norm, 2);
 }
 
+/// Also where the run's own value contradicts the file.
+TEST_F(NamedFilesTest, TheCommandLineDecidesBetweenTheRunAndAFile) {
+  const LoadedConfig loaded = load("parallel: {deepspeed: ds.json, accelerate: , strategy: fsdp}\n",
+                                   {"parallel.strategy=zero2"});
+  EXPECT_EQ(loaded.config.parallel.strategy, Strategy::kZero2);
+}
+
 TEST_F(NamedFilesTest, TheMachineFileIsBelow) {
   set("SFTRUN_MACHINE_CONFIG", write("machine.yaml", "strategy: zero1\ndtype: fp32\n").string());
   const LoadedConfig loaded = load("parallel: {deepspeed: ds.json, accelerate: }\n");
