@@ -57,7 +57,14 @@ std::optional<fs::path> find_checkpoint(const ResumeOptions& options, const fs::
   if (is_main) step = static_cast<double>(newest_step(run_dir, options.from == "auto"));
   const auto from_step = static_cast<int64_t>(comm.all_gather({step})[0][0]);
   if (from_step == 0) return std::nullopt;
-  return CheckpointStore(run_dir / "checkpoints").path_of(from_step);
+  fs::path checkpoint = CheckpointStore(run_dir / "checkpoints").path_of(from_step);
+  if (!fs::exists(checkpoint)) {
+    throw DataError(
+        fmt::format("rank {} does not see the checkpoint from which rank 0 resumes", comm.rank()),
+        checkpoint.string(),
+        "put output.dir on a file system that all machines of the run share, under the same path");
+  }
+  return checkpoint;
 }
 
 int64_t rendering_time(const TrainState* saved, int64_t now, parallel::Communicator& comm) {

@@ -51,7 +51,11 @@ class MemoryReports : public ::testing::Test {
                        const std::string& gpus = "2x RTX4090") {
     const std::string yaml = between(read_text_file(kMemoryPage), "```yaml\n", "```");
     write_file_atomically(directory_ / "run.yaml", yaml);
-    return {.config = directory_ / "run.yaml", .overrides = overrides, .gpus = gpus};
+    TrainOptions options;
+    options.config = directory_ / "run.yaml";
+    options.overrides = overrides;
+    options.gpus = gpus;
+    return options;
   }
 
   test::TemporaryDirectory directory_;

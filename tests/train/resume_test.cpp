@@ -13,6 +13,7 @@
 #include "sftrun/train/run_data.h"
 #include "sftrun/train/run_directory.h"
 #include "support/expect_error.h"
+#include "support/rank_threads.h"
 #include "support/single_strategy.h"
 #include "support/temporary_directory.h"
 #include "support/test_data.h"
@@ -64,6 +65,27 @@ TEST_F(RunDirectory, TheNewestCheckpointIsResumed) {
   EXPECT_EQ(find({}), run_dir_ / "checkpoints" / "step-000005");
   test::expect_error<ConfigError>([&] { find({.from = "never"}); },
                                   {"already has checkpoints", "--resume auto", "--overwrite"});
+}
+
+TEST_F(RunDirectory, ARenamedCheckpointIsPassedOver) {
+  save_checkpoint(2);
+  save_checkpoint(5);
+  fs::rename(run_dir_ / "checkpoints" / "step-000005", run_dir_ / "checkpoints" / "step-000004");
+  EXPECT_EQ(find({}), run_dir_ / "checkpoints" / "step-000002");
+}
+
+/// Machines that have the same path, and not the same disk.
+TEST_F(RunDirectory, EveryRankMustSeeTheCheckpoint) {
+  save_checkpoint(2);
+  const test::TemporaryDirectory elsewhere;
+  test::run_ranks(2, [&](parallel::Communicator& comm) {
+    if (comm.rank() == 0) {
+      EXPECT_TRUE(find_checkpoint({}, run_dir_.path(), comm).has_value());
+    } else {
+      test::expect_error<DataError>([&] { find_checkpoint({}, elsewhere.path(), comm); },
+                                    {"rank 1 does not see the checkpoint", "share"});
+    }
+  });
 }
 
 TEST_F(RunDirectory, ANamedCheckpointMustBeThereAndWhole) {
