@@ -282,9 +282,22 @@ class CommandLineTest(unittest.TestCase):
         self.assertTrue(self.request(*words, "--output", "out.jsonl")["json"])
         self.expect(USAGE, ["--json and --output - both write to standard output"], *words, "--output", "-")
 
+    def test_merge_of_a_checkpoint(self):
+        checkpoint = "run/checkpoints/step-000002"
+        for folder in (checkpoint, "lone"):
+            (self.folder / folder).mkdir(parents=True)
+            self.write(f"{folder}/state.json", "{}")
+        asked = self.request("merge", "--checkpoint", checkpoint, "--model", "model", "--output", "out")
+        self.assertEqual((asked["checkpoint"], asked["adapter"], asked["model"]), (checkpoint, None, "model"))
+        for folder in ("run", "run/checkpoints"):
+            self.expect(DATA, [f"{folder} is not a checkpoint", f"the newest is {checkpoint}"], "merge", "--checkpoint", folder, "--output", "out")
+        self.expect(DATA, ["model is not a checkpoint", "step-000100"], "merge", "--checkpoint", "model", "--output", "out")
+        self.expect(DATA, ["lone is not in a run directory", "--model MODEL"], "merge", "--checkpoint", "lone", "--output", "out")
+        self.expect(USAGE, ["--adapter", "--checkpoint"], "merge", "--checkpoint", checkpoint, "--adapter", "adapter", "--output", "out")
+
     def test_merge(self):
         asked = self.request("merge", "--adapter", "adapter", "--output", "out", "--dtype", "float16", "--max-shard-size", "2GiB")
-        self.assertEqual(asked, {"model": "model", "adapter": "adapter", "output": "out", "dtype": "f16",
+        self.assertEqual(asked, {"model": "model", "adapter": "adapter", "checkpoint": None, "output": "out", "dtype": "f16",
                                  "max_shard_size": 2 << 30, "format": "safetensors", "sample": None, "data": None, "device": "auto",
                                  "block_size": None, "no_double_quant": False, "skip_modules": [], "as_stored": False, "overwrite": False,
                                  "json": False})
