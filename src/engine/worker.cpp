@@ -492,10 +492,10 @@ int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& ran
   return train_and_export(run, rank);
 }
 
-/// What would have fitted; the general advice before the model's files are known.
+/// What would have fitted; the general advice if no change would, or before the model's files are
+/// known.
 OutOfMemoryError with_advice(const std::string& message, const std::string& where,
-                             const PreparedRun& run, const Rank& rank) {
-  const std::string general = memory_advice("worker");
+                             const std::string& general, const PreparedRun& run, const Rank& rank) {
   if (!run.checkpoint) return OutOfMemoryError(message, where, general);
   plan::RunDevices devices = planned_devices(run, rank);
   devices.memory_bytes = device_memory_bytes(run.compute.device, rank.env().local_world_size);
@@ -510,11 +510,12 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
   try {
     return prepare_and_train(request, run, rank);
   } catch (const c10::OutOfMemoryError& error) {
-    throw with_advice(first_line(error.what_without_backtrace()), {}, run, rank);
+    throw with_advice(first_line(error.what_without_backtrace()), {}, memory_advice("worker"), run,
+                      rank);
   } catch (const std::bad_alloc&) {
-    throw with_advice("out of memory", {}, run, rank);
+    throw with_advice("out of memory", {}, memory_advice("worker"), run, rank);
   } catch (const OutOfMemoryError& error) {  // while the model was loaded
-    throw with_advice(error.message(), error.where(), run, rank);
+    throw with_advice(error.message(), error.where(), error.fix(), run, rank);
   }
 }
 
