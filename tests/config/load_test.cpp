@@ -344,6 +344,19 @@ TEST_F(ConfigTest, SettingsThatTheOptimizerDoesNotReadAreWarnedAbout) {
                             yaml)}));
 }
 
+/// As where parallel.strategy names them.
+TEST_F(ConfigTest, SizesThatAskForTensorParallelismOrAPipelineAreChecked) {
+  const auto refused = [&](const std::vector<std::string>& overrides, const std::string& why) {
+    test::expect_error<ConfigError>([&] { load("", overrides); }, {why});
+  };
+  refused({"parallel.tp=2", "tuning.lora.init=pissa"}, "`parallel.tp` divides them");
+  refused({"parallel.tp=2", "tuning.backend=bnb"}, "`parallel.tp` divides them");
+  refused({"parallel.pp=2", "parallel.fetch=per_step"}, "`parallel.fetch: per_step`");
+  refused({"parallel.device_map=auto", "parallel.fetch=per_step"}, "parallel.device_map=auto from");
+  refused({"parallel.tp=2", "parallel.offload.base=cpu"}, "not available with `parallel.tp`");
+  load("", {"parallel.tp=1", "tuning.lora.init=pissa"});
+}
+
 TEST_F(ConfigTest, GarbageIsAnErrorNeverACrash) {
   const std::string alphabet = "abc:{}[]&*!|>'\"%@`#,-? \n\t\\0\x80\xff<<~";
   uint32_t state = 17;

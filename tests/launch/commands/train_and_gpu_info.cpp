@@ -176,8 +176,8 @@ TEST_F(Commands, MemoryCheckShowsWhoUsesAGpu) {
 
 /// On the GPUs here the run is planned for what CUDA leaves of them.
 TEST_F(Commands, MemoryCheckPlansForTheGpusHere) {
-  const std::string fake = "SFTRUN_NVML_LIBRARY=" SFTRUN_FAKE_NVML
-                           " FAKE_NVML_GPUS='NVIDIA H200,NVIDIA H200' ";
+  const std::string fake =
+      "SFTRUN_NVML_LIBRARY=" SFTRUN_FAKE_NVML " FAKE_NVML_GPUS='NVIDIA H200,NVIDIA H200' ";
   const std::string plan = "memory-check --config run.yaml --json ";
   ASSERT_EQ(run(fake, plan), 0) << err();
   const Json both = Json::parse(out());
