@@ -3,9 +3,20 @@
 #include "cli.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/launch/launch_plan.h"
 
 /// Flags of the commands that run on several devices.
 namespace sftrun::app {
+
+launch::LaunchRequest LaunchFlags::request() const {
+  return {.nproc_per_node = nproc_per_node,
+          .gpus = gpus,
+          .device = device,
+          .nnodes = nnodes,
+          .node_rank = node_rank,
+          .master_addr = master_addr,
+          .master_port = master_port};
+}
 
 int64_t to_number(const std::string& text, int64_t fallback) {
   int64_t number = fallback;

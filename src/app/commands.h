@@ -8,6 +8,10 @@
 
 #include "sftrun/config/run_config.h"
 
+namespace sftrun::launch {
+struct LaunchRequest;
+}
+
 /// One function per subcommand of the front end. Arguments are already parsed and their form is
 /// checked. Each function returns the exit code, and throws sftrun::Error for problems that a user
 /// can fix.
@@ -26,6 +30,8 @@ struct LaunchFlags {
   bool asks_for_processes() const {
     return nproc_per_node != "auto" || !gpus.empty() || nnodes > 1;
   }
+  /// What the flags ask of the launcher.
+  launch::LaunchRequest request() const;
 };
 
 struct TrainOptions : LaunchFlags {

@@ -229,21 +229,11 @@ int run_rank(const DoctorOptions& options, const launch::ExternalWorker& externa
   return print(diagnosis, options.json);
 }
 
-launch::LaunchRequest request_of(const DoctorOptions& options) {
-  return {.nproc_per_node = options.nproc_per_node,
-          .gpus = options.gpus,
-          .device = options.device,
-          .nnodes = options.nnodes,
-          .node_rank = options.node_rank,
-          .master_addr = options.master_addr,
-          .master_port = options.master_port};
-}
-
 /// The all-reduce needs two ranks. Where a run would have one process, two on the CPU do it.
 launch::LaunchPlan plan_with_two_ranks(const DoctorOptions& options, const launch::Machine& machine,
                                        const launch::LaunchPlan& of_run) {
   if (of_run.world_size() > 1 || options.nproc_per_node != "auto") return of_run;
-  launch::LaunchRequest request = request_of(options);
+  launch::LaunchRequest request = options.request();
   request.nproc_per_node = "2";
   request.device = "cpu";
   request.gpus = "";
@@ -287,7 +277,7 @@ void add_all_reduce(Diagnosis& diagnosis, const launch::LaunchPlan& plan,
 
 int run_launcher(const DoctorOptions& options) {
   const launch::Machine machine = launch::this_machine(has_cuda_kernels());
-  const launch::LaunchPlan of_run = launch::make_plan(request_of(options), machine);
+  const launch::LaunchPlan of_run = launch::make_plan(options.request(), machine);
   Diagnosis diagnosis{.checks = machine_checks()};
   DistributedState& state = diagnosis.distributed;
   state = {.world_size = of_run.world_size(),

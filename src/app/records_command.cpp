@@ -21,15 +21,10 @@ namespace {
 namespace fs = std::filesystem;
 
 launch::LaunchRequest records_launch(const LaunchFlags& flags, const launch::Environment& env) {
-  return {.nproc_per_node = flags.nproc_per_node,
-          .gpus = flags.gpus,
-          .device = flags.device,
-          .nnodes = flags.nnodes,
-          .node_rank = flags.node_rank,
-          .master_addr = flags.master_addr,
-          .master_port = flags.master_port,
-          // The ranks exchange only numbers of records, over Gloo.
-          .may_share_gpus = env.contains("SFTRUN_SHARE_GPUS")};
+  launch::LaunchRequest request = flags.request();
+  // The ranks exchange only numbers of records, over Gloo.
+  request.may_share_gpus = env.contains("SFTRUN_SHARE_GPUS");
+  return request;
 }
 
 /// Starts the processes of this machine, and gives them the request in a file.

@@ -1,7 +1,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -263,16 +262,11 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
 
 launch::LaunchRequest launch_request(const TrainOptions& options, const config::RunConfig& config,
                                      const launch::Environment& env) {
-  return {.nproc_per_node = options.nproc_per_node,
-          .gpus = options.gpus,
-          .device = options.device,
-          .nnodes = options.nnodes,
-          .node_rank = options.node_rank,
-          .master_addr = options.master_addr,
-          .master_port = options.master_port,
-          .is_one_process = has_device_map(config.parallel),
-          .may_share_gpus = config.parallel.backend == config::CommBackend::kGloo ||
-                            env.contains("SFTRUN_SHARE_GPUS")};
+  launch::LaunchRequest request = options.request();
+  request.is_one_process = has_device_map(config.parallel);
+  request.may_share_gpus =
+      config.parallel.backend == config::CommBackend::kGloo || env.contains("SFTRUN_SHARE_GPUS");
+  return request;
 }
 
 /// Command line of a worker, which is this program. Launch flags are not passed on; torchrun's
