@@ -52,6 +52,20 @@ add_library(sftrun_onig INTERFACE)
 target_include_directories(sftrun_onig SYSTEM INTERFACE ${ONIG_INCLUDE_DIR})
 target_link_libraries(sftrun_onig INTERFACE ${ONIG_LIBRARY})
 
+# The HTTP server of `sftrun serve`.
+find_path(MICROHTTPD_INCLUDE_DIR microhttpd.h REQUIRED)
+find_library(MICROHTTPD_LIBRARY microhttpd REQUIRED)
+add_library(sftrun_microhttpd INTERFACE)
+target_include_directories(sftrun_microhttpd SYSTEM INTERFACE ${MICROHTTPD_INCLUDE_DIR})
+target_link_libraries(sftrun_microhttpd INTERFACE ${MICROHTTPD_LIBRARY})
+
+# Edits the lines of `sftrun chat`.
+find_path(LIBEDIT_INCLUDE_DIR histedit.h REQUIRED)
+find_library(LIBEDIT_LIBRARY edit REQUIRED)
+add_library(sftrun_libedit INTERFACE)
+target_include_directories(sftrun_libedit SYSTEM INTERFACE ${LIBEDIT_INCLUDE_DIR})
+target_link_libraries(sftrun_libedit INTERFACE ${LIBEDIT_LIBRARY})
+
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(sftrun_xxhash INTERFACE)

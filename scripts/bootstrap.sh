@@ -69,6 +69,8 @@ fmt/format.h libfmt-dev
 nlohmann/json.hpp nlohmann-json3-dev
 gtest/gtest.h libgtest-dev
 oniguruma.h libonig-dev
+microhttpd.h libmicrohttpd-dev
+histedit.h libedit-dev
 gloo/rendezvous/store.h libgloo-dev
 curl/curl.h libcurl4-openssl-dev
 openssl/evp.h libssl-dev
@@ -94,8 +96,8 @@ missing_packages() {
     missing_headers "$compiler"
   else
     if [ $ubuntu_2204 = yes ]; then echo g++-12; else echo g++; fi
-    echo libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libgtest-dev libonig-dev libgloo-dev \
-      libcurl4-openssl-dev libssl-dev libxxhash-dev
+    echo libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libgtest-dev libonig-dev \
+      libmicrohttpd-dev libedit-dev libgloo-dev libcurl4-openssl-dev libssl-dev libxxhash-dev
   fi
   # Draws the charts of reports, which have tables only without it. Ubuntu 22.04 has no such package.
   [ $ubuntu_2204 = yes ] || [ -e $dygraphs ] || echo libjs-dygraphs

@@ -353,6 +353,10 @@ std::string checked_model(const CLI::App& command, const std::string& model,
   return find_model(asked).path.string();
 }
 
+std::string model_name(const std::string& model, const std::string& adapter) {
+  return model.empty() ? base_of(adapter).name : model;
+}
+
 void find_adapter(std::string& adapter) {
   if (adapter.empty()) return;
   adapter = find_adapter({.name = adapter, .where = "--adapter on the command line"}).string();

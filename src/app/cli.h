@@ -26,6 +26,8 @@ Command add_train(CLI::App& sftrun);
 Command add_generate(CLI::App& sftrun);
 Command add_eval(CLI::App& sftrun);
 Command add_score(CLI::App& sftrun);
+Command add_serve(CLI::App& sftrun);
+Command add_chat(CLI::App& sftrun);
 Command add_tokenize(CLI::App& sftrun);
 Command add_preview(CLI::App& sftrun);
 Command add_merge(CLI::App& sftrun);
@@ -69,6 +71,17 @@ struct ComputeFlags {
 };
 /// --model and --adapter. Without --model the adapter's base is used.
 void add_model_flags(CLI::App& command, std::string& model, std::string& adapter);
+/// A model and adapters of it, each with a name.
+struct NamedAdapters {
+  std::string model;
+  std::vector<std::string> adapters;  ///< "NAME=ADAPTER" or "ADAPTER"
+};
+/// --model and --adapter, which may be given several times.
+void add_named_adapters(CLI::App& command, NamedAdapters& flags);
+/// `model` and `models` of the engine's request: the adapters in their order, then the base model.
+/// @throws ConfigError for two of the same name, and as find_model
+nlohmann::json named_models(const CLI::App& command, const NamedAdapters& flags);
+
 /// `--device`, `--dtype` and `--threads`
 void add_compute_flags(CLI::App& command, ComputeFlags& flags);
 /// Applies the machine file where no flag is given, unless another launcher has started this process.
@@ -143,6 +156,9 @@ std::string checked_model(const CLI::App& command, const std::string& model,
                           const std::string& adapter,
                           hub::ModelParts parts = hub::ModelParts::kAll);
 
+/// The name of that model: `model`, or what the adapter calls its base.
+std::string model_name(const std::string& model, const std::string& adapter);
+
 /// Replaces what --adapter names by the adapter's directory, with app::find_adapter.
 void find_adapter(std::string& adapter);
 
@@ -159,8 +175,8 @@ void add_quant_flags(CLI::App& command, QuantFlags& flags, const std::string& bl
 void check_quant_flags(const CLI::App& command, const std::string& flag, const std::string& method);
 
 /// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, like Hugging Face's
-/// `max_shard_size`. @throws ConfigError
-int64_t parse_size(const std::string& text);
+/// `max_shard_size`. @throws ConfigError naming `flag`
+int64_t parse_size(const std::string& text, const std::string& flag);
 /// `--output`, `--overwrite` and `--json` of the commands that write models.
 struct OutputFlags {
   std::filesystem::path path;

@@ -167,22 +167,23 @@ std::filesystem::path model_of(const MergeOptions& options, const CLI::App& comm
 }
 
 int merge(const MergeOptions& options, const CLI::App& command) {
-  return run_in_engine("merge", {{"model", model_of(options, command).string()},
-                                 {"adapter", or_null(options.adapter)},
-                                 {"checkpoint", or_null(options.checkpoint)},
-                                 {"output", options.output.path.string()},
-                                 {"overwrite", options.output.overwrite},
-                                 {"json", options.output.json},
-                                 {"dtype", options.dtype},
-                                 {"as_stored", options.as_stored},
-                                 {"block_size", or_null(options.quant.block_size)},
-                                 {"no_double_quant", options.quant.no_double_quant},
-                                 {"skip_modules", options.quant.skip_modules},
-                                 {"max_shard_size", parse_size(options.max_shard_size)},
-                                 {"format", options.format},
-                                 {"sample", or_null(options.sample)},
-                                 {"data", or_null(options.data)},
-                                 {"device", options.device}});
+  return run_in_engine("merge",
+                       {{"model", model_of(options, command).string()},
+                        {"adapter", or_null(options.adapter)},
+                        {"checkpoint", or_null(options.checkpoint)},
+                        {"output", options.output.path.string()},
+                        {"overwrite", options.output.overwrite},
+                        {"json", options.output.json},
+                        {"dtype", options.dtype},
+                        {"as_stored", options.as_stored},
+                        {"block_size", or_null(options.quant.block_size)},
+                        {"no_double_quant", options.quant.no_double_quant},
+                        {"skip_modules", options.quant.skip_modules},
+                        {"max_shard_size", parse_size(options.max_shard_size, "--max-shard-size")},
+                        {"format", options.format},
+                        {"sample", or_null(options.sample)},
+                        {"data", or_null(options.data)},
+                        {"device", options.device}});
 }
 
 /// Writes into a directory that appears only when it is complete.

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 /// "5GB", "500MB", "2GiB" or plain bytes: decimal and binary units, like Hugging Face's
 /// `max_shard_size`.
-int64_t parse_size(const std::string& text) {
+int64_t parse_size(const std::string& text, const std::string& flag) {
   struct Unit {
     std::string_view name;
     double bytes;
@@ -37,7 +37,7 @@ int64_t parse_size(const std::string& text) {
       continue;
     if (number * candidate.bytes >= 1) return static_cast<int64_t>(number * candidate.bytes);
   }
-  throw ConfigError(fmt::format("`{}` is not a size", text), "--max-shard-size on the command line",
+  throw ConfigError(fmt::format("`{}` is not a size", text), flag + " on the command line",
                     "write, for example, 5GB or 500MB");
 }
 

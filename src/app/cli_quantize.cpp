@@ -60,12 +60,13 @@ int quantize(const QuantizeOptions& options, const CLI::App& command) {
   check(options, command);
   const std::string model = checked_model(command, options.model, "");
   require_apart(options.output, model);
-  nlohmann::json request = {{"model", model},
-                            {"output", options.output.path.string()},
-                            {"overwrite", options.output.overwrite},
-                            {"json", options.output.json},
-                            {"skip_modules", options.quant.skip_modules},
-                            {"max_shard_size", parse_size(options.max_shard_size)}};
+  nlohmann::json request = {
+      {"model", model},
+      {"output", options.output.path.string()},
+      {"overwrite", options.output.overwrite},
+      {"json", options.output.json},
+      {"skip_modules", options.quant.skip_modules},
+      {"max_shard_size", parse_size(options.max_shard_size, "--max-shard-size")}};
   if (is_of_gguf(options)) {
     request.update({{"adapter", nullptr},
                     {"format", "gguf"},

@@ -22,14 +22,12 @@ constexpr const char* kFooter = R"(Examples:
 Exit codes: 0 done, 2 usage or configuration, 3 data or model file, 4 out of memory, 5 a worker failed,
 75 stopped by SIGTERM or SIGUSR1, 130 by Ctrl-C (both write a checkpoint once training has started).)";
 
-constexpr auto kLaterCommands = std::to_array<std::string_view>({"chat"});
-
 std::vector<Command> add_commands(CLI::App& sftrun) {
   std::vector<Command> commands = {
-      add_train(sftrun),    add_generate(sftrun), add_eval(sftrun),     add_score(sftrun),
-      add_tokenize(sftrun), add_preview(sftrun),  add_merge(sftrun),    add_quantize(sftrun),
-      add_bench(sftrun),    add_download(sftrun), add_gpu_info(sftrun), add_memory_check(sftrun),
-      add_report(sftrun),   add_doctor(sftrun)};
+      add_train(sftrun),    add_generate(sftrun),     add_chat(sftrun),     add_serve(sftrun),
+      add_eval(sftrun),     add_score(sftrun),        add_tokenize(sftrun), add_preview(sftrun),
+      add_merge(sftrun),    add_quantize(sftrun),     add_bench(sftrun),    add_download(sftrun),
+      add_gpu_info(sftrun), add_memory_check(sftrun), add_report(sftrun),   add_doctor(sftrun)};
   for (Command& command : add_config(sftrun)) commands.push_back(std::move(command));
   return commands;
 }
@@ -48,12 +46,6 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
   if (word.starts_with('-')) {
     throw ConfigError(fmt::format("unknown flag {}", word), "the command line",
                       fmt::format("flags follow the command: `{} --help`", prefix));
-  }
-  for (const std::string_view later : kLaterCommands) {
-    if (prefix == "sftrun" && word == later) {
-      throw ConfigError(fmt::format("this version has no command `sftrun {}`", word),
-                        "the command line", "`sftrun --help` lists the commands");
-    }
   }
   const std::string near = nearest(word, subcommands_of(app));
   throw ConfigError(fmt::format("unknown command `{} {}`", prefix, word), "the command line",

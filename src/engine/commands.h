@@ -19,6 +19,8 @@ int run_worker(const nlohmann::json& request);
 int run_generate(const nlohmann::json& request);
 int run_eval(const nlohmann::json& request);
 int run_score(const nlohmann::json& request);
+int run_serve(const nlohmann::json& request);
+int run_chat(const nlohmann::json& request);
 int run_merge(const nlohmann::json& request);
 int run_quantize(const nlohmann::json& request);
 int run_bench(const nlohmann::json& request);

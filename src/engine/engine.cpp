@@ -19,9 +19,10 @@ using Command = int (*)(const nlohmann::json&);
 
 Command find(const std::string& name) {
   static const std::map<std::string, Command> commands = {
-      {"worker", run_worker}, {"generate", run_generate},    {"eval", run_eval},
-      {"score", run_score},   {"merge", run_merge},          {"quantize", run_quantize},
-      {"bench", run_bench},   {"all_reduce", run_all_reduce}};
+      {"worker", run_worker},        {"generate", run_generate}, {"eval", run_eval},
+      {"score", run_score},          {"serve", run_serve},       {"chat", run_chat},
+      {"merge", run_merge},          {"quantize", run_quantize}, {"bench", run_bench},
+      {"all_reduce", run_all_reduce}};
   const auto found = commands.find(name);
   SFTRUN_CHECK(found != commands.end());
   return found->second;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <tuple>
 
 #include "cuda_library.h"
 #include "memory_advice.h"
@@ -182,9 +183,25 @@ model::BaseForm form_as_trained(const std::filesystem::path& adapter,
   return model::base_form(held->tuning, &base);
 }
 
+bool is_same_form(const model::BaseForm& a, const model::BaseForm& b) {
+  const auto parts = [](const model::BaseForm& form) {
+    const QuantOptions quant = form.quant.value_or(QuantOptions{});
+    return std::tuple(form.keep_stored, form.quant.has_value(), quant.format, quant.block_size,
+                      quant.nested, form.embeddings, form.skip_modules);
+  };
+  return parts(a) == parts(b);
+}
+
 }  // namespace
 
-LoadedModel load_model(const nlohmann::json& request, int local_rank) {
+std::shared_ptr<model::SharedWeights> SharedBases::of(const model::BaseForm& form) {
+  for (const auto& [other, weights] : bases_)
+    if (is_same_form(form, other)) return weights;
+  bases_.emplace_back(form, std::make_shared<model::SharedWeights>());
+  return bases_.back().second;
+}
+
+LoadedModel load_model(const nlohmann::json& request, int local_rank, SharedBases* bases) {
   set_threads(request);
   const Compute compute =
       choose_compute(get<std::string>(request, "device").value_or("auto"),
@@ -192,8 +209,14 @@ LoadedModel load_model(const nlohmann::json& request, int local_rank) {
   LoadedModel loaded;
   const auto model = request.at("model").get<std::string>();
   const auto adapter = get<std::string>(request, "adapter");
-  loaded.checkpoint = adapter ? weights::open_adapter_base(model, *adapter).checkpoint
-                              : weights::Checkpoint::open(model);
+  bool is_own_base = false;  // the adapter changes weights of its base
+  if (adapter) {
+    weights::AdapterBase base = weights::open_adapter_base(model, *adapter);
+    is_own_base = base.is_resized || !base.replaced.empty();
+    loaded.checkpoint = std::move(base.checkpoint);
+  } else {
+    loaded.checkpoint = weights::Checkpoint::open(model);
+  }
   loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(adapter));
   model::DecoderOptions options;
   options.dtype = compute.dtype;
@@ -211,6 +234,8 @@ LoadedModel load_model(const nlohmann::json& request, int local_rank) {
     else if (!get<bool>(request, "as_stored").value_or(false))
       options.base = form_as_trained(*adapter, *loaded.checkpoint);
   }
+  if (bases != nullptr && !is_own_base && !options.lora.pissa)
+    options.shared_weights = bases->of(options.base);
   try {
     loaded.decoder = load_decoder(loaded.checkpoint, options);
   } catch (const ConfigError&) {

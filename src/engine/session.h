@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/text_model.h"
@@ -46,10 +48,23 @@ struct LoadedModel {
   data::TextModel text;
   std::unique_ptr<model::Decoder> decoder;  ///< with its adapter, if one was named
 };
+
+/// Weights that several adapters of one base model use.
+class SharedBases {
+ public:
+  /// For a base that is held in this form.
+  std::shared_ptr<model::SharedWeights> of(const model::BaseForm& form);
+
+ private:
+  std::vector<std::pair<model::BaseForm, std::shared_ptr<model::SharedWeights>>> bases_;
+};
+
 /// Reads "model", "adapter", "as_stored", "device", "dtype", "threads" of the request. An adapter's
 /// base is held as its run held it, unless "as_stored".
 /// @param local_rank index of the GPU
-LoadedModel load_model(const nlohmann::json& request, int local_rank = 0);
+/// @param bases of the other adapters of this model; null: the model has weights of its own
+LoadedModel load_model(const nlohmann::json& request, int local_rank = 0,
+                       SharedBases* bases = nullptr);
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
                               const std::string& configured_template);
 

@@ -9,14 +9,11 @@ namespace sftrun::engine {
 TextGenerator::TextGenerator(const data::TextModel& text, model::SamplingOptions options,
                              const std::vector<std::string>& stops)
     : text_(text), options_(std::move(options)) {
+  text::Stops divided = text::divide_stops(*text.tokenizer, stops);
+  stop_texts_ = std::move(divided.texts);
   options_.stop_tokens.assign(text.stop_ids.begin(), text.stop_ids.end());
-  for (const std::string& stop : stops) {
-    const auto token = text.tokenizer->token_to_id(stop);
-    if (token && text.tokenizer->is_special(*token))  // it is no part of the text
-      options_.stop_tokens.push_back(*token);
-    else
-      stop_texts_.push_back(stop);
-  }
+  options_.stop_tokens.insert(options_.stop_tokens.end(), divided.tokens.begin(),
+                              divided.tokens.end());
 }
 
 Answer TextGenerator::answer_of(const model::Generation& generation,

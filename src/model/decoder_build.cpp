@@ -71,6 +71,7 @@ class DecoderBuilder {
   }
 
   void run() {
+    SFTRUN_CHECK(!d_.options_.shared_weights || !lora_.pissa);
     if (d_.options_.trains == Trains::kLora) {
       spec::require_targets_exist(lora_, d_.arch_);
       if (lora_.pissa) spec::require_pissa_fits(lora_, d_.arch_);
@@ -603,6 +604,36 @@ class DecoderBuilder {
     d_.base_bytes_ += (*slot.quantized)->nbytes();
   }
 
+  /// Null for the untied head, which has the embedding's name but may be in another format.
+  SharedWeights* shared_for(const Slot& slot) const {
+    const bool is_untied_head =
+        slot.weight == &d_.head_.linear.weight && slot.name == embedding_name();
+    return is_untied_head ? nullptr : d_.options_.shared_weights.get();
+  }
+
+  /// Uses what another decoder has read.
+  bool takes_shared(const Slot& slot) const {
+    const SharedWeights* shared = shared_for(slot);
+    if (shared == nullptr) return false;
+    if (const auto dense = shared->dense.find(slot.name); dense != shared->dense.end()) {
+      *slot.weight = dense->second;
+      return true;
+    }
+    const auto quantized = shared->quantized.find(slot.name);
+    if (quantized == shared->quantized.end()) return false;
+    *slot.quantized = quantized->second;
+    return true;
+  }
+
+  void share(const Slot& slot) const {
+    SharedWeights* shared = shared_for(slot);
+    if (shared == nullptr) return;
+    if (slot.quantized != nullptr && slot.quantized->has_value())
+      shared->quantized.emplace(slot.name, **slot.quantized);
+    else
+      shared->dense.emplace(slot.name, *slot.weight);
+  }
+
   void fill_master(const Slot& slot, layers::Parameter& parameter) {
     *slot.weight = parameter.compute;
     if (leaves_masters_unread(slot.unit)) {
@@ -656,6 +687,7 @@ class DecoderBuilder {
         fill_master(slot, *parameter);
         continue;
       }
+      if (takes_shared(slot)) continue;
       const auto stored = slot.quantized == nullptr ? std::nullopt : stored_form(slot);
       if (stored) {
         fill_quantised(slot, *stored, /*is_stored=*/true);
@@ -664,6 +696,7 @@ class DecoderBuilder {
       } else {
         fill_dense(slot, stays);
       }
+      share(slot);
     }
     if (unit == d_.head_unit() && ties_head()) {
       d_.head_.linear.weight = d_.embedding_.weight;

@@ -23,6 +23,7 @@ bool reads_heads_alone(const Layer& layer) {
 void Decoder::join_linears() {
   // A joint matrix holds frozen weights and copies of the adapters, which cannot be released apart.
   if (!options_.device.is_cuda() || options_.buffers.is_per_unit) return;
+  if (options_.shared_weights) return;
   int64_t spare_below = 0;
   for (Layer& layer : layers_) {
     if (reads_heads_alone(layer)) join(layer.joint_qkv, {&layer.q, &layer.k, &layer.v});

@@ -23,10 +23,31 @@ KvCache::KvCache(Decoder& decoder) {
   }
 }
 
-void KvCache::reserve(int64_t rows, int64_t length) {
+namespace {
+
+/// Twice the size, but not above `most`, if `needed` is more than the present size.
+int64_t grown(int64_t now, int64_t needed, int64_t most) {
+  return needed <= now ? now : std::max(needed, std::min(2 * now, most));
+}
+
+}  // namespace
+
+uint64_t KvCache::bytes(const Size& size) const {
+  const auto rows = static_cast<uint64_t>(std::max(size.rows, rows_)),
+             length = static_cast<uint64_t>(std::max(size.length, capacity_));
+  uint64_t of_token = 0;  // of all layers
+  for (const LayerCache& cache : layers_) {
+    if (!cache.keys.defined()) continue;
+    of_token += 2 * static_cast<uint64_t>(cache.keys.size(1) * cache.keys.size(3)) *
+                cache.keys.element_size();
+  }
+  return rows * length * of_token;
+}
+
+void KvCache::reserve(const Size& needed, const Size& most) {
   const int64_t old_rows = rows_, old_capacity = capacity_;
-  if (rows > rows_) rows_ = std::max(rows, 2 * rows_);
-  if (length > capacity_) capacity_ = std::max(length, 2 * capacity_);
+  rows_ = grown(rows_, needed.rows, most.rows);
+  capacity_ = grown(capacity_, needed.length, most.length);
   if (rows_ == old_rows && capacity_ == old_capacity) return;
   for (LayerCache& cache : layers_) {
     cache.states.resize(static_cast<size_t>(rows_));

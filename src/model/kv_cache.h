@@ -15,10 +15,16 @@ namespace sftrun::model {
 /// their size. The active rows are the first ones, so that a step reads them without copying.
 class KvCache {
  public:
+  struct Size {
+    int64_t rows = 0, length = 0;  ///< tokens of the longest row
+  };
+
   explicit KvCache(Decoder& decoder);
 
-  /// Makes room for `rows` sequences of up to `length` tokens.
-  void reserve(int64_t rows, int64_t length);
+  /// Makes room for what is `needed`, and for more up to `most`, so that it grows seldom.
+  void reserve(const Size& needed, const Size& most);
+  /// Memory after it has grown to this size: it never becomes smaller.
+  uint64_t bytes(const Size& size) const;
 
   /// Writes the tokens of a sequence from its first on.   @param k, v [T, kv_heads * head_dim]
   void store_prompt(size_t layer, int64_t row, const at::Tensor& k, const at::Tensor& v);

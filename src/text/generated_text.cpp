@@ -26,6 +26,18 @@ bool is_byte_token(std::string_view token) {
 
 }  // namespace
 
+Stops divide_stops(const Tokenizer& tokenizer, const std::vector<std::string>& stops) {
+  Stops divided;
+  for (const std::string& stop : stops) {
+    const auto token = tokenizer.token_to_id(stop);
+    if (token && tokenizer.is_special(*token))
+      divided.tokens.push_back(*token);
+    else
+      divided.texts.push_back(stop);
+  }
+  return divided;
+}
+
 GeneratedText::GeneratedText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts)
     : tokenizer_(tokenizer), stop_texts_(std::move(stop_texts)) {}
 

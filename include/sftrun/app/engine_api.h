@@ -4,7 +4,7 @@
 /// (`libsftrun_engine.so`). It has only C types, because both contain their own copies of the
 /// modules without LibTorch.
 ///
-/// @param command   "worker", "generate", "eval", "score", "merge", "quantize", "bench" or
+/// @param command   "worker", "generate", "eval", "score", "serve", "chat", "merge", "quantize", "bench" or
 ///                  "all_reduce"
 /// @param request   a JSON object. Paths exist, values are checked, and a flag that was not given
 ///                  is null.
@@ -22,6 +22,11 @@
 ///            max_records: int|null; predictions: text|null; batch_size, max_new_tokens and what
 ///            follows it of generate; folder: text, for logs
 /// score      model, input, output: text; adapter: text|null
+/// serve      model: text; models: [{name, adapter: text|null}], the first for requests without a
+///            name; host: text; port, batch_size, max_waiting, max_new_tokens: int; max_model_len,
+///            cache_bytes: int|null; token: text|null
+/// chat       model, models as serve; system: text|null; max_new_tokens and what follows it of
+///            generate, up to stop
 /// merge      model, output: text; adapter: text|null (null: the model is converted); format:
 ///            "safetensors" or "gguf"; dtype: of the stored weights, for gguf also one of
 ///            weights::gguf_mixes(); max_shard_size: int, bytes; as_stored, overwrite,
@@ -36,9 +41,9 @@
 ///            seconds (mean of an all-reduce of these bytes), bandwidth (bytes/s on the wire of each
 ///            rank, as nccl-tests compute it), latency_seconds (of 4 bytes)
 ///
-/// generate, eval and score also have as_stored: bool; all but worker and all_reduce have json: bool. device ("auto",
-/// "cuda", "cpu") is in all but quantize; dtype ("auto", "fp32", "bf16", "fp16") and threads:
-/// int|null are in generate, eval, score and bench.
+/// generate, eval, score, serve and chat also have as_stored: bool; all but worker, serve, chat and
+/// all_reduce have json: bool. device ("auto", "cuda", "cpu") is in all but quantize; dtype ("auto",
+/// "fp32", "bf16", "fp16") and threads: int|null are in generate, eval, score, serve, chat and bench.
 ///
 /// @return the exit code (core/error.h). Errors are printed before it returns; nothing is thrown.
 extern "C" int sftrun_engine_run(const char* command, const char* request);

@@ -43,6 +43,13 @@ struct BaseForm {
 
 enum class Trains { kNothing, kLora, kFull, kPartial };
 
+/// Frozen weights that several decoders on one device use, each with its own adapter. The first one
+/// that needs a tensor reads it. For decoders of the same checkpoint, dtype and BaseForm.
+struct SharedWeights {
+  std::map<std::string, at::Tensor> dense;  ///< by name
+  std::map<std::string, kernels::QuantizedMatrix> quantized;
+};
+
 struct DecoderOptions {
   at::ScalarType dtype = at::kFloat;  ///< of weights and activations
   at::Device device = at::kCPU;
@@ -70,8 +77,11 @@ struct DecoderOptions {
   bool leaves_frozen_unread = false;
   bool inputs_on_host = false;  ///< with gradient checkpointing on a GPU: see `SavedInputs`
   kernels::CudaAttention attention = kernels::CudaAttention::kFlash;  ///< on CUDA
-  double neftune_noise_alpha = 0;                                     ///< NEFTune; 0: off
-  uint64_t seed = 42;  ///< for the initialisation of adapters
+  /// null: the decoder's own. Shared weights are not joined, because joining moves them, and PiSSA,
+  /// which changes them, needs its own.
+  std::shared_ptr<SharedWeights> shared_weights;
+  double neftune_noise_alpha = 0;  ///< NEFTune; 0: off
+  uint64_t seed = 42;              ///< for the initialisation of adapters
 };
 
 using layers::Layer;

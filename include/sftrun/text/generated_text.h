@@ -8,6 +8,13 @@
 
 namespace sftrun::text {
 
+/// What ends an answer.
+struct Stops {
+  std::vector<std::string> texts;
+  std::vector<TokenId> tokens;  ///< control tokens, which are no part of the text
+};
+Stops divide_stops(const Tokenizer& tokenizer, const std::vector<std::string>& stops);
+
 /// The text of generated tokens, up to the first stop text. A stop text may span tokens, and begin
 /// or end inside one.
 class GeneratedText {

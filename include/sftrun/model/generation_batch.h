@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sftrun/model/decoder.h"
+#include "sftrun/model/generate.h"
+#include "sftrun/model/token_logprobs.h"
+
+namespace sftrun::model {
+
+class KvCache;
+
+/// A prompt, and how it is answered.
+struct SequenceRequest {
+  Prompt prompt;
+  std::shared_ptr<const SamplingOptions> options;  ///< not null
+  /// Report the log-probability of each token, and this many likeliest tokens; nullopt: none.
+  std::optional<size_t> num_logprobs = {};
+  bool scores_prompt = false;  ///< also for the tokens of the prompt; needs `num_logprobs`
+};
+
+struct NewToken {
+  int32_t token = 0;
+  bool is_stop = false;  ///< a stop token: the sequence ends, and it is not among its tokens
+  std::optional<TokenLogprobs> logprobs;  ///< if they were asked for
+};
+
+/// The first argument is the index of the prompt. Each but `on_finished` may be empty.
+struct BatchHooks {
+  /// False ends the sequence with this token; for a stop token the result is ignored.
+  std::function<bool(size_t, NewToken&&)> on_token = {};
+  std::function<void(size_t, Generation&&)> on_finished;
+  /// Of the prompt's tokens from the second on; before the first `on_token`.
+  std::function<void(size_t, std::vector<TokenLogprobs>&&)> on_prompt_scores = {};
+};
+
+/// Sequences that are generated together. They come and go between steps (continuous batching), and
+/// each has its own options. Active rows are the first rows of the cache.
+class GenerationBatch {
+ public:
+  /// @param num_rows most sequences at the same time, above 0   @param decoder must outlive this object
+  GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks hooks);
+  ~GenerationBatch();
+  GenerationBatch(const GenerationBatch&) = delete;
+  GenerationBatch& operator=(const GenerationBatch&) = delete;
+
+  size_t num_active() const { return rows_.size(); }
+  size_t num_free() const { return num_rows_ - rows_.size(); }
+
+  /// Reads the prompts and chooses the first token of each. An answer may end with it.
+  /// @param requests at most `num_free`   @throws NotFiniteError
+  void start(std::vector<SequenceRequest> requests);
+  /// Generates one token of each active sequence.   @pre one is active   @throws NotFiniteError
+  void step();
+  /// Drops active sequences without calling a hook.
+  void drop(const std::function<bool(size_t)>& is_dropped);
+  /// Drops all sequences and the memory of the cache.
+  void reset();
+
+  /// Bytes of the cache when it holds `more` sequences beside the active ones, and the longest has
+  /// `length` tokens with its answer.
+  uint64_t cache_bytes(size_t more, int64_t length) const;
+  /// Of one token of one sequence. Thread-safe.
+  uint64_t bytes_of_token() const { return bytes_of_token_; }
+
+ private:
+  /// A row of the batch.
+  struct Row {
+    SequenceRequest request;
+    Generation result;
+    int64_t length = 0;                     ///< tokens in the cache
+    int32_t next = 0;                       ///< chosen last
+    std::optional<TokenLogprobs> logprobs;  ///< of `next`
+
+    /// Tokens that the cache holds at most.
+    int64_t longest() const;
+  };
+
+  void prefill(const std::vector<size_t>& rows);
+  void reserve(int64_t length);
+  at::Tensor attend_prompts(size_t l, const at::Tensor& hidden, const layers::BatchContext& context,
+                            const std::vector<size_t>& rows,
+                            const std::vector<int32_t>& cu_seqlens);
+  void score_prompts(const at::Tensor& hidden, const std::vector<size_t>& rows,
+                     const std::vector<int32_t>& cu_seqlens);
+  std::vector<size_t> rows_that_change_angles() const;
+  at::Tensor attend_tokens(size_t l, const at::Tensor& hidden, const layers::BatchContext& context,
+                           const at::Tensor& positions, class StepMasks& masks);
+  at::Tensor delta_net_tokens(size_t l, const at::Tensor& hidden,
+                              const layers::BatchContext& context);
+  at::Tensor head(const at::Tensor& hidden);
+  void choose_tokens(const at::Tensor& logits, const std::vector<size_t>& rows);
+  void choose(Row& row, const at::Tensor& of_last) const;
+  bool accept(Row& row);
+  void accept_and_free(const std::vector<size_t>& rows);
+  void remove(size_t row);
+  at::Device device() const { return decoder_.options().device; }
+
+  Decoder& decoder_;
+  size_t num_rows_;
+  BatchHooks hooks_;
+  std::unique_ptr<KvCache> cache_;
+  const uint64_t bytes_of_token_;
+  std::vector<Row> rows_;  // row i of the cache
+  bool has_states_ = false;
+};
+
+}  // namespace sftrun::model

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sftrun/serve/completion_request.h"
+#include "sftrun/serve/http_server.h"
+#include "sftrun/serve/scheduler.h"
+#include "sftrun/serve/served_model.h"
+
+namespace sftrun::serve {
+
+struct ApiOptions {
+  std::string token;  ///< that clients must send as "Authorization: Bearer TOKEN"; empty: none
+  /// Answer only requests for this machine's own names, so that a web page cannot reach the server
+  /// through a name of its own (DNS rebinding).
+  bool is_local = true;
+  RequestDefaults defaults;
+};
+
+/// OpenAI's API: /v1/models, /v1/completions, /v1/chat/completions; and /health.
+class Api {
+ public:
+  /// @param models the first answers requests that name no model   All must outlive this object.
+  Api(const std::vector<std::unique_ptr<ServedModel>>& models, Scheduler& scheduler,
+      ApiOptions options);
+
+  /// Thread-safe. Errors are responses; nothing is thrown.
+  HttpResponse handle(const HttpRequest& request);
+
+ private:
+  HttpResponse route(const HttpRequest& request);
+  Json describe(const ServedModel& model) const;
+  HttpResponse list_models() const;
+  HttpResponse complete(const HttpRequest& request, bool is_chat);
+  const ServedModel& find_model(const Json& body) const;
+  void require_access(const HttpRequest& request) const;
+
+  const std::vector<std::unique_ptr<ServedModel>>& models_;
+  Scheduler& scheduler_;
+  const ApiOptions options_;
+  const int64_t created_;  ///< Unix time of the start
+};
+
+}  // namespace sftrun::serve

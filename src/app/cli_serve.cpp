@@ -1,0 +1,199 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "cli.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+
+/// Commands that answer as long as they run: `serve` and `chat`.
+namespace sftrun::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The directory's name, or that of its run for the folders that a run makes.
+std::string name_of_adapter(const std::string& path) {
+  fs::path directory = fs::path(path).lexically_normal();
+  if (directory.filename().empty()) directory = directory.parent_path();  // "runs/first/"
+  const auto is_of_run = [](const fs::path& one) {
+    const std::string name = one.filename().string();
+    return name == "adapter" || name == "checkpoints" || name.starts_with("checkpoint-") ||
+           name.starts_with("step-");
+  };
+  while (is_of_run(directory) && directory.has_parent_path() &&
+         !directory.parent_path().filename().empty())
+    directory = directory.parent_path();
+  return directory.filename().string();
+}
+
+struct NamedAdapter {
+  std::string name, path;
+};
+
+/// "NAME=ADAPTER"; a path that exists may contain the sign.
+NamedAdapter split_name(const std::string& text) {
+  const size_t sign = text.find('=');
+  std::error_code ignored;
+  if (sign == std::string::npos || fs::exists(text, ignored)) return {name_of_adapter(text), text};
+  if (sign == 0 || sign + 1 == text.size()) {
+    throw ConfigError(fmt::format("--adapter {} has no name, or no adapter", text),
+                      "--adapter on the command line", "write --adapter NAME=ADAPTER");
+  }
+  return {text.substr(0, sign), text.substr(sign + 1)};
+}
+
+struct ServeOptions {
+  NamedAdapters models;
+  ComputeFlags compute;
+  std::string host = "127.0.0.1", token, cache_memory;
+  int64_t port = 8000, batch_size = 8, max_waiting = 256, max_new_tokens = 2048;
+  std::optional<int64_t> max_model_len;
+  bool as_stored = false;
+};
+
+nlohmann::json request(const ServeOptions& options, const CLI::App& command) {
+  nlohmann::json request = named_models(command, options.models);
+  request["host"] = options.host;
+  request["port"] = options.port;
+  request["token"] = or_null(options.token);
+  request["batch_size"] = options.batch_size;
+  request["max_waiting"] = options.max_waiting;
+  request["max_new_tokens"] = options.max_new_tokens;
+  request["max_model_len"] = or_null(options.max_model_len);
+  request["cache_bytes"] = options.cache_memory.empty()
+                               ? nlohmann::json(nullptr)
+                               : nlohmann::json(parse_size(options.cache_memory, "--cache-memory"));
+  request["device"] = options.compute.device;
+  request["dtype"] = options.compute.dtype;
+  request["threads"] = or_null(options.compute.threads);
+  request["as_stored"] = options.as_stored;
+  return request;
+}
+
+struct ChatOptions {
+  NamedAdapters models;
+  ComputeFlags compute;
+  SamplingFlags sampling;
+  std::string system;
+  bool as_stored = false;
+};
+
+nlohmann::json request(const ChatOptions& options, const CLI::App& command) {
+  nlohmann::json request = named_models(command, options.models);
+  put_sampling_flags(options.sampling, request);
+  request["system"] = or_null(options.system);
+  request["device"] = options.compute.device;
+  request["dtype"] = options.compute.dtype;
+  request["threads"] = or_null(options.compute.threads);
+  request["as_stored"] = options.as_stored;
+  return request;
+}
+
+}  // namespace
+
+void add_named_adapters(CLI::App& command, NamedAdapters& flags) {
+  command.add_option(
+      "-m,--model", flags.model,
+      "Directory, .gguf file, run directory, or name on the hub [the adapter's base]");
+  command
+      .add_option(
+          "-a,--adapter", flags.adapters,
+          "Adapter of the model, with a name of its own: NAME=ADAPTER; may be given several "
+          "times [name: that of its directory or run]")
+      ->allow_extra_args(false)
+      ->type_name("[NAME=]ADAPTER");
+}
+
+nlohmann::json named_models(const CLI::App& command, const NamedAdapters& flags) {
+  nlohmann::json models = nlohmann::json::array();
+  std::string first;  // adapter, whose base is used without --model
+  for (const std::string& text : flags.adapters) {
+    NamedAdapter adapter = split_name(text);
+    find_adapter(adapter.path);
+    require_exists("--adapter", adapter.path);
+    if (first.empty()) first = adapter.path;
+    models.push_back({{"name", adapter.name}, {"adapter", adapter.path}});
+  }
+  const std::string path = checked_model(command, flags.model, first);
+  models.push_back({{"name", model_name(flags.model, first)}, {"adapter", nullptr}});
+  for (size_t i = 0; i < models.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      if (models[i]["name"] != models[k]["name"]) continue;
+      throw ConfigError(
+          fmt::format("two models are named {}", models[i]["name"].get<std::string>()),
+          "--adapter on the command line", "give names: --adapter NAME=ADAPTER");
+    }
+  }
+  return {{"model", path}, {"models", models}};
+}
+
+Command add_serve(CLI::App& sftrun) {
+  auto options = std::make_shared<ServeOptions>();
+  CLI::App* command = add_command(
+      sftrun, "serve", "Answer requests of OpenAI's API over HTTP",
+      "sftrun serve --adapter runs/first\n"
+      "  sftrun serve --model models/base --adapter v1=runs/first --adapter v2=runs/second\n\n"
+      "Clients name a model or an adapter: /v1/completions, /v1/chat/completions, /v1/models, "
+      "/health.");
+  add_named_adapters(*command, options->models);
+  command->add_option("--host", options->host, "Address to listen on; 0.0.0.0: all of this machine")
+      ->capture_default_str();
+  command->add_option("--port", options->port, "Port; 0: any that is free")
+      ->check(in_range(0, 65535))
+      ->capture_default_str();
+  command
+      ->add_option("--token", options->token,
+                   "Token that clients must send as their API key [none, or the variable "
+                   "SFTRUN_SERVE_TOKEN]")
+      ->envname("SFTRUN_SERVE_TOKEN");
+  command
+      ->add_option("--batch-size", options->batch_size,
+                   "Answers of a model that are generated at the same time")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command
+      ->add_option("--max-waiting", options->max_waiting,
+                   "Answers that may wait for their turn; further requests are refused (429)")
+      ->check(at_least(0))
+      ->capture_default_str();
+  command
+      ->add_option("--max-new-tokens", options->max_new_tokens,
+                   "Most tokens of an answer to a chat request that names no limit")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command
+      ->add_option("--max-model-len", options->max_model_len,
+                   "Most tokens of a prompt with its answer [the model's context]")
+      ->check(at_least(2));
+  command->add_option("--cache-memory", options->cache_memory,
+                      "Most memory of the key-value caches: 4GiB, 500MB [half of what is free]");
+  add_as_stored_flag(*command, options->as_stored);
+  add_compute_flags(*command, options->compute);
+  return {command,
+          [options, command] { return run_in_engine("serve", request(*options, *command)); }};
+}
+
+Command add_chat(CLI::App& sftrun) {
+  auto options = std::make_shared<ChatOptions>();
+  CLI::App* command = add_command(
+      sftrun, "chat", "Talk to a model in the terminal",
+      "sftrun chat --adapter runs/first\n"
+      "  sftrun chat --model models/base --adapter v1=runs/first --adapter v2=runs/second "
+      "--temperature 0.7\n\n"
+      "/help lists the commands of a conversation.");
+  add_named_adapters(*command, options->models);
+  command->add_option("--system", options->system, "System message of the conversation");
+  options->sampling.max_new_tokens = 2048;
+  add_sampling_flags(*command, options->sampling);
+  add_as_stored_flag(*command, options->as_stored);
+  add_compute_flags(*command, options->compute);
+  return {command, [options, command] {
+            check_sampling_flags(options->sampling);
+            return run_in_engine("chat", request(*options, *command));
+          }};
+}
+
+}  // namespace sftrun::app

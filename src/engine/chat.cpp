@@ -1,0 +1,280 @@
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "commands.h"
+#include "line_reader.h"
+#include "session.h"
+#include "sftrun/core/clock.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/data/prompt.h"
+#include "sftrun/model/generate.h"
+#include "text_generator.h"
+
+namespace sftrun::engine {
+namespace {
+
+using data::Json;
+
+constexpr const char* kHelp = R"(/reset          begin a new conversation
+/system TEXT    begin a new one with this system message; without TEXT: with none
+/adapter NAME   go on with another adapter; without NAME: list them
+/retry          answer the last message again, with other random numbers
+/save FILE      append the conversation to FILE as a line of JSON that `sftrun train` reads
+/quit           end (also Ctrl-D). Ctrl-C ends an answer. A line that ends in \ goes on in the next one.
+)";
+
+std::atomic<bool> was_interrupted{false};  // a signal handler can use only static variables
+
+/// Ctrl-C ends an answer, not the program, while this object lives.
+class InterruptWatch {
+ public:
+  InterruptWatch() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { was_interrupted = true; };
+    sigemptyset(&action.sa_mask);  // no SA_RESTART: it ends the reading of a line, too
+    ::sigaction(SIGINT, &action, &former_);
+  }
+  ~InterruptWatch() { ::sigaction(SIGINT, &former_, nullptr); }
+  InterruptWatch(const InterruptWatch&) = delete;
+  InterruptWatch& operator=(const InterruptWatch&) = delete;
+
+ private:
+  struct sigaction former_ {};
+};
+
+/// The base model and its adapters; each is loaded when it is used first.
+class Models {
+ public:
+  explicit Models(const nlohmann::json& request) : request_(request) {}
+
+  const LoadedModel& get(const std::string& name) {
+    const auto found = loaded_.find(name);
+    if (found != loaded_.end()) return found->second;
+    nlohmann::json one = request_;
+    for (const nlohmann::json& entry : request_.at("models"))
+      if (entry.at("name") == name) one["adapter"] = entry.at("adapter");
+    SharedBases* shared = request_.at("models").size() > 1 ? &bases_ : nullptr;
+    return loaded_.emplace(name, load_model(one, 0, shared)).first->second;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const nlohmann::json& entry : request_.at("models"))
+      names.push_back(entry.at("name").get<std::string>());
+    return names;
+  }
+
+ private:
+  const nlohmann::json& request_;
+  SharedBases bases_;
+  std::map<std::string, LoadedModel> loaded_;
+};
+
+class Conversation {
+ public:
+  explicit Conversation(const nlohmann::json& request)
+      : request_(request), models_(request), name_(models_.names().front()) {
+    if (const auto system = get<std::string>(request, "system")) system_ = *system;
+    use(name_);
+    reset();
+  }
+
+  int run() {
+    const InterruptWatch watch;
+    LineReader lines("> ");
+    if (lines.is_terminal()) fmt::print("{} (/help lists the commands)\n", name_);
+    for (std::string line; !is_over_ && read(lines, line);) {
+      std::fflush(stdout);
+      if (line.starts_with('/'))
+        command(line);
+      else if (!trim(line).empty())
+        ask(line, lines.is_terminal());
+    }
+    return 0;
+  }
+
+ private:
+  /// A line, or several that end in a backslash.   @return false: the end
+  static bool read(LineReader& lines, std::string& whole) {
+    whole.clear();
+    for (std::string line;;) {
+      const LineReader::End end = lines.read(line);
+      if (end == LineReader::End::kEnd) return !whole.empty();
+      if (end == LineReader::End::kInterrupted) {
+        fmt::print("\n(Ctrl-D or /quit ends)\n");
+        return whole.clear(), true;
+      }
+      whole += line;
+      if (!whole.ends_with('\\')) return true;
+      whole.back() = '\n';
+    }
+  }
+
+  void command(const std::string& line) {
+    const std::string word = line.substr(0, line.find(' '));
+    const std::string rest(trim(std::string_view(line).substr(word.size())));
+    static const std::map<std::string, void (Conversation::*)(const std::string&)> commands = {
+        {"/help", &Conversation::help},         {"/reset", &Conversation::begin},
+        {"/system", &Conversation::set_system}, {"/adapter", &Conversation::set_adapter},
+        {"/retry", &Conversation::retry},       {"/save", &Conversation::save},
+        {"/quit", &Conversation::quit},         {"/exit", &Conversation::quit}};
+    const auto found = commands.find(word);
+    if (found == commands.end()) {
+      fmt::print("there is no command {}; /help lists them\n", excerpt(word));
+      return;
+    }
+    try {
+      (this->*found->second)(rest);
+    } catch (const Error& error) {
+      fmt::print("{}\n", error.what());
+    }
+  }
+
+  void help(const std::string& /*rest*/) { fmt::print("{}", kHelp); }
+  void quit(const std::string& /*rest*/) { is_over_ = true; }
+  void begin(const std::string& /*rest*/) {
+    reset();
+    fmt::print("(new conversation)\n");
+  }
+  void set_system(const std::string& text) {
+    system_ = text;
+    begin({});
+  }
+
+  void set_adapter(const std::string& name) {
+    const std::vector<std::string> names = models_.names();
+    if (name.empty()) {
+      for (const std::string& one : names) fmt::print("{} {}\n", one == name_ ? "*" : " ", one);
+    } else if (std::find(names.begin(), names.end(), name) == names.end()) {
+      fmt::print("there is no {}; there are {}\n", excerpt(name), join(names, ", "));
+    } else {
+      use(name);
+      fmt::print("({} answers now)\n", name);
+    }
+  }
+
+  void retry(const std::string& /*rest*/) {
+    if (messages_.empty() || messages_.back()["role"] != "assistant") {
+      fmt::print("there is no answer yet\n");
+      return;
+    }
+    messages_.erase(messages_.size() - 1);
+    answer(::isatty(STDOUT_FILENO) == 1);
+  }
+
+  void save(const std::string& file) {
+    if (file.empty()) throw ConfigError("/save needs the name of a file");
+    LineFile(file).append(Json{{"messages", messages_}}.dump());
+    fmt::print("(appended to {})\n", file);
+  }
+
+  void reset() {
+    messages_ = Json::array();
+    if (!system_.empty()) messages_.push_back({{"role", "system"}, {"content", system_}});
+  }
+
+  void use(const std::string& name) {
+    const LoadedModel& model = models_.get(name);
+    if (!model.text.chat_template) {
+      throw ConfigError(fmt::format("{} has no chat template", name), "--model",
+                        "use `sftrun generate`, which continues texts");
+    }
+    name_ = name;
+    model_ = &model;
+  }
+
+  void ask(const std::string& text, bool is_terminal) {
+    messages_.push_back({{"role", "user"}, {"content", text}});
+    if (!answer(is_terminal)) messages_.erase(messages_.size() - 1);
+  }
+
+  /// @return false: there is no answer
+  bool answer(bool is_terminal) {
+    try {
+      generate(is_terminal);
+      return true;
+    } catch (const Error& error) {
+      fmt::print("{}\n", error.what());
+      return false;
+    }
+  }
+
+  /// Prints the answer to the conversation as it comes, and adds it.
+  void generate(bool is_terminal) {
+    const std::vector<int32_t> tokens = data::PromptBuilder(model_->text, true)
+                                            .build({{"messages", messages_}}, "the conversation");
+    model::SamplingOptions options = sampling_options(request_);
+    limit_to_context(options, static_cast<int64_t>(tokens.size()));
+    std::string shown;
+    const auto show = [&](std::string_view text) {
+      if (text.size() <= shown.size()) return;
+      const std::string_view fresh = text.substr(shown.size());
+      std::fwrite(fresh.data(), 1, fresh.size(), stdout);
+      std::fflush(stdout);
+      shown = text;
+    };
+    was_interrupted = false;
+    bool is_taken = false;
+    size_t num_tokens = 0;
+    const double start = monotonic_seconds();
+    TextGenerator(model_->text, options, request_.value("stop", std::vector<std::string>()))
+        .run(*model_->decoder, 1,
+             {.next_prompt = [&]() -> std::optional<model::Prompt> {
+                if (std::exchange(is_taken, true)) return std::nullopt;
+                return model::Prompt{0, tokens, num_answers_++};
+              },
+              .on_answer =
+                  [&](size_t, Answer&& finished) {
+                    num_tokens = finished.num_tokens;
+                    show(finished.text);
+                  },
+              .on_text = show,
+              .before_step = [](size_t) { return !was_interrupted; }});
+    std::fputc('\n', stdout);
+    std::fflush(stdout);
+    messages_.push_back({{"role", "assistant"}, {"content", shown}});
+    if (was_interrupted.exchange(false)) fmt::print("(interrupted)\n");
+    const double seconds = monotonic_seconds() - start;
+    if (is_terminal && num_tokens > 0)
+      log::debug("{} tokens, {:.1f} tokens/s", num_tokens,
+                 static_cast<double>(num_tokens) / seconds);
+  }
+
+  void limit_to_context(model::SamplingOptions& options, int64_t num_tokens) const {
+    const int64_t context = model_->checkpoint->arch().max_position_embeddings;
+    if (context <= 0) return;
+    if (num_tokens >= context) {
+      throw DataError(fmt::format("the conversation has {} tokens, and the model's context is {}",
+                                  num_tokens, context),
+                      {}, "/reset begins a new one");
+    }
+    options.max_new_tokens = std::min(options.max_new_tokens, context - num_tokens);
+  }
+
+  const nlohmann::json& request_;
+  Models models_;
+  std::string name_, system_;
+  const LoadedModel* model_ = nullptr;
+  Json messages_;
+  uint64_t num_answers_ = 0;  // each has its own random numbers
+  bool is_over_ = false;
+};
+
+}  // namespace
+
+int run_chat(const nlohmann::json& request) {
+  return Conversation(request).run();
+}
+
+}  // namespace sftrun::engine

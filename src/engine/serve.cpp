@@ -1,0 +1,104 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "device_memory.h"
+#include "session.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
+#include "sftrun/launch/stop_signals.h"
+#include "sftrun/observe/system.h"
+#include "sftrun/serve/api.h"
+#include "sftrun/serve/http_server.h"
+#include "sftrun/serve/scheduler.h"
+
+namespace sftrun::engine {
+namespace {
+
+/// The model and its adapters, loaded.
+struct Served {
+  std::vector<LoadedModel> loaded;
+  std::vector<std::unique_ptr<serve::ServedModel>> models;
+  at::Device device() const { return loaded.front().decoder->options().device; }
+};
+
+Served load_all(const nlohmann::json& request) {
+  Served served;
+  SharedBases bases;
+  const auto& models = request.at("models");
+  const auto asked_length = get<int64_t>(request, "max_model_len");
+  for (const nlohmann::json& entry : models) {
+    nlohmann::json one = request;
+    one["adapter"] = entry.at("adapter");
+    served.loaded.push_back(load_model(one, 0, models.size() > 1 ? &bases : nullptr));
+    const LoadedModel& loaded = served.loaded.back();
+    constexpr int64_t kUnknownLength = 4096;
+    const int64_t own = loaded.checkpoint->arch().max_position_embeddings;
+    served.models.push_back(std::make_unique<serve::ServedModel>(
+        entry.at("name").get<std::string>(), loaded.text, *loaded.decoder,
+        asked_length.value_or(own > 0 ? own : kUnknownLength)));
+  }
+  return served;
+}
+
+/// Half of the memory that the loaded models leave: activations, logits and other programs need some.
+uint64_t usual_cache_bytes(at::Device device) {
+  const uint64_t free =
+      device.is_cpu() ? observe::memory_info().available_bytes
+                      : device_memory_bytes(device, 1) -
+                            std::min(device_memory_bytes(device, 1), peak_memory_bytes(device));
+  return free / 2;
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+/// An IPv6 address needs brackets in an address with a port.
+std::string url_of(const std::string& host, uint16_t port) {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return fmt::format("http://{}:{}/v1", is_ipv6 ? "[" + host + "]" : host, port);
+}
+
+std::string names_of(const Served& served) {
+  std::string names;
+  for (const auto& model : served.models) names += (names.empty() ? "" : ", ") + model->id;
+  return names;
+}
+
+}  // namespace
+
+int run_serve(const nlohmann::json& request) {
+  const launch::StopSignals signals;
+  const Served served = load_all(request);
+  const serve::Limits limits{
+      .batch_size = request.at("batch_size").get<size_t>(),
+      .max_waiting = request.at("max_waiting").get<size_t>(),
+      .cache_bytes =
+          get<uint64_t>(request, "cache_bytes").value_or(usual_cache_bytes(served.device()))};
+  serve::Scheduler scheduler(served.models, limits);
+  const auto host = request.at("host").get<std::string>();
+  const auto token = get<std::string>(request, "token").value_or("");
+  serve::Api api(served.models, scheduler,
+                 {.token = token,
+                  .is_local = is_loopback(host),
+                  .defaults = {.chat_tokens = request.at("max_new_tokens").get<int64_t>()}});
+  const serve::HttpServer server(
+      {.host = host, .port = request.at("port").get<uint16_t>()},
+      [&](const serve::HttpRequest& asked) { return api.handle(asked); });
+  if (!is_loopback(host) && token.empty())
+    log::warn("everyone who reaches {} can use the server: set a token with --token", host);
+  log::info("{} answers at a time for each model, {} may wait; key-value cache up to {}",
+            limits.batch_size, limits.max_waiting, format_bytes(limits.cache_bytes));
+  log::info("serving {} at {} (Ctrl-C stops)", names_of(served), url_of(host, server.port()));
+  scheduler.run([&] { return signals.requested(); });
+  log::info("stopping");
+  return 0;
+}
+
+}  // namespace sftrun::engine

@@ -1,0 +1,229 @@
+#include "sftrun/serve/api.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "answers.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::serve {
+namespace {
+
+constexpr int kUnauthorized = 401, kForbidden = 403, kNotFound = 404, kWrongMethod = 405,
+              kWrongType = 415, kClientGone = 499, kFailed = 500;
+constexpr auto kBetweenLooks = std::chrono::milliseconds(250);  // at the connection
+
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+HttpResponse json_response(const Json& json, int status = 200) {
+  return {.status = status,
+          .headers = {{"Content-Type", "application/json"}},
+          .body = dumped(json) + "\n"};
+}
+
+HttpResponse error_response(const ApiError& error) {
+  HttpResponse response = json_response(error.to_json(), error.status());
+  constexpr int kBusy = 429;
+  if (error.status() == kBusy) response.headers["Retry-After"] = "1";
+  if (error.status() == kUnauthorized) response.headers["WWW-Authenticate"] = "Bearer";
+  return response;
+}
+
+int64_t unix_time() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string new_id(bool is_chat) {
+  std::random_device random;
+  return fmt::format("{}-{:08x}{:08x}{:08x}", is_chat ? "chatcmpl" : "cmpl", random(), random(),
+                     random());
+}
+
+/// Takes the same time wherever two texts of the same length differ.
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+/// The host of "host:port" or "[address]:port".
+std::string_view host_of(std::string_view header) {
+  if (header.starts_with('[')) return header.substr(0, header.find(']') + 1);
+  return header.substr(0, header.find(':'));
+}
+
+bool is_own_name(std::string_view host) {
+  return host.empty() || host == "localhost" || host == "[::1]" || host.starts_with("127.");
+}
+
+/// A request in progress. Its answers are no longer generated when it is destroyed.
+struct Progress {
+  Progress(CompletionRequest asked_, const ServedModel& model_, Scheduler& scheduler)
+      : asked(std::move(asked_)),
+        channel(scheduler.submit(model_, asked)),
+        answers(asked, model_, new_id(asked.is_chat), unix_time()) {}
+  ~Progress() { channel->cancel(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  const CompletionRequest asked;
+  const std::shared_ptr<AnswerChannel> channel;
+  Answers answers;
+};
+
+HttpResponse wait_for_all(Progress& progress, const HttpRequest& request) {
+  while (!progress.answers.is_complete()) {
+    const auto event = progress.channel->receive(kBetweenLooks);
+    if (!event) {
+      if (!request.is_connected()) throw ApiError(kClientGone, "the client has gone");
+      continue;
+    }
+    if (event->error) throw *event->error;
+    progress.answers.add(*event);
+  }
+  return json_response(progress.answers.whole());
+}
+
+std::string sent_event(const Json& json) {
+  return "data: " + dumped(json) + "\n\n";
+}
+
+/// Server-sent events (html.spec.whatwg.org/multipage/server-sent-events.html).
+/// @return whether more will follow
+bool write_next(Progress& progress, std::string& out) {
+  const auto event = progress.channel->receive(kBetweenLooks);
+  if (!event) return true;
+  if (event->error) {
+    out += sent_event(event->error->to_json());
+    return false;
+  }
+  for (const Json& chunk : progress.answers.add(*event)) out += sent_event(chunk);
+  if (!progress.answers.is_complete()) return true;
+  if (progress.asked.includes_usage) out += sent_event(progress.answers.usage_chunk());
+  out += "data: [DONE]\n\n";
+  return false;
+}
+
+void require_method(const HttpRequest& request, const std::string& method) {
+  if (request.method != method)
+    throw ApiError(kWrongMethod,
+                   fmt::format("{} takes {}, not {}", request.path, method, request.method));
+}
+
+}  // namespace
+
+Api::Api(const std::vector<std::unique_ptr<ServedModel>>& models, Scheduler& scheduler,
+         ApiOptions options)
+    : models_(models), scheduler_(scheduler), options_(std::move(options)), created_(unix_time()) {}
+
+HttpResponse Api::handle(const HttpRequest& request) {
+  HttpResponse response;
+  try {
+    response = route(request);
+  } catch (const ApiError& error) {
+    response = error_response(error);
+  } catch (const std::exception& error) {
+    log::error("{} {} failed: {}", request.method, excerpt(request.path), error.what());
+    response = error_response({kFailed, error.what()});
+  }
+  log::debug("{} {} {}", request.method, excerpt(request.path), response.status);
+  return response;
+}
+
+HttpResponse Api::route(const HttpRequest& request) {
+  const std::string models = "/v1/models";
+  if (request.path == "/health") {
+    require_method(request, "GET");
+    const Load load = scheduler_.load();
+    return json_response({{"status", "ok"},
+                          {"active", load.num_active},
+                          {"waiting", load.num_waiting},
+                          {"generated_tokens", load.num_tokens}});
+  }
+  require_access(request);
+  if (request.path == models) {
+    require_method(request, "GET");
+    return list_models();
+  }
+  if (request.path.starts_with(models + "/")) {
+    require_method(request, "GET");
+    const ServedModel& model = find_model({{"model", request.path.substr(models.size() + 1)}});
+    return json_response(describe(model));
+  }
+  const bool is_chat = request.path == "/v1/chat/completions";
+  if (is_chat || request.path == "/v1/completions") {
+    require_method(request, "POST");
+    return complete(request, is_chat);
+  }
+  throw ApiError(
+      kNotFound,
+      fmt::format("there is no {}: the server has /v1/completions, /v1/chat/completions, "
+                  "/v1/models and /health",
+                  excerpt(request.path)));
+}
+
+void Api::require_access(const HttpRequest& request) const {
+  if (options_.is_local && !is_own_name(host_of(request.header("host")))) {
+    throw ApiError(kForbidden,
+                   fmt::format("the server answers only requests to localhost, not to {}",
+                               excerpt(request.header("host"))));
+  }
+  if (options_.token.empty()) return;
+  if (!equal_in_constant_time(request.header("authorization"), "Bearer " + options_.token))
+    throw ApiError(kUnauthorized, "the request needs the header \"Authorization: Bearer TOKEN\"",
+                   {}, "invalid_api_key");
+}
+
+Json Api::describe(const ServedModel& model) const {
+  return {{"id", model.id},
+          {"object", "model"},
+          {"created", created_},
+          {"owned_by", "sftrun"},
+          {"max_model_len", model.max_length}};
+}
+
+HttpResponse Api::list_models() const {
+  Json list = Json::array();
+  for (const auto& model : models_) list.push_back(describe(*model));
+  return json_response({{"object", "list"}, {"data", list}});
+}
+
+const ServedModel& Api::find_model(const Json& body) const {
+  const auto name = body.find("model");
+  if (name == body.end() || name->is_null()) return *models_.front();
+  std::string names;
+  for (const auto& model : models_) {
+    if (*name == model->id) return *model;
+    names += (names.empty() ? "" : ", ") + model->id;
+  }
+  throw ApiError(
+      kNotFound,
+      fmt::format("there is no model {}; the server has {}", excerpt(dumped(*name)), names),
+      "model", "model_not_found");
+}
+
+HttpResponse Api::complete(const HttpRequest& request, bool is_chat) {
+  // Web pages may send other types to any address without asking it first.
+  if (!request.header("content-type").starts_with("application/json"))
+    throw ApiError(kWrongType, "the header must be \"Content-Type: application/json\"");
+  const Json body = parse_body(request.body);
+  const ServedModel& model = find_model(body);
+  CompletionRequest asked =
+      is_chat ? parse_chat(body, model, options_.defaults) : parse_completion(body, model);
+  const auto progress = std::make_shared<Progress>(std::move(asked), model, scheduler_);
+  if (!progress->asked.stream) return wait_for_all(*progress, request);
+  return {.headers = {{"Content-Type", "text/event-stream"}, {"Cache-Control", "no-cache"}},
+          .stream = [progress](std::string& out) { return write_next(*progress, out); }};
+}
+
+}  // namespace sftrun::serve

@@ -1,0 +1,260 @@
+#include "sftrun/serve/completion_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "parameters.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/json_depth.h"
+#include "sftrun/core/utf8.h"
+#include "sftrun/serve/api_error.h"
+
+namespace sftrun::serve {
+namespace {
+
+constexpr int kBadRequest = 400;
+constexpr size_t kMostPrompts = 2048, kMostStops = 16;
+constexpr int64_t kMostChoices = 128, kMostLogprobs = 20;
+constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
+
+void read_sampling(Parameters& parameters, CompletionRequest& request) {
+  model::SamplingOptions& sampling = request.sampling;
+  sampling.temperature = parameters.number("temperature", 0, 100).value_or(1);
+  sampling.top_p = parameters.number("top_p", 0, 1).value_or(1);
+  sampling.min_p = parameters.number("min_p", 0, 1).value_or(0);
+  sampling.repetition_penalty = parameters.number("repetition_penalty", 0.01, 100).value_or(1);
+  constexpr int64_t kAll = -1;  // as in vLLM
+  const auto top_k = parameters.integer("top_k", kAll, kMostTokens);
+  if (top_k && *top_k > 0) sampling.top_k = top_k;
+  constexpr double kLargest = 9007199254740992;  // of integers that are exact in JSON
+  const auto seed = parameters.number("seed", -kLargest, kLargest);
+  sampling.seed =
+      seed ? static_cast<uint64_t>(static_cast<int64_t>(*seed)) : std::random_device{}();
+  request.stops = parameters.texts("stop", kMostStops);
+  request.num_choices = parameters.integer("n", 1, kMostChoices).value_or(1);
+  parameters.require_neutral("best_of", {Json(1), Json(request.num_choices)},
+                             "all answers are returned; set n instead");
+  for (const char* key : {"frequency_penalty", "presence_penalty"}) {
+    parameters.require_neutral(key, {Json(0)}, "use repetition_penalty, which generate has, too");
+  }
+  parameters.require_neutral("logit_bias", {Json::object()}, "leave it away");
+}
+
+void read_streaming(Parameters& parameters, CompletionRequest& request) {
+  request.stream = parameters.flag("stream");
+  const Json* options = parameters.find("stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object())
+    throw ApiError(kBadRequest, "\"stream_options\" must be an object", "stream_options");
+  Parameters of_stream(*options);
+  request.includes_usage = of_stream.flag("include_usage");
+  of_stream.ignore({"include_obfuscation"});
+  of_stream.require_no_others();
+}
+
+void ignore_common(Parameters& parameters) {
+  parameters.ignore({"model", "user", "metadata", "store", "service_tier", "safety_identifier",
+                     "prompt_cache_key"});
+}
+
+/// The answer has what the prompts leave of the context.
+void set_length(CompletionRequest& request, std::optional<int64_t> asked, int64_t usual,
+                const ServedModel& model, const char* key) {
+  size_t longest = 0;
+  for (const std::vector<int32_t>& prompt : request.prompts)
+    longest = std::max(longest, prompt.size());
+  const int64_t length = static_cast<int64_t>(longest), room = model.max_length - length;
+  const int64_t needed = asked.value_or(1);
+  if (room < needed) {
+    throw ApiError(
+        kBadRequest,
+        fmt::format(
+            "the model's context is {} tokens; the prompt has {} and the answer may have {}",
+            model.max_length, length, needed),
+        key, "context_length_exceeded");
+  }
+  request.sampling.max_new_tokens = asked.value_or(std::min(usual, room));
+}
+
+// ---- /v1/completions
+
+bool is_token_list(const Json& prompt) {
+  return prompt.is_array() && !prompt.empty() && prompt.front().is_number();
+}
+
+std::vector<int32_t> tokens_of(const Json& prompt, const ServedModel& model) {
+  std::vector<int32_t> tokens;
+  const int64_t vocab = model.text.num_embeddings.value_or(model.text.tokenizer->vocab_size());
+  for (const Json& token : prompt) {
+    const bool is_id = token.is_number_integer() && token.get<double>() >= 0 &&
+                       token.get<double>() < static_cast<double>(vocab);
+    if (!is_id) {
+      throw ApiError(
+          kBadRequest,
+          fmt::format("\"prompt\" has something else than token ids from 0 to {}", vocab - 1),
+          "prompt");
+    }
+    tokens.push_back(token.get<int32_t>());
+  }
+  return tokens;
+}
+
+void add_prompt(CompletionRequest& request, const Json& prompt, const ServedModel& model) {
+  std::vector<int32_t> tokens;
+  std::string text;
+  if (prompt.is_string()) {
+    text = prompt.get<std::string>();
+    if (!is_valid_utf8(text)) throw ApiError(kBadRequest, "\"prompt\" is not UTF-8", "prompt");
+    tokens = model.text.tokenizer->encode(text, /*add_special_tokens=*/true);
+    data::require_embedded(tokens, model.text, "prompt");
+  } else if (is_token_list(prompt)) {
+    tokens = tokens_of(prompt, model);
+    text = model.text.tokenizer->decode(tokens, /*skip_special_tokens=*/false);
+  } else if (!prompt.is_array()) {
+    throw ApiError(kBadRequest,
+                   "\"prompt\" must be a string, a list of strings, a list of token ids, or a list "
+                   "of such lists",
+                   "prompt");
+  }
+  if (tokens.empty()) throw ApiError(kBadRequest, "\"prompt\" is empty", "prompt");
+  request.prompts.push_back(std::move(tokens));
+  request.prompt_texts.push_back(std::move(text));
+}
+
+void read_prompts(Parameters& parameters, CompletionRequest& request, const ServedModel& model) {
+  const Json* prompt = parameters.find("prompt");
+  if (prompt == nullptr) throw ApiError(kBadRequest, "\"prompt\" is missing", "prompt");
+  if (!prompt->is_array() || is_token_list(*prompt)) return add_prompt(request, *prompt, model);
+  if (prompt->empty() || prompt->size() > kMostPrompts) {
+    throw ApiError(kBadRequest, fmt::format("\"prompt\" must have 1 to {} entries", kMostPrompts),
+                   "prompt");
+  }
+  for (const Json& one : *prompt) add_prompt(request, one, model);
+}
+
+void read_completion_logprobs(Parameters& parameters, CompletionRequest& request) {
+  const Json* logprobs = parameters.find("logprobs");
+  if (logprobs != nullptr && logprobs->is_boolean()) {  // as chat requests have it
+    if (logprobs->get<bool>()) request.num_logprobs = 1;
+    return;
+  }
+  if (const auto count = parameters.integer("logprobs", 0, kMostLogprobs))
+    request.num_logprobs = static_cast<size_t>(*count);
+}
+
+// ---- /v1/chat/completions
+
+/// OpenAI's name for system messages; templates know only the older one.
+Json with_known_roles(Json messages) {
+  for (Json& message : messages) {
+    if (message.is_object() && message.value("role", Json()) == "developer")
+      message["role"] = "system";
+  }
+  return messages;
+}
+
+void read_messages(Parameters& parameters, CompletionRequest& request, const ServedModel& model) {
+  const Json* messages = parameters.find("messages");
+  if (messages == nullptr) throw ApiError(kBadRequest, "\"messages\" is missing", "messages");
+  if (model.text.chat_template == nullptr) {
+    throw ApiError(kBadRequest,
+                   fmt::format("{} has no chat template: use /v1/completions", model.id), "model");
+  }
+  if (!messages->is_array() || messages->empty()) {
+    throw ApiError(kBadRequest, "\"messages\" must be a list of messages, and not empty",
+                   "messages");
+  }
+  if (messages->back().is_object() && messages->back().value("role", Json()) == "assistant") {
+    throw ApiError(kBadRequest,
+                   "the last message is the assistant's: end with a message to be answered",
+                   "messages");
+  }
+  Json record = {{"messages", with_known_roles(*messages)}};
+  for (const char* key : {"tools", "chat_template_kwargs"})
+    if (const Json* value = parameters.find(key)) record[key] = *value;
+  std::vector<int32_t> tokens = model.chat_prompts.build(record, "messages");
+  if (tokens.empty()) throw ApiError(kBadRequest, "the chat template gives no text", "messages");
+  request.prompts.push_back(std::move(tokens));
+  request.prompt_texts.emplace_back();
+}
+
+void read_chat_logprobs(Parameters& parameters, CompletionRequest& request) {
+  const bool wanted = parameters.flag("logprobs");
+  const auto top = parameters.integer("top_logprobs", 0, kMostLogprobs);
+  if (top && !wanted && *top > 0)
+    throw ApiError(kBadRequest, "\"top_logprobs\" needs \"logprobs\": true", "top_logprobs");
+  if (wanted) request.num_logprobs = static_cast<size_t>(top.value_or(0));
+}
+
+/// What is thrown for data is the request's fault.
+template <class Read>
+CompletionRequest reading(Read&& read) {
+  try {
+    return read();
+  } catch (const DataError& error) {
+    std::string message = error.message();
+    if (!error.fix().empty()) message += "; " + error.fix();
+    throw ApiError(kBadRequest, message, error.where());
+  }
+}
+
+}  // namespace
+
+Json parse_body(std::string_view body) {
+  constexpr size_t kMostDepth = 100;
+  if (!is_modest_json(body, kMostDepth))
+    throw ApiError(kBadRequest, "the body's JSON is nested too deeply or has too many values");
+  Json parsed = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) throw ApiError(kBadRequest, "the body must be a JSON object");
+  return parsed;
+}
+
+CompletionRequest parse_completion(const Json& body, const ServedModel& model) {
+  return reading([&] {
+    Parameters parameters(body);
+    CompletionRequest request;
+    ignore_common(parameters);
+    read_prompts(parameters, request, model);
+    read_sampling(parameters, request);
+    read_streaming(parameters, request);
+    read_completion_logprobs(parameters, request);
+    request.echo = parameters.flag("echo");
+    parameters.require_neutral("suffix", {Json("")}, "the models continue texts");
+    constexpr int64_t kUsualTokens = 16;  // OpenAI's default
+    const int64_t fewest = request.echo ? 0 : 1;
+    const auto tokens = parameters.integer("max_tokens", fewest, kMostTokens);
+    set_length(request, tokens, kUsualTokens, model, "max_tokens");
+    parameters.require_no_others();
+    return request;
+  });
+}
+
+CompletionRequest parse_chat(const Json& body, const ServedModel& model,
+                             const RequestDefaults& defaults) {
+  return reading([&] {
+    Parameters parameters(body);
+    CompletionRequest request{.is_chat = true};
+    ignore_common(parameters);
+    read_messages(parameters, request, model);
+    read_sampling(parameters, request);
+    read_streaming(parameters, request);
+    read_chat_logprobs(parameters, request);
+    parameters.require_neutral("response_format", {Json({{"type", "text"}})},
+                               "answers are free text");
+    parameters.require_neutral("tool_choice", {Json("auto"), Json("none")},
+                               "the model decides; a call is part of the answer's text");
+    parameters.require_neutral("parallel_tool_calls", {Json(true), Json(false)}, "leave it away");
+    parameters.require_neutral("modalities", {Json::array({"text"})}, "answers are text");
+    const auto older = parameters.integer("max_tokens", 1, kMostTokens);
+    const auto tokens = parameters.integer("max_completion_tokens", 1, kMostTokens);
+    set_length(request, tokens ? tokens : older, defaults.chat_tokens, model, "messages");
+    parameters.require_no_others();
+    return request;
+  });
+}
+
+}  // namespace sftrun::serve

@@ -1,0 +1,296 @@
+#include "sftrun/serve/scheduler.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "sftrun/core/clock.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::serve {
+namespace {
+
+constexpr int kBadRequest = 400, kTooMany = 429, kFailed = 500, kUnavailable = 503;
+
+}  // namespace
+
+/// One answer, from its request to its last token.
+struct Scheduler::Job {
+  const ServedModel* model = nullptr;
+  std::shared_ptr<AnswerChannel> channel;
+  size_t choice = 0;
+  model::SequenceRequest request;
+  text::GeneratedText text;
+  size_t num_sent = 0;  ///< bytes of the text
+
+  int64_t longest() const {
+    return static_cast<int64_t>(request.prompt.tokens.size()) + request.options->max_new_tokens;
+  }
+
+  /// What of the text has not been sent.
+  std::string take_text(std::string_view settled) {
+    std::string fresh(settled.substr(std::min(num_sent, settled.size())));
+    num_sent = std::max(num_sent, settled.size());
+    return fresh;
+  }
+};
+
+/// The answers of one model that are generated now.
+class Scheduler::Lane {
+ public:
+  Lane(model::Decoder& decoder, size_t num_rows)
+      : batch_(decoder, num_rows,
+               {.on_token = [this](size_t id,
+                                   model::NewToken&& token) { return take(id, std::move(token)); },
+                .on_finished = [this](size_t id,
+                                      model::Generation&& answer) { finish(id, answer.stopped); },
+                .on_prompt_scores =
+                    [this](size_t id, std::vector<model::TokenLogprobs>&& scores) {
+                      Job& job = *jobs_.at(id);
+                      job.channel->send({.choice = job.choice, .prompt_scores = std::move(scores)});
+                    }}) {}
+
+  const model::GenerationBatch& batch() const { return batch_; }
+  size_t num_active() const { return jobs_.size(); }
+  uint64_t take_num_tokens() { return std::exchange(num_tokens_, 0); }
+
+  void start(std::vector<std::unique_ptr<Job>> jobs) {
+    is_used_ = true;
+    guarded([&] {
+      std::vector<model::SequenceRequest> requests;
+      for (std::unique_ptr<Job>& job : jobs) {
+        model::SequenceRequest request = std::move(job->request);
+        request.prompt.index = next_id_++;
+        jobs_.emplace(request.prompt.index, std::move(job));
+        requests.push_back(std::move(request));
+      }
+      batch_.start(std::move(requests));
+    });
+  }
+
+  /// Generates a token of each answer that is still wanted.
+  void step() {
+    batch_.drop([this](size_t id) { return jobs_.at(id)->channel->is_cancelled(); });
+    std::erase_if(jobs_, [](const auto& job) { return job.second->channel->is_cancelled(); });
+    if (batch_.num_active() > 0) guarded([this] { batch_.step(); });
+    if (batch_.num_active() == 0 && std::exchange(is_used_, false)) batch_.reset();
+  }
+
+  void fail_all(const ApiError& error) {
+    for (const auto& [id, job] : jobs_) job->channel->send({.choice = job->choice, .error = error});
+    jobs_.clear();
+    batch_.reset();
+  }
+
+ private:
+  /// A failure ends the answers of this lane, not the server.
+  template <class Body>
+  void guarded(Body&& body) {
+    try {
+      body();
+    } catch (const c10::OutOfMemoryError& error) {
+      out_of_memory(error.what_without_backtrace());
+    } catch (const std::bad_alloc& error) {
+      out_of_memory(error.what());
+    } catch (const Error& error) {
+      failed(error.message());
+    } catch (const c10::Error& error) {
+      failed(error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      failed(error.what());
+    }
+  }
+
+  void out_of_memory(const std::string& what) {
+    log::error("out of memory: {}", what);
+    fail_all({kUnavailable, "the server has run out of memory; ask for fewer or shorter answers"});
+  }
+  void failed(const std::string& what) {
+    log::error("generation failed: {}", what);
+    fail_all({kFailed, what});
+  }
+
+  bool take(size_t id, model::NewToken&& token) {
+    Job& job = *jobs_.at(id);
+    ++num_tokens_;
+    const bool goes_on = token.is_stop || job.text.add(token.token);
+    AnswerEvent event{.choice = job.choice, .text = job.take_text(job.text.settled())};
+    event.tokens.push_back({token.token, std::move(token.logprobs)});
+    job.channel->send(std::move(event));
+    return goes_on;
+  }
+
+  void finish(size_t id, bool stopped) {
+    Job& job = *jobs_.at(id);
+    job.channel->send({.choice = job.choice,
+                       .text = job.take_text(job.text.text()),
+                       .finish_reason = stopped ? "stop" : "length"});
+    jobs_.erase(id);
+  }
+
+  std::map<size_t, std::unique_ptr<Job>> jobs_;
+  model::GenerationBatch batch_;
+  size_t next_id_ = 0;
+  uint64_t num_tokens_ = 0;
+  bool is_used_ = false;  ///< the cache has memory
+};
+
+Scheduler::Scheduler(const std::vector<std::unique_ptr<ServedModel>>& models, const Limits& limits)
+    : limits_(limits) {
+  for (const auto& model : models)
+    lanes_.emplace(model.get(), std::make_unique<Lane>(model->decoder, limits.batch_size));
+}
+
+Scheduler::~Scheduler() = default;
+
+std::shared_ptr<AnswerChannel> Scheduler::submit(const ServedModel& model,
+                                                 const CompletionRequest& request) {
+  auto options = std::make_shared<model::SamplingOptions>(request.sampling);
+  const text::Stops stops = text::divide_stops(*model.text.tokenizer, request.stops);
+  for (const auto& tokens : {model.text.stop_ids, stops.tokens})
+    options->stop_tokens.insert(options->stop_tokens.end(), tokens.begin(), tokens.end());
+  auto channel = std::make_shared<AnswerChannel>();
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (const std::vector<int32_t>& prompt : request.prompts) {
+    for (int64_t choice = 0; choice < request.num_choices; ++choice) {
+      auto job = std::make_unique<Job>(
+          Job{.model = &model,
+              .channel = channel,
+              .choice = jobs.size(),
+              .request = {.prompt = {.tokens = prompt, .stream = jobs.size()},
+                          .options = options,
+                          .num_logprobs = request.num_logprobs,
+                          .scores_prompt = request.echo && request.num_logprobs.has_value()},
+              .text = text::GeneratedText(*model.text.tokenizer, stops.texts)});
+      require_memory(model, job->longest());
+      jobs.push_back(std::move(job));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  require_room(jobs.size());
+  for (std::unique_ptr<Job>& job : jobs) waiting_.push_back(std::move(job));
+  submitted_.notify_one();
+  return channel;
+}
+
+void Scheduler::require_memory(const ServedModel& model, int64_t length) const {
+  const uint64_t bytes =
+      lanes_.at(&model)->batch().bytes_of_token() * static_cast<uint64_t>(length);
+  if (bytes <= limits_.cache_bytes) return;
+  throw ApiError(kBadRequest,
+                 fmt::format("prompt and answer may have {} tokens, which need {} of the key-value "
+                             "cache; it may take {}",
+                             length, format_bytes(bytes), format_bytes(limits_.cache_bytes)),
+                 "max_tokens", "context_length_exceeded");
+}
+
+void Scheduler::require_room(size_t num_answers) const {
+  if (is_stopped_) throw ApiError(kUnavailable, "the server is stopping");
+  const size_t most = limits_.batch_size + limits_.max_waiting;
+  if (num_answers > most) {
+    throw ApiError(kBadRequest,
+                   fmt::format("the request asks for {} answers; at most {} are allowed at a time",
+                               num_answers, most),
+                   "prompt");
+  }
+  if (num_active_ + waiting_.size() + num_answers <= most) return;
+  throw ApiError(kTooMany,
+                 fmt::format("the server is busy: {} answers are in progress and {} wait; retry "
+                             "later, or start it with a larger --max-waiting than {}",
+                             num_active_, waiting_.size(), limits_.max_waiting),
+                 {}, "server_busy");
+}
+
+Load Scheduler::load() const {
+  const std::lock_guard lock(mutex_);
+  return {num_active_, waiting_.size(), num_tokens_};
+}
+
+/// Whether a row is free, and the caches fit when `job` starts with those that are `chosen`.
+bool Scheduler::fits(const Job& job, const Chosen& chosen) const {
+  const Lane& own = *lanes_.at(job.model);
+  uint64_t bytes = 0;
+  for (const auto& [model, lane] : lanes_) {
+    size_t num = 0;
+    int64_t longest = 0;
+    if (const auto with = chosen.find(lane.get()); with != chosen.end()) {
+      num = with->second.size();
+      for (const std::unique_ptr<Job>& other : with->second)
+        longest = std::max(longest, other->longest());
+    }
+    if (lane.get() == &own) {
+      if (own.batch().num_free() <= num) return false;
+      ++num;
+      longest = std::max(longest, job.longest());
+    }
+    bytes += lane->batch().cache_bytes(num, longest);
+  }
+  return bytes <= limits_.cache_bytes;
+}
+
+/// Starts waiting answers in the order of arrival. The first one that does not fit waits, and those
+/// behind it, so that a long one is not passed by again and again.
+void Scheduler::start_waiting() {
+  Chosen chosen;
+  {
+    const std::lock_guard lock(mutex_);
+    while (!waiting_.empty()) {
+      Job& next = *waiting_.front();
+      if (!next.channel->is_cancelled()) {
+        if (!fits(next, chosen)) break;
+        chosen[lanes_.at(next.model).get()].push_back(std::move(waiting_.front()));
+        ++num_active_;
+      }
+      waiting_.pop_front();
+    }
+  }
+  for (auto& [lane, jobs] : chosen) lane->start(std::move(jobs));
+}
+
+void Scheduler::run(const std::function<bool()>& should_stop) {
+  constexpr auto kMostWait = std::chrono::milliseconds(100);
+  constexpr double kLogS = 10;
+  double last_log = monotonic_seconds();
+  uint64_t logged_tokens = 0;
+  while (!should_stop()) {
+    start_waiting();
+    size_t num_active = 0;
+    uint64_t num_tokens = 0;
+    for (const auto& [model, lane] : lanes_) {
+      lane->step();
+      num_active += lane->num_active();
+      num_tokens += lane->take_num_tokens();
+    }
+    std::unique_lock lock(mutex_);
+    num_active_ = num_active;
+    num_tokens_ += num_tokens;
+    if (num_active == 0) submitted_.wait_for(lock, kMostWait, [this] { return !waiting_.empty(); });
+    const double now = monotonic_seconds();
+    if (now - last_log < kLogS) continue;
+    if (num_tokens_ > logged_tokens) {
+      log::info("{:.0f} tokens/s, {} answers in progress, {} waiting",
+                static_cast<double>(num_tokens_ - logged_tokens) / (now - last_log), num_active_,
+                waiting_.size());
+    }
+    logged_tokens = num_tokens_;
+    last_log = now;
+  }
+  fail_all({kUnavailable, "the server is stopping"});
+}
+
+void Scheduler::fail_all(const ApiError& error) {
+  const std::lock_guard lock(mutex_);
+  is_stopped_ = true;
+  for (const auto& [model, lane] : lanes_) lane->fail_all(error);
+  for (const std::unique_ptr<Job>& job : waiting_)
+    job->channel->send({.choice = job->choice, .error = error});
+  waiting_.clear();
+  num_active_ = 0;
+}
+
+}  // namespace sftrun::serve
