@@ -55,10 +55,6 @@ uint64_t usual_cache_bytes(at::Device device) {
   return free / 2;
 }
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
 /// An IPv6 address needs brackets in an address with a port.
 std::string url_of(const std::string& host, uint16_t port) {
   const bool is_ipv6 = host.find(':') != std::string::npos;
@@ -86,12 +82,12 @@ int run_serve(const nlohmann::json& request) {
   const auto token = get<std::string>(request, "token").value_or("");
   serve::Api api(served.models, scheduler,
                  {.token = token,
-                  .is_local = is_loopback(host),
+                  .is_local = serve::is_own_name(host),
                   .defaults = {.chat_tokens = request.at("max_new_tokens").get<int64_t>()}});
   const serve::HttpServer server(
       {.host = host, .port = request.at("port").get<uint16_t>()},
       [&](const serve::HttpRequest& asked) { return api.handle(asked); });
-  if (!is_loopback(host) && token.empty())
+  if (!serve::is_own_name(host) && token.empty())
     log::warn("everyone who reaches {} can use the server: set a token with --token", host);
   log::info("{} answers at a time for each model, {} may wait; key-value cache up to {}",
             limits.batch_size, limits.max_waiting, format_bytes(limits.cache_bytes));

@@ -1,5 +1,6 @@
 #include "sftrun/serve/api.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,10 +63,6 @@ std::string_view host_of(std::string_view header) {
   return header.substr(0, header.find(':'));
 }
 
-bool is_own_name(std::string_view host) {
-  return host.empty() || host == "localhost" || host == "[::1]" || host.starts_with("127.");
-}
-
 /// A request in progress. Its answers are no longer generated when it is destroyed.
 struct Progress {
   Progress(CompletionRequest asked_, const ServedModel& model_, Scheduler& scheduler)
@@ -122,6 +119,14 @@ void require_method(const HttpRequest& request, const std::string& method) {
 
 }  // namespace
 
+bool is_own_name(std::string_view host) {
+  if (host == "localhost" || host == "::1" || host == "[::1]") return true;
+  in_addr address{};
+  constexpr uint32_t kLoopback = 127;  // the first of the four numbers
+  return ::inet_pton(AF_INET, std::string(host).c_str(), &address) == 1 &&
+         ntohl(address.s_addr) >> 24 == kLoopback;
+}
+
 Api::Api(const std::vector<std::unique_ptr<ServedModel>>& models, Scheduler& scheduler,
          ApiOptions options)
     : models_(models), scheduler_(scheduler), options_(std::move(options)), created_(unix_time()) {}
@@ -173,10 +178,11 @@ HttpResponse Api::route(const HttpRequest& request) {
 }
 
 void Api::require_access(const HttpRequest& request) const {
-  if (options_.is_local && !is_own_name(host_of(request.header("host")))) {
-    throw ApiError(kForbidden,
-                   fmt::format("the server answers only requests to localhost, not to {}",
-                               excerpt(request.header("host"))));
+  const std::string host = ascii_lower(request.header("host"));
+  if (options_.is_local && !host.empty() && !is_own_name(host_of(host))) {
+    throw ApiError(
+        kForbidden,
+        fmt::format("the server answers only requests to localhost, not to {}", excerpt(host)));
   }
   if (options_.token.empty()) return;
   if (!equal_in_constant_time(request.header("authorization"), "Bearer " + options_.token))

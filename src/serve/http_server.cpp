@@ -9,10 +9,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "sftrun/core/error.h"
@@ -145,8 +150,14 @@ MHD_Result add_header(void* to, MHD_ValueKind /*kind*/, const char* name, const 
   return MHD_YES;
 }
 
-/// A request whose body arrives in parts.
+/// A request whose body arrives in parts. It lives until its response is sent.
 struct Incoming {
+  explicit Incoming(std::atomic<int>& num_open_) : num_open(num_open_) { ++num_open; }
+  ~Incoming() { --num_open; }
+  Incoming(const Incoming&) = delete;
+  Incoming& operator=(const Incoming&) = delete;
+
+  std::atomic<int>& num_open;  ///< requests of the server
   HttpRequest request;
   size_t num_bytes = 0;  ///< of the body, also those that were not kept
 };
@@ -180,6 +191,10 @@ struct HttpServer::Impl {
   Handler handler;
   uint16_t port = 0;
   MHD_Daemon* daemon = nullptr;
+  mutable std::atomic<int> num_open{0};
+
+  Impl(const Options& options_, Handler handler_)
+      : options(options_), handler(std::move(handler_)) {}
 
   MHD_Result respond(MHD_Connection* connection, HttpResponse response) const {
     MHD_Response* made = nullptr;
@@ -214,7 +229,7 @@ struct HttpServer::Impl {
                      const char* part, size_t* part_size, void** state) const {
     auto* incoming = static_cast<Incoming*>(*state);
     if (incoming == nullptr) {
-      incoming = new Incoming;  // freed by free_incoming
+      incoming = new Incoming(num_open);  // freed by free_incoming
       *state = incoming;
       incoming->request.method = method;
       incoming->request.path = path;
@@ -253,7 +268,7 @@ struct HttpServer::Impl {
 };
 
 HttpServer::HttpServer(const Options& options, Handler handler)
-    : impl_(std::make_unique<Impl>(Impl{options, std::move(handler)})) {
+    : impl_(std::make_unique<Impl>(options, std::move(handler))) {
   Socket socket(listen_on(options));
   impl_->port = port_of(socket.get());
   impl_->daemon = MHD_start_daemon(
@@ -271,7 +286,13 @@ HttpServer::HttpServer(const Options& options, Handler handler)
   socket.release();
 }
 
+/// Responses in progress are sent before; their handlers are expected to end soon.
 HttpServer::~HttpServer() {
+  constexpr auto kLook = std::chrono::milliseconds(10);
+  constexpr int kLooks = 200;
+  const int socket = MHD_quiesce_daemon(impl_->daemon);  // no new connections
+  for (int i = 0; i < kLooks && impl_->num_open > 0; ++i) std::this_thread::sleep_for(kLook);
+  if (socket >= 0) ::close(socket);
   MHD_stop_daemon(impl_->daemon);
 }
 

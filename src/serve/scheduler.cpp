@@ -75,8 +75,9 @@ class Scheduler::Lane {
 
   /// Generates a token of each answer that is still wanted.
   void step() {
-    batch_.drop([this](size_t id) { return jobs_.at(id)->channel->is_cancelled(); });
+    // Asked once for each: a client may vanish at any moment.
     std::erase_if(jobs_, [](const auto& job) { return job.second->channel->is_cancelled(); });
+    batch_.drop([this](size_t id) { return !jobs_.contains(id); });
     if (batch_.num_active() > 0) guarded([this] { batch_.step(); });
     if (batch_.num_active() == 0 && std::exchange(is_used_, false)) batch_.reset();
   }

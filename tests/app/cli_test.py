@@ -116,7 +116,10 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown flag --batch-size", "train.batch_size=VALUE"], "train", "--batch_size=4")
         self.expect(USAGE, ["unknown flag --train.batch_size", "train.batch_size=VALUE"], "train", "--train.batch_size=4")
         self.expect(USAGE, ["unexpected argument `more`"], "gpu-info", "more")
-        self.expect(USAGE, ["this version has no command `sftrun chat`"], "chat", "--model", "model")
+        self.expect(USAGE, ["--model or --adapter"], "chat")
+        self.expect(USAGE, ["--port", "0", "65535"], "serve", "--model", "model", "--port", "65536")
+        self.expect(USAGE, ["--adapter =x", "NAME=ADAPTER"], "serve", "--adapter", "=x")
+        self.expect(DATA, ["x", "--adapter on the command line"], "serve", "--adapter", "name=./x")
         for flag in "--deepspeed", "--accelerate-config":
             self.expect(DATA, [f"no such file or directory: x", f"{flag} on the command line"], "train", "--config", "run.yaml", flag, "x")
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sftrun/serve/completion_request.h"
@@ -10,6 +11,9 @@
 #include "sftrun/serve/served_model.h"
 
 namespace sftrun::serve {
+
+/// Whether a host is this machine on its loopback network: "localhost", 127.x.y.z, "::1" or "[::1]".
+bool is_own_name(std::string_view host);
 
 struct ApiOptions {
   std::string token;  ///< that clients must send as "Authorization: Bearer TOKEN"; empty: none

@@ -1,0 +1,150 @@
+#include "sftrun/serve/api.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "support/served_tiny.h"
+
+namespace sftrun::serve {
+namespace {
+
+/// The API over a tiny model; answers are generated on a thread of their own.
+class ApiTest : public ::testing::Test {
+ protected:
+  ApiTest() {
+    generator_ = std::thread([this] { scheduler_.run([this] { return stops_.load(); }); });
+  }
+  ~ApiTest() override {
+    stops_ = true;
+    generator_.join();
+  }
+
+  HttpResponse post(const std::string& path, const Json& body,
+                    const std::map<std::string, std::string>& headers = {}) {
+    HttpRequest request{.method = "POST",
+                        .path = path,
+                        .headers = {{"content-type", "application/json"}, {"host", "localhost:1"}},
+                        .body = body.dump(),
+                        .is_connected = [] { return true; }};
+    for (const auto& [name, value] : headers) request.headers[name] = value;
+    return api_.handle(request);
+  }
+  HttpResponse get(Api& api, const std::string& path,
+                   const std::map<std::string, std::string>& headers = {}) {
+    return api.handle({.method = "GET", .path = path, .headers = headers});
+  }
+
+  ServedTiny tiny_;
+  Scheduler scheduler_{tiny_.models, {.batch_size = 4, .max_waiting = 8, .cache_bytes = 1 << 20}};
+  Api api_{tiny_.models, scheduler_, {}};
+  std::atomic<bool> stops_{false};
+  std::thread generator_;
+};
+
+TEST_F(ApiTest, OffsetsAreThoseOfTheTokensInTheText) {
+  const HttpResponse response =
+      post("/v1/completions",
+           {{"prompt", "Hello wörld"}, {"echo", true}, {"logprobs", 2}, {"max_tokens", 0}});
+  ASSERT_EQ(response.status, 200) << response.body;
+  const Json choice = Json::parse(response.body)["choices"][0];
+  EXPECT_EQ(choice["text"], "Hello wörld");
+  const Json& logprobs = choice["logprobs"];
+  EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+  EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
+  EXPECT_EQ(logprobs["text_offset"][0], 0);
+  EXPECT_EQ(logprobs["tokens"].size(), logprobs["text_offset"].size());
+  for (size_t i = 1; i < logprobs["tokens"].size(); ++i) {
+    const Json& top = logprobs["top_logprobs"][i];
+    EXPECT_TRUE(top.contains(logprobs["tokens"][i].get<std::string>())) << i;
+    EXPECT_GE(top.size(), 2U);
+  }
+}
+
+TEST_F(ApiTest, AStreamHasTheAnswerInParts) {
+  const Json messages = Json::array({{{"role", "user"}, {"content", "hi"}}});
+  const Json body = {{"messages", messages}, {"max_tokens", 12}, {"temperature", 0}};
+  const HttpResponse whole = post("/v1/chat/completions", body);
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  Json streamed = body;
+  streamed["stream"] = true;
+  streamed["stream_options"] = {{"include_usage", true}};
+  HttpResponse response = post("/v1/chat/completions", streamed);
+  ASSERT_EQ(response.headers["Content-Type"], "text/event-stream");
+  std::string events;
+  while (response.stream(events)) {
+  }
+  std::string text;
+  std::vector<Json> chunks;
+  size_t at = 0;
+  for (size_t end = 0; (end = events.find("\n\n", at)) != std::string::npos; at = end + 2) {
+    const std::string event = events.substr(at, end - at);
+    ASSERT_TRUE(event.starts_with("data: ")) << event;
+    if (event != "data: [DONE]") chunks.push_back(Json::parse(event.substr(6)));
+  }
+  EXPECT_TRUE(events.ends_with("data: [DONE]\n\n"));
+  EXPECT_EQ(chunks.front()["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(chunks.back()["usage"], Json::parse(whole.body)["usage"]);
+  chunks.pop_back();
+  EXPECT_FALSE(chunks.back()["choices"][0]["finish_reason"].is_null());
+  for (const Json& chunk : chunks)
+    text += chunk["choices"][0]["delta"].value("content", std::string());
+  EXPECT_EQ(text, Json::parse(whole.body)["choices"][0]["message"]["content"]);
+}
+
+TEST_F(ApiTest, OnlyKnownNamesAndTokensHaveAccess) {
+  EXPECT_EQ(get(api_, "/v1/models", {{"host", "127.0.0.1:8000"}}).status, 200);
+  EXPECT_EQ(get(api_, "/v1/models", {{"host", "[::1]:8000"}}).status, 200);
+  EXPECT_EQ(get(api_, "/v1/models", {{"host", "LOCALHOST"}}).status, 200);
+  EXPECT_EQ(get(api_, "/v1/models", {{"host", "attacker.example"}}).status, 403);
+  EXPECT_EQ(get(api_, "/v1/models", {{"host", "127.0.0.1.attacker.example"}}).status, 403);
+  EXPECT_EQ(post("/v1/completions", {{"prompt", "a"}}, {{"content-type", "text/plain"}}).status,
+            415);
+  Api guarded(tiny_.models, scheduler_, {.token = "secret", .is_local = false});
+  EXPECT_EQ(get(guarded, "/v1/models").status, 401);
+  EXPECT_EQ(get(guarded, "/v1/models", {{"authorization", "Bearer Secret"}}).status, 401);
+  EXPECT_EQ(get(guarded, "/v1/models", {{"authorization", "Bearer secret"}}).status, 200);
+  EXPECT_EQ(get(guarded, "/health").status, 200);
+}
+
+TEST_F(ApiTest, OtherPathsAndMethods) {
+  EXPECT_EQ(get(api_, "/v2/models").status, 404);
+  EXPECT_EQ(get(api_, "/v1/models/other").status, 404);
+  EXPECT_EQ(get(api_, "/v1/models/tiny").status, 200);
+  EXPECT_EQ(get(api_, "/v1/completions").status, 405);
+  EXPECT_EQ(post("/v1/completions", {{"model", "other"}, {"prompt", "a"}}).status, 404);
+}
+
+TEST_F(ApiTest, MoreAnswersThanMayWaitAreRefused) {
+  const auto ask = [&](int64_t n) {
+    return post("/v1/completions", {{"prompt", "a"}, {"n", n}, {"max_tokens", 1}}).status;
+  };
+  EXPECT_EQ(ask(12), 200);
+  EXPECT_EQ(ask(13), 400);
+}
+
+TEST(SchedulerWithoutAThread, RefusesWhatIsTooMuch) {
+  ServedTiny tiny;
+  Scheduler scheduler(tiny.models, {.batch_size = 1, .max_waiting = 1, .cache_bytes = 1 << 20});
+  const CompletionRequest request = parse_completion({{"prompt", "a"}}, *tiny.models.front());
+  const auto first = scheduler.submit(*tiny.models.front(), request),
+             second = scheduler.submit(*tiny.models.front(), request);
+  try {
+    scheduler.submit(*tiny.models.front(), request);
+    FAIL() << "a third answer was accepted";
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status(), 429);
+  }
+  first->cancel();
+  int looks = 0;
+  scheduler.run([&] { return ++looks > 25; });  // a token at each look
+  EXPECT_FALSE(first->receive(std::chrono::milliseconds(0)));
+  std::string finish;
+  while (const auto event = second->receive(std::chrono::milliseconds(0)))
+    finish = event->finish_reason;
+  EXPECT_FALSE(finish.empty());
+}
+
+}  // namespace
+}  // namespace sftrun::serve

@@ -1,0 +1,117 @@
+#include "sftrun/serve/completion_request.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "sftrun/serve/api_error.h"
+#include "support/served_tiny.h"
+
+namespace sftrun::serve {
+namespace {
+
+int status_of(const std::function<void()>& parse, std::string* param = nullptr) {
+  try {
+    parse();
+    return 200;
+  } catch (const ApiError& error) {
+    if (param != nullptr) *param = error.param();
+    return error.status();
+  }
+}
+
+class CompletionRequests : public ::testing::Test {
+ protected:
+  CompletionRequest completion(const Json& body) const {
+    return parse_completion(body, *tiny_.models.front());
+  }
+  CompletionRequest chat(const Json& body) const {
+    return parse_chat(body, *tiny_.models.front(), {.chat_tokens = 50});
+  }
+  ServedTiny tiny_;
+};
+
+TEST_F(CompletionRequests, CompletionHasOpenAisDefaults) {
+  const CompletionRequest request = completion({{"model", "tiny"}, {"prompt", "Hello"}});
+  EXPECT_EQ(request.sampling.max_new_tokens, 16);
+  EXPECT_EQ(request.sampling.temperature, 1);
+  EXPECT_EQ(request.sampling.top_p, 1);
+  EXPECT_EQ(request.num_choices, 1);
+  EXPECT_FALSE(request.num_logprobs);
+  EXPECT_FALSE(request.stream);
+  EXPECT_EQ(request.prompt_texts, std::vector<std::string>{"Hello"});
+}
+
+TEST_F(CompletionRequests, EveryFormOfPrompt) {
+  const std::vector<int32_t> hello = completion({{"prompt", "Hello"}}).prompts.at(0);
+  EXPECT_EQ(completion({{"prompt", hello}}).prompts, std::vector<std::vector<int32_t>>{hello});
+  EXPECT_EQ(completion({{"prompt", {"Hello", "Hello"}}}).prompts,
+            (std::vector<std::vector<int32_t>>{hello, hello}));
+  EXPECT_EQ(completion({{"prompt", Json::array({hello, {1, 2}})}}).prompts,
+            (std::vector<std::vector<int32_t>>{hello, {1, 2}}));
+  EXPECT_EQ(completion({{"prompt", hello}}).prompt_texts.at(0), "Hello");
+}
+
+TEST_F(CompletionRequests, NullCountsAsAbsent) {
+  const CompletionRequest request = completion(
+      {{"prompt", "a"}, {"temperature", nullptr}, {"logprobs", nullptr}, {"stop", nullptr}});
+  EXPECT_EQ(request.sampling.temperature, 1);
+}
+
+TEST_F(CompletionRequests, ChatTakesWhatTheContextLeavesUpToTheDefault) {
+  const Json messages = Json::array({{{"role", "user"}, {"content", "hi"}}});
+  EXPECT_EQ(chat({{"messages", messages}}).sampling.max_new_tokens, 50);
+  EXPECT_EQ(chat({{"messages", messages}, {"max_completion_tokens", 7}, {"max_tokens", 9}})
+                .sampling.max_new_tokens,
+            7);
+  std::string param;
+  EXPECT_EQ(status_of([&] { chat({{"messages", messages}, {"max_tokens", 128}}); }, &param), 400);
+}
+
+TEST_F(CompletionRequests, ADeveloperIsTheSystem) {
+  const auto tokens = [&](const char* role) {
+    return chat({{"messages", Json::array({{{"role", role}, {"content", "Be brief."}},
+                                           {{"role", "user"}, {"content", "hi"}}})}})
+        .prompts.at(0);
+  };
+  EXPECT_EQ(tokens("developer"), tokens("system"));
+}
+
+TEST_F(CompletionRequests, WhatIsWrongIsNamed) {
+  const std::vector<std::pair<Json, std::string>> cases = {
+      {{{"prompt", "a"}, {"temperature", "hot"}}, "temperature"},
+      {{{"prompt", "a"}, {"temperature", -1}}, "temperature"},
+      {{{"prompt", "a"}, {"n", 1.5}}, "n"},
+      {{{"prompt", "a"}, {"n", 0}}, "n"},
+      {{{"prompt", "a"}, {"max_tokens", 0}}, "max_tokens"},
+      {{{"prompt", "a"}, {"max_tokens", 1000}}, "max_tokens"},
+      {{{"prompt", "a"}, {"logprobs", 21}}, "logprobs"},
+      {{{"prompt", "a"}, {"echo", "yes"}}, "echo"},
+      {{{"prompt", "a"}, {"stop", {"x", ""}}}, "stop"},
+      {{{"prompt", "a"}, {"best_of", 3}}, "best_of"},
+      {{{"prompt", "a"}, {"suffix", "z"}}, "suffix"},
+      {{{"prompt", "a"}, {"logit_bias", {{"5", 1}}}}, "logit_bias"},
+      {{{"prompt", "a"}, {"stream_options", {{"usage", true}}}}, "usage"},
+      {{{"prompt", "a"}, {"tempreature", 1}}, "tempreature"},
+      {{{"prompt", Json::array()}}, "prompt"},
+      {{{"prompt", {1, 1000000}}}, "prompt"},
+      {{{"prompt", 5}}, "prompt"},
+      {Json::object(), "prompt"}};
+  for (const auto& [body, name] : cases) {
+    std::string param;
+    EXPECT_EQ(status_of([&, &text = body] { completion(text); }, &param), 400) << body;
+    EXPECT_EQ(param, name) << body;
+  }
+  EXPECT_EQ(status_of([&] { completion({{"prompt", "a"}, {"frequency_penalty", 0}}); }), 200);
+}
+
+TEST(RequestBody, MustBeAnObjectOfModestSize) {
+  EXPECT_EQ(parse_body(R"({"a": 1})").at("a"), 1);
+  for (const std::string& text :
+       {std::string("{"), std::string("[]"), std::string(),
+        "{\"a\":" + std::string(5000, '[') + std::string(5000, ']') + "}"})
+    EXPECT_EQ(status_of([&] { parse_body(text); }), 400) << text.substr(0, 20);
+}
+
+}  // namespace
+}  // namespace sftrun::serve

@@ -1,0 +1,450 @@
+#!/usr/bin/env python3
+"""`sftrun serve` and its clients: openai's Python package, lm-evaluation-harness, and hostile ones.
+
+    .venv-ref/bin/python tests/smoke/serving.py --sftrun build/bin/sftrun [--model DIR] [--only NAME …]
+
+openai      models, completions, chats, streams, several choices, log-probabilities, stop texts, and errors as openai's classes
+answers     equal to those of `sftrun generate`, alone and in batches, for the base model and for adapters by name
+harness     lm-evaluation-harness gives the same scores through `local-completions` as with its transformers backend
+load        more answers than may wait are refused with 429, and what was accepted is answered
+hostile     damaged HTTP and JSON, wrong types, huge bodies, clients that vanish: an error for each, and the server goes on
+stop        SIGTERM during an answer: the client gets an error, the exit code is 0
+
+--model runs `harness` with another model than the tiny one of the tests (a directory in Hugging Face layout).
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import openai
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests/data/models/tied-gqa"
+ON_CPU = ["--device", "cpu", "--dtype", "fp32"]
+TIMEOUT = 300  # s, of one command or request
+
+PROMPTS = ["Hello world", "The quick brown fox", "what is", "1 2 3 4", "a", "Once upon a time there was a", "def f(x):", "?"]
+
+
+class Failures(list):
+    count = 0
+
+    def expect(self, what, holds, detail=""):
+        self.count += 1
+        print(f"{'ok  ' if holds else 'FAIL'} {what}{'' if holds else f': {detail}'}", flush=True)
+        if not holds:
+            self.append(what)
+
+
+class Server:
+    """A running `sftrun serve`; ended by SIGTERM at the end of the block."""
+
+    def __init__(self, sftrun, *words, env=None):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([sftrun, "serve", *ON_CPU, "--port", "0", *map(str, words)], stderr=self.log, stdout=subprocess.DEVNULL,
+                                        env={**os.environ, **(env or {})})
+        for _ in range(1200):
+            found = re.search(r"at (http://\S+:(\d+)/v1) ", self.text())
+            if found or self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        if not found:
+            raise RuntimeError(f"sftrun serve does not start: {self.text()}")
+        self.url, self.port = found[1], int(found[2])
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def client(self, key="none"):
+        return openai.OpenAI(base_url=self.url, api_key=key, max_retries=0, timeout=TIMEOUT)
+
+    def stop(self, how=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(60)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def generated(sftrun, folder, prompts, *words):
+    """The answers of `sftrun generate` to texts that are continued."""
+    source, output = folder / "in.jsonl", folder / "out.jsonl"
+    source.write_text("".join(json.dumps({"text": prompt}) + "\n" for prompt in prompts))
+    subprocess.run([sftrun, "generate", *ON_CPU, "--input", source, "--output", output, "--overwrite", *map(str, words)], check=True,
+                   capture_output=True, timeout=TIMEOUT)
+    return [json.loads(line)["generated"] for line in output.read_text().splitlines()]
+
+
+def raised(kind, call):
+    try:
+        call()
+    except kind as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - reported as the wrong kind
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+# ---- openai
+
+
+def check_openai(options, failures):
+    with Server(options.sftrun, "--model", MODEL, "--token", "secret") as server:
+        client, name = server.client("secret"), str(MODEL)
+        models = [model.id for model in client.models.list()]
+        failures.expect("models.list has the model", models == [name], models)
+        failures.expect("models.retrieve", client.models.retrieve(name).id == name)
+
+        answer = client.completions.create(model=name, prompt="Hello world", max_tokens=5, temperature=0)
+        failures.expect("a completion has text and numbers of tokens", answer.choices[0].text and answer.usage.completion_tokens == 5, answer)
+        scored = client.completions.create(model=name, prompt="Hello world", max_tokens=2, temperature=0, logprobs=3, echo=True)
+        entry = scored.choices[0].logprobs
+        joined = "".join(token for token in entry.tokens if not token.startswith("bytes:"))
+        failures.expect("echo with logprobs: tokens, offsets and a null for the first",
+                        entry.token_logprobs[0] is None and all(value <= 0 for value in entry.token_logprobs[1:]) and joined.startswith("Hello world")
+                        and entry.text_offset[0] == 0 and len(entry.tokens) == len(entry.top_logprobs) == len(entry.text_offset), entry)
+        first = client.completions.create(model=name, prompt="Hello world", max_tokens=5, temperature=0, logprobs=1).choices[0]
+        failures.expect("greedy tokens are the likeliest",
+                        all(value == max(top.values()) for value, top in zip(first.logprobs.token_logprobs, first.logprobs.top_logprobs)), first)
+        only_prompt = client.completions.create(model=name, prompt=[5, 6, 7], max_tokens=0, echo=True, logprobs=0).choices[0]
+        failures.expect("max_tokens 0 with echo scores the prompt only", len(only_prompt.logprobs.tokens) == 3, only_prompt)
+
+        messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+        chat = client.chat.completions.create(model=name, messages=messages, max_completion_tokens=6, temperature=0, logprobs=True, top_logprobs=2)
+        failures.expect("a chat has a message and its log-probabilities",
+                        chat.choices[0].message.role == "assistant" and len(chat.choices[0].logprobs.content) == 6
+                        and len(chat.choices[0].logprobs.content[0].top_logprobs) == 2, chat)
+        pieces, usage, finish = "", None, None
+        with client.chat.completions.create(model=name, messages=messages, max_tokens=6, temperature=0, stream=True,
+                                            stream_options={"include_usage": True}) as stream:
+            for chunk in stream:
+                usage = chunk.usage or usage
+                for choice in chunk.choices:
+                    pieces += choice.delta.content or ""
+                    finish = choice.finish_reason or finish
+        failures.expect("a stream has the same text", pieces == chat.choices[0].message.content and finish == "length", (pieces, chat))
+        failures.expect("a stream ends with the numbers of tokens", usage and usage.completion_tokens == 6, usage)
+
+        several = client.completions.create(model=name, prompt=["Hello", "what"], n=3, max_tokens=8, seed=7, temperature=1)
+        again = client.completions.create(model=name, prompt=["Hello", "what"], n=3, max_tokens=8, seed=7, temperature=1)
+        texts = [choice.text for choice in sorted(several.choices, key=lambda choice: choice.index)]
+        failures.expect("n choices for each prompt, all different", len(set(texts)) == 6, texts)
+        failures.expect("a seed repeats them", texts == [choice.text for choice in sorted(again.choices, key=lambda choice: choice.index)])
+        sampled = {"model": name, "prompt": "Hello", "max_tokens": 40, "temperature": 1, "seed": 7}
+        whole = client.completions.create(**sampled).choices[0].text
+        stop = next(char for char in whole[4:] if char != "\ufffd")
+        cut = client.completions.create(**sampled, stop=[stop, "never there"]).choices[0]
+        failures.expect("a stop text ends the answer before it", cut.text == whole[:whole.index(stop)] and cut.finish_reason == "stop", (cut, whole))
+
+        for what, kind, call in [
+                ("a wrong token is an AuthenticationError", openai.AuthenticationError, lambda: server.client("wrong").models.list()),
+                ("an unknown model is a NotFoundError", openai.NotFoundError, lambda: client.completions.create(model="gpt", prompt="x")),
+                ("a prompt beyond the context is a BadRequestError", openai.BadRequestError,
+                 lambda: client.completions.create(model=name, prompt=[3] * 127, max_tokens=100)),
+                ("an unsupported parameter is a BadRequestError", openai.BadRequestError,
+                 lambda: client.completions.create(model=name, prompt="x", presence_penalty=1)),
+                ("an unknown parameter is a BadRequestError", openai.BadRequestError,
+                 lambda: client.completions.create(model=name, prompt="x", extra_body={"tempreature": 1})),
+                ("an assistant's last message is a BadRequestError", openai.BadRequestError,
+                 lambda: client.chat.completions.create(model=name, messages=[{"role": "assistant", "content": "x"}]))]:
+            error = raised(kind, call)
+            failures.expect(what, isinstance(error, kind), error)
+        failures.expect("a misspelt parameter is named, with the right one", "temperature" in str(raised(
+            openai.BadRequestError, lambda: client.completions.create(model=name, prompt="x", extra_body={"tempreature": 1}))))
+
+
+# ---- answers
+
+
+def train_adapters(options, folder):
+    """Two runs of a few steps, whose adapters answer differently."""
+    (folder / "train.jsonl").write_text("".join(json.dumps({"prompt": p, "completion": p.upper()}) + "\n" for p in PROMPTS))
+    for seed in (1, 2):
+        (folder / f"run{seed}.yaml").write_text(
+            f"model: {{name: {MODEL}, max_seq_len: 64}}\ntuning: {{mode: lora, lora: {{r: 4}}}}\ndata: {{train: {folder}/train.jsonl}}\n"
+            f"train: {{max_steps: 6, learning_rate: 0.05, seed: {seed}}}\noutput: {{dir: {folder}/run{seed}}}\n")
+        subprocess.run([options.sftrun, "train", "--config", folder / f"run{seed}.yaml", "--device", "cpu"], check=True, capture_output=True, timeout=TIMEOUT)
+    return folder / "run1", folder / "run2"
+
+
+def check_answers(options, failures):
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        runs = train_adapters(options, folder)
+        limit = ["--max-new-tokens", 24]
+        expected = {"base": generated(options.sftrun, folder, PROMPTS, "--model", MODEL, *limit),
+                    "one": generated(options.sftrun, folder, PROMPTS, "--adapter", runs[0], *limit),
+                    "run2": generated(options.sftrun, folder, PROMPTS, "--adapter", runs[1], *limit)}
+        failures.expect("the adapters and the base answer differently", len({tuple(texts) for texts in expected.values()}) == 3)
+        with Server(options.sftrun, "--model", MODEL, "--adapter", f"one={runs[0]}", "--adapter", f"{runs[1]}/", "--batch-size", 5) as server:
+            client = server.client()
+            names = [model.id for model in client.models.list()]
+            failures.expect("adapters are named, or have the name of their run", names == ["one", "run2", str(MODEL)], names)
+
+            def ask(job):
+                model, prompt = job
+                return client.completions.create(model=names[2] if model == "base" else model, prompt=prompt, max_tokens=24, temperature=0).choices[0].text
+
+            jobs = [(model, prompt) for prompt in PROMPTS for model in expected]
+            right = [text for index in range(len(PROMPTS)) for text in (expected[model][index] for model in expected)]
+            failures.expect("one after the other: as generate", [ask(job) for job in jobs] == right)
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                failures.expect("16 at a time, three models mixed: as generate", list(pool.map(ask, jobs)) == right)
+            whole = client.completions.create(model="one", prompt=PROMPTS, max_tokens=24, temperature=0)
+            failures.expect("a request with all prompts: as generate", [choice.text for choice in whole.choices] == expected["one"])
+            with urllib.request.urlopen(urllib.request.Request(f"{server.url}/completions", json.dumps({"prompt": "a", "max_tokens": 2}).encode(),
+                                                               {"Content-Type": "application/json"}), timeout=TIMEOUT) as answer:
+                failures.expect("a request that names no model is for the first adapter", json.load(answer)["model"] == "one")
+
+
+# ---- lm-evaluation-harness
+
+
+def make_tasks(folder, long_enough):
+    """Three tasks from made data: multiple choice, perplexity of texts, and generated answers."""
+    chance = random.Random(3)
+    numbers = [(chance.randrange(10), chance.randrange(10)) for _ in range(24)]
+    rows = {"sums": [{"question": f"{a} + {b} =", "choices": [f" {a + b + shift}" for shift in (0, 1, 2, 10)], "answer": 0} for a, b in numbers],
+            "texts": [{"text": " ".join(chance.choice(["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran"])
+                                        for _ in range(long_enough))} for _ in range(8)],
+            "repeat": [{"question": f"{a} {b} {a} {b} {a}", "answer": f" {b}"} for a, b in numbers[:10]]}
+    for name, content in rows.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
+    settings = {
+        "sums": {"output_type": "multiple_choice", "doc_to_text": "{{question}}", "doc_to_choice": "{{choices}}", "doc_to_target": "{{answer}}",
+                 "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}]},
+        "texts": {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}",
+                  "metric_list": [{"metric": "word_perplexity"}, {"metric": "bits_per_byte"}]},
+        "repeat": {"output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "{{answer}}",
+                   "generation_kwargs": {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}, "metric_list": [{"metric": "exact_match"}]}}
+    for name, setting in settings.items():
+        task = {"task": f"sftrun_{name}", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(folder / f"{name}.jsonl")}},
+                "test_split": "test", **setting}
+        (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
+    return [f"sftrun_{name}" for name in settings]
+
+
+def harness(folder, tasks, output, *words):
+    """Scores, and each sample's answers, of one run of lm_eval."""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf"), "TOKENIZERS_PARALLELISM": "false",
+           "OPENAI_API_KEY": "none"}
+    done = subprocess.run([sys.executable, "-m", "lm_eval", "run", "--tasks", *tasks, "--include_path", folder, "--output_path", output,
+                           "--log_samples", *map(str, words)], env=env, capture_output=True, text=True, timeout=1200)
+    results = list(pathlib.Path(output).rglob("results_*.json"))
+    if done.returncode or not results:
+        raise RuntimeError(f"lm_eval fails:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    scores = {(task, key): value for task, values in json.loads(results[0].read_text())["results"].items() for key, value in values.items()
+              if isinstance(value, float) and "stderr" not in key}
+    samples = {path.name.split("_20")[0]: [json.loads(line)["filtered_resps"] for line in path.read_text().splitlines()]
+               for path in pathlib.Path(output).rglob("samples_*.jsonl")}
+    return scores, samples
+
+
+def numbers_of(value):
+    if isinstance(value, (list, tuple)):
+        return [number for one in value for number in numbers_of(one)]
+    try:
+        return [float(value)]
+    except (TypeError, ValueError):
+        return []
+
+
+def check_harness(options, failures):
+    model = options.model or MODEL
+    with tempfile.TemporaryDirectory() as name, Server(options.sftrun, "--model", model) as server:
+        folder = pathlib.Path(name)
+        tasks = make_tasks(folder, 20 if model == MODEL else 120)
+        context = json.loads((pathlib.Path(model) / "config.json").read_text())["max_position_embeddings"]
+        length = min(context, 1024) - 1
+        begin = time.monotonic()
+        own, own_samples = harness(folder, tasks, folder / "hf-out", "--model", "hf", "--model_args",
+                                   f"pretrained={model},dtype=float32,max_length={length}", "--device", "cpu", "--batch_size", 8)
+        middle = time.monotonic()
+        served, served_samples = harness(folder, tasks, folder / "served-out", "--model", "local-completions", "--model_args",
+                                         f"model={model},base_url={server.url}/completions,tokenizer={model},num_concurrent=4,max_length={length}",
+                                         "--batch_size", 8)
+        print(f"transformers {middle - begin:.1f} s, served {time.monotonic() - middle:.1f} s, each with the start of Python")
+        failures.expect("the same scores are there", own.keys() == served.keys() and len(own) >= 5, (own, served))
+        for key, value in own.items():
+            limit = 1e-4 * max(1, abs(value))
+            failures.expect(f"{key[0]} {key[1]}: {value:.6f} and {served.get(key, float('nan')):.6f}", abs(served.get(key, float("nan")) - value) <= limit)
+        for task, expected in own_samples.items():
+            mine, theirs = numbers_of(served_samples[task]), numbers_of(expected)
+            worst = max((abs(a - b) for a, b in zip(mine, theirs)), default=0)
+            failures.expect(f"{task}: {len(theirs)} log-likelihoods of samples, largest difference {worst:.2e}", len(mine) == len(theirs) and worst < 2e-3)
+        repeated = next(task for task in own_samples if "repeat" in task)
+        failures.expect("generated answers are the same", served_samples[repeated] == own_samples[repeated],
+                        (served_samples[repeated][:3], own_samples[repeated][:3]))
+
+
+# ---- load, hostile clients, stop
+
+
+def check_load(options, failures):
+    with Server(options.sftrun, "--model", MODEL, "--batch-size", 2, "--max-waiting", 3) as server:
+        client = server.client()
+
+        def ask(number):
+            try:
+                client.completions.create(model=str(MODEL), prompt=[number + 5], max_tokens=100, temperature=0)
+                return 200
+            except openai.APIStatusError as error:
+                return error.status_code
+
+        with concurrent.futures.ThreadPoolExecutor(40) as pool:
+            codes = list(pool.map(ask, range(40)))
+        failures.expect("busy: some requests are answered, others refused with 429", set(codes) == {200, 429}, codes)
+        failures.expect("then it answers again", ask(1) == 200)
+        error = raised(openai.BadRequestError, lambda: client.completions.create(model=str(MODEL), prompt=["a"] * 6, max_tokens=1))
+        failures.expect("more answers in one request than can ever wait: 400", isinstance(error, openai.BadRequestError), error)
+    with Server(options.sftrun, "--model", MODEL, "--cache-memory", "12KB") as server:
+        error = raised(openai.BadRequestError, lambda: server.client().completions.create(model=str(MODEL), prompt=[5] * 20, max_tokens=100))
+        failures.expect("an answer that needs more cache than there is: 400 that says so", "key-value cache" in str(error), error)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            texts = list(pool.map(lambda _: server.client().completions.create(model=str(MODEL), prompt="a", max_tokens=10, temperature=0).choices[0].text,
+                                  range(8)))
+        failures.expect("little cache: answers wait for each other", len(set(texts)) == 1, texts)
+
+
+def exchange(port, data, wait=10):
+    """What the server sends in reply to these bytes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=wait) as connection:
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            reply = b""
+            while part := connection.recv(65536):
+                reply += part
+            return reply
+        except OSError:
+            return b""
+
+
+def post(body, path="/v1/completions", headers=""):
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+            f"{headers}\r\n").encode() + body
+
+
+def check_hostile(options, failures):
+    chance = random.Random(options.seed)
+    with Server(options.sftrun, "--model", MODEL) as server:
+        client = server.client()
+
+        def is_well():
+            return client.completions.create(model=str(MODEL), prompt="a", max_tokens=2).usage.completion_tokens == 2
+
+        deep = b'{"prompt": ' + b"[" * 100000 + b"]" * 100000 + b"}"
+        cases = {"not JSON": b"{", "nothing": b"", "a list": b"[]", "deep": deep, "not UTF-8": b'{"prompt": "\xff\xfe"}',
+                 "lone surrogate": b'{"prompt": "\\ud800"}', "token ids beyond the vocabulary": b'{"prompt": [99999999999]}',
+                 "negative token ids": b'{"prompt": [-1]}', "mixed prompt": b'{"prompt": [1, "a"]}', "empty prompt": b'{"prompt": ""}',
+                 "n of 1e300": b'{"prompt": "a", "n": 1e300}', "max_tokens of 1e30": b'{"prompt": "a", "max_tokens": 1e30}',
+                 "max_tokens of -5": b'{"prompt": "a", "max_tokens": -5}', "NaN": b'{"prompt": "a", "temperature": NaN}',
+                 "stop of nothing": b'{"prompt": "a", "stop": [""]}', "model of another type": b'{"prompt": "a", "model": {"a": 1}}',
+                 "many keys": b'{"prompt": "a"' + b"".join(b', "k%d": 1' % i for i in range(20000)) + b"}"}
+        for what, body in cases.items():
+            reply = exchange(server.port, post(body))
+            failures.expect(f"{what}: an error of the request", re.match(rb"HTTP/1.1 4\d\d ", reply) and b'"error"' in reply, reply[:200])
+        for what, body in {"no messages": b"{}", "messages of numbers": b'{"messages": [1, 2]}', "a message without content": b'{"messages": [{"role": "user"}]}',
+                           "an unknown role": b'{"messages": [{"role": "\\u0000", "content": "x"}]}', "images": json.dumps(
+                               {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}]}).encode()}.items():
+            reply = exchange(server.port, post(body, "/v1/chat/completions"))
+            failures.expect(f"chat, {what}: an error or an answer", re.match(rb"HTTP/1.1 (200|4\d\d) ", reply), reply[:200])
+        for what, data in {"garbage": os.urandom(3000), "an endless header": b"GET / HTTP/1.1\r\nX: " + b"a" * 300000, "an endless line": b"G" * 300000,
+                           "a hundred thousand headers": b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 100000, "another name": b"GET /v1/models HTTP/1.1\r\nHost: a.b\r\n\r\n",
+                           "a form": post(b"prompt=a").replace(b"application/json", b"text/plain"), "a wrong length": post(b"{}").replace(b": 2\r\n", b": -2\r\n"),
+                           "two lengths": post(b"{}", headers="Content-Length: 40\r\n"), "another path": b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                           "another method": b"DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"}.items():
+            reply = exchange(server.port, data)
+            failures.expect(f"{what}: refused", reply == b"" or re.match(rb"HTTP/1.\d 4\d\d ", reply), reply[:200])
+        for size in (17 << 20, 80 << 20):
+            reply = exchange(server.port, post(b"a" * size))
+            failures.expect(f"a body of {size >> 20} MiB: refused", reply == b"" or b" 413 " in reply[:20], reply[:100])
+        words = ["prompt", "n", "stop", "stream", "logprobs", "echo", "max_tokens", "temperature", "top_p", "top_k", "seed", "stream_options", "model", "messages"]
+        values = [None, True, 0, 1, -1, 0.5, 1e9, "a", "", [], [[]], [1, 2], ["a"], {}, {"a": 1}, [None]]
+        strange = []
+        for _ in range(400):
+            body = {chance.choice(words): chance.choice(values) for _ in range(chance.randrange(6))}
+            body.setdefault("max_tokens", 2)
+            reply = exchange(server.port, post(json.dumps(body).encode(), chance.choice(["/v1/completions", "/v1/chat/completions"])))
+            if not re.match(rb"HTTP/1.1 (200|4\d\d) ", reply):
+                strange.append((body, reply[:200]))
+        failures.expect("400 random bodies: an answer or an error of the request", not strange, strange[:3])
+        silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+        for connection in silent:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: loc")
+        failures.expect("a hundred silent clients: it answers others", is_well())
+        for connection in silent:
+            connection.close()
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", server.port)) as connection:
+                connection.sendall(post(json.dumps({"prompt": "a", "max_tokens": 120, "stream": chance.random() < 0.5}).encode()))
+                time.sleep(chance.random() * 0.02)
+        failures.expect("twenty clients that vanish: it answers others", is_well())
+        for _ in range(100):
+            load = json.load(urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=TIMEOUT))
+            if load["active"] == load["waiting"] == 0:
+                break
+            time.sleep(0.1)
+        failures.expect("and generates nothing for those that vanished", load["active"] == load["waiting"] == 0, load)
+        failures.expect("no request failed inside", "failed" not in server.text(), server.text()[-2000:])
+        failures.expect("it ends with exit code 0", server.stop() == 0, server.text()[-2000:])
+    taken = socket.create_server(("127.0.0.1", 0))
+    done = subprocess.run([options.sftrun, "serve", *ON_CPU, "--model", MODEL, "--port", str(taken.getsockname()[1])], capture_output=True, text=True, timeout=TIMEOUT)
+    failures.expect("a port that is taken: exit code 2 and another port to try", done.returncode == 2 and "--port" in done.stderr, done)
+
+
+def check_stop(options, failures):
+    with Server(options.sftrun, "--model", MODEL) as server:
+        client, received = server.client(), []
+        with client.completions.create(model=str(MODEL), prompt=["a"] * 64, n=4, max_tokens=120, stream=True) as stream:
+            try:
+                for chunk in stream:
+                    if not received:
+                        server.process.send_signal(signal.SIGTERM)
+                    received.append(chunk)
+                ended = "without an error"
+            except openai.APIError as error:
+                ended = str(error)
+        failures.expect("SIGTERM: the client's stream ends with an error that says so", "stopping" in ended, ended)
+        failures.expect("and the exit code is 0", server.process.wait(60) == 0, server.text())
+
+
+CHECKS = {"openai": check_openai, "answers": check_answers, "harness": check_harness, "load": check_load, "hostile": check_hostile, "stop": check_stop}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    parser.add_argument("--model", type=pathlib.Path)
+    parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS))
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    options.sftrun = options.sftrun.resolve()
+    failures = Failures()
+    for name in options.only:
+        print(f"== {name}")
+        CHECKS[name](options, failures)
+    print(f"{failures.count - len(failures)} of {failures.count} passed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
