@@ -107,6 +107,7 @@ enum class CommBackend { kAuto, kNccl, kGloo };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
 enum class CudaGraphs { kAuto, kOn, kOff };
 enum class SaveInBackground { kAuto, kOn, kOff };
+enum class LongestBatchFirst { kAuto, kOn, kOff };
 enum class CheckpointFormat { kAuto, kWhole };  ///< auto: in parts where ranks own parts
 
 struct ModelConfig {
@@ -228,6 +229,7 @@ struct TrainConfig {
       "10m";  ///< wall-clock time between checkpoints; "0": only by save_steps and at the end
   std::optional<int64_t> save_total_limit;
   SaveInBackground save_in_background = SaveInBackground::kAuto;
+  LongestBatchFirst longest_batch_first = LongestBatchFirst::kAuto;
   CheckpointFormat checkpoint_format = CheckpointFormat::kAuto;
   int64_t logging_steps = 1;
   bool ddp_find_unused_parameters = false, ddp_broadcast_buffers = false;
