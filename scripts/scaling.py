@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/scaling.md: memory and speed of several GPUs, computed, beside the numbers that guides claim.
 
-    scripts/scaling.py            # prints them
-    scripts/scaling.py --write    # puts them into the document
+    scripts/scaling.py --sftrun build/bin/sftrun            # prints them
+    scripts/scaling.py --sftrun build/bin/sftrun --write    # puts them into the document
 
-No number of a GPU here is measured. The time of one card is that of scripts/gpu/model.py. Between cards a collective takes
+No number of a GPU here is measured. Memory is what `sftrun memory-check` plans (scripts/planned_memory.py). The time of one card is that of
+scripts/gpu/model.py. Between cards a collective takes
 latency x hops + bytes / bandwidth, with the bytes of the table in docs/parallelism.md. bench/collectives.json has times of Gloo on a CPU, which
 test the form of that model. Standard library only.
 """
@@ -21,10 +22,17 @@ DOCUMENT = ROOT / "docs/scaling.md"
 MEASURED = ROOT / "bench/collectives.json"
 BEGIN, END = "<!-- scaling.py: begin -->\n", "<!-- scaling.py: end -->\n"
 
-_spec = importlib.util.spec_from_file_location("gpu_model", ROOT / "scripts/gpu/model.py")
-gpu = importlib.util.module_from_spec(_spec)
-sys.modules["gpu_model"] = gpu
-_spec.loader.exec_module(gpu)
+
+
+def _module(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+gpu = _module("gpu_model", ROOT / "scripts/gpu/model.py")
+planned = _module("planned_memory", ROOT / "scripts/planned_memory.py")
 
 GIB, GB = 2**30, 1e9
 BF16, FP32 = 2, 4
@@ -109,64 +117,14 @@ class Work:
 
 
 # ---- Memory --------------------------------------------------------------------------------------------------------------------
-def nf4_ends(model):
-    """Bytes by which the embedding and the head shrink with `tuning.quant_embeddings`."""
-    return model.vocab * model.hidden * (BF16 - gpu.NF4) * (1 if model.tied else 2)
+COLUMNS = ("base", "adapter and its state", "gathered", "activations", "layer or head", "unpacked", "NCCL and CUDA", "margin")
 
 
-def activation_bytes(model, tokens, tp=1, on_host=False):
-    """Of src/plan/step_memory.cpp, with gradient checkpointing; with tensor parallelism what lies inside a block is divided."""
-    q, kv, inner = model.q_size // tp, model.kv_size // tp, model.ffn // tp
-    mixer, feed_forward = 2 * q + 2 * kv + 4 * gpu.RANK, model.hidden + 2 * inner + 3 * gpu.RANK
-    through_feed_forward, through_mixer = model.hidden + 2 * inner, 2 * model.hidden + 4 * q + 2 * kv
-    layer = mixer + feed_forward + max(through_feed_forward, through_mixer - feed_forward)
-    inputs = (3 if on_host else model.layers) * model.hidden
-    return BF16 * tokens * (inputs + layer)
-
-
-def logits_bytes(model, tokens):
-    """Of a chunk of rows on a GPU (src/layers/fused/fused_head.cpp); their gradient takes their place."""
-    return BF16 * model.vocab * min(tokens, max(1024, 2**28 // model.vocab))
-
-
-def tp_adapter_values(model, tp, rank=gpu.RANK):
-    """Of a card: column-parallel layers keep A and divide B; row-parallel ones (o, down) divide A and keep B."""
-    total = 0
-    for name, columns, rows in model.groups():
-        is_row_parallel = name in ("o", "down")
-        for n in rows:
-            total += rank * (columns // tp + n if is_row_parallel else columns + n // tp)
-    return model.layers * total
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory:
-    """Bytes of a card, by purpose."""
-
-    base: float
-    trained: float
-    gathered: float  # two whole units
-    unpacked: float  # two matrices in bf16, for products
-    activations: float
-    logits: float
-
-    def total(self):
-        return sum(dataclasses.astuple(self)) * gpu.FRAGMENTS + gpu.CONTEXT_GIB * GIB
-
-
-def memory(model, base, strategy, cards, tokens, on_host=False, quant_embeddings=False):
-    whole_base = gpu.base_bytes(model, base) - (nf4_ends(model) if quant_embeddings else 0)
-    adapters, tp = model.adapter_values(), cards if strategy == "tp" else 1
-    shards = cards if strategy == "fsdp" else 1
-    layer = {"bf16": BF16, "nf4": gpu.NF4}[base] * model.linear_values() + TRAINED_BYTES * adapters / model.layers
-    end = model.vocab * model.hidden * (gpu.NF4 if quant_embeddings else BF16)
-    widest = max(k * n for _, k, rows in model.groups() for n in rows) / tp
-    if quant_embeddings:
-        widest = max(widest, model.vocab * model.hidden / tp / 2)  # one whole head, not two
-    return Memory(
-        base=whole_base / (shards * tp), trained=TRAINED_BYTES * (tp_adapter_values(model, tp) if tp > 1 else adapters / shards),
-        gathered=2 * max(layer, end) if strategy == "fsdp" else 0, unpacked=2 * BF16 * widest if base == "nf4" else 0,
-        activations=activation_bytes(model, tokens, tp, on_host), logits=logits_bytes(model, tokens) / tp)
+def purposes(plan):
+    """Bytes of a plan of `sftrun memory-check`, in the order of COLUMNS; their sum is what a card should have."""
+    parts = plan["parts"]
+    return (parts["base"], parts["trainable"] + parts["gradients"] + parts["optimizer"], parts["gathered"], parts["activations"],
+            max(parts["layer_backward"], parts["head"]), parts["workspace"], parts["communication"] + parts["context"], parts["margin"])
 
 
 def gib(size):
@@ -178,18 +136,17 @@ def table(header, rows):
     return "".join("| " + " | ".join(map(str, row)) + " |\n" for row in [header, ["---"] * len(header), *rows])
 
 
-def headline_table():
+def headline_table(planner):
     rows = []
-    ways = {"fsdp": dict(strategy="fsdp"), "fsdp, inputs on the host": dict(strategy="fsdp", on_host=True),
-            "fsdp, inputs on the host, ends in NF4": dict(strategy="fsdp", on_host=True, quant_embeddings=True),
-            "tp 2": dict(strategy="tp"), "tp 2, inputs on the host": dict(strategy="tp", on_host=True),
-            "tp 2, inputs on the host, ends in NF4": dict(strategy="tp", on_host=True, quant_embeddings=True)}
-    limit = gpu.CARDS["rtx4090"].memory_gib * GIB
-    for name, way in ways.items():
+    on_host, small_ends = "parallel.offload.activations=cpu", "tuning.quant_embeddings=true"
+    ways = {"fsdp": ("fsdp",), "fsdp, inputs on the host": ("fsdp", on_host), "fsdp, inputs on the host, ends in NF4": ("fsdp", on_host, small_ends),
+            "tp 2": ("tensor",), "tp 2, inputs on the host": ("tensor", on_host), "tp 2, inputs on the host, ends in NF4": ("tensor", on_host, small_ends)}
+    for name, (strategy, *settings) in ways.items():
         for tokens in (512, 1024, 2048, 4096):
-            held = memory(LLAMA_70B, "nf4", cards=2, tokens=tokens, **way)
-            rows.append([name, tokens, *map(gib, dataclasses.astuple(held)), gib(held.total()), "yes" if held.total() <= limit else f"no, by {gib(held.total() - limit)}"])
-    return table(["way", "tokens", "base", "adapter and its state", "gathered", "unpacked", "activations", "logits", "with 5% and 1 GiB", "fits 23.5 GiB"], rows)
+            plan = planner.plan(LLAMA_70B.name, "2x RTX4090", tokens, f"parallel.strategy={strategy}", planned.CHECKPOINTED, *settings)
+            missing = plan["needed_bytes"] - plan["device"]["memory_bytes"]
+            rows.append([name, tokens, *map(gib, purposes(plan)), gib(plan["needed_bytes"]), "yes" if plan["fits"] else f"no, by {gib(missing)}"])
+    return table(["way", "tokens", *COLUMNS, "together", "fits 23.5 GiB"], rows)
 
 
 def headline_speed_table():
@@ -263,13 +220,13 @@ def times(work, strategy, link, *cards):
     return ", ".join(f"{count}: {between(work.speedup(strategy, count, link), 2)}" for count in cards)
 
 
-def claims():
+def claims(planner):
     """Guide, what it says, our figure, and what to make of the difference."""
     world_state = 4.4e9 * TRAINED_BYTES / GB
     small = Work(LLAMA_1B, "nf4", "rtx4090", 2 * SEQUENCE, 4)
     oss_bytes = 20.9e9
-    sft = [(QWEN_7B, "rtx4090", 2, PCIE4, 6 * 1536, "~18 GB, 1200 tokens/s"), (GEMMA_27B, "h100", 2, NVLINK4, 8 * SEQUENCE, "~65 GB, 800 tokens/s"),
-           (LLAMA_70B, "h200", 4, NVLINK4, 16 * 4096, "~120 GB, 600 tokens/s")]
+    sft = [(QWEN_7B, "rtx4090", 2, PCIE4, 6, 1536, "~18 GB, 1200 tokens/s"), (GEMMA_27B, "h100", 2, NVLINK4, 8, SEQUENCE, "~65 GB, 800 tokens/s"),
+           (LLAMA_70B, "h200", 4, NVLINK4, 16, 4096, "~120 GB, 600 tokens/s")]
     yield "TheWorld", "full, 4.4B: 60 to 65 GB", f"{world_state:.1f} GB + activations", "their sum is right, for weights and gradients in bf16 alone. Ours keeps fp32 masters and gradients"
     yield "TheWorld", "projection, 82M: 17 to 21 GB", f"{8.8 + .082 * TRAINED_BYTES:.1f} GB + activations", "theirs: 8.8 + 0.16 + 0.64 + 8 to 12 = 17.6 to 21.6. The same sum"
     yield "TheWorld", "ddp: 17 to 65 GB a card", f"{8.8 + .082 * TRAINED_BYTES:.1f} to {world_state:.1f} GB + activations", "as one card: correct for ddp"
@@ -297,33 +254,35 @@ def claims():
     yield "Fine-tuning guide", "LoRA: 2 to 3 times faster; elsewhere 10 to 100", "1.5: 4 products per value and token instead of 6", "10 to 100 is wrong. More than 1.5 only where the optimizer or the network limits"
     yield "Fine-tuning guide", "fsdp: about 3 on 4 cards, models 4 times larger", "weights and state / 4; two units and activations are not divided", "plausible"
     yield "Fine-tuning guide", "pipeline: 1.2 to 1.5 on 4", f"{4 * 16 / 19:.1f} with 16 micro-batches: 4 x m / (m + 3)", "theirs is without micro-batches, which is 1 at best"
-    for model, card, cards, link, tokens, claim in sft:
-        work = Work(model, "nf4", card, tokens, 4)
-        held = memory(model, "nf4", "ddp", cards, tokens)
+    for model, card, cards, link, sequences, tokens, claim in sft:
+        work = Work(model, "nf4", card, sequences * tokens, 4)
+        held = planner.plan(model.name, f"{cards}x {card}", tokens, "parallel.strategy=ddp", planned.CHECKPOINTED, batch_size=sequences)["peak_bytes"]
         share = 6 * model.active_values() * float(claim.split(", ")[1].split()[0]) / cards / gpu.CARDS[card].peaks["bf16"]
-        yield "SFT-Play", f"{model.name}, {cards} x {gpu.CARDS[card].name}: {claim}", f"{held.total() / GB:.0f} GB with checkpointing, {rates(work, cards, link)}", f"their speed is {share:.1%} of the cards' bf16 peak, recomputation included: low"
+        yield "SFT-Play", f"{model.name}, {cards} x {gpu.CARDS[card].name}: {claim}", f"{held / GB:.0f} GB with checkpointing, {rates(work, cards, link)}", f"their speed is {share:.1%} of the cards' bf16 peak, recomputation included: low"
     yield "SFT-Play", "Gemma 27B: 13.5 GB a card (QLoRA)", f"{gpu.base_bytes(GEMMA_27B, 'nf4') / GB:.1f} GB", "27B x 0.5: without the factors of blocks, and the embedding (1.4B) is in bf16"
-    held = memory(QWEN_14B, "nf4", "ddp", 2, 6 * 1536)
-    yield "SFT-Play", "Qwen2.5-14B on 2 x RTX 4090, 6 sequences of 1536", f"{held.total() / GB:.0f} GB with checkpointing", "fits" if held.total() < gpu.CARDS["rtx4090"].memory_gib * GIB else "does not fit"
+    held = planner.plan(QWEN_14B.name, "2x rtx4090", 1536, "parallel.strategy=ddp", planned.CHECKPOINTED, batch_size=6)
+    yield "SFT-Play", "Qwen2.5-14B on 2 x RTX 4090, 6 sequences of 1536", f"{held['peak_bytes'] / GB:.0f} GB with checkpointing", "fits" if held["fits"] else "does not fit"
     yield "SFT-Play", "at least 2 cards of 16 GB; 2 x H100 or H200 for 27B", "depends on model and strategy: the tables above", "27B in NF4 fits one H100; two are for speed"
 
 
-def render():
-    parts = [("Llama-3.1-70B, QLoRA r 16 on all linear layers, two RTX 4090: GiB of a card", headline_table()), ("The same: seconds and tokens/s over PCIe, one sequence a micro-batch", headline_speed_table()),
+def render(planner):
+    parts = [("Llama-3.1-70B, QLoRA r 16 on all linear layers, two RTX 4090: GiB of a card", headline_table(planner)), ("The same: seconds and tokens/s over PCIe, one sequence a micro-batch", headline_speed_table()),
              ("Speed of several cards", speed_table()), ("Assumed links", links_table()), ("Measured: Gloo on a CPU", measured_table()),
-             ("What the guides claim", table(["guide", "claim", "ours, computed", "remark"], claims()))]
+             ("What the guides claim", table(["guide", "claim", "ours, computed", "remark"], claims(planner)))]
     return "\n".join(f"### {title}\n{text}" for title, text in parts)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", type=pathlib.Path, default=ROOT / "build/bin/sftrun")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/scaling.md")
     arguments = parser.parse_args()
+    tables = render(planned.Planner(arguments.sftrun))
     if not arguments.write:
-        print(render())
+        print(tables)
         return
     text = DOCUMENT.read_text()
-    DOCUMENT.write_text(text.partition(BEGIN)[0] + BEGIN + render() + END + text.partition(END)[2])
+    DOCUMENT.write_text(text.partition(BEGIN)[0] + BEGIN + tables + END + text.partition(END)[2])
 
 
 if __name__ == "__main__":

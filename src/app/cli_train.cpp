@@ -193,6 +193,10 @@ Command add_train(CLI::App& sftrun) {
       ->add_option("--model-path", options->model_path,
                    "Path of the model, from the launcher to its workers")
       ->group(kHidden);
+  command
+      ->add_option("--max-micro-batch", options->max_micro_batch,
+                   "Largest automatic micro-batch, from the launcher to its workers")
+      ->group(kHidden);
   return {command, [options, command] {
             check(*options, *command);
             add_files_of_other_tools(*options);

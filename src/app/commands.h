@@ -46,6 +46,9 @@ struct TrainOptions : LaunchFlags {
   std::filesystem::path accelerate_config, deepspeed;
   /// The model's path, from the launcher to its workers; empty: not known yet.
   std::filesystem::path model_path;
+  /// The largest automatic micro-batch, from the launcher to its workers, after a larger one did not
+  /// fit; 0: by the plan.
+  int64_t max_micro_batch = 0;
 };
 int run_train(const TrainOptions& options);
 

@@ -173,11 +173,11 @@ MemoryReport memory_report(const TrainOptions& options) {
   config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   report.devices = planned_devices(options, loaded.config);
   const config::ModelConfig& asked = loaded.config.model;
-  const std::filesystem::path path = find_model({.name = asked.name,
-                                                 .revision = asked.revision,
-                                                 .where = loaded.place_of("model.name"),
-                                                 .parts = hub::ModelParts::kText})
-                                         .path;
+  const ModelSource source = find_model({.name = asked.name,
+                                         .revision = asked.revision,
+                                         .where = loaded.place_of("model.name"),
+                                         .headers_only = true});
+  const std::filesystem::path& path = source.path;
   ModelHeaders model = read_headers(path);
   assume_files(path, model, report.notes);
   check_tuning(loaded.config.tuning, model.arch);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <optional>
 #include <span>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/observe/run_report.h"
+#include "sftrun/weights/gguf.h"
 
 namespace sftrun::app {
 namespace {
@@ -34,7 +36,35 @@ ModelSource source_of(hub::RepoName name, const std::filesystem::path& path) {
   return {path, name.text(), revision};
 }
 
+/// @param known bytes from the beginning; the rest of the file is a hole
+bool has_whole_header(const std::filesystem::path& file, uint64_t known) {
+  if (file.extension() == ".safetensors") {
+    uint64_t length = 0;
+    std::ifstream in(file, std::ios::binary);
+    in.read(reinterpret_cast<char*>(&length), sizeof length);
+    return in && length <= known - std::min<uint64_t>(known, sizeof length);
+  }
+  try {
+    return weights::GgufFile(file).data_begin() <= known;
+  } catch (const DataError&) {  // a part of the header is in the hole
+    return false;
+  }
+}
+
+ModelSource headers_on_hub(const hub::RepoName& name, const ModelAsked& asked) {
+  const auto folder = std::make_shared<const TemporaryFolder>("headers");
+  const hub::Snapshot snapshot = until_stopped([&](const std::function<bool()>& should_stop) {
+    return hub::get_model_headers(name, folder->path(), has_whole_header,
+                                  hub::settings_from_environment(),
+                                  {.quiet = asked.quiet, .should_stop = should_stop});
+  });
+  ModelSource source = source_of(snapshot.name, snapshot.path);
+  source.folder = folder;
+  return source;
+}
+
 ModelSource find_on_hub(const hub::RepoName& name, const ModelAsked& asked) {
+  if (asked.headers_only) return headers_on_hub(name, asked);
   const hub::Snapshot snapshot = until_stopped([&](const std::function<bool()>& should_stop) {
     return hub::get_model(name, asked.parts, hub::settings_from_environment(),
                           {.quiet = asked.quiet, .should_stop = should_stop});

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "sftrun/core/error.h"
 #include "sftrun/hub/hub.h"
+#include "temporary_folder.h"
 
 /// Finds the models that flags and keys name: local files, or repositories on a hub, which are
 /// downloaded.
@@ -16,12 +18,16 @@ struct ModelAsked {
   std::string where;          ///< the flag or the key's place, for messages
   hub::ModelParts parts = hub::ModelParts::kAll;
   bool quiet = false;  ///< no progress and no log lines
+  /// Of a model on a hub that is not in the cache, read the configuration and the headers of weights
+  /// only, into a temporary folder.
+  bool headers_only = false;
 };
 
 struct ModelSource {
   std::filesystem::path path;  ///< the path to open: a directory or a .gguf file
   /// The model's name for other programs: "owner/name" and its revision; else the name as given.
   std::string name, revision;
+  std::shared_ptr<const TemporaryFolder> folder = {};  ///< of `headers_only`; null: none
 };
 
 /// Searches the file system, then the cache, then the hub. For a run directory it finds `model` in

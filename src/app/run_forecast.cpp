@@ -132,8 +132,10 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
   const bool is_counted = config.train.max_steps.has_value();
   config::TrainConfig sizes = config.train;
   if (batches.steps_are_auto && !config.data.streaming) {
-    set_target_batch(sizes, is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch),
-                     batches.batch_size, batches.dp_size, batches.max_micro_batch);
+    const int64_t target = is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch);
+    set_target_batch(sizes, target, batches.batch_size, batches.dp_size,
+                     config::max_auto_micro_batch(config.parallel, batches.dp_size,
+                                                  batches.max_micro_batch, target));
   }
   const int64_t global_batch_size = *sizes.global_batch_size.value;
   Forecast result{.tokens_per_epoch = epoch.tokens, .sizes = sizes, .is_exact = known.is_exact};

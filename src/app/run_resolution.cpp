@@ -207,8 +207,7 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
         {.on_gpu = devices.on_gpu,
          .shards = plan::num_shards(loaded.config.parallel, world_size, devices.local_world_size)});
   }
-  run.batches.max_micro_batch =
-      config::max_auto_micro_batch(loaded.config.parallel, world_size, run.batches.max_micro_batch);
+  run.batches.max_micro_batch = std::min(run.batches.max_micro_batch, place.max_micro_batch);
   config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);
   run.loaded = std::move(loaded);
   return run;

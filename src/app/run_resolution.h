@@ -28,6 +28,7 @@ struct RunPlace {
   plan::RunDevices devices;
   std::string device;    ///< as --device has it
   int64_t num_gpus = 0;  ///< that one process sees; for a device map
+  int64_t max_micro_batch = config::kMaxAutoMicroBatch;  ///< of the automatic choice
 };
 
 /// This machine.   @param device, gpus as --device and --gpus have them   @param world_size

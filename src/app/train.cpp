@@ -234,8 +234,8 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   std::optional<ModelHeaders> headers;
   if (!worker.supervised)
     headers = options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
-  const RunPlace place =
-      place_here(asked, worker.world_size, worker.local_world_size, options.device);
+  RunPlace place = place_here(asked, worker.world_size, worker.local_world_size, options.device);
+  if (options.max_micro_batch > 0) place.max_micro_batch = options.max_micro_batch;
   const Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
                               options.config, place);
   if (worker.supervised) return run_as_worker("worker", engine_request(options, run));
@@ -283,6 +283,9 @@ launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run
       run.loaded.config.model.name) {  // on a hub: the launcher found it for all workers
     arguments.insert(arguments.end(), {"--model-path", run.model_path.string()});
   }
+  if (options.max_micro_batch > 0)
+    arguments.insert(arguments.end(),
+                     {"--max-micro-batch", std::to_string(options.max_micro_batch)});
   if (!options.profile.empty()) arguments.insert(arguments.end(), {"--profile", options.profile});
   if (options.allow_changed_data) arguments.push_back("--allow-changed-data");
   if (options.allow_changed_length) arguments.push_back("--allow-changed-length");
@@ -292,6 +295,35 @@ launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run
     arguments.push_back("tuning.lora.init_from=" +
                         adapter);  // a resumed run uses its newest checkpoint
   return {.executable = "/proc/self/exe", .arguments = std::move(arguments)};
+}
+
+/// With half the micro-batch, if the sizes are automatic and the launcher starts all ranks.
+/// @param asked the configuration before it was resolved
+std::optional<launch::SmallerStart> start_smaller(const TrainOptions& options, const Run& run,
+                                                  const config::TrainConfig& asked,
+                                                  const launch::LaunchPlan& plan) {
+  if (!asked.batch_size.is_auto() || !asked.grad_accum.is_auto() || plan.nnodes > 1)
+    return std::nullopt;
+  // The sizes may depend on the data, which the workers read.
+  const std::filesystem::path resolved =
+      std::filesystem::path(run.loaded.config.output.dir) / "config.resolved.yaml";
+  config::TrainConfig tried = config::load_config(resolved, {}).config.train;
+  const int64_t too_large = tried.batch_size.value.value();
+  if (too_large < 2) return std::nullopt;
+  TrainOptions smaller = options;
+  smaller.max_micro_batch = too_large / 2;
+  const config::TrainConfig before = tried;
+  config::set_target_batch(tried, *before.global_batch_size.value, {}, run.batches.dp_size,
+                           smaller.max_micro_batch);
+  return launch::SmallerStart{
+      .notice =
+          fmt::format("the longest micro-batch did not fit into memory: the run starts again "
+                      "with train.batch_size {} and train.grad_accum {} (before {} and {}), "
+                      "the same {} per step",
+                      *tried.batch_size.value, *tried.grad_accum.value, *before.batch_size.value,
+                      *before.grad_accum.value, *before.global_batch_size.value),
+      .command = worker_command(smaller, run, plan.workers_device, /*is_restart=*/false),
+      .restart_command = worker_command(smaller, run, plan.workers_device, /*is_restart=*/true)};
 }
 
 /// The cheapest change that fits, for a run that the kernel ended for its memory.
@@ -341,7 +373,8 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
        .stall_s = stall_report_s(parse_duration_s(run.loaded.config.parallel.stall_after).value(),
                                  parse_duration_s(run.loaded.config.parallel.timeout).value()),
        .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s),
-       .memory_fix = [&] { return memory_fix(run, headers, place); }});
+       .memory_fix = [&] { return memory_fix(run, headers, place); },
+       .start_smaller = [&] { return start_smaller(options, run, asked.train, plan); }});
 }
 
 }  // namespace

@@ -309,6 +309,8 @@ template <>
 struct Words<CudaGraphs> : SwitchWords<CudaGraphs> {};
 template <>
 struct Words<SaveInBackground> : SwitchWords<SaveInBackground> {};
+template <>
+struct Words<LongestBatchFirst> : SwitchWords<LongestBatchFirst> {};
 
 template <>
 struct Words<CheckpointFormat> {

@@ -361,6 +361,11 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "Write checkpoints from a copy in the host's memory while training goes on. auto: if the "
         "copies take at most half of the memory that is free.",
         "off");
+  field(train.longest_batch_first, "longest_batch_first", any(), kAny,
+        "Compute the longest micro-batch of the data before the first step, without an update, so "
+        "that a run that needs too much memory ends at once. auto: on GPUs, and on a CPU where the "
+        "plan takes more than half of the memory.",
+        "off");
   field(train.checkpoint_format, "checkpoint_format", any(), kAny,
         "auto: where base weights train and each rank owns a part of them, each rank writes its "
         "part; else whole. whole: rank 0 writes whole tensors, which all ranks put together.",

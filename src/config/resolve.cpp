@@ -200,8 +200,11 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   const char* name = parts == world_size                               ? "world_size"
                      : config.parallel.strategy == Strategy::kPipeline ? "pipelines"
                                                                        : "tensor-parallel groups";
-  resolve_batch_sizes(config.train, {parts, name},
-                      max_auto_micro_batch(config.parallel, world_size, max_micro_batch), places);
+  const int64_t target = config.train.global_batch_size.value.value_or(kTargetGlobalBatch);
+  resolve_batch_sizes(
+      config.train, {parts, name},
+      max_auto_micro_batch(config.parallel, static_cast<int>(parts), max_micro_batch, target),
+      places);
   resolve_schedule(config);
   resolve_evaluation(config);
   if (config.output.dir.empty())
@@ -238,10 +241,10 @@ void resolve_tensor_size(ParallelConfig& parallel, int world_size, const Places&
                     place, "set parallel.tp to the number of processes that divide each matrix");
 }
 
-int64_t max_auto_micro_batch(const ParallelConfig& parallel, int world_size, int64_t most) {
-  const bool is_map = parallel.strategy == Strategy::kDeviceMap;
-  if (!is_map && (parallel.strategy != Strategy::kPipeline || world_size == 1)) return most;
-  const int64_t bins = kTargetGlobalBatch / data_parallel_size(parallel, world_size);
+int64_t max_auto_micro_batch(const ParallelConfig& parallel, int dp_size, int64_t most,
+                             int64_t target) {
+  if (!divides_layers(parallel.strategy)) return most;
+  const int64_t bins = target / dp_size;
   return std::clamp<int64_t>(bins / (kMinAutoGradAccum * parallel.pp.value_or(1)), 1, most);
 }
 
@@ -264,7 +267,8 @@ std::string_view strategy_name(Strategy strategy) {
 BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch, int64_t target) {
   SFTRUN_CHECK(world_size >= 1 && max_micro_batch >= 1 && target >= 1);
   const int64_t bins_per_rank = std::max<int64_t>(1, target / world_size);
-  const int64_t largest = std::min(max_micro_batch, bins_per_rank / kMinAutoGradAccum);
+  const int64_t accum = bins_per_rank < kMinAutoGradAccum ? 1 : kMinAutoGradAccum;
+  const int64_t largest = std::min(max_micro_batch, bins_per_rank / accum);
   for (int64_t micro = largest; micro > 1; --micro) {
     if (bins_per_rank % micro == 0) return {micro, bins_per_rank / micro};
   }

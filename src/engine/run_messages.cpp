@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "report.h"
@@ -114,6 +115,29 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
         "without train.loraplus_lr_ratio it is the same as for the others",
         train::kLoraPlusEmbeddingRate);
   }
+}
+
+std::string memory_line(const observe::RunReport& report) {
+  constexpr size_t kMostShown = 8;
+  const uint64_t planned = report.planned->total();
+  const auto used = [&](size_t rank) {
+    const uint64_t bytes = report.ranks[rank].bytes.total();
+    return fmt::format("rank {} used {} ({:.0f}%)", rank, format_bytes(bytes),
+                       100 * static_cast<double>(bytes) / static_cast<double>(planned));
+  };
+  std::vector<std::string> parts;
+  if (report.ranks.size() <= kMostShown) {
+    for (size_t rank = 0; rank < report.ranks.size(); ++rank) parts.push_back(used(rank));
+  } else {
+    const auto [least, most] = std::minmax_element(
+        report.ranks.begin(), report.ranks.end(),
+        [](const auto& a, const auto& b) { return a.bytes.total() < b.bytes.total(); });
+    for (const auto& end : {most, least})
+      parts.push_back(used(static_cast<size_t>(end - report.ranks.begin())));
+    parts.push_back(fmt::format("the other {} are between", report.ranks.size() - 2));
+  }
+  return fmt::format("peak memory for tensors: {} planned; {}", format_bytes(planned),
+                     join(parts, ", "));
 }
 
 void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,

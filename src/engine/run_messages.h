@@ -8,6 +8,7 @@
 #include "session.h"
 #include "sftrun/config/base_record.h"
 #include "sftrun/export/run_result.h"
+#include "sftrun/observe/run_report.h"
 
 /// What rank 0 tells the user before the first step and after the last one.
 namespace sftrun::engine {
@@ -31,6 +32,10 @@ struct RunSize {
 /// Before the first step.   @param base_record of an adapter's run; null: full fine-tuning
 void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,
                const config::BaseRecord* base_record, const RunSize& size);
+
+/// Memory for tensors, as planned and as used by each rank; of more than eight ranks by the fullest
+/// and the emptiest.   @pre there are ranks and a plan
+std::string memory_line(const observe::RunReport& report);
 
 /// After a run that finished.   @param num_bad records left out of the training data
 void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,

@@ -184,6 +184,7 @@ struct PreparedRun {
   std::unique_ptr<parallel::TensorGroup> tensor_group;  ///< null: no tensor parallelism
   std::unique_ptr<model::Decoder> decoder;
   std::unique_ptr<parallel::Strategy> strategy;
+  bool tries_longest_batch = false;  ///< now
 
   fs::path run_dir() const { return config.output.dir; }
 };
@@ -291,7 +292,10 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.profiled_steps = run.profiled_steps;
   inputs.hooks.stop_exit_code = [&] { return rank.stop_exit_code(); };
   inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(run.compute.device); };
-  inputs.hooks.on_event = [&](const train::TrainEvent& event) { rank.tell(event); };
+  inputs.hooks.on_event = [&](const train::TrainEvent& event) {
+    run.tries_longest_batch = event.phase == std::string_view("fitting");
+    rank.tell(event);
+  };
   inputs.hooks.activity = &rank.activity();
   inputs.hooks.look_at_base = [&] { weights::require_finite(*run.checkpoint, run.model_path); };
   return inputs;
@@ -336,7 +340,8 @@ std::string card_text(const PreparedRun& run, const exporting::RunResult& result
 /// On rank 0, after the last step and the result.
 void finish(const PreparedRun& run, const exporting::RunResult& result,
             const config::BaseRecord* base_record, const train::TrainOutcome& outcome,
-            int64_t total_steps) {
+            int64_t total_steps, const observe::RunReport& report) {
+  if (outcome.first_step < outcome.last_step) log::info("{}", memory_line(report));
   if (outcome.exit_code != 0) {
     log::info("stopped after step {} of {} with a checkpoint; rerun the same command to resume",
               outcome.last_step, total_steps);
@@ -358,16 +363,30 @@ plan::RunDevices planned_devices(const PreparedRun& run, const Rank& rank) {
 }
 
 /// What the fullest rank is expected to need, with the longest micro-batch.
+plan::MemoryPlan memory_plan(const PreparedRun& run, const Rank& rank) {
+  return plan::memory_plan(run.checkpoint->arch(), run.config, planned_devices(run, rank),
+                           weights::packed_bytes(*run.checkpoint));
+}
+
+/// The same, by purpose.
 observe::RankBytes planned_bytes(const PreparedRun& run, const Rank& rank) {
-  const plan::MemoryPlan plan =
-      plan::memory_plan(run.checkpoint->arch(), run.config, planned_devices(run, rank),
-                        weights::packed_bytes(*run.checkpoint));
+  const plan::MemoryPlan plan = memory_plan(run, rank);
   const auto bytes = [](int64_t value) { return static_cast<uint64_t>(value); };
   return {.base = bytes(plan.held.base),
           .trainable = bytes(plan.held.trainable),
           .gradients = bytes(plan.held.gradients),
           .optimizer = bytes(plan.held.optimizer),
           .activations_peak = bytes(plan.held.gathered + plan.step.peak())};
+}
+
+/// train.longest_batch_first, with `auto` resolved.
+bool tries_longest_batch(const PreparedRun& run, const Rank& rank) {
+  using enum config::LongestBatchFirst;
+  const config::LongestBatchFirst wanted = run.config.train.longest_batch_first;
+  if (wanted != kAuto || run.compute.device.is_cuda()) return wanted != kOff;
+  const plan::MemoryPlan plan = memory_plan(run, rank);
+  const uint64_t memory = device_memory_bytes(run.compute.device, rank.env().local_world_size);
+  return static_cast<uint64_t>(plan.peak()) > memory / 2;
 }
 
 /// Trains, and writes run.json before and after, and the result.
@@ -377,6 +396,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   std::optional<launch::GpuMeter> meter;
   if (device.is_cuda()) meter.emplace(kernels::cuda_kernels().card_bus_id(device));
   train::TrainerInputs inputs = trainer_inputs(run, rank);
+  inputs.longest_batch_first = tries_longest_batch(run, rank);
   inputs.hooks.gpu_utilization = [&] {
     return meter ? meter->utilization_percent() : std::nullopt;
   };
@@ -436,7 +456,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   report.last_step = outcome.last_step;
   write_report(status_of_exit_code(outcome.exit_code));
   rank.comm().leave();
-  if (rank.is_main()) finish(run, result, held, outcome, total_steps);
+  if (rank.is_main()) finish(run, result, held, outcome, total_steps, report);
   return outcome.exit_code;
 }
 
@@ -507,13 +527,16 @@ OutOfMemoryError with_advice(const std::string& message, const std::string& wher
 int run_rank(const nlohmann::json& request, Rank& rank) {
   PreparedRun run{.config = config::from_json(nlohmann::ordered_json(request.at("config"))),
                   .model_path = request.at("model_path").get<std::string>()};
+  const auto place = [&] {
+    return run.tries_longest_batch ? "the longest micro-batch, before the first step" : "";
+  };
   try {
     return prepare_and_train(request, run, rank);
   } catch (const c10::OutOfMemoryError& error) {
-    throw with_advice(first_line(error.what_without_backtrace()), {}, memory_advice("worker"), run,
-                      rank);
+    throw with_advice(first_line(error.what_without_backtrace()), place(), memory_advice("worker"),
+                      run, rank);
   } catch (const std::bad_alloc&) {
-    throw with_advice("out of memory", {}, memory_advice("worker"), run, rank);
+    throw with_advice("out of memory", place(), memory_advice("worker"), run, rank);
   } catch (const OutOfMemoryError& error) {  // while the model was loaded
     throw with_advice(error.message(), error.where(), error.fix(), run, rank);
   }

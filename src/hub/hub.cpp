@@ -7,12 +7,15 @@
 
 #include "api.h"
 #include "cache.h"
+#include "model_headers.h"
 #include "selection.h"
 #include "sftrun/core/dataset_card.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
 #include "snapshot_download.h"
 
 namespace sftrun::hub {
@@ -181,6 +184,41 @@ Snapshot get_model(const RepoName& name, ModelParts parts, const Settings& setti
   return get(name, settings, options, [&](const std::vector<RemoteFile>& files, const Read&) {
     return select_model(name, files, parts);
   });
+}
+
+Snapshot get_model_headers(const RepoName& name, const fs::path& folder,
+                           const HasHeader& has_header, const Settings& settings,
+                           const Options& options) {
+  SFTRUN_CHECK(name.type == RepoType::kModel);
+  const RepoCache cache(settings.cache_dir, name);
+  const auto look = [&](ModelParts parts) {
+    return look_up(name, cache, [&](const std::vector<RemoteFile>& files, const Read&) {
+      return select_model(name, files, parts);
+    });
+  };
+  const Cached whole = look(ModelParts::kAll);
+  if (whole.snapshot && whole.certain) return from_cache(whole, options);
+  if (!settings.offline.empty()) return get_model(name, ModelParts::kText, settings, options);
+  const Cached text = look(ModelParts::kText);
+  const auto listing = ask_hub(name, text, settings, options);
+  if (!listing) return from_cache(text, options);
+  Selection selection = select_model(name, listing->files, ModelParts::kAll);
+  if (selection.none) return get_model(name, ModelParts::kText, settings, options);
+  std::erase_if(selection.files, [](const RemoteFile& file) {
+    return !is_weights(file.path) && !file.path.ends_with("config.json") &&
+           !file.path.ends_with(".index.json");
+  });
+  Snapshot snapshot = make_snapshot(name, listing->commit, cache, selection);
+  snapshot.downloaded_bytes = download_headers(name, listing->commit, selection.files, folder,
+                                               has_header, settings, options);
+  snapshot.directory = folder;
+  snapshot.path = selection.opened.empty() ? folder : folder / selection.opened;
+  if (!options.quiet) {
+    log::info("{}: read the headers of {} (commit {}), {}", name.text(),
+              counted(std::ssize(selection.files), "file"), listing->commit.substr(0, 7),
+              format_bytes(snapshot.downloaded_bytes));
+  }
+  return snapshot;
 }
 
 Snapshot get_dataset(const RepoName& name, const DatasetRequest& request, const Settings& settings,

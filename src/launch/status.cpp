@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 6> kPhaseNames = {"loading",  "tokenizing", "generating",
-                                                         "training", "evaluating", "saving"};
+constexpr std::array<std::string_view, 7> kPhaseNames = {
+    "loading", "tokenizing", "generating", "fitting", "training", "evaluating", "saving"};
 
 void put(Json& json, const char* key, const std::optional<double>& value) {
   if (value && std::isfinite(*value)) json[key] = *value;

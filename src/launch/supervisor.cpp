@@ -57,16 +57,25 @@ int supervise(const SuperviseOptions& options) {
   Guardian guardian;
   Console console(Console::detect());
   WarningsShown warnings(log::written_warnings());
-  for (int restarts = 0;; ++restarts) {
-    const WorkerCommand& command = restarts == 0 ? options.command : options.restart_command;
-    GroupOutcome outcome =
-        WorkerGroup(options, command, restarts, console, warnings, guardian, signals).run();
+  std::optional<SmallerStart> smaller;
+  for (int restarts = 0;;) {
+    const WorkerCommand& first = smaller ? smaller->command : options.command;
+    const WorkerCommand& later = smaller ? smaller->restart_command : options.restart_command;
+    GroupOutcome outcome = WorkerGroup(options, restarts == 0 ? first : later, restarts, console,
+                                       warnings, guardian, signals)
+                               .run();
     if (!outcome.failure && outcome.exit_code == 0) require_logs(options);
     if (!outcome.failure) return outcome.exit_code;
+    if (outcome.does_not_fit && !outcome.stop_requested && !smaller && options.start_smaller &&
+        (smaller = options.start_smaller())) {
+      console.print(Stream::kErr, smaller->notice);
+      continue;
+    }
     if (!may_restart(outcome, restarts, options.max_restarts)) throw std::move(*outcome.failure);
     console.print(Stream::kErr, outcome.failure->what());
     console.print(Stream::kErr, fmt::format("restart {} of {}, from the last checkpoint",
                                             restarts + 1, options.max_restarts));
+    ++restarts;
   }
 }
 

@@ -282,11 +282,15 @@ GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const Worke
     if (&end != &first && end.was_asked_to_stop) stopped.push_back(end.rank);
   }
   const bool asks_for_fix = first.oom_killed && options_.memory_fix;
+  Error failure =
+      describe_failure(first, stopped, last_end_time_ - first.time, stalls_.recent(first_end_),
+                       asks_for_fix ? options_.memory_fix() : "");
+  const bool was_fitting = first.last_status && first.last_status->phase == Phase::kFitting;
+  const bool does_not_fit = was_fitting && failure.code() == ExitCode::kOutOfMemory;
   return {.exit_code = 0,
-          .failure = describe_failure(first, stopped, last_end_time_ - first.time,
-                                      stalls_.recent(first_end_),
-                                      asks_for_fix ? options_.memory_fix() : ""),
-          .stop_requested = stop_signal_ != 0};
+          .failure = std::move(failure),
+          .stop_requested = stop_signal_ != 0,
+          .does_not_fit = does_not_fit};
 }
 
 /// 130 or 75 if a worker stopped on request, 0 if all were done before the request reached them.

@@ -18,6 +18,7 @@ struct GroupOutcome {
   int exit_code = 0;  ///< 0, 75 or 130 without a failure
   std::optional<Error> failure;
   bool stop_requested = false;
+  bool does_not_fit = false;  ///< out of memory in Phase::kFitting
 };
 
 /// All workers, from fork to the end of the last one. The supervisor makes a new group for each

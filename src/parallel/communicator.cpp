@@ -159,6 +159,9 @@ std::string Communicator::backend() const {
 const CollectiveCounts& Communicator::counts() const {
   return *impl_->world.state_->counts;
 }
+void Communicator::set_counts(const CollectiveCounts& counts) {
+  *impl_->world.state_->counts = counts;
+}
 Group& Communicator::world() {
   return impl_->world;
 }

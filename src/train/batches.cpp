@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "sftrun/core/error.h"
 
@@ -60,13 +62,50 @@ PlannedBatches::PlannedBatches(const config::RunConfig& config, const data::Data
                             config.train.global_batch_size.value.value())),
       steps_(plan_, config.train.epochs, config.train.max_steps) {}
 
+int64_t PlannedBatches::tokens_of(const data::Bin& bin) const {
+  int64_t tokens = 0;
+  for (const int64_t example : bin) tokens += dataset_.examples().stored(example).length;
+  return tokens;
+}
+
+data::StepBatch PlannedBatches::batch_of(std::vector<data::Bin> bins) const {
+  data::StepBatch batch{.examples = dataset_.examples(), .bins = std::move(bins)};
+  batch.label_tokens = plan_.label_tokens(batch.bins);
+  for (const data::Bin& bin : batch.bins) batch.tokens += tokens_of(bin);
+  return batch;
+}
+
 data::StepBatch PlannedBatches::at(int64_t step) {
   const StepPosition position = steps_.position(step);
-  data::StepBatch batch{.examples = dataset_.examples(),
-                        .bins = plan_.global_batch(position.epoch, position.step_in_epoch)};
-  batch.label_tokens = plan_.label_tokens(batch.bins);
-  for (const data::Bin& bin : batch.bins)
-    for (const int64_t example : bin) batch.tokens += dataset_.examples().stored(example).length;
+  return batch_of(plan_.global_batch(position.epoch, position.step_in_epoch));
+}
+
+data::StepBatch PlannedBatches::longest(int64_t num_bins) const {
+  std::vector<data::Bin> bins;
+  for (int64_t step = 0; step < plan_.steps_per_epoch(0); ++step)
+    for (data::Bin& bin : plan_.global_batch(0, step)) bins.push_back(std::move(bin));
+  std::stable_sort(bins.begin(), bins.end(), [&](const data::Bin& a, const data::Bin& b) {
+    return tokens_of(a) > tokens_of(b);
+  });
+  if (static_cast<int64_t>(bins.size()) > num_bins) bins.resize(static_cast<size_t>(num_bins));
+  return batch_of(std::move(bins));
+}
+
+data::StepBatch StreamedBatches::longest(int64_t num_bins) const {
+  data::Example document{.label_tokens = longest_document_ - 1};
+  document.tokens.assign(static_cast<size_t>(longest_document_), 0);
+  document.labels.assign(static_cast<size_t>(longest_document_), 0);
+  document.labels.back() = data::kIgnoreIndex;
+  const int64_t num_documents = num_bins * documents_of_bin_;
+  data::StepBatch batch{.label_tokens = num_documents * document.label_tokens,
+                        .tokens = num_documents * longest_document_};
+  batch.examples = data::ExampleStore::in_memory(
+      std::vector<data::Example>(static_cast<size_t>(num_documents), document));
+  for (int64_t first = 0; first < num_documents; first += documents_of_bin_) {
+    data::Bin bin(static_cast<size_t>(documents_of_bin_));
+    std::iota(bin.begin(), bin.end(), first);
+    batch.bins.push_back(std::move(bin));
+  }
   return batch;
 }
 

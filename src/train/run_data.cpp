@@ -74,7 +74,9 @@ std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& r
     const int64_t target =
         saved_setting(saved, "train.global_batch_size")
             .value_or(is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch));
-    config::set_target_batch(train, target, {request.batch_size}, dp_size, request.max_micro_batch);
+    config::set_target_batch(
+        train, target, {request.batch_size}, dp_size,
+        config::max_auto_micro_batch(config.parallel, dp_size, request.max_micro_batch, target));
   }
   config::AutoInt& tokens = config.data.bin_tokens;
   if (!config.data.packing || tokens.value) return {};

@@ -111,6 +111,10 @@ TrainOutcome Trainer::run() {
   tell("training", state_.step);
   warn_of_unprofiled_steps();
   const bool fresh = state_.step == 0;
+  if (in_.longest_batch_first && state_.step < total) {
+    try_longest_batch();
+    tell("training", state_.step);
+  }
   if (fresh && evaluator_ && in_.config.train.eval_on_start) evaluate(0);
   for (int64_t step = state_.step; step < total; ++step) {
     const bool last = step + 1 == total, evaluates = evaluation_due(step, last),
@@ -343,23 +347,53 @@ int64_t Trainer::first_bin(int64_t micro_step, int dp_rank) const {
          *in_.config.train.batch_size.value;
 }
 
+/// Without its micro-batches.
+StepWork Trainer::work_of(const data::StepBatch& global_batch, int64_t step) const {
+  StepWork work;
+  work.activity = in_.hooks.activity;
+  work.randomness = {static_cast<uint64_t>(in_.config.train.seed), static_cast<uint32_t>(step),
+                     /*training=*/true};
+  work.grad_scale = loss_scale_.value() / static_cast<double>(num_terms(global_batch));
+  if (aux_coef() > 0)
+    work.aux_grad_scale = loss_scale_.value() * aux_coef() / num_micro_batches(global_batch);
+  return work;
+}
+
 StepSums Trainer::forward_backward(const data::StepBatch& global_batch, int64_t step) {
   const config::TrainConfig& train = in_.config.train;
-  StepWork work;
+  StepWork work = work_of(global_batch, step);
   work.num_micro_batches = *train.grad_accum.value;
-  work.activity = in_.hooks.activity;
   work.micro_batch = [&](int64_t micro_step) {
     const kernels::WorkRange loading(in_.hooks.activity, Work::kDataLoader);
     return data::make_batch(global_batch.examples, global_batch.bins,
                             first_bin(micro_step, in_.strategy->mesh().dp_rank()),
                             *train.batch_size.value);
   };
-  work.randomness = {static_cast<uint64_t>(train.seed), static_cast<uint32_t>(step),
-                     /*training=*/true};
-  work.grad_scale = loss_scale_.value() / static_cast<double>(num_terms(global_batch));
-  if (aux_coef() > 0)
-    work.aux_grad_scale = loss_scale_.value() * aux_coef() / num_micro_batches(global_batch);
   return micro_batches_->run(work);
+}
+
+/// The longest micro-batch on every rank, as often as a step has micro-batches at the same time. Its
+/// gradients are thrown away by the first step, and dropout depends on the step only, so that the run
+/// is the same to the bit.
+void Trainer::try_longest_batch() {
+  const int64_t batch_size = *in_.config.train.batch_size.value,
+                all = *in_.config.train.grad_accum.value;
+  tell("fitting", state_.step);
+  const data::StepBatch longest = in_.batches->longest(batch_size);
+  const parallel::CollectiveCounts counts = in_.comm->counts();
+  StepWork work = work_of(longest, state_.step);
+  work.num_micro_batches = in_.config.parallel.fetch == config::Fetch::kPerStep
+                               ? all
+                               : std::min<int64_t>(all, in_.strategy->mesh().sizes().pp);
+  work.micro_batch = [&](int64_t) {
+    return data::make_batch(longest.examples, longest.bins, 0, batch_size);
+  };
+  in_.strategy->begin_step();
+  const StepSums sums = micro_batches_->run(work);
+  in_.strategy->finish_step();
+  for (const at::Tensor& loss : sums.losses) loss.item<double>();  // waits for the device
+  in_.comm->set_counts(counts);
+  work_of_step();  // is not that of the first step
 }
 
 double Trainer::aux_coef() const {

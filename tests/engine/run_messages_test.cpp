@@ -35,6 +35,24 @@ TEST(RunMessages, StepsNameWhatAStepHolds) {
             "1 step: batch_size 2 x grad_accum 4 x world_size 1 = 1 example per step");
 }
 
+TEST(RunMessages, MemoryIsShownBesideThePlan) {
+  constexpr uint64_t kMiB = 1 << 20;
+  observe::RunReport report;
+  report.planned = {.base = 100 * kMiB, .activations_peak = 100 * kMiB};
+  report.ranks = {{.bytes = {.base = 190 * kMiB}},
+                  {.bytes = {.base = 100 * kMiB, .gradients = kMiB}}};
+  EXPECT_EQ(
+      memory_line(report),
+      "peak memory for tensors: 200.00 MiB planned; rank 0 used 190.00 MiB (95%), rank 1 used "
+      "101.00 MiB (50%)");
+  for (uint64_t rank = 2; rank < 16; ++rank)
+    report.ranks.push_back({.bytes = {.base = (110 + rank) * kMiB}});
+  EXPECT_EQ(
+      memory_line(report),
+      "peak memory for tensors: 200.00 MiB planned; rank 0 used 190.00 MiB (95%), rank 1 used "
+      "101.00 MiB (50%), the other 14 are between");
+}
+
 TEST(RunMessages, Pipeline) {
   config::RunConfig config;
   config.train.batch_size.value = 2;

@@ -174,19 +174,24 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.send_headers(200, headers | {"Content-Length": str(len(content))})
         if self.fault:
             return self.fault(self, content)
-        begin = self.range_begin()
+        begin, end = self.range_begin(), self.range_end(len(content))
         if begin > len(content):
             return self.send_text(416, "range")
-        part = content[begin:]
-        if begin:
-            headers |= {"Content-Range": f"bytes {begin}-{len(content) - 1}/{len(content)}"}
-        self.send_headers(206 if begin else 200, headers | {"Content-Length": str(len(part))})
+        part = content[begin:end]
+        is_part = len(part) < len(content)
+        if is_part:
+            headers |= {"Content-Range": f"bytes {begin}-{end - 1}/{len(content)}"}
+        self.send_headers(206 if is_part else 200, headers | {"Content-Length": str(len(part))})
         self.wfile.write(part)
         self.wfile.flush()
 
     def range_begin(self):
-        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        match = re.fullmatch(r"bytes=(\d+)-\d*", self.headers.get("Range", ""))
         return int(match[1]) if match else 0
+
+    def range_end(self, size):
+        match = re.fullmatch(r"bytes=\d+-(\d+)", self.headers.get("Range", ""))
+        return min(int(match[1]) + 1, size) if match else size
 
     def hang_up(self):
         self.wfile.flush()

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """scripts/scaling.py: terms by hand, the base of a model as the program counts it, and the document's tables.
 
-    tests/scripts/scaling_test.py        # no build; a second
+    tests/scripts/scaling_test.py --sftrun build/bin/sftrun
 """
 
+import argparse
 import importlib.util
 import pathlib
 import re
@@ -15,6 +16,13 @@ spec = importlib.util.spec_from_file_location("scaling", ROOT / "scripts/scaling
 scaling = importlib.util.module_from_spec(spec)
 sys.modules["scaling"] = scaling
 spec.loader.exec_module(scaling)
+
+
+arguments = None
+
+
+def planner():
+    return scaling.planned.Planner(arguments.sftrun)
 
 
 class Collectives(unittest.TestCase):
@@ -36,25 +44,19 @@ class Memory(unittest.TestCase):
         names = {"Llama-3.1-70B-Instruct": scaling.LLAMA_70B, "Qwen2.5-14B-Instruct": scaling.QWEN_14B}
         for name, model in names.items():
             columns = re.search(rf"^\| {re.escape(name)} \|(.*)\|$", text, re.MULTILINE).group(1).split("|")
-            dense, nf4, with_ends = (float(columns[i].removesuffix(" GiB ")) for i in (0, 3, 5))
+            dense, nf4 = (float(columns[i].removesuffix(" GiB ")) for i in (0, 3))
             self.assertAlmostEqual(scaling.gpu.base_bytes(model, "bf16") / scaling.GIB, dense, delta=0.01 * dense)
-            whole = scaling.gpu.base_bytes(model, "nf4")
-            self.assertAlmostEqual(whole / scaling.GIB, nf4, delta=0.01 * nf4)
-            self.assertAlmostEqual((whole - scaling.nf4_ends(model)) / scaling.GIB, with_ends, delta=0.01 * with_ends)
+            self.assertAlmostEqual(scaling.gpu.base_bytes(model, "nf4") / scaling.GIB, nf4, delta=0.01 * nf4)
 
-    def test_adapters_of_tensor_parallelism_by_hand(self):
-        model = scaling.gpu.Model("", 4, 8, 1, 2, 1, 2, 10, False)  # q 4 x 4, k and v 2 x 4, o 4 x 4, gate and up 8 x 4, down 4 x 8
-        column = (4 + 4 // 2) + 2 * (4 + 2 // 2) + 2 * (4 + 8 // 2)
-        row = (4 // 2 + 4) + (8 // 2 + 4)
-        self.assertEqual(scaling.tp_adapter_values(model, 2, rank=3), 3 * (column + row))
-        self.assertEqual(scaling.tp_adapter_values(model, 1, rank=3), model.adapter_values(rank=3))
+    def test_the_shapes_are_those_of_the_plans(self):
+        for model in (scaling.LLAMA_70B, scaling.QWEN_7B, scaling.QWEN_14B, scaling.GEMMA_27B):
+            shape = scaling.planned.SHAPES[model.name]
+            self.assertEqual((model.hidden, model.ffn, model.layers, model.heads, model.kv_heads),
+                             tuple(shape[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")))
 
-    def test_fsdp_divides_and_ddp_does_not(self):
-        whole, half = (scaling.memory(scaling.QWEN_14B, "nf4", strategy, 2, 1024) for strategy in ("ddp", "fsdp"))
-        self.assertAlmostEqual(half.base / whole.base, 0.5)
-        self.assertAlmostEqual(half.trained / whole.trained, 0.5)
-        self.assertEqual(whole.gathered, 0)
-        self.assertEqual(half.activations, whole.activations)
+    def test_purposes_are_all_that_a_card_needs(self):
+        plan = planner().plan("Qwen2.5-14B", "2x RTX4090", 1024, "parallel.strategy=fsdp")
+        self.assertEqual(sum(scaling.purposes(plan)), plan["needed_bytes"])
 
 
 class Speed(unittest.TestCase):
@@ -72,8 +74,11 @@ class Speed(unittest.TestCase):
 class Document(unittest.TestCase):
     def test_the_tables_are_current(self):
         inside = scaling.DOCUMENT.read_text().partition(scaling.BEGIN)[2].partition(scaling.END)[0]
-        self.assertEqual(inside, scaling.render(), "fix: scripts/scaling.py --write")
+        self.assertEqual(inside, scaling.render(planner()), "fix: scripts/scaling.py --write")
 
 
 if __name__ == "__main__":
-    unittest.main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", type=pathlib.Path, required=True)
+    arguments, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest])

@@ -49,6 +49,12 @@ class RepeatedBatches final : public Batches {
     }
     return batch;
   }
+  data::StepBatch longest(int64_t num_bins) const override {
+    data::StepBatch batch{.examples = data::ExampleStore::in_memory(examples_)};
+    for (int64_t bin = 0; bin < num_bins; ++bin) batch.bins.push_back({0, 1});
+    batch.label_tokens = 2 * num_bins * examples_[0].label_tokens;
+    return batch;
+  }
   double epochs_after(int64_t step) const override { return static_cast<double>(step + 1); }
   bool ends_epoch(int64_t) const override { return true; }
   int64_t num_bad_records() const override { return 0; }
@@ -68,6 +74,7 @@ struct RunSetup {
   config::Fetch fetch = config::Fetch::kPerMicroBatch;
   int64_t channels_at_once = 1;       ///< tensor parallelism: see `TensorParallel::multiple`
   int64_t stops_after = kStepsOfRun;  ///< with a checkpoint
+  bool longest_batch_first = false;
 
   /// The same training with shards.
   RunSetup sharded() const {
@@ -146,12 +153,18 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
   inputs.val = &val;
   inputs.identity = {{"model", "m"}, {"config", {{"model.dtype", "fp32"}}}};
   inputs.resume_from = resume_from;
+  inputs.longest_batch_first = setup.longest_batch_first;
   if (setup.decoder.trains == model::Trains::kLora)
     inputs.adapter = model::adapter_config_of(*decoder, "");
   int64_t num_queued = resume_from ? 2 : 0;
   inputs.hooks.stop_exit_code = [&] { return ++num_queued == setup.stops_after ? 75 : 0; };
+  bool has_fitted = false;
+  inputs.hooks.on_event = [&](const TrainEvent& event) {
+    has_fitted = has_fitted || event.phase == std::string("fitting");
+  };
   Trainer trainer(std::move(inputs));
   EXPECT_EQ(trainer.run().last_step, setup.stops_after);
+  EXPECT_EQ(has_fitted, setup.longest_batch_first);
   comm.leave();
 }
 
@@ -319,6 +332,46 @@ TEST_P(Strategies, AllWeightsWithATiedHead) {
   RunSetup setup;
   setup.decoder.trains = model::Trains::kFull;
   expect_trains_as_ddp(setup);
+}
+
+/// A run is the same to the bit if the longest micro-batch was computed before the first step.
+void expect_same_after_longest_batch(const RunSetup& setup, int num_ranks) {
+  RunSetup longest_first = setup;
+  longest_first.longest_batch_first = true;
+  const test::TemporaryDirectory plain, other;
+  test::run_ranks(num_ranks,
+                  [&](parallel::Communicator& comm) { train(comm, setup, plain.path()); });
+  test::run_ranks(num_ranks,
+                  [&](parallel::Communicator& comm) { train(comm, longest_first, other.path()); });
+  expect_same_run(plain.path(), other.path());
+  const auto expected = metrics(plain.path()), actual = metrics(other.path());
+  for (size_t line = 0; line < expected.size(); ++line)
+    EXPECT_EQ(actual[line].value("grad_norm", 0.0), expected[line].value("grad_norm", 0.0));
+}
+
+TEST_P(Strategies, AreTheSameAfterTheLongestBatch) {
+  RunSetup adapter, full;
+  adapter.decoder.trains = model::Trains::kLora;
+  adapter.decoder.lora.dropout = 0.1;
+  full.decoder.trains = model::Trains::kFull;
+  for (RunSetup setup : {adapter, full}) {
+    setup.strategy = GetParam().first;
+    expect_same_after_longest_batch(setup, GetParam().second);
+  }
+}
+
+TEST(LongestBatchFirst, ChangesNothing) {
+  RunSetup setup;
+  setup.decoder.trains = model::Trains::kFull;
+  expect_same_after_longest_batch(setup, 1);
+  expect_same_after_longest_batch(setup, 2);
+  RunSetup tensor = setup;
+  tensor.strategy = config::Strategy::kTensor;
+  expect_same_after_longest_batch(tensor, 2);
+  setup.strategy = config::Strategy::kFsdp;
+  setup.fetch = config::Fetch::kPerStep;
+  setup.trained_on_host = true;
+  expect_same_after_longest_batch(setup, 2);
 }
 
 /// Autograd does not see that the memory of weights was released and gathered again.

@@ -107,6 +107,7 @@ enum class CommBackend { kAuto, kNccl, kGloo };
 enum class AttentionChoice { kAuto, kFlash, kCudnn, kMeasure };
 enum class CudaGraphs { kAuto, kOn, kOff };
 enum class SaveInBackground { kAuto, kOn, kOff };
+enum class LongestBatchFirst { kAuto, kOn, kOff };
 enum class CheckpointFormat { kAuto, kWhole };  ///< auto: in parts where ranks own parts
 
 struct ModelConfig {
@@ -228,6 +229,7 @@ struct TrainConfig {
       "10m";  ///< wall-clock time between checkpoints; "0": only by save_steps and at the end
   std::optional<int64_t> save_total_limit;
   SaveInBackground save_in_background = SaveInBackground::kAuto;
+  LongestBatchFirst longest_batch_first = LongestBatchFirst::kAuto;
   CheckpointFormat checkpoint_format = CheckpointFormat::kAuto;
   int64_t logging_steps = 1;
   bool ddp_find_unused_parameters = false, ddp_broadcast_buffers = false;
@@ -349,9 +351,9 @@ inline constexpr int64_t kMinAutoGradAccum = 4;
 /// Largest micro-batch of the automatic choice.
 inline constexpr int64_t kMaxAutoMicroBatch = 8;
 /// The largest micro-batch up to `max_micro_batch` that divides `target` over the ranks with at
-/// least kMinAutoGradAccum accumulation steps; if that is impossible, micro-batches of one. A
-/// target that world_size does not divide is lowered to the next multiple (at least one bin per
-/// rank). Pure.
+/// least kMinAutoGradAccum accumulation steps; with fewer bins per rank than that, the largest that
+/// divides them. A target that world_size does not divide is lowered to the next multiple (at least
+/// one bin per rank). Pure.
 BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch,
                          int64_t target = kTargetGlobalBatch);
 
@@ -376,7 +378,9 @@ void resolve_tensor_size(ParallelConfig& parallel, int world_size,
 int data_parallel_size(const ParallelConfig& parallel, int world_size);
 /// The largest automatic micro-batch, where `most` fits the device: a pipeline needs several
 /// micro-batches for each of its stages.   @pre a resolved strategy
-int64_t max_auto_micro_batch(const ParallelConfig& parallel, int world_size, int64_t most);
+/// @param dp_size as `data_parallel_size` has it   @param target bins per step
+int64_t max_auto_micro_batch(const ParallelConfig& parallel, int dp_size, int64_t most,
+                             int64_t target = kTargetGlobalBatch);
 std::string_view strategy_name(Strategy strategy);  ///< "single", "ddp"
 /// Whether the layers of a model are divided into stages.
 constexpr bool divides_layers(Strategy strategy) {

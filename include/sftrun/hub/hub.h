@@ -59,6 +59,19 @@ bool is_in_cache(const RepoName& name, const Settings& settings);
 Snapshot get_model(const RepoName& name, ModelParts parts, const Settings& settings,
                    const Options& options = {});
 
+/// Whether a weight file, of which only the first `known_bytes` are there, has its whole header.
+/// Called from several threads.
+using HasHeader = std::function<bool(const std::filesystem::path& file, uint64_t known_bytes)>;
+
+/// A model's configuration and the headers of its weights, for a plan. A complete copy in the cache
+/// is used. Else the headers are read by HTTP ranges into files in `folder`; their values are holes.
+/// Without any weights that are read, or without an answer of the hub, what `kText` finds in the
+/// cache.
+/// @throws as get_model
+Snapshot get_model_headers(const RepoName& name, const std::filesystem::path& folder,
+                           const HasHeader& has_header, const Settings& settings,
+                           const Options& options = {});
+
 /// Which files of a data set.
 struct DatasetRequest {
   /// A subset declared in README.md (core/dataset_card.h), which is downloaded for this. Empty: the

@@ -11,7 +11,15 @@
 /// Only the newest line matters; a line that does not fit into the pipe is dropped.
 namespace sftrun::launch {
 
-enum class Phase { kLoading, kTokenizing, kGenerating, kTraining, kEvaluating, kSaving };
+enum class Phase {
+  kLoading,
+  kTokenizing,
+  kGenerating,
+  kFitting,  ///< computing the longest micro-batch, before the first step
+  kTraining,
+  kEvaluating,
+  kSaving
+};
 
 std::string_view phase_name(Phase phase);  ///< "loading", "tokenizing", …
 std::optional<Phase> parse_phase(std::string_view name);

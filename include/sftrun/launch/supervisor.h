@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,12 @@ namespace sftrun::launch {
 struct WorkerCommand {
   std::string executable;              ///< "/proc/self/exe": this program
   std::vector<std::string> arguments;  ///< argv, including the name
+};
+
+/// A start with smaller micro-batches.
+struct SmallerStart {
+  std::string notice;  ///< what is changed, for the user
+  WorkerCommand command, restart_command;
 };
 
 struct SuperviseOptions {
@@ -28,6 +35,8 @@ struct SuperviseOptions {
   double failure_grace_s = 3;    ///< the same for the other workers after one has failed
   /// What to do if the kernel ends a worker for its memory; called then. Empty: general advice.
   std::function<std::string()> memory_fix = {};
+  /// Called once, if a worker ran out of memory in Phase::kFitting. nullopt: the run ends.
+  std::function<std::optional<SmallerStart>()> start_smaller = {};
 };
 
 /// SFTRUN_GRACE_S if it is set ("90", "2m"). @throws ConfigError if it is not a duration.
@@ -42,6 +51,8 @@ double grace_from_environment(const Environment& env, double otherwise);
 /// - If a worker fails, the others are ended within `failure_grace_s`.
 /// - When workers have waited for another for `stall_s`, the console names it, what it does and
 ///   since when, and its stack.
+/// - If the longest micro-batch does not fit, the run starts once more with what `start_smaller`
+///   returns, which does not count as a restart.
 /// - Each worker leads its own process group, and is killed when this process ends.
 ///
 /// The caller must be single-threaded, because it forks.

@@ -13,6 +13,7 @@ namespace sftrun::observe {
 /// Memory of one rank by purpose.
 struct RankBytes {
   uint64_t base = 0, trainable = 0, gradients = 0, optimizer = 0, activations_peak = 0;
+  uint64_t total() const { return base + trainable + gradients + optimizer + activations_peak; }
 };
 /// A number for each collective of one rank.
 struct PerCollective {

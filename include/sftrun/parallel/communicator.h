@@ -90,6 +90,7 @@ class Communicator {
   /// What this rank does: waits for other ranks are recorded by the communicator and its groups.
   Activity& activity();
   const CollectiveCounts& counts() const;  ///< over all groups
+  void set_counts(const CollectiveCounts& counts);
 
  private:
   struct Impl;

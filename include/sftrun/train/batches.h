@@ -40,6 +40,8 @@ class Batches {
   virtual int64_t total_steps() const = 0;
   /// The batch of a step; call it for consecutive steps.
   virtual data::StepBatch at(int64_t step) = 0;
+  /// The longest bins of the data, at most `num_bins`, as the batch of a step that never comes.
+  virtual data::StepBatch longest(int64_t num_bins) const = 0;
   /// Number of passes over the data after `step`.
   virtual double epochs_after(int64_t step) const = 0;
   virtual bool ends_epoch(int64_t step) const = 0;
@@ -56,6 +58,7 @@ class PlannedBatches final : public Batches {
   PlannedBatches(const config::RunConfig& config, const data::Dataset& dataset);
   int64_t total_steps() const override { return steps_.total_steps(); }
   data::StepBatch at(int64_t step) override;
+  data::StepBatch longest(int64_t num_bins) const override;
   double epochs_after(int64_t step) const override;
   bool ends_epoch(int64_t step) const override;
   const data::SourceFile& file_of(const data::StepBatch&, int64_t index) const override {
@@ -64,6 +67,9 @@ class PlannedBatches final : public Batches {
   int64_t num_bad_records() const override { return dataset_.stats().num_bad; }
 
  private:
+  int64_t tokens_of(const data::Bin& bin) const;
+  data::StepBatch batch_of(std::vector<data::Bin> bins) const;
+
   const data::Dataset& dataset_;
   data::BatchPlan plan_;
   StepPlan steps_;
@@ -76,9 +82,13 @@ class StreamedBatches final : public Batches {
   StreamedBatches(const config::RunConfig& config, const data::TextModel& model, int num_threads,
                   const nlohmann::ordered_json& position)
       : total_steps_(config.train.max_steps.value()),
+        longest_document_(config.data.bin_tokens.value.value_or(config.model.max_seq_len)),
+        documents_of_bin_(data::documents_together(config)),
         stream_(config, model, num_threads, position) {}
   int64_t total_steps() const override { return total_steps_; }
   data::StepBatch at(int64_t) override { return stream_.next(); }
+  /// Made up, as long as bins may be: the data is not known yet.
+  data::StepBatch longest(int64_t num_bins) const override;
   double epochs_after(int64_t) const override { return stream_.epochs(); }
   bool ends_epoch(int64_t) const override { return false; }
   nlohmann::ordered_json position() const override { return stream_.position(); }
@@ -93,6 +103,7 @@ class StreamedBatches final : public Batches {
 
  private:
   int64_t total_steps_;
+  int64_t longest_document_, documents_of_bin_;
   data::BatchStream stream_;
 };
 

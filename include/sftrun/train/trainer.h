@@ -38,7 +38,8 @@ namespace sftrun::train {
 
 /// Progress that the loop reports through `Hooks::on_event`.
 struct TrainEvent {
-  const char* phase = "training";  ///< "loading", "tokenizing", "training", "evaluating", "saving"
+  /// "loading", "tokenizing", "fitting", "training", "evaluating", "saving"
+  const char* phase = "training";
   int64_t step = 0, total_steps = 0;
   std::optional<double> loss, tokens_per_second, eta_s;
   std::optional<uint64_t> memory_bytes;
@@ -72,7 +73,8 @@ struct TrainerInputs {
   /// Chat template of the run, which checkpoints hold; nullopt: the model's own.
   std::optional<std::string> chat_template;
   std::optional<std::filesystem::path> resume_from;
-  StepRange profiled_steps = {};  ///< of which profile/ gets traces
+  StepRange profiled_steps = {};     ///< of which profile/ gets traces
+  bool longest_batch_first = false;  ///< train.longest_batch_first, resolved
   Hooks hooks;
 };
 
@@ -98,6 +100,8 @@ class Trainer {
   struct StepReport;
   void queue_step(int64_t step);
   void queue_update(const QueuedStep& queued, const StepSums& sums);
+  void try_longest_batch();
+  StepWork work_of(const data::StepBatch& global_batch, int64_t step) const;
   StepSums forward_backward(const data::StepBatch& global_batch, int64_t step);
   void finish_steps(size_t left_queued);
   void finish_before_error();

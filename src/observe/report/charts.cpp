@@ -133,10 +133,9 @@ class ChartMaker {
       const auto& report = runs_[run].report;
       const bool is_on_gpu = runs_[run].metrics.training.per_rank.contains(kUtilization.key);
       if (report && report->planned && is_on_gpu)
-        charts_.back().levels.push_back(
-            {.run = run,
-             .label = label(run, "estimate"),
-             .value = static_cast<double>(total_bytes(*report->planned))});
+        charts_.back().levels.push_back({.run = run,
+                                         .label = label(run, "estimate"),
+                                         .value = static_cast<double>(report->planned->total())});
     }
   }
 

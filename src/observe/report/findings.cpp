@@ -192,8 +192,8 @@ class Findings {
     constexpr double kTolerance = 1.1;
     if (!run_.report || !run_.report->planned || run_.report->ranks.empty()) return;
     const size_t rank = fullest_rank(*run_.report);
-    const uint64_t measured = total_bytes(run_.report->ranks[rank].bytes),
-                   planned = total_bytes(*run_.report->planned);
+    const uint64_t measured = run_.report->ranks[rank].bytes.total(),
+                   planned = run_.report->planned->total();
     if (static_cast<double>(measured) <= kTolerance * static_cast<double>(planned)) return;
     add(Severity::kWarning, "rank {} used {}, {:.0f}% more than the estimate of {}", rank,
         format_bytes(measured),

@@ -250,16 +250,15 @@ std::string memory_row(const std::string& name, const RankBytes& bytes, uint64_t
   html += "</div></td>";
   for (const Purpose& purpose : kPurposes)
     html += fmt::format("<td class=\"number\">{}</td>", format_bytes(bytes.*purpose.bytes));
-  return html +
-         fmt::format("<td class=\"number\">{}</td></tr>\n", format_bytes(total_bytes(bytes)));
+  return html + fmt::format("<td class=\"number\">{}</td></tr>\n", format_bytes(bytes.total()));
 }
 
 std::string memory_table(const RunReport& report) {
   constexpr size_t kMostRanks = 16;
   uint64_t most = 1;
-  if (report.planned) most = std::max(most, total_bytes(*report.planned));
+  if (report.planned) most = std::max(most, report.planned->total());
   if (!report.ranks.empty())
-    most = std::max(most, total_bytes(report.ranks[fullest_rank(report)].bytes));
+    most = std::max(most, report.ranks[fullest_rank(report)].bytes.total());
   std::string html = "<div class=\"wide\"><table><thead><tr><td></td><td></td>";
   for (size_t i = 0; i < std::size(kPurposes); ++i)
     html += fmt::format("<th scope=\"col\">{}{}</th>", chip(i), kPurposes[i].name);

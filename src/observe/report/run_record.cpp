@@ -150,15 +150,10 @@ RunRecord read_run_record(const fs::path& directory) {
   return run;
 }
 
-uint64_t total_bytes(const RankBytes& bytes) {
-  return bytes.base + bytes.trainable + bytes.gradients + bytes.optimizer + bytes.activations_peak;
-}
-
 size_t fullest_rank(const RunReport& report) {
-  const auto fullest = std::max_element(report.ranks.begin(), report.ranks.end(),
-                                        [](const RankReport& a, const RankReport& b) {
-                                          return total_bytes(a.bytes) < total_bytes(b.bytes);
-                                        });
+  const auto fullest = std::max_element(
+      report.ranks.begin(), report.ranks.end(),
+      [](const RankReport& a, const RankReport& b) { return a.bytes.total() < b.bytes.total(); });
   return static_cast<size_t>(fullest - report.ranks.begin());
 }
 

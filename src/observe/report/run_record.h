@@ -47,8 +47,6 @@ struct RunRecord {
 /// @throws DataError if the directory has neither metrics.jsonl nor run.json
 RunRecord read_run_record(const std::filesystem::path& directory);
 
-/// Bytes of a rank over all purposes.
-uint64_t total_bytes(const RankBytes& bytes);
 /// Index of the rank with the most bytes. @pre there are ranks
 size_t fullest_rank(const RunReport& report);
 
