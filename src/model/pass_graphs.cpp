@@ -10,6 +10,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/kernels/profile_range.h"
 
 namespace sftrun::model {
 namespace {
@@ -223,6 +224,8 @@ at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, const PassOpti
   decoder_.join_prefetch();  // work in the graph does not wait for events before the graph
   Pass& pass = passes_[{*batch.sizes, batch.staged.nbytes()}];
   if (!is_ready(pass, batch)) return stage_.forward_backward(batch, options);
+  // Both passes are one launch; most of its time is the backward pass's.
+  const kernels::WorkRange launching(options.activity, Work::kBackward);
   copy_into(pass.batch, batch);
   pass.graph->launch();
   ++num_launched_;
