@@ -1,3 +1,4 @@
+#include "sftrun/core/terminal.h"
 #include "sftrun/core/thread_log.h"
 #include "sftrun/core/verbosity.h"
 #include "sftrun/core/warnings.h"
@@ -7,7 +8,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 
@@ -44,12 +44,6 @@ Level wished(Level console) {
       return Level::kDebug;
   }
   return console;
-}
-
-/// https://no-color.org
-bool wants_no_color() {
-  const char* value = std::getenv("NO_COLOR");
-  return value != nullptr && *value != '\0';
 }
 
 /// @param file null: none

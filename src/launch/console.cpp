@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "sftrun/core/terminal.h"
 #include "sftrun/core/verbosity.h"
 
 namespace sftrun::launch {
@@ -46,12 +47,9 @@ int rows_of(const std::vector<std::string>& lines, int columns) {
 }
 
 Console::Options Console::detect() {
-  const std::string_view term = variable("TERM");
-  const bool can_move = !term.empty() && term != "dumb";
-  return {.is_terminal = can_move && ::isatty(STDERR_FILENO) != 0 &&
-                         log::verbosity() != log::Verbosity::kQuiet,
+  return {.is_terminal = is_redrawable(STDERR_FILENO) && log::verbosity() != log::Verbosity::kQuiet,
           // xterm and the console of Linux cut lines off. xterm sets this variable.
-          .reflows = variable("XTERM_VERSION").empty() && term != "linux"};
+          .reflows = variable("XTERM_VERSION").empty() && variable("TERM") != "linux"};
 }
 
 void Console::print(Stream stream, std::string_view line) {
