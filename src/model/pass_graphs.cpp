@@ -10,6 +10,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/kernels/profile_range.h"
 
 namespace sftrun::model {
@@ -210,8 +211,8 @@ bool PassGraphs::is_ready(Pass& pass, const PackedBatch& batch) {
 
 void PassGraphs::log_use() const {
   if (num_launched_ == 0) return;
-  log::info("CUDA graphs: {} shape{} captured; {} of {} micro-batches were one launch each", size(),
-            size() == 1 ? "" : "s", num_launched_, num_passes_);
+  log::info("CUDA graphs: {} captured; {} of {} micro-batches were one launch each",
+            counted(size(), "shape"), num_launched_, num_passes_);
 }
 
 at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, const PassOptions& options) {

@@ -11,6 +11,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/kernels/ops.h"
@@ -452,8 +453,9 @@ std::string Trainer::records_of(const data::StepBatch& global_batch, int64_t fir
     for (const int64_t number : of_file) {
       if (shown.size() < kShown) shown.push_back(std::to_string(number));
     }
-    std::string text = fmt::format("{}, {}{} {}", path, is_table[path] ? "row" : "line",
-                                   of_file.size() == 1 ? "" : "s", join(shown, ", "));
+    std::string text =
+        fmt::format("{}, {} {}", path, plural(is_table[path] ? "row" : "line", of_file.size()),
+                    join(shown, ", "));
     if (of_file.size() > kShown) text += fmt::format(" and {} more", of_file.size() - kShown);
     files.push_back(std::move(text));
   }
