@@ -63,6 +63,9 @@ foreach(folder ${SFTRUN_TORCH_PACKAGES}/nvidia/cu13/include ${SFTRUN_TORCH_PACKA
   endif()
 endforeach()
 
+# NVTX has headers only, which come with CUDA.
+find_path(SFTRUN_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${SFTRUN_CUDA_INCLUDES})
+
 # CUDA kernels that are bit-equal to a reference that rounds after every operation: no fused multiply-adds, in tests on the host either.
 set(SFTRUN_EXACT_CUDA_KERNELS quant/dequantize.cu quant/eight_bits.cu matmul/thin_product.cu)
 list(TRANSFORM SFTRUN_EXACT_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/src/kernels/)

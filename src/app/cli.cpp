@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 
 #include "model_source.h"
@@ -15,6 +16,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/verbosity.h"
 #include "sftrun/observe/run_report.h"
 
 namespace sftrun::app {
@@ -134,11 +136,29 @@ std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
   return option->get_description() + (initial.empty() ? "" : fmt::format(" [{}]", initial));
 }
 
+namespace {
+
+/// Processes that the command starts inherit the variable.
+void add_verbosity_flags(CLI::App& command) {
+  const auto add = [&](const char* flag, const char* word, const char* description) {
+    return command
+        .add_flag_callback(
+            flag, [word] { ::setenv(log::kVerbosityVariable, word, /*overwrite=*/1); }, description)
+        ->group("Messages");
+  };
+  CLI::Option* quiet = add("--quiet", "quiet", "Print only warnings, errors and results");
+  add("--verbose", "verbose", "Print also debug lines, and the lines of every rank")
+      ->excludes(quiet);
+}
+
+}  // namespace
+
 CLI::App* add_command(CLI::App& parent, const std::string& name, const std::string& description,
                       const std::string& example) {
   CLI::App* command = parent.add_subcommand(name, description);
   command->allow_extras();
   command->footer("Example:\n  " + example);
+  add_verbosity_flags(*command);
   return command;
 }
 

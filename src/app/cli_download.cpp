@@ -17,7 +17,6 @@ Command add_download(CLI::App& sftrun) {
       ->type_name("MODEL");
   command->add_option("--revision", options->revision, "Branch, tag or commit [main]");
   command->add_flag("--json", options->json, "Print one JSON object instead of the directory");
-  command->add_flag("--quiet", options->quiet, "Show no progress");
   return {command, [options, command] {
             require(!options->name.empty(), *command, "the name of a model");
             return run_download(*options);

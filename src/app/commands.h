@@ -69,7 +69,7 @@ int run_preview(const PreviewOptions& options);
 
 struct DownloadOptions {
   std::string name, revision;
-  bool json = false, quiet = false;
+  bool json = false;
 };
 int run_download(const DownloadOptions& options);
 

@@ -12,6 +12,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/hub/repo_name.h"
@@ -230,9 +231,7 @@ int check(const ConfigOptions& options) {
   }
   fmt::print("{}{}{}: valid{} (the model was not checked; train --dry-run checks it)\n",
              overrides_text(loaded, ""), lines_text(loaded.notes, ""), options.config.string(),
-             warnings.empty()
-                 ? ""
-                 : fmt::format(", {} warning{}", warnings.size(), warnings.size() == 1 ? "" : "s"));
+             warnings.empty() ? "" : ", " + counted(warnings.size(), "warning"));
   return static_cast<int>(ExitCode::kDone);
 }
 
@@ -249,8 +248,8 @@ int show(const ConfigOptions& options) {
     fmt::print("{}\n", config::to_json(loaded.config).dump(2));
     return static_cast<int>(ExitCode::kDone);
   }
-  fmt::print("# {} on {} device{}\n{}", options.config.string(), world_size,
-             world_size == 1 ? "" : "s", overrides_text(loaded, "# "));
+  fmt::print("# {} on {}\n{}", options.config.string(), counted(world_size, "device"),
+             overrides_text(loaded, "# "));
   fmt::print("{}", lines_text(loaded.notes, "# "));
   for (const std::string& line : found) fmt::print("# {}\n", line);
   fmt::print("{}", config::to_yaml(loaded.config));

@@ -34,11 +34,9 @@ hub::RepoName name_of(const DownloadOptions& options) {
   return hub::with_revision(*name, options.revision);
 }
 
-hub::Snapshot download(const hub::RepoName& name, const DownloadOptions& options,
-                       const std::function<bool()>& should_stop) {
+hub::Snapshot download(const hub::RepoName& name, const std::function<bool()>& should_stop) {
   const hub::Settings settings = hub::settings_from_environment();
-  const hub::Options how{
-      .lookup = hub::Lookup::kAskHub, .quiet = options.quiet, .should_stop = should_stop};
+  const hub::Options how{.lookup = hub::Lookup::kAskHub, .should_stop = should_stop};
   if (name.type == hub::RepoType::kDataset) return hub::get_dataset(name, {}, settings, how);
   try {
     return hub::get_model(name, hub::ModelParts::kAll, settings, how);
@@ -64,9 +62,8 @@ nlohmann::ordered_json to_json(const hub::Snapshot& snapshot) {
 
 int run_download(const DownloadOptions& options) {
   const hub::RepoName name = name_of(options);
-  const hub::Snapshot snapshot = until_stopped([&](const std::function<bool()>& should_stop) {
-    return download(name, options, should_stop);
-  });
+  const hub::Snapshot snapshot = until_stopped(
+      [&](const std::function<bool()>& should_stop) { return download(name, should_stop); });
   const std::string text = options.json ? to_json(snapshot).dump() : snapshot.path.string();
   std::printf("%s\n", text.c_str());
   return static_cast<int>(ExitCode::kDone);

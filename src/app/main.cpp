@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <new>
 
 #include "cli.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/verbosity.h"
 
 namespace sftrun::app {
 namespace {
@@ -69,6 +71,13 @@ int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
   return static_cast<int>(ExitCode::kDone);
 }
 
+void check_verbosity() {
+  const char* word = std::getenv(log::kVerbosityVariable);
+  if (word == nullptr || log::parse_verbosity(word)) return;
+  throw ConfigError(fmt::format("SFTRUN_LOG={} is neither quiet, normal nor verbose", word),
+                    "environment variable SFTRUN_LOG", "set one of these words, or unset it");
+}
+
 int run(int argc, char** argv) {
   CLI::App sftrun("Fine-tunes language models. Reads a YAML file, writes a PEFT adapter.",
                   "sftrun");
@@ -94,6 +103,7 @@ int run(int argc, char** argv) {
     throw ConfigError(error.what(), "the command line",
                       "add --help after the command to see its flags");
   }
+  check_verbosity();
   if (version) {
     fmt::print("{}", version_text());
     return static_cast<int>(ExitCode::kDone);

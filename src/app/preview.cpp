@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "commands.h"
@@ -12,6 +11,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/terminal.h"
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
 #include "text_model_loader.h"
@@ -19,10 +19,8 @@
 namespace sftrun::app {
 namespace {
 
-/// https://no-color.org: any value that is not empty turns colours off.
 bool wants_colour() {
-  const char* no_color = std::getenv("NO_COLOR");
-  return ::isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0');
+  return ::isatty(STDOUT_FILENO) == 1 && !wants_no_color();
 }
 
 }  // namespace

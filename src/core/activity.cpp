@@ -203,7 +203,9 @@ Activity Activity::of_this_process() {
 }
 
 Activity::Activity(Activity&& other) noexcept
-    : record_(std::exchange(other.record_, nullptr)), fd_(std::exchange(other.fd_, -1)) {}
+    : record_(std::exchange(other.record_, nullptr)),
+      fd_(std::exchange(other.fd_, -1)),
+      changed_(std::move(other.changed_)) {}
 
 Activity::~Activity() {
   if (record_ == nullptr) return;
@@ -232,6 +234,7 @@ void Activity::set_step(int64_t step) {
 void Activity::set_work(Work work) {
   spend(monotonic_ns());
   record_->work.store(static_cast<int32_t>(work), std::memory_order_relaxed);
+  if (changed_) changed_(work, /*waits=*/false);
 }
 
 Work Activity::work() const {
@@ -241,6 +244,7 @@ Work Activity::work() const {
 void Activity::begin_wait(std::string_view what) {
   spend(monotonic_ns());
   record_->wait.store(number_of_wait(what), std::memory_order_relaxed);
+  if (changed_) changed_(work(), /*waits=*/true);
 }
 
 void Activity::end_wait(bool succeeded) {
@@ -248,6 +252,7 @@ void Activity::end_wait(bool succeeded) {
   spend(monotonic_ns());
   record_->wait.store(0, kRelaxed);
   if (succeeded) record_->waits_done.store(record_->waits_done.load(kRelaxed) + 1, kRelaxed);
+  if (changed_) changed_(work(), /*waits=*/false);
 }
 
 ActivityState Activity::read() const {

@@ -1,4 +1,6 @@
+#include "sftrun/core/terminal.h"
 #include "sftrun/core/thread_log.h"
+#include "sftrun/core/verbosity.h"
 #include "sftrun/core/warnings.h"
 
 #include <spdlog/sinks/basic_file_sink.h>
@@ -30,10 +32,25 @@ spdlog::level::level_enum to_spdlog(Level level) {
 
 using Logger = std::shared_ptr<spdlog::logger>;
 
+/// The usual level follows the user's wish; others are what the program needs.
+Level wished(Level console) {
+  if (console != Level::kInfo) return console;
+  switch (verbosity()) {
+    case Verbosity::kQuiet:
+      return Level::kWarn;
+    case Verbosity::kNormal:
+      return Level::kInfo;
+    case Verbosity::kVerbose:
+      return Level::kDebug;
+  }
+  return console;
+}
+
 /// @param file null: none
 Logger make_logger(Level console_level, const spdlog::sink_ptr& file, const std::string& pattern) {
   auto console = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
-  console->set_level(to_spdlog(console_level));
+  console->set_level(to_spdlog(wished(console_level)));
+  if (wants_no_color()) console->set_color_mode(spdlog::color_mode::never);
   std::vector<spdlog::sink_ptr> sinks = {std::move(console)};
   if (file) sinks.push_back(file);
   auto logger = std::make_shared<spdlog::logger>("sftrun", sinks.begin(), sinks.end());

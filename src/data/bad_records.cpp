@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::data {
@@ -29,9 +30,8 @@ std::string BadRecords::left_out() const {
   std::vector<std::string> places;
   for (size_t i = 0; i < std::min(kShown, first_.size()); ++i)
     places.push_back(fmt::format("{} ({})", first_[i].where(), reason_of(first_[i])));
-  return fmt::format("{} bad record{} left out (data.bad_records: skip): {}{}", count_,
-                     count_ == 1 ? "" : "s", join(places, ", "),
-                     count_ > static_cast<int64_t>(kShown) ? ", …" : "");
+  return fmt::format("{} left out (data.bad_records: skip): {}{}", counted(count_, "bad record"),
+                     join(places, ", "), count_ > static_cast<int64_t>(kShown) ? ", …" : "");
 }
 
 bool BadRecords::is_hopeless(int64_t num_records) const {

@@ -53,6 +53,9 @@ launch::Status status_of(const train::TrainEvent& event) {
   status.tokens_per_second = event.tokens_per_second;
   status.eta_s = event.eta_s;
   status.memory_bytes = event.memory_bytes;
+  status.memory_used_bytes = event.memory_used_bytes;
+  status.gpu_percent = event.gpu_percent;
+  status.cpu_percent = event.cpu_percent;
   return status;
 }
 

@@ -146,8 +146,8 @@ void log_result(const exporting::RunResult& result, const config::BaseRecord* ba
        observe::lines_of(observe::read_run_summary(result.run_dir / "metrics.jsonl")))
     log::info("{}", line);
   if (num_bad > 0)
-    log::info("{} bad record{} left out of the training data (data.bad_records: skip)", num_bad,
-              num_bad == 1 ? "" : "s");
+    log::info("{} left out of the training data (data.bad_records: skip)",
+              counted(num_bad, "bad record"));
   log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
   log::info("  try it: sftrun generate {} {} --prompt \"…\"",
             result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()));

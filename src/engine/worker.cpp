@@ -27,6 +27,7 @@
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/observe/run_card.h"
+#include "sftrun/observe/system.h"
 #include "sftrun/parallel/tensor_group.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/device_map.h"
@@ -400,6 +401,13 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   inputs.hooks.gpu_utilization = [&] {
     return meter ? meter->utilization_percent() : std::nullopt;
   };
+  inputs.hooks.memory_used_bytes = [&] {
+    if (!device.is_cuda()) return observe::process_memory().resident_bytes;
+    return (meter ? meter->used_bytes() : std::nullopt)
+        .value_or(tensor_memory(device).allocated_bytes);
+  };
+  observe::CpuMeter cpu_meter;
+  inputs.hooks.cpu_utilization = [&] { return cpu_meter.utilization_percent(); };
   const std::optional<config::BaseRecord> base_record = describe_adapter(run, inputs);
   const config::BaseRecord* held = base_record ? &*base_record : nullptr;
   if (held != nullptr && rank.is_main()) warn_of_pissa(*held);

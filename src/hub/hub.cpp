@@ -95,8 +95,8 @@ Cached look_up(const RepoName& name, const RepoCache& cache, const Choose& choos
 Snapshot from_cache(const Cached& cached, const Options& options) {
   const Snapshot& snapshot = *cached.snapshot;
   if (!cached.certain) {
-    log::warn("{}: the cache has {} file{}; it is unknown whether these are all files",
-              snapshot.name.text(), snapshot.files.size(), snapshot.files.size() == 1 ? "" : "s");
+    log::warn("{}: the cache has {}; it is unknown whether these are all files",
+              snapshot.name.text(), counted(snapshot.files.size(), "file"));
   }
   if (!options.quiet) {
     log::info("{}: commit {} from the cache ({})", snapshot.name.text(),

@@ -6,7 +6,9 @@
 #include <cstdio>
 
 #include "sftrun/core/log.h"
+#include "sftrun/core/terminal.h"
 #include "sftrun/core/units.h"
+#include "sftrun/core/verbosity.h"
 
 namespace sftrun::hub {
 namespace {
@@ -19,8 +21,8 @@ constexpr auto kInLog = std::chrono::seconds(15);
 Progress::Progress(std::string what, uint64_t total_bytes, bool quiet)
     : what_(std::move(what)),
       total_bytes_(total_bytes),
-      quiet_(quiet),
-      on_terminal_(::isatty(STDERR_FILENO) == 1),
+      quiet_(quiet || log::verbosity() == log::Verbosity::kQuiet),
+      on_terminal_(is_redrawable(STDERR_FILENO)),
       start_(Clock::now()),
       next_(start_ + (on_terminal_ ? Clock::duration(kOnTerminal) : Clock::duration(kInLog))) {}
 

@@ -16,6 +16,7 @@
 #include "selection.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
 
 namespace sftrun::hub {
@@ -42,8 +43,9 @@ class SnapshotDownload {
       log::info("{}: commit {} is already in the cache", task_.name.text(),
                 task_.commit.substr(0, 7));
     } else if (!options_.quiet) {
-      log::info("downloading {}: {} file{}, {} (commit {})", task_.name.text(), task_.files.size(),
-                task_.files.size() == 1 ? "" : "s", format_bytes(total), task_.commit.substr(0, 7));
+      log::info("downloading {}: {}, {} (commit {})", task_.name.text(),
+                counted(task_.files.size(), "file"), format_bytes(total),
+                task_.commit.substr(0, 7));
     }
     Progress progress(task_.name.id, total, options_.quiet);
     for (const bool weights : {false, true}) fetch_all(weights, progress);

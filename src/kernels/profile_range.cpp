@@ -5,6 +5,9 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+
+#include "nvtx.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -16,17 +19,28 @@ std::unique_ptr<at::RecordFunction> new_range() {
   return callbacks ? std::make_unique<at::RecordFunction>(std::move(*callbacks)) : nullptr;
 }
 
+/// @param text makes the range's name, if anybody reads it
+template <class Text>
+std::unique_ptr<at::RecordFunction> begin_range(Text&& text) {
+  std::unique_ptr<at::RecordFunction> range = new_range();
+  if (!range && !nvtx_listens()) return nullptr;
+  std::string name = text();
+  if (nvtx_listens()) nvtx_push(name);
+  if (range) range->before(std::move(name));
+  return range;
+}
+
 }  // namespace
 
-ProfileRange::ProfileRange(std::string_view name) : range_(new_range()) {
-  if (range_) range_->before(std::string(name));
-}
+ProfileRange::ProfileRange(std::string_view name)
+    : range_(begin_range([&] { return std::string(name); })) {}
 
-ProfileRange::ProfileRange(std::string_view name, int64_t number) : range_(new_range()) {
-  if (range_) range_->before(fmt::format("{} {}", name, number));
-}
+ProfileRange::ProfileRange(std::string_view name, int64_t number)
+    : range_(begin_range([&] { return fmt::format("{} {}", name, number); })) {}
 
-ProfileRange::~ProfileRange() = default;
+ProfileRange::~ProfileRange() {
+  if (nvtx_listens()) nvtx_pop();
+}
 
 std::string_view range_name(Work work) {
   switch (work) {

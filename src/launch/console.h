@@ -3,41 +3,58 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace sftrun::launch {
 
 enum class Stream { kOut, kErr };
 
-/// Console output: lines, and on a terminal a progress line below them. Write errors are ignored,
-/// so that a closed terminal does not end a run.
+struct TerminalSize {
+  int columns = 80, rows = 24;
+};
+
+/// Rows of a terminal that lines take up, if the terminal breaks lines that are too long for it.
+int rows_of(const std::vector<std::string>& lines, int columns);
+
+/// Console output: lines, and on a terminal a live view of a few lines below them. The terminal's
+/// modes are not changed, and the cursor is always at the beginning of a line, so nothing has to be
+/// restored when the process is killed. Write errors are ignored, so that a closed terminal does not
+/// end a run.
 class Console {
  public:
   struct Options {
     int out_fd = 1, err_fd = 2;
-    bool is_terminal = false;  ///< draw the progress line (on err_fd)
+    bool is_terminal = false;  ///< draw the live view (on err_fd)
+    /// The terminal breaks drawn lines anew when it becomes narrower, as most do.
+    bool reflows = true;
   };
-  /// Draws the progress line if stderr is a terminal that supports it.
+  /// Draws the live view if stderr is a terminal that supports it and SFTRUN_LOG is not "quiet".
   static Options detect();
 
   explicit Console(const Options& options) : options_(options) {}
-  ~Console() { clear_live(); }
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
   bool is_terminal() const { return options_.is_terminal; }
-  /// The progress line stays below.
+  /// The live view stays below.
   void print(Stream stream, std::string_view line);
-  /// @param render returns the line for a width in columns. No effect without a terminal.
-  void set_live(std::function<std::string(int columns)> render);
-  void clear_live();
+  /// Lines without colours and control characters, each of at most `columns` characters of ASCII.
+  using Render = std::function<std::vector<std::string>(TerminalSize)>;
+  /// No effect without a terminal.
+  void set_live(Render render);
+  /// Draws the live view again: its values or the terminal's size have changed.
+  void redraw();
+  /// The live view as it is becomes part of the lines.
+  void keep_live();
 
  private:
-  void draw();
-  void erase();
+  /// What removes the drawn lines.
+  std::string erasing() const;
+  std::string drawing();
 
   Options options_;
-  std::function<std::string(int)> render_;
-  bool is_drawn_ = false;
+  Render render_;
+  std::vector<std::string> drawn_;
 };
 
 }  // namespace sftrun::launch

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "line_filter.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::launch {
@@ -176,9 +177,9 @@ Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ran
   std::string where = words && !words->where.empty() ? words->where + "; " : "";
   where += end.log.string();
   if (!stopped_ranks.empty()) {
-    where += fmt::format("; rank{} {} {} stopped {:.1f} s later",
-                         stopped_ranks.size() == 1 ? "" : "s", list_of(stopped_ranks),
-                         stopped_ranks.size() == 1 ? "was" : "were", stopped_after_s);
+    where += fmt::format("; {} {} {} stopped {:.1f} s later", plural("rank", stopped_ranks.size()),
+                         list_of(stopped_ranks), stopped_ranks.size() == 1 ? "was" : "were",
+                         stopped_after_s);
   }
   return Error(ExitCode::kWorkerFailed, std::move(message), std::move(where),
                words ? words->fix : kFixUnknown);

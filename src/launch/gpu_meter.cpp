@@ -52,4 +52,11 @@ std::optional<double> GpuMeter::utilization_percent() const {
   return rates.gpu;
 }
 
+std::optional<uint64_t> GpuMeter::used_bytes() const {
+  NvmlMemory memory{};
+  if (!open_ || !open_->nvml.memory || open_->nvml.memory(open_->device, &memory) != kNvmlSuccess)
+    return std::nullopt;
+  return memory.used;
+}
+
 }  // namespace sftrun::launch

@@ -11,6 +11,7 @@
 
 #include "parse_int.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/observe/system.h"
 #include "visible_gpus.h"
@@ -85,8 +86,8 @@ std::vector<VisibleGpu> choose_gpus(const LaunchRequest& request, const Machine&
   }
   if (visible.empty() && !machine.amd.empty()) notes.push_back(machine.amd);
   if (!visible.empty() && !machine.can_use_gpus) {
-    const std::string text = fmt::format("{} GPU{} found, but sftrun was built without CUDA",
-                                         visible.size(), visible.size() == 1 ? "" : "s");
+    const std::string text =
+        fmt::format("{} found, but sftrun was built without CUDA", counted(visible.size(), "GPU"));
     if (demanded)
       throw ConfigError(
           text, {}, "build it on a machine with a CUDA compiler (make build), or use --device cpu");
@@ -116,7 +117,7 @@ int num_workers(const LaunchRequest& request, const Machine& machine, size_t num
   const bool too_many = num_gpus > 0 && *count > static_cast<int64_t>(num_gpus);
   if (too_many && !request.may_share_gpus) {
     throw ConfigError(
-        fmt::format("{} workers, but only {} GPU{}", *count, num_gpus, num_gpus == 1 ? "" : "s"),
+        fmt::format("{} workers, but only {}", *count, counted(num_gpus, "GPU")),
         "--nproc-per-node " + request.nproc_per_node,
         "start one worker per GPU (--nproc-per-node auto), train on the CPU (--device cpu), "
         "or let workers share a GPU over Gloo (parallel.backend=gloo)");
@@ -161,9 +162,9 @@ void assign_cpus(LaunchPlan& plan, const Machine& machine, const std::vector<Vis
     plan.threads_per_worker = std::min(plan.threads_per_worker, static_cast<int>(cpus.size()));
   }
   if (machine.available_cpus < static_cast<double>(machine.cpus.size())) {
-    plan.notes.push_back(fmt::format("the CPU quota of {:g} (of {} CPUs) is shared by {} worker{}",
+    plan.notes.push_back(fmt::format("the CPU quota of {:g} (of {} CPUs) is shared by {}",
                                      machine.available_cpus, machine.cpus.size(),
-                                     plan.local_world_size, plan.local_world_size == 1 ? "" : "s"));
+                                     counted(plan.local_world_size, "worker")));
   }
 }
 
@@ -261,15 +262,13 @@ Environment worker_environment(const LaunchPlan& plan, const Environment& base, 
 }
 
 std::string describe(const LaunchPlan& plan) {
-  std::string text =
-      fmt::format("{} worker{} on {}", plan.local_world_size, plan.local_world_size == 1 ? "" : "s",
-                  plan.gpus.empty() ? "the CPU" : "GPU " + join(plan.gpus, ", "));
+  std::string text = fmt::format("{} on {}", counted(plan.local_world_size, "worker"),
+                                 plan.gpus.empty() ? "the CPU" : "GPU " + join(plan.gpus, ", "));
   if (plan.nnodes > 1) {
     text += fmt::format(", node {} of {} (world size {})", plan.node_rank, plan.nnodes,
                         plan.world_size());
   }
-  text += fmt::format("; {} thread{} each", plan.threads_per_worker,
-                      plan.threads_per_worker == 1 ? "" : "s");
+  text += fmt::format("; {} each", counted(plan.threads_per_worker, "thread"));
   text += fmt::format("; rendezvous {}:{}", plan.master_addr,
                       plan.master_port == 0 ? "<a free port>" : std::to_string(plan.master_port));
   for (size_t i = 0; i < plan.cpus.size(); ++i) {

@@ -81,7 +81,7 @@ bool LineFilter::should_show(std::string_view line) {
     if (house->level == "error" || house->level == "critical") return true;
     if (is_about_run(*house)) return options_.warnings->add(house->message);
     if (house->level == "warning") return true;
-    if (!options_.is_main || house->level == "debug" || house->level == "trace") return false;
+    if (!shows_level(house->level)) return false;
     return !(options_.hide_steps && is_step_line(house->message));
   }
   // The supervisor prints the worker's error itself, all lines of it.
@@ -89,8 +89,22 @@ bool LineFilter::should_show(std::string_view line) {
   if (is_in_error_) return false;
   if (is_stack_trace(line)) return false;
   if (is_continuation(line)) return last_shown_;
-  if (options_.is_main) return true;
+  if (options_.is_main && options_.verbosity != log::Verbosity::kQuiet) return true;
   return stream_ == Stream::kErr && contains_word_of_trouble(line);
+}
+
+/// @param level below warning
+bool LineFilter::shows_level(std::string_view level) const {
+  const bool is_info = level == "info";
+  switch (options_.verbosity) {
+    case log::Verbosity::kQuiet:
+      return false;
+    case log::Verbosity::kNormal:
+      return is_info && options_.is_main;
+    case log::Verbosity::kVerbose:
+      return is_info || options_.is_main;
+  }
+  return false;
 }
 
 bool LineFilter::is_about_run(const LogLine& line) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "console.h"
+#include "sftrun/core/verbosity.h"
 
 namespace sftrun::launch {
 
@@ -26,18 +27,20 @@ class WarningsShown {
 /// marks them with the rank.
 ///
 /// Shown are, from the main rank, all lines of level info and higher; from the others, warnings and
-/// errors. Warnings that name no rank (log::warn) are about the run, and each is shown once. A line
-/// of core/log.h has a level. Other lines on stdout count as info; on stderr their words decide.
-/// The error that ends a worker (`error: …` and the indented lines below) is not shown, because the
-/// supervisor reports it once for all ranks. With a progress line, the lines of single steps are
-/// not shown. Each stream has its own filter, because indented lines belong to the line before.
+/// errors. With log::Verbosity::kQuiet, only warnings and errors; with kVerbose, the lines of the
+/// main rank also of level debug, and of the others of level info. Warnings that name no rank
+/// (log::warn) are about the run, and each is shown once. A line of core/log.h has a level. Other
+/// lines on stdout count as info; on stderr their words decide. The error that ends a worker
+/// (`error: …` and the indented lines below) is not shown, because the supervisor reports it once for
+/// all ranks. With a live view, the lines of single steps are not shown. Each stream has its own filter, because indented lines belong to the line before.
 class LineFilter {
  public:
   struct Options {
     int rank = 0;
-    bool is_main = true;                ///< rank 0 (the first local rank on other nodes)
-    bool show_rank = false;             ///< more than one worker
-    bool hide_steps = false;            ///< the progress line shows them
+    bool is_main = true;     ///< rank 0 (the first local rank on other nodes)
+    bool show_rank = false;  ///< more than one worker
+    log::Verbosity verbosity = log::Verbosity::kNormal;
+    bool hide_steps = false;            ///< the live view shows them
     WarningsShown* warnings = nullptr;  ///< shown so far; null: all warnings are shown
   };
   LineFilter(const Options& options, Stream stream) : options_(options), stream_(stream) {}
@@ -49,6 +52,7 @@ class LineFilter {
   struct LogLine;
 
   bool should_show(std::string_view line);
+  bool shows_level(std::string_view level) const;
   /// A warning about the run, which any rank may write: shown once, without a rank.
   bool is_about_run(const LogLine& line) const;
 

@@ -16,7 +16,7 @@ class SignalFd {
   SignalFd() {
     sigset_t set;
     sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGTSTP, SIGCHLD})
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGTSTP, SIGWINCH, SIGCHLD})
       sigaddset(&set, signal);
     fd_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!fd_)

@@ -73,6 +73,9 @@ std::string to_json_line(const Status& status) {
   put(json, "tokens_per_second", status.tokens_per_second);
   put(json, "eta_s", status.eta_s);
   if (status.memory_bytes) json["memory_bytes"] = *status.memory_bytes;
+  if (status.memory_used_bytes) json["memory_used_bytes"] = *status.memory_used_bytes;
+  put(json, "gpu_percent", status.gpu_percent);
+  put(json, "cpu_percent", status.cpu_percent);
   return json.dump();
 }
 
@@ -89,7 +92,10 @@ std::optional<Status> parse_status(std::string_view line) {
                 .loss = get<double>(json, "loss"),
                 .tokens_per_second = get<double>(json, "tokens_per_second"),
                 .eta_s = get<double>(json, "eta_s"),
-                .memory_bytes = get<uint64_t>(json, "memory_bytes")};
+                .memory_bytes = get<uint64_t>(json, "memory_bytes"),
+                .memory_used_bytes = get<uint64_t>(json, "memory_used_bytes"),
+                .gpu_percent = get<double>(json, "gpu_percent"),
+                .cpu_percent = get<double>(json, "cpu_percent")};
 }
 
 StatusWriter::StatusWriter() {

@@ -8,14 +8,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "live_view.h"
 #include "oom.h"
-#include "progress_line.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/stop_signals.h"
 
 namespace sftrun::launch {
 namespace {
+
+/// Of the live view. Faster is not readable, and slower looks as if nothing happened.
+constexpr double kLeastBetweenDraws_s = 0.05, kMostBetweenDraws_s = 1;
 
 std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
@@ -59,6 +62,7 @@ void WorkerGroup::start(const WorkerCommand& command, int local_rank, int restar
                                 .filter = {.rank = rank,
                                            .is_main = local_rank == 0,
                                            .show_rank = plan.world_size() > 1,
+                                           .verbosity = log::verbosity(),
                                            .hide_steps = console_.is_terminal(),
                                            .warnings = &warnings_},
                                 .log = logs / fmt::format("rank-{}.log", rank),
@@ -86,7 +90,8 @@ GroupOutcome WorkerGroup::run() {
     mind_the_deadline();
     report_stalls();
   }
-  console_.clear_live();
+  if (has_news_) console_.redraw();
+  console_.keep_live();
   return outcome();
 }
 
@@ -101,9 +106,10 @@ void WorkerGroup::wait_for_news() {
 }
 
 int WorkerGroup::poll_timeout_ms() const {
-  if (deadline_ == 0) return static_cast<int>(std::ceil(stalls_.period_s() * 1e3));
-  return static_cast<int>(
-      std::clamp(std::ceil((deadline_ - monotonic_seconds()) * 1e3), 0.0, 60e3));
+  double seconds = deadline_ == 0 ? stalls_.period_s() : deadline_ - monotonic_seconds();
+  if (has_news_) seconds = std::min(seconds, kLeastBetweenDraws_s);
+  if (drawn_at_ != 0) seconds = std::min(seconds, kMostBetweenDraws_s);
+  return static_cast<int>(std::clamp(std::ceil(seconds * 1e3), 0.0, 60e3));
 }
 
 void WorkerGroup::answer_signals() {
@@ -113,6 +119,9 @@ void WorkerGroup::answer_signals() {
         break;  // every iteration checks the children
       case SIGTSTP:
         pause();
+        break;
+      case SIGWINCH:
+        console_.redraw();
         break;
       case SIGHUP:
         answer_stop(SIGTERM);
@@ -170,6 +179,8 @@ bool WorkerGroup::has_trained() const {
 /// Ctrl-Z: the terminal's signal does not reach the workers, because they are in their own groups.
 void WorkerGroup::pause() {
   signal_all(SIGSTOP);
+  console_.keep_live();  // the shell writes below
+  drawn_at_ = 0;
   ::kill(::getpid(), SIGSTOP);  // returns after SIGCONT
   signal_all(SIGCONT);
   stalls_.restart();
@@ -230,9 +241,31 @@ void WorkerGroup::kill_all() {
 }
 
 void WorkerGroup::show_progress() {
-  const auto status = workers_.front()->take_status();
-  if (!status) return;
-  console_.set_live([status = *status](int columns) { return progress_line(status, columns); });
+  if (!console_.is_terminal()) return;
+  const double now = monotonic_seconds();
+  for (const auto& worker : workers_) {
+    if (!worker->take_status()) continue;
+    has_news_ = true;
+    if (worker == workers_.front()) told_at_ = now;
+  }
+  // Between steps the remaining time counts down.
+  const double since_draw = now - drawn_at_;
+  if (has_news_ ? since_draw < kLeastBetweenDraws_s
+                : drawn_at_ == 0 || since_draw < kMostBetweenDraws_s)
+    return;
+  console_.set_live([this](TerminalSize size) { return view(size); });
+  drawn_at_ = now;
+  has_news_ = false;
+}
+
+std::vector<std::string> WorkerGroup::view(TerminalSize size) const {
+  std::vector<RankStatus> ranks;
+  for (const auto& worker : workers_)
+    ranks.push_back({worker->rank(), worker->last_status().value_or(Status{})});
+  Status& main = ranks.front().status;
+  if (main.eta_s)
+    main.eta_s = std::round(std::max(0.0, *main.eta_s - (monotonic_seconds() - told_at_)));
+  return live_view(ranks, size);
 }
 
 void WorkerGroup::report_stalls() {

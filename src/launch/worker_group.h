@@ -52,6 +52,7 @@ class WorkerGroup {
   void end_the_others();
   void mind_the_deadline();
   void show_progress();
+  std::vector<std::string> view(TerminalSize size) const;
   void report_stalls();
   void signal_all(int signal) const;
   void kill_all();
@@ -76,6 +77,9 @@ class WorkerGroup {
   double teardown_time_ = 0;  ///< since the epoch, when the others were told to end; 0: never
   double last_end_time_ = 0;  ///< since the epoch
   double first_end_ = 0;      ///< monotonic; 0: none has ended
+  double told_at_ = 0;        ///< monotonic: the last status of the main rank
+  double drawn_at_ = 0;       ///< monotonic: the live view
+  bool has_news_ = false;     ///< that the live view does not show yet
   uint64_t oom_kills_before_ = 0;
 };
 

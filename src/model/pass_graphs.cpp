@@ -10,6 +10,8 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
+#include "sftrun/kernels/profile_range.h"
 
 namespace sftrun::model {
 namespace {
@@ -209,8 +211,8 @@ bool PassGraphs::is_ready(Pass& pass, const PackedBatch& batch) {
 
 void PassGraphs::log_use() const {
   if (num_launched_ == 0) return;
-  log::info("CUDA graphs: {} shape{} captured; {} of {} micro-batches were one launch each", size(),
-            size() == 1 ? "" : "s", num_launched_, num_passes_);
+  log::info("CUDA graphs: {} captured; {} of {} micro-batches were one launch each",
+            counted(size(), "shape"), num_launched_, num_passes_);
 }
 
 at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, const PassOptions& options) {
@@ -223,6 +225,8 @@ at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, const PassOpti
   decoder_.join_prefetch();  // work in the graph does not wait for events before the graph
   Pass& pass = passes_[{*batch.sizes, batch.staged.nbytes()}];
   if (!is_ready(pass, batch)) return stage_.forward_backward(batch, options);
+  // Both passes are one launch; most of its time is the backward pass's.
+  const kernels::WorkRange launching(options.activity, Work::kBackward);
   copy_into(pass.batch, batch);
   pass.graph->launch();
   ++num_launched_;

@@ -59,6 +59,14 @@ Message summary_of(const Message& value) {
   return Message().message(1, value);
 }
 
+Message value_message(const HparamValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value))
+    return std::move(Message().bytes(3, *text));
+  if (const auto* number = std::get_if<double>(&value))
+    return std::move(Message().fixed64(2, *number));
+  return std::move(Message().varint(4, std::get<bool>(value) ? 1 : 0));
+}
+
 std::optional<uint64_t> read_varint(std::string_view& bytes) {
   uint64_t value = 0;
   for (uint32_t shift = 0; shift < 64 && !bytes.empty(); shift += 7) {
@@ -115,6 +123,23 @@ std::string encode_text(double wall_time, int64_t step, std::string_view tag,
   const Message tensor = Message().varint(1, kDtString).message(2, shape).bytes(8, text);
   const Message metadata = Message().message(1, Message().bytes(1, "text"));
   const Message value = Message().bytes(1, tag).message(8, tensor).message(9, metadata);
+  return event(wall_time, step).message(5, summary_of(value)).take();
+}
+
+std::string encode_hparams(double wall_time, int64_t step,
+                           const std::vector<std::pair<std::string, HparamValue>>& hparams) {
+  Message session;  // SessionStartInfo
+  for (const auto& [name, value] : hparams)
+    session.message(1, Message().bytes(1, name).message(2, value_message(value)));
+  session.fixed64(5, wall_time);
+  std::string content = Message().message(3, session).take();  // HParamsPluginData, version 0
+  const Message plugin = Message().bytes(1, "hparams").bytes(2, content);
+  constexpr uint64_t kDtFloat = 1;
+  const Message shape = Message().message(2, Message().varint(1, 0));  // shape [0]
+  const Message value = Message()
+                            .bytes(1, "_hparams_/session_start_info")
+                            .message(8, Message().varint(1, kDtFloat).message(2, shape))
+                            .message(9, Message().message(1, plugin));
   return event(wall_time, step).message(5, summary_of(value)).take();
 }
 

@@ -4,6 +4,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 /// The protocol buffer messages of event files, encoded without a library
 /// (https://protobuf.dev/programming-guides/encoding/). Field numbers:
@@ -19,6 +22,13 @@ std::string encode_scalar(double wall_time, int64_t step, std::string_view tag, 
 /// string) } } }
 std::string encode_text(double wall_time, int64_t step, std::string_view tag,
                         std::string_view text);
+/// The value of a hyperparameter: `google.protobuf.Value`.
+using HparamValue = std::variant<bool, double, std::string>;
+/// Event { …; summary = 5 { value = 1 { tag = 1 "_hparams_/session_start_info"; metadata = 9 (plugin
+/// "hparams"; content: HParamsPluginData); tensor = 8 (no values) } } }. Field numbers:
+/// tensorboard/plugins/hparams/plugin_data.proto.
+std::string encode_hparams(double wall_time, int64_t step,
+                           const std::vector<std::pair<std::string, HparamValue>>& hparams);
 /// Event { …; session_log = 7 { status = 1 START } }: readers drop events of this step and later
 /// ones that they have read.
 std::string encode_session_start(double wall_time, int64_t step);

@@ -22,6 +22,15 @@ std::optional<int64_t> step_of(std::string_view line) {
 
 }  // namespace
 
+std::array<std::pair<std::string_view, double>, 6> named_parts(const StepParts& parts) {
+  return {{{"data", parts.data},
+           {"forward", parts.forward},
+           {"backward", parts.backward},
+           {"communication", parts.communication},
+           {"optimizer", parts.optimizer},
+           {"other", parts.other}}};
+}
+
 void MetricsWriter::write(const TrainMetrics& metrics) {
   if (!file_.is_open()) return;
   Json json = {{"step", metrics.step}, {"epoch", metrics.epoch}, {"loss", metrics.loss}};
@@ -36,7 +45,13 @@ void MetricsWriter::write(const TrainMetrics& metrics) {
                {"step_seconds", metrics.step_seconds},
                {"peak_memory_bytes", metrics.peak_memory_bytes},
                {"loss_per_rank", metrics.loss_per_rank},
-               {"gpu_utilization", metrics.gpu_utilization}});
+               {"gpu_utilization", metrics.gpu_utilization},
+               {"memory_used_bytes", metrics.memory_used_bytes},
+               {"cpu_utilization", metrics.cpu_utilization}});
+  if (metrics.parts) {
+    for (const auto& [name, seconds] : named_parts(*metrics.parts))
+      json[std::string(name) + "_seconds"] = seconds;
+  }
   file_.append(json.dump());
 }
 

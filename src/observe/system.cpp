@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <sys/utsname.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,8 +11,10 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "sftrun/core/clock.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::observe {
@@ -116,11 +119,26 @@ std::optional<double> cpu_quota(const fs::path& proc, const fs::path& cgroup) {
   return least;
 }
 
+double process_cpu_seconds() {
+  timespec used{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
 }  // namespace
 
 ProcessMemory process_memory() {
   return {.resident_bytes = kib_field("/proc/self/status", "VmRSS"),
           .peak_resident_bytes = kib_field("/proc/self/status", "VmHWM")};
+}
+
+CpuMeter::CpuMeter() : wall_s_(monotonic_seconds()), cpu_s_(process_cpu_seconds()) {}
+
+double CpuMeter::utilization_percent() {
+  const double wall = monotonic_seconds(), cpu = process_cpu_seconds();
+  const double passed = wall - std::exchange(wall_s_, wall),
+               used = cpu - std::exchange(cpu_s_, cpu);
+  return passed > 0 ? 100 * used / passed : 0;
 }
 
 MemoryInfo memory_info(const fs::path& proc, const fs::path& cgroup) {

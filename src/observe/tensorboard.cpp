@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "event_proto.h"
 #include "sftrun/core/clock.h"
@@ -18,6 +20,21 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kEventFilePrefix = "events.out.tfevents.";
+
+void flatten(const nlohmann::ordered_json& settings, const std::string& prefix,
+             std::vector<std::pair<std::string, HparamValue>>& flat) {
+  for (const auto& [key, value] : settings.items()) {
+    const std::string name = prefix + key;
+    if (value.is_object())
+      flatten(value, name + ".", flat);
+    else if (value.is_boolean())
+      flat.emplace_back(name, value.get<bool>());
+    else if (value.is_number())
+      flat.emplace_back(name, value.get<double>());
+    else if (!value.is_null())
+      flat.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+}
 
 }  // namespace
 
@@ -88,6 +105,13 @@ void EventWriter::scalar(std::string_view tag, double value, int64_t step) {
 void EventWriter::text(std::string_view tag, std::string_view markdown, int64_t step) {
   if (!file_) return;
   append_tf_record(file_->pending, encode_text(unix_seconds(), step, tag, markdown));
+}
+
+void EventWriter::hparams(const nlohmann::ordered_json& settings, int64_t step) {
+  if (!file_) return;
+  std::vector<std::pair<std::string, HparamValue>> flat;
+  flatten(settings, "", flat);
+  append_tf_record(file_->pending, encode_hparams(unix_seconds(), step, flat));
 }
 
 void EventWriter::flush() {

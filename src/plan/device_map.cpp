@@ -6,6 +6,7 @@
 #include <set>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/spec/trained_names.h"
@@ -201,8 +202,8 @@ void require_device(const std::string& device, int64_t num_gpus, const std::stri
   if (gpu < num_gpus) return;
   throw ConfigError(
       num_gpus == 0 ? fmt::format("parallel.device_map names GPU {}, and this run has none", gpu)
-                    : fmt::format("parallel.device_map names GPU {}, and this run has GPU{} 0{}",
-                                  gpu, num_gpus == 1 ? "" : "s",
+                    : fmt::format("parallel.device_map names GPU {}, and this run has {} 0{}", gpu,
+                                  plural("GPU", num_gpus),
                                   num_gpus == 1 ? "" : fmt::format(" to {}", num_gpus - 1)),
       place,
       num_gpus == 0
@@ -260,8 +261,8 @@ DeviceStages stages_by_rule(const spec::ArchSpec& arch, const config::ParallelCo
   const bool on_cpu = devices.num_gpus == 0;
   const int64_t asked = parallel.pp.value_or(on_cpu ? 1 : devices.num_gpus);
   if (!on_cpu && asked > devices.num_gpus) {
-    throw ConfigError(fmt::format("parallel.pp is {}, and this run has {} GPU{}", asked,
-                                  devices.num_gpus, devices.num_gpus == 1 ? "" : "s"),
+    throw ConfigError(fmt::format("parallel.pp is {}, and this run has {}", asked,
+                                  counted(devices.num_gpus, "GPU")),
                       place, "lower parallel.pp, or remove it to use all of them");
   }
   const std::vector<double> sizes = unit_sizes(arch);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/device_map.h"
 #include "sftrun/spec/trained_names.h"
@@ -143,8 +144,7 @@ std::string describe_stages(const spec::ArchSpec& arch, const config::RunConfig&
                             : units);
   }
   if (is_map) return "device map: " + join(stages, "; ");
-  return fmt::format("pipeline of {} stage{}: {}", stages.size(), stages.size() == 1 ? "" : "s",
-                     join(stages, "; "));
+  return fmt::format("pipeline of {}: {}", counted(stages.size(), "stage"), join(stages, "; "));
 }
 
 // With m micro-batches and p stages, a stage waits for p - 1 of m + p - 1 turns.

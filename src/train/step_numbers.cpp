@@ -10,7 +10,8 @@
 namespace sftrun::train {
 namespace {
 
-constexpr int64_t kHostValues = 6 + static_cast<int64_t>(kStepWorks.size());
+constexpr int64_t kFirstWork = 8;
+constexpr int64_t kHostValues = kFirstWork + static_cast<int64_t>(kStepWorks.size());
 
 c10::Stream current_stream(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -44,7 +45,8 @@ void StepNumbers::gather(parallel::Communicator& comm, const at::Tensor& grad_no
   value[0] = host.num_terms, value[1] = host.peak_memory_bytes;
   value[2] = host.stop_exit_code, value[3] = host.save_due;
   value[4] = host.gpu_utilization, value[5] = host.has_written_part;
-  std::copy(host.work.begin(), host.work.end(), value + 6);
+  value[6] = host.memory_used_bytes, value[7] = host.cpu_utilization;
+  std::copy(host.work.begin(), host.work.end(), value + kFirstWork);
   const auto num_scalars = static_cast<int64_t>(scalars.size());
   const at::Tensor row = at::empty({num_scalars + kHostValues}, grad_norm.options());
   at::Tensor head = row.narrow(0, 0, num_scalars);
@@ -77,8 +79,8 @@ std::vector<RankNumbers> StepNumbers::wait() {
     value += num_aux_losses_;
     numbers.metrics.assign(value, value + num_metrics_);
     value += num_metrics_;
-    numbers.host = {value[0], value[1], value[2], value[3], value[4], value[5]};
-    std::copy_n(value + 6, kStepWorks.size(), numbers.host.work.begin());
+    numbers.host = {value[0], value[1], value[2], value[3], value[4], value[5], value[6], value[7]};
+    std::copy_n(value + kFirstWork, kStepWorks.size(), numbers.host.work.begin());
     value += kHostValues;
     ranks.push_back(std::move(numbers));
   }

@@ -75,17 +75,16 @@ void StepProfiler::start() {
 }
 
 void StepProfiler::begin(int64_t step) {
-  if (step < steps_.first || step > steps_.last) return;
-  if (!is_running_) {
+  if (!is_running_ && step >= steps_.first && step <= steps_.last) {
     start();
     began_with_ = step;
   }
-  step_.emplace(kStepRange, step);
+  step_.emplace(kStepRange, step);  // tools that read NVTX get every step
 }
 
 void StepProfiler::end(int64_t step) {
-  if (!is_running_) return;
   step_.reset();
+  if (!is_running_) return;
   ended_with_ = step;
   if (step >= steps_.last) write(step);
 }

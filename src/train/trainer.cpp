@@ -11,6 +11,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/kernels/ops.h"
@@ -49,6 +50,9 @@ struct Trainer::StepReport {
   std::vector<double> loss_per_rank;        // mean over the terms of each rank
   std::vector<uint64_t> peak_memory_bytes;  // per rank
   std::vector<double> gpu_utilization;      // per rank; empty if a rank has no reading
+  std::vector<uint64_t> memory_used_bytes;  // per rank
+  std::vector<double> cpu_utilization;      // per rank
+  std::optional<observe::StepParts> parts;  // of this rank
   // Index of the first packed sequence of the first micro-batch with a non-finite loss; -1: none.
   int64_t not_finite_at = -1;
   bool skipped = false;  // fp16: gradients were not finite, so no weight was changed
@@ -65,6 +69,7 @@ Trainer::Trainer(TrainerInputs inputs)
       micro_batches_(make_schedule(*in_.decoder, *in_.strategy, *objective_, in_.config)),
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
+      timers_{StepTimer(in_.decoder->options().device), StepTimer(in_.decoder->options().device)},
       checkpoints_(in_.run_dir / "checkpoints"),
       checkpoint_writer_(checkpoints_, *in_.comm),
       profiler_(in_.profiled_steps, in_.run_dir / "profile", in_.comm->rank(),
@@ -75,6 +80,11 @@ Trainer::Trainer(TrainerInputs inputs)
   SFTRUN_CHECK_EQ(objective_->documents_together(), data::documents_together(in_.config));
   if (in_.val) evaluator_.emplace(in_.config, *in_.val);
   if (reads_later_) gate_ = kernels::open_gate(in_.decoder->options().device);
+  if (in_.hooks.activity != nullptr) {
+    in_.hooks.activity->on_change([this](Work work, bool waits) {
+      for (StepTimer& timer : timers_) timer.mark(work, waits);  // one at most is running
+    });
+  }
   state_.identity = in_.identity;
   state_.rendered_at_unix_s = in_.rendered_at_unix_s;
   if (in_.resume_from) {
@@ -99,10 +109,13 @@ Trainer::Trainer(TrainerInputs inputs)
     make_directories(in_.run_dir / "tensorboard");
     events_ = observe::EventWriter(in_.run_dir / "tensorboard", kept_steps);
     events_.text("config", "```yaml\n" + config::to_yaml(in_.config) + "```", state_.step);
+    events_.hparams(config::to_json(in_.config), state_.step);
   }
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  if (in_.hooks.activity != nullptr) in_.hooks.activity->on_change(nullptr);
+}
 
 TrainOutcome Trainer::run() {
   const int64_t total = in_.batches->total_steps();
@@ -172,6 +185,7 @@ void Trainer::queue_step(int64_t step) {
   if (in_.hooks.activity != nullptr) in_.hooks.activity->set_step(step + 1);
   const kernels::WorkRange training(in_.hooks.activity, Work::kTraining);
   numbers_of(step).begin();
+  timer_of(step).begin();
   {
     const kernels::WorkRange loading(in_.hooks.activity, Work::kDataLoader);
     queued.batch = in_.batches->at(step);
@@ -192,16 +206,8 @@ void Trainer::queue_step(int64_t step) {
 /// host.
 void Trainer::queue_update(const QueuedStep& queued, const StepSums& sums) {
   StepNumbers& numbers = numbers_of(queued.step);
-  const bool is_save_due = save_every_s_ > 0 && monotonic_seconds() - last_save_s_ >= save_every_s_;
   const at::Tensor grad_norm = in_.strategy->squares(in_.strategy->owned().flat.grad).sqrt_();
-  numbers.gather(*in_.comm, grad_norm, sums,
-                 {.num_terms = static_cast<double>(sums.num_terms),
-                  .peak_memory_bytes = static_cast<double>(in_.hooks.peak_memory_bytes()),
-                  .stop_exit_code = static_cast<double>(in_.hooks.stop_exit_code()),
-                  .save_due = is_save_due ? 1.0 : 0.0,
-                  .gpu_utilization = in_.hooks.gpu_utilization().value_or(-1),
-                  .has_written_part = checkpoint_writer_.has_written_part() ? 1.0 : 0.0,
-                  .work = work_of_step()});
+  numbers.gather(*in_.comm, grad_norm, sums, host_numbers(sums));
   if (reads_later_) {
     kernels::decide_update_(gate_, numbers.on_device(),
                             {.num_losses = static_cast<int64_t>(sums.losses.size()),
@@ -210,7 +216,26 @@ void Trainer::queue_update(const QueuedStep& queued, const StepSums& sums) {
     const kernels::WorkRange updating(in_.hooks.activity, Work::kOptimizer);
     optimizer_->step(queued.learning_rate, gate_);
   }
+  timer_of(queued.step).end();
   numbers.send();
+}
+
+HostNumbers Trainer::host_numbers(const StepSums& sums) {
+  const bool is_save_due = save_every_s_ > 0 && monotonic_seconds() - last_save_s_ >= save_every_s_;
+  const HostNumbers numbers{.num_terms = static_cast<double>(sums.num_terms),
+                            .peak_memory_bytes = static_cast<double>(in_.hooks.peak_memory_bytes()),
+                            .stop_exit_code = static_cast<double>(in_.hooks.stop_exit_code()),
+                            .save_due = is_save_due ? 1.0 : 0.0,
+                            .gpu_utilization = in_.hooks.gpu_utilization().value_or(-1),
+                            .has_written_part = checkpoint_writer_.has_written_part() ? 1.0 : 0.0,
+                            .memory_used_bytes = static_cast<double>(in_.hooks.memory_used_bytes()),
+                            .cpu_utilization = in_.hooks.cpu_utilization(),
+                            .work = work_of_step()};
+  event_.memory_bytes = static_cast<uint64_t>(numbers.peak_memory_bytes);
+  event_.memory_used_bytes = static_cast<uint64_t>(numbers.memory_used_bytes);
+  event_.cpu_percent = numbers.cpu_utilization;
+  if (numbers.gpu_utilization >= 0) event_.gpu_percent = numbers.gpu_utilization;
+  return numbers;
 }
 
 /// Reads the oldest queued steps until `left_queued` remain.
@@ -238,16 +263,26 @@ void Trainer::finish_before_error() {
 Trainer::StepReport Trainer::finish_step(const QueuedStep& queued) {
   StepReport report = read(queued);
   report.skipped = overflows(report);
+  double update_s = 0;  // that the timer has not seen
   if (!report.skipped) {
     require_finite(report, queued.batch, queued.step);  // before any weight moves
     if (!reads_later_) {
       const kernels::WorkRange updating(in_.hooks.activity, Work::kOptimizer);
       const double factor = clip_factor(report.grad_norm, in_.config.train.max_grad_norm);
+      const double began = monotonic_seconds();
       optimizer_->step(queued.learning_rate, factor * (1 / queued.loss_scale));
+      update_s = monotonic_seconds() - began;
     }
   }
   report.seconds =
       reads_later_ ? numbers_of(queued.step).seconds() : monotonic_seconds() - queued.started_s;
+  if (in_.hooks.activity != nullptr) {
+    observe::StepParts& parts = report.parts.emplace(timer_of(queued.step).read());
+    parts.optimizer += update_s;
+    const double named =
+        parts.data + parts.forward + parts.backward + parts.communication + parts.optimizer;
+    parts.other = std::max(0.0, report.seconds - named);
+  }
   return report;
 }
 
@@ -289,6 +324,8 @@ Trainer::StepReport Trainer::read(const QueuedStep& queued) {
     report.loss_per_rank.push_back(has_loss ? of_rank / host.num_terms : kNoLoss);
     report.peak_memory_bytes.push_back(static_cast<uint64_t>(host.peak_memory_bytes));
     if (host.gpu_utilization >= 0) report.gpu_utilization.push_back(host.gpu_utilization);
+    report.memory_used_bytes.push_back(static_cast<uint64_t>(host.memory_used_bytes));
+    report.cpu_utilization.push_back(host.cpu_utilization);
     stop_exit_code_ = std::max(stop_exit_code_, static_cast<int>(host.stop_exit_code));
     if (report.not_finite_at < 0)
       report.not_finite_at = not_finite_at(numbers, mesh.dp_rank_of(rank));
@@ -450,8 +487,9 @@ std::string Trainer::records_of(const data::StepBatch& global_batch, int64_t fir
     for (const int64_t number : of_file) {
       if (shown.size() < kShown) shown.push_back(std::to_string(number));
     }
-    std::string text = fmt::format("{}, {}{} {}", path, is_table[path] ? "row" : "line",
-                                   of_file.size() == 1 ? "" : "s", join(shown, ", "));
+    std::string text =
+        fmt::format("{}, {} {}", path, plural(is_table[path] ? "row" : "line", of_file.size()),
+                    join(shown, ", "));
     if (of_file.size() > kShown) text += fmt::format(" and {} more", of_file.size() - kShown);
     files.push_back(std::move(text));
   }
@@ -474,7 +512,6 @@ void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
   event_.loss = report.loss;
   event_.tokens_per_second = progress_.tokens_per_second();
   event_.eta_s = progress_.seconds_left();
-  event_.memory_bytes = in_.hooks.peak_memory_bytes();
   tell("training", done);
   if (!is_main()) return;
   if (report.skipped) {
@@ -498,6 +535,16 @@ void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
   m.peak_memory_bytes = report.peak_memory_bytes;
   m.loss_per_rank = report.loss_per_rank;
   m.gpu_utilization = report.gpu_utilization;
+  m.parts = report.parts;
+  m.memory_used_bytes = report.memory_used_bytes;
+  m.cpu_utilization = report.cpu_utilization;
+  write_metrics(m);
+  const int64_t every = std::max<int64_t>(1, in_.config.train.logging_steps);
+  if (done % every == 0 || done == in_.batches->total_steps()) log::info("{}", progress_.line());
+}
+
+void Trainer::write_metrics(const observe::TrainMetrics& m) {
+  const int64_t done = m.step;
   metrics_.write(m);
   events_.scalar("train/loss", m.loss, done);
   for (const auto& [name, value] : m.objective) events_.scalar("train/" + name, value, done);
@@ -508,17 +555,22 @@ void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
   events_.scalar("train/tokens_per_second", m.tokens_per_second, done);
   events_.scalar("train/step_seconds", m.step_seconds, done);
   events_.scalar("train/epoch", m.epoch, done);
+  if (m.parts) {
+    for (const auto& [name, seconds] : observe::named_parts(*m.parts))
+      events_.scalar(fmt::format("time/{}", name), seconds, done);
+  }
   for (size_t rank = 0; rank < m.loss_per_rank.size(); ++rank) {
     if (std::isfinite(m.loss_per_rank[rank]))
       events_.scalar(fmt::format("rank_{}/loss", rank), m.loss_per_rank[rank], done);
     events_.scalar(fmt::format("rank_{}/peak_memory_bytes", rank),
                    static_cast<double>(m.peak_memory_bytes[rank]), done);
+    events_.scalar(fmt::format("rank_{}/memory_used_bytes", rank),
+                   static_cast<double>(m.memory_used_bytes[rank]), done);
+    events_.scalar(fmt::format("rank_{}/cpu_utilization", rank), m.cpu_utilization[rank], done);
     if (!m.gpu_utilization.empty())
       events_.scalar(fmt::format("rank_{}/gpu_utilization", rank), m.gpu_utilization[rank], done);
   }
   events_.flush();
-  const int64_t every = std::max<int64_t>(1, in_.config.train.logging_steps);
-  if (done % every == 0 || done == in_.batches->total_steps()) log::info("{}", progress_.line());
 }
 
 bool Trainer::evaluation_due(int64_t step, bool is_last) const {

@@ -804,7 +804,7 @@ configs:
         self.hub.fault("GET", WEIGHTS, stall_at(9000, before=lambda: (time.sleep(1), self.hub.released.set())))
         terminal, side = pty.openpty()
         process = subprocess.Popen([str(arguments.sftrun), "download", NAME], cwd=self.folder, stdout=subprocess.PIPE, stderr=side,
-                                   text=True, env=self.environment)
+                                   text=True, env=self.environment | {"TERM": "xterm"})
         os.close(side)
         shown = b""
         while select.select([terminal], [], [], 30)[0]:

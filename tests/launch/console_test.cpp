@@ -1,11 +1,16 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "console.h"
 #include "line_filter.h"
 #include "line_splitter.h"
-#include "progress_line.h"
+#include "live_view.h"
 
 namespace sftrun::launch {
 namespace {
+
+using Lines = std::vector<std::string>;
 
 std::vector<std::string> lines_of(const std::vector<std::string>& pieces) {
   LineSplitter splitter;
@@ -17,29 +22,74 @@ std::vector<std::string> lines_of(const std::vector<std::string>& pieces) {
 }
 
 TEST(LineSplitter, JoinsParts) {
-  using Lines = std::vector<std::string>;
   EXPECT_EQ(lines_of({"one\ntw", "o\r\n\nthree"}), (Lines{"one", "two", "", "three"}));
   EXPECT_EQ(lines_of({}), Lines{});
   EXPECT_EQ(lines_of({std::string(200'000, 'x')}).size(),
             1u);  // one piece: handed over once it is too long
 }
 
-TEST(ProgressLine, FitsTheTerminal) {
-  const Status status{.phase = Phase::kTraining,
-                      .step = 100,
-                      .total_steps = 200,
-                      .loss = 1.8342,
-                      .tokens_per_second = 48210,
-                      .eta_s = 200,
-                      .memory_bytes = 13207024435};
+const Status kTraining{.phase = Phase::kTraining,
+                       .step = 100,
+                       .total_steps = 200,
+                       .loss = 1.8342,
+                       .tokens_per_second = 48210,
+                       .eta_s = 200,
+                       .memory_bytes = 14207024435,
+                       .memory_used_bytes = 13207024435,
+                       .gpu_percent = 98,
+                       .cpu_percent = 101};
+
+std::vector<RankStatus> ranks(int count) {
+  std::vector<RankStatus> all;
+  for (int rank = 0; rank < count; ++rank) all.push_back({rank, kTraining});
+  return all;
+}
+
+TEST(LiveView, OfOneWorkerIsOneLine) {
+  EXPECT_EQ(live_view(ranks(1), {.columns = 120}),
+            Lines{"training [==========>         ] 100/200  loss 1.8342  3m 20s left  48.2k tok/s  "
+                  "12.30 GiB  GPU  98%"});
+  EXPECT_EQ(live_view(ranks(1), {.columns = 50}),
+            Lines{"training 100/200  loss 1.8342  3m 20s left"});
+  EXPECT_EQ(live_view({{0, {.phase = Phase::kLoading}}}, {}), Lines{"loading "});
   EXPECT_EQ(
-      progress_line(status, 120),
-      "training [==========>         ] 100/200  loss 1.8342  3m 20s left  48.2k tok/s  12.30 GiB");
-  EXPECT_EQ(progress_line(status, 50), "training 100/200  loss 1.8342  3m 20s left");
-  for (int columns = 1; columns < 120; ++columns) {
-    EXPECT_LE(progress_line(status, columns).size(), static_cast<size_t>(columns));
+      live_view({{0, {.phase = Phase::kLoading, .memory_bytes = 1 << 30, .cpu_percent = 150}}}, {}),
+      Lines{"loading   1.00 GiB  CPU 150%"});
+}
+
+TEST(LiveView, OfSeveralHasATableOfRanks) {
+  EXPECT_EQ(live_view(ranks(3), {.columns = 79}),
+            (Lines{"training [==========>         ] 100/200  loss 1.8342  3m 20s left  48.2k tok/s",
+                   "rank 0  12.30 GiB  GPU  98%   rank 1  12.30 GiB  GPU  98%",
+                   "rank 2  12.30 GiB  GPU  98%"}));
+  EXPECT_EQ(live_view({{0, {}}, {1, {}}}, {}), Lines{"loading "});  // nothing is known yet
+}
+
+TEST(LiveView, LeavesRanksOutThatDoNotFit) {
+  const Lines few = live_view(ranks(64), {.columns = 30, .rows = 12});
+  EXPECT_EQ(few.size(), 6u);  // half of the terminal
+  EXPECT_EQ(few[1], "rank  0  12.30 GiB  GPU  98%");
+  EXPECT_EQ(few.back(), "and 60 more ranks");
+  EXPECT_EQ(live_view(ranks(64), {.columns = 200, .rows = 60}).size(), 9u);
+  EXPECT_EQ(live_view(ranks(64), {.columns = 200, .rows = 3}).size(), 1u);
+}
+
+TEST(LiveView, FitsEveryTerminal) {
+  for (const int count : {1, 2, 100}) {
+    for (int columns = 1; columns < 130; ++columns) {
+      for (const int rows : {1, 4, 24}) {
+        const Lines lines = live_view(ranks(count), {.columns = columns, .rows = rows});
+        EXPECT_LE(lines.size(), static_cast<size_t>(std::max(1, rows / 2)));
+        for (const std::string& line : lines) EXPECT_LE(line.size(), static_cast<size_t>(columns));
+      }
+    }
   }
-  EXPECT_EQ(progress_line({.phase = Phase::kLoading}, 80), "loading ");
+}
+
+TEST(Console, CountsTheRowsOfBrokenLines) {
+  EXPECT_EQ(rows_of({"", "1234", "12345"}, 4), 4);
+  EXPECT_EQ(rows_of({"12345678"}, 4), 2);
+  EXPECT_EQ(rows_of({}, 4), 0);
 }
 
 TEST(StepLine, OnlySingleSteps) {
@@ -90,6 +140,31 @@ TEST(LineFilter, ReadsTheLevelOfLogLines) {
   EXPECT_EQ(main.show("[12:03:04.118] [info] [rank 0] news"),
             "[12:03:04.118] [info] [rank 0] news");
   EXPECT_EQ(main.show("[12:03:04.118] [info] news"), "[rank 0] [12:03:04.118] [info] news");
+}
+
+TEST(LineFilter, ShowsWhatTheVerbosityAsksFor) {
+  using log::Verbosity;
+  const auto shown = [](Verbosity verbosity, bool is_main, const std::string& line) {
+    LineFilter filter({.rank = 1, .is_main = is_main, .show_rank = true, .verbosity = verbosity},
+                      Stream::kErr);
+    return filter.show(line).has_value();
+  };
+  const std::string debug = "[12:03:04.118] [debug] [rank 1] detail",
+                    info = "[12:03:04.118] [info] [rank 1] news",
+                    warning = "[12:03:04.118] [warning] [rank 1] waits",
+                    error = "[12:03:04.118] [error] [rank 1] lost", other = "a library's line";
+  for (const bool is_main : {true, false}) {
+    for (const Verbosity any : {Verbosity::kQuiet, Verbosity::kNormal, Verbosity::kVerbose}) {
+      EXPECT_TRUE(shown(any, is_main, warning));
+      EXPECT_TRUE(shown(any, is_main, error));
+    }
+    EXPECT_FALSE(shown(Verbosity::kQuiet, is_main, info));
+    EXPECT_FALSE(shown(Verbosity::kQuiet, is_main, other));
+    EXPECT_EQ(shown(Verbosity::kNormal, is_main, info), is_main);
+    EXPECT_FALSE(shown(Verbosity::kNormal, is_main, debug));
+    EXPECT_TRUE(shown(Verbosity::kVerbose, is_main, info));
+    EXPECT_EQ(shown(Verbosity::kVerbose, is_main, debug), is_main);
+  }
 }
 
 TEST(LineFilter, WarningsAboutTheRunAreShownOnce) {

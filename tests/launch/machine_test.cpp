@@ -18,11 +18,13 @@ class FakeNvml : public ::testing::Test {
   static GpuReport query() { return query_gpus(SFTRUN_FAKE_NVML); }
 };
 
-TEST_F(FakeNvml, ReadsTheUtilizationOfAGpu) {
+TEST_F(FakeNvml, ReadsUtilizationAndMemoryOfAGpu) {
   ::setenv("FAKE_NVML_GPUS", "NVIDIA H200,NVIDIA H200", 1);
   const std::string place = query().gpus.at(1).pci_bus_id;
   EXPECT_EQ(GpuMeter(place, SFTRUN_FAKE_NVML).utilization_percent(), 37);
+  EXPECT_EQ(GpuMeter(place, SFTRUN_FAKE_NVML).used_bytes(), 20ull << 30);
   EXPECT_EQ(GpuMeter("00000000:01:00.0", SFTRUN_FAKE_NVML).utilization_percent(), std::nullopt);
+  EXPECT_EQ(GpuMeter("00000000:01:00.0", SFTRUN_FAKE_NVML).used_bytes(), std::nullopt);
   EXPECT_EQ(GpuMeter(place, "libno-such-thing.so").utilization_percent(), std::nullopt);
 }
 

@@ -202,7 +202,7 @@ struct Terminal {
   int master, slave;
 };
 
-TEST(Supervisor, DrawsALiveLineOnATerminalAndHidesStepLines) {
+TEST(Supervisor, DrawsALiveViewOnATerminalAndHidesStepLines) {
   ::setenv("TERM", "xterm", 1);
   const Terminal terminal(80);
   SupervisedRun run(1);
@@ -214,10 +214,11 @@ TEST(Supervisor, DrawsALiveLineOnATerminalAndHidesStepLines) {
   const std::string text = terminal.read_all();
   const std::string live = "training [=>                  ] 17/200  loss 1.5000  1234 tok/s";
   EXPECT_NE(text.find(live), std::string::npos) << text;
-  EXPECT_NE(text.find("\r\x1b[K[12:03:04.118] [info] [rank 0] saved\r\n" + live), std::string::npos)
+  EXPECT_NE(text.find("\x1b[1A\r\x1b[J[12:03:04.118] [info] [rank 0] saved\r\n" + live),
+            std::string::npos)
       << text;
   EXPECT_EQ(text.find("step 17/200"), std::string::npos) << text;
-  EXPECT_TRUE(text.ends_with("\r\x1b[K")) << text;  // nothing of it stays
+  EXPECT_TRUE(text.ends_with(live + "\r\n")) << text;  // it stays
   EXPECT_NE(run.log(0).find("step 17/200"), std::string::npos);
 }
 

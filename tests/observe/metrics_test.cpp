@@ -45,12 +45,37 @@ TEST(Metrics, TrainingLineHasTheKeysUsersRelyOn) {
                 .step_seconds = 0.3,
                 .peak_memory_bytes = {1, 2},
                 .loss_per_rank = {1.0, 1.2},
-                .gpu_utilization = {}});
+                .gpu_utilization = {},
+                .parts = StepParts{.data = 0.01,
+                                   .forward = 0.1,
+                                   .backward = 0.15,
+                                   .optimizer = 0.02,
+                                   .communication = 0.015,
+                                   .other = 0.005},
+                .memory_used_bytes = {3, 4},
+                .cpu_utilization = {99.5, 150}});
   const Json line = lines_of(dir / "metrics.jsonl").at(0);
-  EXPECT_EQ(keys_of(line),
-            (std::vector<std::string>{"step", "epoch", "loss", "grad_norm", "learning_rate",
-                                      "label_tokens", "tokens", "tokens_per_second", "step_seconds",
-                                      "peak_memory_bytes", "loss_per_rank", "gpu_utilization"}));
+  EXPECT_EQ(keys_of(line), (std::vector<std::string>{"step",
+                                                     "epoch",
+                                                     "loss",
+                                                     "grad_norm",
+                                                     "learning_rate",
+                                                     "label_tokens",
+                                                     "tokens",
+                                                     "tokens_per_second",
+                                                     "step_seconds",
+                                                     "peak_memory_bytes",
+                                                     "loss_per_rank",
+                                                     "gpu_utilization",
+                                                     "memory_used_bytes",
+                                                     "cpu_utilization",
+                                                     "data_seconds",
+                                                     "forward_seconds",
+                                                     "backward_seconds",
+                                                     "communication_seconds",
+                                                     "optimizer_seconds",
+                                                     "other_seconds"}));
+  EXPECT_EQ(line["communication_seconds"], 0.015);
   EXPECT_EQ(line["loss"].get<double>(), 1.1);  // to the last bit
   EXPECT_EQ(line["peak_memory_bytes"], Json({1, 2}));
   EXPECT_EQ(line["gpu_utilization"], Json::array());

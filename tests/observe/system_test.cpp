@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
+#include <ctime>
+#include <thread>
 #include <vector>
 
 #include "sftrun/core/file.h"
@@ -106,6 +109,17 @@ TEST(System, ThisProcess) {
 #endif
   EXPECT_FALSE(host_name().empty());
   EXPECT_GE(logical_cpus(), 1);
+}
+
+TEST(System, ProcessorTimeOfThisProcess) {
+  CpuMeter meter;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const double idle = meter.utilization_percent();
+  const std::clock_t end = std::clock() + CLOCKS_PER_SEC / 10;
+  while (std::clock() < end) {  // of this process, whatever else runs
+  }
+  EXPECT_GE(idle, 0);
+  EXPECT_GT(meter.utilization_percent(), idle);
 }
 
 }  // namespace

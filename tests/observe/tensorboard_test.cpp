@@ -50,6 +50,7 @@ TEST(EventProto, StepIsReadBack) {
        {int64_t{0}, int64_t{1}, int64_t{127}, int64_t{128}, int64_t{1} << 40}) {
     EXPECT_EQ(event_step(encode_scalar(1.5, step, "loss", 2.0F)), step);
     EXPECT_EQ(event_step(encode_text(1.5, step, "config", std::string(300, 'y'))), step);
+    EXPECT_EQ(event_step(encode_hparams(1.5, step, {{"train.epochs", 3.0}})), step);
   }
   EXPECT_EQ(event_step("\x22\x7f"), std::nullopt);  // a field longer than the message
   EXPECT_EQ(event_step("\xff"), std::nullopt);

@@ -2,6 +2,7 @@
 // package: a run of 5 steps, then its continuation from step 3 to step 6 with other values. usage:
 // write_event_files DIRECTORY
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "sftrun/core/error.h"
 #include "sftrun/observe/tensorboard.h"
@@ -13,6 +14,10 @@ using sftrun::observe::EventWriter;
 void write_first_part(const char* directory) {
   EventWriter writer(directory);
   writer.text("config", "| key | value |\n|---|---|\n| model.name | größe 模型 |\n", 0);
+  writer.hparams(
+      {{"model", {{"name", "größe"}, {"revision", nullptr}}},
+       {"train", {{"learning_rate", 2e-4}, {"bf16", true}, {"fp16", false}, {"stages", {1, 2}}}}},
+      0);
   for (int step = 1; step <= 5; ++step) {
     writer.scalar("train/loss", 2.5 / step, step);
     writer.scalar("train/learning_rate", 1e-4 * step, step);

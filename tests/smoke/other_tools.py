@@ -106,7 +106,8 @@ def check_make():
 
 
 def check_tensorboard(path):
-    """The script starts TensorBoard, returns the command's exit code, and ends TensorBoard."""
+    """The script starts TensorBoard, returns the command's exit code, and ends TensorBoard. Without it the command runs, too. With the real
+    program: tests/parity/trackers.py."""
     programs = path / "programs"
     programs.mkdir()
     stand_in = programs / "tensorboard"
@@ -128,8 +129,12 @@ def check_tensorboard(path):
     bare.mkdir()
     for name in ("bash", "env"):
         (bare / name).symlink_to(f"/usr/bin/{name}")
-    done = subprocess.run([script, "runs/x", "true"], env=environment | {"PATH": str(bare)}, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "tensorboard was not found" in done.stderr, done
+    done = subprocess.run([script, "runs/x", "bash", "-c", "echo trained; exit 3"], env=environment | {"PATH": str(bare)}, cwd=bare,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3 and done.stdout == "trained\n" and "tensorboard was not found; training without it" in done.stderr, done
+    stand_in.write_text("#!/bin/sh\necho it is broken >&2\nexit 1\n")
+    done = subprocess.run([script, "runs/x", "sh", "-c", "sleep 2; exit 4"], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4 and "TensorBoard has ended; training goes on" in done.stderr and "it is broken" in done.stderr, done
     print("ok   TensorBoard is started and ended", flush=True)
 
 

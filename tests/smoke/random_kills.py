@@ -43,7 +43,8 @@ train:
 output: {{ dir: run, tensorboard: true }}
 """
 # Of metrics.jsonl: what a clock or the memory says.
-MEASURED = {"tokens_per_second", "step_seconds", "peak_memory_bytes", "eval_seconds", "gpu_utilization"}
+MEASURED = {"tokens_per_second", "step_seconds", "peak_memory_bytes", "eval_seconds", "gpu_utilization", "memory_used_bytes", "cpu_utilization",
+            *(f"{part}_seconds" for part in ("data", "forward", "backward", "communication", "optimizer", "other"))}
 COMPUTED_EVENTS = {"train/loss", "train/grad_norm", "train/learning_rate", "eval/loss", "rank_0/loss", "rank_1/loss"}
 
 # What differs between the kinds of runs, and what each leaves.

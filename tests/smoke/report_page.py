@@ -29,7 +29,8 @@ import browser as chromium  # noqa: E402
 SKIPPED = 77
 GIB = 1 << 30
 NASTY = "</script><script>window.wasRun = true</script><img src=x onerror='window.wasRun = true'>\"'&"
-CHARTS = ["Loss", "Gradient norm", "Learning rate", "Tokens per second", "Time of a step", "Peak memory", "GPU utilization", "Loss of each rank"]
+CHARTS = ["Loss", "Gradient norm", "Learning rate", "Tokens per second", "Time of a step", "Peak memory",
+          "Where the time of a step goes", "Memory in use", "GPU utilization", "CPU utilization", "Loss of each rank"]
 
 failures = []
 
@@ -47,7 +48,10 @@ def training_line(step, steps, generator, scale=1.0):
     return {"step": step, "epoch": 3 * step / steps, "loss": loss, "grad_norm": 0.8 + abs(generator.gauss(0, 0.2)),
             "learning_rate": 1e-4 * (1 + math.cos(math.pi * step / steps)), "label_tokens": tokens // 3, "tokens": tokens,
             "tokens_per_second": tokens / seconds, "step_seconds": seconds, "peak_memory_bytes": [21 * GIB, 20 * GIB],
-            "loss_per_rank": [loss - 0.03, loss + 0.03], "gpu_utilization": [93.0, 90.0]}
+            "loss_per_rank": [loss - 0.03, loss + 0.03], "gpu_utilization": [93.0, 90.0], "memory_used_bytes": [23 * GIB, 22 * GIB],
+            "cpu_utilization": [101.0, 99.0], "data_seconds": 0.01 * seconds, "forward_seconds": 0.3 * seconds,
+            "backward_seconds": 0.55 * seconds, "communication_seconds": 0.1 * seconds, "optimizer_seconds": 0.03 * seconds,
+            "other_seconds": 0.01 * seconds}
 
 
 def write_run(folder, steps=300, scale=1.0, rate="0.0002", model="org/model"):

@@ -2,9 +2,11 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 /// What a rank does now, in memory that other processes of the machine can read, also while the
 /// rank hangs or is stopped.
@@ -64,6 +66,12 @@ class Activity {
   void begin_wait(std::string_view what);
   void end_wait(bool succeeded);
 
+  /// @param changed called by the writing thread when it begins or ends a work or a wait. `waits`:
+  /// for other ranks, or for the device. Empty: nothing is called
+  void on_change(std::function<void(Work work, bool waits)> changed) {
+    changed_ = std::move(changed);
+  }
+
   ActivityState read() const;
   /// Seconds of each work so far, without the waits. Of the writing thread.
   std::array<double, kNumWorks> seconds_of_works();
@@ -83,6 +91,7 @@ class Activity {
 
   Record* record_ = nullptr;
   int fd_ = -1;
+  std::function<void(Work, bool)> changed_;
 };
 
 /// Sets the work during its lifetime.

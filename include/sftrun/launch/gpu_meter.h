@@ -1,13 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
 namespace sftrun::launch {
 
-/// Utilization of one GPU, from NVML, read once per step. Without the driver's library it is
-/// unknown.
+/// Utilization and memory of one GPU, from NVML, read once per step. Without the driver's library
+/// they are unknown.
 class GpuMeter {
  public:
   /// @param pci_bus_id of the GPU: "00000000:81:00.0", in upper or lower case
@@ -19,6 +20,8 @@ class GpuMeter {
 
   /// Percent of the last sample period (up to a second) in which a kernel ran.
   std::optional<double> utilization_percent() const;
+  /// Memory in use, by all processes.
+  std::optional<uint64_t> used_bytes() const;
 
  private:
   struct Open;

@@ -32,6 +32,9 @@ struct Status {
   std::optional<double> eta_s;
   std::optional<uint64_t>
       memory_bytes;  ///< peak of this rank: allocator bytes on CUDA, resident bytes on CPU
+  std::optional<uint64_t> memory_used_bytes;  ///< in use now: of the GPU, or resident on a CPU
+  std::optional<double> gpu_percent;          ///< utilisation of this rank's GPU
+  std::optional<double> cpu_percent;          ///< of one processor; 200 is two
   bool operator==(const Status&) const = default;
 };
 

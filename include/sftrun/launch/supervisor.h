@@ -45,7 +45,7 @@ double grace_from_environment(const Environment& env, double otherwise);
 /// Runs the workers until they end.
 ///
 /// - The console shows the lines of rank 0 and the warnings of all ranks; on a terminal also a
-///   progress line with the status of rank 0.
+///   live view with the status of the workers. SFTRUN_LOG may change that (core/verbosity.h).
 /// - SIGINT, SIGTERM, SIGUSR1 (and SIGHUP, as SIGTERM) are passed on, and workers have `grace_s` to
 ///   end. A second signal kills them.
 /// - If a worker fails, the others are ended within `failure_grace_s`.

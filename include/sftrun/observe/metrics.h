@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,16 @@ namespace sftrun::observe {
 
 /// Values by name, in order.
 using NamedValues = std::vector<std::pair<std::string, double>>;
+
+/// Seconds of the parts of a step. Together they are `step_seconds`. The keys in the file are these
+/// names with "_seconds".
+struct StepParts {
+  double data = 0, forward = 0, backward = 0, optimizer = 0;
+  double communication = 0;  ///< waits for other ranks and for their collectives
+  double other = 0;
+};
+/// The parts with their names, in the order in which they are shown.
+std::array<std::pair<std::string_view, double>, 6> named_parts(const StepParts& parts);
 
 /// One optimizer step. The keys in the file are these names.
 struct TrainMetrics {
@@ -32,6 +44,11 @@ struct TrainMetrics {
   std::vector<uint64_t> peak_memory_bytes;
   std::vector<double> loss_per_rank;    ///< each rank's mean over its own terms
   std::vector<double> gpu_utilization;  ///< per rank, in percent; empty without GPUs
+  std::optional<StepParts> parts;       ///< of rank 0; omitted if they were not measured
+  /// Per rank: memory of the GPU in use, by all processes; resident memory on CPU
+  std::vector<uint64_t> memory_used_bytes;
+  /// Per rank, in percent of one processor since its last step: 200 is two processors
+  std::vector<double> cpu_utilization;
   /// Means that the objective reports ("rewards/margins"), after `loss` in the file.
   NamedValues objective;
 };

@@ -14,6 +14,18 @@ struct ProcessMemory {
 /// VmRSS and VmHWM of this process.
 ProcessMemory process_memory();
 
+/// Processor time of this process.
+class CpuMeter {
+ public:
+  CpuMeter();
+  /// Percent of one processor since the last call, or since the meter was made: 200 is two
+  /// processors. All threads of the process count.
+  double utilization_percent();
+
+ private:
+  double wall_s_, cpu_s_;  // at the last call
+};
+
 struct MemoryInfo {
   uint64_t total_bytes = 0;      ///< of the machine, or the control group's limit if lower
   uint64_t available_bytes = 0;  ///< can be allocated without swapping or exceeding the limit

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,6 +31,10 @@ class EventWriter {
   void scalar(std::string_view tag, double value, int64_t step);  ///< stored as fp32
   /// Markdown in TensorBoard's text tab.
   void text(std::string_view tag, std::string_view markdown, int64_t step);
+  /// Hyperparameters, for the hparams tab.
+  /// @param settings an object; settings of objects in it get names like "train.learning_rate". Lists
+  /// become text, and null is left out
+  void hparams(const nlohmann::ordered_json& settings, int64_t step);
   /// Writes the events added since the last flush, in one write.
   void flush();
 

@@ -18,9 +18,10 @@ struct HostNumbers {
   double num_terms = 0;  ///< terms of the objective in this rank's micro-batches
   double peak_memory_bytes = 0;
   double stop_exit_code = 0, save_due = 0;
-  double gpu_utilization = -1;  ///< percent; below 0: unknown
-  double has_written_part = 0;  ///< see CheckpointWriter
-  WorkSeconds work{};           ///< host seconds of this rank's own work since its last step
+  double gpu_utilization = -1;                        ///< percent; below 0: unknown
+  double has_written_part = 0;                        ///< see CheckpointWriter
+  double memory_used_bytes = 0, cpu_utilization = 0;  ///< see observe::TrainMetrics
+  WorkSeconds work{};  ///< host seconds of this rank's own work since its last step
 };
 
 /// All values of one step of one rank.

@@ -30,6 +30,7 @@
 #include "sftrun/train/schedule.h"
 #include "sftrun/train/step_numbers.h"
 #include "sftrun/train/step_profiler.h"
+#include "sftrun/train/step_timer.h"
 #include "sftrun/train/stragglers.h"
 
 /// The training loop. On CUDA, with optimizers that support a gate, a step is queued before the
@@ -42,7 +43,9 @@ struct TrainEvent {
   const char* phase = "training";
   int64_t step = 0, total_steps = 0;
   std::optional<double> loss, tokens_per_second, eta_s;
-  std::optional<uint64_t> memory_bytes;
+  std::optional<uint64_t> memory_bytes;  ///< the peak so far
+  std::optional<uint64_t> memory_used_bytes;
+  std::optional<double> gpu_percent, cpu_percent;
 };
 struct Hooks {
   std::function<int()> stop_exit_code = [] {
@@ -52,6 +55,10 @@ struct Hooks {
   std::function<uint64_t()> peak_memory_bytes = [] { return uint64_t{0}; };
   /// Utilisation of this rank's GPU in percent; nullopt without a GPU or without a reading.
   std::function<std::optional<double>()> gpu_utilization = [] { return std::nullopt; };
+  /// Memory in use now: of the GPU, by all processes; resident on a CPU.
+  std::function<uint64_t()> memory_used_bytes = [] { return uint64_t{0}; };
+  /// Percent of one processor that this rank used since the last call.
+  std::function<double()> cpu_utilization = [] { return 0.0; };
   /// Called if the first step of a run is not finite, to check the base weights. It may throw a
   /// more specific error.
   std::function<void()> look_at_base = [] {};
@@ -109,6 +116,7 @@ class Trainer {
   StepReport read(const QueuedStep& queued);
   std::vector<RankNumbers> wait_for_numbers(int64_t step);
   StepNumbers& numbers_of(int64_t step) { return numbers_[static_cast<size_t>(step % 2)]; }
+  StepTimer& timer_of(int64_t step) { return timers_[static_cast<size_t>(step % 2)]; }
   int64_t first_bin(int64_t micro_step, int dp_rank) const;
   int64_t not_finite_at(const RankNumbers& numbers, int dp_rank) const;
   bool overflows(const StepReport& report);
@@ -130,6 +138,8 @@ class Trainer {
   bool evaluation_due(int64_t step, bool is_last) const;
   bool save_due(int64_t step) const;
   WorkSeconds work_of_step();
+  HostNumbers host_numbers(const StepSums& sums);
+  void write_metrics(const observe::TrainMetrics& m);
   void name_stragglers(const std::vector<RankNumbers>& ranks);
   bool is_main() const { return in_.comm->rank() == 0; }
   /// false: weights wait in host memory, and the CPU updates them.
@@ -146,6 +156,7 @@ class Trainer {
   std::unique_ptr<MicroBatchSchedule> micro_batches_;
   at::Tensor gate_;                     // kernels::open_gate; undefined if the host decides
   std::array<StepNumbers, 2> numbers_;  // used alternately
+  std::array<StepTimer, 2> timers_;     // likewise
   std::vector<QueuedStep> queued_;      // steps whose values were not read yet; at most two
   std::optional<Evaluator> evaluator_;
   CheckpointStore checkpoints_;

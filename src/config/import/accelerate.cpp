@@ -6,6 +6,7 @@
 #include "import/fsdp.h"
 #include "import/reading.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 
 /// Accelerate's YAML, as `accelerate config` writes it (accelerate.commands.config.config_args).
@@ -341,8 +342,8 @@ void set_devices(Reading& reading, const SourceKey& type) {
   const auto count = static_cast<int64_t>(split(ids->value.text, ',').size());
   if (count < reading.launch.processes.value_or(count)) {
     reading.refuse(*ids,
-                   fmt::format("`gpu_ids` names {} GPU{}, but a machine has {} processes", count,
-                               count == 1 ? "" : "s", *reading.launch.processes),
+                   fmt::format("`gpu_ids` names {}, but a machine has {} processes",
+                               counted(count, "GPU"), *reading.launch.processes),
                    "name as many GPUs as processes, or write all");
   }
   if (count > 1)

@@ -7,6 +7,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
+
+#include "sftrun/observe/metrics.h"
 
 namespace sftrun::observe {
 namespace {
@@ -32,6 +35,13 @@ constexpr ChartOfKey kUtilization = {"gpu_utilization", "GPU utilization", "perc
                                      "share of the time in which a kernel ran", true};
 constexpr ChartOfKey kRankLosses = {"loss_per_rank", "Loss of each rank", "",
                                     "mean over the rank's own terms", true};
+constexpr ChartOfKey kMemoryInUse = {"memory_used_bytes", "Memory in use", "bytes",
+                                     "of each rank: on GPUs by all processes, on CPUs resident",
+                                     false};
+constexpr ChartOfKey kCpuUtilization = {"cpu_utilization", "CPU utilization", "percent",
+                                        "of each rank; 200% is two processors", true};
+constexpr ChartOfKey kStepParts = {"step_parts", "Where the time of a step goes", "seconds",
+                                   "rank 0; communication: waits for other ranks", false};
 /// Keys without a chart: they follow from others or are known elsewhere.
 constexpr const char* kNotDrawn[] = {"epoch", "tokens", "label_tokens", "eval_seconds",
                                      "eval_perplexity"};
@@ -52,7 +62,10 @@ class ChartMaker {
     losses();
     for (const ChartOfKey& key : kChartsOfKeys) plain(key);
     memory();
+    step_parts();
+    per_rank(kMemoryInUse);
     per_rank(kUtilization);
+    per_rank(kCpuUtilization);
     if (runs_.size() == 1) per_rank(kRankLosses);
     others();
     std::erase_if(charts_, [](const Chart& chart) { return chart.curves.empty(); });
@@ -91,6 +104,19 @@ class ChartMaker {
     for (size_t run = 0; run < runs_.size(); ++run)
       add(chart, run, runs_.size() == 1 ? key.title : "", runs_[run].metrics.training,
           runs_[run].metrics.training.find(key.key));
+    charts_.push_back(std::move(chart));
+  }
+
+  static std::string key_of_part(std::string_view part) { return std::string(part) + "_seconds"; }
+
+  /// Of one run: stacks of several cannot be compared.
+  void step_parts() {
+    if (runs_.size() != 1) return;
+    Chart chart = chart_for(kStepParts);
+    chart.is_stacked = true;
+    const MetricsColumns& training = runs_[0].metrics.training;
+    for (const auto& [part, seconds] : named_parts({}))
+      add(chart, 0, std::string(part), training, training.find(key_of_part(part)));
     charts_.push_back(std::move(chart));
   }
 
@@ -147,6 +173,7 @@ class ChartMaker {
     }
     for (const char* drawn : kNotDrawn) keys.erase(drawn);
     keys.erase(kLoss.key);
+    for (const auto& [part, seconds] : named_parts({})) keys.erase(key_of_part(part));
     for (const ChartOfKey& drawn : kChartsOfKeys) keys.erase(drawn.key);
     for (const std::string& key : keys) {
       Chart chart{.id = key, .title = key, .may_be_smoothed = true};
@@ -263,9 +290,10 @@ std::vector<size_t> rows_to_draw(const std::vector<double>& values) {
 
 std::string charts_json(const std::vector<Chart>& charts, const std::vector<RunRecord>& runs) {
   const auto chart_json = [](const Chart& chart) {
-    return fmt::format(R"({{"id":{},"unit":{},"smooth":{},"curves":{},"levels":{}}})",
+    return fmt::format(R"({{"id":{},"unit":{},"smooth":{},"stacked":{},"curves":{},"levels":{}}})",
                        script_json(chart.id), script_json(chart.unit), chart.may_be_smoothed,
-                       json_array(chart.curves, curve_json), json_array(chart.levels, level_json));
+                       chart.is_stacked, json_array(chart.curves, curve_json),
+                       json_array(chart.levels, level_json));
   };
   return fmt::format(R"({{"runs":{},"charts":{}}})", json_array(runs, run_json),
                      json_array(charts, chart_json));

@@ -28,6 +28,7 @@ struct Chart {
   std::string id, title, about;
   std::string unit;              ///< "", "bytes", "seconds", "percent" or "count"
   bool may_be_smoothed = false;  ///< and shown on a logarithmic axis
+  bool is_stacked = false;       ///< the curves are parts of a sum
   std::vector<Curve> curves;
   std::vector<Level> levels;
 };

@@ -158,6 +158,7 @@
     return {
       file: rowsOf(entry.lines), labels: ['x', ...entry.lines.map((_, index) => `line ${index}`)], series,
       legend: 'never', connectSeparatedPoints: true, logscale: state.isLog && entry.chart.smooth,
+      stackedGraph: entry.chart.stacked,
       gridLineColor: grid, axisLineColor: grid, gridLineWidth: 0.5, highlightCircleSize: 3.5, labelsKMB: false,
       xRangePad: 4, interactionModel: interaction(),
       axes: {x: {axisLabelFormatter: axisFormat, pixelsPerLabel: 70}, y: {axisLabelFormatter: format, axisLabelWidth: 72, pixelsPerLabel: 32}},

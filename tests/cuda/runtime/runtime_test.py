@@ -95,6 +95,11 @@ def check_run(failures, name, run, devices):
 def check_metrics(failures, name, out, devices):
     busy = [line["gpu_utilization"] for line in stand_in.metrics(out) if "loss" in line]
     failures.expect(name, f"gpu_utilization {busy}", all(one == [40 + rank for rank in range(devices)] for one in busy))
+    for line in (line for line in stand_in.metrics(out) if "loss" in line):
+        # Any two events are a millisecond apart here, so the sum says nothing.
+        parts = {part: line[f"{part}_seconds"] for part in ("data", "forward", "backward", "communication", "optimizer")}
+        failures.expect(name, f"parts of step {line['step']}: {parts}",
+                        all(seconds > 0 for part, seconds in parts.items() if part != "communication" or devices > 1))
     steps = [line["step"] for line in stand_in.metrics(out) if "loss" in line]
     evaluated = [line["step"] for line in stand_in.metrics(out) if "eval_loss" in line]
     failures.expect(name, f"steps {steps}, not 1 to {TRAINED}", steps == list(range(1, TRAINED + 1)))
