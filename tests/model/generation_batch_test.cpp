@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -159,6 +161,47 @@ TEST(GenerationBatch, NeedsAsMuchCacheAsItSays) {
   EXPECT_EQ(batch.cache_bytes(0, 0), expected) << "it grows to what was foreseen, not beyond";
   batch.reset();
   EXPECT_EQ(batch.cache_bytes(0, 0), 0U);
+}
+
+// From end to end: the probabilities are those of the training loss, tempered and cut.
+TEST(SampledTokens, HaveTheModelsProbabilities) {
+  const auto decoder = Decoder::load(open_family("llama"), {});
+  const std::vector<int32_t> prompt = {3, 14, 15, 9};
+  SamplingOptions options{.max_new_tokens = 1, .temperature = 0.6, .top_p = 0.9, .seed = 11};
+  const int64_t vocab = decoder->arch().vocab_size;
+  std::vector<std::pair<double, int32_t>> by_probability;
+  for (int32_t token = 0; token < vocab; ++token) {
+    std::vector<int32_t> text = prompt;
+    text.push_back(token);
+    by_probability.emplace_back(std::exp(scores_of(*decoder, text).back() / options.temperature),
+                                token);
+  }
+  std::sort(by_probability.rbegin(), by_probability.rend());
+  double all = 0, kept = 0;
+  for (const auto& [weight, token] : by_probability) all += weight;
+  std::map<int32_t, double> expected;
+  for (const auto& [weight, token] : by_probability) {
+    if (kept >= options.top_p * all) break;
+    kept += weight;
+    expected[token] = weight;
+  }
+  ASSERT_GT(expected.size(), 5U);
+  ASSERT_LT(static_cast<int64_t>(expected.size()), vocab);
+
+  constexpr size_t kDraws = 6000, kBatch = 100;
+  std::map<int32_t, double> drawn;
+  for (size_t first = 0; first < kDraws; first += kBatch) {
+    std::vector<uint64_t> streams;
+    for (size_t i = 0; i < kBatch; ++i) streams.push_back(first + i);
+    const std::vector<std::vector<int32_t>> prompts(kBatch, prompt);
+    for (const Generation& answer : generate(*decoder, prompts, streams, options))
+      drawn[answer.tokens.at(0)] += 1;
+  }
+  for (const auto& [token, count] : drawn) EXPECT_TRUE(expected.contains(token)) << token;
+  for (const auto& [token, weight] : expected) {
+    const double share = weight / kept, deviation = std::sqrt(kDraws * share * (1 - share));
+    EXPECT_NEAR(drawn[token], kDraws * share, 4.5 * deviation + 1) << token;
+  }
 }
 
 TEST(SharedWeights, AreReadOnceAndGiveTheSameAnswers) {
