@@ -165,7 +165,8 @@ at::Tensor empty_rows(int64_t rows, int64_t columns, int64_t spare,
 
 at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd) {
   const ProfileRange range("rms_norm_weight_grad");
-  return (dy.to(at::kFloat) * x.to(at::kFloat) * rstd.unsqueeze(1)).sum(0);
+  at::Tensor product = dy.to(at::kFloat) * x.to(at::kFloat);
+  return product.mul_(rstd.unsqueeze(1)).sum(0);  // in place: one temporary of the rows
 }
 
 namespace {

@@ -248,6 +248,13 @@ int64_t two_units(const std::vector<UnitWeights>& units, double of_base, double 
   return static_cast<int64_t>(largest);
 }
 
+/// Gloo's reduce-scatter sums a copy of a unit's gradients.   @return of the largest unit
+int64_t copied_gradients(const std::vector<UnitWeights>& units) {
+  double largest = 0;
+  for (const UnitWeights& unit : units) largest = std::max(largest, unit.trained);
+  return static_cast<int64_t>(largest) * kFp32Bytes;
+}
+
 /// Bytes for each trained value.
 double per_value(const WholeBytes& whole, int64_t bytes) {
   const int64_t values = std::max<int64_t>(1, whole.masters / kFp32Bytes);
@@ -359,7 +366,9 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
     return memory;
   }
   if (device.shards == 1) return memory;
-  return divided(whole, config.parallel.strategy, device.shards, units, base_on_host);
+  memory = divided(whole, config.parallel.strategy, device.shards, units, base_on_host);
+  if (!device.on_gpu) memory.gathered += copied_gradients(units);
+  return memory;
 }
 
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,

@@ -212,10 +212,34 @@ bool unpacks_head(const config::TuningConfig& tuning, const MicroBatchShape& sha
   return shape.on_gpu && tuning.trains_adapter() && is_quantised;
 }
 
-/// Gradients of a matrix that trains, before they are added to its gradients; 0: none trains.
+bool trains_all(const config::TuningConfig& tuning) {
+  return tuning.mode == config::TuningMode::kFull;
+}
+
+/// The gradient of a matrix that trains, before it is added to the gradients: a product in fp32; on a
+/// CPU in the compute dtype, which is then copied to fp32. 0: none trains.
 int64_t matrix_gradient_bytes(const config::TuningConfig& tuning, const MicroBatchShape& shape,
                               int64_t values) {
-  return tuning.mode == config::TuningMode::kFull ? values * shape.element_bytes : 0;
+  constexpr int64_t kFp32 = 4;
+  const bool is_copied = !shape.on_gpu && shape.element_bytes != kFp32;
+  return trains_all(tuning) ? values * (kFp32 + (is_copied ? shape.element_bytes : 0)) : 0;
+}
+
+/// The product in fp32 that the gradient of a norm's weight is the sum of
+/// (`kernels::rms_norm_weight_grad`). 0: norms do not train.
+int64_t norm_gradient_bytes(const config::TuningConfig& tuning, const MicroBatchShape& shape,
+                            int64_t hidden) {
+  constexpr int64_t kFp32 = 4;
+  return trains_all(tuning) ? kFp32 * shape.tokens * hidden : 0;
+}
+
+/// oneDNN, which has the products in fp32 on a CPU, copies the logits' gradient to transpose it for
+/// the gradient of the head. 0: the head does not train.
+int64_t transposed_logits_bytes(const config::TuningConfig& tuning, const MicroBatchShape& shape,
+                                int64_t logits) {
+  constexpr int64_t kFp32 = 4;
+  const bool copies = trains_all(tuning) && !shape.on_gpu && shape.element_bytes == kFp32;
+  return copies ? kFp32 * logits : 0;
 }
 
 /// Values of the largest matrix of a layer.
@@ -234,7 +258,8 @@ int64_t head_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
   const int64_t logits = logit_rows(shape.tokens, arch.vocab_size, shape.on_gpu) * arch.vocab_size;
   const int64_t unpacked = unpacks_head(tuning, shape) ? arch.vocab_size * arch.hidden_size : 0;
   return (states + logits + unpacked) * shape.element_bytes +
-         matrix_gradient_bytes(tuning, shape, arch.vocab_size * arch.hidden_size);
+         matrix_gradient_bytes(tuning, shape, arch.vocab_size * arch.hidden_size) +
+         transposed_logits_bytes(tuning, shape, logits);
 }
 
 /// Tokens, labels, dropout keys and positions, and the angles of each position.
@@ -344,7 +369,8 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
   kept += hidden * static_cast<double>(at_once - 1);  // gradients between two units
   return {.kept = static_cast<int64_t>(kept * bytes),
           .layer = static_cast<int64_t>(largest * bytes) +
-                   matrix_gradient_bytes(config.tuning, shape, largest_matrix(arch)),
+                   matrix_gradient_bytes(config.tuning, shape, largest_matrix(arch)) +
+                   norm_gradient_bytes(config.tuning, shape, arch.hidden_size),
           .head = head_bytes(arch, config.tuning, shape),
           .workspace = at_once * batch_bytes(arch, shape) + unpacking_bytes(arch, config, shape)};
 }

@@ -41,13 +41,18 @@ TEST(MicroBatch, StaticBytesOfShards) {
                two = layer + 576 + 49152.0 * 576;
   const auto bytes = [&](config::Strategy strategy, int64_t element_bytes) {
     config.parallel.strategy = strategy;
-    return static_cast<double>(static_bytes(small(), config, element_bytes, {}, {.shards = 4}));
+    return static_cast<double>(
+        static_bytes(small(), config, element_bytes, {}, {.on_gpu = true, .shards = 4}));
   };
   using enum config::Strategy;
   EXPECT_NEAR(bytes(kZero1, 4), all * (4 + 4 + 1 + 1 + 2), 16);
   EXPECT_NEAR(bytes(kZero2, 4), all * (4 + 1 + 1 + 2) + two * 4, 16);
   EXPECT_NEAR(bytes(kFsdp, 4), all * 16 / 4 + two * 8, 16);
   EXPECT_NEAR(bytes(kZero3, 2), all * 18 / 4 + two * 10, 16);
+  const double on_a_cpu =
+      static_cast<double>(static_bytes(small(), config, 2, {}, {.on_gpu = false, .shards = 4}));
+  EXPECT_NEAR(on_a_cpu - bytes(kZero3, 2), (49152.0 + 1) * 576 * 4, 16)
+      << "Gloo copies a unit's gradients";
   config.parallel.dp_shard = 2;
   config.parallel.strategy = kHybrid;
   EXPECT_EQ(num_shards(config.parallel, 8, 4), 2);
@@ -67,7 +72,7 @@ TEST(MicroBatch, GatheredUnitsHaveTheirOwnFormats) {
   const int64_t values = 576 * (576 + 2 * 192 + 576 + 3 * 1536),
                 lora = 8 * ((576 + 576) * 2 + 2 * (576 + 192) + 3 * (576 + 1536));
   const int64_t packed_layers = base_bytes(arch, config.tuning, 2) - 49152 * 576 * 2 - 61 * 576 * 2;
-  const StaticMemory memory = static_memory(arch, config, 2, {}, {.shards = 2});
+  const StaticMemory memory = static_memory(arch, config, 2, {}, {.on_gpu = true, .shards = 2});
   EXPECT_NEAR(
       static_cast<double>(memory.gathered),
       static_cast<double>(packed_layers / 30 + 2 * 576 * 2 + lora * 10 + (49152 * 576 + 576) * 2),

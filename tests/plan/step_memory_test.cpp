@@ -58,15 +58,25 @@ TEST(StepMemory, AllMicroBatchesOfAStepThatFetchesOnce) {
             (4 * 80 + 3) * kHidden * kTokens * 2);
 }
 
-/// The gradient of a matrix is complete before it is added.
+/// The gradient of a matrix is complete, in fp32, before it is added, and that of a norm is the sum of
+/// a product.
 TEST(StepMemory, OfFullTraining) {
   config::RunConfig config = lora(true);
   config.tuning.lora.r = 1, config.tuning.lora.target_modules = {"k_proj"};
   const StepMemory adapter = step_memory(large(), config, {kTokens, 2, true});
   config.tuning.mode = config::TuningMode::kFull;
   const StepMemory full = step_memory(large(), config, {kTokens, 2, true});
-  EXPECT_EQ(full.head - adapter.head, 128256 * kHidden * 2);
-  EXPECT_EQ(full.layer - adapter.layer, kHidden * kInner * 2 - kTokens * 2) << "r 1 is not kept";
+  EXPECT_EQ(full.head - adapter.head, 128256 * kHidden * 4);
+  EXPECT_EQ(full.layer - adapter.layer, kHidden * kInner * 4 + kTokens * kHidden * 4 - kTokens * 2)
+      << "r 1 is not kept";
+  // On a CPU oneDNN copies the gradient of the logits.
+  const auto head = [&](config::TuningMode mode) {
+    config.tuning.mode = mode;
+    return step_memory(large(), config, {kTokens, 4, /*on_gpu=*/false}).head;
+  };
+  const int64_t rows = (32 << 20) / 128256 / 64 * 64;
+  EXPECT_EQ(head(config::TuningMode::kFull) - head(config::TuningMode::kLora),
+            128256 * (kHidden + rows) * 4);
 }
 
 /// On a GPU a product reads a whole matrix.
