@@ -441,38 +441,38 @@ class RelationCheck {
   /// @param asks the setting that needs the best evaluation
   void check_best(const char* asks) {
     const TrainConfig& train = config_.train;
-    const std::string metric = best_metric(train);
-    const bool is_dpo = train.objective == Objective::kDpo;
-    const std::vector<std::string> answers = {"eval_rouge_l", "eval_rouge1", "eval_rouge2",
-                                              "eval_exact_match"};
-    const auto is_in = [&](const std::vector<std::string>& names) {
-      return std::find(names.begin(), names.end(), metric) != names.end();
-    };
     const char* kKey = "train.metric_for_best_model";
-    if (is_in(answers) && !train.predict_with_generate) {
-      report(fmt::format("`{}` is {}, which needs answers", kKey, metric), {kKey},
-             "set train.predict_with_generate: true");
-    } else if (metric == "eval_token_accuracy" && !train.eval_token_accuracy) {
-      report(fmt::format("`{}` is {}, which is not measured", kKey, metric), {kKey},
-             "set train.eval_token_accuracy: true");
-    } else if (metric == "eval_perplexity" && is_dpo) {
-      report(fmt::format("`{}` is {}, which a loss over pairs does not have", kKey, metric),
-             {kKey, "train.objective"}, "use eval_loss or eval_rewards/accuracies");
-    } else if (!is_in(answers) && !is_in({"eval_token_accuracy", "eval_perplexity"}) && !is_dpo &&
-               !metric.ends_with("_loss")) {
-      std::vector<std::string> known = answers;
-      known.insert(known.end(), {"eval_loss", "eval_perplexity", "eval_token_accuracy"});
+    const std::string metric = best_metric(train);
+    const std::vector<std::string> known = best_metrics();
+    const bool is_known = std::find(known.begin(), known.end(), metric) != known.end();
+    if (!is_known && !metric.ends_with("_loss")) {
       const std::string near = nearest(metric, known);
       report(fmt::format("`{}` is `{}`, which no evaluation has", kKey,
                          excerpt(train.metric_for_best_model)),
              {kKey},
              near.empty() ? "use " + join(known, ", ") + " or eval_SET_loss"
                           : fmt::format("did you mean `{}`?", near));
+    } else if (is_judged_by_answers(train) && !train.predict_with_generate) {
+      report(fmt::format("`{}` is {}, which needs answers", kKey, metric), {kKey},
+             "set train.predict_with_generate: true");
+    } else if (metric == "eval_token_accuracy" && !train.eval_token_accuracy) {
+      report(fmt::format("`{}` is {}, which is not measured", kKey, metric), {kKey},
+             "set train.eval_token_accuracy: true");
     }
     if (train.eval_strategy == EvalStrategy::kNo) {
       report(fmt::format("`{}` needs evaluations, and `train.eval_strategy` is no", asks),
              {asks, "train.eval_strategy"}, "set train.eval_strategy to steps or epoch");
     }
+  }
+
+  /// Metrics of evaluations, but for the losses of sets.
+  std::vector<std::string> best_metrics() const {
+    if (config_.train.objective == Objective::kDpo)
+      return {"eval_loss",           "eval_rewards/accuracies", "eval_rewards/margins",
+              "eval_rewards/chosen", "eval_rewards/rejected",   "eval_logps/chosen",
+              "eval_logps/rejected"};
+    return {"eval_loss",   "eval_perplexity", "eval_token_accuracy", "eval_rouge_l",
+            "eval_rouge1", "eval_rouge2",     "eval_exact_match"};
   }
 
   void require_evaluations(const char* asks) {

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "answer_scores.h"
+#include "sftrun/config/best_metric.h"
 #include "sftrun/core/clock.h"
+#include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
@@ -42,6 +44,12 @@ model::SamplingOptions greedy(const config::TrainConfig& config) {
   return {.max_new_tokens = config.generation_max_new_tokens};
 }
 
+/// Whole seconds of long times.
+std::string rounded(double seconds) {
+  constexpr double kLong = 10;
+  return format_duration(seconds < kLong ? seconds : std::round(seconds));
+}
+
 /// A block of Markdown that shows a text as it is.
 std::string block(const std::string& title, const std::string& text) {
   std::string fence = "```";
@@ -71,6 +79,13 @@ TrainingAnswers::TrainingAnswers(const Inputs& inputs)
   }
   num_first_ = std::min(asked_.size(), static_cast<size_t>(in_.config.generation_batch_size *
                                                            in_.rank.comm().world_size()));
+  if (asked_.empty() && config::is_judged_by_answers(in_.config)) {
+    throw DataError(
+        fmt::format("train.metric_for_best_model is {}, and no validation example has a prompt "
+                    "before its answer",
+                    config::best_metric(in_.config)),
+        "data.val", "use eval_loss, or validation data with prompts and answers");
+  }
   if (!in_.rank.is_main()) return;
   if (asked_.empty()) {
     log::warn(
@@ -132,9 +147,8 @@ bool TrainingAnswers::has_time(Turn& turn, double seconds, const char* what) con
     log::info(
         "step {}: the loss only, without the {}: {} {} at the measured {:.2g} s each, and {} are "
         "left (train.generation_time_budget {:g})",
-        turn.step, counted(asked_.size(), "answer"), what, format_duration(std::round(seconds)),
-        seconds_per_answer_, format_duration(std::floor(turn.allowed_s)),
-        in_.config.generation_time_budget);
+        turn.step, counted(asked_.size(), "answer"), what, rounded(seconds), seconds_per_answer_,
+        rounded(turn.allowed_s), in_.config.generation_time_budget);
   }
   return false;
 }

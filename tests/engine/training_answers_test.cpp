@@ -7,6 +7,7 @@
 
 #include "answer_scores.h"
 #include "session.h"
+#include "support/expect_error.h"
 #include "support/reference.h"
 #include "support/single_strategy.h"
 #include "support/test_data.h"
@@ -114,6 +115,8 @@ TEST_F(TrainingAnswersTest, TextsHaveNoAnswers) {
           {},
           "v"};
   EXPECT_FALSE(answers().evaluate(4, INFINITY).scores);
+  config_.train.metric_for_best_model = "eval_rouge_l";
+  test::expect_error([&] { answers(); }, {"no validation example has a prompt", "eval_rouge_l"});
 }
 
 }  // namespace
