@@ -441,7 +441,7 @@ class RelationCheck {
   /// @param asks the setting that needs the best evaluation
   void check_best(const char* asks) {
     const TrainConfig& train = config_.train;
-    const char* kKey = "train.metric_for_best_model";
+    constexpr const char* kKey = "train.metric_for_best_model";
     const std::string metric = best_metric(train);
     const std::vector<std::string> known = best_metrics();
     const bool is_known = std::find(known.begin(), known.end(), metric) != known.end();
