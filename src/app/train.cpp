@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
@@ -16,11 +17,13 @@
 #include "sftrun/core/stall.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/gpu.h"
 #include "sftrun/launch/run_lock.h"
 #include "sftrun/launch/scheduler_env.h"
 #include "sftrun/launch/supervisor.h"
 #include "sftrun/observe/html_report.h"
+#include "sftrun/observe/run_report.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/memory_change.h"
@@ -216,6 +219,47 @@ class ReportAtEnd {
   std::filesystem::path run_dir_;
 };
 
+/// The event of a run's end. What run.json says is added, if the run came so far.
+launch::Event end_event(const config::RunConfig& config, int exit_code) {
+  const std::filesystem::path run_dir = config.output.dir;
+  const bool has_failed = exit_code != static_cast<int>(ExitCode::kDone) &&
+                          exit_code != static_cast<int>(ExitCode::kStopped) &&
+                          exit_code != static_cast<int>(ExitCode::kInterrupted);
+  launch::Event event{.name = has_failed ? "failure" : "end",
+                      .details = {{"exit_code", exit_code}}};
+  try {
+    const observe::RunReport report = observe::read_run_report(run_dir / "run.json");
+    event.step = report.last_step;
+    event.details["status"] = has_failed ? "failed" : report.status;
+    event.details["evaluation"] = report.evaluation;
+    event.details["best_evaluation"] = report.best;
+  } catch (const DataError&) {  // it failed before
+  }
+  return event;
+}
+
+/// Runs a training, then starts the user's command for its end (`callbacks`).
+int with_end_event(const config::RunConfig& config, const std::function<int()>& train) {
+  launch::EventCommandOptions options{
+      .command = config.callbacks.command,
+      .events = config.callbacks.on,
+      .timeout_s = parse_duration_s(config.callbacks.timeout).value(),
+      .run_dir = config.output.dir};
+  const auto tell = [&](launch::Event event) {
+    launch::EventCommands(std::move(options)).tell(std::move(event));
+  };
+  try {
+    const int exit_code = train();
+    tell(end_event(config, exit_code));
+    return exit_code;
+  } catch (const Error& error) {
+    launch::Event event = end_event(config, static_cast<int>(error.code()));
+    event.details["error"] = error.what();
+    tell(std::move(event));
+    throw;
+  }
+}
+
 /// Runs as a rank that another launcher (torchrun, Slurm, MPI) has started.
 int run_worker(const TrainOptions& options, const launch::ExternalWorker& external,
                const launch::Environment& env) {
@@ -257,7 +301,8 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
     lock.emplace(run.loaded.config.output.dir);
     report.emplace(run.loaded.config.output.dir);
   }
-  return run_in_engine("worker", engine_request(options, run));
+  const auto train = [&] { return run_in_engine("worker", engine_request(options, run)); };
+  return worker.rank == 0 ? with_end_event(run.loaded.config, train) : train();
 }
 
 launch::LaunchRequest launch_request(const TrainOptions& options, const config::RunConfig& config,
@@ -363,18 +408,20 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
   if (plan.node_rank == 0) report.emplace(run.loaded.config.output.dir);
   log::info("{}", launch::describe(plan));
   log::info("run directory: {}", run.loaded.config.output.dir);
-  return launch::supervise(
-      {.plan = plan,
-       .environment = env,
-       .command = worker_command(options, run, plan.workers_device, /*is_restart=*/false),
-       .restart_command = worker_command(options, run, plan.workers_device, /*is_restart=*/true),
-       .run_dir = run.loaded.config.output.dir,
-       .max_restarts = options.max_restarts,
-       .stall_s = stall_report_s(parse_duration_s(run.loaded.config.parallel.stall_after).value(),
-                                 parse_duration_s(run.loaded.config.parallel.timeout).value()),
-       .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s),
-       .memory_fix = [&] { return memory_fix(run, headers, place); },
-       .start_smaller = [&] { return start_smaller(options, run, asked.train, plan); }});
+  const launch::SuperviseOptions workers{
+      .plan = plan,
+      .environment = env,
+      .command = worker_command(options, run, plan.workers_device, /*is_restart=*/false),
+      .restart_command = worker_command(options, run, plan.workers_device, /*is_restart=*/true),
+      .run_dir = run.loaded.config.output.dir,
+      .max_restarts = options.max_restarts,
+      .stall_s = stall_report_s(parse_duration_s(run.loaded.config.parallel.stall_after).value(),
+                                parse_duration_s(run.loaded.config.parallel.timeout).value()),
+      .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s),
+      .memory_fix = [&] { return memory_fix(run, headers, place); },
+      .start_smaller = [&] { return start_smaller(options, run, asked.train, plan); }};
+  const auto train = [&] { return launch::supervise(workers); };
+  return plan.node_rank == 0 ? with_end_event(run.loaded.config, train) : train();
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ class Applier {
   Applier(Binding& fields, LoadedConfig& loaded, Problems& problems)
       : fields_(fields), loaded_(loaded), problems_(problems) {}
 
-  void apply(const Assignment& assignment) {
+  void apply(const Assignment& given) {
+    const Assignment assignment = with_main_key(given);
     if (Field* field = fields_.find(assignment.key)) {
       set(*field, assignment);
     } else if (Field* object = find_object(assignment.key)) {
@@ -39,6 +40,11 @@ class Applier {
   }
 
  private:
+  static Assignment with_main_key(Assignment assignment) {
+    assignment.key = main_key(assignment.key);
+    return assignment;
+  }
+
   static Assignment inside(Assignment assignment, const std::string& key) {
     assignment.key = key;
     assignment.value = Value::scalar("none");

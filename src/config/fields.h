@@ -338,6 +338,58 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
         "42");
 }
 
+/// Answers that are generated during the training.
+template <class Visitor>
+void visit_answer_fields(TrainConfig& train, Visitor&& field) {
+  using enum OnResume;
+  field(train.eval_token_accuracy, "eval_token_accuracy", any(), kAny,
+        "Evaluation also gives the share of label tokens that the model finds most likely. It "
+        "computes the head's logits a second time.",
+        "true");
+  field(train.predict_with_generate, "predict_with_generate", any(), kAny,
+        "At each evaluation, answer the validation prompts and score the answers by ROUGE and "
+        "exact match (docs/evaluation.md).",
+        "true");
+  field(train.generation_max_new_tokens, "generation_max_new_tokens", at_least(1), kAny,
+        "Most tokens of such an answer.", "64");
+  field(train.generation_num_beams, "generation_num_beams", at_least(1), kAny,
+        "Answers are greedy: 1 is the only value.", "1");
+  field(train.generation_batch_size, "generation_batch_size", between(1, kMaxBatch), kAny,
+        "Answers that a device generates at the same time.", "16");
+  field(train.generation_max_samples, "generation_max_samples",
+        at_least(1).otherwise("all examples"), kAny,
+        "Number of validation examples to answer, from the first.", "200");
+  field(train.generation_time_budget, "generation_time_budget", at_least(0), kAny,
+        "Most time for answers: one minute, and this share of the time trained so far. If the "
+        "measured rate says that an evaluation needs more, it gives the loss only. 0: no limit.",
+        "0.1");
+}
+
+/// The best evaluation, and when to stop.
+template <class Visitor>
+void visit_best_fields(TrainConfig& train, Visitor&& field) {
+  using enum OnResume;
+  field(train.load_best_model_at_end, "load_best_model_at_end", any(), kAny,
+        "The result is the model of the best evaluation instead of the last step's. Each "
+        "evaluation that is the best so far writes a checkpoint.",
+        "true");
+  field(train.metric_for_best_model, "metric_for_best_model", any().otherwise("eval_loss"), kAny,
+        "What the best evaluation is best in: eval_loss, eval_perplexity, eval_SET_loss, "
+        "eval_token_accuracy, eval_rouge1, eval_rouge2, eval_rouge_l, eval_exact_match, or "
+        "with dpo eval_rewards/accuracies and the like.",
+        "eval_rouge_l");
+  field(train.greater_is_better, "greater_is_better",
+        any().otherwise("false for losses and perplexity, else true"), kAny,
+        "Whether larger values of metric_for_best_model are better.", "true");
+  field(train.early_stopping_patience, "early_stopping_patience",
+        at_least(1).otherwise("no early stopping"), kAny,
+        "Stop after this number of evaluations in a row without an improvement.", "3");
+  field(train.early_stopping_threshold, "early_stopping_threshold", at_least(0), kAny,
+        "Early stopping: how much better than the best an evaluation must be to be an "
+        "improvement.",
+        "0.01");
+}
+
 template <class Visitor>
 void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
   using enum OnResume;
@@ -351,12 +403,16 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "true");
   field(train.eval_batch_size, "eval_batch_size", between(1, kMaxBatch), kAny,
         "Packed sequences or examples per device in evaluation. auto: batch_size.", "8");
+  visit_answer_fields(train, field);
+  visit_best_fields(train, field);
   field(train.save_steps, "save_steps", at_least(1).otherwise("none"), kAny,
         "Optimizer steps between checkpoints.", "500");
   field(train.save_every, "save_every", any(), kAny,
         "Time between checkpoints (90s, 10m, 1h30m). 0: only by save_steps and at the end.", "30m");
   field(train.save_total_limit, "save_total_limit", at_least(1).otherwise("all are kept"), kAny,
-        "Number of checkpoints to keep; older ones are removed.", "3");
+        "Number of checkpoints to keep; older ones are removed. The one of the best evaluation is "
+        "kept, too (docs/evaluation.md).",
+        "3");
   field(train.save_in_background, "save_in_background", any(), kAny,
         "Write checkpoints from a copy in the host's memory while training goes on. auto: if the "
         "copies take at most half of the memory that is free.",
@@ -502,6 +558,19 @@ void visit_fields(OutputConfig& output, Visitor&& field) {
   field(output.tensorboard, "tensorboard", any(), kAny, "Write TensorBoard event files.", "true");
 }
 
+template <class Visitor>
+void visit_fields(CallbacksConfig& callbacks, Visitor&& field) {
+  using enum OnResume;
+  field(callbacks.command, "command", any().otherwise("none"), kAny,
+        "A command that rank 0 starts with `sh -c` at events of the run, which it reads as JSON "
+        "from its standard input and in SFTRUN_ variables (docs/callbacks.md).",
+        "'./notify.sh \"$SFTRUN_EVENT\"'");
+  field(callbacks.on, "on", any(), kAny,
+        "Events that start the command: checkpoint, evaluation, end, failure.", "[end, failure]");
+  field(callbacks.timeout, "timeout", any(), kAny,
+        "Time after which a command is ended (90s, 10m).", "5m");
+}
+
 /// Calls `section(name, part, help)` for every section, a section before those inside it.
 template <class Visitor>
 void visit_sections(RunConfig& config, Visitor&& section) {
@@ -515,6 +584,7 @@ void visit_sections(RunConfig& config, Visitor&& section) {
           "What a GPU keeps in the host's memory, which is locked for fast copies. Losses stay the "
           "same.");
   section("output", config.output, "Output files.");
+  section("callbacks", config.callbacks, "A command at events of the run.");
 }
 
 }  // namespace sftrun::config

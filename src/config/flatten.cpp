@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "known_keys.h"
 #include "layers.h"
 #include "sftrun/core/strings.h"
 
@@ -22,6 +23,8 @@ class Flattener {
         report_dots(key, map.keys[i]);
       } else if (fields_.has_section(key)) {
         walk_section(key, map.keys[i], map.items[i]);
+      } else if (has_main_keys(key) && map.items[i].kind == Value::Kind::kMap) {
+        walk(map.items[i], key);
       } else {
         add(key, map.keys[i], map.items[i]);
       }

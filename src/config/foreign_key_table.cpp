@@ -44,14 +44,18 @@ constexpr std::string_view kTokenizer =
 constexpr std::string_view kAttention =
     "remove it: `model.attention` chooses the attention kernel on CUDA (auto: FlashAttention 2)";
 constexpr std::string_view kGeneration =
-    "not supported while training: `sftrun eval` generates answers afterwards and gives ROUGE; "
-    "remove it";
+    "not supported: answers are greedy (`train.predict_with_generate`, "
+    "`train.generation_max_new_tokens`), and `sftrun eval` samples them; remove it";
 constexpr std::string_view kMetrics =
-    "not supported: evaluation gives the loss and the perplexity, `sftrun eval` also token "
-    "accuracy, ROUGE and exact match; remove it";
-constexpr std::string_view kBest =
-    "not supported: eval_loss is in metrics.jsonl; take the best checkpoint with `--adapter "
-    "<output.dir>/checkpoints/step-N`; remove it";
+    "not supported: evaluation gives the loss and the perplexity, with "
+    "`train.predict_with_generate` ROUGE and exact match, with `train.eval_token_accuracy` token "
+    "accuracy; remove it";
+constexpr std::string_view kNoLogits =
+    "not needed: evaluation keeps no logits, only sums, so there is nothing to bound or to "
+    "collect; "
+    "remove it";
+constexpr std::string_view kEarlyStopping =
+    "use `train.early_stopping_patience`, the number of evaluations without an improvement";
 constexpr std::string_view kLauncher =
     "not needed: the launcher sets it (`sftrun train --nproc-per-node N`); remove it";
 constexpr std::string_view kFields =
@@ -753,9 +757,6 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
      "not supported: a resumed run continues at its place in the data; remove it"},
     {"restore_callback_states_from_checkpoint", "",
      "not needed: a checkpoint holds the whole state; remove it"},
-    {"load_best_model_at_end", "", kBest},
-    {"metric_for_best_model", "", kBest},
-    {"greater_is_better", "", kBest},
     {"push_to_hub", "", kUpload},
     {"push_to_hub_*", "", kUpload},
     {"hub_*", "", kUpload},
@@ -814,7 +815,8 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"do_eval", "train.eval_strategy",
      "not needed: with `data.val` or `data.val_split` there is evaluation, when "
      "`train.eval_strategy` says; remove it"},
-    {"do_predict", "", kGeneration},
+    {"do_predict", "train.predict_with_generate",
+     "use `train.predict_with_generate`, or `sftrun eval` after the run; remove it"},
     {"evaluation_strategy", "train.eval_strategy", ""},
     {"evals_per_epoch", "train.eval_steps",
      "use `train.eval_strategy: epoch`, or `train.eval_steps`"},
@@ -826,35 +828,32 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"per_device_eval_batch_size", "train.eval_batch_size", ""},
     {"per_gpu_eval_batch_size", "train.eval_batch_size", ""},
     {"batch_size_val", "train.eval_batch_size", ""},
-    {"predict_with_generate", "", kGeneration},
-    {"generation_*", "", kGeneration},
-    {"eval_accumulation_steps", "", "not needed: evaluation keeps no logits; remove it"},
-    {"eval_do_concat_batches", "", "not needed: evaluation keeps no logits; remove it"},
+    {"generation_max_length", "train.generation_max_new_tokens",
+     "use `train.generation_max_new_tokens`, which counts the tokens of the answer only"},
+    {"generation_config", "", kGeneration},
+    {"eval_accumulation_steps", "", kNoLogits},
+    {"eval_do_concat_batches", "", kNoLogits},
     {"sortish_sampler", "data.group_by_length", ""},
-    {"prediction_loss_only", "", kMetrics},
+    {"prediction_loss_only", "", kNoLogits},
     {"include_for_metrics", "", kMetrics},
     {"include_inputs_for_metrics", "", kMetrics},
-    {"batch_eval_metrics", "", kMetrics},
+    {"batch_eval_metrics", "", kNoLogits},
     {"compute_metrics", "", kMetrics},
-    {"compute_accuracy", "", kMetrics},
-    {"eval_use_gather_object", "", kMetrics},
-    {"eval_table_size", "", kGeneration},
-    {"eval_max_new_tokens", "", kGeneration},
-    {"eval_num_beams", "", kGeneration},
-    {"do_causal_lm_eval", "", kMetrics},
+    {"compute_accuracy", "train.eval_token_accuracy", ""},
+    {"eval_use_gather_object", "", kNoLogits},
+    {"eval_table_size", "",
+     "not needed: with `train.predict_with_generate` TensorBoard shows some answers; remove it"},
+    {"eval_max_new_tokens", "train.generation_max_new_tokens", ""},
+    {"eval_num_beams", "train.generation_num_beams", ""},
+    {"do_causal_lm_eval", "train.predict_with_generate",
+     "use `train.predict_with_generate`: ROUGE and exact match"},
     {"eval_causal_lm_metrics", "", kMetrics},
-    {"eval_on_each_dataset", "",
-     "not supported while training: `sftrun eval` gives the loss of each set; remove it"},
+    {"eval_on_each_dataset", "data.val",
+     "not needed: each evaluation gives the loss of each set of `data.val`; remove it"},
     {"do_bench_eval", "", kMetrics},
     {"bench_*", "", kMetrics},
-    {"early_stopping", "train.max_steps",
-     "not supported: set `train.max_steps`, or stop the run by Ctrl-C, which keeps a checkpoint"},
-    {"early_stopping_patience", "train.max_steps",
-     "not supported: set `train.max_steps`, or stop the run by Ctrl-C, which keeps a checkpoint"},
-    {"early_stopping_threshold", "train.max_steps",
-     "not supported: set `train.max_steps`, or stop the run by Ctrl-C, which keeps a checkpoint"},
-    {"early_stopping_steps", "train.max_steps",
-     "not supported: set `train.max_steps`, or stop the run by Ctrl-C, which keeps a checkpoint"},
+    {"early_stopping", "train.early_stopping_patience", kEarlyStopping},
+    {"early_stopping_steps", "train.early_stopping_patience", ""},
 
     // ---- Devices
     {"device", "", "use the flag --device auto|cuda|cpu; remove it"},
@@ -989,7 +988,9 @@ constexpr auto kForeignValues = std::to_array<ForeignValue>({
      "not supported: set `train.save_steps` to the steps of an epoch (`sftrun train --dry-run` "
      "says how many); the end of a run always has a checkpoint"},
     {"save_strategy", "no", "set `train.save_every: 0`; the end of a run always has a checkpoint"},
-    {"save_strategy", "best", kBest},
+    {"save_strategy", "best",
+     "set `train.load_best_model_at_end: true`, which writes a checkpoint at each evaluation that "
+     "is the best so far"},
     {"logging_strategy", "steps", "use `train.logging_steps`, and remove logging_strategy"},
     {"logging_strategy", "epoch",
      "not supported: `train.logging_steps` counts steps; metrics.jsonl holds every step"},

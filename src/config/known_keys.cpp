@@ -11,16 +11,16 @@
 namespace sftrun::config {
 namespace {
 
-constexpr std::string_view kAnswers = "`sftrun eval` generates answers after training";
-constexpr std::string_view kNoLogits = "evaluation keeps no logits";
+constexpr std::string_view kNoLogits =
+    "evaluation keeps no logits, only sums, so there is nothing to bound or to collect";
 
 constexpr auto kLaterKeys = std::to_array<UnsupportedKey>({
-    {"train.predict_with_generate", true, "", kAnswers},
-    {"train.generation_*", true, "", kAnswers},
     {"train.eval_accumulation_steps", true, "", kNoLogits},
     {"train.eval_do_concat_batches", true, "", kNoLogits},
+    {"train.batch_eval_metrics", true, "", kNoLogits},
+    {"train.eval_use_gather_object", true, "", kNoLogits},
     {"train.early_stopping", false, "",
-     "remove it; set train.max_steps, or stop the run with Ctrl-C, which writes a checkpoint"},
+     "set train.early_stopping_patience to a number of evaluations without an improvement"},
     {"tuning.train_parts", false, "",
      "name the parameters by regular expressions in tuning.trainable"},
 });
@@ -120,6 +120,17 @@ const UnsupportedKey* find_unsupported_key(const std::string& key) {
   };
   const auto found = std::find_if(kLaterKeys.begin(), kLaterKeys.end(), matches);
   return found == kLaterKeys.end() ? nullptr : &*found;
+}
+
+bool has_main_keys(std::string_view key) {
+  return key == "train.early_stopping";
+}
+
+std::string main_key(const std::string& key) {
+  const bool is_inside = has_main_keys(section_of(key));
+  const std::string leaf = leaf_of(key);
+  if (!is_inside || (leaf != "patience" && leaf != "threshold")) return key;
+  return fmt::format("{}_{}", section_of(key), leaf);
 }
 
 bool is_harmless(const UnsupportedKey& later, const Value& value) {

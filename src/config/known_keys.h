@@ -21,6 +21,12 @@ struct UnsupportedKey {
 /// nullptr if `key` is not one of them. A key inside one of them counts as it.
 const UnsupportedKey* find_unsupported_key(const std::string& key);
 
+/// The key of the field that another spelling of it means: `train.early_stopping_patience` of
+/// `train.early_stopping.patience`. Other keys are returned unchanged.
+std::string main_key(const std::string& key);
+/// Whether a map with this key holds such spellings.
+bool has_main_keys(std::string_view key);
+
 /// Whether `value` leaves the feature off.
 bool is_harmless(const UnsupportedKey& later, const Value& value);
 

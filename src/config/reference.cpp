@@ -79,11 +79,14 @@ fewer tokens, down to 256; a longer example then has a bin of its own. A resumed
 `data.streaming` nothing is changed.
 
 ## Accepted without an effect
-These keys of other trainers change only evaluation. Each gives a warning: `train.predict_with_generate` and `train.generation_*`
-(`sftrun eval` generates answers after training), `train.eval_accumulation_steps` and `train.eval_do_concat_batches` (evaluation keeps no logits).
+These keys of other trainers say how an evaluation keeps its logits: `train.eval_accumulation_steps`, `train.eval_do_concat_batches`,
+`train.batch_eval_metrics` and `train.eval_use_gather_object`. Here it keeps no logits, only sums. Each of them gives a warning.
 
 ## Not in this version
-These keys would change the result, so they are errors: `tuning.train_parts` and `train.early_stopping`.
+This key would change the result, so it is an error: `tuning.train_parts`.
+
+## Other spellings
+`train.early_stopping: {patience: 3, threshold: 0.01}` is the same as `early_stopping_patience` and `early_stopping_threshold`.
 )";
 
 /// A table cell, with bars escaped.

@@ -115,11 +115,21 @@ Json& section_at(Json& root, const std::string& name) {
 /// Keys that are accepted with a warning.
 void add_ignored_keys(Json& train) {
   const Json ignored = {{"description", "Has no effect."}};
-  for (const char* key :
-       {"predict_with_generate", "eval_accumulation_steps", "eval_do_concat_batches"}) {
+  for (const char* key : {"eval_accumulation_steps", "eval_do_concat_batches", "batch_eval_metrics",
+                          "eval_use_gather_object"})
     train["properties"][key] = ignored;
-  }
-  train["patternProperties"] = {{"^generation_", ignored}};
+}
+
+/// Fields that may be written inside a map, too (`main_key`).
+void add_early_stopping(Json& train) {
+  Json& properties = train["properties"];
+  properties["early_stopping"] = {
+      {"type", "object"},
+      {"description", "Other spelling of early_stopping_patience and early_stopping_threshold."},
+      {"properties",
+       {{"patience", properties["early_stopping_patience"]},
+        {"threshold", properties["early_stopping_threshold"]}}},
+      {"additionalProperties", false}};
 }
 
 }  // namespace
@@ -139,6 +149,7 @@ std::string json_schema() {
     section_at(schema, field.section())["properties"][field.leaf()] = field_schema(field);
   }
   add_ignored_keys(section_at(schema, "train"));
+  add_early_stopping(section_at(schema, "train"));
   return schema.dump(2) + "\n";
 }
 

@@ -6,6 +6,7 @@
 
 #include "choices.h"
 #include "layers.h"
+#include "sftrun/config/best_metric.h"
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
@@ -193,6 +194,44 @@ class RelationCheck {
     }
   }
 
+  /// Settings of evaluations, their answers, and the best of them.
+  void check_answers_and_best(bool needs_data) {
+    const TrainConfig& train = config_.train;
+    if (train.predict_with_generate) check_answers();
+    if (train.eval_token_accuracy) check_token_accuracy();
+    if (train.early_stopping_threshold > 0 && !train.early_stopping_patience) {
+      warn("train.early_stopping_threshold has no effect without train.early_stopping_patience",
+           "train.early_stopping_threshold");
+    }
+    const char* asks = train.early_stopping_patience          ? "train.early_stopping_patience"
+                       : train.load_best_model_at_end         ? "train.load_best_model_at_end"
+                       : !train.metric_for_best_model.empty() ? "train.metric_for_best_model"
+                                                              : nullptr;
+    if (asks != nullptr) check_best(asks);
+    if (train.predict_with_generate) asks = "train.predict_with_generate";
+    if (asks != nullptr && needs_data) require_evaluations(asks);
+  }
+
+  void check_callbacks() {
+    const CallbacksConfig& callbacks = config_.callbacks;
+    const std::vector<std::string> known = CallbacksConfig{}.on;
+    for (const std::string& event : callbacks.on) {
+      if (std::find(known.begin(), known.end(), event) != known.end()) continue;
+      const std::string near = nearest(event, known);
+      report(
+          fmt::format("`callbacks.on` has the unknown event `{}`", excerpt(event)),
+          {"callbacks.on"},
+          near.empty() ? "events: " + join(known, ", ") : fmt::format("did you mean `{}`?", near));
+    }
+    if (parse_duration_s(callbacks.timeout).value_or(0) <= 0) {
+      report(fmt::format("`callbacks.timeout` is `{}`; it takes a time such as 90s, 10m or 1h30m",
+                         callbacks.timeout),
+             {"callbacks.timeout"}, "write 1m, the default");
+    }
+    if (callbacks.command.empty() && set("callbacks.on") && callbacks.on != known)
+      warn("callbacks.on has no effect without callbacks.command", "callbacks.on");
+  }
+
   void check_comm_hook() {
     if (config_.train.ddp_comm_hook == CommHook::kNone) return;
     const Strategy strategy = config_.parallel.strategy;
@@ -362,6 +401,86 @@ class RelationCheck {
   }
 
  private:
+  void check_answers() {
+    if (config_.train.generation_num_beams > 1) {
+      report(fmt::format("`train.generation_num_beams` is {}, and answers are generated without "
+                         "beam search",
+                         config_.train.generation_num_beams),
+             {"train.generation_num_beams"}, "remove it: answers are greedy");
+    }
+    if (config_.train.objective == Objective::kDpo) {
+      report(
+          "`train.predict_with_generate` compares answers with a reference, and "
+          "`train.objective` dpo compares pairs of answers",
+          {"train.predict_with_generate", "train.objective"}, "remove predict_with_generate");
+    }
+    refuse_with_parts("train.predict_with_generate", "generates with the whole model on a device");
+  }
+
+  void check_token_accuracy() {
+    if (config_.train.objective == Objective::kDpo) {
+      report(
+          "`train.eval_token_accuracy` is for objective sft: pairs of answers have other metrics",
+          {"train.eval_token_accuracy", "train.objective"}, "remove eval_token_accuracy");
+    }
+    if (model_parallelism() != "parallel.tp" && config_.parallel.strategy != Strategy::kTensor)
+      return;
+    refuse_with_parts("train.eval_token_accuracy", "needs the whole head on a device");
+  }
+
+  /// Refuses what cannot be done where a device has some of the layers, or a part of each.
+  void refuse_with_parts(const char* key, const char* reason) {
+    const std::string setting = model_parallelism();
+    if (setting.empty()) return;
+    report(fmt::format("`{}` {}, and `{}` divides it", key, reason, setting),
+           {key, key_of(setting)},
+           "use parallel.strategy ddp, zero1, zero2, zero3, fsdp or hybrid, or remove it and "
+           "measure checkpoints with `sftrun eval`");
+  }
+
+  /// @param asks the setting that needs the best evaluation
+  void check_best(const char* asks) {
+    const TrainConfig& train = config_.train;
+    constexpr const char* kKey = "train.metric_for_best_model";
+    const std::string metric = best_metric(train);
+    const std::vector<std::string> known = best_metrics();
+    const bool is_known = std::find(known.begin(), known.end(), metric) != known.end();
+    if (!is_known && !metric.ends_with("_loss")) {
+      const std::string near = nearest(metric, known);
+      report(fmt::format("`{}` is `{}`, which no evaluation has", kKey,
+                         excerpt(train.metric_for_best_model)),
+             {kKey},
+             near.empty() ? "use " + join(known, ", ") + " or eval_SET_loss"
+                          : fmt::format("did you mean `{}`?", near));
+    } else if (is_judged_by_answers(train) && !train.predict_with_generate) {
+      report(fmt::format("`{}` is {}, which needs answers", kKey, metric), {kKey},
+             "set train.predict_with_generate: true");
+    } else if (metric == "eval_token_accuracy" && !train.eval_token_accuracy) {
+      report(fmt::format("`{}` is {}, which is not measured", kKey, metric), {kKey},
+             "set train.eval_token_accuracy: true");
+    }
+    if (train.eval_strategy == EvalStrategy::kNo) {
+      report(fmt::format("`{}` needs evaluations, and `train.eval_strategy` is no", asks),
+             {asks, "train.eval_strategy"}, "set train.eval_strategy to steps or epoch");
+    }
+  }
+
+  /// Metrics of evaluations, but for the losses of sets.
+  std::vector<std::string> best_metrics() const {
+    if (config_.train.objective == Objective::kDpo)
+      return {"eval_loss",           "eval_rewards/accuracies", "eval_rewards/margins",
+              "eval_rewards/chosen", "eval_rewards/rejected",   "eval_logps/chosen",
+              "eval_logps/rejected"};
+    return {"eval_loss",   "eval_perplexity", "eval_token_accuracy", "eval_rouge_l",
+            "eval_rouge1", "eval_rouge2",     "eval_exact_match"};
+  }
+
+  void require_evaluations(const char* asks) {
+    if (!config_.data.val.empty() || config_.data.val_split > 0) return;
+    report(fmt::format("`{}` requires validation data, but there is none", asks), {asks},
+           "set data.val to a file or data.val_split to a share such as 0.05");
+  }
+
   /// Pairs of answers are for dpo, and dpo is for them.
   void check_formats(bool is_dpo) {
     const auto judge = [&](DataFormat format, const char* key) {
@@ -629,6 +748,8 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   check.check_objective();
   check.check_optimizer();
   check.check_evaluation(needs_data);
+  check.check_answers_and_best(needs_data);
+  check.check_callbacks();
   check.check_schedule();
   check.check_tensor_parallelism();
   check.check_fetch();

@@ -54,23 +54,6 @@ data::Dataset load_validation_data(const config::RunConfig& config, const data::
       .second;
 }
 
-/// The texts of all ranks, on every rank.
-std::vector<std::string> gather_texts(parallel::Communicator& comm, const std::string& own) {
-  std::vector<int64_t> sizes;
-  for (const auto& of_rank : comm.all_gather({static_cast<double>(own.size())}))
-    sizes.push_back(static_cast<int64_t>(of_rank[0]));
-  const int64_t longest = std::max<int64_t>(1, *std::max_element(sizes.begin(), sizes.end()));
-  const at::Tensor bytes = at::zeros({longest}, at::kByte);
-  std::copy(own.begin(), own.end(), bytes.data_ptr<uint8_t>());
-  const at::Tensor all = comm.all_gather_tensor(bytes).contiguous();
-  std::vector<std::string> texts;
-  for (size_t rank = 0; rank < sizes.size(); ++rank) {
-    const auto* text = all.const_data_ptr<uint8_t>() + static_cast<int64_t>(rank) * longest;
-    texts.emplace_back(text, text + sizes[rank]);
-  }
-  return texts;
-}
-
 /// Evaluates the models of a request one after the other.
 class Evaluation {
  public:
@@ -136,7 +119,7 @@ class Evaluation {
   int generate(const data::TextModel& text, model::Decoder& decoder, Measured& measured) {
     const TextGenerator generator(text, sampling_options(request_),
                                   request_.value("stop", std::vector<std::string>()));
-    Json own = Json::array();
+    std::map<size_t, Answer> own;
     const int code = answer_records(
         {.name = measured.name,
          .rank = rank_,
@@ -145,17 +128,10 @@ class Evaluation {
          .batch_size = static_cast<size_t>(get<int64_t>(request_, "batch_size").value_or(8)),
          .records = asked_,
          .prompt = [this](size_t example) { return questions_.at(example).prompt; },
-         .on_answer =
-             [&](size_t example, Answer&& answer) {
-               own.push_back({example, answer.text, answer.num_tokens, answer.stopped});
-             }});
+         .on_answer = [&](size_t example,
+                          Answer&& answer) { own.emplace(example, std::move(answer)); }});
     if (code != 0) return code;
-    for (const std::string& of_rank : gather_texts(rank_.comm(), own.dump())) {
-      for (const Json& answer : Json::parse(of_rank)) {
-        measured.answers[answer[0].get<size_t>()] = {
-            answer[1].get<std::string>(), answer[2].get<size_t>(), answer[3].get<bool>()};
-      }
-    }
+    measured.answers = answers_of_all_ranks(rank_.comm(), own);
     for (const auto& [example, answer] : measured.answers)
       measured.scores.add(score_answer(questions_.at(example).reference, answer.text));
     return 0;

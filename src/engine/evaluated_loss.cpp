@@ -3,10 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-
 #include "sftrun/data/batch_plan.h"
-#include "sftrun/layers/backend.h"
 #include "sftrun/model/stage.h"
 
 namespace sftrun::engine {
@@ -29,21 +26,6 @@ std::vector<data::Bin> bins_of(const data::ExampleStore& examples, const data::D
   return bins;
 }
 
-/// How many labels are the most likely token. The logits of a few rows are in memory at a time.
-int64_t count_correct(const layers::Head& head, const at::Tensor& hidden,
-                      const model::PackedBatch& batch) {
-  constexpr int64_t kRows = 256;
-  at::Tensor correct = at::zeros({}, hidden.options().dtype(at::kLong));
-  const int64_t num_labels = batch.labels.numel();
-  for (int64_t first = 0; first < num_labels; first += kRows) {
-    const int64_t count = std::min(kRows, num_labels - first);
-    const at::Tensor rows = hidden.index_select(0, batch.label_rows.narrow(0, first, count));
-    const at::Tensor likeliest = layers::logits_of(head, rows).argmax(-1);
-    correct += (likeliest == batch.labels.narrow(0, first, count)).sum();
-  }
-  return correct.item<int64_t>();
-}
-
 LabelSums sums_of_bin(model::Decoder& decoder, const data::ExampleStore& examples,
                       const data::Bin& bin) {
   const data::Batch batch = data::make_batch(examples, {bin}, 0, 1);
@@ -55,7 +37,7 @@ LabelSums sums_of_bin(model::Decoder& decoder, const data::ExampleStore& example
   stage.forward(run);
   return {.loss = stage.label_losses(run).sum(at::kDouble).item<double>(),
           .labels = packed.labels.numel(),
-          .correct = count_correct(decoder.head(), run.hidden, packed)};
+          .correct = stage.num_correct(run).item<int64_t>()};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "sftrun/core/clock.h"
@@ -95,7 +96,7 @@ class SharedRun {
                           .tokens_per_second = tokens / seconds};
     if (done > 0) status.eta_s = seconds / static_cast<double>(done) * static_cast<double>(left);
     shared_.rank.tell(status);
-    if (!is_end && now - last_log_ < kLogS) return;
+    if (is_end ? !shared_.logs_end : now - last_log_ < kLogS) return;
     last_log_ = now;
     log::info("{}/{} records, {:.0f} tokens/s{}", status.step, all, *status.tokens_per_second,
               status.eta_s && left > 0
@@ -114,6 +115,22 @@ class SharedRun {
 
 int answer_records(const SharedAnswers& shared) {
   return SharedRun(shared).run();
+}
+
+std::map<size_t, Answer> answers_of_all_ranks(parallel::Communicator& comm,
+                                              const std::map<size_t, Answer>& own) {
+  using nlohmann::json;
+  json lines = json::array();
+  for (const auto& [record, answer] : own)
+    lines.push_back({record, answer.text, answer.num_tokens, answer.stopped});
+  std::map<size_t, Answer> answers;
+  for (const std::string& of_rank : comm.all_gather_texts(lines.dump())) {
+    for (const json& line : json::parse(of_rank)) {
+      answers[line[0].get<size_t>()] = {line[1].get<std::string>(), line[2].get<size_t>(),
+                                        line[3].get<bool>()};
+    }
+  }
+  return answers;
 }
 
 }  // namespace sftrun::engine

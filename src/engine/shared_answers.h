@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct SharedAnswers {
   size_t batch_size = 1;
   const std::vector<size_t>& records;  ///< to answer, the same on every rank
   size_t num_done = 0;                 ///< records that were answered before
+  bool logs_end = true;                ///< whether the last report is logged, too
   /// The prompt of a record.
   std::function<std::vector<int32_t>(size_t)> prompt;
   std::function<void(size_t, Answer&&)> on_answer;
@@ -29,5 +31,9 @@ struct SharedAnswers {
 /// The random numbers of an answer depend only on the seed and on its record.
 /// @return 0, or the exit code of a stop that any rank was asked for
 int answer_records(const SharedAnswers& shared);
+
+/// The answers of all ranks, by record, on every rank.   @param own of this rank
+std::map<size_t, Answer> answers_of_all_ranks(parallel::Communicator& comm,
+                                              const std::map<size_t, Answer>& own);
 
 }  // namespace sftrun::engine

@@ -20,8 +20,10 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/units.h"
 #include "sftrun/export/run_result.h"
 #include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/gpu_meter.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/model/adapter_io.h"
@@ -44,6 +46,7 @@
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/weights_summary.h"
 #include "tensor_division.h"
+#include "training_answers.h"
 #include "weight_hashing.h"
 
 /// One rank of a training run, from its configuration to its final adapter.
@@ -173,6 +176,7 @@ struct PreparedRun {
   fs::path model_path;       ///< of config.model.name, which may be a name on a hub
   Compute compute;
   std::shared_ptr<const weights::Checkpoint> checkpoint;
+  std::optional<data::TextModel> text;       ///< tokenizer and template
   std::optional<std::string> chat_template;  ///< of model.chat_template
   int64_t rendered_at_unix_s = 0;
   std::optional<fs::path> resume_from;
@@ -243,24 +247,22 @@ void load_model(PreparedRun& run, Rank& rank) {
 
 /// Tokenises the data with the model's tokenizer and template, and divides it into batches.
 /// @param saved the checkpoint's state; null: a new run
-/// @return the tokenizer and the template
-data::TextModel prepare_data(PreparedRun& run, const train::TrainState* saved,
-                             const train::BatchRequest& batches, Rank& rank) {
+void prepare_data(PreparedRun& run, const train::TrainState* saved,
+                  const train::BatchRequest& batches, Rank& rank) {
   run.rendered_at_unix_s =
       train::rendering_time(saved, static_cast<int64_t>(unix_seconds()), rank.comm());
   const std::string& configured = run.config.model.chat_template;
-  data::TextModel text = text_model_of(*run.checkpoint, configured);
+  data::TextModel& text = run.text.emplace(text_model_of(*run.checkpoint, configured));
   if (!configured.empty()) run.chat_template = text.chat_template->source();
   text.render_defaults.now_unix_s = run.rendered_at_unix_s;
   run.data = train::load_run_data(run.config, text, data_threads(run.config.train),
                                   saved != nullptr ? saved->data_position : nullptr);
-  if (run.config.data.streaming) return text;
+  if (run.config.data.streaming) return;
   const std::string notice = train::fit_batches_to_data(
       run.config, batches, data::epoch_size(run.config, *run.data.train),
       config::data_parallel_size(run.config.parallel, rank.env().world_size),
       saved != nullptr ? saved->identity : nullptr);
   if (!notice.empty() && rank.is_main()) log::info("{}", notice);
-  return text;
 }
 
 /// Completes the identity by the weights, whose bytes were read while the model was loaded.
@@ -342,12 +344,16 @@ std::string card_text(const PreparedRun& run, const exporting::RunResult& result
 void finish(const PreparedRun& run, const exporting::RunResult& result,
             const config::BaseRecord* base_record, const train::TrainOutcome& outcome,
             int64_t total_steps, const observe::RunReport& report) {
+  if (outcome.exit_code != 0 && outcome.last_step == 0) {
+    log::info("stopped before the first step; nothing was lost");
+    return;
+  }
   if (outcome.first_step < outcome.last_step) log::info("{}", memory_line(report));
   if (outcome.exit_code != 0) {
     log::info("stopped after step {} of {} with a checkpoint; rerun the same command to resume",
               outcome.last_step, total_steps);
   } else {
-    if (outcome.first_step == total_steps) log::info("this run was already complete");
+    if (outcome.was_complete) log::info("this run was already complete");
     log_result(result, base_record, *run.decoder, run.data.batches->num_bad_records());
   }
   train::require_parts(run.run_dir(), run.config.output.tensorboard, outcome.last_step,
@@ -390,6 +396,32 @@ bool tries_longest_batch(const PreparedRun& run, const Rank& rank) {
   return static_cast<uint64_t>(plan.peak()) > memory / 2;
 }
 
+/// Answers for the validation prompts; nullptr: the run wants none.
+std::unique_ptr<TrainingAnswers> training_answers(PreparedRun& run, Rank& rank) {
+  if (!run.config.train.predict_with_generate || run.data.val_or_null() == nullptr) return nullptr;
+  return std::make_unique<TrainingAnswers>(TrainingAnswers::Inputs{.config = run.config.train,
+                                                                   .text = *run.text,
+                                                                   .val = *run.data.val_or_null(),
+                                                                   .decoder = *run.decoder,
+                                                                   .strategy = *run.strategy,
+                                                                   .rank = rank});
+}
+
+/// Commands for the events of training; the front end starts those for its end.
+launch::EventCommandOptions event_commands(const config::RunConfig& config, const Rank& rank) {
+  return {.command = rank.is_main() ? config.callbacks.command : "",
+          .events = config.callbacks.on,
+          .timeout_s = parse_duration_s(config.callbacks.timeout).value(),
+          .run_dir = config.output.dir};
+}
+
+/// What run.json says of the evaluations.
+void describe_evaluations(const train::Trainer& trainer, observe::RunReport& report) {
+  report.evaluation = trainer.last_evaluation();
+  if (const train::BestState* best = trainer.best())
+    report.best = {{"metric", best->metric}, {"value", *best->value}, {"step", best->step}};
+}
+
 /// Trains, and writes run.json before and after, and the result.
 int train_and_export(PreparedRun& run, Rank& rank) {
   const int world_size = rank.env().world_size;
@@ -408,6 +440,16 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   };
   observe::CpuMeter cpu_meter;
   inputs.hooks.cpu_utilization = [&] { return cpu_meter.utilization_percent(); };
+  const std::unique_ptr<TrainingAnswers> answers = training_answers(run, rank);
+  if (answers) {
+    inputs.hooks.answer_validation = [&](int64_t step, double allowed_s) {
+      return answers->evaluate(step, allowed_s);
+    };
+  }
+  launch::EventCommands commands(event_commands(run.config, rank));
+  inputs.hooks.on_run_event = [&](const train::RunEvent& event) {
+    commands.tell({event.name, event.step, event.details});
+  };
   const std::optional<config::BaseRecord> base_record = describe_adapter(run, inputs);
   const config::BaseRecord* held = base_record ? &*base_record : nullptr;
   if (held != nullptr && rank.is_main()) warn_of_pissa(*held);
@@ -441,12 +483,12 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   report.started_at = unix_seconds();
   write_report("running");
   const train::TrainOutcome outcome = trainer.run();
-  const bool was_complete = outcome.first_step == total_steps;
-  bool is_wanted = outcome.exit_code == 0 && !(was_complete && result.exists());
+  bool is_wanted = outcome.exit_code == 0 && !(outcome.was_complete && result.exists());
   if (run.strategy->divides_parameters())  // rank 0 decides: it writes
     is_wanted = rank.comm().all_gather({is_wanted ? 1.0 : 0.0})[0][0] != 0;
   rank.activity().set_work(Work::kExporting);
   if (is_wanted && (rank.is_main() || run.strategy->divides_parameters())) {
+    trainer.load_best();
     const auto tensors = exporting::result_tensors(
         result, *run.decoder,
         [&](const layers::Parameter& parameter) { return run.strategy->master_of(parameter); });
@@ -462,6 +504,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   report.finished_at = unix_seconds();
   report.first_step = outcome.first_step;
   report.last_step = outcome.last_step;
+  describe_evaluations(trainer, report);
   write_report(status_of_exit_code(outcome.exit_code));
   rank.comm().leave();
   if (rank.is_main()) finish(run, result, held, outcome, total_steps, report);
@@ -496,12 +539,11 @@ int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& ran
   rank.tell("tokenizing");
   std::optional<train::TrainState> saved;
   if (run.resume_from) saved = train::read_train_state(*run.resume_from);
-  const data::TextModel text =
-      prepare_data(run, saved ? &*saved : nullptr, batch_request(request), rank);
+  prepare_data(run, saved ? &*saved : nullptr, batch_request(request), rank);
   if (const int code = rank.stop_before_training()) return code;
   run.identity =
-      train::identity_of(config, train::model_identity(*run.checkpoint, text), run.data.fingerprint,
-                         run.data.val_fingerprint(), run.data.parts);
+      train::identity_of(config, train::model_identity(*run.checkpoint, *run.text),
+                         run.data.fingerprint, run.data.val_fingerprint(), run.data.parts);
   train::require_same_on_all_ranks(run.identity, config, rank.comm());
   if (run.resume_from) {
     train::require_resumable(*run.resume_from, *saved, run.identity, resume);

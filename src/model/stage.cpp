@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "sftrun/core/error.h"
@@ -312,6 +313,25 @@ at::Tensor Stage::label_losses(const MicroBatchRun& run) const {
                                              decoder_.head(), run.batch.labels, head_rows(run));
   });
   return losses;
+}
+
+at::Tensor Stage::num_correct(const MicroBatchRun& run) const {
+  constexpr int64_t kRows = 256;
+  const at::NoGradGuard no_grad;
+  at::Tensor correct =
+      at::zeros({}, at::TensorOptions().dtype(at::kLong).device(decoder_.options().device));
+  if (!has_head()) return correct;
+  with_unit(decoder_.head_unit(), UnitPass::kForward, [&] {
+    const int64_t num_labels = run.is_empty() ? 0 : run.batch.labels.numel();
+    for (int64_t first = 0; first < num_labels; first += kRows) {
+      const int64_t count = std::min(kRows, num_labels - first);
+      const at::Tensor rows =
+          run.hidden.index_select(0, run.batch.label_rows.narrow(0, first, count));
+      const at::Tensor likeliest = layers::logits_of(decoder_.head(), rows).argmax(-1);
+      correct += (likeliest == run.batch.labels.narrow(0, first, count)).sum();
+    }
+  });
+  return correct;
 }
 
 at::Tensor Stage::token_losses(const PackedBatch& batch) const {

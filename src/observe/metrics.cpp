@@ -11,13 +11,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The step of a metrics line; nullopt for other lines.
-std::optional<int64_t> step_of(std::string_view line) {
+struct LineKind {
+  int64_t step = 0;
+  bool is_evaluation = false;
+};
+
+/// nullopt for lines that are not of a metrics file.
+std::optional<LineKind> kind_of(std::string_view line) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
   const auto step = json.find("step");
   if (step == json.end() || !step->is_number_integer()) return std::nullopt;
-  return step->get<int64_t>();
+  return LineKind{step->get<int64_t>(), json.contains("eval_loss")};
 }
 
 }  // namespace
@@ -56,20 +61,59 @@ void MetricsWriter::write(const TrainMetrics& metrics) {
 }
 
 void MetricsWriter::write(const EvalMetrics& metrics) {
-  if (!file_.is_open()) return;
-  Json json = {{"step", metrics.step},
-               {"eval_loss", metrics.eval_loss},
-               {"eval_perplexity", nullptr},
-               {"eval_rouge_l", nullptr},
-               {"eval_seconds", metrics.eval_seconds}};
-  if (metrics.eval_perplexity) json["eval_perplexity"] = *metrics.eval_perplexity;
-  for (const auto& [name, value] : metrics.objective) json["eval_" + name] = value;
-  for (const auto& [name, loss] : metrics.losses) json["eval_losses"][name] = loss;
-  if (metrics.eval_rouge_l) json["eval_rouge_l"] = *metrics.eval_rouge_l;
-  file_.append(json.dump());
+  if (file_.is_open()) file_.append(metrics.to_json().dump());
 }
 
-void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step) {
+Json EvalMetrics::to_json() const {
+  Json json = {{"step", step},
+               {"eval_loss", eval_loss},
+               {"eval_perplexity", nullptr},
+               {"eval_rouge_l", nullptr},
+               {"eval_seconds", eval_seconds}};
+  if (eval_perplexity) json["eval_perplexity"] = *eval_perplexity;
+  for (const auto& [name, value] : objective) json["eval_" + name] = value;
+  for (const auto& [name, loss] : losses) json["eval_losses"][name] = loss;
+  if (!answers) return json;
+  json["eval_rouge_l"] = answers->rouge_l;
+  json["eval_rouge1"] = answers->rouge1;
+  json["eval_rouge2"] = answers->rouge2;
+  json["eval_exact_match"] = answers->exact_match;
+  json["eval_answers"] = answers->num_answers;
+  json["eval_answer_seconds"] = answers->seconds;
+  return json;
+}
+
+std::optional<double> EvalMetrics::value_of(const std::string& name) const {
+  const Json json = to_json();
+  if (const auto found = json.find(name); found != json.end() && found->is_number())
+    return found->get<double>();
+  for (const auto& [set, loss] : losses)
+    if (is_loss_of_set(name, set)) return loss;
+  return std::nullopt;
+}
+
+std::vector<std::string> names_of_values(const EvalMetrics& metrics) {
+  std::vector<std::string> names;
+  const Json json = metrics.to_json();
+  for (const auto& [name, value] : json.items()) {
+    const bool is_measure = name.starts_with("eval_") && !name.ends_with("seconds") &&
+                            name != "eval_answers" && value.is_number();
+    if (is_measure) names.push_back(name);
+  }
+  for (const auto& [set, loss] : metrics.losses) names.push_back("eval_" + set + "_loss");
+  return names;
+}
+
+bool is_loss_of_set(const std::string& name, const std::string& set) {
+  return name == "eval_" + set + "_loss" ||
+         name == "eval_" + std::filesystem::path(set).stem().string() + "_loss";
+}
+
+void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step,
+                              bool keeps_evaluation) {
+  const auto is_kept = [&](const LineKind& line) {
+    return line.step < step || (line.step == step && (keeps_evaluation || !line.is_evaluation));
+  };
   if (!std::filesystem::exists(path)) return;
   const std::string text = read_text_file(path);
   std::string kept;
@@ -80,12 +124,12 @@ void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step) {
     const size_t end = text.find('\n', begin);
     if (end == std::string::npos) break;  // incomplete: every complete line ends with a newline
     const std::string_view line(text.data() + begin, end - begin);
-    const auto line_step = step_of(line);
-    if (!line_step && end + 1 < text.size()) {
+    const auto kind = kind_of(line);
+    if (!kind && end + 1 < text.size()) {
       throw DataError("not a line of metrics", fmt::format("{}:{}", path.string(), number),
                       "move the file away; it is not this program's, or was edited");
     }
-    if (line_step && *line_step <= step) kept.append(line).push_back('\n');
+    if (kind && is_kept(*kind)) kept.append(line).push_back('\n');
     begin = end + 1;
   }
   if (kept.size() != text.size()) shrink_file(path, text, kept);

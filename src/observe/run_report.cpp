@@ -80,6 +80,8 @@ Json RunReport::to_json() const {
                {"device_names", device_names},
                {"first_step", first_step},
                {"last_step", last_step},
+               {"evaluation", evaluation},
+               {"best_evaluation", best},
                {"started_at", started_at},
                {"finished_at", nullptr},
                {"ranks", Json::array()}};
@@ -108,6 +110,8 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
     report.device_names = json.value("device_names", std::vector<std::string>());
     report.first_step = json.value("first_step", int64_t{0});
     report.last_step = json.value("last_step", int64_t{0});
+    report.evaluation = json.value("evaluation", Json());
+    report.best = json.value("best_evaluation", Json());
     report.started_at = json.value("started_at", 0.0);
     if (const auto it = json.find("finished_at"); it != json.end() && !it->is_null()) {
       report.finished_at = it->get<double>();

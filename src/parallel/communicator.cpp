@@ -199,6 +199,22 @@ std::vector<std::vector<double>> Communicator::all_gather(const std::vector<doub
   return gathered;
 }
 
+std::vector<std::string> Communicator::all_gather_texts(const std::string& text) {
+  std::vector<size_t> sizes;
+  for (const auto& of_rank : all_gather(std::vector<double>{static_cast<double>(text.size())}))
+    sizes.push_back(static_cast<size_t>(of_rank[0]));
+  const size_t longest = std::max<size_t>(1, *std::max_element(sizes.begin(), sizes.end()));
+  const at::Tensor own = at::zeros({static_cast<int64_t>(longest)}, at::kByte);
+  std::copy(text.begin(), text.end(), own.data_ptr<uint8_t>());
+  const at::Tensor all = all_gather_tensor(own.to(impl_->device)).cpu().contiguous();
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < sizes.size(); ++rank) {
+    const auto* of_rank = all.const_data_ptr<uint8_t>() + rank * longest;
+    texts.emplace_back(of_rank, of_rank + sizes[rank]);
+  }
+  return texts;
+}
+
 at::Tensor Communicator::all_gather_tensor(const at::Tensor& values) {
   if (!impl_->is_connected()) return values.unsqueeze(0);
   const at::Tensor all = at::empty({world_size() * values.numel()}, values.options());

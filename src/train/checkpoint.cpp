@@ -273,14 +273,21 @@ void CheckpointStore::save(const CheckpointContents& contents,
                       "is the folder writable?");
   }
   sync_directory(directory_);
-  keep_newest(total_limit);
+  keep_newest(total_limit, state.best_step());
 }
 
-void CheckpointStore::keep_newest(std::optional<int64_t> total_limit) const {
+void CheckpointStore::keep_newest(std::optional<int64_t> total_limit, int64_t best_step) const {
   if (!total_limit) return;
-  const auto found = list(directory_);
-  for (size_t i = 0; i + static_cast<size_t>(*total_limit) < found.size(); ++i)
-    discard(directory_, found[i].second);
+  auto found = list(directory_);
+  if (found.empty()) return;
+  auto kept = static_cast<size_t>(*total_limit);
+  const auto best = std::find_if(found.begin(), found.end() - 1,
+                                 [&](const auto& one) { return one.first == best_step; });
+  if (best != found.end() - 1) {
+    found.erase(best);
+    kept = std::max<size_t>(1, kept - 1);
+  }
+  for (size_t i = 0; i + kept < found.size(); ++i) discard(directory_, found[i].second);
 }
 
 TrainState read_train_state(const fs::path& checkpoint) {
@@ -298,6 +305,9 @@ TrainState read_train_state(const fs::path& checkpoint) {
                         .skipped_steps = scale["skipped_steps"].get<int64_t>()};
   }
   state.data_position = json.value("data_position", nlohmann::ordered_json());
+  state.best = best_in(json);
+  state.evaluation_due = json.value("evaluation_due", false);
+  state.answer_seconds = json.value("answer_seconds", 0.0);
   return state;
 }
 
@@ -317,24 +327,24 @@ void read_part(const DividedTensors& tensors, const StateTensor& part) {
   own.copy_(part.parameter->part_of(whole.values).flatten().view(own.sizes()));
 }
 
-void restore_parts(const fs::path& checkpoint, const parallel::Strategy& strategy,
-                   Optimizer& optimizer) {
-  const DividedTensors trainable(checkpoint, kTrainableParts), moments(checkpoint, kOptimizerParts);
-  for (const StateTensor& part : trained_parts(strategy)) read_part(trainable, part);
-  for (const StateTensor& part : optimizer.state()) read_part(moments, part);
-}
-
-void restore_whole(const fs::path& checkpoint, const layers::OwnedValues& owned,
-                   Optimizer& optimizer) {
+void restore_whole_parameters(const fs::path& checkpoint, const layers::OwnedValues& owned) {
   const bool is_adapter = !fs::exists(checkpoint / kTrainableFile);
   const fs::path values_path = checkpoint / (is_adapter ? kAdapterFile : kTrainableFile);
   const weights::SafetensorsFile values(values_path);
-  const weights::SafetensorsFile moments(checkpoint / kOptimizerFile);
   for (const layers::OwnedValues::Piece& piece : owned.pieces) {
     owned.flat.master.narrow(0, piece.offset, piece.numel)
         .copy_(parameter_in(values, values_path, *piece.parameter)
                    .narrow(0, piece.begin, piece.numel));
   }
+}
+
+void restore_optimizer(const fs::path& checkpoint, Optimizer& optimizer) {
+  if (fs::exists(checkpoint / kPartsIndex)) {
+    const DividedTensors moments(checkpoint, kOptimizerParts);
+    for (const StateTensor& part : optimizer.state()) read_part(moments, part);
+    return;
+  }
+  const weights::SafetensorsFile moments(checkpoint / kOptimizerFile);
   for (const StateTensor& part : optimizer.state()) {
     const at::Tensor whole = values_in(moments, checkpoint / kOptimizerFile, part.name, part.shape,
                                        part.values.scalar_type());
@@ -348,14 +358,24 @@ void restore_whole(const fs::path& checkpoint, const layers::OwnedValues& owned,
 
 }  // namespace
 
+void restore_parameters(const fs::path& checkpoint, parallel::Strategy& strategy) {
+  const at::NoGradGuard no_grad;
+  const layers::OwnedValues& owned = strategy.owned();
+  if (fs::exists(checkpoint / kPartsIndex)) {
+    const DividedTensors trainable(checkpoint, kTrainableParts);
+    for (const StateTensor& part : trained_parts(strategy)) read_part(trainable, part);
+  } else {
+    restore_whole_parameters(checkpoint, owned);
+  }
+  if (!owned.flat.compute.is_same(owned.flat.master)) owned.flat.compute.copy_(owned.flat.master);
+  owned.store->compute_changed();
+}
+
 void restore(const fs::path& checkpoint, parallel::Strategy& strategy, Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   const auto json = read_state_json(checkpoint);
-  const layers::OwnedValues& owned = strategy.owned();
-  fs::exists(checkpoint / kPartsIndex) ? restore_parts(checkpoint, strategy, optimizer)
-                                       : restore_whole(checkpoint, owned, optimizer);
-  if (!owned.flat.compute.is_same(owned.flat.master)) owned.flat.compute.copy_(owned.flat.master);
-  owned.store->compute_changed();
+  restore_parameters(checkpoint, strategy);
+  restore_optimizer(checkpoint, optimizer);
   optimizer.set_steps(json["optimizer_steps"].get<int64_t>());
 }
 

@@ -83,6 +83,27 @@ bool is_usable_scale(const Json& json) {
                                 json["step"].get<int64_t>());
 }
 
+/// Whether the state of the best evaluation is absent or valid.
+bool is_usable_best(const Json& json) {
+  if (!json.contains("best")) return true;
+  const Json& best = json["best"];
+  const auto is = [&](const char* key, auto has_type) {
+    return best.contains(key) && (best[key].*has_type)();
+  };
+  return best.is_object() && is("metric", &Json::is_string) &&
+         is("greater_is_better", &Json::is_boolean) &&
+         is("num_evaluations", &Json::is_number_unsigned) && best.contains("value") &&
+         (best["value"].is_number() || best["value"].is_null()) &&
+         is("step", &Json::is_number_unsigned) && is("num_worse", &Json::is_number_unsigned) &&
+         best["step"].get<int64_t>() <= json["step"].get<int64_t>();
+}
+
+/// Whether a key is absent or has a type.
+template <class HasType>
+bool is_absent_or(const Json& json, const char* key, HasType has_type) {
+  return !json.contains(key) || (json[key].*has_type)();
+}
+
 bool is_usable(const Json& json) {
   const auto is = [&](const char* key, auto has_type) {
     return json.contains(key) && (json[key].*has_type)();
@@ -92,7 +113,9 @@ bool is_usable(const Json& json) {
          is("optimizer_steps", &Json::is_number_unsigned) &&
          is("tokens", &Json::is_number_unsigned) && is("trained_seconds", &Json::is_number) &&
          is("rendered_at_unix_s", &Json::is_number_integer) && is("identity", &Json::is_object) &&
-         is("files", &Json::is_object) && is_usable_scale(json);
+         is("files", &Json::is_object) && is_usable_scale(json) && is_usable_best(json) &&
+         is_absent_or(json, "evaluation_due", &Json::is_boolean) &&
+         is_absent_or(json, "answer_seconds", &Json::is_number);
 }
 
 bool describes_a_file(const Json& entry) {
@@ -131,6 +154,17 @@ void write_state(const fs::path& directory, const TrainState& state, int64_t opt
                           {"finite_steps", state.loss_scale->finite_steps},
                           {"skipped_steps", state.loss_scale->skipped_steps}};
   }
+  if (state.best) {
+    json["best"] = {{"metric", state.best->metric},
+                    {"greater_is_better", state.best->greater_is_better},
+                    {"num_evaluations", state.best->num_evaluations},
+                    {"value", nullptr},
+                    {"step", state.best->step},
+                    {"num_worse", state.best->num_worse}};
+    if (state.best->value) json["best"]["value"] = *state.best->value;
+  }
+  if (state.evaluation_due) json["evaluation_due"] = true;
+  if (state.answer_seconds > 0) json["answer_seconds"] = state.answer_seconds;
   if (!state.data_position.is_null()) json["data_position"] = state.data_position;
   json["identity"] = state.identity;
   for (const auto& entry : fs::directory_iterator(directory)) {
@@ -160,6 +194,18 @@ Json read_state_json(const fs::path& checkpoint) {
     check_length(checkpoint, name, entry["bytes"].get<uint64_t>());
   }
   return json;
+}
+
+std::optional<BestState> best_in(const Json& state) {
+  if (!state.contains("best")) return std::nullopt;
+  const Json& json = state["best"];
+  BestState best{.metric = json["metric"].get<std::string>(),
+                 .greater_is_better = json["greater_is_better"].get<bool>(),
+                 .num_evaluations = json["num_evaluations"].get<int64_t>(),
+                 .step = json["step"].get<int64_t>(),
+                 .num_worse = json["num_worse"].get<int64_t>()};
+  if (json["value"].is_number()) best.value = json["value"].get<double>();
+  return best;
 }
 
 void verify_checkpoint(const fs::path& checkpoint) {

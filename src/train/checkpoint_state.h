@@ -31,6 +31,9 @@ void write_state(const std::filesystem::path& directory, const TrainState& state
 /// wrong size
 nlohmann::ordered_json read_state_json(const std::filesystem::path& checkpoint);
 
+/// @param state of `read_state_json`
+std::optional<BestState> best_in(const nlohmann::ordered_json& state);
+
 /// The values of a tensor in a checkpoint's file, as a view of the mapped file.
 /// @param path of the file   @param shape of the tensor   @param type fp32 or uint8
 /// @throws DataError if the file lacks it or has it in another size

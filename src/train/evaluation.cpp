@@ -16,7 +16,8 @@ namespace sftrun::train {
 Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
     : val_(val),
       micro_batch_size_(config.train.eval_batch_size.value.value_or(1)),
-      is_pinned_(config.train.dataloader_pin_memory) {
+      is_pinned_(config.train.dataloader_pin_memory),
+      counts_correct_(config.train.eval_token_accuracy) {
   // Each set is one batch.
   const auto plan_of = [&](std::span<const data::DatasetPart> parts) {
     return make_batch_plan(config, val, parts, /*shuffle=*/false, val.examples().size());
@@ -30,7 +31,14 @@ namespace {
 
 /// Adds a micro-batch's terms to `sums`: its loss, then the objective's metrics.
 void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
-               const Objective& objective, StepSums& sums) {
+               const Objective& objective, bool counts_correct, StepSums& sums) {
+  if (counts_correct) {
+    model::MicroBatchRun run(batch);
+    stage.forward(run);
+    const at::Tensor correct = stage.num_correct(run);
+    add_metrics({{"loss", stage.loss(run)}, {"token_accuracy", correct}}, sums);
+    return;
+  }
   if (!objective.needs_sums()) {
     add_metrics({{"loss", stage.loss(batch)}}, sums);
     return;
@@ -55,10 +63,17 @@ StepSums Evaluator::sums_of(const Set& set, model::Decoder& decoder, const model
     const model::PackedBatch packed =
         model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {},
                              {.is_pinned = is_pinned_, .with_documents = objective.needs_sums()});
-    add_terms(stage, packed, objective, sums);
+    add_terms(stage, packed, objective, counts_correct_, sums);
     sums.num_terms += objective.count_terms(counts_of(batch));
   }
   return sums;
+}
+
+std::vector<std::string> Evaluator::set_names() const {
+  std::vector<std::string> names;
+  for (const Set& set : sets_)
+    if (sets_.size() > 1) names.push_back(set.name);
+  return names;
 }
 
 EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,

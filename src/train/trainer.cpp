@@ -70,6 +70,7 @@ Trainer::Trainer(TrainerInputs inputs)
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
       timers_{StepTimer(in_.decoder->options().device), StepTimer(in_.decoder->options().device)},
+      best_(in_.config.train),
       checkpoints_(in_.run_dir / "checkpoints"),
       checkpoint_writer_(checkpoints_, *in_.comm),
       profiler_(in_.profiled_steps, in_.run_dir / "profile", in_.comm->rank(),
@@ -79,6 +80,7 @@ Trainer::Trainer(TrainerInputs inputs)
       last_save_s_(monotonic_seconds()) {
   SFTRUN_CHECK_EQ(objective_->documents_together(), data::documents_together(in_.config));
   if (in_.val) evaluator_.emplace(in_.config, *in_.val);
+  require_known_metric();
   if (reads_later_) gate_ = kernels::open_gate(in_.decoder->options().device);
   if (in_.hooks.activity != nullptr) {
     in_.hooks.activity->on_change([this](Work work, bool waits) {
@@ -93,17 +95,20 @@ Trainer::Trainer(TrainerInputs inputs)
     state_.identity = in_.identity;
     resumed_step_ = state_.step;
     if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
+    state_.evaluation_due = state_.evaluation_due && evaluator_;
   }
+  prepare_best();
   if (!is_main()) return;
   make_directories(in_.run_dir / "checkpoints");
   checkpoints_.require_writable();
   checkpoints_.remove_leftovers();
   checkpoints_.set_later_aside(state_.step);
-  checkpoints_.keep_newest(in_.config.train.save_total_limit);
+  checkpoints_.keep_newest(in_.config.train.save_total_limit, state_.best_step());
   remove_temporaries(in_.run_dir);
   remove_temporaries(in_.run_dir / "tensorboard");
   const int64_t kept_steps = in_.resume_from ? state_.step : kBeforeAll;
-  observe::truncate_metrics_to_step(in_.run_dir / "metrics.jsonl", kept_steps);
+  observe::truncate_metrics_to_step(in_.run_dir / "metrics.jsonl", kept_steps,
+                                    /*keeps_evaluation=*/!state_.evaluation_due);
   metrics_ = observe::MetricsWriter(in_.run_dir / "metrics.jsonl");
   if (in_.config.output.tensorboard) {
     make_directories(in_.run_dir / "tensorboard");
@@ -123,13 +128,15 @@ TrainOutcome Trainer::run() {
   const WorkScope training(in_.hooks.activity, Work::kTraining);
   tell("training", state_.step);
   warn_of_unprofiled_steps();
-  const bool fresh = state_.step == 0;
-  if (in_.longest_batch_first && state_.step < total) {
+  if (in_.longest_batch_first && state_.step < total && !best_.should_stop()) {
     try_longest_batch();
     tell("training", state_.step);
   }
-  if (fresh && evaluator_ && in_.config.train.eval_on_start) evaluate(0);
-  for (int64_t step = state_.step; step < total; ++step) {
+  const bool starts = state_.step == 0 && evaluator_ && in_.config.train.eval_on_start;
+  bool evaluated = true;
+  if (starts || state_.evaluation_due) evaluated = evaluate(state_.step);
+  outcome_.was_complete = evaluated && (state_.step >= total || best_.should_stop());
+  for (int64_t step = state_.step; evaluated && step < total && !best_.should_stop(); ++step) {
     const bool last = step + 1 == total, evaluates = evaluation_due(step, last),
                saves = last || save_due(step);
     profiler_.begin(step + 1);
@@ -142,14 +149,16 @@ TrainOutcome Trainer::run() {
     finish_steps(reads_later_ && !evaluates && !saves && !profiler_.ends_with(step + 1) ? 1 : 0);
     profiler_.end(step + 1);
     if (stop_exit_code_ != 0 || save_wanted_) finish_steps(0);
-    if (evaluates) evaluate(state_.step);
-    const bool stopping = stop_exit_code_ != 0 && !last;
-    if (saves || stopping || save_wanted_) save(state_.step, /*is_last=*/last || stopping);
-    if (stopping) {
-      outcome_.exit_code = stop_exit_code_;
-      break;
-    }
+    if (evaluates) evaluated = evaluate(state_.step);
+    const bool ends = evaluated && (last || best_.should_stop());
+    const bool stopping = stop_exit_code_ != 0 && !ends;
+    if (saves || ends || stopping || saves_best_ || save_wanted_)
+      save(state_.step, /*is_last=*/ends || stopping);
+    if (stopping) break;
   }
+  const bool is_done = evaluated && (state_.step >= total || best_.should_stop());
+  if (!is_done) outcome_.exit_code = stop_exit_code_;
+  if (is_main() && is_done && state_.step < total) log_early_stop();
   metrics_.sync();
   profiler_.finish();
   if (is_main()) micro_batches_->log_use();
@@ -590,39 +599,174 @@ bool Trainer::save_due(int64_t step) const {
   return every && (step + 1) % *every == 0;
 }
 
-void Trainer::evaluate(int64_t steps_done) {
+/// The best evaluation so far, of the checkpoint from which the run is resumed.
+void Trainer::prepare_best() {
+  if (!best_.is_wanted()) {
+    state_.best.reset();
+    return;
+  }
+  if (state_.best && !best_.restore(*state_.best)) {
+    log::warn(
+        "the run was judged by {} before, and is by {} now: its best evaluation so far (step "
+        "{}) does not count any more",
+        state_.best->metric, best_.metric(), state_.best->step);
+  }
+  const int64_t step = best_.state().step;
+  std::error_code ignored;
+  if (in_.config.train.load_best_model_at_end && step > 0 && step <= state_.step &&
+      !std::filesystem::exists(checkpoints_.path_of(step), ignored)) {
+    log::warn(
+        "the checkpoint of the best evaluation (step {}) is missing: the best is looked for "
+        "among the evaluations from step {} on",
+        step, state_.step + 1);
+    best_.forget();
+  }
+  state_.best = best_.state();
+}
+
+/// @throws ConfigError if no evaluation has the metric of the best one. The check of the
+/// configuration knows all others, but not the names of the validation sets.
+void Trainer::require_known_metric() const {
+  const std::string& metric = best_.metric();
+  constexpr std::string_view kEnd = "_loss";
+  if (!best_.is_wanted() || !evaluator_ || metric == "eval_loss" || !metric.ends_with(kEnd)) return;
+  const std::vector<std::string> sets = evaluator_->set_names();
+  std::vector<std::string> known = {"eval_loss"};
+  for (const std::string& set : sets) {
+    if (observe::is_loss_of_set(metric, set)) return;
+    known.push_back(fmt::format("eval_{}_loss", set));
+  }
+  throw ConfigError(fmt::format("`train.metric_for_best_model` is {}, but no validation set has "
+                                "this name",
+                                metric),
+                    "train.metric_for_best_model", "use " + join(known, " or "));
+}
+
+const BestState* Trainer::best() const {
+  return state_.best && state_.best->step > 0 ? &*state_.best : nullptr;
+}
+
+void Trainer::load_best() {
+  const BestState* of = best();
+  if (!in_.config.train.load_best_model_at_end || of == nullptr || of->step == state_.step) return;
+  checkpoint_writer_.finish();
+  const std::filesystem::path checkpoint = checkpoints_.path_of(of->step);
+  try {
+    if (is_main()) verify_checkpoint(checkpoint);
+    restore_parameters(checkpoint, *in_.strategy);
+  } catch (const DataError& error) {
+    throw DataError(
+        fmt::format("the best model cannot be loaded: {}", error.message()), checkpoint.string(),
+        "restore the checkpoint from a copy, or rerun the same command with "
+        "train.load_best_model_at_end=false: the result is then the model of the last step");
+  }
+  if (is_main())
+    log::info("the result is the model after step {}, which has the best {}: {:.6g}", of->step,
+              of->metric, *of->value);
+}
+
+/// Adds an evaluation to those that compete for the best.   @return whether it is the best so far
+bool Trainer::note_best(const observe::EvalMetrics& metrics) {
+  if (!best_.is_wanted() || metrics.step == 0) return false;
+  const std::optional<double> value = metrics.value_of(best_.metric());
+  if (!value && !std::isnan(metrics.eval_loss)) {
+    throw ConfigError(
+        fmt::format("`train.metric_for_best_model` is {}, which the evaluation does not have",
+                    best_.metric()),
+        "train.metric_for_best_model",
+        fmt::format("use one of {}", join(observe::names_of_values(metrics), ", ")));
+  }
+  const bool is_best = best_.add(value.value_or(kNoLoss), metrics.step);
+  state_.best = best_.state();
+  return is_best;
+}
+
+void Trainer::log_early_stop() const {
+  const BestState& state = best_.state();
+  log::info("early stopping after step {}: {} did not improve in {} evaluations{}", state_.step,
+            state.metric, state.num_worse,
+            state.value
+                ? fmt::format("; the best is {:.6g} after step {}", *state.value, state.step)
+                : "");
+}
+
+/// Answers for the validation prompts, if the run wants them and has the time.
+AnswerEvaluation Trainer::answer_validation(int64_t steps_done) {
+  if (!in_.hooks.answer_validation) return {};
+  AnswerEvaluation answers = in_.hooks.answer_validation(
+      steps_done,
+      answer_seconds_allowed(in_.config.train, state_.trained_seconds, state_.answer_seconds));
+  state_.answer_seconds += answers.seconds;
+  return answers;
+}
+
+/// @return false if the run was asked to stop meanwhile: the evaluation is repeated when the run
+/// is resumed
+bool Trainer::evaluate(int64_t steps_done) {
   const kernels::WorkRange evaluating(in_.hooks.activity, Work::kEvaluating);
   tell("evaluating", steps_done);
   const EvalResult result = evaluator_->run(*in_.decoder, *in_.strategy, *objective_, *in_.comm);
+  const AnswerEvaluation answers = answer_validation(steps_done);
   tell("training", steps_done);
+  state_.evaluation_due = answers.stop_exit_code != 0;
+  if (state_.evaluation_due) {
+    stop_exit_code_ = answers.stop_exit_code;
+    return false;
+  }
   if (!std::isfinite(result.loss)) {
     log::warn("step {}: the validation loss is not finite, while the training loss is; look at {}",
               steps_done,
               config::names_of(in_.config.data.val.empty() ? in_.config.data.train
                                                            : in_.config.data.val));
   }
-  if (!is_main()) return;
   observe::EvalMetrics m;
   m.step = steps_done;
   m.eval_loss = result.loss;
   m.objective = result.metrics;
   m.losses = result.losses;
   if (!objective_->needs_sums()) m.eval_perplexity = std::exp(result.loss);
+  m.answers = answers.scores;
   m.eval_seconds = result.seconds;
+  last_evaluation_ = m.to_json();
+  const bool is_best = note_best(m);
+  saves_best_ = is_best && in_.config.train.load_best_model_at_end;
+  if (is_main()) log_evaluation(m, result, answers.samples, is_best);
+  return true;
+}
+
+/// On rank 0.   @param samples Markdown; empty: none
+void Trainer::log_evaluation(const observe::EvalMetrics& m, const EvalResult& result,
+                             const std::string& samples, bool is_best) {
+  const int64_t steps_done = m.step;
   metrics_.write(m);
   events_.scalar("eval/loss", m.eval_loss, steps_done);
   if (m.eval_perplexity) events_.scalar("eval/perplexity", *m.eval_perplexity, steps_done);
   for (const auto& [name, value] : m.objective) events_.scalar("eval/" + name, value, steps_done);
   for (const auto& [name, loss] : m.losses) events_.scalar("eval/loss/" + name, loss, steps_done);
+  if (m.answers) {
+    events_.scalar("eval/rouge1", m.answers->rouge1, steps_done);
+    events_.scalar("eval/rouge2", m.answers->rouge2, steps_done);
+    events_.scalar("eval/rouge_l", m.answers->rouge_l, steps_done);
+    events_.scalar("eval/exact_match", m.answers->exact_match, steps_done);
+  }
+  if (!samples.empty()) events_.text("eval/answers", samples, steps_done);
   events_.flush();
   const std::string details =
       m.eval_perplexity
           ? fmt::format("perplexity {:.3f} ({} label tokens", *m.eval_perplexity, result.num_terms)
           : fmt::format("accuracy {:.3f} ({} pairs",
                         value_of(m.objective, "rewards/accuracies").value_or(0), result.num_terms);
-  log::info("step {}/{} eval_loss {:.4f} {}, {})", steps_done, in_.batches->total_steps(),
-            m.eval_loss, details, format_duration(result.seconds));
+  std::string line =
+      fmt::format("step {}/{} eval_loss {:.4f} {}, {})", steps_done, in_.batches->total_steps(),
+                  m.eval_loss, details, format_duration(result.seconds));
+  if (m.answers) {
+    line += fmt::format(" eval_rouge_l {:.4f} exact match {:.4f} ({}, {})", m.answers->rouge_l,
+                        m.answers->exact_match, counted(m.answers->num_answers, "answer"),
+                        format_duration(m.answers->seconds));
+  }
+  log::info("{}{}", line, is_best ? ", the best so far" : "");
   for (const auto& [name, loss] : m.losses) log::info("  {}: eval_loss {:.4f}", name, loss);
+  in_.hooks.on_run_event({"evaluation", steps_done, last_evaluation_});
 }
 
 /// Checks weights and optimizer state after the last update. All ranks get the same result.
@@ -677,8 +821,11 @@ CheckpointToWrite Trainer::checkpoint_now() {
       .state = state_,
       .optimizer_steps = optimizer_->steps(),
       .total_limit = in_.config.train.save_total_limit,
-      .on_written = [step = state_.step, total = in_.batches->total_steps()] {
+      .on_written = [step = state_.step, total = in_.batches->total_steps(),
+                     path = std::filesystem::absolute(checkpoints_.path_of(state_.step)),
+                     tell = in_.hooks.on_run_event] {
         log::info("step {}/{} checkpoint written", step, total);
+        tell({"checkpoint", step, {{"checkpoint", path.string()}}});
       }};
   checkpoint.contents.chat_template = in_.chat_template;
   return checkpoint;
@@ -695,7 +842,7 @@ void Trainer::save(int64_t steps_done, bool is_last) {
   in_background ? checkpoint_writer_.begin(std::move(checkpoint))
                 : checkpoint_writer_.write(std::move(checkpoint));
   last_save_s_ = monotonic_seconds();
-  save_wanted_ = false;
+  save_wanted_ = saves_best_ = false;
   tell("training", steps_done);
 }
 

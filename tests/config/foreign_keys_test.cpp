@@ -30,7 +30,8 @@ std::vector<std::string> settings_in(std::string_view advice) {
   std::vector<std::string> settings;
   const auto quoted = [&](std::string_view text) {
     const std::string name(text.substr(0, text.find_first_of(": ")));
-    for (const char* section : {"model.", "tuning.", "data.", "train.", "parallel.", "output."})
+    for (const char* section :
+         {"model.", "tuning.", "data.", "train.", "parallel.", "output.", "callbacks."})
       if (name.starts_with(section)) settings.push_back(name);
   };
   for (size_t at = advice.find('`'); at != std::string_view::npos;) {

@@ -56,12 +56,13 @@ train:
   EXPECT_EQ(config.train.bf16, true);
   EXPECT_EQ(config.train.ddp_bucket_cap_mb, 200);
   EXPECT_EQ(config.train.eval_strategy, EvalStrategy::kSteps);
-  ASSERT_EQ(loaded.warnings.size(), 5u);  // one a key
+  EXPECT_TRUE(config.train.predict_with_generate);
+  EXPECT_EQ(config.train.generation_max_new_tokens, 64);
+  ASSERT_EQ(loaded.warnings.size(), 2u);  // one a key
   EXPECT_EQ(loaded.warnings[0],
-            fmt::format(
-                "train.predict_with_generate has no effect: `sftrun eval` generates answers after "
-                "training ({}:19:3)",
-                (directory_ / "multi_gpu_config.yaml").string()));
+            fmt::format("train.eval_do_concat_batches has no effect: evaluation keeps no logits, "
+                        "only sums, so there is nothing to bound or to collect ({}:24:3)",
+                        (directory_ / "multi_gpu_config.yaml").string()));
 }
 
 TEST_F(ConfigTest, PrecedenceAndOverridesInForce) {
@@ -203,6 +204,17 @@ TEST_F(ConfigTest, UnsupportedKeysWithoutEffectAreAccepted) {
   EXPECT_TRUE(load("parallel: {tp: 1, pp: 1, offload: none, deepspeed: null, device_map: }\n"
                    "tuning: {train_parts: []}\ntrain: {early_stopping: no}\n")
                   .warnings.empty());
+}
+
+TEST_F(ConfigTest, EarlyStoppingMayBeAMap) {
+  const TrainConfig train =
+      load("train: {early_stopping: {patience: 3, threshold: 0.5}}\n", {"data.val_split=0.5"})
+          .config.train;
+  EXPECT_EQ(train.early_stopping_patience, 3);
+  EXPECT_EQ(train.early_stopping_threshold, 0.5);
+  EXPECT_EQ(load("", {"train.early_stopping.patience=4", "data.val_split=0.5"})
+                .config.train.early_stopping_patience,
+            4);
 }
 
 TEST_F(ConfigTest, OffloadedWeightsAreWarnedOfWhereTheyMeanLittle) {

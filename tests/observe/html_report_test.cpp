@@ -180,6 +180,17 @@ TEST(Findings, SkippedStepsOfFp16AreUsual) {
   expect_part(text, "note: 1 step was skipped because the gradients overflowed in fp16 (step 21)");
 }
 
+TEST(HtmlReport, DrawsTheScoresOfAnswers) {
+  const test::TemporaryDirectory dir;
+  std::string lines = metrics_lines(2, "");
+  lines += R"({"step":2,"eval_loss":2,"eval_rouge_l":0.5,"eval_rouge1":0.6,"eval_exact_match":0})";
+  write_file_atomically(dir / "metrics.jsonl", lines + "\n");
+  const std::string html = html_report({dir.path()}).html;
+  for (const char* part : {"\"answers\"", "ROUGE-L", "ROUGE-1", "exact match"})
+    expect_part(html, part);
+  EXPECT_EQ(html.find("ROUGE-2"), std::string::npos);
+}
+
 TEST(HtmlReport, EscapesWhatFilesSay) {
   const test::TemporaryDirectory dir;
   write_file_atomically(dir / "metrics.jsonl", "{\"step\":1,\"loss\":2,\"</script><b>\":1}\n");

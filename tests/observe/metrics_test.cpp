@@ -98,16 +98,63 @@ TEST(Metrics, EvaluationLineHasTheKeysUsersRelyOn) {
   writer.write({.step = 4,
                 .eval_loss = 2.0,
                 .eval_perplexity = 7.389,
-                .eval_rouge_l = 0.5,
+                .answers = AnswerMetrics{.rouge1 = 0.6,
+                                         .rouge2 = 0.25,
+                                         .rouge_l = 0.5,
+                                         .exact_match = 0.125,
+                                         .num_answers = 8,
+                                         .seconds = 2},
                 .eval_seconds = 1.5});
   const auto lines = lines_of(dir / "metrics.jsonl");
   EXPECT_EQ(keys_of(lines.at(0)), (std::vector<std::string>{"step", "eval_loss", "eval_perplexity",
                                                             "eval_rouge_l", "eval_seconds"}));
   EXPECT_TRUE(lines[0]["eval_rouge_l"].is_null());
   EXPECT_EQ(lines[1]["eval_rouge_l"], 0.5);
+  EXPECT_EQ(lines[1]["eval_rouge1"], 0.6);
+  EXPECT_EQ(lines[1]["eval_rouge2"], 0.25);
+  EXPECT_EQ(lines[1]["eval_exact_match"], 0.125);
+  EXPECT_EQ(lines[1]["eval_answers"], 8);
+  EXPECT_EQ(lines[1]["eval_answer_seconds"], 2.0);
   writer.write({.step = 5, .losses = {{"a.jsonl", 1.5}, {"b.jsonl", 2.5}}});
   EXPECT_EQ(lines_of(dir / "metrics.jsonl").at(2)["eval_losses"],
             (Json{{"a.jsonl", 1.5}, {"b.jsonl", 2.5}}));
+}
+
+TEST(Metrics, ValuesOfAnEvaluationHaveTheNamesOfTheFile) {
+  const EvalMetrics metrics{.step = 5,
+                            .eval_loss = 2,
+                            .objective = {{"token_accuracy", 0.75}},
+                            .losses = {{"data/a.jsonl", 1.5}, {"b.jsonl", 2.5}},
+                            .answers = AnswerMetrics{.rouge_l = 0.5}};
+  EXPECT_EQ(metrics.value_of("eval_loss"), 2);
+  EXPECT_EQ(metrics.value_of("eval_token_accuracy"), 0.75);
+  EXPECT_EQ(metrics.value_of("eval_rouge_l"), 0.5);
+  EXPECT_EQ(metrics.value_of("eval_data/a.jsonl_loss"), 1.5);
+  EXPECT_EQ(metrics.value_of("eval_a_loss"), 1.5);
+  EXPECT_EQ(metrics.value_of("eval_b_loss"), 2.5);
+  EXPECT_EQ(metrics.value_of("eval_perplexity"), std::nullopt);
+  EXPECT_EQ(metrics.value_of("eval_c_loss"), std::nullopt);
+  EXPECT_EQ(names_of_values(metrics),
+            (std::vector<std::string>{"eval_loss", "eval_rouge_l", "eval_token_accuracy",
+                                      "eval_rouge1", "eval_rouge2", "eval_exact_match",
+                                      "eval_data/a.jsonl_loss", "eval_b.jsonl_loss"}));
+}
+
+TEST(Metrics, TruncationMayDropTheLastEvaluation) {
+  const TemporaryDirectory dir;
+  const auto path = dir / "metrics.jsonl";
+  {
+    MetricsWriter writer(path);
+    for (int64_t step = 1; step <= 3; ++step) {
+      writer.write(TrainMetrics{.step = step});
+      writer.write(EvalMetrics{.step = step});
+    }
+  }
+  truncate_metrics_to_step(path, 2, /*keeps_evaluation=*/false);
+  std::vector<std::pair<int64_t, bool>> kept;  // step, is an evaluation
+  for (const Json& line : lines_of(path))
+    kept.emplace_back(line["step"].get<int64_t>(), line.contains("eval_loss"));
+  EXPECT_EQ(kept, (std::vector<std::pair<int64_t, bool>>{{1, false}, {1, true}, {2, false}}));
 }
 
 TEST(Metrics, NotFiniteIsNull) {

@@ -23,6 +23,8 @@ RunReport sample() {
   report.device_names = {"CPU", "CPU"};
   report.status = "done";
   report.last_step = 12;
+  report.evaluation = {{"step", 12}, {"eval_loss", 2.5}};
+  report.best = {{"metric", "eval_loss"}, {"value", 2.25}, {"step", 8}};
   report.finished_at = 1.5;
   report.ranks.resize(2);
   report.ranks[1].bytes.base = 1ULL << 40;
@@ -95,8 +97,9 @@ TEST(RunReport, SaysWhatIsNotFinished) {
 
 TEST(RunReport, HasTheKeysUsersRelyOn) {
   const Json json = sample().to_json();
-  for (const char* key : {"version", "backend", "base_model_fingerprint", "dataset_fingerprint",
-                          "world_size", "device_names", "strategy", "ranks"}) {
+  for (const char* key :
+       {"version", "backend", "base_model_fingerprint", "dataset_fingerprint", "world_size",
+        "device_names", "strategy", "ranks", "evaluation", "best_evaluation"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   const Json& rank = json["ranks"][1];

@@ -432,6 +432,27 @@ class Checkpoints : public ::testing::Test {
   std::unique_ptr<AdamW> optimizer_;
 };
 
+TEST_F(Checkpoints, HoldTheStateOfTheBestEvaluation) {
+  fs::create_directories(dir());
+  save(3);
+  EXPECT_FALSE(read_train_state(CheckpointStore(dir()).path_of(3)).best);
+  TrainState state;
+  state.step = 8;
+  state.identity = {{"model", "m"}};
+  state.best = {
+      .metric = "eval_loss", .num_evaluations = 4, .value = 0.1, .step = 4, .num_worse = 2};
+  state.evaluation_due = true;
+  state.answer_seconds = 1.5;
+  const auto strategy = test::single_strategy(*decoder_);
+  CheckpointStore(dir()).save(
+      checkpoint_contents(*decoder_, *strategy, *optimizer_, /*is_adapter=*/false), std::nullopt,
+      state, optimizer_->steps(), {});
+  const TrainState read = read_train_state(CheckpointStore(dir()).path_of(8));
+  EXPECT_EQ(read.best, state.best);
+  EXPECT_TRUE(read.evaluation_due);
+  EXPECT_EQ(read.answer_seconds, 1.5);
+}
+
 TEST_F(Checkpoints, RestoreEveryBitAndGoOn) {
   fs::create_directories(dir());
   save(3);

@@ -224,6 +224,16 @@ struct TrainConfig {
   std::optional<int64_t> eval_steps;
   bool eval_on_start = false;
   AutoInt eval_batch_size;
+  bool eval_token_accuracy = false;
+  bool predict_with_generate = false;  ///< validation prompts are answered, and the answers scored
+  int64_t generation_max_new_tokens = 256, generation_num_beams = 1, generation_batch_size = 8;
+  std::optional<int64_t> generation_max_samples;
+  double generation_time_budget = 0.25;  ///< share of the training time
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model;      ///< empty: eval_loss
+  std::optional<bool> greater_is_better;  ///< unset: as the metric's name says
+  std::optional<int64_t> early_stopping_patience;
+  double early_stopping_threshold = 0;
   std::optional<int64_t> save_steps;
   std::string save_every =
       "10m";  ///< wall-clock time between checkpoints; "0": only by save_steps and at the end
@@ -282,6 +292,13 @@ struct OutputConfig {
   bool tensorboard = true;
 };
 
+/// A command that rank 0 starts at events of the run.
+struct CallbacksConfig {
+  std::string command;  ///< for `sh -c`; empty: none
+  std::vector<std::string> on = {"checkpoint", "evaluation", "end", "failure"};
+  std::string timeout = "1m";
+};
+
 struct RunConfig {
   ModelConfig model;
   TuningConfig tuning;
@@ -289,6 +306,7 @@ struct RunConfig {
   TrainConfig train;
   ParallelConfig parallel;
   OutputConfig output;
+  CallbacksConfig callbacks;
 };
 
 /// Where a value came from, for errors and for the list of overrides in force.

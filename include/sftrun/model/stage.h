@@ -107,6 +107,9 @@ class Stage {
   /// -log p of the label of each labelled row [N] fp32, without gradients; zeros if another stage has
   /// the head. `loss` may follow.
   at::Tensor label_losses(const MicroBatchRun& run) const;
+  /// How many labels are the most likely token: int64 scalar on the device; 0 if another stage has
+  /// the head. The logits of a few rows are in memory at a time.
+  at::Tensor num_correct(const MicroBatchRun& run) const;
   /// The backward pass of the units before the head; adds to the parameters' gradients.
   void backward(MicroBatchRun& run) const;
   /// The same of several micro-batches, the last of which completes the gradients.   @pre all units

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,6 +54,14 @@ struct TrainMetrics {
   NamedValues objective;
 };
 
+/// Scores of answers that were generated for the validation prompts: means over the answers.
+struct AnswerMetrics {
+  double rouge1 = 0, rouge2 = 0, rouge_l = 0;  ///< F-measures
+  double exact_match = 0;
+  int64_t num_answers = 0;
+  double seconds = 0;
+};
+
 /// One evaluation after `step` optimizer steps.
 struct EvalMetrics {
   int64_t step = 0;
@@ -60,9 +69,22 @@ struct EvalMetrics {
   std::optional<double> eval_perplexity;  ///< null in the file if the loss is no cross-entropy
   NamedValues objective;                  ///< with the prefix "eval_" in the file
   NamedValues losses;                     ///< of each validation set, if there are several
-  std::optional<double> eval_rouge_l;     ///< null in the file if no text was generated
-  double eval_seconds = 0;
+  /// nullopt if no text was generated; `eval_rouge_l` is null in the file then.
+  std::optional<AnswerMetrics> answers;
+  double eval_seconds = 0;  ///< without the answers
+
+  /// The keys and values of the file's line.
+  nlohmann::ordered_json to_json() const;
+  /// A value by its key in the file; "eval_SET_loss" is the loss of a validation set, by its
+  /// name or by its file's name without the extension.   @return nullopt: there is none
+  std::optional<double> value_of(const std::string& name) const;
 };
+
+/// The names that have a value, but for times and counts.
+std::vector<std::string> names_of_values(const EvalMetrics& metrics);
+
+/// Whether `name` is "eval_SET_loss" of a validation set (`EvalMetrics::value_of`).
+bool is_loss_of_set(const std::string& name, const std::string& set);
 
 /// Appends lines, each in one write. Numbers have the shortest form that reads back to the same
 /// double; NaN and infinity are written as null. Not thread-safe.
@@ -80,7 +102,9 @@ class MetricsWriter {
 
 /// Removes the lines of steps after `step` from a metrics file, atomically, so that a resumed run
 /// writes no step twice. Also removes an incomplete last line. Does nothing if there is no file.
+/// @param keeps_evaluation false: the evaluation after `step` is removed, too
 /// @throws DataError naming the line if an earlier line is not a metrics line
-void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step);
+void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step,
+                              bool keeps_evaluation = true);
 
 }  // namespace sftrun::observe

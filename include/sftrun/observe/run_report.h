@@ -41,7 +41,9 @@ struct RunReport {
   std::string status;                     ///< "running", "done", "stopped", "interrupted", "failed"
   /// Of this process: the resumed checkpoint's step, and the last step done
   int64_t first_step = 0, last_step = 0;
-  double started_at = 0;  ///< Unix time, seconds
+  nlohmann::ordered_json evaluation = nullptr;  ///< the last one's line of metrics.jsonl
+  nlohmann::ordered_json best = nullptr;        ///< {metric, value, step} of the best evaluation
+  double started_at = 0;                        ///< Unix time, seconds
   std::optional<double> finished_at;
   std::vector<RankReport> ranks;
   std::optional<RankBytes> planned;  ///< estimated before the first step, for the fullest rank

@@ -74,6 +74,8 @@ class Communicator {
   std::vector<std::vector<double>> all_gather(const std::vector<double>& values);
   /// The same for a tensor [n] on its device: [world_size, n]. With NCCL the host does not wait.
   at::Tensor all_gather_tensor(const at::Tensor& values);
+  /// The texts of all ranks, by rank.
+  std::vector<std::string> all_gather_texts(const std::string& text);
   /// Waits until all ranks have called it. It polls the store instead of using a collective, so
   /// that a rank may wait for hours. @throws CommError when a rank has called `abandon`
   void barrier(const std::string& name);

@@ -9,6 +9,7 @@
 
 #include "sftrun/model/decoder.h"
 #include "sftrun/parallel/strategy.h"
+#include "sftrun/train/best_evaluation.h"
 #include "sftrun/train/loss_scale.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/weights/peft.h"
@@ -27,6 +28,12 @@ struct TrainState {
   int64_t tokens = 0;
   int64_t rendered_at_unix_s = 0;  ///< the time passed to the chat template (strftime_now)
   std::optional<LossScale::State> loss_scale;  ///< set for runs in fp16
+  std::optional<BestState> best;               ///< set if the run looks for its best evaluation
+  /// The run was stopped in the evaluation after this step: it is repeated.
+  bool evaluation_due = false;
+  double answer_seconds = 0;  ///< time in which evaluations generated answers
+
+  int64_t best_step() const { return best ? best->step : 0; }  ///< 0: none
 };
 
 /// Names and shapes of the divided tensors of a checkpoint, by kind ("trainable", "optimizer").
@@ -92,11 +99,12 @@ class CheckpointStore {
   void require_writable() const;
   /// Removes the temporary folders that a crash during `save` left behind.
   void remove_leftovers() const;
-  /// Removes the oldest checkpoints beyond `total_limit`.
-  void keep_newest(std::optional<int64_t> total_limit) const;
+  /// Removes the oldest checkpoints beyond `total_limit`. That of `best_step` stays, as one of
+  /// them; with a limit of 1 beside the newest.
+  void keep_newest(std::optional<int64_t> total_limit, int64_t best_step = 0) const;
   /// Divided checkpoints: every rank writes its part, then rank 0 saves.   @pre contents.parts
   void write_parts_of(const CheckpointContents& contents, int64_t step) const;
-  /// Writes step-<step>, then removes the oldest checkpoints beyond `total_limit`.
+  /// Writes step-<step>, then removes the oldest checkpoints beyond `total_limit` (`keep_newest`).
   /// @param adapter the PEFT configuration when an adapter is trained; nullopt when base weights
   /// are
   void save(const CheckpointContents& contents,
@@ -113,6 +121,9 @@ void verify_checkpoint(const std::filesystem::path& checkpoint);
 /// @throws DataError if state.json is missing or damaged, or another file is missing or has the
 /// wrong size
 TrainState read_train_state(const std::filesystem::path& checkpoint);
+/// Loads the parameters that this rank owns, and leaves the optimizer as it is.
+/// @throws as `restore`
+void restore_parameters(const std::filesystem::path& checkpoint, parallel::Strategy& strategy);
 /// The file with the principal parts that PiSSA subtracted from the base when the run began. A
 /// resumed run subtracts the same ones.
 std::filesystem::path principal_parts_of(const std::filesystem::path& checkpoint);

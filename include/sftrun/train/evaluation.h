@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,14 @@ struct EvalResult {
   observe::NamedValues losses;   ///< of each set by its name, if there are several
 };
 
+/// What generating answers for the validation prompts gave.
+struct AnswerEvaluation {
+  int stop_exit_code = 0;  ///< not 0: the run was asked to stop meanwhile; the rest is incomplete
+  std::optional<observe::AnswerMetrics> scores;  ///< nullopt: not generated
+  double seconds = 0;                            ///< also if it was given up
+  std::string samples;                           ///< some answers as Markdown; on rank 0
+};
+
 /// Loss on the validation sets, divided over the data-parallel ranks; the same on any number of them to rounding.
 class Evaluator {
  public:
@@ -31,6 +40,8 @@ class Evaluator {
   /// All ranks run as many micro-batches, of which the last ones may be empty.
   EvalResult run(model::Decoder& decoder, parallel::Strategy& strategy, const Objective& objective,
                  parallel::Communicator& comm) const;
+  /// Names of the sets, if there are several.
+  std::vector<std::string> set_names() const;
 
  private:
   struct Set {
@@ -43,7 +54,7 @@ class Evaluator {
   const data::Dataset& val_;
   std::vector<Set> sets_;
   int64_t micro_batch_size_;
-  bool is_pinned_;
+  bool is_pinned_, counts_correct_;
 };
 
 }  // namespace sftrun::train

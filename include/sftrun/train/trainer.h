@@ -20,6 +20,7 @@
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/parallel/strategy.h"
 #include "sftrun/train/batches.h"
+#include "sftrun/train/best_evaluation.h"
 #include "sftrun/train/checkpoint.h"
 #include "sftrun/train/checkpoint_writer.h"
 #include "sftrun/train/evaluation.h"
@@ -47,6 +48,12 @@ struct TrainEvent {
   std::optional<uint64_t> memory_used_bytes;
   std::optional<double> gpu_percent, cpu_percent;
 };
+/// What a command of `callbacks` may be started for.
+struct RunEvent {
+  const char* name = "";  ///< "checkpoint", "evaluation"
+  int64_t step = 0;
+  nlohmann::ordered_json details = nlohmann::ordered_json::object();
+};
 struct Hooks {
   std::function<int()> stop_exit_code = [] {
     return 0;
@@ -62,6 +69,11 @@ struct Hooks {
   /// Called if the first step of a run is not finite, to check the base weights. It may throw a
   /// more specific error.
   std::function<void()> look_at_base = [] {};
+  /// Answers the validation prompts after `step` steps and scores the answers; empty: no answers.
+  /// All ranks call it.   @param allowed_s seconds that it may take; infinite: no limit
+  std::function<AnswerEvaluation(int64_t step, double allowed_s)> answer_validation;
+  /// Called on rank 0, perhaps by another thread.
+  std::function<void(const RunEvent&)> on_run_event = [](const RunEvent&) {};
   Activity* activity = nullptr;  ///< records what the loop does; may be null
 };
 
@@ -88,6 +100,7 @@ struct TrainerInputs {
 struct TrainOutcome {
   int exit_code = 0;  ///< 0: finished; 75 or 130: stopped on request, after writing a checkpoint
   int64_t first_step = 0, last_step = 0;
+  bool was_complete = false;  ///< the run had ended before
 };
 
 class Trainer {
@@ -100,6 +113,14 @@ class Trainer {
   int64_t total_steps() const { return in_.batches->total_steps(); }
   /// Whether the learning rate is 0 in every step.
   bool learns_nothing() const;
+  /// The best evaluation so far; nullptr: the run does not look for it, or there is none.
+  const BestState* best() const;
+  /// The line of metrics.jsonl of the last evaluation of this process; null: there was none.
+  const nlohmann::ordered_json& last_evaluation() const { return last_evaluation_; }
+  /// After the last step: goes back to the parameters of the best evaluation, if the run shall end
+  /// with them (`train.load_best_model_at_end`).
+  /// @throws DataError if its checkpoint is missing or damaged
+  void load_best();
 
  private:
   void warn_of_unprofiled_steps() const;
@@ -130,7 +151,14 @@ class Trainer {
   std::string newest_saved() const;
   void tell(const char* phase, int64_t steps_done);
   void log_step(const QueuedStep& queued, const StepReport& report);
-  void evaluate(int64_t steps_done);
+  void prepare_best();
+  void require_known_metric() const;
+  bool evaluate(int64_t steps_done);
+  AnswerEvaluation answer_validation(int64_t steps_done);
+  bool note_best(const observe::EvalMetrics& metrics);
+  void log_evaluation(const observe::EvalMetrics& metrics, const EvalResult& result,
+                      const std::string& samples, bool is_best);
+  void log_early_stop() const;
   bool has_room_to_hold(const CheckpointContents& contents);
   bool saves_in_background(const CheckpointContents& contents, bool is_last);
   CheckpointToWrite checkpoint_now();
@@ -159,6 +187,9 @@ class Trainer {
   std::array<StepTimer, 2> timers_;     // likewise
   std::vector<QueuedStep> queued_;      // steps whose values were not read yet; at most two
   std::optional<Evaluator> evaluator_;
+  BestEvaluation best_;
+  bool saves_best_ = false;  // the last evaluation was the best, and asks for a checkpoint
+  nlohmann::ordered_json last_evaluation_;
   CheckpointStore checkpoints_;
   CheckpointWriter checkpoint_writer_;
   StepProfiler profiler_;

@@ -42,6 +42,16 @@ constexpr ChartOfKey kCpuUtilization = {"cpu_utilization", "CPU utilization", "p
                                         "of each rank; 200% is two processors", true};
 constexpr ChartOfKey kStepParts = {"step_parts", "Where the time of a step goes", "seconds",
                                    "rank 0; communication: waits for other ranks", false};
+constexpr ChartOfKey kAnswers = {"answers", "Answers", "",
+                                 "scores of generated answers, and token accuracy; of several runs "
+                                 "ROUGE-L",
+                                 false};
+constexpr std::pair<const char*, const char*> kScores[] = {
+    {"eval_rouge_l", "ROUGE-L"},
+    {"eval_rouge1", "ROUGE-1"},
+    {"eval_rouge2", "ROUGE-2"},
+    {"eval_exact_match", "exact match"},
+    {"eval_token_accuracy", "token accuracy"}};
 /// Keys without a chart: they follow from others or are known elsewhere.
 constexpr const char* kNotDrawn[] = {"epoch", "tokens", "label_tokens", "eval_seconds",
                                      "eval_perplexity"};
@@ -60,6 +70,7 @@ class ChartMaker {
 
   std::vector<Chart> make() && {
     losses();
+    answers();
     for (const ChartOfKey& key : kChartsOfKeys) plain(key);
     memory();
     step_parts();
@@ -95,6 +106,17 @@ class ChartMaker {
       const MetricsTable& metrics = runs_[run].metrics;
       add(chart, run, "training", metrics.training, metrics.training.find("loss"));
       add(chart, run, "validation", metrics.evaluation, metrics.evaluation.find("eval_loss"), true);
+    }
+    charts_.push_back(std::move(chart));
+  }
+
+  void answers() {
+    Chart chart = chart_for(kAnswers);
+    for (size_t run = 0; run < runs_.size(); ++run) {
+      const MetricsColumns& lines = runs_[run].metrics.evaluation;
+      for (const auto& [key, name] : kScores)
+        if (runs_.size() == 1 || std::string_view(key) == "eval_rouge_l")
+          add(chart, run, runs_.size() == 1 ? name : "", lines, lines.find(key), true);
     }
     charts_.push_back(std::move(chart));
   }

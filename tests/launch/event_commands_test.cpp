@@ -1,0 +1,105 @@
+#include "sftrun/launch/event_commands.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "sftrun/core/clock.h"
+#include "sftrun/core/file.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::launch {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+class EventCommandsTest : public ::testing::Test {
+ protected:
+  EventCommandOptions options(const std::string& command) const {
+    return {.command = command,
+            .events = {"checkpoint", "end"},
+            .timeout_s = 20,
+            .run_dir = directory_.path()};
+  }
+  std::string text_of(const std::string& name) const {
+    const fs::path file = directory_ / name;
+    return fs::exists(file) ? read_text_file(file) : "";
+  }
+
+  test::TemporaryDirectory directory_;
+};
+
+TEST_F(EventCommandsTest, TheCommandReadsTheEvent) {
+  {
+    EventCommands commands(options(
+        "cat > \"$SFTRUN_RUN_DIR/event.json\"; echo \"$SFTRUN_EVENT $SFTRUN_STEP\"; echo no >&2"));
+    commands.tell({.name = "checkpoint", .step = 7, .details = {{"checkpoint", "a \"b\"\n"}}});
+  }
+  EXPECT_EQ(Json::parse(text_of("event.json")),
+            (Json{{"event", "checkpoint"},
+                  {"step", 7},
+                  {"run_dir", fs::absolute(directory_.path()).string()},
+                  {"checkpoint", "a \"b\"\n"}}));
+  EXPECT_EQ(text_of("logs/callbacks.log"), "checkpoint 7\nno\n");
+}
+
+TEST_F(EventCommandsTest, OnlyTheEventsThatWereAskedFor) {
+  {
+    EventCommands commands(options("echo \"$SFTRUN_EVENT\""));
+    for (const char* name : {"evaluation", "checkpoint", "failure", "end"})
+      commands.tell({.name = name});
+  }
+  EXPECT_EQ(text_of("logs/callbacks.log"), "checkpoint\nend\n");
+}
+
+TEST_F(EventCommandsTest, NobodyWaitsForASlowCommand) {
+  EventCommandOptions slow = options("sleep 600 & sleep 600; echo late");
+  slow.timeout_s = 0.3;
+  const double start_s = monotonic_seconds();
+  EventCommands commands(slow);
+  commands.tell({.name = "end"});
+  EXPECT_LT(monotonic_seconds() - start_s, 0.3);  // it was only queued
+  commands.finish();
+  EXPECT_EQ(text_of("logs/callbacks.log"), "");  // ended, with what it had started
+}
+
+TEST_F(EventCommandsTest, ACommandThatFailsOrCannotBeWrittenDoesNothing) {
+  {
+    EventCommands commands(options("echo before; exit 3"));
+    commands.tell({.name = "checkpoint"});
+    commands.tell({.name = "checkpoint"});
+  }
+  EXPECT_EQ(text_of("logs/callbacks.log"), "before\nbefore\n");
+  EventCommandOptions nowhere = options("true");
+  nowhere.run_dir = "/dev/null/run";
+  EventCommands commands(nowhere);
+  commands.tell({.name = "end"});
+  EXPECT_NO_THROW(commands.finish());
+}
+
+TEST_F(EventCommandsTest, TheCommandIsNoRankAndHasNoOpenFiles) {
+  ::setenv("RANK", "3", 1);
+  ::setenv("WORLD_SIZE", "4", 1);
+  {
+    const MappedFile open(fs::path("/proc/self/exe"));
+    EventCommands commands(
+        options("echo \"rank ${RANK-none} of ${WORLD_SIZE-none}\"; "
+                "for fd in 3 4 5 6 7 8 9; do [ -e /proc/$$/fd/$fd ] && echo $fd; "
+                "done; true"));
+    commands.tell({.name = "end"});
+  }
+  ::unsetenv("RANK");
+  ::unsetenv("WORLD_SIZE");
+  EXPECT_EQ(text_of("logs/callbacks.log"), "rank none of none\n");
+}
+
+TEST_F(EventCommandsTest, WithoutACommandNothingIsWritten) {
+  EventCommands commands(options(""));
+  commands.tell({.name = "end"});
+  commands.finish();
+  EXPECT_FALSE(fs::exists(directory_ / "logs"));
+}
+
+}  // namespace
+}  // namespace sftrun::launch
