@@ -14,8 +14,10 @@ Command add_memory_check(CLI::App& sftrun) {
       "  sftrun memory-check");
   TrainOptions& run = options->run;
   command
-      ->add_option("-c,--config", run.config,
-                   "The run's YAML; of the model only config.json or a GGUF header is read")
+      ->add_option(
+          "-c,--config", run.config,
+          "The run's YAML; of the model, also on a hub, only config.json and the headers of "
+          "its files are read")
       ->type_name("FILE");
   add_overrides(*command, run.overrides);
   command

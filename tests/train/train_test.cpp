@@ -84,6 +84,31 @@ data::BatchPlan plan_of(int64_t num_examples, int64_t global_batch_size) {
   return {ones, ones, options};
 }
 
+/// The longest bins of an epoch, whatever its order.
+TEST(PlannedBatches, LongestIsOfTheLongestBins) {
+  std::vector<data::Example> examples;
+  for (const int64_t length : {3, 9, 2, 7, 5}) {
+    data::Example example;
+    example.tokens.assign(static_cast<size_t>(length), 1);
+    example.labels.assign(static_cast<size_t>(length), 1);
+    example.labels.back() = data::kIgnoreIndex;
+    example.label_tokens = length - 1;
+    examples.push_back(example);
+  }
+  const data::Dataset dataset{data::ExampleStore::in_memory(examples), {}, {}, "f"};
+  config::RunConfig config;
+  config.data.packing = false;
+  config.model.max_seq_len = 16;
+  config.train.max_steps = 1;
+  config.train.global_batch_size.value = 2;
+  const PlannedBatches batches(config, dataset);
+  const data::StepBatch longest = batches.longest(2);
+  EXPECT_EQ(longest.bins, (std::vector<data::Bin>{{1}, {3}}));
+  EXPECT_EQ(longest.tokens, 16);
+  EXPECT_EQ(longest.label_tokens, 14);
+  EXPECT_EQ(batches.longest(9).bins.size(), 5U) << "no more than there are";
+}
+
 TEST(StepPlan, EpochsFractionsAndMaxSteps) {
   const data::BatchPlan plan = plan_of(10, 4);  // 3 steps an epoch
   EXPECT_EQ(StepPlan(plan, 2, {}).total_steps(), 6);
