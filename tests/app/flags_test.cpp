@@ -12,13 +12,14 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(Sizes, HaveDecimalAndBinaryUnits) {
-  EXPECT_EQ(parse_size("5GB"), 5'000'000'000);
-  EXPECT_EQ(parse_size("500 mb"), 500'000'000);
-  EXPECT_EQ(parse_size("2GiB"), int64_t{2} << 30);
-  EXPECT_EQ(parse_size("1.5kb"), 1500);
-  EXPECT_EQ(parse_size("123"), 123);
+  EXPECT_EQ(parse_size("5GB", "--max-shard-size"), 5'000'000'000);
+  EXPECT_EQ(parse_size("500 mb", "--max-shard-size"), 500'000'000);
+  EXPECT_EQ(parse_size("2GiB", "--max-shard-size"), int64_t{2} << 30);
+  EXPECT_EQ(parse_size("1.5kb", "--max-shard-size"), 1500);
+  EXPECT_EQ(parse_size("123", "--max-shard-size"), 123);
   for (const char* text : {"", "0", "GB", "5 parsecs", "-1MB", "1.2.3GB"})
-    test::expect_error<ConfigError>([&] { parse_size(text); }, {"is not a size", "5GB"});
+    test::expect_error<ConfigError>([&] { parse_size(text, "--max-shard-size"); },
+                                    {"is not a size", "5GB"});
 }
 
 /// What a validator answers: empty for a good value, which it may rewrite.
