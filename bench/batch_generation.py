@@ -44,7 +44,7 @@ print(json.dumps({"seconds": time.perf_counter() - start, "tokens": tokens, "ans
 """
 
 LLAMA = """
-import json, sys, time
+import json, os, sys, time
 from llama_cpp import Llama
 path, source, most, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 model = Llama(path, n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False)
@@ -52,7 +52,8 @@ records = [json.loads(line)["messages"] for line in open(source)]
 start, tokens = time.perf_counter(), 0
 for messages in records:
     tokens += model.create_chat_completion(messages, max_tokens=most, temperature=0)["usage"]["completion_tokens"]
-print(json.dumps({"seconds": time.perf_counter() - start, "tokens": tokens}))
+print(json.dumps({"seconds": time.perf_counter() - start, "tokens": tokens}), flush=True)
+os._exit(0)  # its destructor crashes in some versions
 """
 
 

@@ -27,7 +27,7 @@ import pyte
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 DATA = ROOT / ".cache/demo"
-COLUMNS, LINES = 118, 400
+COLUMNS, LINES = 300, 400  # no line is wrapped
 TIMEOUT = 1800  # s, of one command
 
 # Prose, and commands with what is typed while they run: (pattern that is shown, text).
@@ -43,10 +43,10 @@ The file has one conversation per line:""",
     """## A configuration
 
 `sftrun config init` asks what a run needs. Enter takes the default in brackets.""",
-    ("sftrun config init -o places.yaml", [(r"Base model", "smollm2.gguf"), (r"(?i)data|records", "places.jsonl"), (r"Share", ""), (r"(?i)what|train|mode", ""),
-                                          (r"(?i)length|tokens", "256"), (r"(?i)passes|epochs", "")]),
+    ("sftrun config init -o places.yaml", [(r"\(--model\)", "smollm2.gguf"), (r"\(--data\)", "places.jsonl"), (r"\(--val-split\)", ""),
+                                          (r"\(--mode\)", "lora"), (r"\(--max-seq-len\)", "256"), (r"\(--epochs\)", "1")]),
     ("cat places.yaml", []),
-    """[configuration.md](configuration.md) has every key. Any key can also be given on the command line, as `train.learning_rate=1e-3` below.
+    """[configuration.md](configuration.md) has every key. Any key can also be given on the command line, as three are below: 1218 short records are few, so steps are smaller and larger than usual (8 sequences instead of 32, a learning rate of 1e-3).
 
 ## What will fit
 
@@ -57,7 +57,7 @@ Before anything is loaded, `sftrun memory-check` computes what each process need
 ## Training
 
 Two processes, one for each core. Ctrl-C would stop with a checkpoint, and the same command would continue.""",
-    ("sftrun train --config places.yaml --nproc-per-node 2 train.learning_rate=1e-3 output.dir=runs/places", []),
+    ("sftrun train --config places.yaml --nproc-per-node 2 train.learning_rate=1e-3 train.global_batch_size=8 output.dir=runs/places", []),
     """## How good is it
 
 `sftrun eval` measures the run on its validation examples: the loss, and generated answers against the right ones. `--base` measures the model without the adapter, too.""",
@@ -111,6 +111,7 @@ def shown_by(command, typed, folder, environment):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    parser.add_argument("--steps", type=int, help="end the training after so many steps, to try this script out")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs/tutorial.md")
     options = parser.parse_args()
     version = subprocess.run([options.sftrun, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
@@ -127,6 +128,8 @@ def main():
                 continue
             command, typed = step
             print(f"$ {command}", flush=True)
+            if options.steps and command.startswith("sftrun train"):
+                command += f" train.max_steps={options.steps}"
             text = shown_by(command, typed, folder, environment).replace(f"{folder}/", "").replace(str(folder), ".")
             parts.append(f"```\n$ {command}\n{text}\n```")
         options.output.write_text("\n\n".join(parts) + "\n")

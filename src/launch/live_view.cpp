@@ -43,7 +43,9 @@ std::string progress_line(const Status& status, size_t columns, bool is_alone) {
   }
   std::vector<std::string> parts;  // most important first
   if (status.loss) parts.push_back(fmt::format("loss {:.4f}", *status.loss));
-  if (status.eta_s) parts.push_back(format_duration(*status.eta_s) + " left");
+  constexpr double kSoon = 1;  // s
+  if (status.eta_s && *status.eta_s >= kSoon)
+    parts.push_back(format_duration(*status.eta_s) + " left");
   if (status.tokens_per_second) {
     parts.push_back(format_count(static_cast<uint64_t>(std::max(0.0, *status.tokens_per_second))) +
                     " tok/s");
