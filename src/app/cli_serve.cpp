@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
@@ -54,7 +55,17 @@ struct ServeOptions {
   bool as_stored = false;
 };
 
+/// A script whose variable is not set must not open the server to everyone.
+void require_no_empty_token(const ServeOptions& options, const CLI::App& command) {
+  const char* variable = std::getenv("SFTRUN_SERVE_TOKEN");
+  const bool is_given = command.count("--token") > 0 || variable != nullptr;
+  if (!is_given || !options.token.empty()) return;
+  throw ConfigError("the token is empty", "--token, or the variable SFTRUN_SERVE_TOKEN",
+                    "give a token, or leave it away");
+}
+
 nlohmann::json request(const ServeOptions& options, const CLI::App& command) {
+  require_no_empty_token(options, command);
   nlohmann::json request = named_models(command, options.models);
   request["host"] = options.host;
   request["port"] = options.port;

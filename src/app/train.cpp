@@ -219,6 +219,19 @@ class ReportAtEnd {
   std::filesystem::path run_dir_;
 };
 
+/// What metrics.jsonl says of a run whose rank 0 was killed, so that run.json does not say it.
+void add_last_metrics(const std::filesystem::path& run_dir, launch::Event& event) {
+  const std::vector<std::string> lines = split(read_text_file(run_dir / "metrics.jsonl"), '\n');
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    const auto metrics = nlohmann::ordered_json::parse(*line, nullptr, /*allow_exceptions=*/false);
+    if (!metrics.is_object() || !metrics.contains("step")) continue;  // the last may be incomplete
+    event.step = std::max(event.step, metrics["step"].get<int64_t>());
+    if (!metrics.contains("eval_loss")) continue;
+    event.details["evaluation"] = metrics;
+    return;
+  }
+}
+
 /// The event of a run's end. What run.json says is added, if the run came so far.
 launch::Event end_event(const config::RunConfig& config, int exit_code) {
   const std::filesystem::path run_dir = config.output.dir;
@@ -233,7 +246,8 @@ launch::Event end_event(const config::RunConfig& config, int exit_code) {
     event.details["status"] = has_failed ? "failed" : report.status;
     event.details["evaluation"] = report.evaluation;
     event.details["best_evaluation"] = report.best;
-  } catch (const DataError&) {  // it failed before
+    if (has_failed) add_last_metrics(run_dir, event);
+  } catch (const std::exception&) {  // it failed before, or these files are damaged
   }
   return event;
 }

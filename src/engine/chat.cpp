@@ -18,6 +18,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 #include "sftrun/data/prompt.h"
 #include "sftrun/model/generate.h"
 #include "text_generator.h"
@@ -30,10 +31,20 @@ using data::Json;
 constexpr const char* kHelp = R"(/reset          begin a new conversation
 /system TEXT    begin a new one with this system message; without TEXT: with none
 /adapter NAME   go on with another adapter; without NAME: list them
-/retry          answer the last message again, with other random numbers
+/retry          answer the last message again; with --temperature it is another answer
 /save FILE      append the conversation to FILE as a line of JSON that `sftrun train` reads
-/quit           end (also Ctrl-D). Ctrl-C ends an answer. A line that ends in \ goes on in the next one.
+/quit           end (also Ctrl-D). Ctrl-C ends an answer.
+A line that ends in \ goes on in the next one. A message that begins with a slash is written with two: //etc.
 )";
+
+/// An answer must not control the terminal.
+void remove_controls(std::string& text) {
+  std::erase_if(text, [](char byte) {
+    const auto code = static_cast<unsigned char>(byte);
+    constexpr unsigned char kSpace = 0x20, kDelete = 0x7f;
+    return (code < kSpace && byte != '\n' && byte != '\t') || code == kDelete;
+  });
+}
 
 std::atomic<bool> was_interrupted{false};  // a signal handler can use only static variables
 
@@ -96,10 +107,12 @@ class Conversation {
     if (lines.is_terminal()) fmt::print("{} (/help lists the commands)\n", name_);
     for (std::string line; !is_over_ && read(lines, line);) {
       std::fflush(stdout);
-      if (line.starts_with('/'))
+      if (!is_valid_utf8(line))
+        fmt::print("the line is not UTF-8\n");
+      else if (line.starts_with('/') && !line.starts_with("//"))
         command(line);
       else if (!trim(line).empty())
-        ask(line, lines.is_terminal());
+        ask(line.starts_with("//") ? line.substr(1) : line, lines.is_terminal());
     }
     return 0;
   }
@@ -175,6 +188,8 @@ class Conversation {
 
   void save(const std::string& file) {
     if (file.empty()) throw ConfigError("/save needs the name of a file");
+    if (messages_.empty() || messages_.back()["role"] != "assistant")
+      throw DataError("there is no answer to save yet");
     LineFile(file).append(Json{{"messages", messages_}}.dump());
     fmt::print("(appended to {})\n", file);
   }
@@ -219,7 +234,8 @@ class Conversation {
     std::string shown;
     const auto show = [&](std::string_view text) {
       if (text.size() <= shown.size()) return;
-      const std::string_view fresh = text.substr(shown.size());
+      std::string fresh(text.substr(shown.size()));
+      if (is_terminal) remove_controls(fresh);
       std::fwrite(fresh.data(), 1, fresh.size(), stdout);
       std::fflush(stdout);
       shown = text;
@@ -251,13 +267,18 @@ class Conversation {
                  static_cast<double>(num_tokens) / seconds);
   }
 
+  size_t num_turns() const {
+    return static_cast<size_t>(std::count_if(messages_.begin(), messages_.end(),
+                                             [](const Json& m) { return m["role"] == "user"; }));
+  }
+
   void limit_to_context(model::SamplingOptions& options, int64_t num_tokens) const {
     const int64_t context = model_->checkpoint->arch().max_position_embeddings;
     if (context <= 0) return;
     if (num_tokens >= context) {
       throw DataError(fmt::format("the conversation has {} tokens, and the model's context is {}",
                                   num_tokens, context),
-                      {}, "/reset begins a new one");
+                      {}, num_turns() > 1 ? "/reset begins a new one" : "write a shorter message");
     }
     options.max_new_tokens = std::min(options.max_new_tokens, context - num_tokens);
   }

@@ -39,6 +39,12 @@ Served load_all(const nlohmann::json& request) {
     const LoadedModel& loaded = served.loaded.back();
     constexpr int64_t kUnknownLength = 4096;
     const int64_t own = loaded.checkpoint->arch().max_position_embeddings;
+    if (asked_length && own > 0 && *asked_length > own) {
+      throw ConfigError(fmt::format("--max-model-len {} is above the model's context of {} tokens",
+                                    *asked_length, own),
+                        "--max-model-len on the command line",
+                        "give a smaller one, or leave it away");
+    }
     served.models.push_back(std::make_unique<serve::ServedModel>(
         entry.at("name").get<std::string>(), loaded.text, *loaded.decoder,
         asked_length.value_or(own > 0 ? own : kUnknownLength)));
@@ -84,8 +90,12 @@ int run_serve(const nlohmann::json& request) {
                  {.token = token,
                   .is_local = serve::is_own_name(host),
                   .defaults = {.chat_tokens = request.at("max_new_tokens").get<int64_t>()}});
+  // More than answers may wait, so that those beyond are refused with a reason, and /health answers.
+  constexpr unsigned kSpare = 256;
   const serve::HttpServer server(
-      {.host = host, .port = request.at("port").get<uint16_t>()},
+      {.host = host,
+       .port = request.at("port").get<uint16_t>(),
+       .max_connections = static_cast<unsigned>(limits.batch_size + limits.max_waiting) + kSpare},
       [&](const serve::HttpRequest& asked) { return api.handle(asked); });
   if (!serve::is_own_name(host) && token.empty())
     log::warn("everyone who reaches {} can use the server: set a token with --token", host);

@@ -112,7 +112,8 @@ bool write_next(Progress& progress, std::string& out) {
 }
 
 void require_method(const HttpRequest& request, const std::string& method) {
-  if (request.method != method)
+  const bool asks_for_head = method == "GET" && request.method == "HEAD";  // sent without a body
+  if (request.method != method && !asks_for_head)
     throw ApiError(kWrongMethod,
                    fmt::format("{} takes {}, not {}", request.path, method, request.method));
 }
@@ -220,7 +221,7 @@ const ServedModel& Api::find_model(const Json& body) const {
 
 HttpResponse Api::complete(const HttpRequest& request, bool is_chat) {
   // Web pages may send other types to any address without asking it first.
-  if (!request.header("content-type").starts_with("application/json"))
+  if (!ascii_lower(request.header("content-type")).starts_with("application/json"))
     throw ApiError(kWrongType, "the header must be \"Content-Type: application/json\"");
   const Json body = parse_body(request.body);
   const ServedModel& model = find_model(body);

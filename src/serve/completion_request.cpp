@@ -10,6 +10,7 @@
 #include "parameters.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/json_depth.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/serve/api_error.h"
 
@@ -30,10 +31,7 @@ void read_sampling(Parameters& parameters, CompletionRequest& request) {
   constexpr int64_t kAll = -1;  // as in vLLM
   const auto top_k = parameters.integer("top_k", kAll, kMostTokens);
   if (top_k && *top_k > 0) sampling.top_k = top_k;
-  constexpr double kLargest = 9007199254740992;  // of integers that are exact in JSON
-  const auto seed = parameters.number("seed", -kLargest, kLargest);
-  sampling.seed =
-      seed ? static_cast<uint64_t>(static_cast<int64_t>(*seed)) : std::random_device{}();
+  sampling.seed = parameters.seed("seed").value_or(std::random_device{}());
   request.stops = parameters.texts("stop", kMostStops);
   request.num_choices = parameters.integer("n", 1, kMostChoices).value_or(1);
   parameters.require_neutral("best_of", {Json(1), Json(request.num_choices)},
@@ -208,9 +206,16 @@ Json parse_body(std::string_view body) {
   constexpr size_t kMostDepth = 100;
   if (!is_modest_json(body, kMostDepth))
     throw ApiError(kBadRequest, "the body's JSON is nested too deeply or has too many values");
-  Json parsed = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) throw ApiError(kBadRequest, "the body must be a JSON object");
-  return parsed;
+  try {
+    Json parsed = Json::parse(body);
+    if (parsed.is_object()) return parsed;
+  } catch (const Json::exception& error) {
+    const std::string_view reason =
+        error.what();  // "[json.exception.parse_error.101] parse error …"
+    throw ApiError(kBadRequest, fmt::format("the body is not JSON: {}",
+                                            excerpt(reason.substr(reason.find(']') + 2))));
+  }
+  throw ApiError(kBadRequest, "the body must be a JSON object");
 }
 
 CompletionRequest parse_completion(const Json& body, const ServedModel& model) {

@@ -145,9 +145,25 @@ void free_stream(void* stream) {
   delete static_cast<Stream*>(stream);  // libmicrohttpd owns it
 }
 
+/// The headers of a request, in which some may be only once.
+struct Headers {
+  std::map<std::string, std::string> by_name;
+  bool are_ambiguous = false;
+};
+
 MHD_Result add_header(void* to, MHD_ValueKind /*kind*/, const char* name, const char* value) {
-  static_cast<HttpRequest*>(to)->headers[ascii_lower(name)] = value == nullptr ? "" : value;
+  auto& headers = *static_cast<Headers*>(to);
+  const auto [place, is_new] =
+      headers.by_name.emplace(ascii_lower(name), value == nullptr ? "" : value);
+  headers.are_ambiguous |= !is_new && (place->first == "content-length" || place->first == "host" ||
+                                       place->first == "authorization");
   return MHD_YES;
+}
+
+/// A proxy may read a request with two lengths in another way (request smuggling).
+bool are_ambiguous(const Headers& headers) {
+  return headers.are_ambiguous || (headers.by_name.contains("content-length") &&
+                                   headers.by_name.contains("transfer-encoding"));
 }
 
 /// A request whose body arrives in parts. It lives until its response is sent.
@@ -172,6 +188,13 @@ void log_message(void* /*server*/, const char* format, va_list arguments) {
   std::array<char, 512> text{};
   std::vsnprintf(text.data(), text.size(), format, arguments);
   log::debug("http: {}", trim(text.data()));
+}
+
+HttpResponse ambiguous() {
+  constexpr int kBadRequest = 400;
+  return {.status = kBadRequest,
+          .headers = {{"Content-Type", "text/plain"}, {"Connection", "close"}},
+          .body = "the request has a header twice, or two lengths\n"};
 }
 
 HttpResponse too_large(size_t most) {
@@ -233,7 +256,10 @@ struct HttpServer::Impl {
       *state = incoming;
       incoming->request.method = method;
       incoming->request.path = path;
-      MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &incoming->request);
+      Headers headers;
+      MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &headers);
+      if (are_ambiguous(headers)) return respond(connection, ambiguous());
+      incoming->request.headers = std::move(headers.by_name);
       if (announced(incoming->request) > options.max_body_bytes)
         return respond(connection, too_large(options.max_body_bytes));
       return MHD_YES;

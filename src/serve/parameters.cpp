@@ -48,6 +48,14 @@ std::optional<double> Parameters::number(const std::string& key, double min, dou
   return number;
 }
 
+std::optional<uint64_t> Parameters::seed(const std::string& key) {
+  const Json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number_integer()) refuse(key, "must be an integer of 64 bits");
+  return value->is_number_unsigned() ? value->get<uint64_t>()
+                                     : static_cast<uint64_t>(value->get<int64_t>());
+}
+
 std::vector<std::string> Parameters::texts(const std::string& key, size_t most) {
   const Json* value = find(key);
   if (value == nullptr) return {};

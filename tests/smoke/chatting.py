@@ -66,12 +66,15 @@ def check_pipe(sftrun, folder, failures):
         failures.expect("an answer is generate's", turns[-1]["content"] == answer_of(sftrun, folder, turns[:-1], "--model", MODEL), turns)
     failures.expect("answers are printed, each with a line end", all(message["content"] + "\n" in text for message in first + second
                                                                      if message["role"] == "assistant"), text)
-    text = chat(sftrun, ["/retry", "/help", "/hepl", "/save", "/system Talk.", f"/save {folder / 'other.jsonl'}", "", "/quit", "never"], "--model", MODEL)
-    failures.expect("commands explain themselves", all(part in text for part in ("no answer yet", "/adapter NAME", "no command /hepl", "needs the name of a file")), text)
-    failures.expect("/system begins anew with it", json.loads((folder / "other.jsonl").read_text())["messages"] == [{"role": "system", "content": "Talk."}])
+    other = folder / "other.jsonl"
+    text = chat(sftrun, ["/retry", "/help", "/hepl", "/save", f"/save {other}", "/system Talk.", "//etc", f"/save {other}", "", "/quit", "never"], "--model", MODEL)
+    failures.expect("commands explain themselves", all(part in text for part in ("no answer yet", "/adapter NAME", "no command /hepl", "needs the name of a file", "no answer to save")), text)
+    messages = json.loads(other.read_text())["messages"]
+    failures.expect("/system begins anew with it, and two slashes are one",
+                    messages[:2] == [{"role": "system", "content": "Talk."}, {"role": "user", "content": "/etc"}], messages)
     failures.expect("nothing is answered after /quit", "never" not in text)
     text = chat(sftrun, ["word " * 200, "/retry", "Hello"], "--model", MODEL)
-    failures.expect("a conversation beyond the context says so and goes on", "context is 128" in text and "/reset" in text and "no answer yet" in text, text)
+    failures.expect("a conversation beyond the context says so and goes on", "context is 128" in text and "shorter message" in text and "no answer yet" in text, text)
     sampled = chat(sftrun, ["Hello", "/retry"], "--model", MODEL, "--temperature", 1, "--seed", 3).splitlines()
     failures.expect("/retry samples other tokens", len(sampled) >= 2 and sampled[0] != sampled[-1], sampled)
 

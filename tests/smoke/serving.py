@@ -370,7 +370,9 @@ def check_hostile(options, failures):
         for what, data in {"garbage": os.urandom(3000), "an endless header": b"GET / HTTP/1.1\r\nX: " + b"a" * 300000, "an endless line": b"G" * 300000,
                            "a hundred thousand headers": b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 100000, "another name": b"GET /v1/models HTTP/1.1\r\nHost: a.b\r\n\r\n",
                            "a form": post(b"prompt=a").replace(b"application/json", b"text/plain"), "a wrong length": post(b"{}").replace(b": 2\r\n", b": -2\r\n"),
-                           "two lengths": post(b"{}", headers="Content-Length: 40\r\n"), "another path": b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                           "two lengths": post(b"{}", headers="Content-Length: 40\r\n"),
+                           "two equal lengths": post(b"{}", headers="Content-Length: 2\r\n"), "two kinds of length": post(b"{}", headers="Transfer-Encoding: chunked\r\n"),
+                           "two names": post(b"{}", headers="Host: localhost\r\n"), "another path": b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
                            "another method": b"DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"}.items():
             reply = exchange(server.port, data)
             failures.expect(f"{what}: refused", reply == b"" or re.match(rb"HTTP/1.\d 4\d\d ", reply), reply[:200])
@@ -406,6 +408,11 @@ def check_hostile(options, failures):
         failures.expect("and generates nothing for those that vanished", load["active"] == load["waiting"] == 0, load)
         failures.expect("no request failed inside", "failed" not in server.text(), server.text()[-2000:])
         failures.expect("it ends with exit code 0", server.stop() == 0, server.text()[-2000:])
+    for what, words, env in (("an empty token", ["--token", ""], {}), ("an empty variable", [], {"SFTRUN_SERVE_TOKEN": ""}),
+                             ("a context beyond the model's", ["--max-model-len", "100000"], {})):
+        done = subprocess.run([options.sftrun, "serve", *ON_CPU, "--model", MODEL, "--port", "0", *words], capture_output=True, text=True, timeout=TIMEOUT,
+                              env={**os.environ, **env})
+        failures.expect(f"{what}: exit code 2", done.returncode == 2, done)
     taken = socket.create_server(("127.0.0.1", 0))
     done = subprocess.run([options.sftrun, "serve", *ON_CPU, "--model", MODEL, "--port", str(taken.getsockname()[1])], capture_output=True, text=True, timeout=TIMEOUT)
     failures.expect("a port that is taken: exit code 2 and another port to try", done.returncode == 2 and "--port" in done.stderr, done)

@@ -45,6 +45,7 @@ void read_logs(RunRecord& run) {
   constexpr size_t kMost = 20;
   std::map<std::string, size_t> places;  // of texts in run.warnings
   for (const fs::path& log : files_with(run.directory / "logs", ".log")) {
+    if (log.filename() == "callbacks.log") continue;  // what the user's commands print
     std::ifstream file(log, std::ios::binary);
     for (std::string line; std::getline(file, line);) {
       const auto warning = warning_in(line);
