@@ -29,7 +29,8 @@ TIMEOUT = 120  # s, of one command
 TRIALS = 5  # of a kill that must come before the end
 STEPS, EVAL_STEPS, PATIENCE = 80, 2, 3
 # What a clock says.
-MEASURED = {"tokens_per_second", "step_seconds", "peak_memory_bytes", "eval_seconds", "eval_answer_seconds", "gpu_utilization"}
+MEASURED = {"tokens_per_second", "step_seconds", "peak_memory_bytes", "eval_seconds", "eval_answer_seconds", "gpu_utilization", "memory_used_bytes",
+            "cpu_utilization", *(f"{part}_seconds" for part in ("data", "forward", "backward", "communication", "optimizer", "other"))}
 RELATIVE = 1e-5  # sums in another order, in fp32
 
 
