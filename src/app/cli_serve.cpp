@@ -46,6 +46,13 @@ NamedAdapter split_name(const std::string& text) {
   return {text.substr(0, sign), text.substr(sign + 1)};
 }
 
+void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::json& request) {
+  request["device"] = flags.device;
+  request["dtype"] = flags.dtype;
+  request["threads"] = or_null(flags.threads);
+  request["as_stored"] = as_stored;
+}
+
 struct ServeOptions {
   NamedAdapters models;
   ComputeFlags compute;
@@ -77,10 +84,7 @@ nlohmann::json request(const ServeOptions& options, const CLI::App& command) {
   request["cache_bytes"] = options.cache_memory.empty()
                                ? nlohmann::json(nullptr)
                                : nlohmann::json(parse_size(options.cache_memory, "--cache-memory"));
-  request["device"] = options.compute.device;
-  request["dtype"] = options.compute.dtype;
-  request["threads"] = or_null(options.compute.threads);
-  request["as_stored"] = options.as_stored;
+  put_compute(options.compute, options.as_stored, request);
   return request;
 }
 
@@ -96,10 +100,7 @@ nlohmann::json request(const ChatOptions& options, const CLI::App& command) {
   nlohmann::json request = named_models(command, options.models);
   put_sampling_flags(options.sampling, request);
   request["system"] = or_null(options.system);
-  request["device"] = options.compute.device;
-  request["dtype"] = options.compute.dtype;
-  request["threads"] = or_null(options.compute.threads);
-  request["as_stored"] = options.as_stored;
+  put_compute(options.compute, options.as_stored, request);
   return request;
 }
 
