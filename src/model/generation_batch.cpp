@@ -39,6 +39,15 @@ data::Batch batch_of(const std::vector<std::vector<int32_t>>& documents) {
                        "use --dtype fp32; if that does not help, the adapter is broken");
 }
 
+/// Rows [first, first + count) of each.
+layers::AttentionInputs narrow(const layers::AttentionInputs& inputs, int64_t first,
+                               int64_t count) {
+  const auto part = [&](const at::Tensor& x) {
+    return x.defined() ? x.narrow(0, first, count) : x;
+  };
+  return {part(inputs.q), part(inputs.k), part(inputs.v), part(inputs.gate)};
+}
+
 std::vector<size_t> all_rows(size_t count) {
   std::vector<size_t> rows;
   for (size_t row = 0; row < count; ++row) rows.push_back(row);
@@ -47,7 +56,25 @@ std::vector<size_t> all_rows(size_t count) {
 
 }  // namespace
 
-int64_t GenerationBatch::Row::longest() const {
+/// The sequences of a pass that get their next token: the first rows of the cache.
+struct Stepping {
+  std::vector<int64_t> positions, lengths, fed;  ///< tokens that are read, and their places
+  layers::BatchContext context;
+  at::Tensor places;  ///< `positions` on the device
+  std::optional<StepMasks> masks;
+  int64_t count() const { return static_cast<int64_t>(fed.size()); }
+};
+
+/// The sequences of a pass that are read from their start, as one packed batch.
+struct Reading {
+  std::vector<size_t> rows;
+  PackedBatch packed;
+  std::vector<int32_t> cu_seqlens;
+  int64_t longest = 0;
+  int64_t count() const { return cu_seqlens.back(); }
+};
+
+int64_t GenerationBatch::longest_of(const SequenceRequest& request) {
   return static_cast<int64_t>(request.prompt.tokens.size()) + request.options->max_new_tokens;
 }
 
@@ -63,57 +90,121 @@ GenerationBatch::GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks h
 
 GenerationBatch::~GenerationBatch() = default;
 
-/// Several prompts are read in one pass. A gated delta net reads one document.
-void GenerationBatch::start(std::vector<SequenceRequest> requests) {
-  constexpr size_t kMostTokens = 4096;  // beyond that a pass is no faster per token
+void GenerationBatch::add(std::vector<SequenceRequest> requests) {
   SFTRUN_CHECK(requests.size() <= num_free());
-  const at::NoGradGuard no_grad;
-  size_t next = 0;
-  while (next < requests.size()) {
-    std::vector<size_t> together;
-    size_t tokens = 0;
-    do {
-      tokens += requests[next].prompt.tokens.size();
-      together.push_back(rows_.size());
-      rows_.push_back({.request = std::move(requests[next++])});
-    } while (!has_states_ && tokens < kMostTokens && next < requests.size());
-    prefill(together);
-    accept_and_free(together);
-  }
+  for (SequenceRequest& request : requests) unread_.push_back(std::move(request));
 }
 
-/// Fills the rows' caches with their tokens so far, which are read as one packed batch, and chooses
-/// their next tokens.
-void GenerationBatch::prefill(const std::vector<size_t>& rows) {
+/// Rows for the prompts that the next pass reads. A gated delta net reads one document in a pass.
+std::vector<size_t> GenerationBatch::take_unread() {
+  constexpr size_t kMostTokens = 4096;  // beyond that a pass is no faster per token
+  std::vector<size_t> taken;
+  for (size_t tokens = 0; !unread_.empty() && tokens < kMostTokens;) {
+    if (has_states_ && !taken.empty()) break;
+    tokens += unread_.front().prompt.tokens.size();
+    taken.push_back(rows_.size());
+    rows_.push_back({.request = std::move(unread_.front())});
+    unread_.pop_front();
+  }
+  return taken;
+}
+
+void GenerationBatch::step() {
+  SFTRUN_CHECK(num_active() > 0);
+  const at::NoGradGuard no_grad;
+  const std::vector<size_t> switching = rows_that_change_angles();
+  if (has_states_) {
+    const size_t num_read = rows_.size();
+    for (std::vector<size_t> row = take_unread(); !row.empty(); row = take_unread()) run(0, row);
+    if (num_read > 0) run(num_read, {});
+  } else {
+    const size_t num_read = rows_.size();
+    run(num_read, take_unread());
+  }
+  if (!switching.empty()) run(0, switching);
+  accept_and_free(all_rows(rows_.size()));
+}
+
+Stepping GenerationBatch::next_tokens(size_t count) {
+  Stepping stepping;
+  for (size_t i = 0; i < count; ++i) {
+    Row& row = rows_[i];
+    stepping.positions.push_back(row.length++);
+    stepping.lengths.push_back(row.length);
+    stepping.fed.push_back(row.next);
+  }
+  if (count == 0) return stepping;
+  decoder_.rope().fill_positions(stepping.context, stepping.positions, device());
+  stepping.places = at::tensor(stepping.positions).to(device());
+  stepping.masks.emplace(stepping.lengths, device());
+  return stepping;
+}
+
+/// Rows with their tokens so far.
+Reading GenerationBatch::texts_of(const std::vector<size_t>& rows) {
+  Reading reading{.rows = rows, .cu_seqlens = {0}};
+  if (rows.empty()) return reading;
   std::vector<std::vector<int32_t>> documents;
-  std::vector<int64_t> last;  // token of each document
-  int64_t longest = 0;
   for (const size_t row : rows) {
     Row& sequence = rows_[row];
     std::vector<int32_t> tokens = sequence.request.prompt.tokens;
     tokens.insert(tokens.end(), sequence.result.tokens.begin(), sequence.result.tokens.end());
     sequence.length = static_cast<int64_t>(tokens.size());
-    longest = std::max(longest, sequence.length);
-    last.push_back((last.empty() ? -1 : last.back()) + sequence.length);
+    reading.longest = std::max(reading.longest, sequence.length);
     documents.push_back(std::move(tokens));
   }
-  constexpr int64_t kFirstTokens = 64;  // of the answers
-  reserve(longest + kFirstTokens);
   const data::Batch batch = batch_of(documents);
-  PackedBatch packed = prepare_batch(batch, decoder_.rope(), decoder_.batch_target(), {});
-  decoder_.prepare_joints();
-  at::Tensor hidden = decoder_.embed(packed.tokens);
-  decoder_.open_shared_state(packed.context, packed.tokens, hidden);
+  reading.cu_seqlens = batch.cu_seqlens;
+  reading.packed = prepare_batch(batch, decoder_.rope(), decoder_.batch_target(), {});
+  return reading;
+}
+
+/// One pass: fills the caches of the rows in `reading`, adds a token to those of the first
+/// `num_stepping` rows, and chooses the next token of each.
+void GenerationBatch::run(size_t num_stepping, const std::vector<size_t>& rows_to_read) {
+  Stepping stepping = next_tokens(num_stepping);
+  Reading reading = texts_of(rows_to_read);
+  constexpr int64_t kFirstTokens = 64;  // of the answers
+  int64_t longest = rows_to_read.empty() ? 0 : reading.longest + kFirstTokens;
+  for (const int64_t length : stepping.lengths) longest = std::max(longest, length);
+  reserve(longest);
+
+  using Pass = layers::DequantPrefetcher::Pass;
+  decoder_.prepare_joints(rows_to_read.empty() ? Pass::kDecoding : Pass::kForward);
+  layers::BatchContext context = rows_to_read.empty() ? stepping.context : reading.packed.context;
+  at::Tensor tokens = at::tensor(stepping.fed, at::kLong).to(device());
+  if (!rows_to_read.empty()) {
+    tokens = at::cat({tokens.to(reading.packed.tokens.scalar_type()), reading.packed.tokens});
+    for (size_t i = 0; num_stepping > 0 && i < context.ropes.size(); ++i) {
+      const kernels::RopeAngles& first = stepping.context.ropes[i];
+      context.ropes[i] = {at::cat({first.cos, context.ropes[i].cos}),
+                          at::cat({first.sin, context.ropes[i].sin})};
+    }
+  }
+  at::Tensor hidden = decoder_.embed(tokens);
+  decoder_.open_shared_state(context, tokens, hidden);
   for (size_t l = 0; l < decoder_.layers().size(); ++l) {
-    Layer& layer = decoder_.layers()[l];
+    const Layer& layer = decoder_.layers()[l];
     const at::Tensor mixed =
         layer.delta_net.defined()
-            ? layers::delta_net_answer(layer, hidden, packed.context,
-                                       cache_->delta_state(l, static_cast<int64_t>(rows[0])))
-            : attend_prompts(l, hidden, packed.context, rows, batch.cu_seqlens);
-    hidden = layers::after_attention(layer, hidden, mixed, packed.context);
+            ? delta_net(l, hidden, context, stepping, reading)
+            : attend(l, layers::attention_inputs(layer, hidden, context), stepping, reading);
+    hidden = layers::after_attention(layer, hidden, mixed, context);
   }
-  score_prompts(hidden, rows, batch.cu_seqlens);
+  score_prompts(hidden.narrow(0, stepping.count(), reading.count()), reading);
+  choose_next(hidden, stepping, reading);
+}
+
+/// From the last layer's output.
+void GenerationBatch::choose_next(const at::Tensor& hidden, const Stepping& stepping,
+                                  const Reading& reading) {
+  std::vector<size_t> rows = all_rows(static_cast<size_t>(stepping.count()));
+  if (reading.rows.empty()) return choose_tokens(head(hidden), rows);
+  std::vector<int64_t> last(rows.begin(), rows.end());
+  for (size_t i = 0; i < reading.rows.size(); ++i) {
+    rows.push_back(reading.rows[i]);
+    last.push_back(stepping.count() + reading.cu_seqlens[i + 1] - 1);
+  }
   choose_tokens(head(hidden.index_select(0, at::tensor(last).to(device()))), rows);
 }
 
@@ -121,40 +212,76 @@ void GenerationBatch::prefill(const std::vector<size_t>& rows) {
 /// what the active rows can come to.
 void GenerationBatch::reserve(int64_t length) {
   int64_t longest = 0;
-  for (const Row& row : rows_) longest = std::max(longest, row.longest());
+  for (const Row& row : rows_) longest = std::max(longest, longest_of(row.request));
   cache_->reserve({.rows = static_cast<int64_t>(rows_.size()), .length = std::min(length, longest)},
                   {.rows = static_cast<int64_t>(num_rows_), .length = longest});
 }
 
 uint64_t GenerationBatch::cache_bytes(size_t more, int64_t length) const {
-  for (const Row& row : rows_) length = std::max(length, row.longest());
-  return cache_->bytes({.rows = static_cast<int64_t>(rows_.size() + more), .length = length});
+  for (const Row& row : rows_) length = std::max(length, longest_of(row.request));
+  for (const SequenceRequest& request : unread_) length = std::max(length, longest_of(request));
+  return cache_->bytes({.rows = static_cast<int64_t>(num_active() + more), .length = length});
 }
 
-at::Tensor GenerationBatch::attend_prompts(size_t l, const at::Tensor& hidden,
-                                           const layers::BatchContext& context,
-                                           const std::vector<size_t>& rows,
-                                           const std::vector<int32_t>& cu_seqlens) {
+at::Tensor GenerationBatch::attend(size_t l, const layers::AttentionInputs& inputs,
+                                   Stepping& stepping, const Reading& reading) {
+  const int64_t num_stepping = stepping.count(), num_read = reading.count();
+  std::vector<at::Tensor> parts;
+  if (num_stepping > 0)
+    parts.push_back(attend_tokens(l, narrow(inputs, 0, num_stepping), stepping));
+  if (num_read > 0)
+    parts.push_back(attend_prompts(l, narrow(inputs, num_stepping, num_read), reading));
+  return layers::gated_attention(parts.size() == 1 ? parts[0] : at::cat(parts), inputs.gate);
+}
+
+at::Tensor GenerationBatch::attend_prompts(size_t l, const layers::AttentionInputs& inputs,
+                                           const Reading& reading) {
   const Layer& layer = decoder_.layers()[l];
-  const auto [q, k, v, gate] = layers::attention_inputs(layer, hidden, context);
-  for (size_t i = 0; layer.keys_of < 0 && i < rows.size(); ++i) {
-    const int64_t first = cu_seqlens[i], count = cu_seqlens[i + 1] - first;
-    cache_->store_prompt(l, static_cast<int64_t>(rows[i]), k.narrow(0, first, count),
-                         v.narrow(0, first, count));
+  for (size_t i = 0; layer.keys_of < 0 && i < reading.rows.size(); ++i) {
+    const int64_t first = reading.cu_seqlens[i], count = reading.cu_seqlens[i + 1] - first;
+    cache_->store_prompt(l, static_cast<int64_t>(reading.rows[i]), inputs.k.narrow(0, first, count),
+                         inputs.v.narrow(0, first, count));
   }
-  const at::Tensor attended =
-      kernels::attention_forward(q, k, v, context, layer.attention, layer.sinks.weight).out;
-  return layers::gated_attention(attended, gate);
+  return kernels::attention_forward(inputs.q, inputs.k, inputs.v, reading.packed.context,
+                                    layer.attention, layer.sinks.weight)
+      .out;
+}
+
+at::Tensor GenerationBatch::attend_tokens(size_t l, const layers::AttentionInputs& inputs,
+                                          Stepping& stepping) {
+  const Layer& layer = decoder_.layers()[l];
+  const bool borrows = layer.keys_of >= 0;
+  const size_t source = borrows ? static_cast<size_t>(layer.keys_of) : l;
+  if (!borrows) cache_->store_tokens(l, stepping.places, inputs.k, inputs.v);
+  return attend_cached(layer, inputs.q, cache_->keys(source), cache_->values(source),
+                       *stepping.masks);
+}
+
+/// @pre one document is read, or some rows get their next tokens
+at::Tensor GenerationBatch::delta_net(size_t l, const at::Tensor& hidden,
+                                      const layers::BatchContext& context, const Stepping& stepping,
+                                      const Reading& reading) {
+  const Layer& layer = decoder_.layers()[l];
+  if (!reading.rows.empty()) {
+    SFTRUN_CHECK(reading.rows.size() == 1 && stepping.count() == 0);
+    return layers::delta_net_answer(layer, hidden, context,
+                                    cache_->delta_state(l, static_cast<int64_t>(reading.rows[0])));
+  }
+  std::vector<at::Tensor> tokens;
+  for (int64_t row = 0; row < hidden.size(0); ++row) {
+    tokens.push_back(layers::delta_net_next(layer, hidden.narrow(0, row, 1), context,
+                                            cache_->delta_state(l, row)));
+  }
+  return at::cat(tokens);
 }
 
 /// In pieces, because the logits of a long prompt need more memory than the model.
-void GenerationBatch::score_prompts(const at::Tensor& hidden, const std::vector<size_t>& rows,
-                                    const std::vector<int32_t>& cu_seqlens) {
+void GenerationBatch::score_prompts(const at::Tensor& hidden, const Reading& reading) {
   constexpr int64_t kLogits = int64_t{1} << 24;  // of a piece
   const int64_t most = std::max<int64_t>(1, kLogits / decoder_.arch().vocab_size);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const SequenceRequest& request = rows_[rows[i]].request;
-    const bool is_read_again = !rows_[rows[i]].result.tokens.empty();
+  for (size_t i = 0; i < reading.rows.size(); ++i) {
+    const SequenceRequest& request = rows_[reading.rows[i]].request;
+    const bool is_read_again = !rows_[reading.rows[i]].result.tokens.empty();
     if (!request.scores_prompt || is_read_again) continue;
     const std::vector<int32_t>& tokens = request.prompt.tokens;
     const auto num_scored = static_cast<int64_t>(tokens.size()) - 1;
@@ -164,7 +291,7 @@ void GenerationBatch::score_prompts(const at::Tensor& hidden, const std::vector<
       const std::vector<int64_t> predicted(tokens.begin() + first + 1,
                                            tokens.begin() + first + 1 + count);
       const at::Tensor logits =
-          layers::logits_of(decoder_.head(), hidden.narrow(0, cu_seqlens[i] + first, count))
+          layers::logits_of(decoder_.head(), hidden.narrow(0, reading.cu_seqlens[i] + first, count))
               .to(at::kFloat);
       for (TokenLogprobs& score :
            token_logprobs(logits, at::tensor(predicted).to(device()), *request.num_logprobs))
@@ -176,39 +303,6 @@ void GenerationBatch::score_prompts(const at::Tensor& hidden, const std::vector<
   }
 }
 
-void GenerationBatch::step() {
-  SFTRUN_CHECK(!rows_.empty());
-  const at::NoGradGuard no_grad;
-  const std::vector<size_t> switching = rows_that_change_angles();
-  std::vector<int64_t> positions, lengths, fed;
-  for (const Row& row : rows_) {
-    positions.push_back(row.length);
-    lengths.push_back(row.length + 1);
-    fed.push_back(row.next);
-  }
-  reserve(*std::max_element(lengths.begin(), lengths.end()));
-  decoder_.prepare_joints(layers::DequantPrefetcher::Pass::kDecoding);
-  layers::BatchContext context;
-  decoder_.rope().fill_positions(context, positions, device());
-  const at::Tensor tokens = at::tensor(fed).to(device()),
-                   places = at::tensor(positions).to(device());
-  StepMasks masks(lengths, device());
-  at::Tensor hidden = decoder_.embed(tokens);
-  decoder_.open_shared_state(context, tokens, hidden);
-  for (size_t l = 0; l < decoder_.layers().size(); ++l) {
-    const Layer& layer = decoder_.layers()[l];
-    const at::Tensor mixed = layer.delta_net.defined()
-                                 ? delta_net_tokens(l, hidden, context)
-                                 : attend_tokens(l, hidden, context, places, masks);
-    hidden = layers::after_attention(layer, hidden, mixed, context);
-  }
-  for (Row& row : rows_) ++row.length;
-  const std::vector<size_t> all = all_rows(rows_.size());
-  choose_tokens(head(hidden), all);
-  if (!switching.empty()) prefill(switching);
-  accept_and_free(all);
-}
-
 /// Rows whose next token changes the angles of all positions (LongRoPE). They are read again
 /// including that token, as in transformers.
 std::vector<size_t> GenerationBatch::rows_that_change_angles() const {
@@ -217,29 +311,6 @@ std::vector<size_t> GenerationBatch::rows_that_change_angles() const {
   for (size_t row = 0; limit > 0 && row < rows_.size(); ++row)
     if (rows_[row].length == limit) switching.push_back(row);
   return switching;
-}
-
-at::Tensor GenerationBatch::attend_tokens(size_t l, const at::Tensor& hidden,
-                                          const layers::BatchContext& context,
-                                          const at::Tensor& positions, StepMasks& masks) {
-  const Layer& layer = decoder_.layers()[l];
-  const auto [q, k, v, gate] = layers::attention_inputs(layer, hidden, context);
-  const bool borrows = layer.keys_of >= 0;
-  const size_t source = borrows ? static_cast<size_t>(layer.keys_of) : l;
-  if (!borrows) cache_->store_tokens(l, positions, k, v);
-  const at::Tensor attended = attend_cached(layer, q, cache_->keys(source), cache_->values(source),
-                                            masks.of_window(layer.attention.window));
-  return layers::gated_attention(attended, gate);
-}
-
-at::Tensor GenerationBatch::delta_net_tokens(size_t l, const at::Tensor& hidden,
-                                             const layers::BatchContext& context) {
-  std::vector<at::Tensor> tokens;
-  for (int64_t row = 0; row < hidden.size(0); ++row) {
-    tokens.push_back(layers::delta_net_next(decoder_.layers()[l], hidden.narrow(0, row, 1), context,
-                                            cache_->delta_state(l, row)));
-  }
-  return at::cat(tokens);
 }
 
 /// @return [n, vocab] fp32 on the host
@@ -307,10 +378,13 @@ void GenerationBatch::accept_and_free(const std::vector<size_t>& rows) {
 void GenerationBatch::drop(const std::function<bool(size_t)>& is_dropped) {
   for (size_t row = rows_.size(); row-- > 0;)
     if (is_dropped(rows_[row].request.prompt.index)) remove(row);
+  std::erase_if(unread_,
+                [&](const SequenceRequest& request) { return is_dropped(request.prompt.index); });
 }
 
 void GenerationBatch::reset() {
   rows_.clear();
+  unread_.clear();
   cache_ = std::make_unique<KvCache>(decoder_);
 }
 

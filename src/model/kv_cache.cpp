@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/ops.h"
 
 namespace sftrun::model {
 
@@ -72,9 +75,32 @@ void KvCache::store_prompt(size_t layer, int64_t row, const at::Tensor& k, const
   write(cache.values, v);
 }
 
+namespace {
+
+/// @param to [rows, heads, capacity, depth]   @param from [n, heads * depth]
+void store_on_host(const at::Tensor& to, const at::Tensor& positions, const at::Tensor& from) {
+  const at::Tensor tokens = from.contiguous();
+  const int64_t heads = to.size(1), capacity = to.size(2);
+  const size_t bytes = static_cast<size_t>(to.size(3)) * to.element_size();
+  const auto* source = static_cast<const std::byte*>(tokens.const_data_ptr());
+  auto* cache = static_cast<std::byte*>(to.mutable_data_ptr());
+  const auto* place = positions.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < tokens.size(0) * heads; ++i) {
+    const auto slot = static_cast<size_t>(i * capacity + place[i / heads]);
+    std::memcpy(cache + slot * bytes, source + static_cast<size_t>(i) * bytes, bytes);
+  }
+}
+
+}  // namespace
+
 void KvCache::store_tokens(size_t layer, const at::Tensor& positions, const at::Tensor& k,
                            const at::Tensor& v) {
   const LayerCache& cache = layers_[layer];
+  if (k.is_cpu()) {
+    store_on_host(cache.keys, positions, k);
+    store_on_host(cache.values, positions, v);
+    return;
+  }
   const at::Tensor rows = at::arange(positions.size(0), positions.options());
   const auto write = [&](const at::Tensor& to, const at::Tensor& from) {
     to.transpose(1, 2).index_put_({rows, positions}, from.view({-1, to.size(1), to.size(3)}));
@@ -118,9 +144,22 @@ StepMasks::Span StepMasks::make(int64_t window) const {
   return span;
 }
 
+namespace {
+
+bool has_kernel(const at::Tensor& x) {
+  return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+}
+
+}  // namespace
+
 at::Tensor attend_cached(const layers::Layer& layer, const at::Tensor& q, const at::Tensor& keys,
-                         const at::Tensor& values, const StepMasks::Span& seen) {
+                         const at::Tensor& values, StepMasks& masks) {
   const kernels::AttentionShape& shape = layer.attention;
+  if (has_kernel(q)) {
+    return kernels::cached_attention(q.contiguous(), keys, values, masks.lengths(), shape,
+                                     layer.sinks.weight);
+  }
+  const StepMasks::Span& seen = masks.of_window(shape.window);
   const int64_t n = q.size(0), group = shape.num_heads / shape.num_kv_heads;
   const auto visible = [&](const at::Tensor& x) {
     return x.narrow(0, 0, n).narrow(2, seen.first, seen.count);

@@ -63,6 +63,7 @@ class StepMasks {
   };
   /// @param window number of last tokens that are seen; 0: all
   const Span& of_window(int64_t window);
+  std::span<const int64_t> lengths() const { return lengths_; }
 
  private:
   Span make(int64_t window) const;
@@ -76,6 +77,6 @@ class StepMasks {
 /// @param q [n, heads * head_dim]   @param keys, values [rows, kv_heads, capacity, head_dim] with
 /// the step's own   @return [n, heads * head_dim]
 at::Tensor attend_cached(const layers::Layer& layer, const at::Tensor& q, const at::Tensor& keys,
-                         const at::Tensor& values, const StepMasks::Span& seen);
+                         const at::Tensor& values, StepMasks& masks);
 
 }  // namespace sftrun::model

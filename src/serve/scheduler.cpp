@@ -69,7 +69,7 @@ class Scheduler::Lane {
         jobs_.emplace(request.prompt.index, std::move(job));
         requests.push_back(std::move(request));
       }
-      batch_.start(std::move(requests));
+      batch_.add(std::move(requests));
     });
   }
 

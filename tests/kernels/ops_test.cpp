@@ -127,6 +127,65 @@ at::Tensor wide(const at::Tensor& tensor) {
   return tensor.to(at::kDouble);
 }
 
+/// One head of one sequence, in fp64.   @param keys, values [length, head_dim]
+at::Tensor attended(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                    const AttentionShape& shape, const at::Tensor& sink) {
+  const int64_t first = shape.window > 0 ? std::max<int64_t>(0, keys.size(0) - shape.window) : 0;
+  at::Tensor scores = at::mv(wide(keys.slice(0, first)), wide(query)) * shape.scale;
+  if (shape.softcap > 0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
+  if (sink.defined()) scores = at::cat({scores, wide(sink).view({1})});
+  const at::Tensor weights = at::softmax(scores, 0).slice(0, 0, keys.size(0) - first);
+  return at::mv(wide(values.slice(0, first)).t(), weights);
+}
+
+TEST(CachedAttention, AgreesWithFp64) {
+  const std::vector<int64_t> lengths = {1, 7, 33, 200};
+  int64_t seed = 0;
+  for (const auto& [kv_heads, group, depth] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
+           {1, 1, 8}, {3, 3, 64}, {2, 1, 80}, {2, 8, 20}, {1, 4, 256}}) {
+    for (const int64_t window : {0, 5}) {
+      for (const double softcap : {0.0, 3.0}) {
+        for (const bool has_sinks : {false, true}) {
+          for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+            AttentionShape shape;
+            shape.num_heads = kv_heads * group, shape.num_kv_heads = kv_heads;
+            shape.head_dim = depth, shape.window = window, shape.softcap = softcap;
+            shape.scale = 0.5;
+            const at::Tensor q = normal({4, shape.num_heads * depth}, ++seed, dtype),
+                             keys = normal({6, kv_heads, 210, depth}, ++seed, dtype),
+                             values = normal({6, kv_heads, 210, depth}, ++seed, dtype),
+                             sinks = has_sinks ? normal({shape.num_heads}, ++seed) : at::Tensor();
+            const at::Tensor out = cached_attention(q, keys, values, lengths, shape, sinks);
+            ASSERT_EQ(out.scalar_type(), dtype);
+            for (int64_t row = 0; row < 4; ++row) {
+              for (int64_t head = 0; head < shape.num_heads; ++head) {
+                const int64_t length = lengths[static_cast<size_t>(row)];
+                const at::Tensor expected = attended(q[row].narrow(0, head * depth, depth),
+                                                     keys[row][head / group].narrow(0, 0, length),
+                                                     values[row][head / group].narrow(0, 0, length),
+                                                     shape, has_sinks ? sinks[head] : sinks);
+                EXPECT_TRUE(close(out[row].narrow(0, head * depth, depth), expected,
+                                  dtype == at::kFloat ? 1e-5 : 6e-3));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CachedAttention, RefusesSequencesBeyondTheCache) {
+  AttentionShape shape;
+  shape.num_heads = shape.num_kv_heads = 1, shape.head_dim = 8, shape.scale = 1;
+  const at::Tensor q = normal({1, 8}, 1), cache = normal({1, 1, 4, 8}, 2);
+  for (const int64_t length : {0, 5})
+    EXPECT_THROW(cached_attention(q, cache, cache, std::vector<int64_t>{length}, shape),
+                 c10::Error);
+  EXPECT_THROW(cached_attention(q, cache.to(at::kBFloat16), cache, std::vector<int64_t>{4}, shape),
+               c10::Error);
+}
+
 // rows, columns, depth, rank of a second product (0: none), dtype
 using MatmulCase = std::tuple<int64_t, int64_t, int64_t, int64_t, at::ScalarType>;
 class Matmul : public ::testing::TestWithParam<MatmulCase> {};
@@ -169,14 +228,20 @@ INSTANTIATE_TEST_SUITE_P(
         MatmulCase{64, 40, 64, 8, at::kBFloat16}, MatmulCase{100, 129, 302, 4, at::kBFloat16},
         MatmulCase{100, 64, 31, 1, at::kBFloat16}, MatmulCase{191, 70, 2500, 16, at::kBFloat16},
         MatmulCase{1500, 24, 96, 2, at::kBFloat16}, MatmulCase{1100, 300, 1500, 8, at::kFloat},
+        MatmulCase{2, 130, 1025, 2, at::kBFloat16}, MatmulCase{5, 1, 33, 2, at::kBFloat16},
+        MatmulCase{16, 129, 2100, 4, at::kBFloat16}, MatmulCase{17, 300, 576, 8, at::kBFloat16},
+        MatmulCase{63, 33, 1537, 8, at::kBFloat16}, MatmulCase{15, 130, 1025, 2, at::kFloat},
+        MatmulCase{24, 31, 2100, 2, at::kFloat}, MatmulCase{63, 300, 577, 8, at::kFloat},
         MatmulCase{1100, 300, 4100, 8, at::kBFloat16}));
 
 // Whatever multiplies: sums of rows and columns of very different sizes, no worse than those of
 // LibTorch's product in fp32.
 TEST(Matmul, IsAsExactAsFp32) {
-  for (const int64_t depth : {100, 576, 3000}) {
-    const at::Tensor rows = at::exp(normal({150, 1}, 3) * 8), columns = at::exp(normal({70, 1}, 4));
-    const at::Tensor x = normal({150, depth}, 1) * rows, w = normal({70, depth}, 2) * columns;
+  for (const auto& [count, depth] : std::vector<std::pair<int64_t, int64_t>>{
+           {150, 100}, {150, 576}, {150, 3000}, {16, 3000}, {40, 100}, {40, 3000}}) {
+    const at::Tensor rows = at::exp(normal({count, 1}, 3) * 8),
+                     columns = at::exp(normal({70, 1}, 4));
+    const at::Tensor x = normal({count, depth}, 1) * rows, w = normal({70, depth}, 2) * columns;
     const at::Tensor expected = at::mm(wide(x), wide(w).t()),
                      size = at::mm(wide(x).abs(), wide(w).abs().t());
     const auto error_of = [&](const at::Tensor& actual) {
@@ -186,7 +251,7 @@ TEST(Matmul, IsAsExactAsFp32) {
     // size, by processor.
     constexpr double kHalfUnit = 3e-8;
     EXPECT_LT(error_of(matmul_nt(x, w)), std::max(kHalfUnit, 2.5 * error_of(at::mm(x, w.t()))))
-        << depth;
+        << count << " x " << depth;
   }
 }
 
@@ -194,11 +259,13 @@ TEST(Matmul, NaNStaysNaN) {
   for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      at::Tensor x = at::ones({70, 64}, dtype);
-      x[3][5] = value;
-      const at::Tensor sums = matmul_nt(x, at::ones({33, 64}, dtype));
-      EXPECT_FALSE(sums[3].isfinite().any().item<bool>());
-      EXPECT_TRUE(sums.slice(0, 4).eq(64).all().item<bool>());
+      for (const int64_t rows : {4, 16, 40, 70}) {
+        at::Tensor x = at::ones({rows, 64}, dtype);
+        x[3][5] = value;
+        const at::Tensor sums = matmul_nt(x, at::ones({33, 64}, dtype));
+        EXPECT_FALSE(sums[3].isfinite().any().item<bool>());
+        EXPECT_TRUE(sums.slice(0, 4).eq(64).all().item<bool>());
+      }
     }
   }
 }

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -103,19 +104,34 @@ TEST_P(QuantDots, BlocksOfGgml) {
   }
 }
 
+at::Tensor dense_products(const DotKernels& dots, const at::Tensor& w, const at::Tensor& x) {
+  const at::Tensor out = at::full({x.size(0), w.size(0)}, -1.0F);
+  const auto* of = x.const_data_ptr<float>();
+  if (w.scalar_type() == at::kFloat) {
+    dots.dense_rows_fp32({w.const_data_ptr<float>(), w.stride(0), w.size(0)}, w.size(1), of,
+                         x.size(0), out.data_ptr<float>(), out.stride(0));
+  } else {
+    dots.dense_rows_bf16({static_cast<const uint16_t*>(w.const_data_ptr()), w.stride(0), w.size(0)},
+                         w.size(1), of, x.size(0), out.data_ptr<float>(), out.stride(0));
+  }
+  return out;
+}
+
 TEST_P(QuantDots, DenseRows) {
-  for (const int64_t n : {1, 31, 32, 64, 577, 4100}) {
-    const at::Tensor w = normal({1, n}, 14), half = w.to(at::kBFloat16), x = normal({6, n}, 15);
-    at::Tensor of_fp32 = at::empty({6}), of_bf16 = at::empty({6});
-    dots_->dot_fp32(w.const_data_ptr<float>(), n, x.const_data_ptr<float>(), 6,
-                    of_fp32.data_ptr<float>());
-    dots_->dot_bf16(static_cast<const uint16_t*>(half.const_data_ptr()), n,
-                    x.const_data_ptr<float>(), 6, of_bf16.data_ptr<float>());
-    const auto expected = [&](const at::Tensor& row) {
-      return at::mv(x.to(at::kDouble), row[0].to(at::kDouble));
-    };
-    EXPECT_TRUE(close(of_fp32, expected(w), 1e-6)) << n;
-    EXPECT_TRUE(close(of_bf16, expected(half), 1e-6)) << n;
+  for (const int64_t n : {1, 15, 31, 32, 64, 577, 4100}) {
+    for (const int64_t rows : {1, 3, 4, 9}) {
+      for (const int64_t tokens : {1, 2, 3, 4, 7, 63}) {
+        SCOPED_TRACE(fmt::format("{} rows of {}, {} tokens", rows, n, tokens));
+        const at::Tensor wide = normal({rows, n + 5}, 14), x = normal({tokens, n}, 15);
+        for (const at::Tensor& whole : {wide, wide.to(at::kBFloat16)}) {
+          const at::Tensor w = whole.narrow(1, 3, n), out = dense_products(*dots_, w, x);
+          EXPECT_TRUE(close(out, at::mm(x.to(at::kDouble), w.to(at::kDouble).t()), 1e-6));
+          const at::Tensor last = x.narrow(0, tokens - 1, 1).contiguous();
+          EXPECT_TRUE(at::equal(dense_products(*dots_, w, last)[0], out[tokens - 1]))
+              << "a token's products depend on the other tokens";
+        }
+      }
+    }
   }
 }
 

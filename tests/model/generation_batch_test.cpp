@@ -77,10 +77,10 @@ TEST_P(Logprobs, AreThoseOfTheTrainingLoss) {
   const std::vector<int32_t> prompt = {3, 14, 15, 9, 26, 5};
   std::map<size_t, Heard> heard;
   GenerationBatch batch(*decoder, 2, hooks_into(heard));
-  batch.start({{.prompt = {.index = 7, .tokens = prompt},
-                .options = greedy(5),
-                .num_logprobs = 3,
-                .scores_prompt = true}});
+  batch.add({{.prompt = {.index = 7, .tokens = prompt},
+              .options = greedy(5),
+              .num_logprobs = 3,
+              .scores_prompt = true}});
   while (batch.num_active() > 0) batch.step();
   const Heard& one = heard.at(7);
   std::vector<int32_t> whole = prompt;
@@ -118,12 +118,12 @@ TEST(GenerationBatch, SequencesWithTheirOwnOptionsComeAndGo) {
   const auto request = [&](size_t i, size_t index) {
     return SequenceRequest{.prompt = {.index = index, .tokens = prompts[i]}, .options = options[i]};
   };
-  batch.start({request(0, 0), request(1, 1)});
+  batch.add({request(0, 0), request(1, 1)});
   batch.step();
-  batch.start({request(2, 2)});
+  batch.add({request(2, 2)});
   EXPECT_EQ(batch.num_free(), 0U);
   while (!heard[1].is_finished) batch.step();
-  batch.start({request(1, 3)});
+  batch.add({request(1, 3)});
   batch.drop([](size_t index) { return index == 0; });
   while (batch.num_active() > 0) batch.step();
   EXPECT_FALSE(heard[0].is_finished);
@@ -140,11 +140,31 @@ TEST(GenerationBatch, ReportsAStopTokenThatIsNotPartOfTheAnswer) {
   options->stop_tokens = {free[0]};
   std::map<size_t, Heard> heard;
   GenerationBatch batch(*decoder, 1, hooks_into(heard));
-  batch.start({{.prompt = {.tokens = {3, 4, 5}}, .options = options, .num_logprobs = 0}});
+  batch.add({{.prompt = {.tokens = {3, 4, 5}}, .options = options, .num_logprobs = 0}});
+  EXPECT_EQ(batch.num_active(), 1U);
+  batch.step();
   EXPECT_EQ(batch.num_active(), 0U);
   EXPECT_TRUE(heard[0].tokens.empty());
   EXPECT_EQ(heard[0].num_stop_tokens, 1);
   EXPECT_EQ(heard[0].of_answer.size(), 1U);
+}
+
+TEST(GenerationBatch, DropsSequencesThatAreNotReadYet) {
+  const auto decoder = Decoder::load(open_family("llama"), {});
+  std::map<size_t, Heard> heard;
+  GenerationBatch batch(*decoder, 2, hooks_into(heard));
+  const auto add = [&](size_t index) {
+    batch.add({{.prompt = {.index = index, .tokens = {3, 4}}, .options = greedy(2)}});
+  };
+  add(0);
+  batch.step();
+  add(1);
+  EXPECT_EQ(batch.num_free(), 0U);
+  batch.drop([](size_t index) { return index == 1; });
+  EXPECT_EQ(batch.num_free(), 1U);
+  while (batch.num_active() > 0) batch.step();
+  EXPECT_TRUE(heard[0].is_finished);
+  EXPECT_FALSE(heard.contains(1));
 }
 
 TEST(GenerationBatch, NeedsAsMuchCacheAsItSays) {
@@ -154,8 +174,8 @@ TEST(GenerationBatch, NeedsAsMuchCacheAsItSays) {
   EXPECT_EQ(batch.cache_bytes(0, 0), 0U);
   const uint64_t expected = batch.cache_bytes(2, 100);
   EXPECT_EQ(expected, 200 * batch.bytes_of_token());
-  batch.start({{.prompt = {.index = 0, .tokens = {3}}, .options = greedy(99)},
-               {.prompt = {.index = 1, .tokens = {4, 5}}, .options = greedy(50)}});
+  batch.add({{.prompt = {.index = 0, .tokens = {3}}, .options = greedy(99)},
+             {.prompt = {.index = 1, .tokens = {4, 5}}, .options = greedy(50)}});
   EXPECT_EQ(batch.cache_bytes(0, 0), expected);
   while (batch.num_active() > 0) batch.step();
   EXPECT_EQ(batch.cache_bytes(0, 0), expected) << "it grows to what was foreseen, not beyond";

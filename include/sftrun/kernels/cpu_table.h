@@ -120,6 +120,9 @@ struct AttentionKernels {
   void (*unpack_transposed)(const float* acc, int64_t valid, int64_t depth, T* out, int64_t stride);
   void (*sum_rows)(const float* acc, int64_t count, int64_t gap, int64_t valid, int64_t depth,
                    T* out, int64_t stride);
+  void (*attend_cached)(const T* q, int64_t group, const T* keys, const T* values, int64_t length,
+                        int64_t depth, float scale, float cap, const float* sinks, float* room,
+                        T* out);
 };
 
 /// Packing and epilogue of tiled products around LibTorch's brgemm; contracts in
@@ -153,6 +156,13 @@ struct EightBitRow {
   float scale;
 };
 
+/// Rows of a dense matrix, `stride` values apart.
+template <typename T>
+struct DenseRows {
+  const T* first;
+  int64_t stride, count;
+};
+
 /// out[t] = w . x[t] for one row w of n values and x fp32 [tokens, n]. For quantised rows n, and
 /// for 4 bits also `first` and `block_size`, are multiples of 32. See
 /// src/kernels/quant/dots_cpu.inl.
@@ -163,8 +173,12 @@ struct DotKernels {
   void (*dot_8bit)(const EightBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
   void (*dot_ggml)(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, int64_t tokens,
                    float* out);
-  void (*dot_fp32)(const float* w, int64_t n, const float* x, int64_t tokens, float* out);
-  void (*dot_bf16)(const uint16_t* w, int64_t n, const float* x, int64_t tokens, float* out);
+  /// out[t * out_stride + r] = w[r] . x[t] for some rows of a dense matrix, and any n.
+  void (*dense_rows_fp32)(const DenseRows<float>& w, int64_t n, const float* x, int64_t tokens,
+                          float* out, int64_t out_stride);
+  void (*dense_rows_bf16)(const DenseRows<uint16_t>& w, int64_t n, const float* x, int64_t tokens,
+                          float* out, int64_t out_stride);
+  int64_t most_dense_tokens;  ///< for which `dense_rows` is faster than a library
   /// out[t] += values . x[t] over `count` consecutive values; rows of x are `n` apart.
   void (*add_dots)(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
                    float* out);

@@ -159,6 +159,14 @@ struct AttentionOutput {
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const BatchMetadata& batch, const AttentionShape& shape,
                                   const at::Tensor& sinks = {});
+/// softmax(q k^T * scale) v of one token for each of n sequences, on a CPU (generation).
+/// @param q [n, heads * head_dim]
+/// @param keys, values [rows, kv_heads, capacity, head_dim], contiguous, rows >= n
+/// @param lengths keys of each sequence, with the token's own; a window sees the last of them
+/// @return [n, heads * head_dim]
+at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
+                            std::span<const int64_t> lengths, const AttentionShape& shape,
+                            const at::Tensor& sinks = {});
 struct AttentionGrads {
   at::Tensor dq, dk, dv;
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +14,8 @@
 namespace sftrun::model {
 
 class KvCache;
+struct Stepping;
+struct Reading;
 
 /// A prompt, and how it is answered.
 struct SequenceRequest {
@@ -39,7 +42,8 @@ struct BatchHooks {
 };
 
 /// Sequences that are generated together. They come and go between steps (continuous batching), and
-/// each has its own options. Active rows are the first rows of the cache.
+/// each has its own options. New prompts are read in the pass that generates the others' next tokens,
+/// so that weights are read from memory once for both. Rows that are read are the first of the cache.
 class GenerationBatch {
  public:
   /// @param num_rows most sequences at the same time, above 0   @param decoder must outlive this object
@@ -48,13 +52,13 @@ class GenerationBatch {
   GenerationBatch(const GenerationBatch&) = delete;
   GenerationBatch& operator=(const GenerationBatch&) = delete;
 
-  size_t num_active() const { return rows_.size(); }
-  size_t num_free() const { return num_rows_ - rows_.size(); }
+  size_t num_active() const { return rows_.size() + unread_.size(); }
+  size_t num_free() const { return num_rows_ - num_active(); }
 
-  /// Reads the prompts and chooses the first token of each. An answer may end with it.
-  /// @param requests at most `num_free`   @throws NotFiniteError
-  void start(std::vector<SequenceRequest> requests);
-  /// Generates one token of each active sequence.   @pre one is active   @throws NotFiniteError
+  /// Adds sequences, whose prompts the next steps read.   @param requests at most `num_free`
+  void add(std::vector<SequenceRequest> requests);
+  /// Generates one token of each active sequence; the first one where its prompt is read now.
+  /// @pre one is active   @throws NotFiniteError
   void step();
   /// Drops active sequences without calling a hook.
   void drop(const std::function<bool(size_t)>& is_dropped);
@@ -75,23 +79,25 @@ class GenerationBatch {
     int64_t length = 0;                     ///< tokens in the cache
     int32_t next = 0;                       ///< chosen last
     std::optional<TokenLogprobs> logprobs;  ///< of `next`
-
-    /// Tokens that the cache holds at most.
-    int64_t longest() const;
   };
+  /// Tokens that the cache holds of it at most.
+  static int64_t longest_of(const SequenceRequest& request);
 
-  void prefill(const std::vector<size_t>& rows);
+  std::vector<size_t> take_unread();
+  void run(size_t num_stepping, const std::vector<size_t>& reading);
   void reserve(int64_t length);
-  at::Tensor attend_prompts(size_t l, const at::Tensor& hidden, const layers::BatchContext& context,
-                            const std::vector<size_t>& rows,
-                            const std::vector<int32_t>& cu_seqlens);
-  void score_prompts(const at::Tensor& hidden, const std::vector<size_t>& rows,
-                     const std::vector<int32_t>& cu_seqlens);
+  Stepping next_tokens(size_t count);
+  Reading texts_of(const std::vector<size_t>& rows);
+  at::Tensor attend(size_t l, const layers::AttentionInputs& inputs, Stepping& stepping,
+                    const Reading& reading);
+  at::Tensor attend_prompts(size_t l, const layers::AttentionInputs& inputs,
+                            const Reading& reading);
+  at::Tensor attend_tokens(size_t l, const layers::AttentionInputs& inputs, Stepping& stepping);
+  void score_prompts(const at::Tensor& hidden, const Reading& reading);
   std::vector<size_t> rows_that_change_angles() const;
-  at::Tensor attend_tokens(size_t l, const at::Tensor& hidden, const layers::BatchContext& context,
-                           const at::Tensor& positions, class StepMasks& masks);
-  at::Tensor delta_net_tokens(size_t l, const at::Tensor& hidden,
-                              const layers::BatchContext& context);
+  at::Tensor delta_net(size_t l, const at::Tensor& hidden, const layers::BatchContext& context,
+                       const Stepping& stepping, const Reading& reading);
+  void choose_next(const at::Tensor& hidden, const Stepping& stepping, const Reading& reading);
   at::Tensor head(const at::Tensor& hidden);
   void choose_tokens(const at::Tensor& logits, const std::vector<size_t>& rows);
   void choose(Row& row, const at::Tensor& of_last) const;
@@ -106,6 +112,7 @@ class GenerationBatch {
   std::unique_ptr<KvCache> cache_;
   const uint64_t bytes_of_token_;
   std::vector<Row> rows_;  // row i of the cache
+  std::deque<SequenceRequest> unread_;
   bool has_states_ = false;
 };
 

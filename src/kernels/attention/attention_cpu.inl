@@ -160,3 +160,65 @@ void sum_rows(const float* acc, int64_t count, int64_t gap, int64_t valid, int64
     }
   }
 }
+
+/// Sums in lanes, which compilers do not add to one another in a tree by themselves.
+template <typename T>
+inline float dot_of(const float* a, const T* b, int64_t n) {
+  constexpr int64_t kLanes = 16;
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma omp simd
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += a[i + lane] * load(b + i + lane);
+  }
+  for (int64_t lane = 0; i < n; ++i, ++lane) lanes[lane] += a[i] * load(b + i);
+#pragma omp simd
+  for (int64_t lane = 0; lane < 8; ++lane) lanes[lane] += lanes[lane + 8];
+#pragma omp simd
+  for (int64_t lane = 0; lane < 4; ++lane) lanes[lane] += lanes[lane + 4];
+  return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+}
+
+/// Attention of one token of `group` heads that share `length` keys and values. Every key and every
+/// value is read once, for all heads of the group.
+/// @param q, out [group, depth]   @param keys, values [length, depth], contiguous
+/// @param sinks [group], or null   @param room [group * (length + 2 * depth)]
+template <typename T>
+void attend_cached(const T* q, int64_t group, const T* keys, const T* values, int64_t length,
+                   int64_t depth, float scale, float cap, const float* sinks, float* room, T* out) {
+  float *scores = room, *queries = room + group * length, *sums = queries + group * depth;
+  for (int64_t i = 0; i < group * depth; ++i) queries[i] = load(q + i) * scale;
+  for (int64_t k = 0; k < length; ++k) {
+    for (int64_t g = 0; g < group; ++g) {
+      scores[g * length + k] = dot_of(queries + g * depth, keys + k * depth, depth);
+    }
+  }
+  for (int64_t g = 0; g < group; ++g) {
+    float* row = scores + g * length;
+    float top = sinks == nullptr ? row[0] : sinks[g], total = 0;
+    if (cap > 0) {
+#pragma omp simd
+      for (int64_t k = 0; k < length; ++k) row[k] = cap * tanh_fast(row[k] / cap);
+      if (sinks == nullptr) top = row[0];
+    }
+#pragma omp simd reduction(max : top)
+    for (int64_t k = 0; k < length; ++k) top = row[k] > top ? row[k] : top;
+#pragma omp simd reduction(+ : total)
+    for (int64_t k = 0; k < length; ++k) {
+      row[k] = exp_fast(row[k] - top);
+      total += row[k];
+    }
+    if (sinks != nullptr) total += exp_fast(sinks[g] - top);
+    for (int64_t k = 0; k < length; ++k) row[k] /= total;
+  }
+  for (int64_t i = 0; i < group * depth; ++i) sums[i] = 0;
+  for (int64_t k = 0; k < length; ++k) {
+    for (int64_t g = 0; g < group; ++g) {
+      const float weight = scores[g * length + k];
+#pragma omp simd
+      for (int64_t d = 0; d < depth; ++d)
+        sums[g * depth + d] += weight * load(values + k * depth + d);
+    }
+  }
+  for (int64_t i = 0; i < group * depth; ++i) store(out + i, sums[i]);
+}

@@ -128,15 +128,18 @@ void load_strip(const uint16_t* part) {
   _tile_loadd(4, part, 64);
   _tile_loadd(5, part + kPart / 2, 64);
 }
+// With at most 16 columns in use (kFew), tiles 1, 3 and 7 are left out.
+template <bool kFew>
 void load_panel(const uint16_t* part) {
   _tile_loadd(6, part, 128);
-  _tile_loadd(7, part + 2 * kVector, 128);
+  if constexpr (!kFew) _tile_loadd(7, part + 2 * kVector, 128);
 }
+template <bool kFew>
 void add_products() {
   _tile_dpbf16ps(0, 4, 6);
-  _tile_dpbf16ps(1, 4, 7);
+  if constexpr (!kFew) _tile_dpbf16ps(1, 4, 7);
   _tile_dpbf16ps(2, 5, 6);
-  _tile_dpbf16ps(3, 5, 7);
+  if constexpr (!kFew) _tile_dpbf16ps(3, 5, 7);
 }
 
 /// Prefetches cache lines [16 i, 16 i + 16) of the next step from L2 to L1.
@@ -146,31 +149,31 @@ inline void fetch_lines(const uint16_t* step, int64_t i) {
     _mm_prefetch(step + (i * kLines + line) * kLine, _MM_HINT_T0);
 }
 
-template <typename T>
+template <typename T, bool kFew>
 void add_step(const uint16_t* strip, const uint16_t* panel) {
   if constexpr (kTileParts<T> == 1) {
     load_strip(strip);
-    load_panel(panel);
-    add_products();
+    load_panel<kFew>(panel);
+    add_products<kFew>();
   } else {
     const auto add = [&](int64_t i) {
-      add_products();
+      add_products<kFew>();
       fetch_lines(strip + kTileStep<T>, i);
       fetch_lines(panel + kTileStep<T>, i);
     };
     // Smallest products first; consecutive products share an operand where possible.
     load_strip(strip + 2 * kPart);
-    load_panel(panel);
+    load_panel<kFew>(panel);
     add(0);
     load_strip(strip + kPart);
     add(1);
-    load_panel(panel + kPart);
+    load_panel<kFew>(panel + kPart);
     add(2);
     load_strip(strip);
     add(3);
-    load_panel(panel + 2 * kPart);
+    load_panel<kFew>(panel + 2 * kPart);
     add(4);
-    load_panel(panel);
+    load_panel<kFew>(panel);
     add(5);
   }
 }
@@ -185,30 +188,53 @@ void fetch(const ComingRows<T>& coming, int64_t step) {
   }
 }
 
-template <typename T>
+template <typename T, bool kFew>
 void multiply(const uint16_t* strip, const uint16_t* panel, int64_t steps, bool add, float* sums,
               int64_t stride, ComingRows<T> coming) {
   const auto bytes = static_cast<size_t>(stride) * sizeof(float);
   float* below = sums + kVector * stride;
   if (add) {
     _tile_loadd(0, sums, bytes);
-    _tile_loadd(1, sums + kVector, bytes);
+    if constexpr (!kFew) _tile_loadd(1, sums + kVector, bytes);
     _tile_loadd(2, below, bytes);
-    _tile_loadd(3, below + kVector, bytes);
+    if constexpr (!kFew) _tile_loadd(3, below + kVector, bytes);
   } else {
     _tile_zero(0);
-    _tile_zero(1);
+    if constexpr (!kFew) _tile_zero(1);
     _tile_zero(2);
-    _tile_zero(3);
+    if constexpr (!kFew) _tile_zero(3);
   }
   for (int64_t step = 0; step < steps; ++step) {
-    add_step<T>(strip + step * kTileStep<T>, panel + step * kTileStep<T>);
+    add_step<T, kFew>(strip + step * kTileStep<T>, panel + step * kTileStep<T>);
     fetch(coming, step);
   }
   _tile_stored(0, sums, bytes);
-  _tile_stored(1, sums + kVector, bytes);
+  if constexpr (!kFew) _tile_stored(1, sums + kVector, bytes);
   _tile_stored(2, below, bytes);
-  _tile_stored(3, below + kVector, bytes);
+  if constexpr (!kFew) _tile_stored(3, below + kVector, bytes);
+}
+
+inline void store_lanes(float* to, __mmask16 lanes, __m512 values) {
+  _mm512_mask_storeu_ps(to, lanes, values);
+}
+inline void store_lanes(uint16_t* to, __mmask16 lanes, __m512 values) {
+  _mm512_mask_cvtepi32_storeu_epi16(to, lanes, _mm512_srli_epi32(to_bf16(values), kVector));
+}
+
+template <typename T>
+void store_turned(const float* sums, int64_t rows, int64_t columns, T* out, int64_t stride) {
+  for (int64_t c = 0; c < columns; c += kVector) {
+    for (int64_t r = 0; r < rows; r += kVector) {
+      __m512i square[kVector];
+      for (int64_t i = 0; i < kVector; ++i)
+        square[i] = _mm512_loadu_si512(sums + (r + i) * kTileColumns + c);
+      transpose_vectors(square);
+      for (int64_t i = 0; i < std::min(kVector, columns - c); ++i) {
+        store_lanes(out + (c + i) * stride + r, first_lanes(rows - r),
+                    _mm512_castsi512_ps(square[i]));
+      }
+    }
+  }
 }
 
 /// Eight tiles of 16 rows of 64 bytes (Intel SDM, "tile configuration").
@@ -227,8 +253,9 @@ void end() {
 }
 
 template <typename T>
-constexpr TileKernels<T> kKernels = {pack_strip<T>, pack_panel<T>, pack_panel_transposed<T>,
-                                     multiply<T>};
+constexpr TileKernels<T> kKernels = {
+    pack_strip<T>,      pack_panel<T>,     pack_panel_transposed<T>,
+    multiply<T, false>, multiply<T, true>, store_turned<T>};
 
 }  // namespace
 

@@ -86,6 +86,8 @@ void decode_some(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n,
 // Depends on the files above.
 #include "quant/dots_cpu.inl"
 
+#include "matmul/dense_rows_cpu.inl"
+
 template <typename T>
 void dequantize_ggml(uint32_t type, const uint8_t* blocks, int64_t first, int64_t n, T* out) {
   const int64_t before = std::min(n, (kGroup - first % kGroup) % kGroup);

@@ -16,8 +16,10 @@ void dot_4bit(const FourBitRow& row, int64_t n, const float* x, int64_t tokens, 
 void dot_8bit(const EightBitRow& row, int64_t n, const float* x, int64_t tokens, float* out);
 void dot_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, int64_t tokens,
               float* out);
-void dot_fp32(const float* w, int64_t n, const float* x, int64_t tokens, float* out);
-void dot_bf16(const uint16_t* w, int64_t n, const float* x, int64_t tokens, float* out);
+void dense_rows_fp32(const DenseRows<float>& w, int64_t n, const float* x, int64_t tokens,
+                     float* out, int64_t out_stride);
+void dense_rows_bf16(const DenseRows<uint16_t>& w, int64_t n, const float* x, int64_t tokens,
+                     float* out, int64_t out_stride);
 void add_dots(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
               float* out);
 void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq,

@@ -28,10 +28,10 @@ namespace {
 #include "gated/gated_cpu.inl"
 #include "matmul/transpose_vectors.inl"
 
+#include "heads/rope_cpu.inl"
 #include "matmul/matmul_cpu.inl"
 #include "quant/quant_cpu.inl"
 #include "rms_norm/rms_norm_cpu.inl"
-#include "heads/rope_cpu.inl"
 
 template <typename T>
 constexpr RowKernels<T> kRowKernels = {
@@ -44,7 +44,8 @@ constexpr RowKernels<T> kRowKernels = {
     cross_entropy<T>,
     cross_entropy_loss<T>,
     {pack_rows<T>, pack_transposed<T>, pair_rows<T>, cap_scores, softmax_tile<T>,
-     softmax_tile_backward<T>, finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>},
+     softmax_tile_backward<T>, finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>,
+     attend_cached<T>},
     {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>},
     dequantize_4bit<T>,
     dequantize_ggml<T>,
@@ -53,23 +54,29 @@ constexpr RowKernels<T> kRowKernels = {
     round_row_e4m3<T, uint16_t>,
 };
 
+#ifdef __AVX512F__
+constexpr int64_t kMostDenseTokens = 63;
+#else
+constexpr int64_t kMostDenseTokens = 4;  // with more, libraries are faster
+#endif
+
 #define SFTRUN_NAME_OF(x) #x
 #define SFTRUN_STRING(x) SFTRUN_NAME_OF(x)
 
 }  // namespace
 
 extern const CpuKernels kTable;
-const CpuKernels kTable = {
-    SFTRUN_STRING(SFTRUN_ISA),
-    kRowKernels<float>,
-    kRowKernels<uint16_t>,
-    adamw,
-    sum_of_squares,
-    adamw_8bit,
-    quantize_4bit,
-    quantize_row_e4m3,
-    quantize_row_int8,
-    {split_pairs, dot_4bit, dot_8bit, dot_ggml, dot_fp32, dot_bf16, add_dots},
-    stream_copy};
+const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA),
+                           kRowKernels<float>,
+                           kRowKernels<uint16_t>,
+                           adamw,
+                           sum_of_squares,
+                           adamw_8bit,
+                           quantize_4bit,
+                           quantize_row_e4m3,
+                           quantize_row_int8,
+                           {split_pairs, dot_4bit, dot_8bit, dot_ggml, dense_rows_fp32,
+                            dense_rows_bf16, kMostDenseTokens, add_dots},
+                           stream_copy};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA

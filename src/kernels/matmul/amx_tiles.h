@@ -50,6 +50,11 @@ struct TileKernels {
   /// gives bit-identical results.
   void (*multiply)(const uint16_t* strip, const uint16_t* panel, int64_t steps, bool add,
                    float* sums, int64_t stride, ComingRows<T> coming);
+  /// The same for the first 16 columns of the panel.
+  void (*multiply_few)(const uint16_t* strip, const uint16_t* panel, int64_t steps, bool add,
+                       float* sums, int64_t stride, ComingRows<T> coming);
+  /// out [columns, rows], row stride `stride`, from sums [32, 32]; rows, columns <= 32.
+  void (*store_turned)(const float* sums, int64_t rows, int64_t columns, T* out, int64_t stride);
 };
 
 struct TileTable {

@@ -12,34 +12,60 @@
 #include "../formats/thin_rows.h"
 #include "../operands.h"
 #include "../parallel.h"
+#include "amx_thin_product.h"
 #include "sftrun/kernels/cuda_registry.h"
 
 namespace sftrun::kernels {
 namespace {
 
-constexpr int64_t kFewRows = 64;      // fewer rows do not pay for packing whole panels
-constexpr int64_t kFewDenseRows = 4;  // up to this many rows dot products are faster for a dense w
-constexpr int64_t kDepth = 1024;      // dequantised at a time, if rows are not whole groups
+constexpr int64_t kFewRows = 64;  // fewer rows do not pay for packing whole panels
+constexpr int64_t kDepth = 1024;  // dequantised at a time, if rows are not whole groups
 
 const DotKernels& dots() {
   return cpu_kernels().dots;
 }
 
 template <typename T>
-at::Tensor dense_product(const ThinTokens& tokens, const at::Tensor& x, const at::Tensor& w) {
+at::Tensor dense_product(const ThinTokens& tokens, const at::Tensor& w) {
+  constexpr int64_t kGrain = 16 * 1024;  // least values of w of a thread
+  constexpr int64_t kTogether = 4;       // rows
   const auto* from = static_cast<const T*>(w.const_data_ptr());
-  const int64_t stride = w.stride(0), n = w.size(1);
-  const auto dot = [&] {
+  const int64_t stride = w.stride(0), n = w.size(1), rows = w.size(0);
+  const auto multiply = [&] {
     if constexpr (std::is_same_v<T, float>) {
-      return dots().dot_fp32;
+      return dots().dense_rows_fp32;
     } else {
-      return dots().dot_bf16;
+      return dots().dense_rows_bf16;
     }
   }();
-  return each_row(x, w.size(0), [&] {
-    return
-        [&](int64_t row, float* out) { dot(from + row * stride, n, tokens.x, tokens.count, out); };
+  at::Tensor product = at::empty({tokens.count, rows}, at::kFloat);
+  float* out = product.data_ptr<float>();
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, kTogether * n));
+  parallel_for(0, (rows + kTogether - 1) / kTogether, grain, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kTogether, last = std::min(rows, end * kTogether);
+    multiply({from + first * stride, stride, last - first}, n, tokens.x, tokens.count, out + first,
+             rows);
   });
+  return product;
+}
+
+/// Some rows are dequantised at a time, once for all tokens.
+at::Tensor product_of_rows(const ThinTokens& tokens, const QuantizedMatrix& w) {
+  constexpr int64_t kTogether = 8;
+  const int64_t n = w.columns;
+  at::Tensor product = at::empty({tokens.count, w.rows}, at::kFloat);
+  float* out = product.data_ptr<float>();
+  parallel_for(0, (w.rows + kTogether - 1) / kTogether, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> values(static_cast<size_t>(kTogether * n));
+    for (int64_t row = begin * kTogether; row < std::min(w.rows, end * kTogether);
+         row += kTogether) {
+      const int64_t count = std::min(kTogether, w.rows - row);
+      dequantize_part(w, row, count, 0, n, values.data(), n);
+      dots().dense_rows_fp32({values.data(), n, count}, n, tokens.x, tokens.count, out + row,
+                             w.rows);
+    }
+  });
+  return product;
 }
 
 /// Any shape: rows are dequantised in parts that stay in the L1 cache.
@@ -59,13 +85,21 @@ at::Tensor product_of_parts(const ThinTokens& tokens, const at::Tensor& x,
 
 /// x w^T
 at::Tensor product(const at::Tensor& x, const Matrix& w) {
-  if (w.quantized != nullptr && ops_of(*w.quantized).has_whole_groups(*w.quantized))
+  constexpr int64_t kDecodedInRegisters = 4;  // tokens for which a row is decoded at the same time
+  const bool is_few = x.size(0) <= kDecodedInRegisters || dots().most_dense_tokens < x.size(0);
+  if (w.quantized != nullptr && is_few && ops_of(*w.quantized).has_whole_groups(*w.quantized))
     return ops_of(*w.quantized).thin_product(x, *w.quantized);
+  if (w.quantized == nullptr && amx_thin_product_serves(x, w.dense))
+    return amx_thin_product(x, w.dense);
   const at::Tensor in_fp32 = x.to(at::kFloat).contiguous();
   const ThinTokens tokens(in_fp32);
-  if (w.quantized != nullptr) return product_of_parts(tokens, x, *w.quantized);
-  return w.dense.scalar_type() == at::kFloat ? dense_product<float>(tokens, x, w.dense)
-                                             : dense_product<uint16_t>(tokens, x, w.dense);
+  if (w.quantized != nullptr) {
+    return is_few ? product_of_parts(tokens, x, *w.quantized)
+                  : product_of_rows(tokens, *w.quantized).to(x.scalar_type());
+  }
+  return w.dense.scalar_type() == at::kFloat
+             ? dense_product<float>(tokens, w.dense)
+             : dense_product<uint16_t>(tokens, w.dense).to(x.scalar_type());
 }
 
 /// x w, with some rows of w dequantised at a time, which limits memory.
@@ -91,7 +125,7 @@ bool thin_product_serves(const Product& term) {
   const at::ScalarType dtype = x.scalar_type();
   if (x.stride(1) != 1 || (dtype != at::kFloat && dtype != at::kBFloat16)) return false;
   if (is_quantized) return x.size(0) < kFewRows;
-  return term.transposed && x.size(0) <= kFewDenseRows && term.w.dense.stride(1) == 1 &&
+  return term.transposed && x.size(0) <= dots().most_dense_tokens && term.w.dense.stride(1) == 1 &&
          term.w.dense.scalar_type() == dtype;
 }
 

@@ -157,21 +157,12 @@ void dots_8bit(const EightBitRow& row, int64_t n, const float* x, float* out) {
   unpack_groups(row.form, row.codes, n, row.scale, DotSink<kTokens>{x, n, &sums});
   sums.write(out);
 }
-
-/// The whole groups of 32 of a dense row.
-template <int kTokens, typename T>
-void dots_dense(const T* w, int64_t n, int64_t whole, const float* x, float* out) {
-  DotSums<kTokens> sums;
-  for (int64_t i = 0; i < whole; i += kAtOnce)
-    sums.add(load_sixteen(w + i), load_sixteen(w + i + kAtOnce / 2), x + i, n);
-  sums.write(out);
-}
 #else
 /// @param unpack unpack(first, numbers) writes values [first, first + 32)
 template <int kTokens, typename Unpack>
-void dots_of_parts(const Unpack& unpack, int64_t n, int64_t whole, const float* x, float* out) {
+void dots_of_parts(const Unpack& unpack, int64_t n, const float* x, float* out) {
   std::fill(out, out + kTokens, 0.0F);
-  for (int64_t first = 0; first < whole; first += kAtOnce) {
+  for (int64_t first = 0; first < n; first += kAtOnce) {
     float values[kAtOnce];
     unpack(first, values);
     for (int t = 0; t < kTokens; ++t) {
@@ -192,7 +183,7 @@ void dots_4bit(const FourBitRow& row, int64_t n, const float* x, float* out) {
       values[i + kAtOnce / 2] = row.table[byte & 15] * scale;
     }
   };
-  dots_of_parts<kTokens>(unpack, n, n, x, out);
+  dots_of_parts<kTokens>(unpack, n, x, out);
 }
 
 template <int kTokens>
@@ -200,7 +191,7 @@ void dots_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, 
   const auto unpack = [&](int64_t first, float* values) {
     decode(type, blocks, first / kGroup, 1, values);
   };
-  dots_of_parts<kTokens>(unpack, n, n, x, out);
+  dots_of_parts<kTokens>(unpack, n, x, out);
 }
 
 template <int kTokens>
@@ -209,15 +200,7 @@ void dots_8bit(const EightBitRow& row, int64_t n, const float* x, float* out) {
     for (int64_t i = 0; i < kAtOnce; ++i)
       values[i] = eight_bit_value(row.form, row.codes[first + i], row.scale);
   };
-  dots_of_parts<kTokens>(unpack, n, n, x, out);
-}
-
-template <int kTokens, typename T>
-void dots_dense(const T* w, int64_t n, int64_t whole, const float* x, float* out) {
-  const auto unpack = [&](int64_t first, float* values) {
-    for (int64_t i = 0; i < kAtOnce; ++i) values[i] = load(w + first + i);
-  };
-  dots_of_parts<kTokens>(unpack, n, whole, x, out);
+  dots_of_parts<kTokens>(unpack, n, x, out);
 }
 #endif
 
@@ -228,16 +211,6 @@ void in_fours(int64_t tokens, int64_t n, const float* x, float* out, const Dots&
   for (; tokens >= kFour; tokens -= kFour, x += kFour * n, out += kFour)
     dots(std::integral_constant<int, kFour>(), x, out);
   for (; tokens > 0; --tokens, x += n, ++out) dots(std::integral_constant<int, 1>(), x, out);
-}
-
-template <typename T>
-void dot_dense(const T* w, int64_t n, const float* x, int64_t tokens, float* out) {
-  const int64_t whole = n / kAtOnce * kAtOnce;
-  in_fours(tokens, n, x, out, [&](auto count, const float* of, float* to) {
-    dots_dense<decltype(count)::value>(w, n, whole, of, to);
-  });
-  for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t i = whole; i < n; ++i) out[t] += load(w + i) * x[t * n + i];
 }
 
 }  // namespace
@@ -257,13 +230,6 @@ void dot_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, i
   in_fours(tokens, n, x, out, [&](auto count, const float* of, float* to) {
     dots_ggml<decltype(count)::value>(type, blocks, n, of, to);
   });
-}
-
-void dot_fp32(const float* w, int64_t n, const float* x, int64_t tokens, float* out) {
-  dot_dense(w, n, x, tokens, out);
-}
-void dot_bf16(const uint16_t* w, int64_t n, const float* x, int64_t tokens, float* out) {
-  dot_dense(w, n, x, tokens, out);
 }
 
 void add_dots(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
