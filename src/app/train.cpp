@@ -12,6 +12,7 @@
 #include "run_check.h"
 #include "run_forecast.h"
 #include "run_resolution.h"
+#include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/stall.h"
@@ -232,6 +233,15 @@ void add_last_metrics(const std::filesystem::path& run_dir, launch::Event& event
   }
 }
 
+/// Makes run.json say that the run failed, if rank 0 was killed before it could.
+void note_failure(const std::filesystem::path& file, observe::RunReport report, int64_t last_step) {
+  if (report.status != "running") return;
+  report.status = "failed";
+  report.last_step = last_step;
+  report.finished_at = unix_seconds();
+  observe::write_run_report(file, report);
+}
+
 /// The event of a run's end. What run.json says is added, if the run came so far.
 launch::Event end_event(const config::RunConfig& config, int exit_code) {
   const std::filesystem::path run_dir = config.output.dir;
@@ -240,13 +250,16 @@ launch::Event end_event(const config::RunConfig& config, int exit_code) {
                           exit_code != static_cast<int>(ExitCode::kInterrupted);
   launch::Event event{.name = has_failed ? "failure" : "end",
                       .details = {{"exit_code", exit_code}}};
+  const std::filesystem::path report_file = run_dir / "run.json";
   try {
-    const observe::RunReport report = observe::read_run_report(run_dir / "run.json");
+    const observe::RunReport report = observe::read_run_report(report_file);
     event.step = report.last_step;
     event.details["status"] = has_failed ? "failed" : report.status;
     event.details["evaluation"] = report.evaluation;
     event.details["best_evaluation"] = report.best;
-    if (has_failed) add_last_metrics(run_dir, event);
+    if (!has_failed) return event;
+    add_last_metrics(run_dir, event);
+    note_failure(report_file, report, event.step);
   } catch (const std::exception&) {  // it failed before, or these files are damaged
   }
   return event;
@@ -256,7 +269,7 @@ launch::Event end_event(const config::RunConfig& config, int exit_code) {
 int with_end_event(const config::RunConfig& config, const std::function<int()>& train) {
   launch::EventCommandOptions options{
       .command = config.callbacks.command,
-      .events = config.callbacks.on,
+      .events = config.callbacks.events,
       .timeout_s = parse_duration_s(config.callbacks.timeout).value(),
       .run_dir = config.output.dir};
   const auto tell = [&](launch::Event event) {

@@ -565,7 +565,7 @@ void visit_fields(CallbacksConfig& callbacks, Visitor&& field) {
         "A command that rank 0 starts with `sh -c` at events of the run, which it reads as JSON "
         "from its standard input and in SFTRUN_ variables (docs/callbacks.md).",
         "'./notify.sh \"$SFTRUN_EVENT\"'");
-  field(callbacks.on, "on", any(), kAny,
+  field(callbacks.events, "events", any(), kAny,
         "Events that start the command: checkpoint, evaluation, end, failure.", "[end, failure]");
   field(callbacks.timeout, "timeout", any(), kAny,
         "Time after which a command is ended (90s, 10m).", "5m");

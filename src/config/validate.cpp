@@ -199,6 +199,11 @@ class RelationCheck {
     const TrainConfig& train = config_.train;
     if (train.predict_with_generate) check_answers();
     if (train.eval_token_accuracy) check_token_accuracy();
+    const char* measures = train.predict_with_generate ? "train.predict_with_generate"
+                           : train.eval_token_accuracy ? "train.eval_token_accuracy"
+                                                       : nullptr;
+    if (measures != nullptr && train.eval_strategy == EvalStrategy::kNo && !train.eval_on_start)
+      warn(fmt::format("{} has no effect: train.eval_strategy is no", measures), measures);
     if (train.early_stopping_threshold > 0 && !train.early_stopping_patience) {
       warn("train.early_stopping_threshold has no effect without train.early_stopping_patience",
            "train.early_stopping_threshold");
@@ -214,13 +219,13 @@ class RelationCheck {
 
   void check_callbacks() {
     const CallbacksConfig& callbacks = config_.callbacks;
-    const std::vector<std::string> known = CallbacksConfig{}.on;
-    for (const std::string& event : callbacks.on) {
+    const std::vector<std::string> known = CallbacksConfig{}.events;
+    for (const std::string& event : callbacks.events) {
       if (std::find(known.begin(), known.end(), event) != known.end()) continue;
       const std::string near = nearest(event, known);
       report(
-          fmt::format("`callbacks.on` has the unknown event `{}`", excerpt(event)),
-          {"callbacks.on"},
+          fmt::format("`callbacks.events` has the unknown event `{}`", excerpt(event)),
+          {"callbacks.events"},
           near.empty() ? "events: " + join(known, ", ") : fmt::format("did you mean `{}`?", near));
     }
     if (parse_duration_s(callbacks.timeout).value_or(0) <= 0) {
@@ -228,8 +233,8 @@ class RelationCheck {
                          callbacks.timeout),
              {"callbacks.timeout"}, "write 1m, the default");
     }
-    if (callbacks.command.empty() && set("callbacks.on") && callbacks.on != known)
-      warn("callbacks.on has no effect without callbacks.command", "callbacks.on");
+    if (callbacks.command.empty() && set("callbacks.events") && callbacks.events != known)
+      warn("callbacks.events has no effect without callbacks.command", "callbacks.events");
   }
 
   void check_comm_hook() {
@@ -458,6 +463,13 @@ class RelationCheck {
     } else if (metric == "eval_token_accuracy" && !train.eval_token_accuracy) {
       report(fmt::format("`{}` is {}, which is not measured", kKey, metric), {kKey},
              "set train.eval_token_accuracy: true");
+    }
+    const bool is_error = metric.ends_with("loss") || metric == "eval_perplexity";
+    const bool is_score = is_judged_by_answers(train) || metric.ends_with("accuracy");
+    if ((is_error || is_score) && train.greater_is_better == is_error) {
+      warn(fmt::format("train.greater_is_better is {}: the best model is the one with the {} {}",
+                       is_error, is_error ? "highest" : "lowest", metric),
+           "train.greater_is_better");
     }
     if (train.eval_strategy == EvalStrategy::kNo) {
       report(fmt::format("`{}` needs evaluations, and `train.eval_strategy` is no", asks),

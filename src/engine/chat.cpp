@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -104,7 +103,8 @@ class Conversation {
   int run() {
     const InterruptWatch watch;
     LineReader lines("> ");
-    if (lines.is_terminal()) fmt::print("{} (/help lists the commands)\n", name_);
+    is_terminal_ = lines.is_terminal();
+    if (is_terminal_) fmt::print("{} (/help lists the commands)\n", name_);
     for (std::string line; !is_over_ && read(lines, line);) {
       std::fflush(stdout);
       if (!is_valid_utf8(line))
@@ -112,7 +112,7 @@ class Conversation {
       else if (line.starts_with('/') && !line.starts_with("//"))
         command(line);
       else if (!trim(line).empty())
-        ask(line.starts_with("//") ? line.substr(1) : line, lines.is_terminal());
+        ask(line.starts_with("//") ? line.substr(1) : line);
     }
     return 0;
   }
@@ -183,7 +183,7 @@ class Conversation {
       return;
     }
     messages_.erase(messages_.size() - 1);
-    answer(::isatty(STDOUT_FILENO) == 1);
+    answer();
   }
 
   void save(const std::string& file) {
@@ -209,15 +209,15 @@ class Conversation {
     model_ = &model;
   }
 
-  void ask(const std::string& text, bool is_terminal) {
+  void ask(const std::string& text) {
     messages_.push_back({{"role", "user"}, {"content", text}});
-    if (!answer(is_terminal)) messages_.erase(messages_.size() - 1);
+    if (!answer()) messages_.erase(messages_.size() - 1);
   }
 
   /// @return false: there is no answer
-  bool answer(bool is_terminal) {
+  bool answer() {
     try {
-      generate(is_terminal);
+      generate();
       return true;
     } catch (const Error& error) {
       fmt::print("{}\n", error.what());
@@ -226,7 +226,7 @@ class Conversation {
   }
 
   /// Prints the answer to the conversation as it comes, and adds it.
-  void generate(bool is_terminal) {
+  void generate() {
     const std::vector<int32_t> tokens = data::PromptBuilder(model_->text, true)
                                             .build({{"messages", messages_}}, "the conversation");
     model::SamplingOptions options = sampling_options(request_);
@@ -235,7 +235,7 @@ class Conversation {
     const auto show = [&](std::string_view text) {
       if (text.size() <= shown.size()) return;
       std::string fresh(text.substr(shown.size()));
-      if (is_terminal) remove_controls(fresh);
+      if (is_terminal_) remove_controls(fresh);
       std::fwrite(fresh.data(), 1, fresh.size(), stdout);
       std::fflush(stdout);
       shown = text;
@@ -262,7 +262,7 @@ class Conversation {
     messages_.push_back({{"role", "assistant"}, {"content", shown}});
     if (was_interrupted.exchange(false)) fmt::print("(interrupted)\n");
     const double seconds = monotonic_seconds() - start;
-    if (is_terminal && num_tokens > 0)
+    if (is_terminal_ && num_tokens > 0)
       log::debug("{} tokens, {:.1f} tokens/s", num_tokens,
                  static_cast<double>(num_tokens) / seconds);
   }
@@ -289,6 +289,7 @@ class Conversation {
   const LoadedModel* model_ = nullptr;
   Json messages_;
   uint64_t num_answers_ = 0;  // each has its own random numbers
+  bool is_terminal_ = false;
   bool is_over_ = false;
 };
 

@@ -81,6 +81,8 @@ LineReader::End LineReader::read(std::string& line) {
 
 LineReader::End LineReader::read_edited(std::string& line) {
   int length = 0;
+  // Before the prompt is shown: libedit does it after, and a key between is not edited.
+  ::el_set(editor_->line, EL_PREP_TERM, 1);
   errno = 0;
   const char* text = ::el_gets(editor_->line, &length);
   if (text == nullptr || length <= 0) return end_of_input();

@@ -410,7 +410,7 @@ std::unique_ptr<TrainingAnswers> training_answers(PreparedRun& run, Rank& rank) 
 /// Commands for the events of training; the front end starts those for its end.
 launch::EventCommandOptions event_commands(const config::RunConfig& config, const Rank& rank) {
   return {.command = rank.is_main() ? config.callbacks.command : "",
-          .events = config.callbacks.on,
+          .events = config.callbacks.events,
           .timeout_s = parse_duration_s(config.callbacks.timeout).value(),
           .run_dir = config.output.dir};
 }

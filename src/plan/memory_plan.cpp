@@ -215,7 +215,7 @@ class StepFit {
 int64_t largest_batch_size(const spec::ArchSpec& arch, const config::RunConfig& config,
                            const RunDevices& devices, const StoredBytes& stored,
                            int64_t memory_bytes) {
-  constexpr int64_t kMost = 4096;
+  constexpr int64_t kMost = 65536;
   StepFit fit(arch, config, devices, stored, memory_bytes);
   return largest_that(kMost, [&](int64_t size) {
     fit.config().train.batch_size.value = size;

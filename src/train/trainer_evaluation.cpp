@@ -47,6 +47,22 @@ void Trainer::prepare_best() {
     best_.forget();
   }
   state_.best = best_.state();
+  if (is_main()) require_complete_best();  // at the start of a resumed run, not hours later
+}
+
+/// @throws DataError if the checkpoint of the best evaluation is damaged
+void Trainer::require_complete_best() const {
+  const BestState* of = best();
+  if (!in_.config.train.load_best_model_at_end || of == nullptr || of->step == state_.step) return;
+  const std::filesystem::path checkpoint = checkpoints_.path_of(of->step);
+  try {
+    verify_checkpoint(checkpoint);
+  } catch (const DataError& error) {
+    throw DataError(
+        fmt::format("the best model cannot be loaded: {}", error.message()), checkpoint.string(),
+        "restore the checkpoint from a copy, or rerun the same command with "
+        "train.load_best_model_at_end=false: the result is then the model of the last step");
+  }
 }
 
 /// @throws ConfigError if no evaluation has the metric of the best one. The check of the
@@ -75,16 +91,8 @@ void Trainer::load_best() {
   const BestState* of = best();
   if (!in_.config.train.load_best_model_at_end || of == nullptr || of->step == state_.step) return;
   checkpoint_writer_.finish();
-  const std::filesystem::path checkpoint = checkpoints_.path_of(of->step);
-  try {
-    if (is_main()) verify_checkpoint(checkpoint);
-    restore_parameters(checkpoint, *in_.strategy);
-  } catch (const DataError& error) {
-    throw DataError(
-        fmt::format("the best model cannot be loaded: {}", error.message()), checkpoint.string(),
-        "restore the checkpoint from a copy, or rerun the same command with "
-        "train.load_best_model_at_end=false: the result is then the model of the last step");
-  }
+  if (is_main()) require_complete_best();
+  restore_parameters(checkpoints_.path_of(of->step), *in_.strategy);
   if (is_main())
     log::info("the result is the model after step {}, which has the best {}: {:.6g}", of->step,
               of->metric, *of->value);

@@ -40,7 +40,6 @@ def flat(settings, prefix=""):
     """The settings that TensorBoard should have, by name."""
     found = {}
     for key, value in settings.items():
-        key = "on" if key is True else key  # as YAML 1.1 reads it
         if isinstance(value, dict):
             found |= flat(value, f"{prefix}{key}.")
         elif value is not None:

@@ -139,6 +139,9 @@ def check_best(program):
     text = program.train("best", **BEST, code=3)
     program.expect("best: a damaged best checkpoint is named, with what to do", "the best model cannot be loaded" in text and str(kept.parent.name) in text
                    and "train.load_best_model_at_end=false" in text and not (run / "adapter").exists(), text)
+    before = len(lines_of(run))
+    text = program.train("best", **(BEST | {"early_stopping_patience": PATIENCE + 2}), code=3)
+    program.expect("best: it is found before a step is computed", "the best model cannot be loaded" in text and len(lines_of(run)) == before, text)
     kept.write_bytes(whole)
     program.train("best", **BEST)
     program.expect("best: mended, the same command writes the result", result_bytes(run) == whole)
@@ -279,7 +282,7 @@ def check_callbacks(program):
     log = (run / "logs/callbacks.log").read_text()
     program.expect("callbacks: what it prints is in the log", log == "".join(f"{name}\n" for name, _ in expected), log)
     seen.unlink()
-    text = program.train("fails", command, "callbacks.on=[failure, end]", "data.train=run.yaml", code=3)
+    text = program.train("fails", command, "callbacks.events=[failure, end]", "data.train=run.yaml", code=3)
     events = [json.loads(line) for line in seen.read_text().splitlines()]
     program.expect("callbacks: a failure, with its error", [event["event"] for event in events] == ["failure"] and events[0]["exit_code"] == 3
                    and "run.yaml" in events[0]["error"], (events, text))

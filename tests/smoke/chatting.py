@@ -15,6 +15,7 @@ import pathlib
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,10 +119,28 @@ class Terminal:
     def type(self, text):
         os.write(self.file, text.encode())
 
+    def type_until(self, text, pattern, after):
+        for _ in range(10):
+            self.type(text)
+            try:
+                return self.wait_for(pattern, after, seconds=3)
+            except RuntimeError:
+                pass
+        return self.wait_for(pattern, after)
+
+
+def with_long_answers(folder):
+    """The model with a context in which an answer takes seconds."""
+    model = folder / "model"
+    shutil.copytree(MODEL, model)
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 100_000}))
+    return model
+
 
 def check_terminal(sftrun, folder, failures):
     saved = folder / "typed.jsonl"
-    terminal = Terminal(sftrun, "chat", *ON_CPU, "--model", MODEL, "--max-new-tokens", "100", "--temperature", "1")
+    terminal = Terminal(sftrun, "chat", *ON_CPU, "--model", with_long_answers(folder), "--max-new-tokens", "20000", "--temperature", "1", "--seed", "5")
     at = terminal.wait_for("/help lists.*\n.*> ")
     terminal.type("Hellp\x7fo\r")  # a backspace
     at = terminal.wait_for("\\n> ", at)
@@ -132,19 +151,12 @@ def check_terminal(sftrun, folder, failures):
     at = terminal.wait_for("Hello", at)
     terminal.type("\r")
     at = terminal.wait_for("\\n> ", at)
-    terminal.type("\x03")
-    at = terminal.wait_for("ends\\)", at)
+    at = terminal.type_until("\x03", "ends\\)", at)  # between the prompt and the read it is lost
     failures.expect("Ctrl-C at the prompt says how to end", True)
-    for _ in range(20):  # the answer may be over before
-        terminal.type("/reset\rlong\r")
-        terminal.wait_for("long\r\n", at)
-        os.kill(terminal.pid, signal.SIGINT)
-        try:
-            at = terminal.wait_for("(\\(interrupted\\)|ends\\))\\s+> ", at, seconds=5)
-        except RuntimeError:  # the signal came between the answer and the prompt
-            at = len(terminal.shown)
-        if "(interrupted)" in terminal.shown:
-            break
+    terminal.type("/reset\rlong\r")
+    at = terminal.wait_for("long\r\n.", terminal.wait_for("new conversation", at))
+    os.kill(terminal.pid, signal.SIGINT)
+    terminal.wait_for("\\(interrupted\\)\\s+> ", at)
     failures.expect("Ctrl-C ends an answer", "(interrupted)" in terminal.shown, terminal.shown[-500:])
     terminal.type("\x04")
     status = os.waitpid(terminal.pid, 0)[1]

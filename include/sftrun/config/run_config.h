@@ -295,7 +295,7 @@ struct OutputConfig {
 /// A command that rank 0 starts at events of the run.
 struct CallbacksConfig {
   std::string command;  ///< for `sh -c`; empty: none
-  std::vector<std::string> on = {"checkpoint", "evaluation", "end", "failure"};
+  std::vector<std::string> events = {"checkpoint", "evaluation", "end", "failure"};
   std::string timeout = "1m";
 };
 

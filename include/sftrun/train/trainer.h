@@ -155,6 +155,7 @@ class Trainer {
   void require_known_metric() const;
   bool evaluate(int64_t steps_done);
   AnswerEvaluation answer_validation(int64_t steps_done);
+  void require_complete_best() const;
   bool note_best(const observe::EvalMetrics& metrics);
   void log_evaluation(const observe::EvalMetrics& metrics, const EvalResult& result,
                       const std::string& samples, bool is_best);
