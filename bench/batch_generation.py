@@ -2,7 +2,7 @@
 """Tokens per second of many answers on a CPU: `sftrun generate` beside transformers' batches and llama-cpp-python, in turns.
 
     python bench/batch_generation.py --sftrun build/bin/sftrun --peer-python .venv-ref/bin/python --model DIR --input FILE
-                                     [--llama-python PYTHON --gguf FILE] [--processes 2]
+                                     [--stored FILE] [--llama-python PYTHON --gguf FILE] [--processes 2]
 
 Greedy answers to the conversations of FILE (records with "messages"; their last answer is ignored). Every side applies the model's chat
 template, ends an answer at the model's stop tokens or at --max-new-tokens, and counts the tokens that it writes. transformers pads each batch
@@ -61,12 +61,12 @@ def last_json(command):
     return json.loads(subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
-def of_sftrun(options, source, dtype, folder, processes=1):
+def of_sftrun(options, source, dtype, folder, processes=1, model=None):
     """Loading counts for nothing: the time of one record with one token is taken away."""
 
     def seconds(records, most):
         output = folder / "out.jsonl"
-        command = [options.sftrun, "generate", "--model", options.model, "--input", records, "--output", output, "--overwrite", "--dtype", dtype,
+        command = [options.sftrun, "generate", "--model", model or options.model, "--input", records, "--output", output, "--overwrite", "--dtype", dtype,
                    "--device", "cpu", "--batch-size", options.batch_size, "--max-new-tokens", most]
         if processes > 1 or options.processes > 1:
             command += ["--nproc-per-node", processes, "--threads", options.threads // max(processes, options.processes)]
@@ -93,6 +93,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="of the machine, for llama-cpp-python and for --processes")
     parser.add_argument("--processes", type=int, default=1, help="above 1: only the ratio of this many processes to one, each with its share of the threads")
+    parser.add_argument("--stored", help="the same model as a quantised GGUF file, which sftrun also reads as it is stored")
     parser.add_argument("--llama-python", help="a Python with llama-cpp-python")
     parser.add_argument("--gguf", help="the model for llama-cpp-python")
     options = parser.parse_args()
@@ -108,6 +109,8 @@ def main():
             else:
                 sides["transformers"] = lambda: last_json([options.peer_python, "-W", "ignore", "-c", TRANSFORMERS, options.model, dtype, source,
                                                            options.batch_size, options.max_new_tokens])
+                if options.stored:
+                    sides["sftrun, as stored"] = lambda: of_sftrun(options, source, dtype, folder, model=options.stored)
                 if options.llama_python:
                     sides["llama-cpp-python"] = lambda: last_json([options.llama_python, "-c", LLAMA, options.gguf, source, options.max_new_tokens,
                                                                    options.threads])

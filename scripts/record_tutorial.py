@@ -27,7 +27,7 @@ import pyte
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 DATA = ROOT / ".cache/demo"
-COLUMNS, LINES = 300, 400  # no line is wrapped
+COLUMNS, LINES = 400, 400  # no line is wrapped
 TIMEOUT = 1800  # s, of one command
 
 # Prose, and commands with what is typed while they run: (pattern that is shown, text).
