@@ -32,7 +32,8 @@ observe::RunReport report_of_run(const ReportedRun& run);
 
 /// The memory of one rank.
 /// @param base_bytes of all frozen tensors   @param peak_bytes of tensors on the device
-/// @param static_bytes tensors on the device before the trainer was made
+/// @param static_bytes tensors on the device before the trainer was made, and what units get when
+/// they are first used
 observe::RankBytes rank_bytes(uint64_t base_bytes, const parallel::StoredBytes& stored,
                               uint64_t optimizer_bytes, uint64_t peak_bytes, uint64_t static_bytes);
 

@@ -1,5 +1,6 @@
 #include "training_answers.h"
 
+#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
+#include "sftrun/model/generation_batch.h"
 #include "shared_answers.h"
 
 namespace sftrun::engine {
@@ -97,6 +99,34 @@ TrainingAnswers::TrainingAnswers(const Inputs& inputs)
     prompts_[asked_[i]] = in_.text.tokenizer->decode(
         {questions_.at(asked_[i]).prompt.begin(), questions_.at(asked_[i]).prompt.end()},
         /*skip_special_tokens=*/false);
+}
+
+void TrainingAnswers::rehearse() {
+  if (asked_.empty()) return;
+  const at::NoGradGuard no_grad;
+  size_t longest = 0;
+  for (const auto& [example, question] : questions_)
+    longest = std::max(longest, question.prompt.size());
+  const auto rows = std::min(asked_.size(), static_cast<size_t>(in_.config.generation_batch_size));
+  const auto length =
+      longest + static_cast<size_t>(std::max<int64_t>(0, in_.config.generation_max_new_tokens));
+  try {
+    const WholeModel whole(in_.strategy, in_.decoder.units().size());
+    const uint64_t of_token = model::GenerationBatch(in_.decoder, rows, {}).bytes_of_token();
+    const auto device = at::TensorOptions().device(in_.decoder.options().device);
+    const at::Tensor cache =
+        at::empty({static_cast<int64_t>(of_token * rows * length)}, device.dtype(at::kByte));
+    const at::Tensor logits =
+        at::empty({static_cast<int64_t>(rows), in_.decoder.arch().vocab_size}, device);
+  } catch (const c10::OutOfMemoryError& error) {
+    throw NoMemoryForAnswers(
+        fmt::format("there is no memory for the answers of evaluations: each device needs the "
+                    "whole model and a cache for {} answers: {}",
+                    rows, error.what_without_backtrace()),
+        "train.predict_with_generate",
+        "lower train.generation_batch_size or train.generation_max_new_tokens, or remove "
+        "train.predict_with_generate and measure checkpoints with `sftrun eval`");
+  }
 }
 
 train::AnswerEvaluation TrainingAnswers::evaluate(int64_t step, double allowed_s) {

@@ -7,12 +7,18 @@
 #include "question.h"
 #include "rank.h"
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/error.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/parallel/strategy.h"
 #include "sftrun/train/evaluation.h"
 #include "text_generator.h"
 
 namespace sftrun::engine {
+
+/// Training may fit where answers do not: a smaller micro-batch would not help.
+class NoMemoryForAnswers : public OutOfMemoryError {
+  using OutOfMemoryError::OutOfMemoryError;
+};
 
 /// Answers the validation prompts with the weights of a training run, and scores the answers
 /// (`train.predict_with_generate`). The ranks share the prompts, which are taken from the tokenised
@@ -29,6 +35,10 @@ class TrainingAnswers {
   };
   /// All of them must outlive this object.
   explicit TrainingAnswers(const Inputs& inputs);
+
+  /// Takes the memory of an evaluation and gives it back, so that a lack of it ends the run when it
+  /// starts, not hours later. All ranks call it.   @throws NoMemoryForAnswers
+  void rehearse();
 
   /// A strategy that divides the weights gathers them on each rank meanwhile. All ranks call it.
   /// @param step of the run   @param allowed_s see `train::answer_seconds_allowed`. The first

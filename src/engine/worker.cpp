@@ -459,8 +459,10 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   if (rank.is_main()) train::CheckpointStore(run.run_dir() / "checkpoints").remove_leftovers();
   if (rank.is_main()) require_disk_space(result, *run.decoder, run.config.train);
   reset_tensor_peak(device);
-  const uint64_t static_bytes = tensor_memory(device).allocated_bytes;
+  const uint64_t static_bytes =
+      tensor_memory(device).allocated_bytes + run.strategy->stored_bytes().unallocated;
   train::Trainer trainer(std::move(inputs));
+  if (answers) answers->rehearse();
   const int64_t total_steps = trainer.total_steps();
   if (rank.is_main()) {
     write_file_atomically(run.run_dir() / "config.resolved.yaml", config::to_yaml(run.config));
@@ -587,6 +589,8 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
                       run, rank);
   } catch (const std::bad_alloc&) {
     throw with_advice("out of memory", place(), memory_advice("worker"), run, rank);
+  } catch (const NoMemoryForAnswers&) {
+    throw;
   } catch (const OutOfMemoryError& error) {  // while the model was loaded
     throw with_advice(error.message(), error.where(), error.fix(), run, rank);
   }

@@ -195,6 +195,9 @@ def check_answers(program):
     kinds = [("one", 1, []), ("ddp", 2, []), ("fsdp", 2, ["parallel.strategy=fsdp"]), ("zero2", 2, ["parallel.strategy=zero2"]),
              ("qlora", 1, ["tuning.mode=qlora"]), ("full", 2, ["tuning.mode=full", "train.learning_rate=1e-3", "parallel.strategy=zero3"])]
     keys = ("rouge1", "rouge2", "rouge_l", "exact_match", "token_accuracy")
+    text = program.train("no-room", **(answers | {"generation_max_new_tokens": 10**13}), code=4)
+    program.expect("answers: a lack of memory for them ends the run before its first step", "no memory for the answers" in text
+                   and "train.generation_batch_size" in text and not lines_of(program.folder / "no-room"), text)
     seen = {}
     for name, processes, more in kinds:
         run = program.folder / f"answers-{name}"

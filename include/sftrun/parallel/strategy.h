@@ -30,6 +30,7 @@ struct StoredBytes {
   std::optional<uint64_t> frozen;  ///< nullopt: all frozen tensors
   uint64_t trainable = 0;          ///< masters and copies in the compute dtype
   uint64_t gradients = 0;
+  uint64_t unallocated = 0;  ///< of these, what gets its memory when a unit is first used
 };
 
 /// A strategy is told by the stage what happens to units (`UnitHooks`) and by the trainer when a

@@ -85,17 +85,18 @@ at::Tensor product_of_parts(const ThinTokens& tokens, const at::Tensor& x,
 
 /// x w^T
 at::Tensor product(const at::Tensor& x, const Matrix& w) {
-  constexpr int64_t kDecodedInRegisters = 4;  // tokens for which a row is decoded at the same time
-  const bool is_few = x.size(0) <= kDecodedInRegisters || dots().most_dense_tokens < x.size(0);
-  if (w.quantized != nullptr && is_few && ops_of(*w.quantized).has_whole_groups(*w.quantized))
+  // More tokens than four would decode each row several times.
+  constexpr int64_t kFour = 4;
+  const bool in_registers = x.size(0) <= kFour || dots().most_dense_tokens < x.size(0);
+  if (w.quantized != nullptr && in_registers && ops_of(*w.quantized).has_whole_groups(*w.quantized))
     return ops_of(*w.quantized).thin_product(x, *w.quantized);
   if (w.quantized == nullptr && amx_thin_product_serves(x, w.dense))
     return amx_thin_product(x, w.dense);
   const at::Tensor in_fp32 = x.to(at::kFloat).contiguous();
   const ThinTokens tokens(in_fp32);
   if (w.quantized != nullptr) {
-    return is_few ? product_of_parts(tokens, x, *w.quantized)
-                  : product_of_rows(tokens, *w.quantized).to(x.scalar_type());
+    return in_registers ? product_of_parts(tokens, x, *w.quantized)
+                        : product_of_rows(tokens, *w.quantized).to(x.scalar_type());
   }
   return w.dense.scalar_type() == at::kFloat
              ? dense_product<float>(tokens, w.dense)

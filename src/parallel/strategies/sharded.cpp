@@ -192,16 +192,20 @@ void ShardedStrategy::own_parameters() {
 StoredBytes ShardedStrategy::stored_bytes() const {
   StoredBytes bytes = trains_on_host() ? StoredBytes{} : Strategy::stored_bytes();
   const Sharding& sharding = shards_->sharding();
+  const auto add = [&](uint64_t& sum, const at::Tensor& flat) {
+    sum += flat.nbytes();
+    if (flat.storage().data() == nullptr) bytes.unallocated += flat.nbytes();
+  };
   if (shards_->takes_frozen()) bytes.frozen = 0;
   for (size_t unit = 0; unit < states_.size(); ++unit) {
     const at::Tensor& frozen = shards_->parts_[unit].frozen;
     if (frozen.defined() && !sharding.frozen_on_host) *bytes.frozen += frozen.nbytes();
     const FlatValues* flat = buffers(static_cast<int64_t>(unit));
     if (flat == nullptr) continue;
-    if (!sharding.releases_gradients()) bytes.gradients += flat->grad.nbytes();
+    if (!sharding.releases_gradients()) add(bytes.gradients, flat->grad);
     if (sharding.releases_trained()) continue;
-    if (states_[unit].reads_masters) bytes.trainable += flat->master.nbytes();
-    if (!flat->compute.is_same(flat->master)) bytes.trainable += flat->compute.nbytes();
+    if (states_[unit].reads_masters) add(bytes.trainable, flat->master);
+    if (!flat->compute.is_same(flat->master)) add(bytes.trainable, flat->compute);
   }
   return bytes;
 }
