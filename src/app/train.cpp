@@ -38,7 +38,7 @@ using Json = nlohmann::ordered_json;
 void list_changes(const Json& before, const Json& after, const std::string& prefix,
                   std::vector<std::string>& changes) {
   for (const auto& [key, value] : after.items()) {
-    const std::string name = prefix.empty() ? key : prefix + "." + key;
+    const std::string name = prefix.empty() ? key : fmt::format("{}.{}", prefix, key);
     const Json old = before.is_object() && before.contains(key) ? before[key] : Json();
     if (value.is_object()) {
       list_changes(old, value, name, changes);

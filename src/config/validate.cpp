@@ -233,6 +233,8 @@ class RelationCheck {
                          callbacks.timeout),
              {"callbacks.timeout"}, "write 1m, the default");
     }
+    if (!callbacks.command.empty() && callbacks.events.empty())
+      warn("callbacks.command is never started: callbacks.events is empty", "callbacks.events");
     if (callbacks.command.empty() && set("callbacks.events") && callbacks.events != known)
       warn("callbacks.events has no effect without callbacks.command", "callbacks.events");
   }

@@ -29,8 +29,9 @@ constexpr auto kNames = std::to_array<DTypeNames>({
 });
 
 const DTypeNames& dtype_names_of(DType dtype) {
-  const auto found = std::find_if(kNames.begin(), kNames.end(),
-                                  [dtype](const DTypeNames& names) { return names.dtype == dtype; });
+  const auto found = std::find_if(kNames.begin(), kNames.end(), [dtype](const DTypeNames& names) {
+    return names.dtype == dtype;
+  });
   return found == kNames.end() ? kNames.back() : *found;
 }
 

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -16,18 +15,11 @@
 #include "sftrun/core/units.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/observe/system.h"
+#include "step_values.h"
 
 namespace sftrun::train {
 namespace {
 
-std::optional<double> value_of(const observe::NamedValues& values, const std::string& name) {
-  for (const auto& [key, value] : values)
-    if (key == name) return value;
-  return std::nullopt;
-}
-
-// For a rank without terms
-constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kBeforeAll = -1;  // drops the events of step 0, too
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/train/trainer.h"
+#include "step_values.h"
 
 /// Evaluations during training, the best checkpoint, early stopping.
 namespace sftrun::train {

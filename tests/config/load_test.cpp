@@ -317,6 +317,8 @@ TEST_F(ConfigTest, OverridesAloneNeedNoModel) {
 TEST_F(ConfigTest, ValuesWithoutAnEffectAreWarnedAbout) {
   EXPECT_EQ(load("train: {scheduler: constant, warmup_steps: 5}").warnings.size(), 1u);
   EXPECT_EQ(load("train: {eval_strategy: no, eval_steps: 5}").warnings.size(), 1u);
+  EXPECT_EQ(load("train: {eval_strategy: no, eval_token_accuracy: true}").warnings.size(), 1u);
+  EXPECT_EQ(load("callbacks: {command: ls, events: []}").warnings.size(), 1u);
 }
 
 TEST_F(ConfigTest, SettingsThatTheOptimizerDoesNotReadAreWarnedAbout) {

@@ -37,8 +37,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{"gpt2", "gpt2", "gpt-2"}, Case{"smollm", "gpt2", "smollm"},
                     Case{"qwen2", "gpt2", "qwen2"}, Case{"llama3", "gpt2", "llama-bpe"},
                     Case{"llama2", "llama", "default"}, Case{"gemma", "", kAnotherBpe},
-                    Case{"metaspace", "", kAnotherBpe}, Case{"unigram", "", "it is a Unigram model"},
-                    Case{"bert", "", "it is a WordPiece model"}, Case{"word_level", "", "it is a WordLevel model"},
+                    Case{"metaspace", "", kAnotherBpe},
+                    Case{"unigram", "", "it is a Unigram model"},
+                    Case{"bert", "", "it is a WordPiece model"},
+                    Case{"word_level", "", "it is a WordLevel model"},
                     Case{"clip", "",
                          "its BPE model has a `end_of_word_suffix`, which GGUF does not support"}),
     [](const auto& info) { return info.param.name; });
