@@ -113,12 +113,11 @@ void GenerationBatch::step() {
   SFTRUN_CHECK(num_active() > 0);
   const at::NoGradGuard no_grad;
   const std::vector<size_t> switching = rows_that_change_angles();
+  const size_t num_read = rows_.size();
   if (has_states_) {
-    const size_t num_read = rows_.size();
     for (std::vector<size_t> row = take_unread(); !row.empty(); row = take_unread()) run(0, row);
     if (num_read > 0) run(num_read, {});
   } else {
-    const size_t num_read = rows_.size();
     run(num_read, take_unread());
   }
   if (!switching.empty()) run(0, switching);
