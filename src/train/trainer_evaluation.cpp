@@ -51,6 +51,18 @@ void Trainer::prepare_best() {
   if (is_main()) require_complete_best();  // at the start of a resumed run, not hours later
 }
 
+namespace {
+
+[[noreturn]] void throw_not_loadable(const std::filesystem::path& checkpoint,
+                                     const DataError& error) {
+  throw DataError(
+      fmt::format("the best model cannot be loaded: {}", error.message()), checkpoint.string(),
+      "restore the checkpoint from a copy, or rerun the same command with "
+      "train.load_best_model_at_end=false: the result is then the model of the last step");
+}
+
+}  // namespace
+
 /// @throws DataError if the checkpoint of the best evaluation is damaged
 void Trainer::require_complete_best() const {
   const BestState* of = best();
@@ -59,10 +71,7 @@ void Trainer::require_complete_best() const {
   try {
     verify_checkpoint(checkpoint);
   } catch (const DataError& error) {
-    throw DataError(
-        fmt::format("the best model cannot be loaded: {}", error.message()), checkpoint.string(),
-        "restore the checkpoint from a copy, or rerun the same command with "
-        "train.load_best_model_at_end=false: the result is then the model of the last step");
+    throw_not_loadable(checkpoint, error);
   }
 }
 
@@ -92,8 +101,13 @@ void Trainer::load_best() {
   const BestState* of = best();
   if (!in_.config.train.load_best_model_at_end || of == nullptr || of->step == state_.step) return;
   checkpoint_writer_.finish();
-  if (is_main()) require_complete_best();
-  restore_parameters(checkpoints_.path_of(of->step), *in_.strategy);
+  const std::filesystem::path checkpoint = checkpoints_.path_of(of->step);
+  try {
+    if (is_main()) verify_checkpoint(checkpoint);
+    restore_parameters(checkpoint, *in_.strategy);
+  } catch (const DataError& error) {
+    throw_not_loadable(checkpoint, error);
+  }
   if (is_main())
     log::info("the result is the model after step {}, which has the best {}: {:.6g}", of->step,
               of->metric, *of->value);
