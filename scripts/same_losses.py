@@ -83,6 +83,11 @@ def write_tokenizer(directory: Path) -> None:
 def write_wide_model(directory: Path, **other_sizes) -> None:
     """WIDE, or a model with other sizes."""
     config = {**WIDE, **other_sizes}
+    write_random_model(directory, config, wide_shapes(config))
+
+
+def wide_shapes(config: dict) -> dict[str, list[int]]:
+    """Of the tensors of a Llama model."""
     hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
     layer = {"self_attn.q_proj": [queries, hidden], "self_attn.k_proj": [keys, hidden], "self_attn.v_proj": [keys, hidden],
@@ -92,7 +97,7 @@ def write_wide_model(directory: Path, **other_sizes) -> None:
     if config["tie_word_embeddings"]:
         del shapes["lm_head"]
     shapes |= {f"model.layers.{i}.{name}": shape for i in range(config["num_hidden_layers"]) for name, shape in layer.items()}
-    write_random_model(directory, config, {f"{name}.weight": shape for name, shape in shapes.items()})
+    return {f"{name}.weight": shape for name, shape in shapes.items()}
 
 
 def write_random_model(directory: Path, config: dict, shapes: dict[str, list[int]]) -> None:
@@ -105,6 +110,24 @@ def write_random_model(directory: Path, config: dict, shapes: dict[str, list[int
     text = json.dumps(header).encode()
     directory.mkdir(parents=True)
     (directory / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + values.tobytes())
+    (directory / "config.json").write_text(json.dumps(config))
+    copy_tokenizer(directory)
+
+
+def write_large_model(directory: Path, config: dict, shapes: dict[str, list[int]]) -> None:
+    """In bf16, in a moment: the same 65,536 random values again and again, which is enough to measure memory and time."""
+    rng, header, end = random.Random(5), {}, 0
+    for name, shape in shapes.items():
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + 2 * math.prod(shape)]}
+        end = header[name]["data_offsets"][1]
+    values = array.array("f", (0.12 * (rng.random() + rng.random() - 1) for _ in range(65536)))
+    block = array.array("H", values.tobytes())[1::2].tobytes()  # the upper half of an fp32 is its bf16
+    text = json.dumps(header).encode()
+    directory.mkdir(parents=True)
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for begin in range(0, end, len(block)):
+            file.write(block[:end - begin])
     (directory / "config.json").write_text(json.dumps(config))
     copy_tokenizer(directory)
 

@@ -86,7 +86,7 @@ def reference_process(rank: int, names: list[str], scratch: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{scratch}/rendezvous", rank=rank, world_size=PROCESSES,
                             timeout=datetime.timedelta(seconds=120))
     # It would compile an all-reduce over shared memory, for half a minute. Gloo has one.
-    deepspeed.comm.torch.build_shm_op = lambda: None
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # `deepspeed.comm.torch` may be PyTorch
     deepspeed.init_distributed(dist_backend="gloo")
     for strategy, stage in STRATEGIES.items():
         for name in names:

@@ -15,17 +15,20 @@ import argparse
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import same_losses  # noqa: E402
 
 SIZES = {"hidden_size": 384, "intermediate_size": 1024, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 4,
-         "vocab_size": 128, "max_position_embeddings": 8192}
+         "vocab_size": 128, "max_position_embeddings": 32768}
+GPU_SIZES = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 4}
 RECOMPUTED = ["train.gradient_checkpointing=true"]
 QWEN3_MOE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu", "num_experts": 16, "num_experts_per_tok": 4,
              "moe_intermediate_size": 256, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "rms_norm_eps": 1e-6,
@@ -37,55 +40,66 @@ QWEN3_5 = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text"
            "tie_word_embeddings": True, "eos_token_id": 1, "bos_token_id": 0}
 QWEN3_5_MOE = {**QWEN3_5, "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "num_experts": 16, "num_experts_per_tok": 4,
                "moe_intermediate_size": 256, "shared_expert_intermediate_size": 512, "tie_word_embeddings": False}
-# (name, processes, settings, other sizes, whether it is quick)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    processes: int
+    settings: list[str]
+    sizes: dict = field(default_factory=dict)  # other than SIZES
+    quick: bool = False  # of `make test`
+    on_gpu: bool = False  # of `make gpu-check`
+
+
 CASES = [
-    ("LoRA", 1, [], {}, True),
-    ("LoRA, recomputed", 1, RECOMPUTED, {}, False),
-    ("QLoRA, recomputed", 1, [*RECOMPUTED, "tuning.mode=qlora", "tuning.quant=nf4"], {}, True),
-    ("LoRA, many heads", 1, RECOMPUTED, {"num_attention_heads": 16, "num_key_value_heads": 8}, False),
-    ("LoRA, wide MLP", 1, RECOMPUTED, {"intermediate_size": 2816}, False),
-    ("LoRA, two bins", 1, [*RECOMPUTED, "train.batch_size=2"], {}, False),
-    ("LoRA, large vocabulary", 1, RECOMPUTED, {"vocab_size": 16384, "num_hidden_layers": 2}, False),
-    ("fsdp", 2, [*RECOMPUTED, "parallel.strategy=fsdp"], {}, False),
-    ("fsdp, QLoRA, large vocabulary", 2, [*RECOMPUTED, "parallel.strategy=fsdp", "tuning.mode=qlora", "tuning.quant=nf4"], {"vocab_size": 32768}, True),
-    ("fsdp, tied head", 2, [*RECOMPUTED, "parallel.strategy=fsdp"], {"vocab_size": 16384, "tie_word_embeddings": True}, False),
-    ("fsdp per step", 2, [*RECOMPUTED, "parallel.strategy=fsdp", "parallel.fetch=per_step", "train.grad_accum=3"], {}, False),
-    ("tensor", 2, [*RECOMPUTED, "parallel.strategy=tensor"], {"num_attention_heads": 8}, False),
+    Case("LoRA", 1, [], quick=True, on_gpu=True),
+    Case("LoRA, recomputed", 1, RECOMPUTED, on_gpu=True),
+    Case("QLoRA, recomputed", 1, [*RECOMPUTED, "tuning.mode=qlora", "tuning.quant=nf4"], quick=True, on_gpu=True),
+    Case("LoRA, many heads", 1, RECOMPUTED, {"num_attention_heads": 16, "num_key_value_heads": 8}),
+    Case("LoRA, wide MLP", 1, RECOMPUTED, {"intermediate_size": 2816}),
+    Case("LoRA, two bins", 1, [*RECOMPUTED, "train.batch_size=2"]),
+    Case("LoRA, large vocabulary", 1, RECOMPUTED, {"vocab_size": 16384, "num_hidden_layers": 2}, on_gpu=True),
+    Case("fsdp", 2, [*RECOMPUTED, "parallel.strategy=fsdp"]),
+    Case("fsdp, QLoRA, large vocabulary", 2, [*RECOMPUTED, "parallel.strategy=fsdp", "tuning.mode=qlora", "tuning.quant=nf4"], {"vocab_size": 32768}, quick=True),
+    Case("fsdp, tied head", 2, [*RECOMPUTED, "parallel.strategy=fsdp"], {"vocab_size": 16384, "tie_word_embeddings": True}),
+    Case("fsdp per step", 2, [*RECOMPUTED, "parallel.strategy=fsdp", "parallel.fetch=per_step", "train.grad_accum=3"]),
+    Case("tensor", 2, [*RECOMPUTED, "parallel.strategy=tensor"], {"num_attention_heads": 8}),
     # The case of a 70B model on two small cards: NF4, parts of each matrix and of the vocabulary.
-    ("tensor, QLoRA", 2, [*RECOMPUTED, "parallel.strategy=tensor", "tuning.mode=qlora", "tuning.quant=nf4"],
-     {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 2}, True),
-    ("pipeline", 2, ["parallel.strategy=pipeline", "train.grad_accum=2"], {}, False),
-    ("full", 1, [*RECOMPUTED, "tuning.mode=full"], {}, False),
-    ("full, kept", 1, ["tuning.mode=full"], {}, False),
-    ("full, wide MLP", 1, [*RECOMPUTED, "tuning.mode=full"], {"intermediate_size": 2816}, False),
-    ("full, tied head", 1, [*RECOMPUTED, "tuning.mode=full"], {"tie_word_embeddings": True, "vocab_size": 4096}, True),
-    ("full, large vocabulary", 1, [*RECOMPUTED, "tuning.mode=full"], {"vocab_size": 16384, "num_hidden_layers": 2}, False),
-    ("full, SGD", 1, [*RECOMPUTED, "tuning.mode=full", "train.optimizer=sgd"], {}, False),
-    ("full, bf16", 1, [*RECOMPUTED, "tuning.mode=full", "model.dtype=bf16"], {}, False),
-    ("full, bf16, tied head", 1, [*RECOMPUTED, "tuning.mode=full", "model.dtype=bf16"], {"tie_word_embeddings": True, "vocab_size": 4096}, False),
-    ("full, experts", 1, [*RECOMPUTED, "tuning.mode=full"], QWEN3_MOE, False),
-    ("full, delta nets", 1, [*RECOMPUTED, "tuning.mode=full"], QWEN3_5, False),
-    ("full, ddp", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=ddp"], {}, False),
-    ("full, zero1", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=zero1", "train.grad_accum=3"], {}, False),
-    ("full, zero2", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=zero2"], {}, True),
-    ("full, zero2, bf16", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=zero2", "model.dtype=bf16"], {}, False),
-    ("full, fsdp", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=fsdp"], {}, False),
-    ("full, tensor", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=tensor"], {"num_attention_heads": 8}, False),
-    ("full, pipeline", 2, ["tuning.mode=full", "parallel.strategy=pipeline", "train.grad_accum=2"], {}, False),
-    ("LoRA, recomputed MLP", 1, ["train.gradient_checkpointing=mlp"], {}, False),
-    ("LoRA, recomputed attention", 1, ["train.gradient_checkpointing=attention"], {}, False),
-    ("LoRA, bf16", 1, [*RECOMPUTED, "model.dtype=bf16"], {}, False),
-    ("int8", 1, [*RECOMPUTED, "tuning.quant=int8"], {}, False),
-    ("without packing", 1, [*RECOMPUTED, "data.packing=false"], {}, False),
-    ("tied head", 1, RECOMPUTED, {"tie_word_embeddings": True, "vocab_size": 4096}, False),
-    ("partial", 1, [*RECOMPUTED, "tuning.mode=partial", "tuning.trainable=[layers.2, layers.3]"], {}, False),
-    ("experts", 1, RECOMPUTED, QWEN3_MOE, True),
-    ("experts, kept", 1, [], QWEN3_MOE, False),
-    ("experts, wide", 1, RECOMPUTED, {**QWEN3_MOE, "moe_intermediate_size": 1024, "num_experts_per_tok": 2}, False),
-    ("delta nets", 1, RECOMPUTED, QWEN3_5, True),
-    ("delta nets, kept", 1, [], QWEN3_5, False),
-    ("delta nets, long heads", 1, RECOMPUTED, {**QWEN3_5, "linear_key_head_dim": 128, "linear_value_head_dim": 128}, False),
-    ("delta nets, experts", 1, RECOMPUTED, QWEN3_5_MOE, False),
+    Case("tensor, QLoRA", 2, [*RECOMPUTED, "parallel.strategy=tensor", "tuning.mode=qlora", "tuning.quant=nf4"],
+         {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 2}, quick=True),
+    Case("pipeline", 2, ["parallel.strategy=pipeline", "train.grad_accum=2"]),
+    Case("full", 1, [*RECOMPUTED, "tuning.mode=full"]),
+    Case("full, kept", 1, ["tuning.mode=full"]),
+    Case("full, wide MLP", 1, [*RECOMPUTED, "tuning.mode=full"], {"intermediate_size": 2816}),
+    Case("full, tied head", 1, [*RECOMPUTED, "tuning.mode=full"], {"tie_word_embeddings": True, "vocab_size": 4096}, quick=True, on_gpu=True),
+    Case("full, large vocabulary", 1, [*RECOMPUTED, "tuning.mode=full"], {"vocab_size": 16384, "num_hidden_layers": 2}),
+    Case("full, SGD", 1, [*RECOMPUTED, "tuning.mode=full", "train.optimizer=sgd"]),
+    Case("full, bf16", 1, [*RECOMPUTED, "tuning.mode=full", "model.dtype=bf16"]),
+    Case("full, bf16, tied head", 1, [*RECOMPUTED, "tuning.mode=full", "model.dtype=bf16"], {"tie_word_embeddings": True, "vocab_size": 4096}),
+    Case("full, experts", 1, [*RECOMPUTED, "tuning.mode=full"], QWEN3_MOE),
+    Case("full, delta nets", 1, [*RECOMPUTED, "tuning.mode=full"], QWEN3_5),
+    Case("full, ddp", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=ddp"]),
+    Case("full, zero1", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=zero1", "train.grad_accum=3"]),
+    Case("full, zero2", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=zero2"], quick=True),
+    Case("full, zero2, bf16", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=zero2", "model.dtype=bf16"]),
+    Case("full, fsdp", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=fsdp"]),
+    Case("full, tensor", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=tensor"], {"num_attention_heads": 8}),
+    Case("full, pipeline", 2, ["tuning.mode=full", "parallel.strategy=pipeline", "train.grad_accum=2"]),
+    Case("LoRA, recomputed MLP", 1, ["train.gradient_checkpointing=mlp"], on_gpu=True),
+    Case("LoRA, recomputed attention", 1, ["train.gradient_checkpointing=attention"]),
+    Case("LoRA, bf16", 1, [*RECOMPUTED, "model.dtype=bf16"]),
+    Case("int8", 1, [*RECOMPUTED, "tuning.quant=int8"], on_gpu=True),
+    Case("without packing", 1, [*RECOMPUTED, "data.packing=false"]),
+    Case("tied head", 1, RECOMPUTED, {"tie_word_embeddings": True, "vocab_size": 4096}),
+    Case("partial", 1, [*RECOMPUTED, "tuning.mode=partial", "tuning.trainable=[layers.2, layers.3]"]),
+    Case("experts", 1, RECOMPUTED, QWEN3_MOE, quick=True, on_gpu=True),
+    Case("experts, kept", 1, [], QWEN3_MOE),
+    Case("experts, wide", 1, RECOMPUTED, {**QWEN3_MOE, "moe_intermediate_size": 1024, "num_experts_per_tok": 2}),
+    Case("delta nets", 1, RECOMPUTED, QWEN3_5, quick=True, on_gpu=True),
+    Case("delta nets, kept", 1, [], QWEN3_5),
+    Case("delta nets, long heads", 1, RECOMPUTED, {**QWEN3_5, "linear_key_head_dim": 128, "linear_value_head_dim": 128}),
+    Case("delta nets, experts", 1, RECOMPUTED, QWEN3_5_MOE),
 ]
 
 
@@ -119,81 +133,129 @@ def layer_shapes(config: dict, layer: int) -> dict[str, list[int]]:
     return {f"model.layers.{layer}.{name}": shape for name, shape in shapes.items()}
 
 
-def write_model(folder: Path, sizes: dict) -> None:
-    config = {**SIZES, **sizes}
-    if "model_type" not in config:
-        return same_losses.write_wide_model(folder, **config)
+def shapes_of(config: dict) -> dict[str, list[int]]:
+    if "model_type" not in config or config["model_type"] == "llama":
+        return same_losses.wide_shapes(config)
     ends = ["model.embed_tokens.weight"] + ["lm_head.weight"] * (not config["tie_word_embeddings"])
     shapes = {name: [config["vocab_size"], config["hidden_size"]] for name in ends} | {"model.norm.weight": [config["hidden_size"]]}
     for layer in range(config["num_hidden_layers"]):
         shapes |= layer_shapes(config, layer)
-    return same_losses.write_random_model(folder, config, shapes)
+    return shapes
 
 
 KEPT = ("base", "trainable", "gradients", "optimizer")
 
 
-def run(program: Path, scratch: Path, number: int, processes: int, settings: list[str], sizes: dict, tokens: int) -> dict:
-    folder = scratch / str(number)
-    write_model(folder / "model", sizes)
-    digits = random.Random(number)
-    texts = ("".join(digits.choices("0123456789", k=2 * tokens)) for _ in range(12))
-    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    (folder / "run.yaml").write_text(json.dumps({
-        "model": {"name": str(folder / "model"), "dtype": "fp32", "max_seq_len": tokens}, "tuning": {"mode": "lora", "lora": {"r": 8}},
-        "data": {"train": str(folder / "texts.jsonl"), "format": "text", "cache_dir": "none"},
-        "train": {"max_steps": 2, "batch_size": 1, "grad_accum": 1, "save_every": "0"}, "output": {"tensorboard": False}}))
-    command = [program, "train", "--config", folder / "run.yaml", "--device", "cpu", "--nproc-per-node", processes, f"output.dir={folder}/run", *settings]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if done.returncode != 0:
-        raise SystemExit(f"exit code {done.returncode}: {done.stderr[-2000:]}")
-    report = json.loads((folder / "run/run.json").read_text())
-    command[1:2] = ["memory-check", "--json"]
-    plan = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    report["memory-check"] = json.loads(plan.stdout)
-    report["peak_resident"] = max(max(json.loads(line)["peak_memory_bytes"]) for line in (folder / "run/metrics.jsonl").read_text().splitlines())
-    return report
+class Machine:
+    """Runs cases on a device: on a GPU with larger models, as what cuBLAS takes there does not depend on them."""
+
+    def __init__(self, arguments, scratch: Path):
+        self.program, self.device, self.tokens, self.scratch = arguments.sftrun.resolve(), arguments.device, arguments.tokens, scratch
+        self.on_gpu = arguments.device == "cuda"
+
+    def write_model(self, folder: Path, sizes: dict) -> None:
+        config = {**same_losses.WIDE, **SIZES, **(GPU_SIZES if self.on_gpu else {}), **sizes}
+        write = same_losses.write_large_model if self.on_gpu else same_losses.write_random_model
+        write(folder, config, shapes_of(config))
+
+    def run(self, number: int, case: Case) -> dict:
+        """run.json, with what memory-check said before the run."""
+        folder = self.scratch / str(number)
+        self.write_model(folder / "model", case.sizes)
+        digits = random.Random(number)
+        texts = ("".join(digits.choices("0123456789", k=2 * self.tokens)) for _ in range(12))
+        (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        (folder / "run.yaml").write_text(json.dumps({
+            "model": {"name": str(folder / "model"), "dtype": "bf16" if self.on_gpu else "fp32", "max_seq_len": self.tokens},
+            "tuning": {"mode": "lora", "lora": {"r": 8}}, "data": {"train": str(folder / "texts.jsonl"), "format": "text", "cache_dir": "none"},
+            "train": {"max_steps": 2, "batch_size": 1, "grad_accum": 1, "save_every": "0"}, "output": {"tensorboard": False}}))
+        run = ["--config", folder / "run.yaml", "--device", self.device, "--nproc-per-node", case.processes, f"output.dir={folder}/run", *case.settings]
+        plan = self.call("memory-check", "--json", *run)
+        self.call("train", *run)
+        report = json.loads((folder / "run/run.json").read_text())
+        report["memory-check"] = json.loads(plan)
+        report["peak_resident"] = max(max(json.loads(line)["peak_memory_bytes"]) for line in (folder / "run/metrics.jsonl").read_text().splitlines())
+        shutil.rmtree(folder)
+        return report
+
+    def call(self, *arguments) -> str:
+        command = [str(part) for part in (self.program, *arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        if done.returncode != 0:
+            raise SystemExit(f"exit code {done.returncode}: {done.stderr[-2000:]}")
+        return done.stdout
+
+
+def compare(case: Case, report: dict) -> dict:
+    """How far each term and the peak were from the plan (`planned / used`), and what is wrong."""
+    planned, ranks = report["planned_bytes"], [rank["bytes"] for rank in report["ranks"]]
+    parts_in_blocks = "parallel.strategy=tensor" in case.settings and "tuning.quant=nf4" in case.settings
+    parts, ratios, wrong = report["memory-check"]["parts"], {}, []
+    front = {term: parts[term] for term in KEPT}
+    front["activations_peak"] = parts["gathered"] + parts["activations"] + max(parts["layer_backward"], parts["head"]) + parts["workspace"]
+    if front != planned:
+        wrong.append(f"memory-check says {front}, run.json {planned}")
+    for term in (*KEPT, "activations_peak"):
+        used = max(rank[term] for rank in ranks)
+        allowed = (0.05 * used + 2e6) if term == "activations_peak" else (0.03 if parts_in_blocks else 0.01) * used
+        ratios[term] = planned[term] / used if used else 1.0
+        if abs(planned[term] - used) > allowed:
+            wrong.append(term)
+    peak = max(sum(rank.values()) for rank in ranks)
+    ratios["peak"] = sum(planned.values()) / peak
+    if abs(ratios["peak"] - 1) > 0.05:
+        wrong.append("peak")
+    return {"ok": not wrong, "case": case.name, "planned_by_used": ratios, "peak_bytes": peak, "resident_bytes": report["peak_resident"],
+            "memory_check_bytes": report["memory-check"]["peak_bytes"], **({"wrong": wrong} if wrong else {})}
+
+
+def shown(result: dict) -> str:
+    ratios = ", ".join(f"{term} {ratio:.3f}" for term, ratio in result["planned_by_used"].items())
+    wrong = f" WRONG: {'; '.join(result['wrong'])}" if "wrong" in result else ""
+    return (f"{result['case']:<24} planned / used: {ratios}; of {result['peak_bytes'] / 1e6:.0f} MB; resident {result['resident_bytes'] / 1e6:.0f} MB, "
+            f"memory-check {result['memory_check_bytes'] / 1e6:.0f} MB{wrong}")
+
+
+def chosen_cases(arguments) -> list[Case]:
+    names = arguments.case or [case.name for case in CASES]
+    if unknown := set(names) - {case.name for case in CASES}:
+        raise SystemExit(f"error: no such case: {', '.join(sorted(unknown))}")
+    everything = arguments.all or arguments.only or arguments.case
+    preferred = (lambda case: case.on_gpu) if arguments.device == "cuda" else (lambda case: case.quick)
+    return [case for case in CASES if case.name in names and arguments.only in case.name and (everything or preferred(case))]
+
+
+def summarize(results: list[dict]) -> None:
+    for term, what in (("peak", "the peak"), ("activations_peak", "what a step needs beside weights, gradients and optimizer state")):
+        errors = [(abs(result["planned_by_used"][term] - 1), result["case"]) for result in results]
+        worst, middle = max(errors), statistics.median(error for error, _ in errors)
+        print(f"{len(errors)} cases: {what} is planned within {worst[0]:.1%} ({worst[1]}), the median is {middle:.1%}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", type=Path, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", default="", help="cases whose names contain this")
-    parser.add_argument("--all", action="store_true", help="every case, and not only those of `make test`")
-    parser.add_argument("--tokens", type=int, default=2048, help="of a micro-batch (default 2048)")
-    args = parser.parse_args()
-    failures, of_step, of_peak = 0, [], []
+    parser.add_argument("--case", nargs="+", metavar="NAME", help="these cases")
+    parser.add_argument("--all", action="store_true", help="every case, and not only those of `make test` or, on a GPU, of `make gpu-check`")
+    parser.add_argument("--tokens", type=int, help="of a micro-batch (default 2048, on a GPU 16384)")
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each case")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases")
+    arguments = parser.parse_args()
+    arguments.tokens = arguments.tokens or (16384 if arguments.device == "cuda" else 2048)
+    cases, results = chosen_cases(arguments), []
+    if arguments.list:
+        print("\n".join(case.name for case in cases))
+        return 0
     with tempfile.TemporaryDirectory() as temporary:
-        for number, (name, processes, settings, sizes, is_quick) in enumerate(CASES):
-            if not ((args.all or is_quick or args.only) and args.only in name):
-                continue
-            report = run(args.sftrun.resolve(), Path(temporary), number, processes, settings, sizes, args.tokens)
-            planned, ranks = report["planned_bytes"], [rank["bytes"] for rank in report["ranks"]]
-            parts_in_blocks = "parallel.strategy=tensor" in settings and "tuning.quant=nf4" in settings
-            said, parts = [], report["memory-check"]["parts"]
-            front = {term: parts[term] for term in KEPT}
-            front["activations_peak"] = (parts["gathered"] + parts["activations"] + max(parts["layer_backward"], parts["head"]) + parts["workspace"])
-            if front != planned:
-                failures += 1
-                said.append(f"memory-check says {front}, run.json {planned} WRONG")
-            for term in (*KEPT, "activations_peak"):
-                used = max(rank[term] for rank in ranks)
-                allowed = (0.05 * used + 2e6) if term == "activations_peak" else (0.03 if parts_in_blocks else 0.01) * used
-                holds = abs(planned[term] - used) <= allowed
-                failures += not holds
-                if term == "activations_peak":
-                    of_step.append((abs(planned[term] / used - 1), name))
-                said.append(f"{term} {planned[term] / used if used else 1:.3f}{'' if holds else ' WRONG'}")
-            peak = max(sum(rank.values()) for rank in ranks)
-            of_peak.append((abs(sum(planned.values()) / peak - 1), name))
-            failures += of_peak[-1][0] > 0.05
-            said.append(f"peak {sum(planned.values()) / peak:.3f}{' WRONG' if of_peak[-1][0] > 0.05 else ''}")
-            print(f"{name:<24} planned / used: {', '.join(said)}; of {peak / 1e6:.0f} MB; "
-                  f"resident {report['peak_resident'] / 1e6:.0f} MB, memory-check {report['memory-check']['peak_bytes'] / 1e6:.0f} MB", flush=True)
-    for what, errors in (("the peak", of_peak), ("what a step needs beside weights, gradients and optimizer state", of_step)):
-        worst, middle = max(errors), statistics.median(error for error, _ in errors)
-        print(f"{len(errors)} cases: {what} is planned within {worst[0]:.1%} ({worst[1]}), the median is {middle:.1%}")
-    return 1 if failures else 0
+        machine = Machine(arguments, Path(temporary))
+        for number, case in enumerate(cases):
+            results.append(compare(case, machine.run(number, case)))
+            print(json.dumps(results[-1]) if arguments.json else shown(results[-1]), flush=True)
+    if results and not arguments.json:
+        summarize(results)
+    return 0 if results and all(result["ok"] for result in results) else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // libnccl: communicators, and collectives that move real bytes between processes. They are done
 // when they are called, which waits for the other ranks: ranks that call them in different orders
-// are found out. A send alone does not wait: the receiving rank may have other work before.
+// are found out. A send does not wait: the receiving rank may have other work before.
 #include <nccl.h>
 #include <sys/random.h>
 
@@ -64,12 +64,17 @@ bool do_transfers() {
   bool came = true;
   while (!pending.empty()) {
     Communicator* const one = pending.front().first;
-    std::vector<Transfer> of_one;
+    std::vector<Transfer> received;
     for (const auto& [owner, transfer] : pending) {
-      if (owner == one) of_one.push_back(transfer);
+      if (owner != one) continue;
+      if (transfer.sends) {
+        one->outbox.post(transfer.peer, bytes_of_message(transfer));
+      } else {
+        received.push_back(transfer);
+      }
     }
     std::erase_if(pending, [one](const auto& each) { return each.first == one; });
-    if (transfer_all(one->exchange, of_one)) continue;
+    if (receive_all(one->exchange, received)) continue;
     one->failed = true;
     came = false;
   }
@@ -144,10 +149,6 @@ ncclResult_t point_to_point(const Call& call, ncclComm_t handle, cudaStream_t st
   Communicator& of = communicator(handle);
   const auto refuse = []() -> bool { fail("NCCL send and receive are not captured here"); };
   if (logged(call, of, stream, refuse)) return ncclSuccess;
-  if (transfer.sends && group.depth == 0) {
-    of.outbox.post(transfer.peer, bytes_of_message(transfer));
-    return ncclSuccess;
-  }
   if (transfer.left != 0) group.transfers.emplace_back(&of, transfer);
   return group.depth > 0 ? ncclSuccess : result(do_transfers());
 }

@@ -116,14 +116,12 @@ std::vector<char> bytes_of_message(const Transfer& message) {
   return bytes;
 }
 
-bool transfer_all(Exchange& ranks, std::vector<Transfer>& transfers) {
+bool receive_all(Exchange& ranks, std::vector<Transfer>& transfers) {
   Patience patience(settings().nccl_seconds);
   const auto step = [&](Transfer& one) {
     std::vector<char> bytes(std::min(one.left, kSlotBytes));
-    if (one.sends) move(bytes.data(), one.at, bytes.size());
-    const size_t moved = one.sends ? ranks.send_some(one.peer, bytes.data(), bytes.size())
-                                   : ranks.receive_some(one.peer, bytes.data(), bytes.size());
-    if (!one.sends && moved) move(one.at, bytes.data(), moved);
+    const size_t moved = ranks.receive_some(one.peer, bytes.data(), bytes.size());
+    if (moved) move(one.at, bytes.data(), moved);
     one.at += moved;
     one.left -= moved;
     return moved != 0;

@@ -29,6 +29,7 @@ struct Transfer {
 };
 /// The bytes of a message, for an `Outbox`.
 std::vector<char> bytes_of_message(const Transfer& message);
-bool transfer_all(Exchange& ranks, std::vector<Transfer>& transfers);
+/// Waits for messages, which `Outbox` sends.
+bool receive_all(Exchange& ranks, std::vector<Transfer>& transfers);
 
 }  // namespace stand_in
