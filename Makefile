@@ -57,11 +57,18 @@ build-all: setup ## The same with tests and tools
 .PHONY: test
 test: ## Set up, build and run every test
 	@$(bootstrap) --reference
-	$(call configure,release,$(BUILD),$(cuda_if_found))
+	$(call configure,release,$(BUILD),$(cuda_if_found) -DSFTRUN_FULL_TESTS=OFF)
 	ninja -C $(BUILD) -j $(JOBS)
 	status=0; $(call run_tests,$(BUILD)) --output-junit tests.xml || status=$$?
 	tests/support/require_tests.py $(BUILD)/tests.xml || status=1
 	exit $$status
+
+.PHONY: test-full
+test-full: setup ## Every case of every test, where `make test` runs a part of the long ones (hours)
+	@$(bootstrap) --reference
+	$(call configure,release,$(BUILD),$(cuda_if_found) -DSFTRUN_FULL_TESTS=ON)
+	ninja -C $(BUILD) -j $(JOBS)
+	$(call run_tests,$(BUILD))
 
 .PHONY: test-fast
 test-fast: build-all ## Unit tests only: no reference stack, no runs of several processes

@@ -320,6 +320,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True)
     parser.add_argument("--only", nargs="+", default=[], help="variants whose names hold one of these words")
+    parser.add_argument("--quick", action="store_true", help="each variant on the first of its families only, as in `make test`")
     parser.add_argument("--gguf-py-only", action="store_true", help="without llama.cpp, also where it is installed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -330,7 +331,7 @@ def main() -> int:
     for variant in VARIANTS:
         if arguments.only and not any(word in variant.name for word in arguments.only):
             continue
-        for kind in variant.kinds:
+        for kind in variant.kinds[:1] if arguments.quick else variant.kinds:
             with tempfile.TemporaryDirectory() as scratch:
                 case = Case(f"{variant.name}, {kind}", sftrun, verdicts, Path(scratch), variant)
                 try:

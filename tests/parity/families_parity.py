@@ -646,26 +646,36 @@ CHECKS = {
 }
 
 
-def check_family(case: Case) -> None:
-    for name, check in CHECKS.items():
+# Of `make test`: every family's scores, LoRA and adapters; of the rest one half of the families has one part, the other half the other.
+QUICK = ({"full", "merge", "vllm"}, {"generate", "gguf", "load balance"})
+
+
+def checks_of(name: str, quick: bool) -> list[str]:
+    left_out = QUICK[list(KINDS).index(name) % 2] if quick else set()
+    return [check for check in CHECKS if check not in left_out]
+
+
+def check_family(case: Case, checks: list[str]) -> None:
+    for name in checks:
+        check = CHECKS[name]
         try:
             check(case)
         except Exception as error:  # transformers raises all kinds at what it cannot load
             case.expect(name, False, f"{type(error).__name__}: {error}")
 
 
-def check_kind(name: str, sftrun: str) -> Measured:
+def check_kind(name: str, sftrun: str, quick: bool) -> Measured:
     verdicts = Measured()
     with tempfile.TemporaryDirectory() as scratch:
-        check_family(make_case(name, Sftrun(sftrun), verdicts, Path(scratch)))
+        check_family(make_case(name, Sftrun(sftrun), verdicts, Path(scratch)), checks_of(name, quick))
     return verdicts
 
 
-def check_kinds(names: list[str], sftrun: str, verdicts: Measured) -> None:
+def check_kinds(names: list[str], sftrun: str, quick: bool, verdicts: Measured) -> None:
     """As many at a time as there are processors, by copies of this process: what it imported is most of a start."""
     workers = min(len(os.sched_getaffinity(0)), len(names))
     with multiprocessing.get_context("fork").Pool(workers) as pool:
-        for measured in pool.imap(functools.partial(check_kind, sftrun=sftrun), names, chunksize=1):
+        for measured in pool.imap(functools.partial(check_kind, sftrun=sftrun, quick=quick), names, chunksize=1):
             verdicts.count += measured.count
             verdicts.failures += measured.failures
             verdicts.values |= measured.values
@@ -677,9 +687,10 @@ def main() -> int:
     parser.add_argument("--engine-tests", help="default: beside sftrun")
     parser.add_argument("--only", nargs="+", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--write", action="store_true", help="write docs/models.md")
+    parser.add_argument("--quick", action="store_true", help="a part of each family's checks, as in `make test`")
     args = parser.parse_args()
-    if args.write and args.only:
-        parser.error("--write needs all families: leave out --only")
+    if args.write and (args.only or args.quick):
+        parser.error("--write needs all families and checks: leave out --only and --quick")
     kinds = args.only or list(KINDS)
     # The models are tiny: a second thread waits, and takes a processor for it.
     torch.set_num_threads(1)
@@ -688,7 +699,7 @@ def main() -> int:
     verdicts = Measured()
     check_ropes(verdicts)
     check_elements(verdicts, Path(args.engine_tests or Path(args.sftrun).with_name("engine_tests")), kinds)
-    check_kinds(kinds, args.sftrun, verdicts)
+    check_kinds(kinds, args.sftrun, args.quick, verdicts)
     if args.write:
         write_page(verdicts)
     elif not args.only:

@@ -42,8 +42,11 @@ TEST(StepMemory, RecomputationKeepsInputs) {
   config::RunConfig config = lora(true);
   const StepMemory memory = step_memory(large(), config, {kTokens, 2, /*on_gpu=*/true});
   EXPECT_EQ(memory.kept, 80 * kHidden * kTokens * 2);
-  const int64_t saved = kHidden + 2 * kQueries + 2 * kKeys + 2 * 64 + 2 * kInner + 7 * 16;
-  EXPECT_EQ(memory.layer, (saved + kHidden + 2 * kInner) * kTokens * 2);
+  // Inner columns of q, k and v, of o, of gate and up (and as many beside these), and of down.
+  const int64_t columns = 48 + 16 + 2 * 32 + 16;
+  const int64_t saved = kHidden + 2 * kQueries + 2 * kKeys + 2 * 64 + 2 * kInner + columns;
+  // Computed again: the gated product and the output, while the gradient of that waits.
+  EXPECT_EQ(memory.layer, (saved + kInner + 2 * kHidden) * kTokens * 2);
   config.parallel.offload.activations = config::Offload::kCpu;
   EXPECT_EQ(step_memory(large(), config, {kTokens, 2, true}).kept, 3 * kHidden * kTokens * 2);
   EXPECT_EQ(step_memory(large(), config, {kTokens, 2, false}).kept, memory.kept)
@@ -58,17 +61,17 @@ TEST(StepMemory, AllMicroBatchesOfAStepThatFetchesOnce) {
             (4 * 80 + 3) * kHidden * kTokens * 2);
 }
 
-/// The gradient of a matrix is complete, in fp32, before it is added, and that of a norm is the sum of
-/// a product.
+/// The gradient of a matrix is complete, in fp32, before it is added.
 TEST(StepMemory, OfFullTraining) {
   config::RunConfig config = lora(true);
   config.tuning.lora.r = 1, config.tuning.lora.target_modules = {"k_proj"};
   const StepMemory adapter = step_memory(large(), config, {kTokens, 2, true});
   config.tuning.mode = config::TuningMode::kFull;
   const StepMemory full = step_memory(large(), config, {kTokens, 2, true});
-  EXPECT_EQ(full.head - adapter.head, 128256 * kHidden * 4);
-  EXPECT_EQ(full.layer - adapter.layer, kHidden * kInner * 4 + kTokens * kHidden * 4 - kTokens * 2)
-      << "r 1 is not kept";
+  EXPECT_EQ(full.head - adapter.head, 128256 * kHidden * 4 - kTokens * kHidden * 2)
+      << "in place of the gradient of the normed states";
+  EXPECT_EQ(full.layer - adapter.layer, kHidden * kInner * 4 - kTokens * (kHidden + 16) * 2)
+      << "the output is freed by then; r 1 is 16 columns";
   // On a CPU oneDNN copies the gradient of the logits.
   const auto head = [&](config::TuningMode mode) {
     config.tuning.mode = mode;
@@ -156,8 +159,8 @@ TEST(StepMemory, Of30BWithExpertsOnTheHost) {
   const int64_t experts = 128 * 2 * 768 * 2048, queries = 32 * 128 * 2048, keys = 4 * 128 * 2048;
   EXPECT_EQ(step_memory(arch, config, {2048, 2, true}).workspace -
                 step_memory(arch, config, {2048, 2, false}).workspace,
-            (experts + 2 * (queries + 2 * keys)) * 2)
-      << "gate and up of all experts, and two of q, k and v";
+            (experts + 2 * (queries + 2 * keys)) * 2 + (32 << 20) + 2048 * 128 * 4)
+      << "gate and up of all experts, two of q, k and v, cuBLAS, and angles of all positions";
   config.parallel.offload = {};
   EXPECT_GT(gib(), 16);
 }

@@ -485,14 +485,16 @@ CHECKS = {
     "dense-default": check_dense_default,
 }
 
+SLOW = ("qlora", "gguf", "fp8", "int8", "bnb")
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
     parser.add_argument("--only", nargs="+", default=CHECKS, choices=CHECKS)
+    parser.add_argument("--quick", action="store_true", help="without some bases that are quantised again, as in `make test`")
     arguments = parser.parse_args()
     failures = []
-    for name in arguments.only:
+    for name in [name for name in arguments.only if not (arguments.quick and name in SLOW)]:
         with tempfile.TemporaryDirectory() as folder:
             CHECKS[name](Case(arguments.sftrun.resolve(), pathlib.Path(folder), failures))
     print(f"{len(failures)} failures")
