@@ -37,7 +37,7 @@ import same_losses
 from same_losses import Case, DATA, lora
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "pipeline")  # with 2 and with 4 processes
-QUICK_STRATEGIES = [("zero1", 2), ("zero2", 2), ("fsdp", 4), ("pipeline", 2)]
+QUICK_STRATEGIES = [("zero2", 2), ("fsdp", 4), ("pipeline", 2)]
 
 
 HEADS = ("num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "linear_num_key_heads", "linear_num_value_heads")

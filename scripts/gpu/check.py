@@ -11,6 +11,7 @@ training  tests/data/train on one GPU: fp32 beside what transformers + peft comp
 nccl      two ranks on two GPUs; where there is one, both on it, each named another host
 bandwidth bin/quant_bandwidth: quantised matrices unpacked and multiplied, beside a copy of the card's memory
 attention bin/attention_speed: FlashAttention beside cuDNN's kernel, forward and backward
+memory    tests/smoke/memory_plan.py on one GPU: the tensors of a run beside what sftrun memory-check plans for it
 bench     sftrun bench and bench/peer_train.py in turn, bf16 (where --peer-python has transformers and peft)
 
 A part that runs over its time is ended with all that it started, and the next begins. Exit code 0: every part that ran is ok;
@@ -45,7 +46,7 @@ NCCL_RUNS = ("lora_all_linear", "full_tied")
 OF_TWO = ("train.grad_accum=1",)  # two ranks take the examples that one takes in two parts: the same global batch
 LOSS = 1e-4  # relative, at any step, in fp32; on a CPU 1e-5 is kept
 LOSS_BF16 = 5e-3  # on a CPU bf16 is up to 1e-3 from fp32
-LIMITS = {"kernels": 150, "models": 180, "training": 120, "nccl": 100, "bandwidth": 60, "attention": 60, "bench": 300}  # seconds
+LIMITS = {"kernels": 150, "models": 180, "training": 120, "nccl": 100, "bandwidth": 60, "attention": 60, "memory": 100, "bench": 300}  # seconds
 RESERVED = 200  # seconds of the budget that are kept for the bench, whatever comes before it takes
 LEAST = 10  # seconds left, or a part is not begun
 QUIET = 120  # seconds without a line, and gpu_tests hangs
@@ -57,6 +58,7 @@ WORKS = (("qwen3-0.6b", 2048, 8, (24, 60)), ("qwen3-8b", 2048, 4, (72, 120)))
 # What docs/gpu-performance.md predicts for: LoRA r 16 on all linear layers.
 TUNED = ("tuning.lora.r=16", "tuning.lora.alpha=32", "tuning.lora.target_modules=[all-linear]")
 PEER_TUNED = ("--lora-r", "16", "--all-linear")
+MEMORY_REHEARSED = ("LoRA", "full, tied head", "experts")  # with few tokens
 MARK = "SFTRUN_GPU_CHECK"  # in the environment of everything that a step starts, whatever its session
 NOT_COMPARED = "numbers not compared (rehearsal)"
 
@@ -556,6 +558,26 @@ def check_attention(part):
     return lines_of(part, part.check.build / "bin/attention_speed", *(("1", "2048") if part.check.rehearsal else ("9", "32768")))
 
 
+def check_memory(part):
+    """In a rehearsal, too, numbers are compared: LibTorch's allocator is the real one there."""
+    check = part.check
+    script = next((path for path in (check.build / "tests/smoke/memory_plan.py", ROOT / "tests/smoke/memory_plan.py") if path.exists()), None)
+    if script is None:
+        return {"ok": False, "error": "tests/smoke/memory_plan.py is not there"}
+    command = [sys.executable, script, "--sftrun", check.build / "bin/sftrun", "--device", "cuda"]
+    listed = part.run([*command, "--list"], env=dict(os.environ))
+    if listed.code != 0:
+        return {"ok": False, "error": listed.tail()}
+    cases = MEMORY_REHEARSED if check.rehearsal else listed.output.splitlines()
+
+    def case(name):
+        done = part.run([*command, "--case", name, "--json", *(["--tokens", "4096"] if check.rehearsal else [])])
+        line = next((line for line in done.output.splitlines() if line.startswith("{")), None)
+        return json.loads(line) if line else {"ok": False, "error": done.tail()}
+
+    return {"ok": part.each({name: lambda name=name: case(name) for name in cases}, 1 if not check.rehearsal else 2)}
+
+
 def peer_lacks(python):
     code = "import importlib.util as u; print(' '.join(n for n in ('torch', 'transformers', 'peft') if u.find_spec(n) is None))"
     try:
@@ -653,6 +675,7 @@ CHECKS = {
     "nccl": check_nccl,
     "bandwidth": check_bandwidth,
     "attention": check_attention,
+    "memory": check_memory,
     "bench": check_bench,
 }
 

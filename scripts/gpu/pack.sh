@@ -45,7 +45,8 @@ awk '$2 == "=>" && $3 ~ /^\// {print $3}' <<<"$needed" | sort -u | { grep -Ev "$
 
 cp -r "$root"/tests/data/{families,models,train} "$stage/tests/data/"
 cp -r "$root/bench/arch" "$root/bench/peer_train.py" "$stage/bench/"
-cp -r "$root/scripts/gpu" "$stage/scripts/"
+cp -r "$root/scripts/gpu" "$root/scripts/same_losses.py" "$stage/scripts/"
+mkdir "$stage/tests/smoke" && cp "$root/tests/smoke/memory_plan.py" "$stage/tests/smoke/"
 find "$stage" -name __pycache__ -prune -exec rm -rf {} +
 
 # The version of LibTorch, of a wheel or of its zip.

@@ -192,6 +192,7 @@ MemoryReport memory_report(const TrainOptions& options) {
   const std::vector<std::string>& warnings = run.loaded.warnings;
   report.notes.insert(report.notes.end(), warnings.begin(), warnings.end());
   report.plan = plan::memory_plan(report.arch, report.config, place.devices, model.stored);
+  report.answers = plan::answers_memory(report.arch, report.config, place.devices, report.plan);
   report.kinds = plan::layer_kinds(report.arch, report.config,
                                    plan::micro_batch_shape(report.config, place.devices));
   for (plan::StrategyChoice& choice :

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "run_check.h"
 #include "run_resolution.h"
+#include "sftrun/plan/answers_memory.h"
 #include "sftrun/plan/memory_change.h"
 #include "sftrun/plan/memory_plan.h"
 
@@ -31,6 +32,7 @@ struct MemoryReport {
   spec::ArchSpec arch;
   PlannedDevices devices;
   plan::MemoryPlan plan;
+  std::optional<plan::AnswersMemory> answers;  ///< null: evaluations write none
   std::vector<plan::LayerKind> kinds;
   std::vector<StrategyRow> strategies;
   int64_t largest_batch_size = 0, largest_seq_len = 0;

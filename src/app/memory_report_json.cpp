@@ -47,6 +47,15 @@ MemoryJson of_kind(const plan::LayerKind& kind) {
   return json;
 }
 
+MemoryJson of_answers(const MemoryReport& report) {
+  if (!report.answers) return nullptr;
+  const plan::AnswersMemory& answers = *report.answers;
+  return {{"at_a_time", answers.rows},    {"tokens", answers.tokens},
+          {"bytes", answers.total()},     {"cache_bytes", answers.cache},
+          {"pass_bytes", answers.pass},   {"gathered_bytes", answers.gathered},
+          {"peak_bytes", answers.peak()}, {"fits", answers.peak() <= report.memory_bytes()}};
+}
+
 MemoryJson of_change(const MemoryReport& report) {
   if (!report.change) return nullptr;
   MemoryJson costs = MemoryJson::array();
@@ -75,6 +84,7 @@ nlohmann::ordered_json as_json(const MemoryReport& report) {
                       {"tokens", plan::micro_batch_shape(config, devices).tokens}};
   json["activations"] = MemoryJson::array();
   for (const plan::LayerKind& kind : report.kinds) json["activations"].push_back(of_kind(kind));
+  json["answers"] = of_answers(report);
   json["strategies"] = MemoryJson::array();
   for (const StrategyRow& row : report.strategies)
     json["strategies"].push_back(of_strategy(row, report));

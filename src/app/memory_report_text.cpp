@@ -185,6 +185,24 @@ std::string text_of_largest(const MemoryReport& report) {
       or_none(report.largest_seq_len));
 }
 
+std::string text_of_answers(const MemoryReport& report, const MemoryUnit& unit) {
+  if (!report.answers) return {};
+  const plan::AnswersMemory& answers = *report.answers;
+  std::string text = fmt::format(
+      "\nAnswers of evaluations (train.predict_with_generate), {} of up to {} tokens at a time: at "
+      "most {} {},\n  {} {} with what stays on the device",
+      answers.rows, answers.tokens, unit.of(answers.total()), unit.name(), unit.of(answers.peak()),
+      unit.name());
+  if (answers.peak() > report.memory_bytes()) {
+    text += fmt::format(
+        ", {} {} too much.\n  Lower train.generation_batch_size or "
+        "train.generation_max_new_tokens, "
+        "or measure checkpoints with `sftrun eval`",
+        unit.of(answers.peak() - report.memory_bytes()), unit.name());
+  }
+  return text + ".\n";
+}
+
 std::string text_of_change(const MemoryReport& report, const MemoryUnit& unit) {
   if (report.fits()) return {};
   if (!report.change) {
@@ -203,7 +221,9 @@ std::string text_of_error(const MemoryReport& report) {
   const bool on_gpu = report.devices.place.devices.on_gpu;
   return fmt::format(
       "\nHow far off this may be: tensors {:.0f}%{}, {} {}. docs/memory.md explains the terms.\n",
-      100 * kTensorError, on_gpu ? " (by runs on a CPU; not measured on GPUs)" : "",
+      100 * kTensorError,
+      on_gpu ? " (by runs on a CPU and with LibTorch's allocator for GPUs; no card has run it)"
+             : "",
       on_gpu ? "CUDA context and communication (assumed)" : "the program's own memory",
       format_bytes(static_cast<uint64_t>(process_error_bytes(on_gpu))));
 }
@@ -237,8 +257,8 @@ std::string as_text(const MemoryReport& report) {
   std::string text = text_of_run(report);
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
   return text + text_of_plan(report, unit) + text_of_activations(report, unit) +
-         text_of_strategies(report, unit) + text_of_largest(report) + text_of_change(report, unit) +
-         text_of_error(report);
+         text_of_strategies(report, unit) + text_of_answers(report, unit) +
+         text_of_largest(report) + text_of_change(report, unit) + text_of_error(report);
 }
 
 }  // namespace sftrun::app

@@ -163,10 +163,21 @@ at::Tensor empty_rows(int64_t rows, int64_t columns, int64_t spare,
   return at::empty({rows, columns + spare}, options).narrow(1, 0, columns);
 }
 
+at::Tensor product_sums(const at::Tensor& a, const at::Tensor& b, const at::Tensor& row_weights) {
+  if (a.is_cuda()) {  // one temporary of the rows; a sum over rows would need another of twice the size
+    const at::Tensor product = a.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).mul_(b);
+    return at::mv(product.t(), row_weights.defined()
+                                   ? row_weights
+                                   : at::ones({product.size(0)}, product.options()));
+  }
+  at::Tensor product = a.to(at::kFloat) * b.to(at::kFloat);
+  if (row_weights.defined()) product.mul_(row_weights.unsqueeze(1));
+  return product.sum(0);
+}
+
 at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd) {
   const ProfileRange range("rms_norm_weight_grad");
-  at::Tensor product = dy.to(at::kFloat) * x.to(at::kFloat);
-  return product.mul_(rstd.unsqueeze(1)).sum(0);  // in place: one temporary of the rows
+  return product_sums(dy, x, rstd);
 }
 
 namespace {

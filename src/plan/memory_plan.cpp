@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 // Assumptions; docs/memory.md says what they rest on.
-constexpr int64_t kCudaContext = 768 * kMiB;  // with loaded kernels and cuBLAS's workspace
+constexpr int64_t kCudaContext = 736 * kMiB;  // with loaded kernels; cuBLAS: StepMemory::workspace
 constexpr int64_t kNcclBuffers = 256 * kMiB;  // of one communicator
 constexpr int64_t kCpuProcess = 256 * kMiB;   // LibTorch's code and data, tokenizer, data readers
 constexpr double kGaps = 0.05;                // of the tensors

@@ -266,8 +266,11 @@ int64_t bytes_of_passes(const WholeBytes& whole) {
   return whole.copies == 0 ? whole.masters : whole.copies;
 }
 
+/// @param gathers_masters of adapters: a rank has no part of the copies in the compute dtype, which
+/// are made of gathered masters (`ShardedStrategy::own_parameters`)
 StaticMemory divided(const WholeBytes& whole, config::Strategy strategy, int64_t shards,
-                     const std::vector<UnitWeights>& units, bool base_on_host) {
+                     const std::vector<UnitWeights>& units, bool base_on_host,
+                     bool gathers_masters) {
   const auto share = [&](int64_t bytes) { return (bytes + shards - 1) / shards; };
   const int64_t passes = bytes_of_passes(whole);
   StaticMemory memory{
@@ -279,9 +282,9 @@ StaticMemory divided(const WholeBytes& whole, config::Strategy strategy, int64_t
   if (strategy == config::Strategy::kZero2) memory.gathered = two_units(units, 0, kFp32Bytes);
   if (strategy == config::Strategy::kZero1 || strategy == config::Strategy::kZero2) return memory;
   memory.base = base_on_host ? 0 : share(whole.base);
-  memory.trainable -= passes;
-  memory.gathered =
-      two_units(units, 1, per_value(whole, whole.masters + whole.copies + whole.gradients));
+  memory.trainable = share(whole.masters + (gathers_masters ? 0 : whole.copies));
+  const int64_t gathered = gathers_masters ? whole.masters + whole.copies : passes;
+  memory.gathered = two_units(units, 1, per_value(whole, gathered + whole.gradients));
   return memory;
 }
 
@@ -366,7 +369,8 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
     return memory;
   }
   if (device.shards == 1) return memory;
-  memory = divided(whole, config.parallel.strategy, device.shards, units, base_on_host);
+  memory = divided(whole, config.parallel.strategy, device.shards, units, base_on_host,
+                   config.tuning.trains_adapter());
   if (!device.on_gpu) memory.gathered += copied_gradients(units);
   return memory;
 }

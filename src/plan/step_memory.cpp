@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
 
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/stages.h"
@@ -16,6 +17,7 @@ namespace {
 struct LayerValues {
   double mixer = 0, feed_forward = 0;  ///< saved by the two blocks, beside the layer's input
   double through_mixer = 0, through_feed_forward = 0;  ///< more in their backward passes
+  double run_feed_forward = 0;  ///< GPU: more in the block's forward pass, its output included
 };
 
 /// Widths of LoRA's inner columns, and with DoRA the outputs before the magnitude.
@@ -41,6 +43,30 @@ bool is_mixer(spec::LinearSlot slot) {
   }
 }
 
+/// The first member of the joint linear (`model::Decoder::join_linears`), else the linear itself.
+spec::LinearSlot joint_of(spec::LinearSlot slot) {
+  switch (slot) {
+    case spec::LinearSlot::kK:
+    case spec::LinearSlot::kV:
+      return spec::LinearSlot::kQ;
+    case spec::LinearSlot::kUp:
+      return spec::LinearSlot::kGate;
+    default:
+      return slot;
+  }
+}
+
+/// Whether products of several linears are one (`model::Decoder::join_linears`).
+bool joins_linears(const config::RunConfig& config, const MicroBatchShape& shape) {
+  const config::ParallelConfig& parallel = config.parallel;
+  const bool frees_units = config::is_sharded(parallel.strategy) ||
+                           parallel.offload.base == config::Offload::kCpu ||
+                           parallel.offload.params == config::Offload::kCpu;
+  const config::LoraConfig& lora = config.tuning.lora;
+  return shape.on_gpu && config.tuning.trains_adapter() && !frees_units && !lora.dora &&
+         lora.dropout == 0;
+}
+
 class LayerEstimate {
  public:
   LayerEstimate(const spec::ArchSpec& arch, const config::RunConfig& config,
@@ -52,6 +78,10 @@ class LayerEstimate {
         element_bytes_(static_cast<double>(shape.element_bytes)),
         fp32_(4.0 / element_bytes_),
         on_gpu_(shape.on_gpu),
+        joins_(joins_linears(config, shape)),
+        trains_base_(!config.tuning.trains_adapter()),
+        has_dora_(config.tuning.trains_adapter() && config.tuning.lora.dora),
+        has_dropout_(config.tuning.trains_adapter() && config.tuning.lora.dropout > 0),
         threads_(static_cast<double>(shape.threads)) {}
 
   LayerValues of(int64_t layer) const {
@@ -62,7 +92,10 @@ class LayerEstimate {
         ? add_delta_net(values)
         : add_attention(layer, values);
     values.through_mixer += 2 * hidden;  // gradients of the layer's output and of its middle
+    if (has_dora_ || has_dropout_) values.through_mixer += hidden;  // the input after dropout
     add_feed_forward(layer, values);
+    if (on_gpu_) values.through_feed_forward = values.run_feed_forward = 0;
+    if (on_gpu_) add_feed_forward_moments(layer, values);
     values.through_feed_forward += hidden;
     values.mixer += adapters.mixer;
     values.feed_forward += hidden + adapters.feed_forward;  // the middle
@@ -81,13 +114,98 @@ class LayerEstimate {
     const double gates = arch_.attention_gate ? queries : 0;
     values.mixer += 2 * queries + 2 * keys + gates + fp32_ * static_cast<double>(sizes.num_heads);
     // Gradients of the output, of q, k and v, and of k and v for each query head.
-    const double of_each_head =
-        on_gpu_ && sizes.num_heads == sizes.num_kv_heads ? 0 : 2 * queries * (on_gpu_ ? 1 : fp32_);
+    const bool shares_keys = sizes.num_heads != sizes.num_kv_heads;
+    double of_each_head = 2 * queries * fp32_;
+    if (on_gpu_) {
+      // LibTorch's flash attention sums the gradient of q in fp32 (mha_bwd in flash_api.cpp).
+      of_each_head = (shares_keys ? 2 * queries : 0) +
+                     fp32_ * (queries + static_cast<double>(sizes.num_heads));
+    }
     // Queries, keys, values and their gradients of the head that a thread works on, packed for products.
     constexpr double kPacked = 8;
     const double packed =
         on_gpu_ ? 0 : kPacked * fp32_ * threads_ * static_cast<double>(sizes.head_dim);
     values.through_mixer += 2 * queries + 2 * keys + gates + of_each_head + packed;
+    if (on_gpu_) values.through_mixer += more_of_mixer(queries, keys, of_each_head);
+  }
+
+  /// What comes after the gradients of q, k and v, or beside them (src/layers/fused/mixer.cpp).
+  double more_of_mixer(double queries, double keys, double of_each_head) const {
+    const auto hidden = static_cast<double>(arch_.hidden_size);
+    const double joint = joins_ ? queries + 2 * keys : 0;  // gradients as columns of one tensor
+    // Queries and keys are normed again.
+    const bool has_norms = arch_.qk_norm != spec::QkNorm::kNone;
+    const double beside = of_each_head + joint + (has_norms ? queries + keys : 0);
+    // Gradients of the normed input, and of the input; with full training the input normed again.
+    const double after = (trains_base_ ? hidden : 0) + hidden +
+                         std::max(hidden, trains_base_ ? fp32_ * hidden : 0.0);
+    return std::max(beside, after) - of_each_head;
+  }
+
+  /// fp32 values of a matrix' gradient before it is added (`kernels::add_matmul_tn_`).
+  double matrix_gradient(double rows, double columns) const {
+    return trains_base_ ? fp32_ * rows * columns / tokens_ : 0;
+  }
+
+  /// The gradients before the magnitudes of a gate, and of up while it is multiplied in fp32
+  /// (`times_gains` in src/layers/linear/fused_linears.cpp).
+  double dora(double inner) const { return inner * (1 + fp32_ + (fp32_ > 1 ? 1 : 0)); }
+
+  /// The moments of the feed-forward block on a GPU that may need most
+  /// (src/layers/fused/feed_forward.cpp), beside what the layer saves and the output's gradient.
+  void add_feed_forward_moments(int64_t layer, LayerValues& values) const {
+    const auto hidden = static_cast<double>(arch_.hidden_size);
+    // Gradients of the normed input and of the input. A norm that trains has the product in fp32 that
+    // its gradient is the sum of (`kernels::rms_norm_weight_grad`).
+    const double norm = hidden + std::max(hidden, trains_base_ ? fp32_ * hidden : 0.0);
+    const bool is_sparse = arch_.layers[static_cast<size_t>(layer)].sparse;
+    if (!is_sparse || arch_.mixture.beside_dense) {
+      const auto inner = static_cast<double>(spec::intermediate_size(arch_, layer));
+      // The gated product, and the block's output.
+      values.run_feed_forward = inner + hidden;
+      // A joint linear overwrites the gradient of the gated product with that product. Without one, it
+      // is computed again beside its gradient, or beside the gradient of the matrix.
+      // Dropout of the adapter's input, or of its gradient, is one more.
+      const double through_down = joins_ ? inner
+                                         : inner + std::max(inner, matrix_gradient(hidden, inner)) +
+                                               (has_dropout_ ? inner : 0);
+      const double through_gates = hidden + matrix_gradient(hidden, inner) +
+                                   (has_dropout_ ? hidden : 0) + (has_dora_ ? dora(inner) : 0);
+      // Gate and up are freed before the norm's backward pass.
+      values.through_feed_forward = std::max({through_down, through_gates, norm - 2 * inner});
+    }
+    if (is_sparse) add_mixture_moments(norm, values);
+  }
+
+  /// Of src/layers/experts/device_mixture.cpp.
+  void add_mixture_moments(double norm, LayerValues& values) const {
+    const auto hidden = static_cast<double>(arch_.hidden_size),
+               chosen = static_cast<double>(arch_.mixture.top_k),
+               inner = chosen * static_cast<double>(arch_.mixture.intermediate_size),
+               shared = static_cast<double>(arch_.mixture.shared_size),
+               rows = chosen * hidden;  // a row of each chosen expert
+    const double experts = static_cast<double>(arch_.mixture.num_experts);
+    const double matrix =  // a product in the compute dtype
+        trains_base_ ? experts * hidden * inner / chosen / tokens_ : 0;
+    // The normed input; gated products and answers, and their sum; that sum and the layer's output.
+    const double run = hidden + std::max(inner + rows + hidden, 2 * hidden);
+    // Gradients of answers and of gated products, and these again if the experts train.
+    const double through_down = rows + inner + (trains_base_ ? inner + matrix : 0);
+    // Gradients of the rows, and if the experts train the rows again.
+    const double through_gates = rows + (trains_base_ ? rows + 2 * matrix : 0);
+    // The router computes in fp32: its input, if it trains, that input's gradient, and the same
+    // rounded. Gates are freed before it.
+    const double through_router = rows + fp32_ * experts + (trains_base_ ? fp32_ * hidden : 0) +
+                                  (fp32_ + 1) * hidden - 2 * inner;
+    // Gradients of the shared expert's answer, of its input, and of its inner values or of its input
+    // by another way.
+    const double through_shared =
+        shared > 0 ? rows + hidden + 2 * hidden + std::max(shared, hidden) - 2 * inner : 0;
+    const double sum = rows + (shared > 0 ? 3 : 2) * hidden - 2 * inner;
+    const double through = hidden + std::max({through_down, through_gates, through_router,
+                                              through_shared, sum, norm - hidden - 2 * inner});
+    values.run_feed_forward = std::max(values.run_feed_forward, run);
+    values.through_feed_forward = std::max(values.through_feed_forward, through);
   }
 
   void add_delta_net(LayerValues& values) const {
@@ -127,6 +245,9 @@ class LayerEstimate {
       const auto inner = static_cast<double>(spec::intermediate_size(arch_, layer));
       values.feed_forward += 2 * inner;
       values.through_feed_forward += 2 * inner;
+      // The gated product after dropout, or a gradient before its magnitude; the normed input.
+      if (has_dora_ || has_dropout_)
+        values.through_feed_forward += inner + static_cast<double>(arch_.hidden_size);
     }
     if (!is_sparse) return;
     const auto inner = static_cast<double>(arch_.mixture.intermediate_size),
@@ -134,10 +255,11 @@ class LayerEstimate {
                shared = static_cast<double>(arch_.mixture.shared_size),
                hidden = static_cast<double>(arch_.hidden_size),
                experts = static_cast<double>(arch_.mixture.num_experts);
-    // The router's choice: a weight and an expert, and the order of the rows (four int64).
-    constexpr double kChoiceBytes = 36;
+    // The router's choice: a weight and an expert, and the order of the rows (four int64; on a GPU
+    // three int32).
+    const double choice_bytes = on_gpu_ ? 20 : 36;
     values.feed_forward += 2 * chosen * inner + (shared > 0 ? 2 * shared + hidden : 0) +
-                           fp32_ * experts + chosen * kChoiceBytes / element_bytes_;
+                           fp32_ * experts + chosen * choice_bytes / element_bytes_;
     // Rows of each chosen expert: inputs, outputs' and inputs' gradients; of the inner width the
     // gradient, and those of gate and up side by side.
     values.through_feed_forward += chosen * (3 * inner + 3 * hidden) + hidden;
@@ -145,13 +267,24 @@ class LayerEstimate {
 
   AdapterWidths adapters_of(int64_t layer) const {
     AdapterWidths widths;
+    std::map<spec::LinearSlot, double> joint;
     if (!config_.tuning.trains_adapter()) return widths;
     for (const spec::LinearSpec& linear : spec::layer_linears(arch_, layer)) {
       const std::string name = spec::name_in_layer(arch_, layer, linear.module);
       if (!spec::is_target(lora_, name, linear.slot, arch_)) continue;
       const double width = static_cast<double>(lora_.r_of(spec::update_name(lora_, name))) +
                            (lora_.dora ? static_cast<double>(linear.out_features) : 0);
-      (is_mixer(linear.slot) ? widths.mixer : widths.feed_forward) += width;
+      if (joins_)
+        joint[joint_of(linear.slot)] += width;
+      else
+        (is_mixer(linear.slot) ? widths.mixer : widths.feed_forward) += width;
+    }
+    // Rows of joint linears are padded to 16 columns; those of gate and up have them beside, too.
+    constexpr double kStep = 16;
+    for (const auto& [slot, width] : joint) {
+      const double padded = std::ceil(width / kStep) * kStep;
+      (is_mixer(slot) ? widths.mixer : widths.feed_forward) +=
+          slot == spec::LinearSlot::kGate ? 2 * padded : padded;
     }
     return widths;
   }
@@ -162,6 +295,9 @@ class LayerEstimate {
   double tokens_, element_bytes_;
   double fp32_;  // values of the compute dtype in the memory of an fp32 value
   bool on_gpu_;
+  bool joins_;
+  bool trains_base_;
+  bool has_dora_, has_dropout_;
   double threads_;
 };
 
@@ -182,7 +318,11 @@ KeptValues kept_values(const LayerValues& layer, config::Checkpointing again, do
   const double freed = layer.feed_forward - feed_forward;
   const double in_feed_forward = feed_forward + layer.through_feed_forward + (whole ? mixer : 0),
                in_mixer = mixer + layer.through_mixer - (whole ? 0 : freed);
-  return {.between = hidden + saved, .in_backward = std::max(in_feed_forward, in_mixer)};
+  // The block is computed again while the gradient of its output waits.
+  const double again_feed_forward = feed_forward + layer.run_feed_forward + (whole ? mixer : 0) +
+                                    (drops_feed_forward ? hidden : 0);
+  return {.between = hidden + saved,
+          .in_backward = std::max({in_feed_forward, again_feed_forward, in_mixer})};
 }
 
 /// "delta net, experts"
@@ -212,25 +352,31 @@ bool unpacks_head(const config::TuningConfig& tuning, const MicroBatchShape& sha
   return shape.on_gpu && tuning.trains_adapter() && is_quantised;
 }
 
+/// LibTorch's cuBLAS has a workspace among its tensors: 32 MiB on cards of compute capability 9, 8 MiB
+/// on others.
+constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
+
 bool trains_all(const config::TuningConfig& tuning) {
   return tuning.mode == config::TuningMode::kFull;
 }
 
-/// The gradient of a matrix that trains, before it is added to the gradients: a product in fp32; on a
-/// CPU in the compute dtype, which is then copied to fp32. 0: none trains.
+/// CPU: the gradient of a matrix that trains, before it is added to the gradients: a product in the
+/// compute dtype, which is then copied to fp32. 0: none trains.
 int64_t matrix_gradient_bytes(const config::TuningConfig& tuning, const MicroBatchShape& shape,
                               int64_t values) {
   constexpr int64_t kFp32 = 4;
-  const bool is_copied = !shape.on_gpu && shape.element_bytes != kFp32;
-  return trains_all(tuning) ? values * (kFp32 + (is_copied ? shape.element_bytes : 0)) : 0;
+  const bool is_copied = shape.element_bytes != kFp32;
+  return trains_all(tuning) && !shape.on_gpu
+             ? values * (kFp32 + (is_copied ? shape.element_bytes : 0))
+             : 0;
 }
 
-/// The product in fp32 that the gradient of a norm's weight is the sum of
+/// CPU: the product in fp32 that the gradient of a norm's weight is the sum of
 /// (`kernels::rms_norm_weight_grad`). 0: norms do not train.
 int64_t norm_gradient_bytes(const config::TuningConfig& tuning, const MicroBatchShape& shape,
                             int64_t hidden) {
   constexpr int64_t kFp32 = 4;
-  return trains_all(tuning) ? kFp32 * shape.tokens * hidden : 0;
+  return trains_all(tuning) && !shape.on_gpu ? kFp32 * shape.tokens * hidden : 0;
 }
 
 /// oneDNN, which has the products in fp32 on a CPU, copies the logits' gradient to transpose it for
@@ -251,8 +397,25 @@ int64_t largest_matrix(const spec::ArchSpec& arch) {
   return largest;
 }
 
+/// On a GPU (src/layers/fused/fused_head.cpp): hidden states, those of labelled rows, normed, and
+/// their gradients; beside a chunk of logits the gradients of its rows, or of the matrix.
+int64_t head_bytes_on_gpu(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
+                          const MicroBatchShape& shape) {
+  constexpr int64_t kFp32 = 4;
+  const bool trains_base = !tuning.trains_adapter();
+  const int64_t rows = logit_rows(shape.tokens, arch.vocab_size, true),
+                of_row = arch.hidden_size * shape.element_bytes, matrix = arch.vocab_size * of_row;
+  const int64_t chunk =
+      rows * arch.vocab_size * shape.element_bytes +
+      std::max(rows * of_row, trains_all(tuning) ? kFp32 * arch.vocab_size * arch.hidden_size : 0) +
+      (unpacks_head(tuning, shape) ? matrix : 0);
+  const int64_t norm = std::max(of_row, trains_base ? kFp32 * arch.hidden_size : 0) * shape.tokens;
+  return 4 * shape.tokens * of_row + std::max(chunk, norm);
+}
+
 int64_t head_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    const MicroBatchShape& shape) {
+  if (shape.on_gpu) return head_bytes_on_gpu(arch, tuning, shape);
   // Hidden states, those of labelled rows, normed, and their gradients of the head and of the norm.
   const int64_t states = 5 * shape.tokens * arch.hidden_size;
   const int64_t logits = logit_rows(shape.tokens, arch.vocab_size, shape.on_gpu) * arch.vocab_size;
@@ -262,25 +425,42 @@ int64_t head_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
          transposed_logits_bytes(tuning, shape, logits);
 }
 
-/// Tokens, labels, dropout keys and positions, and the angles of each position.
-int64_t batch_bytes(const spec::ArchSpec& arch, const MicroBatchShape& shape) {
-  constexpr int64_t kOfToken = 64, kFp32 = 4;
-  const auto ropes = static_cast<int64_t>(arch.ropes.size());
-  return shape.tokens * (kOfToken + ropes * arch.head_dim * kFp32);
+/// Angles of positions in fp32; a GPU has those of all positions, too (`model::RopeCache`).
+int64_t angle_bytes(const spec::ArchSpec& arch, int64_t positions) {
+  constexpr int64_t kFp32 = 4;
+  return positions * static_cast<int64_t>(arch.ropes.size()) * arch.head_dim * kFp32;
 }
 
-/// Two buffers of the largest product of several linears (`layers::DequantPrefetcher`), and the
-/// largest matrix of all experts of a layer, which a grouped product reads whole.
+/// Tokens, labels, dropout keys and positions, and the angles of each position.
+int64_t batch_bytes(const spec::ArchSpec& arch, const MicroBatchShape& shape) {
+  constexpr int64_t kOfToken = 64;
+  return shape.tokens * kOfToken + angle_bytes(arch, shape.tokens);
+}
+
+/// On a GPU products read whole matrices: quantised ones are unpacked.
+bool unpacks_layers(const config::TuningConfig& tuning, const MicroBatchShape& shape) {
+  return shape.on_gpu && tuning.trains_adapter() &&
+         (tuning.quantises_base() || tuning.keeps_blocks());
+}
+
+/// The largest matrix of all experts of a layer, for a grouped product.
+int64_t unpacked_experts_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                               const MicroBatchShape& shape) {
+  if (!unpacks_layers(config.tuning, shape)) return 0;
+  int64_t largest = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    for (const spec::ExpertSpec& matrix : spec::layer_experts(arch, layer))
+      largest =
+          std::max(largest, arch.mixture.num_experts * matrix.in_features * matrix.out_features);
+  return largest * shape.element_bytes;
+}
+
+/// Two buffers of the largest product of several linears (`layers::DequantPrefetcher`).
 int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                         const MicroBatchShape& shape) {
-  const config::TuningConfig& tuning = config.tuning;
-  const bool is_quantised = tuning.quantises_base() || tuning.keeps_blocks();
-  if (!shape.on_gpu || !tuning.trains_adapter() || !is_quantised) return 0;
-  int64_t largest = 0, of_experts = 0;
+  if (!unpacks_layers(config.tuning, shape)) return 0;
+  int64_t largest = 0;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::ExpertSpec& matrix : spec::layer_experts(arch, layer))
-      of_experts =
-          std::max(of_experts, arch.mixture.num_experts * matrix.in_features * matrix.out_features);
     int64_t of_mixer = 0, of_inner = 0;
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
       const int64_t size = linear.in_features * linear.out_features;
@@ -294,7 +474,21 @@ int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& con
       largest = std::max({largest, size, of_mixer, of_inner});
     }
   }
-  return (2 * largest + of_experts) * shape.element_bytes;
+  return 2 * largest * shape.element_bytes;
+}
+
+/// Layers below it have no backward pass, and keep nothing.
+int64_t first_trained_layer(const spec::ArchSpec& arch, const config::TuningConfig& tuning) {
+  if (tuning.mode != config::TuningMode::kPartial) return 0;
+  const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
+  const spec::TrainableNames names(tuning.trainable, tensors);
+  int64_t first = arch.num_layers;
+  for (const spec::TensorSpec& tensor : tensors) {
+    if (tensor.role == spec::TensorRole::kBuffer || !names.match(tensor.name)) continue;
+    if (tensor.role == spec::TensorRole::kEmbedding) return 0;
+    if (tensor.layer >= 0) first = std::min<int64_t>(first, tensor.layer);
+  }
+  return first;
 }
 
 /// What layers save at the same time, of all that would be saved.
@@ -357,7 +551,8 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
   const bool frees_layers = !on_host && !config::divides_layers(config.parallel.strategy);
   double kept = 0, largest = 0;
   // The last layer comes first in the backward pass, and frees what it kept.
-  for (int64_t layer = arch.num_layers - 1; layer >= 0; --layer) {
+  const int64_t first = first_trained_layer(arch, config.tuning);
+  for (int64_t layer = arch.num_layers - 1; layer >= first; --layer) {
     const KeptValues values = kept_values(estimate.of(layer), again, hidden);
     largest = std::max(largest, values.in_backward - (frees_layers ? kept : 0));
     kept += values.between;
@@ -367,12 +562,17 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
   const int64_t at_once = micro_batches_at_once(config);
   kept *= share_of_stage(whole, config) * static_cast<double>(at_once);
   kept += hidden * static_cast<double>(at_once - 1);  // gradients between two units
+  // What a stage sends stays until the next one has received it.
+  if (shape.on_gpu && config.parallel.strategy == config::Strategy::kPipeline) kept += hidden;
   return {.kept = static_cast<int64_t>(kept * bytes),
           .layer = static_cast<int64_t>(largest * bytes) +
                    matrix_gradient_bytes(config.tuning, shape, largest_matrix(arch)) +
-                   norm_gradient_bytes(config.tuning, shape, arch.hidden_size),
+                   norm_gradient_bytes(config.tuning, shape, arch.hidden_size) +
+                   unpacked_experts_bytes(arch, config, shape),
           .head = head_bytes(arch, config.tuning, shape),
-          .workspace = at_once * batch_bytes(arch, shape) + unpacking_bytes(arch, config, shape)};
+          .workspace =
+              at_once * batch_bytes(arch, shape) + unpacking_bytes(arch, config, shape) +
+              (shape.on_gpu ? kCublasWorkspace + angle_bytes(arch, config.model.max_seq_len) : 0)};
 }
 
 }  // namespace sftrun::plan

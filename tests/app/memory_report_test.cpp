@@ -82,7 +82,7 @@ TEST_F(MemoryReports, JsonHasTheNumbersOfTheText) {
   for (const auto& [key, value] : json.items()) keys.push_back(key);
   EXPECT_EQ(join(keys, " "),
             "peak_bytes needed_bytes tensor_bytes fits parts device settings activations "
-            "strategies largest change error notes");
+            "answers strategies largest change error notes");
   EXPECT_EQ(json["peak_bytes"], report.plan.peak());
   EXPECT_EQ(json["fits"], false);
   EXPECT_EQ(json["device"]["name"], "2 x RTX 4090");
@@ -97,6 +97,21 @@ TEST_F(MemoryReports, JsonHasTheNumbersOfTheText) {
   }
   EXPECT_TRUE(json["change"]["fits"]);
   EXPECT_FALSE(json["change"]["settings"].empty());
+}
+
+TEST_F(MemoryReports, NameWhatAnswersOfEvaluationsNeed) {
+  EXPECT_TRUE(as_json(memory_report(options()))["answers"].is_null());
+  const std::vector<std::string> writes = {"train.predict_with_generate=true",
+                                           "data.val_split=0.05", "train.generation_batch_size=4",
+                                           "train.generation_max_new_tokens=128"};
+  const MemoryReport report = memory_report(options(writes));
+  const nlohmann::ordered_json answers = as_json(report)["answers"];
+  // 80 layers of 8 key and value heads of 128, in bf16.
+  EXPECT_EQ(answers["cache_bytes"], int64_t{4} * (2048 + 128) * 80 * 2 * 8 * 128 * 2);
+  EXPECT_EQ(answers["gathered_bytes"], report.plan.held.base + report.plan.held.trainable)
+      << "fsdp: the other device's half";
+  EXPECT_EQ(answers["fits"], false);
+  EXPECT_NE(as_text(report).find("Lower train.generation_batch_size"), std::string::npos);
 }
 
 /// A strategy that the model or the settings exclude is a row with the reason.

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "sftrun/model/stage.h"
+#include "sftrun/plan/answers_memory.h"
 
 namespace sftrun::model {
 namespace {
@@ -248,6 +249,22 @@ TEST(SharedWeights, AreReadOnceAndGiveTheSameAnswers) {
     for (layers::Linear* linear : first->adapted_linears()) linear->lora->b->compute.fill_(0.5);
     EXPECT_NE(answer(*first), answer(*own));
     EXPECT_EQ(answer(*second), answer(*own)) << "an adapter is its decoder's alone";
+  }
+}
+
+/// `sftrun memory-check` plans the cache that answers have.
+TEST(GenerationBatches, TheirCacheIsPlanned) {
+  config::RunConfig config;
+  config.train.predict_with_generate = true;
+  config.train.generation_batch_size = 3, config.train.generation_max_new_tokens = 7;
+  config.model.max_seq_len = 10;
+  for (const char* family : {"llama", "gemma3", "qwen3_moe", "gpt_oss"}) {
+    const auto decoder = Decoder::load(open_family(family), {});
+    const auto planned = plan::answers_memory(decoder->arch(), config, {.element_bytes = 4}, {});
+    ASSERT_TRUE(planned.has_value());
+    EXPECT_EQ(static_cast<uint64_t>(planned->cache),
+              3 * (10 + 7) * GenerationBatch(*decoder, 3, {}).bytes_of_token())
+        << family;
   }
 }
 

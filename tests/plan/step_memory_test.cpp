@@ -159,8 +159,13 @@ TEST(StepMemory, Of30BWithExpertsOnTheHost) {
   const int64_t experts = 128 * 2 * 768 * 2048, queries = 32 * 128 * 2048, keys = 4 * 128 * 2048;
   EXPECT_EQ(step_memory(arch, config, {2048, 2, true}).workspace -
                 step_memory(arch, config, {2048, 2, false}).workspace,
-            (experts + 2 * (queries + 2 * keys)) * 2 + (32 << 20) + 2048 * 128 * 4)
-      << "gate and up of all experts, two of q, k and v, cuBLAS, and angles of all positions";
+            2 * (queries + 2 * keys) * 2 + (32 << 20) + 2048 * 128 * 4)
+      << "two of q, k and v, cuBLAS, and angles of all positions";
+  const int64_t unpacking = step_memory(arch, config, {2048, 2, true}).layer;
+  config.tuning.mode = config::TuningMode::kLora;
+  EXPECT_EQ(unpacking - step_memory(arch, config, {2048, 2, true}).layer, experts * 2)
+      << "gate and up of all experts";
+  config.tuning.mode = config::TuningMode::kQlora;
   config.parallel.offload = {};
   EXPECT_GT(gib(), 16);
 }

@@ -81,6 +81,14 @@ elif arguments[0] == "train":
 '''
 
 
+# In the place of tests/smoke/memory_plan.py.
+MEMORY = """import json, sys
+if "--list" in sys.argv:
+    print("one\\ntwo, kept")
+else:
+    print(json.dumps({"ok": True, "case": sys.argv[sys.argv.index("--case") + 1], "peak_bytes": 5}))
+"""
+
 # The driver's tool, which counts memory until it is ended.
 DRIVERS_TOOL = """#!/bin/sh
 case "$*" in *memory.used*) for mib in 100 900 300; do echo $mib; done; exec sleep 60;; esac
@@ -113,6 +121,9 @@ class GpuCheck(unittest.TestCase):
             program = self.build / "bin" / name
             program.write_text(PROGRAM.format(python=sys.executable))
             program.chmod(0o755)
+        memory = self.build / "tests/smoke/memory_plan.py"
+        memory.parent.mkdir(parents=True)
+        memory.write_text(MEMORY)
         for name in ("lora_all_linear", "lora_qv", "lora_rslora", "full_tied", "full_untied", "partial_norms"):
             run = self.build / "tests/data/train" / name
             run.mkdir(parents=True)
@@ -162,11 +173,12 @@ class GpuCheck(unittest.TestCase):
     def test_all_parts_of_a_good_build(self):
         code, report = self.check()
         self.assertEqual(code, 0, self.said)
-        self.assertEqual(list(report["parts"]), ["kernels", "models", "training", "nccl", "bandwidth", "attention", "bench"])
+        self.assertEqual(list(report["parts"]), ["kernels", "models", "training", "nccl", "bandwidth", "attention", "memory", "bench"])
         self.assertEqual(set(self.states(report).values()), {"ok"})
         self.assertEqual(report["parts"]["kernels"]["passed"], 3)
         self.assertEqual(len(report["parts"]["training"]["runs"]), 20)
         self.assertEqual(report["parts"]["bandwidth"]["lines"], ["copy 100 GB/s"])
+        self.assertEqual(report["parts"]["memory"]["runs"]["two, kept"], {"ok": True, "case": "two, kept", "peak_bytes": 5})
         self.assertIn("peft", report["parts"]["bench"]["peer"])
         self.assertIn("left_out", report["parts"]["bench"]["runs"]["qwen3-8b, sftrun"])  # the card is small
         self.assertIn("gtest_filter", self.output.with_suffix(".log").read_text())

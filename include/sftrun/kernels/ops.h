@@ -90,6 +90,9 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
 /// Uninitialised [rows, columns] with `spare` unused columns after each row.
 at::Tensor empty_rows(int64_t rows, int64_t columns, int64_t spare,
                       const at::TensorOptions& options);
+/// Sums over rows of a b row_weights: [columns] fp32. Undefined weights: 1.
+at::Tensor product_sums(const at::Tensor& a, const at::Tensor& b,
+                        const at::Tensor& row_weights = {});
 /// Gradient of the norm's weight, sum over tokens of dy x rstd: [H] fp32.
 at::Tensor rms_norm_weight_grad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd);
 

@@ -139,9 +139,10 @@ MixtureGrads mixture_backward_on_device(const Mixture& mixture, kernels::Gating 
   d_answers.reset(), d_gated.weighted_h.reset();
 
   ThroughMatrix d_rows = through_experts(run.gate_up, mixture.gate_up, routes, needs_dx);
-  const at::Tensor rows =
+  at::Tensor rows =
       reads_input(mixture.gate_up) ? kernels::spread_rows(x.contiguous(), routes) : at::Tensor();
   add_experts_grads(mixture.gate_up, run.gate_up, d_rows.d_low, rows, {}, routes);
+  rows.reset(), run.gate_up.reset();
 
   const MixtureGrads d = router_backward(
       mixture, run, logits_backward(mixture, run, d_gated.d_weights, batch), x, batch, needs_dx);

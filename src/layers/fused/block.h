@@ -46,7 +46,7 @@ class FusedBlock {
   at::Tensor join(const at::Tensor& x, const at::Tensor& h, const Linear& linear,
                   const JointLinears& joint, const Norm& norm, Joined* keep,
                   const at::Tensor& copy = {});
-  /// x + residual_scale * norm(y)
+  /// x + residual_scale * norm(y); may overwrite y
   at::Tensor normed_sum(const at::Tensor& x, const at::Tensor& y, const Norm& norm, Joined* keep);
   /// Gradient of what `join` adds to x, given that of the sum.
   at::Tensor summand_grad(const at::Tensor& grad, const Norm& norm, Joined& kept, bool needs_dy,

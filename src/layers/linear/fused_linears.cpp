@@ -144,7 +144,7 @@ at::Tensor dora_forward(const at::Tensor& x, const Linear& linear, const BatchCo
 
 /// Adds the gradient of the DoRA magnitude; returns the gradient of its input.
 at::Tensor through_magnitude(const at::Tensor& dy, const LoraAdapter& lora, const LoraRun& run) {
-  lora.magnitude->grad.add_((dy.to(at::kFloat) * run.result).sum(0).div_(run.lengths));
+  lora.magnitude->grad.add_(kernels::product_sums(dy, run.result).div_(run.lengths));
   return times_gains(dy, gains_of(lora, run.lengths));
 }
 

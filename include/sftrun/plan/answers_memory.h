@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "sftrun/config/run_config.h"
+#include "sftrun/plan/memory_plan.h"
+#include "sftrun/spec/arch_spec.h"
+
+namespace sftrun::plan {
+
+/// What answers of evaluations (`train.predict_with_generate`) need on a device: at most, because a
+/// plan does not know how long the prompts are. They are written between steps, when no activations
+/// exist.
+struct AnswersMemory {
+  int64_t rows = 0, tokens = 0;  ///< answers at a time, and tokens of the longest with its prompt
+  int64_t cache = 0;             ///< keys and values of all rows, states of delta nets
+  int64_t pass = 0;              ///< hidden states of the prompts that a pass reads, and logits
+  int64_t gathered = 0;          ///< sharded strategies: the parts of the other devices
+  int64_t beside = 0;            ///< weights, gradients and optimizer state, which stay
+  int64_t context = 0;           ///< as MemoryPlan::context and MemoryPlan::communication
+
+  int64_t total() const { return cache + pass + gathered; }
+  int64_t peak() const { return beside + total() + context; }
+};
+
+/// Nothing if the run writes no answers.
+/// @param plan the run's
+std::optional<AnswersMemory> answers_memory(const spec::ArchSpec& arch,
+                                            const config::RunConfig& config,
+                                            const RunDevices& devices, const MemoryPlan& plan);
+
+}  // namespace sftrun::plan
