@@ -157,9 +157,10 @@ int init_machine(const InitOptions& options) {
     fmt::print("\nThe earlier file is now {}\n", old.string());
   }
   write_file_atomically(file, config::to_yaml(answers));
-  fmt::print("\nWrote {}. Runs on this machine read it.\n", file.string());
-  if (!options.output.empty() && file != config::machine_file_path())
-    fmt::print("Runs find it with SFTRUN_MACHINE_CONFIG={}\n",
+  const bool is_found = options.output.empty() || file == config::machine_file_path();
+  fmt::print("\nWrote {}.{}\n", file.string(), is_found ? " Runs on this machine read it." : "");
+  if (!is_found)
+    fmt::print("Runs read it with SFTRUN_MACHINE_CONFIG={}\n",
                shell_word(fs::absolute(file).string()));
   for (int64_t rank = 0; rank < answers.nodes && answers.nodes > 1; ++rank)
     if (rank != answers.node_rank) fmt::print("{}\n", command_for_machine(answers, rank));

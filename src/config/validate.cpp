@@ -133,7 +133,8 @@ class RelationCheck {
       report(fmt::format("`data.bin_tokens` {} is more than `model.max_seq_len` {}",
                          *data.bin_tokens.value, config_.model.max_seq_len),
              {"data.bin_tokens", "model.max_seq_len"},
-             "lower data.bin_tokens, or raise train.batch_size to have more tokens per step");
+             "lower data.bin_tokens or raise model.max_seq_len; train.batch_size, too, gives more "
+             "tokens per step");
     }
     if (data.streaming) check_streaming();
   }

@@ -326,8 +326,9 @@ std::string quantize_command_of(const PreparedRun& run, const config::BaseRecord
 
 /// The README.md of the result.
 std::string card_text(const PreparedRun& run, const exporting::RunResult& result,
-                      const config::BaseRecord* base_record, int64_t total_steps, int world_size) {
-  const observe::ModelCard card =
+                      const config::BaseRecord* base_record, int64_t total_steps, int world_size,
+                      const train::BestState* best) {
+  observe::ModelCard card =
       observe::card_of_run(run.config,
                            {.base_model = result.adapter ? result.adapter->base_model_name_or_path
                                                          : run.config.model.name,
@@ -338,6 +339,8 @@ std::string card_text(const PreparedRun& run, const exporting::RunResult& result
                             .world_size = world_size,
                             .version = SFTRUN_VERSION},
                            observe::read_run_summary(run.run_dir() / "metrics.jsonl"));
+  if (run.config.train.load_best_model_at_end && best != nullptr)
+    card.kept = {.step = best->step, .metric = best->metric, .value = *best->value};
   return observe::to_markdown(card);
 }
 
@@ -497,7 +500,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
         [&](const layers::Parameter& parameter) { return run.strategy->master_of(parameter); });
     if (rank.is_main()) {
       exporting::export_result(
-          result, tensors, card_text(run, result, held, total_steps, world_size),
+          result, tensors, card_text(run, result, held, total_steps, world_size, trainer.best()),
           train::CheckpointStore(run.run_dir() / "checkpoints").path_of(outcome.last_step));
     } else {
       result.adapter ? weights::produce_without_file(tensors)

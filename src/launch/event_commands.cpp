@@ -19,6 +19,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/worker_env.h"
@@ -185,8 +186,12 @@ class EventCommands::Queue {
     changed_.wait(lock, [this] { return is_closed_ || !waiting_.empty(); });
     if (waiting_.empty()) return std::nullopt;
     if (is_closed_ && monotonic_seconds() >= ends_at_s_) {
-      log::warn("callbacks.command was not started for the last {} events: there was no time left",
-                waiting_.size());
+      log::warn(
+          "callbacks.command was not started for {}{}: there was no time left (callbacks.timeout)",
+          describe_event(waiting_.front()),
+          waiting_.size() > 1
+              ? fmt::format(" and {} after it", counted(waiting_.size() - 1, "event"))
+              : "");
       return std::nullopt;
     }
     Event event = std::move(waiting_.front());

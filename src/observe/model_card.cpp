@@ -37,7 +37,7 @@ std::string metadata(const ModelCard& card) {
   return text + "---\n\n";
 }
 
-std::string results(const RunSummary& summary) {
+std::string results(const RunSummary& summary, const std::optional<KeptWeights>& kept) {
   std::string text = "## Result\n\n| | |\n|---|---|\n";
   const auto row = [&](const std::string& name, const std::string& value) {
     text += fmt::format("| {} | {} |\n", name, value);
@@ -47,7 +47,14 @@ std::string results(const RunSummary& summary) {
   };
   loss_row("first loss", summary.first);
   loss_row("last loss", summary.last);
-  loss_row("best validation loss", summary.best_eval);
+  if (kept) {
+    row("saved weights", fmt::format("those after step {}, with the best {}: {:.6g}", kept->step,
+                                     kept->metric, kept->value));
+    for (const StepLoss& loss : summary.evals)
+      if (loss.step == kept->step) loss_row("validation loss of the saved weights", loss);
+  } else {
+    loss_row("best validation loss", summary.best_eval);
+  }
   loss_row("last validation loss", summary.last_eval);
   row("tokens", format_count(static_cast<uint64_t>(summary.tokens)));
   row("time of the steps", format_duration(summary.seconds));
@@ -98,7 +105,7 @@ std::string to_markdown(const ModelCard& card) {
   text += "## Settings\n\n| setting | value |\n|---|---|\n";
   for (const auto& [name, value] : card.settings)
     text += fmt::format("| `{}` | {} |\n", name, plain(value));
-  return text + "\n" + results(card.summary) + usage(card);
+  return text + "\n" + results(card.summary, card.kept) + usage(card);
 }
 
 }  // namespace sftrun::observe

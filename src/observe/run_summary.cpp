@@ -37,6 +37,7 @@ void add_evaluation(RunSummary& summary, StepLoss loss) {
   if (!summary.first_eval) summary.first_eval = loss;
   if (!summary.best_eval || loss.loss < summary.best_eval->loss) summary.best_eval = loss;
   summary.last_eval = loss;
+  summary.evals.push_back(loss);
 }
 
 }  // namespace

@@ -52,19 +52,21 @@ std::optional<int64_t> whole(std::string_view text) {
   return number;
 }
 
-/// A size as "24GB", "23.5 GiB"; nullopt: another text.
+/// A size as "24GB", "23.5 GiB", "512MB"; nullopt: another text.
 std::optional<GpuCard> card_of_size(const std::string& text) {
   const std::string lower = ascii_lower(text);
   const size_t unit = lower.find_first_not_of("0123456789. ");
   if (unit == std::string::npos || unit == 0) return std::nullopt;
-  if (const std::string rest = lower.substr(unit); rest != "gb" && rest != "gib" && rest != "g")
-    return std::nullopt;
+  const std::string rest = lower.substr(unit);
+  const bool in_mib = rest == "mb" || rest == "mib" || rest == "m";
+  if (!in_mib && rest != "gb" && rest != "gib" && rest != "g") return std::nullopt;
   const std::string digits(trim(std::string_view(lower).substr(0, unit)));
   double size = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
   constexpr double kLargest = 1 << 20;
   if (error != std::errc() || end != digits.data() + digits.size() || size <= 0 || size > kLargest)
     return std::nullopt;
+  if (in_mib) return GpuCard{fmt::format("card of {:g} MiB", size), gib(size / 1024)};
   return GpuCard{fmt::format("card of {:g} GiB", size), gib(size)};
 }
 

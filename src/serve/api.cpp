@@ -186,8 +186,12 @@ void Api::require_access(const HttpRequest& request) const {
         fmt::format("the server answers only requests to localhost, not to {}", excerpt(host)));
   }
   if (options_.token.empty()) return;
-  if (!equal_in_constant_time(request.header("authorization"), "Bearer " + options_.token))
-    throw ApiError(kUnauthorized, "the request needs the header \"Authorization: Bearer TOKEN\"",
+  const std::string sent = request.header("authorization");
+  if (!equal_in_constant_time(sent, "Bearer " + options_.token))
+    throw ApiError(kUnauthorized,
+                   sent.empty() ? "the request needs the header \"Authorization: Bearer TOKEN\""
+                                : "the token in the header \"Authorization: Bearer TOKEN\" is not "
+                                  "that of the server",
                    {}, "invalid_api_key");
 }
 

@@ -131,8 +131,10 @@ bool Trainer::note_best(const observe::EvalMetrics& metrics) {
 
 void Trainer::log_early_stop() const {
   const BestState& state = best_.state();
-  log::info("early stopping after step {}: {} did not improve in {} evaluations{}", state_.step,
-            state.metric, state.num_worse,
+  const double threshold = in_.config.train.early_stopping_threshold;
+  log::info("early stopping after step {}: {} did not improve{} in {}{}", state_.step, state.metric,
+            threshold > 0 ? fmt::format(" by more than {:g}", threshold) : "",
+            counted(state.num_worse, "evaluation"),
             state.value
                 ? fmt::format("; the best is {:.6g} after step {}", *state.value, state.step)
                 : "");
@@ -207,12 +209,14 @@ void Trainer::log_evaluation(const observe::EvalMetrics& m, const EvalResult& re
   std::string line =
       fmt::format("step {}/{} eval_loss {:.4f} {}, {})", steps_done, in_.batches->total_steps(),
                   m.eval_loss, details, format_duration(result.seconds));
+  if (const auto accuracy = value_of(m.objective, "token_accuracy"))
+    line += fmt::format(" eval_token_accuracy {:.4f}", *accuracy);
   if (m.answers) {
-    line += fmt::format(" eval_rouge_l {:.4f} exact match {:.4f} ({}, {})", m.answers->rouge_l,
+    line += fmt::format(" eval_rouge_l {:.4f} eval_exact_match {:.4f} ({}, {})", m.answers->rouge_l,
                         m.answers->exact_match, counted(m.answers->num_answers, "answer"),
                         format_duration(m.answers->seconds));
   }
-  log::info("{}{}", line, is_best ? ", the best so far" : "");
+  log::info("{}{}", line, is_best ? fmt::format(", the best {} so far", best_.metric()) : "");
   for (const auto& [name, loss] : m.losses) log::info("  {}: eval_loss {:.4f}", name, loss);
   in_.hooks.on_run_event({"evaluation", steps_done, last_evaluation_});
 }

@@ -48,6 +48,21 @@ TEST(ModelCard, HidesPathsOfThisMachine) {
   EXPECT_TRUE(holds(text, "# An adapter for tiny\n")) << text;
 }
 
+/// The weights are not those of the lowest loss if another metric chose them.
+TEST(ModelCard, GivesTheLossOfTheSavedWeights) {
+  ModelCard card = card_of_an_adapter();
+  card.summary.evals = {{10, 1.8}, {20, 0.8}};
+  card.summary.best_eval = card.summary.last_eval = card.summary.evals.back();
+  EXPECT_TRUE(holds(to_markdown(card), "| best validation loss (step 20) | 0.8000 |"));
+  card.kept = KeptWeights{.step = 10, .metric = "eval_rouge_l", .value = 0.75};
+  const std::string text = to_markdown(card);
+  EXPECT_TRUE(
+      holds(text, "| saved weights | those after step 10, with the best eval_rouge_l: 0.75 |"))
+      << text;
+  EXPECT_TRUE(holds(text, "| validation loss of the saved weights (step 10) | 1.8000 |")) << text;
+  EXPECT_FALSE(holds(text, "best validation loss")) << text;
+}
+
 TEST(ModelCard, OfAWholeModel) {
   ModelCard card = card_of_an_adapter();
   card.is_adapter = false;

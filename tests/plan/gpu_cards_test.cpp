@@ -56,6 +56,7 @@ TEST(GpuCards, NamesAreForgiving) {
 }
 
 TEST(GpuCards, MemoryInPlaceOfAName) {
+  EXPECT_EQ(only("512MB").card.memory_bytes, uint64_t{512} << 20);
   for (const char* text : {"24GB", "24 GiB", "24g", "1x24GB"}) {
     EXPECT_EQ(only(text).card.memory_bytes, uint64_t{24} << 30) << text;
     EXPECT_EQ(only(text).count, 1) << text;

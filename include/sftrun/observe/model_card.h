@@ -11,6 +11,13 @@
 /// lines of dashes, then Markdown (huggingface.co/docs/hub/model-cards).
 namespace sftrun::observe {
 
+/// The evaluation for which the weights were kept.
+struct KeptWeights {
+  int64_t step = 0;
+  std::string metric;  ///< "eval_rouge_l"
+  double value = 0;
+};
+
 struct ModelCard {
   std::string base_model;         ///< as configured: owner/name on the hub, or a path
   bool is_on_hub = false;         ///< whether `base_model` is a name on the hub
@@ -22,6 +29,7 @@ struct ModelCard {
   std::vector<std::string> data;  ///< names of data sets and files
   std::vector<std::pair<std::string, std::string>> settings;  ///< (name, value), in this order
   RunSummary summary;
+  std::optional<KeptWeights> kept;  ///< null: the weights are those of the last step
 };
 
 std::string to_markdown(const ModelCard& card);

@@ -205,9 +205,8 @@ class Findings {
     constexpr double kLeastPacked = 0.85, kLeastLabels = 0.05;
     if (const auto packed = packed_share(run_); packed && *packed < kLeastPacked)
       add(Severity::kNote,
-          "{:.0f}% of the positions of the packed sequences hold no token: a larger "
-          "data.bin_tokens "
-          "fits the records better",
+          "{:.0f}% of the positions of the packed sequences hold no token: longer packed sequences "
+          "fit the records better (data.bin_tokens, which model.max_seq_len limits)",
           100 * (1 - *packed));
     const std::vector<double>*labels = lines_.find("label_tokens"), *all = lines_.find("tokens");
     if (labels == nullptr || all == nullptr) return;

@@ -117,6 +117,15 @@ std::string percent(const std::optional<double>& share) {
 
 using RunFact = std::pair<const char*, std::string>;
 
+/// The evaluation for which the run kept its weights; empty: they are those of the last step.
+std::string kept_weights(const RunRecord& run) {
+  if (run.setting("train.load_best_model_at_end") != "true" || !run.report) return {};
+  const nlohmann::ordered_json& best = run.report->best;
+  if (!best.is_object() || !best.value("value", nlohmann::ordered_json()).is_number()) return {};
+  return fmt::format("after step {}, with the best {}: {:.6g}", best.value("step", int64_t{0}),
+                     best.value("metric", std::string("evaluation")), best["value"].get<double>());
+}
+
 std::vector<RunFact> overview_of(const RunRecord& run) {
   const MetricsColumns& training = run.metrics.training;
   const RunReport report = run.report.value_or(RunReport{});
@@ -140,6 +149,7 @@ std::vector<RunFact> overview_of(const RunRecord& run) {
       {"Training loss", first_and_last(training.find("loss"))},
       {"Validation loss", first_and_last(run.metrics.evaluation.find("eval_loss"))},
       {"Best validation loss", best_validation(run.metrics.evaluation)},
+      {"Saved weights", kept_weights(run)},
       {"Peak memory of a process", peak_memory(training)},
       {"Started", time_text(report.started_at)},
       {"Finished", report.finished_at ? time_text(*report.finished_at) : ""},
