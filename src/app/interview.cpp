@@ -28,7 +28,7 @@ std::string Interview::ask(const Question& question,
     std::string answer = *given;
     if (const std::string complaint = complaint_about(question, answer); !complaint.empty())
       throw ConfigError(complaint, fmt::format("{} on the command line", question.flag),
-                        fmt::format("{}: {}", question.text, question.why));
+                        fmt::format("give {} another value: {}", question.flag, question.text));
     return answer;
   }
   if (is_interactive_) return ask_at_terminal(question);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <initializer_list>
 
 #include "choices.h"
@@ -446,6 +447,34 @@ class RelationCheck {
            "measure checkpoints with `sftrun eval`");
   }
 
+  /// The records that evaluations use; several sets have a loss each.
+  const std::vector<DataSource>& validation_sources() const {
+    return config_.data.val.empty() ? config_.data.train : config_.data.val;
+  }
+
+  /// Whether the metric may be the loss of a validation set. Names of subsets are known only when the
+  /// data is loaded, which checks them again.
+  bool names_validation_set(const std::string& metric) const {
+    const std::vector<DataSource>& sources = validation_sources();
+    if (sources.size() < 2) return false;
+    return std::any_of(sources.begin(), sources.end(), [&](const DataSource& source) {
+      const std::filesystem::path path(source.path);
+      const auto is = [&](const std::filesystem::path& name) {
+        return metric == "eval_" + name.string() + "_loss";
+      };
+      return !source.name.empty() || is(path) || is(path.filename()) || is(path.stem());
+    });
+  }
+
+  std::vector<std::string> losses_of_sets() const {
+    std::vector<std::string> names = {"eval_loss"};
+    if (validation_sources().size() < 2) return names;
+    for (const DataSource& source : validation_sources())
+      names.push_back(
+          fmt::format("eval_{}_loss", std::filesystem::path(source.path).stem().string()));
+    return names;
+  }
+
   /// @param asks the setting that needs the best evaluation
   void check_best(const char* asks) {
     const TrainConfig& train = config_.train;
@@ -460,6 +489,10 @@ class RelationCheck {
              {kKey},
              near.empty() ? "use " + join(known, ", ") + " or eval_SET_loss"
                           : fmt::format("did you mean `{}`?", near));
+    } else if (!is_known && !names_validation_set(metric)) {
+      report(fmt::format("`{}` is `{}`, but no validation set has this name", kKey,
+                         excerpt(train.metric_for_best_model)),
+             {kKey}, "use " + join(losses_of_sets(), " or "));
     } else if (is_judged_by_answers(train) && !train.predict_with_generate) {
       report(fmt::format("`{}` is {}, which needs answers", kKey, metric), {kKey},
              "set train.predict_with_generate: true");

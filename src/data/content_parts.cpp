@@ -20,7 +20,7 @@ void check_parts(const Json& parts, const std::string& name, const std::string& 
     const bool typed = part.is_object() && part.contains("type") && part["type"].is_string();
     if (typed && part["type"] != "text") {
       throw DataError(fmt::format("{}[{}] has the type {}", name, i, part["type"].dump()), where,
-                      "sftrun trains only on text; remove such records");
+                      "sftrun reads only text: remove this part, or the record");
     }
     if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) {
       throw DataError(fmt::format("{}[{}] is not a text part", name, i), where,

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <random>
 
 #include "parse_int.h"
@@ -149,6 +150,14 @@ bool may_bind(const Environment& env) {
   return setting == env.end() || setting->second != "none";
 }
 
+/// OMP_NUM_THREADS of the user, as workers read it; nullopt: not set, or no number.
+std::optional<int> threads_set_by_user(const Environment& env) {
+  const auto setting = env.find("OMP_NUM_THREADS");
+  if (setting == env.end()) return std::nullopt;
+  const std::optional<int64_t> threads = parse_int(setting->second);
+  return threads && *threads > 0 ? std::optional(static_cast<int>(*threads)) : std::nullopt;
+}
+
 void assign_cpus(LaunchPlan& plan, const Machine& machine, const std::vector<VisibleGpu>& gpus) {
   std::vector<int> nodes(static_cast<size_t>(plan.local_world_size), -1);
   for (size_t i = 0; i < nodes.size() && !gpus.empty(); ++i) {
@@ -161,6 +170,7 @@ void assign_cpus(LaunchPlan& plan, const Machine& machine, const std::vector<Vis
   for (const auto& cpus : plan.cpus) {
     plan.threads_per_worker = std::min(plan.threads_per_worker, static_cast<int>(cpus.size()));
   }
+  plan.threads_per_worker = threads_set_by_user(machine.env).value_or(plan.threads_per_worker);
   if (machine.available_cpus < static_cast<double>(machine.cpus.size())) {
     plan.notes.push_back(fmt::format("the CPU quota of {:g} (of {} CPUs) is shared by {}",
                                      machine.available_cpus, machine.cpus.size(),

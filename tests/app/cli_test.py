@@ -453,7 +453,7 @@ class CommandLineTest(unittest.TestCase):
         config = json.loads((MODEL / "config.json").read_text()) | {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
                                                                    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000}
         self.write("model/config.json", json.dumps(config))
-        plan = ["memory-check", "--config", "run.yaml", "--gpus", "12GB", "train.batch_size=1", "train.grad_accum=8"]
+        plan = ["memory-check", "--config", "run.yaml", "--gpus", "8GB", "train.batch_size=1", "train.grad_accum=8"]
         done = self.expect(DONE, ["does not fit", "The cheapest change that fits", "tuning.quant=nf4"], *plan)
         self.assertIn("none fits", done.stdout)
         change = json.loads(self.sftrun(*plan, "--json").stdout)["change"]

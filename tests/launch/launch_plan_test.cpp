@@ -218,6 +218,8 @@ TEST(LaunchPlan, TheCpuQuotaIsShared) {
   EXPECT_EQ(make_plan({}, limited).threads_per_worker, 3);
   EXPECT_EQ(make_plan({.nproc_per_node = "2"}, limited).threads_per_worker, 1);
   EXPECT_EQ(make_plan({.nproc_per_node = "8"}, limited).threads_per_worker, 1);
+  limited.env["OMP_NUM_THREADS"] = "2";  // the user's, which workers read
+  EXPECT_EQ(make_plan({.nproc_per_node = "8"}, limited).threads_per_worker, 2);
   EXPECT_NE(describe(make_plan({}, limited)).find("the CPU quota of 3.5 (of 16 CPUs)"),
             std::string::npos);
 }

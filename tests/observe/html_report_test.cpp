@@ -191,6 +191,18 @@ TEST(HtmlReport, DrawsTheScoresOfAnswers) {
   EXPECT_EQ(html.find("ROUGE-2"), std::string::npos);
 }
 
+TEST(HtmlReport, DrawsEachValidationSetAndTheAccuracy) {
+  const test::TemporaryDirectory dir;
+  write_file_atomically(
+      dir / "metrics.jsonl",
+      "{\"step\":2,\"loss\":2}\n{\"step\":2,\"eval_loss\":1.5,\"eval_token_accuracy\":0.5,"
+      "\"eval_losses\":{\"code.jsonl\":1.25,\"chat.jsonl\":1.75}}\n");
+  const std::string page = html_report({dir.path()}).html;
+  for (const char* part :
+       {"\"validation code.jsonl\"", "\"validation chat.jsonl\"", "token_accuracy"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+}
+
 TEST(HtmlReport, EscapesWhatFilesSay) {
   const test::TemporaryDirectory dir;
   write_file_atomically(dir / "metrics.jsonl", "{\"step\":1,\"loss\":2,\"</script><b>\":1}\n");

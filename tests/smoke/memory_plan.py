@@ -146,6 +146,12 @@ def shapes_of(config: dict) -> dict[str, list[int]]:
     return shapes
 
 
+def write_model(folder: Path, sizes: dict, on_gpu: bool = False) -> None:
+    config = {**same_losses.WIDE, **SIZES, **(GPU_SIZES if on_gpu else {}), **sizes}
+    write = same_losses.write_large_model if on_gpu else same_losses.write_random_model
+    write(folder, config, shapes_of(config))
+
+
 KEPT = ("base", "trainable", "gradients", "optimizer")
 
 
@@ -156,15 +162,10 @@ class Machine:
         self.program, self.device, self.tokens, self.scratch = arguments.sftrun.resolve(), arguments.device, arguments.tokens, scratch
         self.on_gpu = arguments.device == "cuda"
 
-    def write_model(self, folder: Path, sizes: dict) -> None:
-        config = {**same_losses.WIDE, **SIZES, **(GPU_SIZES if self.on_gpu else {}), **sizes}
-        write = same_losses.write_large_model if self.on_gpu else same_losses.write_random_model
-        write(folder, config, shapes_of(config))
-
     def run(self, number: int, case: Case) -> dict:
         """run.json, with what memory-check said before the run."""
         folder = self.scratch / str(number)
-        self.write_model(folder / "model", case.sizes)
+        write_model(folder / "model", case.sizes, self.on_gpu)
         digits = random.Random(number)
         texts = ("".join(digits.choices("0123456789", k=2 * self.tokens)) for _ in range(12))
         (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))

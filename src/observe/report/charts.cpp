@@ -106,8 +106,18 @@ class ChartMaker {
       const MetricsTable& metrics = runs_[run].metrics;
       add(chart, run, "training", metrics.training, metrics.training.find("loss"));
       add(chart, run, "validation", metrics.evaluation, metrics.evaluation.find("eval_loss"), true);
+      add_losses_of_sets(chart, run);
     }
     charts_.push_back(std::move(chart));
+  }
+
+  /// Of several validation sets, each by its name.
+  void add_losses_of_sets(Chart& chart, size_t run) const {
+    constexpr std::string_view kBefore = "eval_losses/";
+    const MetricsColumns& lines = runs_[run].metrics.evaluation;
+    for (const auto& [key, column] : lines.values)
+      if (key.starts_with(kBefore))
+        add(chart, run, "validation " + key.substr(kBefore.size()), lines, &column, true);
   }
 
   void answers() {
@@ -192,6 +202,8 @@ class ChartMaker {
     std::set<std::string> keys;
     for (const RunRecord& run : runs_) {
       for (const auto& [key, column] : run.metrics.training.values) keys.insert(key);
+      constexpr const char* kAccuracy = "token_accuracy";  // of evaluations only
+      if (run.metrics.evaluation.find(std::string("eval_") + kAccuracy)) keys.insert(kAccuracy);
     }
     for (const char* drawn : kNotDrawn) keys.erase(drawn);
     keys.erase(kLoss.key);

@@ -53,19 +53,28 @@ void add_ranks(MetricsColumns& columns, const std::string& key, const nlohmann::
   columns.num_ranks[key] = std::max(columns.num_ranks[key], array.size());
 }
 
-void add_row(MetricsColumns& columns, int64_t step, const nlohmann::json& line) {
-  if (!columns.empty() && step <= columns.steps.back()) drop_rows_from(columns, step);
-  const size_t row = columns.steps.size();
-  columns.steps.push_back(step);
-  for (const auto& [key, value] : line.items()) {
+/// The numbers of a row. Those of an object, such as `eval_losses`, have keys as "eval_losses/NAME".
+void add_values(MetricsColumns& columns, const nlohmann::json& object, const std::string& before,
+                size_t row) {
+  for (const auto& [name, value] : object.items()) {
+    const std::string key = before + name;
     const bool is_known = columns.values.contains(key) || columns.per_rank.contains(key);
     const size_t num_keys = columns.values.size() + columns.per_rank.size();
     if (key == "step" || (!is_known && num_keys >= kMostKeys)) continue;
     if (value.is_array())
       add_ranks(columns, key, value, row);
+    else if (value.is_object() && before.empty())
+      add_values(columns, value, key + "/", row);
     else if (value.is_number() || value.is_null())
       append(columns.values[key], row, value_or_missing(value));
   }
+}
+
+void add_row(MetricsColumns& columns, int64_t step, const nlohmann::json& line) {
+  if (!columns.empty() && step <= columns.steps.back()) drop_rows_from(columns, step);
+  const size_t row = columns.steps.size();
+  columns.steps.push_back(step);
+  add_values(columns, line, "", row);
 }
 
 /// Fills rows that lack a key, and removes keys without any number.
