@@ -30,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,11 +108,7 @@ def write_random_model(directory: Path, config: dict, shapes: dict[str, list[int
         begin = values.itemsize * len(values)
         values.extend(middle + spread * (rng.random() + rng.random() - 1) for _ in range(math.prod(shape)))
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, values.itemsize * len(values)]}
-    text = json.dumps(header).encode()
-    directory.mkdir(parents=True)
-    (directory / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + values.tobytes())
-    (directory / "config.json").write_text(json.dumps(config))
-    copy_tokenizer(directory)
+    write_model_files(directory, config, header, [values.tobytes()])
 
 
 def write_large_model(directory: Path, config: dict, shapes: dict[str, list[int]]) -> None:
@@ -122,12 +119,15 @@ def write_large_model(directory: Path, config: dict, shapes: dict[str, list[int]
         end = header[name]["data_offsets"][1]
     values = array.array("f", (0.12 * (rng.random() + rng.random() - 1) for _ in range(65536)))
     block = array.array("H", values.tobytes())[1::2].tobytes()  # the upper half of an fp32 is its bf16
+    write_model_files(directory, config, header, (block[:end - begin] for begin in range(0, end, len(block))))
+
+
+def write_model_files(directory: Path, config: dict, header: dict, values: Iterable[bytes]) -> None:
     text = json.dumps(header).encode()
     directory.mkdir(parents=True)
     with (directory / "model.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for begin in range(0, end, len(block)):
-            file.write(block[:end - begin])
+        file.writelines(values)
     (directory / "config.json").write_text(json.dumps(config))
     copy_tokenizer(directory)
 

@@ -458,11 +458,9 @@ class RelationCheck {
     const std::vector<DataSource>& sources = validation_sources();
     if (sources.size() < 2) return false;
     return std::any_of(sources.begin(), sources.end(), [&](const DataSource& source) {
-      const std::filesystem::path path(source.path);
-      const auto is = [&](const std::filesystem::path& name) {
-        return metric == "eval_" + name.string() + "_loss";
-      };
-      return !source.name.empty() || is(path) || is(path.filename()) || is(path.stem());
+      const std::string file = std::filesystem::path(source.path).filename().string();
+      return !source.name.empty() || is_loss_of_set(metric, source.path) ||
+             is_loss_of_set(metric, file);
     });
   }
 

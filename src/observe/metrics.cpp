@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "sftrun/config/best_metric.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::observe {
@@ -88,7 +89,7 @@ std::optional<double> EvalMetrics::value_of(const std::string& name) const {
   if (const auto found = json.find(name); found != json.end() && found->is_number())
     return found->get<double>();
   for (const auto& [set, loss] : losses)
-    if (is_loss_of_set(name, set)) return loss;
+    if (config::is_loss_of_set(name, set)) return loss;
   return std::nullopt;
 }
 
@@ -102,11 +103,6 @@ std::vector<std::string> names_of_values(const EvalMetrics& metrics) {
   }
   for (const auto& [set, loss] : metrics.losses) names.push_back("eval_" + set + "_loss");
   return names;
-}
-
-bool is_loss_of_set(const std::string& name, const std::string& set) {
-  return name == "eval_" + set + "_loss" ||
-         name == "eval_" + std::filesystem::path(set).stem().string() + "_loss";
 }
 
 void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step,

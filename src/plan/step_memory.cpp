@@ -94,8 +94,7 @@ class LayerEstimate {
     values.through_mixer += 2 * hidden;  // gradients of the layer's output and of its middle
     if (has_dora_ || has_dropout_) values.through_mixer += hidden;  // the input after dropout
     add_feed_forward(layer, values);
-    if (on_gpu_) values.through_feed_forward = values.run_feed_forward = 0;
-    if (on_gpu_) add_feed_forward_moments(layer, values);
+    on_gpu_ ? add_feed_forward_moments(layer, values) : add_feed_forward_on_cpu(layer, values);
     values.through_feed_forward += hidden;
     values.mixer += adapters.mixer;
     values.feed_forward += hidden + adapters.feed_forward;  // the middle
@@ -244,10 +243,6 @@ class LayerEstimate {
     if (!is_sparse || arch_.mixture.beside_dense) {
       const auto inner = static_cast<double>(spec::intermediate_size(arch_, layer));
       values.feed_forward += 2 * inner;
-      values.through_feed_forward += 2 * inner;
-      // The gated product after dropout, or a gradient before its magnitude; the normed input.
-      if (has_dora_ || has_dropout_)
-        values.through_feed_forward += inner + static_cast<double>(arch_.hidden_size);
     }
     if (!is_sparse) return;
     const auto inner = static_cast<double>(arch_.mixture.intermediate_size),
@@ -260,6 +255,21 @@ class LayerEstimate {
     const double choice_bytes = on_gpu_ ? 20 : 36;
     values.feed_forward += 2 * chosen * inner + (shared > 0 ? 2 * shared + hidden : 0) +
                            fp32_ * experts + chosen * choice_bytes / element_bytes_;
+  }
+
+  /// More in the backward pass of the feed-forward block on a CPU.
+  void add_feed_forward_on_cpu(int64_t layer, LayerValues& values) const {
+    const auto hidden = static_cast<double>(arch_.hidden_size);
+    const bool is_sparse = arch_.layers[static_cast<size_t>(layer)].sparse;
+    if (!is_sparse || arch_.mixture.beside_dense) {
+      const auto inner = static_cast<double>(spec::intermediate_size(arch_, layer));
+      values.through_feed_forward += 2 * inner;
+      // The gated product after dropout, or a gradient before its magnitude; the normed input.
+      if (has_dora_ || has_dropout_) values.through_feed_forward += inner + hidden;
+    }
+    if (!is_sparse) return;
+    const auto inner = static_cast<double>(arch_.mixture.intermediate_size),
+               chosen = static_cast<double>(arch_.mixture.top_k);
     // Rows of each chosen expert: inputs, outputs' and inputs' gradients; of the inner width the
     // gradient, and those of gate and up side by side.
     values.through_feed_forward += chosen * (3 * inner + 3 * hidden) + hidden;

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <utility>
 
+#include "sftrun/config/best_metric.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
@@ -84,7 +85,7 @@ void Trainer::require_known_metric() const {
   const std::vector<std::string> sets = evaluator_->set_names();
   std::vector<std::string> known = {"eval_loss"};
   for (const std::string& set : sets) {
-    if (observe::is_loss_of_set(metric, set)) return;
+    if (config::is_loss_of_set(metric, set)) return;
     known.push_back(fmt::format("eval_{}_loss", set));
   }
   throw ConfigError(fmt::format("`train.metric_for_best_model` is {}, but no validation set has "

@@ -485,7 +485,9 @@ CHECKS = {
     "dense-default": check_dense_default,
 }
 
+# Bases of which a merge is quantised again, like those that --quick keeps.
 SLOW = ("qlora", "gguf", "fp8", "int8", "bnb")
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -16,4 +16,7 @@ bool is_judged_by_answers(const TrainConfig& config);
 /// `train.greater_is_better`, or what follows from the metric's name.
 bool is_greater_better(const TrainConfig& config);
 
+/// Whether `name` is "eval_SET_loss" of a validation set (`EvalMetrics::value_of`).
+bool is_loss_of_set(const std::string& name, const std::string& set);
+
 }  // namespace sftrun::config

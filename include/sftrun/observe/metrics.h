@@ -83,9 +83,6 @@ struct EvalMetrics {
 /// The names that have a value, but for times and counts.
 std::vector<std::string> names_of_values(const EvalMetrics& metrics);
 
-/// Whether `name` is "eval_SET_loss" of a validation set (`EvalMetrics::value_of`).
-bool is_loss_of_set(const std::string& name, const std::string& set);
-
 /// Appends lines, each in one write. Numbers have the shortest form that reads back to the same
 /// double; NaN and infinity are written as null. Not thread-safe.
 class MetricsWriter {
