@@ -1,25 +1,48 @@
-#include <mma.h>
-
-#include "cuda/device.cuh"
+#include "cuda/tensor_cores.cuh"
 
 // Gradients of LoRA A and B of several linears in one launch: products g^T x of which one side has
 // few columns. Memory-bound: reads the wide side once. A block computes kWide columns of it and
-// kRank columns of the thin side over all tokens, so the order of summation depends only on the
-// shapes.
+// kRanks columns of the thin side over all tokens, so the order of summation depends only on the
+// number of tokens. Copies of the next tokens are under way while a block multiplies: few blocks
+// must keep the memory busy.
 namespace sftrun::kernels::cuda {
 namespace {
 
-constexpr int kWide = 64, kRank = 16, kDepth = 64;  // wide and thin columns, tokens per step
-constexpr int kGradThreads = 128;                   // four warps with 16 wide columns each
-// Row strides are padded against bank conflicts; rows are aligned to 16 bytes.
-constexpr int kWideLead = kWide + 8, kRankLead = kRank + 8, kSumsLead = kRank + 4;
+constexpr int kWide = 32, kDepth = 128;  // wide columns of a block, tokens of a stage
+constexpr int kGradThreads = 256;
 
-/// Product and first wide column that a block computes.
+/// A block's shared memory: stages, each with both sides and rstd of kDepth tokens. Row strides are
+/// padded against bank conflicts; rows are aligned to 16 bytes.
+template <typename T, int kRanksOfBlock>
+struct GradTiles {
+  static constexpr int kRanks = kRanksOfBlock;
+  static constexpr int kStages = sizeof(T) == 4 ? 2 : kRanks > 16 ? 3 : 4;
+  static constexpr int kWideLead = kWide + 8, kThinLead = kRanks + 8;
+  static constexpr int kThinAt = kDepth * kWideLead * static_cast<int>(sizeof(T)),
+                       kRstdAt = kThinAt + kDepth * kThinLead * static_cast<int>(sizeof(T)),
+                       kStageBytes = kRstdAt + kDepth * static_cast<int>(sizeof(float)),
+                       kBytes = kStages * kStageBytes;
+  static constexpr int kSumsLead = kRanks + 4;
+  static_assert(kWide * kSumsLead * static_cast<int>(sizeof(float)) <= kBytes);
+  static_assert(kThinAt % 16 == 0 && kRstdAt % 16 == 0 && kStageBytes % 16 == 0);
+
+  struct Stage {
+    T *wide, *thin;
+    float* rstd;
+  };
+  __device__ static __forceinline__ Stage stage(int number) {
+    char* const memory = dynamic_shared_memory() + number * kStageBytes;
+    return {reinterpret_cast<T*>(memory), reinterpret_cast<T*>(memory + kThinAt),
+            reinterpret_cast<float*>(memory + kRstdAt)};
+  }
+};
+
+/// Product and first columns that a block computes.
 struct GradTile {
   int product;
-  int64_t column;
+  int64_t column, rank;
 };
-__device__ __forceinline__ GradTile tile_of_block(const AdapterGrads& grads) {
+__device__ __forceinline__ GradTile tile_of_block(const AdapterGrads& grads, int ranks) {
   int64_t tile = blockIdx.x;
   int product = 0;
   for (; product < grads.count - 1; ++product) {
@@ -27,76 +50,236 @@ __device__ __forceinline__ GradTile tile_of_block(const AdapterGrads& grads) {
     if (tile < tiles) break;
     tile -= tiles;
   }
-  return {product, tile * kWide};
+  return {product, tile * kWide, static_cast<int64_t>(blockIdx.y) * ranks};
 }
 
-/// Loads rows [token, token + kDepth) and columns [column, column + kColumns) of x, zero out of
-/// range, times factors[token] if not null.
+/// Columns of the thin side that a block has, rounded up to the tensor cores' 16.
+__device__ __forceinline__ int ranks_of(const AdapterGrad& grad, const GradTile& tile,
+                                        int most_ranks) {
+  const int64_t ranks = (grad.rank - tile.rank + 15) / 16 * 16;
+  return ranks < most_ranks ? static_cast<int>(ranks) : most_ranks;
+}
+
+/// A thread's copies of a tile of kDepth rows and kColumns columns of a side to shared memory: a
+/// piece of every kRows-th row. What does not change from stage to stage is computed once, as few
+/// instructions must keep many copies under way.
 template <int kColumns, int kLead, int kWidth, typename T>
-__device__ __forceinline__ void load_tile(T* tile, const T* x, int64_t stride, int64_t columns,
-                                          int64_t column, int64_t token, int64_t tokens,
-                                          const float* factors = nullptr) {
-  constexpr int kPieces = kColumns / kWidth;
-  for (int i = static_cast<int>(threadIdx.x); i < kDepth * kPieces; i += kGradThreads) {
-    const int row = i / kPieces, at = i % kPieces * kWidth;
-    T* to = tile + row * kLead + at;
-    float values[kWidth] = {};
-    const bool is_inside = token + row < tokens && column + at < columns;
-    if (is_inside) load_values<kWidth>(x + (token + row) * stride + column + at, values);
-    if (is_inside && factors != nullptr) {
-      const float factor = factors[token + row];
-      for (int k = 0; k < kWidth; ++k) values[k] *= factor;
-    }
-    store_values<kWidth>(to, values);
-  }
-}
-
-/// A block's accumulators on tensor cores: each warp has 16 wide columns by kRank.
-template <typename T>
-class GradSums {
+class TileCopies {
  public:
-  __device__ GradSums() { nvcuda::wmma::fill_fragment(sums_, 0.0F); }
-  __device__ void add(const T* wide, const T* thin) {
-    using namespace nvcuda::wmma;
-    const int first = static_cast<int>(threadIdx.x) / 32 * 16;
-    for (int k = 0; k < kDepth; k += 16) {
-      fragment<matrix_a, 16, 16, 16, T, col_major> a;
-      fragment<matrix_b, 16, 16, 16, T, row_major> b;
-      load_matrix_sync(a, wide + k * kWideLead + first, kWideLead);
-      load_matrix_sync(b, thin + k * kRankLead, kRankLead);
-      mma_sync(sums_, a, b, sums_);
+  /// @param last columns past it, a multiple of 16, are not copied
+  __device__ TileCopies(const void* x, int64_t stride, int64_t columns, int64_t column, int last)
+      : x_(static_cast<const T*>(x)),
+        from_(x_ + row() * stride + column + piece()),
+        stride_(stride),
+        is_needed_(piece() < last && row() < kDepth),
+        is_there_(column + piece() < columns) {}
+
+  /// Begins to copy the next kDepth rows, zeros for columns out of range and past `rows`.
+  __device__ __forceinline__ void begin(T* tile, int rows) {
+    if (!is_needed_) return;
+    T* const to = tile + row() * kLead + piece();
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const bool is_inside = is_there_ && row() + pass * kRows < rows;
+      const T* const from = is_inside ? from_ + pass * kRows * stride_ : x_;
+      if constexpr (kWidth == 1)
+        store(to + pass * kRows * kLead, is_inside ? load(from) : 0.0F);
+      else
+        copy_async(to + pass * kRows * kLead, from, is_inside);
     }
-  }
-  __device__ void write(float* out) const {
-    const int first = static_cast<int>(threadIdx.x) / 32 * 16;
-    nvcuda::wmma::store_matrix_sync(out + first * kSumsLead, sums_, kSumsLead,
-                                    nvcuda::wmma::mem_row_major);
+    from_ += kDepth * stride_;
   }
 
  private:
-  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> sums_;
+  static constexpr int kPiece = kWidth == 1 ? 1 : 16 / static_cast<int>(sizeof(T)),
+                       kPieces = kColumns / kPiece,
+                       kRows = kGradThreads / kPieces < kDepth ? kGradThreads / kPieces : kDepth,
+                       kPasses = kDepth / kRows;
+  static_assert(kGradThreads % kPieces == 0 && kPasses * kRows == kDepth);
+  __device__ static int row() {
+    return static_cast<int>(threadIdx.x) / kPieces;
+  }
+  __device__ static int piece() {
+    return static_cast<int>(threadIdx.x) % kPieces * kPiece;
+  }
+
+  const T *x_, *from_;
+  int64_t stride_;
+  bool is_needed_, is_there_;
 };
 
-/// The same in fp32: two threads share a wide column, each has half of the thin columns.
-template <>
-class GradSums<float> {
+/// rstd of a stage's tokens, a token for each of the first threads. Its load is begun a stage before
+/// it is stored, as the copies to shared memory are of 16 bytes.
+class RstdOfStages {
  public:
-  __device__ void add(const float* wide, const float* thin) {
-    for (int k = 0; k < kDepth; ++k) {
-      const float a = wide[k * kWideLead + column()];
-      for (int i = 0; i < kHalf; ++i)
-        sums_[i] = fmaf(a, thin[k * kRankLead + first() + i], sums_[i]);
-    }
+  __device__ explicit RstdOfStages(const float* rstd) : rstd_(rstd + threadIdx.x) {}
+  /// @param rows of the next stage
+  __device__ __forceinline__ void load(int rows) {
+    value_ = static_cast<int>(threadIdx.x) < rows ? *rstd_ : 0;
+    rstd_ += kDepth;
   }
-  __device__ void write(float* out) const {
-    for (int i = 0; i < kHalf; ++i) out[column() * kSumsLead + first() + i] = sums_[i];
+  __device__ __forceinline__ void store(float* to) const {
+    if (threadIdx.x < kDepth) to[threadIdx.x] = value_;
   }
 
  private:
-  static constexpr int kHalf = kRank / 2;
+  const float* rstd_;
+  float value_ = 0;
+};
+
+/// Stages of a block in the order of their tokens.
+template <class P, int kWidth, bool kHasNorm, typename T>
+class Stages {
+ public:
+  __device__ Stages(const AdapterGrad& grad, const GradTile& tile, int ranks, int tokens)
+      : wide_(grad.wide, grad.wide_stride, grad.wide_columns, tile.column, kWide),
+        thin_(grad.thin, grad.thin_stride, grad.rank, tile.rank, ranks),
+        rstd_(grad.rstd),
+        tokens_(tokens) {
+    for (int stage = 0; stage < P::kStages - 1; ++stage) {
+      load_rstd();
+      begin(stage);
+    }
+    load_rstd();
+  }
+
+  /// Waits for the next stage and begins one. All threads must call it.
+  __device__ __forceinline__ typename P::Stage next() {
+    wait_for_copies<P::kStages - 2>();
+    __syncthreads();  // the stage is there, and all have left the one before
+    begin(read_ == 0 ? P::kStages - 1 : read_ - 1);
+    load_rstd();
+    const auto stage = P::stage(read_);
+    read_ = read_ == P::kStages - 1 ? 0 : read_ + 1;
+    return stage;
+  }
+
+ private:
+  __device__ __forceinline__ void load_rstd() {
+    if constexpr (kHasNorm) rstd_.load(tokens_);
+  }
+  __device__ __forceinline__ void begin(int number) {
+    const auto stage = P::stage(number);
+    if constexpr (kHasNorm) rstd_.store(stage.rstd);
+    if (tokens_ > 0) {
+      wide_.begin(stage.wide, tokens_);
+      thin_.begin(stage.thin, tokens_);
+    }
+    end_copies();
+    tokens_ -= kDepth;
+  }
+
+  TileCopies<kWide, P::kWideLead, kWidth, T> wide_;
+  TileCopies<P::kRanks, P::kThinLead, kWidth, T> thin_;
+  RstdOfStages rstd_;
+  int tokens_;  ///< that no copy was begun of; below 0 at the end
+  int read_ = 0;
+};
+
+/// Two elements of T, each times its factor.
+template <typename T>
+__device__ __forceinline__ uint32_t times(uint32_t pair, float2 factors) {
+  T elements[2];
+  memcpy(elements, &pair, sizeof(pair));
+  store(elements, load(elements) * factors.x);
+  store(elements + 1, load(elements + 1) * factors.y);
+  memcpy(&pair, elements, sizeof(pair));
+  return pair;
+}
+
+/// A block's sums on tensor cores: a warp has 16 wide columns, and of each stage kTokens tokens.
+/// @tparam kHasNorm the thin side is multiplied by rstd
+template <typename T, class P, bool kHasNorm>
+class GradSums {
+ public:
+  /// sums += wide^T thin
+  __device__ __forceinline__ void add(const typename P::Stage& stage, int ranks) {
+#pragma unroll
+    for (int token = 0; token < kTokens; token += 16)
+      add_tokens(stage, part() * kTokens + token, ranks);
+  }
+  /// @param out [kWide, P::kSumsLead] of the block. All threads must call it.
+  __device__ __forceinline__ void write(float* out) const {
+    for (int next = kParts - 1; next >= 0; --next) {
+      if (part() == next)
+        each([&](int at, float sum) { out[at] = next == kParts - 1 ? sum : out[at] + sum; });
+      __syncthreads();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void add_tokens(const typename P::Stage& stage, int token, int ranks) {
+    uint32_t a[4];
+    load_matrices<true>(a, stage.wide + (token + row() + lane() / 16 * 8) * P::kWideLead +
+                               column() + lane() / 8 % 2 * 8);
+    float2 low{}, high{};
+    if constexpr (kHasNorm) {
+      const float* const rstd = stage.rstd + token + lane() % 4 * 2;
+      low = *reinterpret_cast<const float2*>(rstd);
+      high = *reinterpret_cast<const float2*>(rstd + 8);
+    }
+    const T* const thin =
+        stage.thin + (token + row() + lane() / 8 % 2 * 8) * P::kThinLead + lane() / 16 * 8;
+#pragma unroll
+    for (int n = 0; n < P::kRanks; n += 16) {
+      if (n > 0 && n >= ranks) break;
+      uint32_t b[4];
+      load_matrices<true>(b, thin + n);
+      if constexpr (kHasNorm) {
+        b[0] = times<T>(b[0], low), b[2] = times<T>(b[2], low);
+        b[1] = times<T>(b[1], high), b[3] = times<T>(b[3], high);
+      }
+      multiply_add<T>(sums_[n / 8], a, b[0], b[1]);
+      multiply_add<T>(sums_[n / 8 + 1], a, b[2], b[3]);
+    }
+  }
+  static constexpr int kWarpsAcross = kWide / 16, kParts = kGradThreads / 32 / kWarpsAcross,
+                       kTokens = kDepth / kParts;
+  static_assert(kTokens % 16 == 0);
+  __device__ static int lane() {
+    return static_cast<int>(threadIdx.x) % 32;
+  }
+  __device__ static int row() {
+    return lane() % 8;
+  }
+  __device__ static int column() {
+    return static_cast<int>(threadIdx.x) / 32 % kWarpsAcross * 16;
+  }
+  __device__ static int part() {
+    return static_cast<int>(threadIdx.x) / 32 / kWarpsAcross;
+  }
+  template <class Use>
+  __device__ __forceinline__ void each(Use&& use) const {
+    for (int n = 0; n < P::kRanks / 8; ++n) {
+      for (int i = 0; i < 4; ++i) {
+        const int wide = column() + lane() / 4 + i / 2 * 8, rank = n * 8 + lane() % 4 * 2 + i % 2;
+        use(wide * P::kSumsLead + rank, sums_[n][i]);
+      }
+    }
+  }
+  float sums_[P::kRanks / 8][4] = {};
+};
+
+/// The same in fp32: eight threads share a wide column.
+template <class P, bool kHasNorm>
+class GradSums<float, P, kHasNorm> {
+ public:
+  __device__ void add(const typename P::Stage& stage, int) {
+    for (int k = 0; k < kDepth; ++k) {
+      const float a = stage.wide[k * P::kWideLead + column()] * (kHasNorm ? stage.rstd[k] : 1);
+      for (int i = 0; i < kCount; ++i)
+        sums_[i] = fmaf(a, stage.thin[k * P::kThinLead + first() + i], sums_[i]);
+    }
+  }
+  __device__ void write(float* out) const {
+    for (int i = 0; i < kCount; ++i) out[column() * P::kSumsLead + first() + i] = sums_[i];
+  }
+
+ private:
+  static constexpr int kCount = P::kRanks * kWide / kGradThreads;
   __device__ static int column() { return static_cast<int>(threadIdx.x) % kWide; }
-  __device__ static int first() { return static_cast<int>(threadIdx.x) / kWide * kHalf; }
-  float sums_[kHalf] = {};
+  __device__ static int first() { return static_cast<int>(threadIdx.x) / kWide * kCount; }
+  float sums_[kCount] = {};
 };
 
 /// Whether four consecutive sums along one side form an aligned vector of `out`.
@@ -110,29 +293,29 @@ __device__ __forceinline__ bool is_in_fours(const float* out, int64_t count, int
 
 /// out += scale * gain * result for the columns and ranks in range, in contiguous groups of
 /// kColumns by kRanks.
-template <typename T, int kColumns, int kRanks>
+template <typename T, class P, int kColumns, int kRanks>
 __device__ __forceinline__ void add_result(const AdapterGrad& grad, const float* result,
-                                           int64_t first_column, int64_t first_rank) {
+                                           const GradTile& tile) {
   // Coalesced: consecutive threads access consecutive elements of `out`.
-  constexpr int kAcross = kColumns > 1 ? kWide / kColumns : kRank / kRanks,
-                kPieces = kWide * kRank / (kColumns * kRanks);
+  constexpr int kAcross = kColumns > 1 ? kWide / kColumns : P::kRanks / kRanks,
+                kPieces = kWide * P::kRanks / (kColumns * kRanks);
   for (int i = static_cast<int>(threadIdx.x); i < kPieces; i += kGradThreads) {
     const int column = kColumns > 1 ? i % kAcross * kColumns : i / kAcross,
               rank = kColumns > 1 ? i / kAcross : i % kAcross * kRanks;
-    if (first_column + column >= grad.wide_columns || first_rank + rank >= grad.rank) continue;
+    if (tile.column + column >= grad.wide_columns || tile.rank + rank >= grad.rank) continue;
     float* out =
-        grad.out + (first_column + column) * grad.wide_step + (first_rank + rank) * grad.rank_step;
-    const float* sums = result + column * kSumsLead + rank;
+        grad.out + (tile.column + column) * grad.wide_step + (tile.rank + rank) * grad.rank_step;
+    const float* sums = result + column * P::kSumsLead + rank;
     const auto factor = [&](int k) {
       if (grad.rstd == nullptr) return grad.scale;
-      const int64_t at = first_column + column + k;
+      const int64_t at = tile.column + column + k;
       return grad.scale * (grad.offset + load(static_cast<const T*>(grad.weight) + at));
     };
     if constexpr (kColumns * kRanks == 4) {
       float values[4];
       load_four(out, values);
       for (int k = 0; k < 4; ++k)
-        values[k] += kColumns > 1 ? factor(k) * sums[k * kSumsLead] : factor(0) * sums[k];
+        values[k] += kColumns > 1 ? factor(k) * sums[k * P::kSumsLead] : factor(0) * sums[k];
       store_four(out, values);
     } else {
       *out += factor(0) * sums[0];
@@ -140,35 +323,39 @@ __device__ __forceinline__ void add_result(const AdapterGrad& grad, const float*
   }
 }
 
-template <typename T, int kWidth>
-__global__ void __launch_bounds__(kGradThreads)
-    adapter_grads(const __grid_constant__ AdapterGrads grads) {
-  __shared__ __align__(32) T wide[kDepth * kWideLead];
-  __shared__ __align__(32) T thin[kDepth * kRankLead];
-  __shared__ __align__(32) float result[kWide * kSumsLead];
-  const GradTile tile = tile_of_block(grads);
-  const AdapterGrad& grad = grads.products[tile.product];
-  const int64_t first_rank = static_cast<int64_t>(blockIdx.y) * kRank;
-  if (first_rank >= grad.rank) return;
-  GradSums<T> sums;
-  for (int64_t token = 0; token < grads.tokens; token += kDepth) {
-    load_tile<kWide, kWideLead, kWidth>(wide, static_cast<const T*>(grad.wide), grad.wide_stride,
-                                        grad.wide_columns, tile.column, token, grads.tokens,
-                                        grad.rstd);
-    load_tile<kRank, kRankLead, kWidth>(thin, static_cast<const T*>(grad.thin), grad.thin_stride,
-                                        grad.rank, first_rank, token, grads.tokens);
-    __syncthreads();
-    sums.add(wide, thin);
-    __syncthreads();
-  }
+/// The sums of a block's columns, into `result` [kWide, P::kSumsLead].
+template <typename T, int kWidth, class P, bool kHasNorm>
+__device__ __forceinline__ void sum_tokens(const AdapterGrad& grad, const GradTile& tile,
+                                           int tokens, float* result) {
+  const int ranks = ranks_of(grad, tile, P::kRanks);
+  Stages<P, kWidth, kHasNorm, T> stages(grad, tile, ranks, tokens);
+  GradSums<T, P, kHasNorm> sums;
+  for (int token = 0; token < tokens; token += kDepth) sums.add(stages.next(), ranks);
+  wait_for_copies<0>();
+  __syncthreads();  // all have left the stages, whose memory `result` is
   sums.write(result);
   __syncthreads();
-  if (is_in_fours(grad.out, grad.rank, grad.rank_step, grad.wide_step))
-    add_result<T, 1, 4>(grad, result, tile.column, first_rank);
-  else if (is_in_fours(grad.out, grad.wide_columns, grad.wide_step, grad.rank_step))
-    add_result<T, 4, 1>(grad, result, tile.column, first_rank);
+}
+
+template <typename T, int kWidth, int kRanks>
+__global__ void __launch_bounds__(kGradThreads)
+    adapter_grads(const __grid_constant__ AdapterGrads grads) {
+  using P = GradTiles<T, kRanks>;
+  const GradTile tile = tile_of_block(grads, kRanks);
+  const AdapterGrad grad = grads.products[tile.product];
+  if (tile.rank >= grad.rank) return;
+  auto* const result = reinterpret_cast<float*>(dynamic_shared_memory());
+  const int tokens = static_cast<int>(grads.tokens);
+  if (grad.rstd != nullptr)
+    sum_tokens<T, kWidth, P, true>(grad, tile, tokens, result);
   else
-    add_result<T, 1, 1>(grad, result, tile.column, first_rank);
+    sum_tokens<T, kWidth, P, false>(grad, tile, tokens, result);
+  if (is_in_fours(grad.out, grad.rank, grad.rank_step, grad.wide_step))
+    add_result<T, P, 1, 4>(grad, result, tile);
+  else if (is_in_fours(grad.out, grad.wide_columns, grad.wide_step, grad.rank_step))
+    add_result<T, P, 4, 1>(grad, result, tile);
+  else
+    add_result<T, P, 1, 1>(grad, result, tile);
 }
 
 /// Whether the rows of all operands begin and end at multiples of 16 bytes.
@@ -183,6 +370,17 @@ bool grads_in_eights(Type type, const AdapterGrads& grads) {
   return true;
 }
 
+template <typename T, int kRanks>
+void launch_grads(Type type, const AdapterGrads& grads, int64_t tiles, int64_t rank,
+                  Stream stream) {
+  const dim3 grid(static_cast<unsigned>(tiles),
+                  static_cast<unsigned>((rank + kRanks - 1) / kRanks));
+  with_width(grads_in_eights(type, grads), [&](auto width) {
+    launch_with_memory(adapter_grads<T, decltype(width)::value, kRanks>, grid, kGradThreads,
+                       GradTiles<T, kRanks>::kBytes, stream, grads);
+  });
+}
+
 }  // namespace
 
 void launch_adapter_grads(Type type, const AdapterGrads& grads, Stream stream) {
@@ -192,12 +390,12 @@ void launch_adapter_grads(Type type, const AdapterGrads& grads, Stream stream) {
     rank = grads.products[i].rank > rank ? grads.products[i].rank : rank;
   }
   if (tiles == 0 || rank == 0 || grads.tokens == 0) return;
-  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>((rank + kRank - 1) / kRank));
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    with_width(grads_in_eights(type, grads), [&](auto width) {
-      launch(adapter_grads<T, decltype(width)::value>, grid, kGradThreads, stream, grads);
-    });
+    if (sizeof(T) == 4 || rank <= 16)
+      launch_grads<T, 16>(type, grads, tiles, rank, stream);
+    else if constexpr (sizeof(T) == 2)
+      launch_grads<T, 64>(type, grads, tiles, rank, stream);
   });
 }
 

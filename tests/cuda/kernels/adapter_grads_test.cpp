@@ -184,7 +184,7 @@ std::vector<Memory> expect_sums(Type type, const Products& products, int64_t tok
   return expect_sums(type, products, operands_of(type, products, tokens), tokens);
 }
 
-constexpr int64_t kTokens[] = {0, 1, 15, 63, 64, 65, 130};
+constexpr int64_t kTokens[] = {0, 1, 15, 63, 64, 65, 130, 515};
 constexpr int64_t kColumns[] = {1, 7, 8, 63, 64, 65, 200};
 constexpr int64_t kRanks[] = {1, 3, 4, 8, 15, 16, 17, 32, 64};
 constexpr float kScales[] = {1, 0.5F, -2};
