@@ -7,6 +7,12 @@ namespace sftrun::kernels::cuda {
 namespace {
 
 constexpr int kWarpLanes = 32;
+/// Blocks of a multiprocessor that hide each other's loads, as far as registers suffice.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kForwardBlocks = 3;
+#else
+constexpr int kForwardBlocks = 4;
+#endif
 
 /// The head of this thread, and the thread's lane within the head.
 template <typename T>
@@ -79,8 +85,93 @@ __device__ __forceinline__ void load_normed(const Head<T>& head, int i, float sc
   for (int k = 0; k < kWidth; ++k) values[k] = values[k] * scale * (head.offset + gains[k]);
 }
 
+/// kWidth consecutive elements in registers, converted where they are used.
+template <int kWidth, typename T>
+class Elements {
+ public:
+  __device__ __forceinline__ void load(const T* p) {
+    if constexpr (kWidth == 8) {
+      for (int i = 0; i < kWords; ++i) words_[i] = reinterpret_cast<const uint4*>(p)[i];
+    } else {
+      memcpy(words_, p, sizeof(T));
+    }
+  }
+  __device__ __forceinline__ float operator[](int i) const {
+    T elements[kWords * 16 / sizeof(T)];
+    memcpy(elements, words_, sizeof(words_));
+    return cuda::load(elements + i);
+  }
+
+ private:
+  static constexpr int kWords = kWidth == 8 ? 8 * static_cast<int>(sizeof(T)) / 16 : 1;
+  uint4 words_[kWords] = {};
+};
+
+/// What a lane has of a head whose channels are half as many pairs, at most kWidth a lane: all of it
+/// is loaded before anything waits for it.
+template <int kWidth, typename T>
+struct WholePiece {
+  Elements<kWidth, T> low, high, low_gains, high_gains;
+  float cos[kWidth], sin[kWidth];
+
+  __device__ __forceinline__ void load_gains(const Head<T>& head, int i, int half) {
+    if (head.weight == nullptr) return;
+    low_gains.load(head.weight + i);
+    high_gains.load(head.weight + half + i);
+  }
+  __device__ __forceinline__ void load_turn(const HeadsProblem& problem, const Head<T>& head, int i,
+                                            float sign) {
+    for (int k = 0; k < kWidth; ++k) cos[k] = 1, sin[k] = 0;
+    if (head.rotates) load_angles<kWidth>(problem, head.token, i, sign, cos, sin);
+  }
+};
+
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads, 3) heads_forward(HeadsProblem problem, int lanes) {
+__device__ __forceinline__ void whole_head_forward(const HeadsProblem& problem, const Head<T>& head,
+                                                   int lanes) {
+  const int half = static_cast<int>(problem.head_dim) / 2, i = head.lane * kWidth;
+  const bool is_there = head.is_there && i < half, is_normed = head.weight != nullptr;
+  WholePiece<kWidth, T> piece;
+  float sum = 0, scale = 1;
+  if (is_there) {
+    piece.low.load(head.x + i);
+    piece.high.load(head.x + half + i);
+    piece.load_gains(head, i, half);
+    piece.load_turn(problem, head, i, 1);
+    for (int k = 0; k < kWidth; ++k) sum += piece.low[k] * piece.low[k];
+    for (int k = 0; k < kWidth; ++k) sum += piece.high[k] * piece.high[k];
+  }
+  sum = lanes_sum(sum, lanes);  // executed by all threads of the warp
+  if (is_normed) {
+    scale = 1.0F / sqrtf(sum / static_cast<float>(problem.head_dim) + head.eps);
+    if (head.is_there && head.lane == 0) *head.rstd = scale;
+  }
+  if (!is_there) return;
+  float low[kWidth], high[kWidth];
+  for (int k = 0; k < kWidth; ++k) {
+    low[k] = piece.low[k], high[k] = piece.high[k];
+    if (is_normed) {
+      low[k] = low[k] * scale * (head.offset + piece.low_gains[k]);
+      high[k] = high[k] * scale * (head.offset + piece.high_gains[k]);
+    }
+    if (head.rotates) {
+      const Pair rotated = rotate(low[k], high[k], piece.cos[k], piece.sin[k]);
+      low[k] = rotated.first, high[k] = rotated.second;
+    }
+  }
+  store_values<kWidth>(head.y + i, low);
+  store_values<kWidth>(head.y + half + i, high);
+}
+
+template <typename T, int kWidth, bool kIsWhole>
+__global__ void __launch_bounds__(kThreads, !kIsWhole        ? 3
+                                            : sizeof(T) == 2 ? kForwardBlocks
+                                                             : 2)
+    heads_forward(HeadsProblem problem, int lanes) {
+  if constexpr (kIsWhole) {
+    whole_head_forward<T, kWidth>(problem, head_of_thread<T>(problem, lanes), lanes);
+    return;
+  }
   const Head<T> head = head_of_thread<T>(problem, lanes);
   float low[kWidth], high[kWidth], cos[kWidth], sin[kWidth], sum = 0, scale = 1;
   if (head.weight != nullptr) {
@@ -135,7 +226,56 @@ __device__ __forceinline__ void load_unrotated(const HeadsProblem& problem, cons
 }
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads) heads_backward(HeadsProblem problem, int lanes) {
+__device__ __forceinline__ void whole_head_backward(const HeadsProblem& problem,
+                                                    const Head<T>& head, int lanes) {
+  const int half = static_cast<int>(problem.head_dim) / 2, i = head.lane * kWidth;
+  const bool is_there = head.is_there && i < half, is_normed = head.weight != nullptr;
+  WholePiece<kWidth, T> piece;
+  Elements<kWidth, T> low_grads, high_grads;
+  float low[kWidth] = {}, high[kWidth] = {}, dot = 0, scale = 1;
+  if (is_there) {
+    low_grads.load(head.grad + i);
+    high_grads.load(head.grad + half + i);
+    piece.load_turn(problem, head, i, -1);
+    if (is_normed) {
+      piece.low.load(head.x + i);
+      piece.high.load(head.x + half + i);
+      piece.load_gains(head, i, half);
+      scale = *head.rstd;
+    }
+    for (int k = 0; k < kWidth; ++k) {
+      low[k] = low_grads[k], high[k] = high_grads[k];
+      if (!head.rotates) continue;
+      const Pair back = rotate(low[k], high[k], piece.cos[k], piece.sin[k]);
+      low[k] = back.first, high[k] = back.second;
+    }
+    if (is_normed) {
+      for (int k = 0; k < kWidth; ++k)
+        dot += low[k] * (head.offset + piece.low_gains[k]) * piece.low[k];
+      for (int k = 0; k < kWidth; ++k)
+        dot += high[k] * (head.offset + piece.high_gains[k]) * piece.high[k];
+    }
+  }
+  dot = lanes_sum(dot, lanes);
+  if (!is_there) return;
+  if (is_normed) {
+    const float back = dot / static_cast<float>(problem.head_dim) * scale * scale;
+    for (int k = 0; k < kWidth; ++k) {
+      low[k] = scale * (low[k] * (head.offset + piece.low_gains[k]) - piece.low[k] * back);
+      high[k] = scale * (high[k] * (head.offset + piece.high_gains[k]) - piece.high[k] * back);
+    }
+  }
+  store_values<kWidth>(head.y + i, low);
+  store_values<kWidth>(head.y + half + i, high);
+}
+
+template <typename T, int kWidth, bool kIsWhole>
+__global__ void __launch_bounds__(kThreads, kIsWhole && sizeof(T) == 2 ? 3 : 1)
+    heads_backward(HeadsProblem problem, int lanes) {
+  if constexpr (kIsWhole) {
+    whole_head_backward<T, kWidth>(problem, head_of_thread<T>(problem, lanes), lanes);
+    return;
+  }
   const Head<T> head = head_of_thread<T>(problem, lanes);
   const bool is_normed = head.weight != nullptr;
   float low[kWidth], high[kWidth], values[kWidth], gains[kWidth], dot = 0;
@@ -202,6 +342,12 @@ bool heads_in_eights(Type type, const HeadsProblem& problem) {
   return problem.cos == nullptr || in_eights(problem.rotary_dim / 2, {problem.cos, problem.sin});
 }
 
+/// Whether one pair of pieces for each lane is all of a head, rotated or not.
+bool heads_are_whole(const HeadsProblem& problem, int width, int lanes) {
+  return problem.cos != nullptr && problem.rotary_dim == problem.head_dim &&
+         problem.head_dim / 2 <= int64_t{width} * lanes;
+}
+
 template <typename Kernels>
 void launch_heads(Type type, const HeadsProblem& problem, Stream stream, Kernels&& kernel_of) {
   int64_t heads = 0;
@@ -210,8 +356,9 @@ void launch_heads(Type type, const HeadsProblem& problem, Stream stream, Kernels
   with_width(heads_in_eights(type, problem), [&](auto width) {
     const int lanes = lanes_for(problem, decltype(width)::value);
     const int64_t of_block = kThreads / lanes;
-    launch(kernel_of(width), static_cast<unsigned>((heads + of_block - 1) / of_block), kThreads,
-           stream, problem, lanes);
+    launch(kernel_of(width, heads_are_whole(problem, decltype(width)::value, lanes)),
+           static_cast<unsigned>((heads + of_block - 1) / of_block), kThreads, stream, problem,
+           lanes);
   });
 }
 
@@ -220,16 +367,20 @@ void launch_heads(Type type, const HeadsProblem& problem, Stream stream, Kernels
 void launch_heads_forward(Type type, const HeadsProblem& problem, Stream stream) {
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch_heads(type, problem, stream,
-                 [](auto width) { return heads_forward<T, decltype(width)::value>; });
+    launch_heads(type, problem, stream, [](auto width, bool is_whole) {
+      constexpr int kWidth = decltype(width)::value;
+      return is_whole ? heads_forward<T, kWidth, true> : heads_forward<T, kWidth, false>;
+    });
   });
 }
 
 void launch_heads_backward(Type type, const HeadsProblem& problem, Stream stream) {
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch_heads(type, problem, stream,
-                 [](auto width) { return heads_backward<T, decltype(width)::value>; });
+    launch_heads(type, problem, stream, [](auto width, bool is_whole) {
+      constexpr int kWidth = decltype(width)::value;
+      return is_whole ? heads_backward<T, kWidth, true> : heads_backward<T, kWidth, false>;
+    });
   });
 }
 

@@ -30,6 +30,39 @@ __device__ __forceinline__ void store_codes(uint8_t* to, const uint8_t* codes) {
   }
 }
 
+/// Division of a row's values by its scale, correctly rounded. A product and two corrections: the
+/// division of each value would bound the kernel, not its memory. (Markstein, Computation of
+/// elementary functions on the IBM RISC System/6000 processor, 1990.)
+class RowScale {
+ public:
+  __device__ __forceinline__ explicit RowScale(float scale)
+      : scale_(scale), inverse_(1.0F / scale), is_plain_(scale > kLeast && scale < kMost) {}
+  __device__ __forceinline__ float value() const { return scale_; }
+  __device__ __forceinline__ float divide(float value) const {
+    if (!is_plain_) return __fdiv_rn(value, scale_);
+    const float quotient = value * inverse_;
+    // The sign is that of -0, too.
+    return copysignf(fmaf(fmaf(-quotient, scale_, value), inverse_, quotient), value);
+  }
+
+ private:
+  /// Nothing that counts for a code is denormal or infinite between these.
+  static constexpr float kLeast = 0x1p-60F, kMost = 0x1p60F;
+  float scale_, inverse_;
+  bool is_plain_;
+};
+
+/// Codes of two values, the first in the low byte.
+__device__ __forceinline__ uint16_t e4m3_codes(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  return codes;
+#else
+  return static_cast<uint16_t>(e4m3_code_cut(first) | e4m3_code_cut(second) << 8);
+#endif
+}
+
 /// One block per row.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
@@ -45,16 +78,25 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kWidth; ++k) values[k] *= of_gains[k];
   };
   float largest = 0;
+#pragma unroll 2
   for (int64_t i = first; i < n; i += kThreads * kWidth) {
     load_row(i);
     for (int k = 0; k < kWidth; ++k) largest = fmaxf(largest, fabsf(values[k]));
   }
-  const float scale = e4m3_scale(block_largest(largest));
-  if (threadIdx.x == 0) scales[row] = scale;
+  const RowScale scale(e4m3_scale(block_largest(largest)));
+  if (threadIdx.x == 0) scales[row] = scale.value();
+#pragma unroll 2
   for (int64_t i = first; i < n; i += kThreads * kWidth) {
     load_row(i);
     uint8_t rounded[kWidth];
-    for (int k = 0; k < kWidth; ++k) rounded[k] = e4m3_code_cut(__fdiv_rn(values[k], scale));
+    if constexpr (kWidth == 1) {
+      rounded[0] = e4m3_code_cut(scale.divide(values[0]));
+    } else {
+      for (int k = 0; k < kWidth; k += 2) {
+        const uint16_t pair = e4m3_codes(scale.divide(values[k]), scale.divide(values[k + 1]));
+        memcpy(rounded + k, &pair, sizeof(pair));
+      }
+    }
     store_codes<kWidth>(codes + i, rounded);
   }
 }
