@@ -14,6 +14,7 @@ loss is --loss's.
 
 import argparse
 import importlib
+import importlib.metadata
 import itertools
 import json
 import os
@@ -52,13 +53,12 @@ def parse_arguments() -> argparse.Namespace:
         default="transformers",
         help="transformers: the model's own, over all logits at once; trl: SFTTrainer's, in tiles",
     )
+    parser.add_argument("--kernels", choices=["transformers", "liger"], default="transformers", help="liger: Liger's for the model, its loss too")
     parser.add_argument("--quant", choices=["none", "nf4"], default="none", help="nf4: by bitsandbytes, factors quantised")
     parser.add_argument("--lora-r", type=int, default=8, help="rank; alpha is twice as much")
     parser.add_argument("--all-linear", action="store_true", help="adapters on every linear layer but the head; else on q, k, v, o")
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, which is TRL's default")
     args = parser.parse_args()
-    if args.quant != "none" and not args.model:
-        parser.error("--quant needs the weights of a --model")
     if args.chat and not args.model:
         parser.error("--chat needs the tokenizer and the chat template of a --model")
     return args
@@ -75,12 +75,34 @@ def quantisation(args, dtype) -> dict:
     return {"quantization_config": config, "device_map": args.device}
 
 
+def quantise_linears(module, args, dtype) -> None:
+    """Replaces all linear layers but the head by bitsandbytes', as from_pretrained does, of the weights that are there."""
+    import torch
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    for name, child in list(module.named_children()):
+        if isinstance(child, torch.nn.Linear) and name != "lm_head":
+            with torch.device("meta"):
+                linear = Linear4bit(
+                    child.in_features, child.out_features, child.bias is not None, dtype, compress_statistics=True, quant_type=args.quant
+                )
+            linear.weight = Params4bit(child.weight.data, requires_grad=False, compress_statistics=True, quant_type=args.quant).to(args.device)
+            linear.bias = child.bias
+            setattr(module, name, linear)
+        else:
+            quantise_linears(child, args, dtype)
+
+
 def build_model(args):
     """Frozen base and LoRA adapter."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
+    if args.kernels == "liger":
+        from liger_kernel.transformers import AutoLigerKernelForCausalLM as AutoModelForCausalLM
+    else:
+        from transformers import AutoModelForCausalLM
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
     torch.manual_seed(0)
     if args.model:
@@ -91,6 +113,9 @@ def build_model(args):
         config = AutoConfig.from_pretrained(args.arch)
         with torch.device(args.device):  # made where they are used: a processor takes minutes for billions
             base = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=args.attention)
+        if args.quant != "none":
+            quantise_linears(base, args, dtype)
+            base.is_loaded_in_4bit = True  # what peft asks
     base.config.use_cache = False
     if args.loss == "trl":
         from trl.trainer.utils import add_fused_lm_head
@@ -227,7 +252,9 @@ def measure(args) -> dict:
 
 def versions(args) -> dict:
     names = ["torch", "transformers", "peft"] + (["trl"] if args.loss == "trl" else [])
-    return {name: str(importlib.import_module(name).__version__) for name in names}
+    names += ["bitsandbytes"] if args.quant != "none" else []
+    found = {name: str(importlib.import_module(name).__version__) for name in names}
+    return found | ({"liger_kernel": importlib.metadata.version("liger_kernel")} if args.kernels == "liger" else {})
 
 
 if __name__ == "__main__":

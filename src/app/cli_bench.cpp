@@ -6,7 +6,7 @@ namespace sftrun::app {
 namespace {
 
 struct BenchOptions {
-  std::string arch, model, dtype = "auto", device = "auto";
+  std::string arch, model, dtype = "auto", device = "auto", profile;
   int64_t seq_len = 512, batch_size = 4, steps = 5;
   std::optional<int64_t> threads;
   bool json = false;
@@ -29,6 +29,7 @@ nlohmann::json request(const BenchOptions& options, const CLI::App& command) {
       {"device", options.device},
       {"threads", or_null(options.threads)},
       {"json", options.json},
+      {"profile", or_null(options.profile)},
       {"overrides", options.overrides}};
 }
 
@@ -63,6 +64,11 @@ Command add_bench(CLI::App& sftrun) {
   command->add_option("--threads", options->threads, "CPU threads [all that the process may use]")
       ->check(at_least(1));
   command->add_flag("--json", options->json, "Print one JSON object");
+  command
+      ->add_option("--profile", options->profile,
+                   "Profile two more steps after those measured: a trace for Perfetto and a page "
+                   "that says where the time goes, in this folder")
+      ->type_name("DIR");
   return {command,
           [options, command] { return run_in_engine("bench", request(*options, *command)); }};
 }

@@ -21,6 +21,7 @@
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/train/step_numbers.h"
+#include "sftrun/train/step_profiler.h"
 #include "sftrun/train/trainer.h"
 
 /// Training throughput on synthetic tokens: forward, backward, clipping and optimizer, every
@@ -153,10 +154,20 @@ struct Times {
   double loss = 0;                   ///< of the last step
 };
 
-Times time_steps(BenchedSteps& steps, const model::Decoder& decoder, int64_t count, int64_t seq_len,
-                 int64_t batch_size) {
-  std::vector<data::Bin> bins;
-  for (int64_t i = 0; i < batch_size; ++i) bins.push_back({i});
+struct Work {
+  int64_t seq_len = 0, batch_size = 0, vocab_size = 0;
+
+  /// Another batch for each step.
+  data::Batch batch(int64_t step) const {
+    std::vector<data::Bin> bins;
+    for (int64_t i = 0; i < batch_size; ++i) bins.push_back({i});
+    const auto examples = data::ExampleStore::in_memory(
+        synthetic_examples(batch_size, seq_len, vocab_size, static_cast<uint64_t>(step)));
+    return data::make_batch(examples, bins, 0, batch_size);
+  }
+};
+
+Times time_steps(BenchedSteps& steps, const Work& work, int64_t count) {
   Times times;
   auto last_end = Clock::now();
   const auto finish = [&](int64_t step) {
@@ -169,9 +180,7 @@ Times time_steps(BenchedSteps& steps, const model::Decoder& decoder, int64_t cou
     last_end = now;
   };
   for (int64_t step = 0; step <= count; ++step) {  // the first warms up
-    const auto examples = data::ExampleStore::in_memory(synthetic_examples(
-        batch_size, seq_len, decoder.arch().vocab_size, static_cast<uint64_t>(step)));
-    const data::Batch batch = data::make_batch(examples, bins, 0, batch_size);
+    const data::Batch batch = work.batch(step);
     if (!steps.reads_later()) last_end = Clock::now();  // its tokens are made at no cost
     steps.queue(batch);
     if (!steps.reads_later()) finish(step);
@@ -179,6 +188,21 @@ Times time_steps(BenchedSteps& steps, const model::Decoder& decoder, int64_t cou
   }
   if (steps.reads_later()) finish(count);
   return times;
+}
+
+/// Two more steps, as they are in a run: the second is queued while the device has the first.
+void profile_steps(BenchedSteps& steps, const Work& work, int64_t after, at::Device device,
+                   const std::string& folder) {
+  constexpr StepRange kProfiled = {.first = 1, .last = 2};
+  train::StepProfiler profiler(kProfiled, folder, /*rank=*/0, device);
+  for (int64_t step = kProfiled.first; step <= kProfiled.last; ++step) {
+    const data::Batch batch = work.batch(after + step);
+    profiler.begin(step);
+    steps.queue(batch);
+    if (!steps.reads_later() || step > kProfiled.first) steps.finish();
+    if (steps.reads_later() && step == kProfiled.last) steps.finish();
+    profiler.end(step);
+  }
 }
 
 double median_of(std::vector<double> values) {
@@ -194,16 +218,19 @@ int run_bench(const nlohmann::json& request) {
   const BenchConfig bench = bench_config(request);
   const Compute compute = choose_compute(request.at("device").get<std::string>(), bench.dtype, 0);
   const auto decoder = make_decoder(request, bench.run, compute);
-  const auto seq_len = request.at("seq_len").get<int64_t>(),
-             batch_size = request.at("batch_size").get<int64_t>();
+  const Work work{.seq_len = request.at("seq_len").get<int64_t>(),
+                  .batch_size = request.at("batch_size").get<int64_t>(),
+                  .vocab_size = decoder->arch().vocab_size};
+  const auto num_steps = request.at("steps").get<int64_t>();
   BenchedSteps steps(*decoder, bench.run.train);
-  const Times times =
-      time_steps(steps, *decoder, request.at("steps").get<int64_t>(), seq_len, batch_size);
+  const Times times = time_steps(steps, work, num_steps);
   const std::vector<double>& step_seconds = times.step_seconds;
-  const auto tokens = static_cast<double>(seq_len * batch_size);
+  const auto tokens = static_cast<double>(work.seq_len * work.batch_size);
   const double median = median_of(step_seconds);
   const double best = *std::min_element(step_seconds.begin(), step_seconds.end());
   const uint64_t peak = peak_memory_bytes(compute.device);
+  if (const auto folder = get<std::string>(request, "profile"))
+    profile_steps(steps, work, num_steps, compute.device, *folder);
   if (request.value("json", false)) {
     const nlohmann::ordered_json result = {{"tokens_per_second", tokens / median},
                                            {"tokens_per_second_best", tokens / best},
