@@ -74,10 +74,11 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
         "fp32.",
         "bf16");
   field(model.attention, "attention", any(), kAny,
-        "Attention kernel on CUDA. auto and flash: FlashAttention 2. cudnn: cuDNN if it can be "
+        "Attention kernel on CUDA. auto: cuDNN on Hopper GPUs for documents of one length from 1024 "
+        "tokens, else FlashAttention 2. flash: FlashAttention 2. cudnn: cuDNN wherever it can be "
         "used (docs/attention.md), else FlashAttention. measure: times both at the first batch of "
         "each shape and uses the faster one, so two runs may differ in their last bits.",
-        "cudnn");
+        "flash");
   field(
       model.chat_template, "chat_template", any().otherwise("the model's own"), kCompared,
       "A Jinja chat template: a file, the template itself, or the name of a built-in one (chatml, "

@@ -114,11 +114,12 @@ kernels::CudaAttention cuda_attention(config::AttentionChoice choice) {
       return kernels::CudaAttention::kCudnn;
     case config::AttentionChoice::kMeasure:
       return kernels::CudaAttention::kMeasure;
-    case config::AttentionChoice::kAuto:
     case config::AttentionChoice::kFlash:
+      return kernels::CudaAttention::kFlash;
+    case config::AttentionChoice::kAuto:
       break;
   }
-  return kernels::CudaAttention::kFlash;
+  return kernels::CudaAttention::kAuto;
 }
 
 }  // namespace

@@ -150,7 +150,6 @@ void resolve_auto(config::RunConfig& config, const weights::Checkpoint& checkpoi
     config.train.router_aux_loss_coef = 0;
   }
   config.tuning.quant = plan::resolved_quant(config.tuning, weights::block_kinds(checkpoint));
-  config.model.attention = plan::resolved_attention(config.model.attention);
 }
 
 /// Warns that trained weights are dequantised.

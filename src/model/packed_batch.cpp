@@ -185,6 +185,7 @@ PackedBatch packed_of(const data::Batch& batch, RopeCache& rope, const BatchTarg
   context.dropout_seed = randomness.seed;
   context.step = randomness.step;
   context.training = randomness.training;
+  context.is_for_graph = options.sizes.has_value();
   if (target.device.is_cpu()) {
     context.token_keys.resize(batch.tokens.size());
     write_token_keys(batch, context.token_keys);

@@ -43,7 +43,7 @@ double values_of_a_token(Decoder& decoder) {
 /// Number of tokens above which a fast GPU (200 TFLOP/s at these sizes) needs more time than a host
 /// with 5 µs per launch. Depends on the model only, so that results do not depend on the GPU.
 int64_t tokens_worth_a_graph(Decoder& decoder) {
-  constexpr double kLaunchesOfLayer = 45, kSecondsOfLaunch = 5e-6, kFlops = 2e14;
+  constexpr double kLaunchesOfLayer = 45, kSecondsOfLaunch = 13e-6, kFlops = 2e14;
   const bool trains_all = decoder.options().trains == Trains::kFull;
   const double flops_of_token = (trains_all ? 6 : 4) * values_of_a_token(decoder);
   const double host_seconds =
@@ -64,10 +64,11 @@ std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
     return "the ranks communicate during the passes, as full training on several GPUs does";
   for (const layers::Layer& layer : decoder.layers()) {
     if (!layer.delta_net.defined() && !kernels::attention_is_static(of.dtype, layer.attention))
-      return of.attention == kernels::CudaAttention::kFlash
+      return of.attention == kernels::CudaAttention::kFlash ||
+                     of.attention == kernels::CudaAttention::kAuto
                  ? "attention of so many channels is composed document by document"
                  : "model.attention is cudnn or measure, which choose by the documents' lengths; "
-                   "flash allows graphs";
+                   "auto and flash allow graphs";
   }
   return "";
 }

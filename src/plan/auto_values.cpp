@@ -47,10 +47,6 @@ config::Quant resolved_quant(const config::TuningConfig& tuning,
                                                    : config::Quant::kNone;
 }
 
-config::AttentionChoice resolved_attention(config::AttentionChoice wanted) {
-  return wanted == config::AttentionChoice::kAuto ? config::AttentionChoice::kFlash : wanted;
-}
-
 std::optional<int64_t> num_positions(const spec::ArchSpec& arch) {
   std::optional<int64_t> fewest;
   for (const spec::LayerSpec& layer : arch.layers) {

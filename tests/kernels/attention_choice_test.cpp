@@ -11,8 +11,11 @@ namespace {
 
 constexpr CudnnCard kH100{90, 91900};
 constexpr EqualDocuments kFour{4, 2048};
-const AttentionShape kQwen3{
-    .num_heads = 16, .num_kv_heads = 8, .head_dim = 128, .scale = 0.088388347648318447};
+const AttentionShape kQwen3{.num_heads = 16,
+                            .num_kv_heads = 8,
+                            .head_dim = 128,
+                            .scale = 0.088388347648318447,
+                            .on_cuda = CudaAttention::kCudnn};
 
 TEST(EqualDocuments, HaveOneLength) {
   const auto of = [](const std::vector<int32_t>& ends) {
@@ -68,6 +71,20 @@ TEST(CudnnAttention, RefusesLengths) {
   EXPECT_EQ(why_not_cudnn(kQwen3, at::kBFloat16, {1, 128}, kH100), "");
 }
 
+TEST(CudnnAttention, AutoTakesItWhereItWasMeasured) {
+  AttentionShape shape = kQwen3;
+  shape.on_cuda = CudaAttention::kAuto;
+  const auto why = [&](const EqualDocuments& documents, int capability) {
+    return why_not_cudnn(shape, at::kBFloat16, documents, {capability, 91900});
+  };
+  EXPECT_EQ(why({1, 1024}, 90), "");
+  EXPECT_NE(why({16, 896}, 90), "") << "short documents";
+  EXPECT_NE(why({1, 1100}, 90), "") << "partly filled tiles";
+  EXPECT_NE(why({}, 90), "") << "different lengths";
+  for (const int capability : {80, 89, 100, 103, 120})
+    EXPECT_NE(why({1, 2048}, capability), "") << capability;
+}
+
 // ---- The choice, of trials that are given.
 AttentionClass class_of(CudaAttention setting, int64_t length = 2048) {
   return {setting, at::kBFloat16, 4, length, 16, 8, 128, {2048, 1024, 1024}};
@@ -93,9 +110,9 @@ TEST(AttentionChoices, MeasureTakesTheFasterOfEachShapeAndTriesOnce) {
 
 TEST(AttentionChoices, CudnnIsTakenWhateverItsSpeed) {
   AttentionChoices choices;
-  EXPECT_TRUE(choices.takes_cudnn(class_of(CudaAttention::kCudnn), [] {
-    return AttentionTrial{1, 2, 0.003};
-  }));
+  for (const CudaAttention setting : {CudaAttention::kCudnn, CudaAttention::kAuto}) {
+    EXPECT_TRUE(choices.takes_cudnn(class_of(setting), [] { return AttentionTrial{1, 2, 0.003}; }));
+  }
 }
 
 TEST(AttentionChoices, OtherResultsAreNotTaken) {
@@ -130,13 +147,13 @@ TEST(AttentionChoices, MeasureTriesSoManyShapesAndCudnnAll) {
     ++trials;
     return AttentionTrial{2, 1, 0.003};
   };
-  const size_t more = AttentionChoices::kMostMeasured + 3;
+  const size_t more = AttentionChoices::kMostTried + 3;
   for (size_t i = 0; i < more; ++i) {
     const auto length = static_cast<int64_t>(128 * (i + 1));
     EXPECT_EQ(choices.takes_cudnn(class_of(CudaAttention::kMeasure, length), faster),
-              i < AttentionChoices::kMostMeasured);
+              i < AttentionChoices::kMostTried);
   }
-  EXPECT_EQ(trials, AttentionChoices::kMostMeasured);
+  EXPECT_EQ(trials, AttentionChoices::kMostTried);
   EXPECT_TRUE(choices.takes_cudnn(class_of(CudaAttention::kCudnn), faster));
 }
 

@@ -50,12 +50,6 @@ TEST(ResolvedQuant, IsWhatTheFilesHaveElseWhatTheModeAsksFor) {
   EXPECT_EQ(resolved_quant(tuning, {"stored", "gguf"}), Quant::kNone);
 }
 
-TEST(ResolvedAttention, AutoIsFlash) {
-  using enum config::AttentionChoice;
-  EXPECT_EQ(resolved_attention(kAuto), kFlash);
-  EXPECT_EQ(resolved_attention(kCudnn), kCudnn);
-}
-
 TEST(Positions, AreTheModelsWithItsRopeScaling) {
   EXPECT_EQ(num_positions(spec::ArchSpec::from_hf_config(llama(), "config.json")), 128);
   EXPECT_EQ(num_positions(with_rope({{"rope_type", "linear"}, {"factor", 4.0}})), 512);

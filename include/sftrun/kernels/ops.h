@@ -35,6 +35,8 @@ struct BatchMetadata {
   uint64_t dropout_seed = 0;
   uint32_t step = 0;
   bool training = false;  ///< dropout is on
+  /// For a CUDA graph: kernels are chosen by the numbers of documents and tokens only.
+  bool is_for_graph = false;
 };
 
 // ---- Matrix products.
@@ -136,6 +138,9 @@ at::Tensor dropout(const at::Tensor& x, const BatchMetadata& batch, double proba
 /// Causal attention within each document.
 /// q [T, heads * head_dim], k and v [T, kv_heads * head_dim].
 enum class CudaAttention : uint8_t {
+  /// cuDNN attention where it was measured to be the faster, else FlashAttention 2; FlashAttention
+  /// in batches for CUDA graphs.
+  kAuto,
   kFlash,    ///< FlashAttention 2
   kCudnn,    ///< cuDNN attention where supported, else FlashAttention 2
   kMeasure,  ///< the faster of the two, timed at the first batch of each shape
@@ -148,7 +153,7 @@ struct AttentionShape {
   CudaAttention on_cuda = CudaAttention::kFlash;
 };
 /// Whether the CUDA work of attention depends only on the numbers of documents and tokens, not on
-/// the positions of document boundaries.
+/// the positions of document boundaries, in a batch that asks for it (`is_for_graph`).
 bool attention_is_static(at::ScalarType dtype, const AttentionShape& shape);
 struct AttentionOutput {
   at::Tensor out;  ///< [T, heads * head_dim]

@@ -23,9 +23,6 @@ config::DTypeChoice resolved_dtype(config::DTypeChoice wanted, bool on_gpu);
 config::Quant resolved_quant(const config::TuningConfig& tuning,
                              const std::set<std::string>& kinds);
 
-/// auto: flash.
-config::AttentionChoice resolved_attention(config::AttentionChoice wanted);
-
 /// Positions that the model was made for, with its RoPE scaling; nullopt: any number (dynamic NTK,
 /// or no position embedding).
 std::optional<int64_t> num_positions(const spec::ArchSpec& arch);

@@ -138,7 +138,8 @@ AttentionOutput attention_without_sinks(const at::Tensor& q, const at::Tensor& k
 }  // namespace
 
 bool attention_is_static(at::ScalarType dtype, const AttentionShape& shape) {
-  if (flash_serves(dtype, shape)) return shape.on_cuda == CudaAttention::kFlash;
+  if (flash_serves(dtype, shape))
+    return shape.on_cuda == CudaAttention::kFlash || shape.on_cuda == CudaAttention::kAuto;
   return cuda_attention_serves(shape);
 }
 

@@ -98,11 +98,9 @@ bool AttentionChoices::takes_cudnn(const AttentionClass& shape,
   const std::lock_guard lock(mutex_);
   const auto found = takes_cudnn_.find(shape);
   if (found != takes_cudnn_.end()) return found->second;
-  const bool is_full =
-      shape.setting == CudaAttention::kMeasure && takes_cudnn_.size() >= kMostMeasured;
-  if (is_full && takes_cudnn_.size() == kMostMeasured)
-    log::info("attention: FlashAttention for every further shape ({} were measured)",
-              kMostMeasured);
+  const bool is_full = shape.setting != CudaAttention::kCudnn && takes_cudnn_.size() >= kMostTried;
+  if (is_full && takes_cudnn_.size() == kMostTried)
+    log::info("attention: FlashAttention for every further shape ({} were tried)", kMostTried);
   const bool taken = !is_full && decide(shape, run_trial);
   takes_cudnn_.emplace(shape, taken);
   return taken;
@@ -136,7 +134,7 @@ bool AttentionChoices::decide(const AttentionClass& shape,
         words_of(shape), trial.difference, allowed);
     return false;
   }
-  const bool taken = shape.setting == CudaAttention::kCudnn || trial.cudnn_ms < trial.flash_ms;
+  const bool taken = shape.setting != CudaAttention::kMeasure || trial.cudnn_ms < trial.flash_ms;
   log::info("attention, {}: {} (forward and backward: cuDNN {:.3f} ms, FlashAttention {:.3f} ms)",
             words_of(shape), taken ? "cuDNN" : "FlashAttention", trial.cudnn_ms, trial.flash_ms);
   return taken;
@@ -150,14 +148,14 @@ void AttentionChoices::refuse(const std::string& why) {
 bool takes_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                  const BatchMetadata& batch, const AttentionShape& shape,
                  const FlashAttention& flash) {
-  if (shape.on_cuda == CudaAttention::kFlash || q.size(0) == 0) return false;
+  if (shape.on_cuda == CudaAttention::kFlash || batch.is_for_graph || q.size(0) == 0) return false;
   static AttentionChoices choices;  // one per process, which uses one device
   const EqualDocuments documents = equal_documents(batch.cu_seqlens);
   std::string why = why_not_cudnn(shape, q.scalar_type(), documents, cudnn_card(q.device()));
   if (why.empty() && !(is_aligned(q) && is_aligned(k) && is_aligned(v)))
     why = "operands are not aligned to 16 bytes";
   if (!why.empty()) {
-    choices.refuse(why);
+    if (shape.on_cuda != CudaAttention::kAuto) choices.refuse(why);
     return false;
   }
   return choices.takes_cudnn({.setting = shape.on_cuda,

@@ -18,6 +18,10 @@ constexpr int kHopper = 90, kBlackwell = 100, kAfterBlackwell = 110;
 /// The backward pass on Hopper returns NaN for some masked tiles that a document does not fill
 /// (pytorch/pytorch issue 196678, cudnn-frontend pull request 628): only whole tiles are allowed.
 constexpr int64_t kLengthStep = 128;
+/// With kAuto: forward and backward, cuDNN's kernel took 0.54 to 0.63 of FlashAttention's time on an
+/// H100 at 2048 to 32768 tokens, and 0.75 to 0.85 at 128, where a trial costs more than it gains
+/// (bench/RESULTS.md).
+constexpr int64_t kLongEnough = 1024;
 constexpr int64_t kHeadStep = 8, kMostHeadDim = 128, kMostHeadDimOnHopper = 256;
 
 /// [T, heads * head_dim] as [documents, heads, length, head_dim], without a copy.
@@ -60,6 +64,8 @@ std::string why_not_cudnn(const AttentionShape& shape, at::ScalarType dtype,
   if (card.compute_capability != kHopper &&
       (card.compute_capability < kBlackwell || card.compute_capability >= kAfterBlackwell))
     return fmt::format("the GPU is sm_{}, not sm_90 or sm_100", card.compute_capability);
+  if (shape.on_cuda == CudaAttention::kAuto && card.compute_capability != kHopper)
+    return fmt::format("it was not measured on sm_{}", card.compute_capability);
   if (card.cudnn_version < kOldestCudnn)
     return fmt::format("cuDNN {} is older than {}", version_words(card.cudnn_version),
                        version_words(kOldestCudnn));
@@ -69,6 +75,8 @@ std::string why_not_cudnn(const AttentionShape& shape, at::ScalarType dtype,
   if (shape.head_dim % kHeadStep != 0 || shape.head_dim > most)
     return fmt::format("heads have {} channels", shape.head_dim);
   if (documents.count == 0) return "the documents of a micro-batch have different lengths";
+  if (shape.on_cuda == CudaAttention::kAuto && documents.length < kLongEnough)
+    return fmt::format("the documents are shorter than {} tokens", kLongEnough);
   if (documents.length % kLengthStep != 0)
     return fmt::format("the documents' length is not a multiple of {}", kLengthStep);
   if (shape.window > 0 && shape.window < documents.length)
