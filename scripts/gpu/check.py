@@ -12,7 +12,8 @@ nccl      two ranks on two GPUs; where there is one, both on it, each named anot
 bandwidth bin/quant_bandwidth: quantised matrices unpacked and multiplied, beside a copy of the card's memory
 attention bin/attention_speed: FlashAttention beside cuDNN's kernel, forward and backward
 memory    tests/smoke/memory_plan.py on one GPU: the tensors of a run beside what sftrun memory-check plans for it
-bench     sftrun bench and bench/peer_train.py in turn, bf16 (where --peer-python has transformers and peft)
+bench     sftrun bench and bench/peer_train.py in turn, bf16 (where --peer-python has transformers and peft), also with Liger's kernels
+          and bitsandbytes' NF4 (where it has them)
 
 A part that runs over its time is ended with all that it started, and the next begins. Exit code 0: every part that ran is ok;
 1: one is not; 3: those that ran are, but time was out. docs/gpu-check.md says how to read the result. Standard library only.
@@ -51,14 +52,17 @@ RESERVED = 200  # seconds of the budget that are kept for the bench, whatever co
 LEAST = 10  # seconds left, or a part is not begun
 QUIET = 120  # seconds without a line, and gpu_tests hangs
 JOBS = 4  # runs of tiny models at once
-# Shape, tokens of an example, examples of a step, GiB of the card that sftrun and the peer need.
+TOGETHER = ("kernels", "models", "training", "nccl", "memory")  # compare numbers, no times: at once where there are processors
+CPUS_FOR_ALL = 12
+# Shape, tokens of an example, examples of a step, GiB of the card that sftrun and the peer need, formats of the base.
 SMALL_WORK = ("qwen3-0.6b", 128)  # the shape, and tokens of a micro-batch
 OF_MODELS = "GpuModels*:GpuOptimizers*:GpuPassGraphs*:GpuGraphs*"
-WORKS = (("qwen3-0.6b", 2048, 8, (24, 60)), ("qwen3-8b", 2048, 4, (72, 120)))
+# Last: the formats of the frozen base; FP8 has no peer.
+WORKS = (("qwen3-0.6b", 2048, 8, (24, 72), (None,)), ("qwen3-8b", 2048, 2, (40, 72), (None, "nf4", "fp8")))
 # What docs/gpu-performance.md predicts for: LoRA r 16 on all linear layers.
 TUNED = ("tuning.lora.r=16", "tuning.lora.alpha=32", "tuning.lora.target_modules=[all-linear]")
 PEER_TUNED = ("--lora-r", "16", "--all-linear")
-MEMORY_REHEARSED = ("LoRA", "full, tied head", "experts")  # with few tokens
+MEMORY_REHEARSED = ("LoRA", "full, tied head", "experts")  # with fewer tokens, but more than a CUDA graph is captured for
 MARK = "SFTRUN_GPU_CHECK"  # in the environment of everything that a step starts, whatever its session
 NOT_COMPARED = "numbers not compared (rehearsal)"
 
@@ -551,7 +555,7 @@ def lines_of(part, *command):
 
 
 def check_bandwidth(part):
-    return lines_of(part, part.check.build / "bin/quant_bandwidth", "1" if part.check.rehearsal else "512", "15", "cuda")
+    return lines_of(part, part.check.build / "bin/quant_bandwidth", "1" if part.check.rehearsal else "128", "15", "cuda")
 
 
 def check_attention(part):
@@ -571,15 +575,15 @@ def check_memory(part):
     cases = MEMORY_REHEARSED if check.rehearsal else listed.output.splitlines()
 
     def case(name):
-        done = part.run([*command, "--case", name, "--json", *(["--tokens", "4096"] if check.rehearsal else [])])
+        done = part.run([*command, "--case", name, "--json", *(["--tokens", "12288"] if check.rehearsal else [])])
         line = next((line for line in done.output.splitlines() if line.startswith("{")), None)
         return json.loads(line) if line else {"ok": False, "error": done.tail()}
 
     return {"ok": part.each({name: lambda name=name: case(name) for name in cases}, 1 if not check.rehearsal else 2)}
 
 
-def peer_lacks(python):
-    code = "import importlib.util as u; print(' '.join(n for n in ('torch', 'transformers', 'peft') if u.find_spec(n) is None))"
+def peer_lacks(python, modules):
+    code = f"import importlib.util as u; print(' '.join(n for n in {modules!r} if u.find_spec(n) is None))"
     try:
         found = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -624,17 +628,20 @@ def measured(part, command, env=None):
 
 def check_bench(part):
     check, arguments = part.check, part.check.arguments
-    lacking = peer_lacks(arguments.peer_python)
+    lacking = peer_lacks(arguments.peer_python, ("torch", "transformers", "peft"))
+    kernels = ("transformers",) if lacking or peer_lacks(arguments.peer_python, ("liger_kernel", "triton")) else ("transformers", "liger")
+    has_nf4 = not lacking and not peer_lacks(arguments.peer_python, ("bitsandbytes",))
     part.result["peer"] = f"left out: {arguments.peer_python} lacks {lacking}" if lacking else arguments.peer_python
     card = check.report["machine"].get("memory_bytes")
-    works = WORKS if not check.rehearsal else (("llama-tiny", 32, 1, (0, 0)),)
+    works = WORKS if not check.rehearsal else (("llama-tiny", 32, 1, (0, 0), (None,)),)
     steps, work = ("2" if check.rehearsal else "8"), {}
 
-    def add(name, source, seq_len, batch, needs, quant):
+    def add(name, source, seq_len, batch, needs, quant, is_small=False):
         common = [*source, "--seq-len", str(seq_len), "--batch-size", str(batch), "--steps", steps, "--dtype", "bf16", "--device", "cuda"]
         ours = [check.build / "bin/sftrun", "bench", *common, "--json", *TUNED, *([f"tuning.quant={quant}"] if quant else [])]
         peer = [arguments.peer_python, "-W", "ignore", check.bench / "peer_train.py", *common, *PEER_TUNED,
                 *(["--quant", quant] if quant else [])]
+        rivals = kernels[-1:] if quant == "nf4" and has_nf4 else () if quant else kernels if is_small else kernels[-1:]
 
         def fitting(gib, call):
             if card is None or card >= gib << 30:
@@ -643,10 +650,14 @@ def check_bench(part):
 
         work[f"{name}, sftrun"] = fitting(needs[0], lambda: measured(part, ours))
         if not lacking:
-            work[f"{name}, peer"] = fitting(needs[1], lambda: measured(part, peer, env=dict(os.environ)))
+            for each in rivals:
+                command = [*peer, "--kernels", each]
+                work[f"{name}, {each}"] = fitting(needs[1], lambda command=command: measured(part, command, env=dict(os.environ)))
 
-    for shape, seq_len, batch, needs in works:
-        add(shape, ["--arch", str(check.bench / "arch" / f"{shape}.json")], seq_len, batch, needs, None)
+    for shape, seq_len, batch, needs, quants in works:
+        for quant in quants:
+            add(f"{shape}{f', {quant}' if quant else ''}", ["--arch", str(check.bench / "arch" / f"{shape}.json")], seq_len, batch, needs, quant,
+                is_small=shape == works[0][0])
     if arguments.model:
         for quant in (None, "nf4"):
             add(f"{arguments.model.name}{', nf4' if quant else ''}", ["--model", str(arguments.model)], 512, 16, (0, 0), quant)
@@ -657,12 +668,13 @@ def check_bench(part):
         work[f"{shape}, {tokens} tokens, graphs {graphs}, sftrun"] = lambda command=command: measured(part, command)
     ok = part.each(work, 1)
     runs, ratios = part.result["runs"], {}
-    for name in {key.rpartition(",")[0] for key in runs}:
-        ours, peer = runs.get(f"{name}, sftrun", {}), runs.get(f"{name}, peer", {})
+    for name, each in ((key.rpartition(", ")[0], kernel) for key in runs for kernel in kernels if key.endswith(f", {kernel}")):
+        ours, peer = runs.get(f"{name}, sftrun", {}), runs[f"{name}, {each}"]
         if ours.get("tokens_per_second") and peer.get("tokens_per_second"):
-            ratios[name] = {"tokens_per_second": ours["tokens_per_second"] / peer["tokens_per_second"]}
+            ratio = {"tokens_per_second": ours["tokens_per_second"] / peer["tokens_per_second"]}
             if ours.get("card_memory_mib") and peer.get("card_memory_mib"):
-                ratios[name]["card_memory"] = peer["card_memory_mib"] / ours["card_memory_mib"]
+                ratio["card_memory"] = peer["card_memory_mib"] / ours["card_memory_mib"]
+            ratios[f"{name}, to {each}"] = ratio
     return {"ok": ok, "above_1_is_in_favour_of_sftrun": dict(sorted(ratios.items()))}
 
 
@@ -705,6 +717,17 @@ def perform(check, name, call):
         part.result["seconds"] = round(time.monotonic() - began, 1)
         check.save()
     print(f"{name}: {part.result['state']} after {part.result['seconds']} s", flush=True)
+
+
+def perform_all(check, chosen):
+    together = [name for name in chosen if name in TOGETHER]
+    if len(together) < 2 or len(os.sched_getaffinity(0)) < CPUS_FOR_ALL:
+        together = []
+    with concurrent.futures.ThreadPoolExecutor(len(together) or 1) as pool:
+        list(pool.map(lambda name: perform(check, name, CHECKS[name]), together))
+    for name in chosen:
+        if name not in together:
+            perform(check, name, CHECKS[name])
 
 
 def check_hang(part):
@@ -780,11 +803,10 @@ def main():
                     sys.exit("error: neither nvidia-smi nor sftrun gpu-info finds a GPU on this machine\n  fix: run this where there is one")
                 if check.rehearsal:
                     perform(check, "hang", check_hang)
+            if whole:
+                perform_all(check, chosen)
             for name in chosen:
-                if whole:
-                    perform(check, name, CHECKS[name])
-                else:
-                    parts[name] = {"state": "not run: the archive cannot be used"}
+                parts.setdefault(name, {"state": "not run: the archive cannot be used"})
         except Stopped as signalled:
             check.report["error"] = str(signalled)
             for name in chosen:

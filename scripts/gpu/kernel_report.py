@@ -40,6 +40,8 @@ LOADS, STORES, FREE = "loads", "stores", "free"
 FALLBACK = "where sizes or addresses are no whole vectors"
 RULES = (
     ("*[!_a-z]1>", (FREE,), FALLBACK),
+    ("heads_*, 1, *", (FREE,), FALLBACK),
+    ("adapter_grads<*, 1, *", (FREE,), FALLBACK),
     ("sum_chunk<false>", (FREE,), FALLBACK),
     ("dequantize_*_singly*", (FREE,), FALLBACK),
     ("rms_norm_forward*", (LOADS,), "reads a row and writes it, a few operations for each value"),

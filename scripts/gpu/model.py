@@ -33,8 +33,8 @@ GIB, MS, US = 2**30, 1e-3, 1e-6
 SEQUENCE, MICRO_BATCH, ACCUM, RANK = 2048, 2, 4, 16
 BF16, FP32, NF4, FP8 = 2, 4, 4.127 / 8, 1  # bytes of a value; NF4 with quantised factors
 
-# ---- Assumptions: every number that no test of this project gives -------------------------------------------------------------
-HOST_US = 5.0  # of the host for a launch through LibTorch's dispatcher; 4 to 6 are usual
+# ---- Assumptions: every number that no test of this project gives; those of Hopper were measured on an H100 (2026-11-26) -------------------------------------------------------------
+HOST_US = 14.0  # of the host for a launch through LibTorch's dispatcher: measured, 1221 launches in 17.7 ms (bench/gpu-check.json); 4 to 6 are usual elsewhere
 KERNEL_START_US = 2.0  # between two dependent kernels on the device: gap, fill and drain
 WAIT_US = 25.0  # from a wait's end until the device has work again
 CONTEXT_GIB, FRAGMENTS = 1.0, 1.05  # CUDA's context and cuBLAS's workspace; what the allocator cannot use, as a factor
@@ -53,7 +53,8 @@ class Card:
     shares: dict  # attainable, by kind of operation
 
 
-HOPPER = {"bf16": 0.75, "fp8 forward": 0.60, "fp8 backward": 0.45, "grouped": 0.50, "attention forward": 0.30, "attention backward": 0.24}
+HOPPER = {"bf16": 0.75, "fp8 forward": 0.67, "fp8 backward": 0.75, "grouped": 0.50, "attention forward": 0.43, "attention backward": 0.38, "stream": 0.80,
+          "unpack": 0.70, "thin": 0.40, "adapter gradients": 0.40, "turn": 0.56}
 ADA = {"bf16": 0.90, "fp8 forward": 0.70, "fp8 backward": 0.70, "grouped": 0.20, "attention forward": 0.65, "attention backward": 0.45}
 COMMON = {"fp32": 0.60, "stream": 0.90, "unpack": 0.75, "thin": 0.50, "thin sum": 0.70, "adapter gradients": 0.50, "turn": 0.60}
 CARDS = {
@@ -66,19 +67,19 @@ CARDS = {
 PEAK = {"fp8 forward": "fp8", "fp8 backward": "fp8", "fp32": "fp32"}
 
 REASONS = {  # what stands in the document, in its order
-    "bf16": "dense products in bf16: an assumption, Hopper's clock falls at its power limit; a published run of `torch.matmul` on an RTX 5090 reached 224 TFLOP/s, above its rating",
-    "fp8 forward": "row-wise scaled products, sums in lower precision; cuBLASLt's kernel on Hopper, slower than one factor for a matrix: a guess",
-    "fp8 backward": "the same with exact sums (`use_fast_accum` off), reported slow on Hopper (pytorch/ao issue 2184): a guess; GeForce's peak is that of fp32 sums already",
-    "attention forward": "FlashAttention 2, 128 channels, causal: 298 TFLOP/s at 2048 tokens on an H100 (FlashAttention 3's paper); GeForce: a guess",
-    "attention backward": "the same paper has 291 without a mask at 2048; causal 0.8 of it; GeForce: a guess",
+    "bf16": "dense products in bf16: 71% measured over the layers of Qwen3-8B on an H100, whose clock falls at its power limit, tiles that do not fill it counted; a published run of `torch.matmul` on an RTX 5090 reached 224 TFLOP/s, above its rating",
+    "fp8 forward": "row-wise scaled products, sums in lower precision; cuBLASLt's kernel: 1325 TFLOP/s measured on an H100; GeForce: a guess",
+    "fp8 backward": "the same with exact sums (`use_fast_accum` off): 1496 TFLOP/s measured on an H100; GeForce's peak is that of fp32 sums already",
+    "attention forward": "128 channels, causal, documents of 2048 tokens: cuDNN's kernel, 407 to 460 TFLOP/s measured on an H100; GeForce: FlashAttention 2, a guess",
+    "attention backward": "the same, without the kernels around it: 374 to 394 TFLOP/s measured on an H100; GeForce: a guess",
     "grouped": "experts of 256 rows each: LibTorch's kernel on Hopper, ours on GeForce, whose loads wait for sums: guesses",
     "fp32": "the router's product, without TF32",
-    "stream": "rows and elements, of bandwidth; published copies on an H100 reach 90 to 92%; our kernels: an assumption",
-    "unpack": "4-bit codes to bf16, of bandwidth, alone on the card: a guess",
-    "thin": "x A^T of 16 to 48 columns, of bandwidth: few blocks: a guess",
+    "stream": "rows and elements, of bandwidth; 69 to 89% measured on an H100, whose copy reaches 79%; GeForce: an assumption",
+    "unpack": "4-bit codes to bf16, of bandwidth, alone on the card: 68 to 72% measured on an H100; GeForce: a guess",
+    "thin": "x A^T of 16 to 48 columns, of bandwidth: cuBLAS, 24 to 40% measured on an H100; GeForce: a guess",
     "thin sum": "y += low B^T, in FP8 dx += d_low A, too; of bandwidth: a guess",
-    "adapter gradients": "reads each wide side once, loads wait for sums, of bandwidth: a guess",
-    "turn": "FP8 codes transposed for a product of the backward pass, tiles in shared memory, of bandwidth, alone on the card: a guess",
+    "adapter gradients": "reads each wide side once, of bandwidth: 40% measured on an H100; GeForce: a guess",
+    "turn": "FP8 codes transposed for a product of the backward pass, tiles in shared memory, of bandwidth: 56% measured on an H100, beside products; GeForce: a guess",
 }
 
 # ---- Published figures and goals, tokens/s -------------------------------------------------------------------------------------
@@ -89,6 +90,9 @@ PEERS = {
                 "qwen3-30b-a3b/nf4": (500, 16)},
 }
 GOALS = {"qwen3-0.6b/bf16": 110_000, "qwen3-8b/bf16": 15_000, "qwen3-8b/fp8": 20_000, "qwen3-8b/nf4": 14_000}  # on an H100
+# On an H100 80GB HBM3, 2026-11-26, micro-batches of 2 x 2048 tokens: what was predicted before any run, the first run, and now (bench/RESULTS.md).
+MEASURED = {"qwen3-0.6b/bf16": (94_200, 69_100, 104_400), "qwen3-8b/bf16": (15_700, 14_700, 16_100), "qwen3-8b/fp8": (16_100, 17_000, 19_700),
+            "qwen3-8b/nf4": (15_400, 14_100, 15_200)}
 CLOSE = 1.25  # a goal that is reached by less may as well be missed: the error of such predictions
 
 
@@ -696,15 +700,13 @@ def part_rows(card, cases, settings):
 
 FLASH_3 = (("attention forward", 521 / 989), ("attention backward", 400 / 989))
 BEST_PRODUCTS = ("bf16", 0.80)
-EXACT_SUMS = ("fp8 backward", HOPPER["fp8 forward"])
 
 
 def levers(case):
     """What could be done beyond the planned step, each on top of those before."""
     base = case.split("/")[1]
-    yield "attention at FlashAttention 3's rate, which `model.attention: cudnn` may come near (521 TFLOP/s forward; 400 backward, assumed)", {"shares": FLASH_3}
+    yield "attention at FlashAttention 3's rate (521 TFLOP/s forward; 400 backward, assumed)", {"shares": FLASH_3}
     if base == "fp8":
-        yield "backward products as fast as forward ones", {"shares": (EXACT_SUMS,)}
         yield "no rounding by itself after attention and before q, k, v in the backward pass", {"without": ("rounding to FP8",)}
         yield "the adapter's part summed inside the product", {"without": ("thin sum",)}
     if base == "nf4":
@@ -734,7 +736,8 @@ def goal_rows(settings):
         for case, (peer, other) in of_card.items():
             today, planned = (predict(CARDS[key], case, step, settings)["predicted_tokens_per_s"] for step in STEPS)
             goal = GOALS.get(case) if key == "h100" else None
-            yield [CARDS[key].name, label(case), thousands(peer), thousands(other) if other else "", thousands(today), thousands(planned), f"{planned / peer:.2f}",
+            measured = thousands(MEASURED[case][-1]) if key == "h100" else ""
+            yield [CARDS[key].name, label(case), thousands(peer), thousands(other) if other else "", measured, thousands(today), thousands(planned), f"{planned / peer:.2f}",
                    *([thousands(goal), f"{today / goal:.0%}, {planned / goal:.0%}", goal_text(case, goal, settings, today, planned)] if goal else ["", "", ""])]
 
 
@@ -750,10 +753,10 @@ def sensitivity_rows(settings):
     """On an H100, planned step: one assumption changed, for the four cases with goals."""
     card = CARDS["h100"]
     changes = [("as assumed", {}), ("CUDA graphs", {"graphs": True}), ("attention at FlashAttention 3's rate", {"shares": FLASH_3}), ("the second stream hides nothing", {"shown": 1.0}),
-               ("products in bf16 at 65%", {"shares": (("bf16", 0.65),)}), ("FP8 at 50% forward, 35% backward", {"shares": (("fp8 forward", 0.50), ("fp8 backward", 0.35))}),
+               ("products in bf16 at 65%", {"shares": (("bf16", 0.65),)}), ("FP8 at 55% forward, 60% backward", {"shares": (("fp8 forward", 0.55), ("fp8 backward", 0.60))}),
                ("rows and elements at 70% of bandwidth", {"shares": (("stream", 0.70),)}),
                ("guesses of bandwidth (thin, unpack, turn, gradients) halved",
-                {"shares": tuple((kind, COMMON[kind] / 2) for kind in ("thin", "thin sum", "unpack", "turn", "adapter gradients"))})]
+                {"shares": tuple((kind, card.shares[kind] / 2) for kind in ("thin", "thin sum", "unpack", "turn", "adapter gradients"))})]
     for text, change in changes:
         yield [text, *(thousands(predict(card, case, "planned", dataclasses.replace(settings, **change))["predicted_tokens_per_s"]) for case in GOALS)]
 
@@ -762,6 +765,12 @@ def assumption_rows():
     for kind, reason in REASONS.items():
         hopper, geforce = CARDS["h100"].shares[kind], CARDS["rtx4090"].shares[kind]
         yield [kind, f"{hopper:.0%}", f"{geforce:.0%}", reason]
+
+
+def measured_rows(settings):
+    for case, (before, first, now) in MEASURED.items():
+        today = predict(CARDS["h100"], case, "today", settings)["predicted_tokens_per_s"]
+        yield [label(case), thousands(before), thousands(first), f"{before / first:.2f}", thousands(now), thousands(today), f"{today / now:.2f}"]
 
 
 SMALL, SMALL_CASES = (64, 128, 256, 512, 1024, 2048), ("qwen3-0.6b/bf16", "qwen3-8b/bf16", "qwen3-8b/nf4")
@@ -778,14 +787,17 @@ def small_rows(settings):
 
 def render(cards, cases, settings):
     head = ["model and base", "card", "today, predicted", "planned, predicted", "of bf16 peak", "peak memory; micro-batch", "bound by (share of the device's time)"]
-    lines = ["**Every figure here is a prediction of scripts/gpu/model.py. None was measured.** Tokens/s of one card; the last three columns are of the planned step:", "",
+    lines = ["**Every figure here that is not called measured is a prediction of scripts/gpu/model.py.** Its shares of Hopper's peaks were measured on one H100. Tokens/s of one card; the last three columns are of the planned step:", "",
              *table(head, prediction_rows(cards, cases, settings))]
     if CARDS["h100"] in cards:
         limits = " and ".join(host_limit(CARDS["h100"], cases, step) for step in STEPS)
+        lines += ["", "### Measured on an H100, and how far predictions were, tokens/s",
+                  *table(["model and base", "predicted before any run", "measured, first run", "prediction / first run", "measured now", "predicted now", "predicted / measured now"],
+                         measured_rows(settings))]
         lines += ["", "### Predicted parts of a micro-batch on an H100, ms", f"Parts below 2% are left out. The host would bound a step above {limits} for a launch.", "",
                   *table(["model and base", "step", "launches", "host", "device", "of it"], part_rows(CARDS["h100"], cases, settings)),
                   "", "### Published figures, goals and predictions, tokens/s",
-                  *table(["card", "model and base", "Surogate, published", "Unsloth, published", "today, predicted", "planned, predicted",
+                  *table(["card", "model and base", "Surogate, published", "Unsloth, published", "measured", "today, predicted", "planned, predicted",
                          "planned / Surogate", "goal", "today, planned / goal", "goal, by prediction"], goal_rows(settings)),
                   "", "### What the predictions depend on: H100, planned, predicted tokens/s", *table(["changed", *map(label, GOALS)], sensitivity_rows(settings))]
         lines += ["", "### Small micro-batches on an H100: CUDA graphs, predicted tokens/s",

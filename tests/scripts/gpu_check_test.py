@@ -194,18 +194,29 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(code, 0, self.said)
         bench = report["parts"]["bench"]
         runs = bench["runs"]
-        ours, theirs = runs["qwen3-0.6b, sftrun"], runs["qwen3-0.6b, peer"]
+        ours, theirs = runs["qwen3-0.6b, sftrun"], runs["qwen3-0.6b, transformers"]
         self.assertEqual((ours["tokens_per_second"], theirs["tokens_per_second"]), (5.0, 2.0))
         self.assertEqual([(run["card_memory_mib"], run["card_memory_mib_before"]) for run in (ours, theirs)], [(900, 100)] * 2)
-        ratio = bench["above_1_is_in_favour_of_sftrun"]["qwen3-0.6b"]
-        self.assertEqual(ratio, {"tokens_per_second": 2.5, "card_memory": 1.0})
-        # On 80 GiB the peer's 8B does not fit, ours does.
-        self.assertEqual(runs["qwen3-8b, sftrun"]["tokens_per_second"], 5.0)
-        self.assertIn("120 are needed", runs["qwen3-8b, peer"]["left_out"])
+        ratios = bench["above_1_is_in_favour_of_sftrun"]
+        self.assertEqual(ratios["qwen3-0.6b, to transformers"], {"tokens_per_second": 2.5, "card_memory": 1.0})
+        # The large model is compared with the faster of the peers, and FP8 with none.
+        self.assertEqual(list(ratios), ["qwen3-0.6b, to liger", "qwen3-0.6b, to transformers", "qwen3-8b, nf4, to liger", "qwen3-8b, to liger"])
+        self.assertEqual(runs["qwen3-8b, fp8, sftrun"]["tokens_per_second"], 5.0)
         # Both sides train the same updates.
         log = self.output.with_suffix(".log").read_text()
         self.assertIn("tuning.lora.r=16", log)
         self.assertIn("--lora-r 16 --all-linear", log)
+
+    def test_a_card_that_is_too_small_for_the_peer(self):
+        self.behave(card_gib=60)
+        peer = self.folder / "peer"
+        peer.write_text(PEER.format(python=sys.executable))
+        peer.chmod(0o755)
+        code, report = self.check("--only", "bench", "--peer-python", peer)
+        self.assertEqual(code, 0, self.said)
+        runs = report["parts"]["bench"]["runs"]
+        self.assertEqual(runs["qwen3-8b, sftrun"]["tokens_per_second"], 5.0)
+        self.assertIn("72 are needed", runs["qwen3-8b, liger"]["left_out"])
 
     def test_parts_that_hang_leave_the_bench_its_time(self):
         self.behave(bandwidth="hang")

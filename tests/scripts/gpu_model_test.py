@@ -317,7 +317,7 @@ class Document(unittest.TestCase):
         text = gpu.DOCUMENT.read_text()
         inside = text.partition(gpu.BEGIN)[2].partition(gpu.END)[0]
         self.assertEqual(inside.strip("\n"), gpu.render(list(gpu.CARDS.values()), gpu.CASES, gpu.Settings()), "fix: scripts/gpu/model.py --write")
-        self.assertLessEqual(len(text.splitlines()), 135)
+        self.assertLessEqual(len(text.splitlines()), 160)
 
     def test_what_is_written_stays_as_it_is(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -325,7 +325,7 @@ class Document(unittest.TestCase):
             copy.write_text(f"before\n{gpu.BEGIN}\nold\n{gpu.END}\nafter\n")
             self.assertEqual(ran("--write", "--document", str(copy))[0], 0)
             once = copy.read_text()
-            self.assertTrue(once.startswith(f"before\n{gpu.BEGIN}\n**Every figure here is a prediction") and once.endswith(f"{gpu.END}\nafter\n"))
+            self.assertTrue(once.startswith(f"before\n{gpu.BEGIN}\n**Every figure here that is not called measured") and once.endswith(f"{gpu.END}\nafter\n"))
             self.assertNotIn("old", once.partition("None was measured")[0])
             ran("--write", "--document", str(copy))
             self.assertEqual(copy.read_text(), once)
