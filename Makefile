@@ -55,8 +55,13 @@ build-all: setup ## The same with tests and tools
 	ninja -C $(BUILD) -j $(JOBS)
 
 .PHONY: test
-test: ## Set up, build and run every test
-	@$(bootstrap) --reference
+test: setup ## Set up, build and run every test
+	@# The reference stack is installed while the program is compiled; what is found of it is found by the second configuring.
+	$(call configure,release,$(BUILD),$(cuda_if_found) -DSFTRUN_FULL_TESTS=OFF)
+	$(bootstrap) --reference > $(BUILD)/reference.log 2>&1 & reference=$$!
+	ninja -C $(BUILD) -j $(JOBS)
+	wait $$reference || { cat $(BUILD)/reference.log; exit 5; }
+	cat $(BUILD)/reference.log
 	$(call configure,release,$(BUILD),$(cuda_if_found) -DSFTRUN_FULL_TESTS=OFF)
 	ninja -C $(BUILD) -j $(JOBS)
 	status=0; $(call run_tests,$(BUILD)) --output-junit tests.xml || status=$$?

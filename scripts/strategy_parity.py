@@ -99,7 +99,7 @@ def workloads(scratch: Path) -> list[Workload]:
     add("DoRA", lora(dora=True), tensor_limits=ADAM)
     add("DoRA of a tied head", lora(dora=True, target_modules=["lm_head", "q_proj"]), tied)
     add("PiSSA", lora(init="pissa"), **whole)
-    add("LoRA, bnb backend", {**lora(dropout=0.1), "tuning.backend": "bnb"}, quick=True, **whole)
+    add("LoRA, bnb backend", {**lora(dropout=0.1), "tuning.backend": "bnb"}, **whole)
     add("LoRA, from an adapter", {**lora(init_from=str(DATA / "train/lora_all_linear/init_adapter")), "tuning.lora.r": 4}, tied)
     add("LoRA, bf16", {**lora(), "model.dtype": "bf16"}, limits=HALF, tensor_limits=ADAM_HALF)
     add("QLoRA, NF4", {"tuning.mode": "qlora", **recomputed}, quick=True, **in_blocks)
@@ -111,7 +111,7 @@ def workloads(scratch: Path) -> list[Workload]:
     add("LoRA over a GGUF file, Q8_0", lora(), DATA / "models/llama3-gguf/model-Q8_0.gguf", **in_blocks)
     add("QLoRA, experts in MXFP4", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4", **in_blocks)
     add("LoRA, attention recomputed", {**lora(dropout=0.1), **evaluated}, varied={"train.gradient_checkpointing": "attention"}, quick=True)
-    add("LoRA, MLP recomputed", lora(dropout=0.1), varied={"train.gradient_checkpointing": "mlp"}, quick=True)
+    add("LoRA, MLP recomputed", lora(dropout=0.1), varied={"train.gradient_checkpointing": "mlp"})
     add("full, bnb backend, MLP recomputed", {**full, "tuning.backend": "bnb"}, varied={"train.gradient_checkpointing": "mlp"}, **whole)
     add("full", {**full, **evaluated})
     add("full, tied head, recomputed", {**full, **recomputed}, tied, quick=True)
@@ -122,7 +122,7 @@ def workloads(scratch: Path) -> list[Workload]:
     add("partial", {"tuning.mode": "partial", "tuning.trainable": ["norm", r"layers\.1\..*down_proj"]})
     on_host = {"varied": {"parallel.offload.params": "cpu"}, "device": "cuda",
                "refused_by": ("zero1", "zero2", "pipeline", "tensor", "device_map")}
-    add("full, weights on the host", {**full, **evaluated}, quick=True, **on_host)
+    add("full, weights on the host", {**full, **evaluated}, **on_host)
     add("full, tied head, recomputed, weights on the host", {**full, **recomputed, "parallel.offload.activations": "cpu"}, tied, quick=True, **on_host)
     add("full, bnb backend, weights on the host", {**full, "tuning.backend": "bnb"}, tied, **on_host)
     add("full, bf16, weights on the host", {**full, "model.dtype": "bf16"}, limits=HALF, **on_host)

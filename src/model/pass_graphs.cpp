@@ -12,6 +12,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/kernels/profile_range.h"
+#include "sftrun/spec/graph_limit.h"
 
 namespace sftrun::model {
 namespace {
@@ -19,37 +20,6 @@ namespace {
 /// Each graph costs host memory and capture time.
 constexpr int64_t kMostGraphs = 32;
 constexpr size_t kMostOfAnError = 200;  // characters
-
-/// Number of weights that a token is multiplied by.
-double values_of_a_token(Decoder& decoder) {
-  double values = 0;
-  const auto add = [&](const layers::Linear& linear) {
-    values +=
-        static_cast<double>(linear.matrix().size(0)) * static_cast<double>(linear.matrix().size(1));
-  };
-  for (const layers::Linear* linear : decoder.linears()) add(*linear);
-  add(decoder.head().linear);
-  for (layers::Layer& layer : decoder.layers()) {
-    if (!layer.mixture.defined()) continue;
-    const double share = static_cast<double>(layer.mixture.top_k) /
-                         static_cast<double>(layer.mixture.router.matrix().size(0));
-    for (const layers::ExpertMatrix* matrix : layer.experts())
-      values += share * static_cast<double>(matrix->quantized ? matrix->quantized->numel()
-                                                              : matrix->weight.numel());
-  }
-  return values;
-}
-
-/// Number of tokens above which a fast GPU (200 TFLOP/s at these sizes) needs more time than a host
-/// with 5 µs per launch. Depends on the model only, so that results do not depend on the GPU.
-int64_t tokens_worth_a_graph(Decoder& decoder) {
-  constexpr double kLaunchesOfLayer = 45, kSecondsOfLaunch = 13e-6, kFlops = 2e14;
-  const bool trains_all = decoder.options().trains == Trains::kFull;
-  const double flops_of_token = (trains_all ? 6 : 4) * values_of_a_token(decoder);
-  const double host_seconds =
-      kLaunchesOfLayer * kSecondsOfLaunch * static_cast<double>(decoder.arch().num_layers + 1);
-  return static_cast<int64_t>(host_seconds * kFlops / flops_of_token);
-}
 
 /// Why no pass of this model can be captured; empty if it can.
 std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
@@ -117,7 +87,9 @@ PassGraphs::PassGraphs(const Stage& stage, const Options& options)
                fmt::format("CUDA graphs: none, as {}", why));
     return;
   }
-  most_tokens_ = is_asked_for ? std::numeric_limits<int64_t>::max() : tokens_worth_a_graph(decoder);
+  most_tokens_ = is_asked_for ? std::numeric_limits<int64_t>::max()
+                              : spec::tokens_worth_a_graph(
+                                    decoder.arch(), decoder.options().trains == Trains::kFull);
   log::info("CUDA graphs: {}", is_asked_for
                                    ? "for all micro-batches"
                                    : fmt::format("for micro-batches of up to {} tokens; the device "

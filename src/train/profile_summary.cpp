@@ -12,6 +12,7 @@ namespace sftrun::train {
 namespace {
 
 constexpr size_t kMostLines = 25;
+constexpr size_t kNameWidth = 48;
 
 struct Total {
   int64_t calls = 0, ns = 0;
@@ -34,6 +35,25 @@ std::string kind_of(const std::string& name) {
   const size_t end = name.find_last_not_of("0123456789");
   const bool is_numbered = end != std::string::npos && end + 1 < name.size() && name[end] == ' ';
   return is_numbered ? name.substr(0, end) : name;
+}
+
+void erase_all(std::string& text, std::string_view part) {
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos;) text.erase(at, part.size());
+}
+
+/// A kernel's name without return type, parameters and the namespaces that many share, as far as it
+/// fits into a row: "gated_forward<__nv_bfloat16, 8>".
+std::string short_kernel_name(std::string name) {
+  if (name.starts_with("void ")) name.erase(0, std::string_view("void ").size());
+  for (const std::string_view part :
+       {"(anonymous namespace)::", "sftrun::kernels::cuda::", "at::native::"})
+    erase_all(name, part);
+  int depth = 0;
+  for (size_t i = 0; i < name.size(); ++i) {
+    depth += name[i] == '<' ? 1 : name[i] == '>' ? -1 : 0;
+    if (name[i] == '(' && depth == 0 && i > 0) name.resize(i);
+  }
+  return name.substr(0, kNameWidth);
 }
 
 /// Adds to each name the time of its events that no event inside them takes.
@@ -103,7 +123,7 @@ std::string profile_summary(std::vector<ProfileEvent> events, int rank) {
   for (const ProfileEvent& event : events) {
     if (event.on_device) {
       on_device.push_back(&event);
-      Total& total = kernels[event.name];
+      Total& total = kernels[short_kernel_name(event.name)];
       total.ns += event.end_ns - event.begin_ns;
       ++total.calls;
     } else if (event.thread == steps.front()->thread && is_inside(event)) {

@@ -413,11 +413,11 @@ def check_eval(machine, model):
 def checks(machine, arguments):
     """(name, whether a part of `make test`, check)"""
     for name in REFERENCES:
-        yield f"reference {name}", name in ("lora_all_linear", "full_untied"), lambda name=name: check_reference(machine, name, 1)
+        yield f"reference {name}", name == "lora_all_linear", lambda name=name: check_reference(machine, name, 1)
         yield f"reference {name}, graphs", name == "lora_rslora", lambda name=name: check_reference(machine, name, 1, GRAPHS)
     yield "reference lora_qv, two cards", False, lambda: check_reference(machine, "lora_qv", 2)
     for strategy in ("zero1", "zero2", "fsdp", "pipeline", "tensor"):
-        yield f"reference full_untied, two cards, {strategy}", strategy in ("zero2", "pipeline", "tensor"), \
+        yield f"reference full_untied, two cards, {strategy}", strategy in ("zero2", "pipeline"), \
             lambda strategy=strategy: check_reference(machine, "full_untied", 2, strategy=strategy)
     for strategy in ("fsdp", "pipeline", "tensor"):
         yield f"reference lora_qv, two cards, {strategy}", strategy == "fsdp", \
@@ -428,14 +428,14 @@ def checks(machine, arguments):
     for name, cards, strategy in (("lora_qv", 1, "auto"), ("lora_all_linear", 2, "ddp"), ("lora_all_linear", 2, "fsdp"),
                                   ("partial_norms", 1, "auto"), ("lora_rslora", 2, "pipeline")):
         offload = [f"parallel.offload.{what}=cpu" for what in ("optimizer", "activations") + (("base",) if strategy != "pipeline" else ())]
-        yield f"reference {name}, {cards} cards, {strategy}, offload", strategy == "fsdp" or name == "partial_norms", \
+        yield f"reference {name}, {cards} cards, {strategy}, offload", strategy == "fsdp", \
             lambda name=name, cards=cards, strategy=strategy, offload=offload: \
             check_reference(machine, name, cards, strategy=strategy, extra=["train.gradient_checkpointing=true", *offload])
     # Trained weights wait there, too, and the CPU updates them.
     for name, cards, strategy, extra in (("full_untied", 1, "auto", ()), ("full_tied", 2, "fsdp", ("parallel.fetch=per_micro_batch",)), ("full_untied", 2, "ddp", ()),
                                          ("partial_norms", 1, "auto", ("parallel.offload.base=cpu",)), ("lora_qv", 2, "fsdp", ())):
         offload = ["train.gradient_checkpointing=true", "parallel.offload.params=cpu", "parallel.offload.activations=cpu", *extra]
-        yield f"reference {name}, {cards} cards, {strategy}, trained weights on the host", name == "full_tied" or (name, cards) == ("full_untied", 1), \
+        yield f"reference {name}, {cards} cards, {strategy}, trained weights on the host", name == "full_tied", \
             lambda name=name, cards=cards, strategy=strategy, offload=offload: check_reference(machine, name, cards, strategy=strategy, extra=offload)
     yield "reference lora_qv, two cards, graphs", True, lambda: check_reference(machine, "lora_qv", 2, GRAPHS)
     listed = cases(machine.scratch)
@@ -446,8 +446,8 @@ def checks(machine, arguments):
     yield "memory", True, lambda: check_memory(machine)
     write_model(machine.scratch / "deep", layers=12)
     for cards in (1, 2):
-        yield f"memory, trained weights on the host, {cards} cards", cards == 1, lambda cards=cards: check_memory_on_host(machine, cards)
-    yield "resume", True, lambda: check_resume(machine, "tuning.mode=full") and "the same bits"
+        yield f"memory, trained weights on the host, {cards} cards", False, lambda cards=cards: check_memory_on_host(machine, cards)
+    yield "resume", False, lambda: check_resume(machine, "tuning.mode=full") and "the same bits"
     yield "resume, trained weights on the host", True, lambda: check_resume(machine, "tuning.mode=full", "parallel.offload.params=cpu") and "the same bits"
     yield "resume, moments on the host", False, lambda: check_resume(machine, "tuning.mode=full", "train.optimizer=paged_adamw") and "the same bits"
     yield "fp16 overflow and resume", True, lambda: check_overflow(machine)

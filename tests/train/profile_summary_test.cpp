@@ -58,6 +58,25 @@ TEST(ProfileSummary, KernelsMayOverlap) {
   EXPECT_EQ(row(text, "kernel or copy", "gemm"), "3 0.0600 60.0%");
 }
 
+TEST(ProfileSummary, KernelsHaveShortNames) {
+  std::vector<ProfileEvent> events = {host("step 1", 0, 100)};
+  const auto add = [&](const char* name, int64_t begin, int64_t end) {
+    events.push_back({name, 7, begin * kMs, end * kMs, true});
+  };
+  add("void sftrun::kernels::cuda::(anonymous namespace)::gated_forward<__nv_bfloat16, 8>(int)", 0,
+      10);
+  add("void sftrun::kernels::cuda::(anonymous namespace)::decide_update(float*)", 10, 20);
+  add("void at::native::(anonymous namespace)::fill<at::native::Fill<float> >(int, float)", 20, 30);
+  const std::string same(60, 'x');
+  add((same + "1").c_str(), 40, 50);
+  add((same + "2").c_str(), 50, 60);
+  const std::string text = profile_summary(events, 0);
+  EXPECT_EQ(row(text, "kernel", "gated_forward<__nv_bfloat16, 8>"), "1 0.0100 10.0%") << text;
+  EXPECT_EQ(row(text, "kernel", "decide_update"), "1 0.0100 10.0%") << text;
+  EXPECT_EQ(row(text, "kernel", "fill<Fill<float> >"), "1 0.0100 10.0%") << text;
+  EXPECT_NE(text.find(same.substr(0, 48) + "        2 "), std::string::npos) << text;
+}
+
 TEST(ProfileSummary, SaysThatThereIsNothing) {
   EXPECT_EQ(profile_summary({host("forward", 0, 1)}, 2), "No step of rank 2 was profiled.\n");
 }
