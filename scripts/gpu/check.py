@@ -52,17 +52,17 @@ RESERVED = 200  # seconds of the budget that are kept for the bench, whatever co
 LEAST = 10  # seconds left, or a part is not begun
 QUIET = 120  # seconds without a line, and gpu_tests hangs
 JOBS = 4  # runs of tiny models at once
-TOGETHER = ("kernels", "models", "training", "nccl", "memory")  # compare numbers, no times: at once where there are processors
-CPUS_FOR_ALL = 12
-# Shape, tokens of an example, examples of a step, GiB of the card that sftrun and the peer need, formats of the base.
+PARTS_RUN_TOGETHER = ("kernels", "models", "training", "nccl", "memory")  # they compare numbers and measure no times
+CPUS_FOR_ALL, GIB_FOR_ALL = 12, 24  # processors and memory of the card, or they run one after the other
 SMALL_WORK = ("qwen3-0.6b", 128)  # the shape, and tokens of a micro-batch
 OF_MODELS = "GpuModels*:GpuOptimizers*:GpuPassGraphs*:GpuGraphs*"
-# Last: the formats of the frozen base; FP8 has no peer.
-WORKS = (("qwen3-0.6b", 2048, 8, (24, 72), (None,)), ("qwen3-8b", 2048, 2, (40, 72), (None, "nf4", "fp8")))
+# Shape, tokens of an example, examples of a step, GiB of the card that each needs, formats of the frozen base (FP8 has no peer).
+WORKS = (("qwen3-0.6b", 2048, 8, {"sftrun": 20, "transformers": 72, "liger": 32}, (None,)),
+         ("qwen3-8b", 2048, 2, {"sftrun": 36, "transformers": 79, "liger": 48}, (None, "nf4", "fp8")))
 # What docs/gpu-performance.md predicts for: LoRA r 16 on all linear layers.
 TUNED = ("tuning.lora.r=16", "tuning.lora.alpha=32", "tuning.lora.target_modules=[all-linear]")
 PEER_TUNED = ("--lora-r", "16", "--all-linear")
-MEMORY_REHEARSED = ("LoRA", "full, tied head", "experts")  # with fewer tokens, but more than a CUDA graph is captured for
+MEMORY_REHEARSED = ("LoRA",)  # with fewer tokens, but more than a CUDA graph is captured for
 MARK = "SFTRUN_GPU_CHECK"  # in the environment of everything that a step starts, whatever its session
 NOT_COMPARED = "numbers not compared (rehearsal)"
 
@@ -170,7 +170,8 @@ class Check:
         self.arguments, self.rehearsal = arguments, arguments.rehearse is not None
         self.end = time.monotonic() + arguments.budget
         self.report = {"date": datetime.date.today().isoformat(), "rehearsal": self.rehearsal, "budget_s": arguments.budget, "machine": {}, "parts": {}}
-        self.lock, self.log_bytes = threading.Lock(), 0
+        self.lock, self.log_bytes = threading.RLock(), 0
+        self.cpus = int(os.environ.get("SFTRUN_GPU_CHECK_CPUS") or len(os.sched_getaffinity(0)))
         self.log = arguments.output.with_suffix(".log")
         self.log.write_text("")
         self.use(arguments.build)
@@ -220,10 +221,11 @@ class Part:
     """One part under way: its result so far is in the report, whatever happens next."""
 
     def __init__(self, check, name):
-        self.check, self.result = check, {"state": "running"}
+        self.check, self.name, self.result = check, name, {"state": "running"}
         limit = check.arguments.limits.get(name, LIMITS.get(name, 30))
         self.end = min(time.monotonic() + limit, check.end - check.kept_after(name))
-        check.report["parts"][name] = self.result
+        with check.lock:
+            check.report["parts"][name] = self.result
         check.save()
 
     def run(self, command, limit=1e9, env=None, **more):
@@ -242,7 +244,7 @@ class Part:
         """A step's result, at once."""
         with self.check.lock:
             self.result.setdefault("runs", {})[key] = value
-        print(f"  {key}: {brief(value)}", flush=True)
+        print(f"  {self.name}, {key}: {brief(value)}", flush=True)
         self.check.save()
 
     def each(self, work, jobs):
@@ -633,7 +635,7 @@ def check_bench(part):
     has_nf4 = not lacking and not peer_lacks(arguments.peer_python, ("bitsandbytes",))
     part.result["peer"] = f"left out: {arguments.peer_python} lacks {lacking}" if lacking else arguments.peer_python
     card = check.report["machine"].get("memory_bytes")
-    works = WORKS if not check.rehearsal else (("llama-tiny", 32, 1, (0, 0), (None,)),)
+    works = WORKS if not check.rehearsal else (("llama-tiny", 32, 1, {}, (None,)),)
     steps, work = ("2" if check.rehearsal else "8"), {}
 
     def add(name, source, seq_len, batch, needs, quant, is_small=False):
@@ -643,16 +645,17 @@ def check_bench(part):
                 *(["--quant", quant] if quant else [])]
         rivals = kernels[-1:] if quant == "nf4" and has_nf4 else () if quant else kernels if is_small else kernels[-1:]
 
-        def fitting(gib, call):
+        def fitting(who, call):
+            gib = needs.get(who, 0)
             if card is None or card >= gib << 30:
                 return call
             return lambda: {"ok": True, "left_out": f"the card has {card >> 30} GiB, and {gib} are needed"}
 
-        work[f"{name}, sftrun"] = fitting(needs[0], lambda: measured(part, ours))
+        work[f"{name}, sftrun"] = fitting("sftrun", lambda: measured(part, ours))
         if not lacking:
             for each in rivals:
                 command = [*peer, "--kernels", each]
-                work[f"{name}, {each}"] = fitting(needs[1], lambda command=command: measured(part, command, env=dict(os.environ)))
+                work[f"{name}, {each}"] = fitting(each, lambda command=command: measured(part, command, env=dict(os.environ)))
 
     for shape, seq_len, batch, needs, quants in works:
         for quant in quants:
@@ -660,7 +663,7 @@ def check_bench(part):
                 is_small=shape == works[0][0])
     if arguments.model:
         for quant in (None, "nf4"):
-            add(f"{arguments.model.name}{', nf4' if quant else ''}", ["--model", str(arguments.model)], 512, 16, (0, 0), quant)
+            add(f"{arguments.model.name}{', nf4' if quant else ''}", ["--model", str(arguments.model)], 512, 16, {}, quant)
     for graphs in ("off", "on"):  # what a launch costs shows where a micro-batch has few tokens
         shape, tokens = (works[0][0], 32) if check.rehearsal else SMALL_WORK
         command = [check.build / "bin/sftrun", "bench", "--arch", check.bench / "arch" / f"{shape}.json", "--seq-len", str(tokens), "--batch-size", "1",
@@ -695,7 +698,8 @@ CHECKS = {
 def perform(check, name, call):
     """Runs a part and records it, however it ends."""
     if check.left() < min(LEAST, 0.1 * check.arguments.budget):
-        check.report["parts"][name] = {"state": "not run: out of time"}
+        with check.lock:
+            check.report["parts"][name] = {"state": "not run: out of time"}
         check.save()
         return
     print(f"{name} …", flush=True)
@@ -711,17 +715,21 @@ def perform(check, name, call):
     except Exception as error:  # one part's trouble is not the next one's
         outcome = {"ok": False, "error": f"{type(error).__name__}: {error}"}
     finally:
-        part.result.update(outcome)
-        part.result["state"] = state or ("ok" if outcome.get("ok") else "failed")
-        part.result.pop("ok", None)
-        part.result["seconds"] = round(time.monotonic() - began, 1)
+        if STOP.is_set() and not outcome.get("ok"):
+            state = "ended by a signal"  # in a thread of `perform_all` no exception says so
+        with check.lock:
+            part.result.update(outcome)
+            part.result["state"] = state or ("ok" if outcome.get("ok") else "failed")
+            part.result.pop("ok", None)
+            part.result["seconds"] = round(time.monotonic() - began, 1)
         check.save()
     print(f"{name}: {part.result['state']} after {part.result['seconds']} s", flush=True)
 
 
 def perform_all(check, chosen):
-    together = [name for name in chosen if name in TOGETHER]
-    if len(together) < 2 or len(os.sched_getaffinity(0)) < CPUS_FOR_ALL:
+    together = [name for name in chosen if name in PARTS_RUN_TOGETHER]
+    memory = check.report["machine"].get("memory_bytes") or 0
+    if len(together) < 2 or check.cpus < CPUS_FOR_ALL or memory < GIB_FOR_ALL << 30:
         together = []
     with concurrent.futures.ThreadPoolExecutor(len(together) or 1) as pool:
         list(pool.map(lambda name: perform(check, name, CHECKS[name]), together))

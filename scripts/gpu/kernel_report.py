@@ -378,7 +378,7 @@ def columns(by_arch):
 
 def render(rows, archs, version):
     lines = [
-        f"By scripts/gpu/kernel_report.py, CUDA {version}: registers · bytes of shared memory · loads · stores of global memory, the largest of all",
+        f"By scripts/gpu/kernel_report.py, CUDA {version}: registers · bytes of static shared memory (attention and adapter_grads use dynamic memory) · loads · stores of global memory, the largest of all",
         "types and formats that a kernel is compiled for. Loads and stores in bytes: the widest that each kernel for 16-bit types has (but those for odd sizes and addresses), and what most",
         "instructions have.",
         "",

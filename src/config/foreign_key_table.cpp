@@ -42,7 +42,7 @@ constexpr std::string_view kTokenizer =
     "not supported: the model's own tokenizer is used; change the tokenizer's files in a copy of "
     "the model's directory and set `model.name` to it";
 constexpr std::string_view kAttention =
-    "remove it: `model.attention` chooses the attention kernel on CUDA (auto: FlashAttention 2)";
+    "remove it: `model.attention` chooses the attention kernel on CUDA (auto: FlashAttention 2, cuDNN's for long documents on Hopper)";
 constexpr std::string_view kGeneration =
     "not supported: answers are greedy (`train.predict_with_generate`, "
     "`train.generation_max_new_tokens`), and `sftrun eval` samples them; remove it";
@@ -1024,8 +1024,8 @@ constexpr auto kForeignValues = std::to_array<ForeignValue>({
     {"init_lora_weights", "loftq", kLoftq},
     {"bias", "none", "not needed: biases do not train beside LoRA; remove it"},
     {"flash_attention", "true",
-     "not needed: FlashAttention 2 is the default on GPUs (`model.attention`); remove it"},
-    {"flash_attn", "fa2", "set `model.attention: flash`, or remove it: it is the default on GPUs"},
+     "not needed: GPUs use FlashAttention 2 or faster kernels (`model.attention`); remove it"},
+    {"flash_attn", "fa2", "set `model.attention: flash`, or remove it: the default is at least as fast"},
     {"attn_implementation", "sdpa", kAttention},
     {"attn_implementation", "eager", kAttention},
     {"chat_template", "tokenizer_default",

@@ -56,7 +56,6 @@ directory. `config.resolved.yaml` in the run directory has the values that were 
 | key | `auto` becomes |
 |---|---|
 | `model.dtype` | `bf16` on GPUs and on CPUs with AVX512-BF16, else `fp32` |
-| `model.attention` | `flash` |
 | `tuning.quant` | the format of the model's files if they are quantised: `gguf`, `mxfp4`, or `stored` (bitsandbytes, FP8); else `nf4` for mode qlora, `none` otherwise |
 | `parallel.strategy` | `single` on one process; on several `ddp` if the run fits into a device by the estimate, else the first of `zero1`, `zero2` (full training), `hybrid` (several machines) and `fsdp` that does |
 

@@ -179,14 +179,17 @@ Times time_steps(BenchedSteps& steps, const Work& work, int64_t count) {
       times.step_seconds.push_back(std::chrono::duration<double>(now - last_end).count());
     last_end = now;
   };
-  for (int64_t step = 0; step <= count; ++step) {  // the first warms up
+  // The first warms up. Steps that are read later end when the next has been queued, so one more is
+  // queued: its own end would come too early after that of the step before.
+  const int64_t last = steps.reads_later() ? count + 1 : count;
+  for (int64_t step = 0; step <= last; ++step) {
     const data::Batch batch = work.batch(step);
     if (!steps.reads_later()) last_end = Clock::now();  // its tokens are made at no cost
     steps.queue(batch);
     if (!steps.reads_later()) finish(step);
     if (steps.reads_later() && step > 0) finish(step - 1);
   }
-  if (steps.reads_later()) finish(count);
+  if (steps.reads_later()) steps.finish();
   return times;
 }
 

@@ -517,6 +517,36 @@ int64_t micro_batches_at_once(const config::RunConfig& config) {
   return config.train.grad_accum.value.value_or(1);
 }
 
+/// Whether passes of this size become CUDA graphs (src/model/pass_graphs.cpp).
+bool is_captured(const spec::ArchSpec& arch, const config::RunConfig& config,
+                 const MicroBatchShape& shape) {
+  if (!shape.on_gpu || config.train.cuda_graphs == config::CudaGraphs::kOff) return false;
+  const bool chooses_by_lengths = config.model.attention == config::AttentionChoice::kCudnn ||
+                                  config.model.attention == config::AttentionChoice::kMeasure;
+  if (config.tuning.backend != config::TuningBackend::kFused || chooses_by_lengths ||
+      config.train.objective != config::Objective::kSft ||
+      config.parallel.offload.activations == config::Offload::kCpu)
+    return false;
+  const bool communicates =
+      config.parallel.strategy != config::Strategy::kSingle &&
+      !(config.parallel.strategy == config::Strategy::kDdp && config.tuning.trains_adapter());
+  if (communicates) return false;
+  const bool has_delta_nets = std::any_of(
+      arch.layers.begin(), arch.layers.end(),
+      [](const spec::LayerSpec& layer) { return layer.mixer == spec::Mixer::kDeltaNet; });
+  const bool has_aux_loss =
+      spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture).value_or(0) > 0;
+  if (has_delta_nets || has_aux_loss) return false;
+  return config.train.cuda_graphs == config::CudaGraphs::kOn ||
+         shape.tokens <= spec::tokens_worth_a_graph(arch, trains_all(config.tuning));
+}
+
+/// What a captured pass has of its own beside activations: a workspace of cuBLAS, and its inputs.
+int64_t graph_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                    const MicroBatchShape& shape) {
+  return is_captured(arch, config, shape) ? kCublasWorkspace + batch_bytes(arch, shape) : 0;
+}
+
 }  // namespace
 
 spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::ParallelConfig& parallel) {
@@ -549,34 +579,6 @@ std::vector<LayerKind> layer_kinds(const spec::ArchSpec& whole, const config::Ru
     }
   }
   return kinds;
-}
-
-/// Whether passes of this size become CUDA graphs (src/model/pass_graphs.cpp).
-bool is_captured(const spec::ArchSpec& arch, const config::RunConfig& config,
-                 const MicroBatchShape& shape) {
-  if (!shape.on_gpu || config.train.cuda_graphs == config::CudaGraphs::kOff) return false;
-  if (config.tuning.backend != config::TuningBackend::kFused ||
-      config.train.objective != config::Objective::kSft ||
-      config.parallel.offload.activations == config::Offload::kCpu)
-    return false;
-  const bool communicates =
-      config.parallel.strategy != config::Strategy::kSingle &&
-      !(config.parallel.strategy == config::Strategy::kDdp && config.tuning.trains_adapter());
-  if (communicates) return false;
-  const bool has_delta_nets = std::any_of(
-      arch.layers.begin(), arch.layers.end(),
-      [](const spec::LayerSpec& layer) { return layer.mixer == spec::Mixer::kDeltaNet; });
-  const bool has_aux_loss =
-      spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture).value_or(0) > 0;
-  if (has_delta_nets || has_aux_loss) return false;
-  return config.train.cuda_graphs == config::CudaGraphs::kOn ||
-         shape.tokens <= spec::tokens_worth_a_graph(arch, trains_all(config.tuning));
-}
-
-/// What a captured pass has of its own beside activations: a workspace of cuBLAS, and its inputs.
-int64_t graph_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                    const MicroBatchShape& shape) {
-  return is_captured(arch, config, shape) ? kCublasWorkspace + batch_bytes(arch, shape) : 0;
 }
 
 StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& config,

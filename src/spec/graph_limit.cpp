@@ -20,7 +20,7 @@ double values_of_a_token(const ArchSpec& arch) {
 }  // namespace
 
 int64_t tokens_worth_a_graph(const ArchSpec& arch, bool trains_all) {
-  // Measured with Qwen3-0.6B on an H100 (bench/RESULTS.md): 1221 launches of a micro-batch took the
+  // Measured with Qwen3-0.6B on an H100 (docs/gpu-performance.md): 1221 launches of a step took the
   // host 17.7 ms. At these sizes the GPU computes 200 TFLOP/s.
   constexpr double kLaunchesOfLayer = 45, kSecondsOfLaunch = 13e-6, kFlops = 2e14;
   const double flops_of_token = (trains_all ? 6 : 4) * values_of_a_token(arch);

@@ -12,7 +12,6 @@ namespace sftrun::train {
 namespace {
 
 constexpr size_t kMostLines = 25;
-constexpr size_t kNameWidth = 48;
 
 struct Total {
   int64_t calls = 0, ns = 0;
@@ -41,9 +40,10 @@ void erase_all(std::string& text, std::string_view part) {
   for (size_t at = 0; (at = text.find(part, at)) != std::string::npos;) text.erase(at, part.size());
 }
 
-/// A kernel's name without return type, parameters and the namespaces that many share, as far as it
-/// fits into a row: "gated_forward<__nv_bfloat16, 8>".
+/// A kernel's name without return type, parameters and the namespaces that many share:
+/// "gated_forward<__nv_bfloat16, 8>". Copies keep theirs, which says whether memory is pinned.
 std::string short_kernel_name(std::string name) {
+  if (name.starts_with("Memcpy") || name.starts_with("Memset")) return name;
   if (name.starts_with("void ")) name.erase(0, std::string_view("void ").size());
   for (const std::string_view part :
        {"(anonymous namespace)::", "sftrun::kernels::cuda::", "at::native::"})
@@ -53,7 +53,7 @@ std::string short_kernel_name(std::string name) {
     depth += name[i] == '<' ? 1 : name[i] == '>' ? -1 : 0;
     if (name[i] == '(' && depth == 0 && i > 0) name.resize(i);
   }
-  return name.substr(0, kNameWidth);
+  return name;
 }
 
 /// Adds to each name the time of its events that no event inside them takes.

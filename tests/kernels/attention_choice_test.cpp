@@ -87,7 +87,7 @@ TEST(CudnnAttention, AutoTakesItWhereItWasMeasured) {
 
 // ---- The choice, of trials that are given.
 AttentionClass class_of(CudaAttention setting, int64_t length = 2048) {
-  return {setting, at::kBFloat16, 4, length, 16, 8, 128, {2048, 1024, 1024}};
+  return {setting, 0, at::kBFloat16, 4, length, 16, 8, 128, {2048, 1024, 1024}};
 }
 
 TEST(AttentionChoices, MeasureTakesTheFasterOfEachShapeAndTriesOnce) {
@@ -147,13 +147,13 @@ TEST(AttentionChoices, MeasureTriesSoManyShapesAndCudnnAll) {
     ++trials;
     return AttentionTrial{2, 1, 0.003};
   };
-  const size_t more = AttentionChoices::kMostTried + 3;
+  const size_t more = AttentionChoices::kMostMeasured + 3;
   for (size_t i = 0; i < more; ++i) {
     const auto length = static_cast<int64_t>(128 * (i + 1));
     EXPECT_EQ(choices.takes_cudnn(class_of(CudaAttention::kMeasure, length), faster),
-              i < AttentionChoices::kMostTried);
+              i < AttentionChoices::kMostMeasured);
   }
-  EXPECT_EQ(trials, AttentionChoices::kMostTried);
+  EXPECT_EQ(trials, AttentionChoices::kMostMeasured);
   EXPECT_TRUE(choices.takes_cudnn(class_of(CudaAttention::kCudnn), faster));
 }
 

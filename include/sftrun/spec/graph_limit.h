@@ -8,8 +8,8 @@
 /// computes it (docs/cuda-graphs.md).
 namespace sftrun::spec {
 
-/// Number of tokens of a micro-batch up to which that is so, on a fast GPU. Depends on the model
-/// only, so that results do not depend on the GPU.
+/// The largest micro-batch, in tokens, for which a CUDA graph is faster, on a fast GPU. Depends on
+/// the model only, so that all GPUs run the same shapes.
 /// @param trains_all all weights are trained, not an adapter
 int64_t tokens_worth_a_graph(const ArchSpec& arch, bool trains_all);
 

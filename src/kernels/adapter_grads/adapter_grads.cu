@@ -3,8 +3,8 @@
 // Gradients of LoRA A and B of several linears in one launch: products g^T x of which one side has
 // few columns. Memory-bound: reads the wide side once. A block computes kWide columns of it and
 // kRanks columns of the thin side over all tokens, so the order of summation depends only on the
-// number of tokens. Copies of the next tokens are under way while a block multiplies: few blocks
-// must keep the memory busy.
+// number of tokens. There are few blocks, so each needs many copies in flight: those of the next
+// tokens are under way while a block multiplies.
 namespace sftrun::kernels::cuda {
 namespace {
 

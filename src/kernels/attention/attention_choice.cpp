@@ -95,13 +95,19 @@ double most_difference(at::ScalarType dtype) {
 
 bool AttentionChoices::takes_cudnn(const AttentionClass& shape,
                                    const std::function<AttentionTrial()>& run_trial) {
-  const std::lock_guard lock(mutex_);
-  const auto found = takes_cudnn_.find(shape);
-  if (found != takes_cudnn_.end()) return found->second;
-  const bool is_full = shape.setting != CudaAttention::kCudnn && takes_cudnn_.size() >= kMostTried;
-  if (is_full && takes_cudnn_.size() == kMostTried)
-    log::info("attention: FlashAttention for every further shape ({} were tried)", kMostTried);
+  bool is_full = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = takes_cudnn_.find(shape);
+    if (found != takes_cudnn_.end()) return found->second;
+    is_full = shape.setting == CudaAttention::kMeasure && takes_cudnn_.size() >= kMostMeasured;
+    if (is_full && takes_cudnn_.size() == kMostMeasured)
+      log::info("attention: FlashAttention for every further shape ({} were measured)",
+                kMostMeasured);
+  }
+  // Without the lock: a trial waits for its device, which may wait for another device's thread.
   const bool taken = !is_full && decide(shape, run_trial);
+  const std::lock_guard lock(mutex_);
   takes_cudnn_.emplace(shape, taken);
   return taken;
 }
@@ -149,7 +155,7 @@ bool takes_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                  const BatchMetadata& batch, const AttentionShape& shape,
                  const FlashAttention& flash) {
   if (shape.on_cuda == CudaAttention::kFlash || batch.is_for_graph || q.size(0) == 0) return false;
-  static AttentionChoices choices;  // one per process, which uses one device
+  static AttentionChoices choices;  // of the process: a device map has several devices
   const EqualDocuments documents = equal_documents(batch.cu_seqlens);
   std::string why = why_not_cudnn(shape, q.scalar_type(), documents, cudnn_card(q.device()));
   if (why.empty() && !(is_aligned(q) && is_aligned(k) && is_aligned(v)))
@@ -159,6 +165,7 @@ bool takes_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     return false;
   }
   return choices.takes_cudnn({.setting = shape.on_cuda,
+                              .device = q.device().index(),
                               .dtype = q.scalar_type(),
                               .documents = documents.count,
                               .length = documents.length,

@@ -25,6 +25,7 @@ struct FlashAttention {
 /// Key of a choice. LibTorch caches cuDNN's plans by the same values, so sizes are not rounded.
 struct AttentionClass {
   CudaAttention setting = CudaAttention::kAuto;
+  int device = 0;
   at::ScalarType dtype = at::kBFloat16;
   int64_t documents = 0, length = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::array<int64_t, 3> row_strides = {};  ///< of q, k and v
@@ -40,16 +41,16 @@ struct AttentionTrial {
 class AttentionChoices {
  public:
   /// Whether to use cuDNN attention: its results agree with FlashAttention's within the dtype's
-  /// rounding and, with kMeasure, it is faster. Thread-safe.
+  /// rounding and, with kMeasure, it is faster. Thread-safe, with one thread for each device.
   /// @param run_trial called only at the first use of a shape; if it throws c10::Error or
   /// std::runtime_error, the shape uses FlashAttention
   bool takes_cudnn(const AttentionClass& shape, const std::function<AttentionTrial()>& run_trial);
   /// Logs, once per reason, why cuDNN attention cannot be used.
   void refuse(const std::string& why);
 
-  /// Largest number of shapes that kAuto and kMeasure try; on an H100 the first trial takes 1.5
-  /// seconds, for cuDNN's libraries, and each further one up to half a second, for its plans.
-  static constexpr size_t kMostTried = 16;
+  /// Largest number of shapes that kMeasure tries. On an H100 the first trial takes 1.5 seconds, for
+  /// cuDNN's libraries, and each further one up to half a second, for its plans.
+  static constexpr size_t kMostMeasured = 16;
 
  private:
   bool decide(const AttentionClass& shape, const std::function<AttentionTrial()>& run_trial);

@@ -18,10 +18,10 @@ constexpr int kHopper = 90, kBlackwell = 100, kAfterBlackwell = 110;
 /// The backward pass on Hopper returns NaN for some masked tiles that a document does not fill
 /// (pytorch/pytorch issue 196678, cudnn-frontend pull request 628): only whole tiles are allowed.
 constexpr int64_t kLengthStep = 128;
-/// With kAuto: forward and backward, cuDNN's kernel took 0.54 to 0.63 of FlashAttention's time on an
-/// H100 at 2048 to 32768 tokens, and 0.75 to 0.85 at 128, where a trial costs more than it gains
-/// (bench/RESULTS.md).
-constexpr int64_t kLongEnough = 1024;
+/// With kAuto: forward and backward, cuDNN's kernel took 0.55 to 0.63 of FlashAttention's time on an
+/// H100 at 2048 to 32768 tokens, and 0.75 to 0.83 at 128, where a trial costs more than it gains
+/// (docs/attention.md).
+constexpr int64_t kLeastLengthForAuto = 1024;
 constexpr int64_t kHeadStep = 8, kMostHeadDim = 128, kMostHeadDimOnHopper = 256;
 
 /// [T, heads * head_dim] as [documents, heads, length, head_dim], without a copy.
@@ -52,8 +52,9 @@ EqualDocuments equal_documents(const std::vector<int32_t>& cu_seqlens) {
 }
 
 CudnnCard cudnn_card(at::Device device) {
+  const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
   return {cuda_kernels().compute_capability(device),
-          at::detail::getCUDAHooks().versionRuntimeCuDNN()};
+          hooks.hasCuDNN() ? hooks.versionRuntimeCuDNN() : 0};
 }
 
 // Conditions of can_use_cudnn_attention in LibTorch's
@@ -75,8 +76,8 @@ std::string why_not_cudnn(const AttentionShape& shape, at::ScalarType dtype,
   if (shape.head_dim % kHeadStep != 0 || shape.head_dim > most)
     return fmt::format("heads have {} channels", shape.head_dim);
   if (documents.count == 0) return "the documents of a micro-batch have different lengths";
-  if (shape.on_cuda == CudaAttention::kAuto && documents.length < kLongEnough)
-    return fmt::format("the documents are shorter than {} tokens", kLongEnough);
+  if (shape.on_cuda == CudaAttention::kAuto && documents.length < kLeastLengthForAuto)
+    return fmt::format("the documents are shorter than {} tokens", kLeastLengthForAuto);
   if (documents.length % kLengthStep != 0)
     return fmt::format("the documents' length is not a multiple of {}", kLengthStep);
   if (shape.window > 0 && shape.window < documents.length)

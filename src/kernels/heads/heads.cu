@@ -107,8 +107,8 @@ class Elements {
   uint4 words_[kWords] = {};
 };
 
-/// What a lane has of a head whose channels are half as many pairs, at most kWidth a lane: all of it
-/// is loaded before anything waits for it.
+/// The part of a head that one lane processes: up to kWidth channel pairs. All loads are issued
+/// before the first value is used.
 template <int kWidth, typename T>
 struct WholePiece {
   Elements<kWidth, T> low, high, low_gains, high_gains;
@@ -119,8 +119,8 @@ struct WholePiece {
     low_gains.load(head.weight + i);
     high_gains.load(head.weight + half + i);
   }
-  __device__ __forceinline__ void load_turn(const HeadsProblem& problem, const Head<T>& head, int i,
-                                            float sign) {
+  __device__ __forceinline__ void load_angles_of(const HeadsProblem& problem, const Head<T>& head,
+                                                 int i, float sign) {
     for (int k = 0; k < kWidth; ++k) cos[k] = 1, sin[k] = 0;
     if (head.rotates) load_angles<kWidth>(problem, head.token, i, sign, cos, sin);
   }
@@ -137,7 +137,7 @@ __device__ __forceinline__ void whole_head_forward(const HeadsProblem& problem, 
     piece.low.load(head.x + i);
     piece.high.load(head.x + half + i);
     piece.load_gains(head, i, half);
-    piece.load_turn(problem, head, i, 1);
+    piece.load_angles_of(problem, head, i, 1);
     for (int k = 0; k < kWidth; ++k) sum += piece.low[k] * piece.low[k];
     for (int k = 0; k < kWidth; ++k) sum += piece.high[k] * piece.high[k];
   }
@@ -236,7 +236,7 @@ __device__ __forceinline__ void whole_head_backward(const HeadsProblem& problem,
   if (is_there) {
     low_grads.load(head.grad + i);
     high_grads.load(head.grad + half + i);
-    piece.load_turn(problem, head, i, -1);
+    piece.load_angles_of(problem, head, i, -1);
     if (is_normed) {
       piece.low.load(head.x + i);
       piece.high.load(head.x + half + i);

@@ -41,12 +41,12 @@ class RowScale {
   __device__ __forceinline__ float divide(float value) const {
     if (!is_plain_) return __fdiv_rn(value, scale_);
     const float quotient = value * inverse_;
-    // The sign is that of -0, too.
+    // Keeps the sign if the result is -0.
     return copysignf(fmaf(fmaf(-quotient, scale_, value), inverse_, quotient), value);
   }
 
  private:
-  /// Nothing that counts for a code is denormal or infinite between these.
+  /// For scales between these, no intermediate value that affects a code is denormal or infinite.
   static constexpr float kLeast = 0x1p-60F, kMost = 0x1p60F;
   float scale_, inverse_;
   bool is_plain_;

@@ -184,9 +184,9 @@ std::vector<Memory> expect_sums(Type type, const Products& products, int64_t tok
   return expect_sums(type, products, operands_of(type, products, tokens), tokens);
 }
 
-constexpr int64_t kTokens[] = {0, 1, 15, 63, 64, 65, 130, 515};
+constexpr int64_t kTokens[] = {0, 1, 15, 63, 64, 65, 130};
 constexpr int64_t kColumns[] = {1, 7, 8, 63, 64, 65, 200};
-constexpr int64_t kRanks[] = {1, 3, 4, 8, 15, 16, 17, 32, 64};
+constexpr int64_t kRanks[] = {1, 3, 4, 8, 15, 16, 17, 32, 64, 80};
 constexpr float kScales[] = {1, 0.5F, -2};
 
 /// Every rank and every number of columns meet each other, and each number of tokens but 0.
@@ -281,6 +281,13 @@ TEST_P(CudaAdapterGrads, EachAtAnyAddress) {
     EXPECT_TRUE(of_shifted[0] == out[0] && of_shifted[1] == out[1]);
   });
   expect_sums(type(), {{7, 3, Out::kA, 0, 0, 1, {1, 1, 1}}}, kOf);
+}
+
+/// Of each number of ranks that a block may have, more stages than are kept under way, several times.
+TEST_P(CudaAdapterGrads, OfManyTokens) {
+  constexpr int64_t kOf = 1155;
+  expect_sums(type(), {{8, 8, Out::kA}, {.columns = 8, .rank = 8, .norm = kOffsetNorm}}, kOf);
+  expect_sums(type(), {{8, 24, Out::kB}, {.columns = 8, .rank = 24, .norm = kPlainNorm}}, kOf);
 }
 
 TEST_P(CudaAdapterGrads, OfNothing) {
