@@ -199,6 +199,7 @@ struct CUDAHooks final : at::CUDAHooksInterface {
       host_backed::fail("the allocator was not asked for expandable segments");
   }
   bool isBuilt() const override { return true; }
+  bool hasCuDNN() const override { return true; }
   long versionRuntimeCuDNN() const override { return 91900; }
   bool isAvailable() const override { return true; }
   bool isPinnedPtr(const void* address) const override {
