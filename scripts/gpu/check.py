@@ -638,12 +638,17 @@ def check_bench(part):
     works = WORKS if not check.rehearsal else (("llama-tiny", 32, 1, {}, (None,)),)
     steps, work = ("2" if check.rehearsal else "8"), {}
 
+    def rivals_of(quant, is_small):
+        """All of them for a small model in bf16, the fastest for others; none for a format that the peers do not have."""
+        if quant and not (quant == "nf4" and has_nf4):
+            return ()
+        return kernels if is_small and not quant else kernels[-1:]
+
     def add(name, source, seq_len, batch, needs, quant, is_small=False):
         common = [*source, "--seq-len", str(seq_len), "--batch-size", str(batch), "--steps", steps, "--dtype", "bf16", "--device", "cuda"]
         ours = [check.build / "bin/sftrun", "bench", *common, "--json", *TUNED, *([f"tuning.quant={quant}"] if quant else [])]
         peer = [arguments.peer_python, "-W", "ignore", check.bench / "peer_train.py", *common, *PEER_TUNED,
                 *(["--quant", quant] if quant else [])]
-        rivals = kernels[-1:] if quant == "nf4" and has_nf4 else () if quant else kernels if is_small else kernels[-1:]
 
         def fitting(who, call):
             gib = needs.get(who, 0)
@@ -653,7 +658,7 @@ def check_bench(part):
 
         work[f"{name}, sftrun"] = fitting("sftrun", lambda: measured(part, ours))
         if not lacking:
-            for each in rivals:
+            for each in rivals_of(quant, is_small):
                 command = [*peer, "--kernels", each]
                 work[f"{name}, {each}"] = fitting(each, lambda command=command: measured(part, command, env=dict(os.environ)))
 
