@@ -3,13 +3,14 @@
 
     tests/parity/trackers.py --sftrun build/bin/sftrun
 
-- scripts/with_tensorboard.sh, as `make train-distributed-tb` calls it, while another program listens on the wanted port: TensorBoard gets the
-  next one, serves the losses of metrics.jsonl, the configuration and the hyperparameters, and ends with the training
+- scripts/with_tensorboard.sh, as `make train-distributed-tb` calls it, while another program listens on the wanted port, and one has the next
+  without listening yet: TensorBoard gets the one after them, serves the losses of metrics.jsonl, the configuration and the hyperparameters, and ends with the training
 - scripts/to_mlflow.py, as docs/experiment-trackers.md says: the values, settings and texts arrive in a local folder; a second copy replaces
   the first; a directory without event files is refused
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -71,11 +72,31 @@ def get_when(url, holds):
     sys.exit(f"{url}: {answer}")
 
 
+def two_ports_of_others(stack):
+    """@return the first of two neighbours: a program listens on it, and another has the second, but does not listen yet."""
+    while True:
+        first, second = (stack.enter_context(socket.socket()) for _ in range(2))
+        first.bind(("127.0.0.1", 0))
+        try:
+            second.bind(("127.0.0.1", first.getsockname()[1] + 1))
+        except (OSError, OverflowError):
+            continue
+        first.listen()
+        return first.getsockname()[1]
+
+
+def check_what_is_served(data, folder):
+    values = get_when(f"{data}/plugin/scalars/tags", lambda runs: "train/loss" in runs.get("tensorboard", {}))["tensorboard"]
+    expect("tags of every kind", {"time/forward", "rank_0/cpu_utilization", "train/learning_rate"} <= values.keys(), values)
+    shown = get_when(f"{data}/plugin/scalars/scalars?run=tensorboard&tag=train/loss", lambda points: len(points) == 5)
+    expect("the losses", {step: value for _, step, value in shown} == losses_of(folder), (shown, losses_of(folder)))
+    texts = get(f"{data}/plugin/text/tags")
+    expect("the configuration", texts.get("tensorboard") == ["config"], texts)
+
+
 def check_tensorboard(sftrun, folder):
-    with socket.socket() as other:  # another program
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        taken = other.getsockname()[1]
+    with contextlib.ExitStack() as stack:
+        taken = two_ports_of_others(stack)
         # Trains, and goes on until this test has seen what it wants.
         words = f"'{sftrun}' train --config run.yaml --device cpu >/dev/null 2>&1 && until [ -e seen ]; do sleep 0.1; done; exit 7"
         path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -83,14 +104,9 @@ def check_tensorboard(sftrun, folder):
                                   stderr=subprocess.PIPE, text=True, env=os.environ | {"PATH": path, "TENSORBOARD_PORT": str(taken)})
         said = script.stdout.readline() + script.stdout.readline()
         found = re.search(r"TensorBoard: http://localhost:(\d+) \(run\)", said)
-        expect("another port than the one that is taken", f"port {taken} is taken" in said and found and int(found[1]) > taken, said)
+        expect("another port than those that are taken", f"port {taken} is taken" in said and found and int(found[1]) > taken + 1, said)
         data = f"http://localhost:{found[1]}/data"
-        values = get_when(f"{data}/plugin/scalars/tags", lambda runs: "train/loss" in runs.get("tensorboard", {}))["tensorboard"]
-        expect("tags of every kind", {"time/forward", "rank_0/cpu_utilization", "train/learning_rate"} <= values.keys(), values)
-        shown = get_when(f"{data}/plugin/scalars/scalars?run=tensorboard&tag=train/loss", lambda points: len(points) == 5)
-        expect("the losses", {step: value for _, step, value in shown} == losses_of(folder), (shown, losses_of(folder)))
-        texts = get(f"{data}/plugin/text/tags")
-        expect("the configuration", texts.get("tensorboard") == ["config"], texts)
+        check_what_is_served(data, folder)
         (folder / "seen").touch()
         output, errors = script.communicate(timeout=TIMEOUT)
         expect("the exit code is the command's", script.returncode == 7, (script.returncode, output, errors))

@@ -111,12 +111,12 @@ def check_tensorboard(path):
     programs = path / "programs"
     programs.mkdir()
     stand_in = programs / "tensorboard"
-    stand_in.write_text(f'#!/bin/sh\necho "$@" >{path}/arguments\ntrap "touch {path}/ended; exit 0" TERM\nwhile :; do sleep 0.05; done\n')
+    serves = "echo TensorBoard 1 at http://localhost:7007/ >&2\n"
+    stand_in.write_text(f'#!/bin/sh\necho "$@" >{path}/arguments\ntrap "touch {path}/ended; exit 0" TERM\n{serves}while :; do sleep 0.05; done\n')
     stand_in.chmod(0o755)
     script = ROOT / "scripts/with_tensorboard.sh"
-    wait_for = f"until [ -e {path}/arguments ]; do sleep 0.05; done; exit 5"
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "TENSORBOARD_PORT": "7007"}
-    done = subprocess.run([script, "runs/x", "sh", "-c", wait_for], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([script, "runs/x", "sh", "-c", "exit 5"], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 5, done
     assert "http://localhost:7007" in done.stdout, done.stdout
     assert (path / "arguments").read_text().split() == ["--logdir", "runs/x", "--port", "7007"]
@@ -132,9 +132,10 @@ def check_tensorboard(path):
     done = subprocess.run([script, "runs/x", "bash", "-c", "echo trained; exit 3"], env=environment | {"PATH": str(bare)}, cwd=bare,
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 3 and done.stdout == "trained\n" and "tensorboard was not found; training without it" in done.stderr, done
-    stand_in.write_text("#!/bin/sh\necho it is broken >&2\nexit 1\n")
-    done = subprocess.run([script, "runs/x", "sh", "-c", "sleep 2; exit 4"], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 4 and "TensorBoard has ended; training goes on" in done.stderr and "it is broken" in done.stderr, done
+    for start, warning in (("", "TensorBoard did not start; training without it"), (serves, "TensorBoard has ended; training goes on")):
+        stand_in.write_text(f"#!/bin/sh\n{start}sleep 0.3\necho it is broken >&2\nexit 1\n")
+        done = subprocess.run([script, "runs/x", "sh", "-c", "sleep 2; exit 4"], env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 4 and warning in done.stderr and "it is broken" in done.stderr, done
     print("ok   TensorBoard is started and ended", flush=True)
 
 
