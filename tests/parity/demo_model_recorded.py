@@ -1,0 +1,75 @@
+"""sftrun on the demo model (SmolLM2-135M-Instruct) beside what the reference computed (tests/data/demo_model.json), in fp32.
+
+    python tests/parity/demo_model_recorded.py --sftrun build/bin/sftrun
+
+A part of `make test`. demo_model_parity.py makes the record (--write), runs the reference beside sftrun, and loads the adapters with PEFT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from demo_run import GREEDY, IN_FP32, LOG_PROBABILITY, RECORD, RECORDED_STEPS, gguf_path, initial_adapter, write_run
+from demo_texts import GENERATED, SCORED
+from harness import Sftrun, Verdicts
+
+LOSS, GRAD_NORM, LEARNING_RATE = 1e-5, 1e-4, 1e-7
+TRAINED_LOG_PROBABILITY = 1e-4  # with an adapter that was trained here, beside the reference's own
+
+
+def relative(ours: float, theirs: float) -> float:
+    return abs(ours - theirs) / max(abs(theirs), 1e-12)
+
+
+def check_scores(name: str, scores: list[dict], expected: list[float], limit: float, verdicts: Verdicts) -> None:
+    worst = max(abs(score["logprob"] - logprob) / max(abs(logprob), 1.0) for score, logprob in zip(scores, expected, strict=True))
+    verdicts.below(f"{name}: log-probability", worst, limit)
+
+
+def check_score(sftrun: Sftrun, scratch: Path, record: dict, verdicts: Verdicts) -> None:
+    scores = sftrun.jsonl("score", SCORED, scratch, "--model", str(gguf_path()), *IN_FP32)
+    counts = [score["tokens"] for score in scores]
+    verdicts.expect("score: labelled tokens", counts == [one["tokens"] for one in record["score"]], str(counts))
+    check_scores("score", scores, [one["logprob"] for one in record["score"]], LOG_PROBABILITY, verdicts)
+
+
+def check_generate(sftrun: Sftrun, scratch: Path, record: dict, verdicts: Verdicts) -> None:
+    answers = sftrun.jsonl("generate", GENERATED, scratch, "--model", str(gguf_path()), *GREEDY)
+    for answer, expected in zip(answers, record["generate"], strict=True):
+        verdicts.expect(f"generate: {expected[:40]!r}", answer["generated"] == expected, repr(answer["generated"]))
+
+
+def check_train(sftrun: Sftrun, scratch: Path, record: dict, verdicts: Verdicts) -> None:
+    config = write_run(scratch, initial_adapter(scratch), RECORDED_STEPS)
+    for backend, expected in record["train"].items():
+        run = scratch / f"run-{backend}"
+        metrics = sftrun.train(config, run, tuning__backend=backend)
+        steps = list(zip(metrics, expected["metrics"], strict=True))
+        for key, limit in (("loss", LOSS), ("grad_norm", GRAD_NORM), ("learning_rate", LEARNING_RATE)):
+            verdicts.below(f"train, {backend}: {key}", max(relative(ours[key], theirs[key]) for ours, theirs in steps), limit)
+        for key in ("label_tokens", "tokens"):
+            verdicts.expect(f"train, {backend}: {key}", all(ours[key] == theirs[key] for ours, theirs in steps))
+        scores = sftrun.jsonl("score", SCORED, scratch, "--model", str(gguf_path()), "--adapter", str(run / "adapter"), *IN_FP32)
+        check_scores(f"score of the trained adapter, {backend}", scores, expected["logprobs"], TRAINED_LOG_PROBABILITY, verdicts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sftrun", required=True)
+    sftrun, verdicts = Sftrun(parser.parse_args().sftrun), Verdicts()
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    for check in (check_score, check_generate, check_train):
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                check(sftrun, Path(scratch), record, verdicts)
+            except RuntimeError as error:
+                verdicts.expect(check.__name__, False, str(error))
+    return verdicts.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
