@@ -553,15 +553,16 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of the changes (default 1)")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="of processors")
     parser.add_argument("--address-space", type=int, default=ADDRESS_SPACE, help="bytes; 0: no limit (sanitizers)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="one in N of the cases here, as in `make test` (default 1: all)")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     add_special_files()
     num_problems, codes, slowest = 0, collections.Counter(), (0, "")
     with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
-        cases = CASES
+        cases = CASES[::arguments.every]
         if arguments.mutations:
             kinds = mutated_input.make_kinds(sys.modules[__name__], train_adapter(arguments, pathlib.Path(directory)))
-            cases = CASES + mutated_input.make_cases(kinds, arguments.mutations, arguments.seed)
+            cases += mutated_input.make_cases(kinds, arguments.mutations, arguments.seed)
         cases = [found for found in cases if arguments.only in found[0]]
         for (name, *_), (problems, code, seconds) in zip(cases, pool.map(lambda found: check(arguments, found), cases)):
             num_problems += len(problems)

@@ -55,7 +55,7 @@ class Case:
 CASES = [
     Case("LoRA", 1, [], quick=True, on_gpu=True),
     Case("LoRA, recomputed", 1, RECOMPUTED, on_gpu=True),
-    Case("QLoRA, recomputed", 1, [*RECOMPUTED, "tuning.mode=qlora", "tuning.quant=nf4"], quick=True, on_gpu=True),
+    Case("QLoRA, recomputed", 1, [*RECOMPUTED, "tuning.mode=qlora", "tuning.quant=nf4"], on_gpu=True),
     Case("DoRA", 1, [*RECOMPUTED, "tuning.lora.dora=true"], on_gpu=True),
     Case("DoRA, kept", 1, ["tuning.lora.dora=true"]),
     Case("LoRA, dropout", 1, [*RECOMPUTED, "tuning.lora.dropout=0.1"]),
@@ -75,7 +75,7 @@ CASES = [
     Case("full", 1, [*RECOMPUTED, "tuning.mode=full"]),
     Case("full, kept", 1, ["tuning.mode=full"]),
     Case("full, wide MLP", 1, [*RECOMPUTED, "tuning.mode=full"], {"intermediate_size": 2816}),
-    Case("full, tied head", 1, [*RECOMPUTED, "tuning.mode=full"], {"tie_word_embeddings": True, "vocab_size": 4096}, quick=True, on_gpu=True),
+    Case("full, tied head", 1, [*RECOMPUTED, "tuning.mode=full"], {"tie_word_embeddings": True, "vocab_size": 4096}, on_gpu=True),
     Case("full, large vocabulary", 1, [*RECOMPUTED, "tuning.mode=full"], {"vocab_size": 16384, "num_hidden_layers": 2}),
     Case("full, SGD", 1, [*RECOMPUTED, "tuning.mode=full", "train.optimizer=sgd"]),
     Case("full, bf16", 1, [*RECOMPUTED, "tuning.mode=full", "model.dtype=bf16"]),
