@@ -20,8 +20,11 @@ endif()
 
 find_program(SFTRUN_CCACHE ccache)
 if(SFTRUN_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${SFTRUN_CCACHE})
+  # Paths in the checkout are hashed as relative ones: another checkout finds the same objects.
+  find_program(SFTRUN_ENV env REQUIRED)
+  set(ccache_settings CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=true)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_ENV} ${ccache_settings} ${SFTRUN_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${SFTRUN_ENV} ${ccache_settings} ${SFTRUN_CCACHE})
 endif()
 find_program(SFTRUN_MOLD mold)
 if(SFTRUN_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)

@@ -5,8 +5,7 @@ option(SFTRUN_PRECOMPILE "Precompile the headers of the standard library, nlohma
 # ccache must ignore that the date and the macros of a precompiled header differ from those of the file. It takes the list of included
 # files from the compiler (-MD) and does not run the preprocessor.
 if(SFTRUN_PRECOMPILE AND SFTRUN_CCACHE)
-  find_program(SFTRUN_ENV env REQUIRED)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_ENV} CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=true ${SFTRUN_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_ENV} ${ccache_settings} CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=true ${SFTRUN_CCACHE})
 endif()
 
 set(sftrun_common_headers

@@ -37,10 +37,13 @@ std::string ProgressMeter::line() const {
   const std::string aux = last_.aux_loss ? fmt::format(" aux_loss {:.4f}", *last_.aux_loss) : "";
   const std::string accuracy =
       last_.accuracy ? fmt::format(" accuracy {:.2f}", *last_.accuracy) : "";
-  return fmt::format("step {}/{} loss {:.4f}{}{} grad_norm {:.3f} lr {:.2e} tok/s {:.0f} eta {}",
+  const double left = std::round(seconds_left());
+  const std::string eta = last_.step >= total_steps_
+                              ? ""
+                              : fmt::format(" eta {}", left > 0 ? format_duration(left) : "< 1 s");
+  return fmt::format("step {}/{} loss {:.4f}{}{} grad_norm {:.3f} lr {:.2e} tok/s {:.0f}{}",
                      last_.step, total_steps_, last_.loss, aux, accuracy, last_.grad_norm,
-                     last_.learning_rate, tokens_per_second(),
-                     format_duration(std::round(seconds_left())));
+                     last_.learning_rate, tokens_per_second(), eta);
 }
 
 }  // namespace sftrun::observe

@@ -63,8 +63,10 @@ std::vector<std::string> lines_of(const RunSummary& summary) {
   lines.push_back(fmt::format("{} in {}: {} tokens, {:.0f} tokens/s",
                               counted(summary.last->step, "step"), format_duration(summary.seconds),
                               format_count(static_cast<uint64_t>(summary.tokens)), rate));
-  lines.push_back(fmt::format("loss {:.4f} at step {}, {:.4f} at step {}", summary.first->loss,
-                              summary.first->step, summary.last->loss, summary.last->step));
+  const StepLoss &begin = *summary.first, &end = *summary.last;
+  lines.push_back(begin.step == end.step ? fmt::format("loss {:.4f} at step {}", end.loss, end.step)
+                                         : fmt::format("loss {:.4f} at step {}, {:.4f} at step {}",
+                                                       begin.loss, begin.step, end.loss, end.step));
   if (summary.last_eval) {
     const StepLoss &first = *summary.first_eval, &best = *summary.best_eval,
                    &last = *summary.last_eval;

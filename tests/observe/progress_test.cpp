@@ -55,8 +55,15 @@ TEST(Progress, NothingLeftAtTheEnd) {
   ProgressMeter meter(2);
   EXPECT_EQ(meter.tokens_per_second(), 0);
   meter.add(step_of(1, 1));
+  EXPECT_TRUE(meter.line().ends_with(" eta 1 s")) << meter.line();
   meter.add(step_of(2, 1));
-  EXPECT_TRUE(meter.line().ends_with("eta 0 ms")) << meter.line();
+  EXPECT_TRUE(meter.line().ends_with(" tok/s 1000")) << meter.line();
+}
+
+TEST(Progress, LessThanASecondLeft) {
+  ProgressMeter meter(2);
+  meter.add(step_of(1, 0.2));
+  EXPECT_TRUE(meter.line().ends_with(" eta < 1 s")) << meter.line();
 }
 
 }  // namespace

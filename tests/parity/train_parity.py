@@ -85,7 +85,7 @@ def check_adapter_tensors(name: str, written: dict, expected: dict, verdicts: Ve
     verdicts.below(f"{name}: tensors of the adapter", worst, 1e-3)
 
 
-def check_variants(sftrun: Sftrun, scratch: Path, verdicts: Verdicts) -> None:
+def check_variants(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, _quick: bool) -> None:
     for expected in sorted(DATA.glob("*/expected.json")):
         check_variant(sftrun, expected.parent, scratch, verdicts)
 
@@ -111,7 +111,7 @@ def dropout_settings(records: Path, packing: bool, max_steps: int) -> dict:
     }
 
 
-def check_processes(sftrun: Sftrun, scratch: Path, verdicts: Verdicts) -> None:
+def check_processes(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bool) -> None:
     global_batch = 16
     records = write_records(scratch / "records.jsonl", 150)
     without_dropout = {"tuning__lora__dropout": 0.0}
@@ -120,6 +120,8 @@ def check_processes(sftrun: Sftrun, scratch: Path, verdicts: Verdicts) -> None:
         first = None
         for processes in (1, 2, 4):
             for accumulation in (1, 2, 4):
+                if packing and quick and processes != accumulation:
+                    continue
                 name = f"packing {'on' if packing else 'off'}, {processes} x {accumulation}"
                 share = {
                     "train__batch_size": global_batch // (processes * accumulation),
@@ -212,7 +214,7 @@ def check_resume_after_sigterm(
     check_same_run(name, stopped, whole, verdicts)
 
 
-def check_resume(sftrun: Sftrun, scratch: Path, verdicts: Verdicts) -> None:
+def check_resume(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, _quick: bool) -> None:
     settings = dropout_settings(write_records(scratch / "resume.jsonl", 60), packing=True, max_steps=12)
     check_resume_after_crash(sftrun, scratch, settings, verdicts)
     for processes in (1, 2):
@@ -226,6 +228,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sftrun", required=True)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--quick", action="store_true", help="fewer numbers of processes and of accumulation with packing, as in `make test`")
     parser.add_argument("--keep", help="a new directory to write the runs to, instead of a temporary one")
     args = parser.parse_args()
     if args.keep and Path(args.keep).exists():
@@ -236,7 +239,7 @@ def main() -> int:
         scratch.mkdir(parents=True, exist_ok=True)
         for part in args.only:
             try:
-                PARTS[part](Sftrun(args.sftrun), scratch, verdicts)
+                PARTS[part](Sftrun(args.sftrun), scratch, verdicts, args.quick)
             except RuntimeError as error:
                 verdicts.expect(part, False, str(error))
     return verdicts.exit_code()
