@@ -20,9 +20,13 @@ endif()
 
 find_program(SFTRUN_CCACHE ccache)
 if(SFTRUN_CCACHE)
-  # Paths in the checkout are hashed as relative ones: another checkout finds the same objects.
+  # Paths in the checkout are hashed as relative ones, so that another checkout finds the same objects. Jointly compiled files are not found:
+  # their generated source holds absolute paths.
   find_program(SFTRUN_ENV env REQUIRED)
-  set(ccache_settings CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=true)
+  set(ccache_settings CCACHE_BASEDIR=${PROJECT_SOURCE_DIR})
+  if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT SFTRUN_SANITIZE)
+    list(APPEND ccache_settings CCACHE_NOHASHDIR=true)  # debug information would name the other checkout's files
+  endif()
   set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_ENV} ${ccache_settings} ${SFTRUN_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${SFTRUN_ENV} ${ccache_settings} ${SFTRUN_CCACHE})
 endif()

@@ -13,7 +13,7 @@ function(sftrun_together target)
 endfunction()
 
 # Code without numeric loops is compiled with -O1, which takes a third less time. Steps of tiny models are as fast, and the tokenizers 7%
-# faster. Kernels and readers of weights have such loops.
+# faster. Kernels, models (sampling) and what reads or writes weights have such loops.
 function(sftrun_cold target)
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${target} PRIVATE -O1)

@@ -12,7 +12,7 @@ norm     gradient norm of every step: relative difference. That of the first ste
 weights  of the adapter or model at the end: norm of the difference of a tensor, relative to the tensor's norm
 
 The largest of each must be below the limits of the case: LIMITS for fp32, and limits of their own for 16 bits and FP8, where the order of
-sums decides how a value is rounded. Without --all a part of the cases runs, for `make test`. --write puts a table into a document, below
+sums decides how a value is rounded. Without --all a part of the cases runs under half of the strategies each, for `make test`. --write puts a table into a document, below
 its line `<!-- strategy_parity -->`.
 Exit code 1: a difference above its limit, or a run that failed.
 """
@@ -309,7 +309,7 @@ def compare(workload: Workload, at: int, program: Path, scratch: Path, args: arg
 
     alone = outcome("one process", 1, {})
     compared = columns(is_whole, workload.refused_by, workload.only or args.strategy, bool(workload.device))
-    if not is_whole:
+    if not is_whole and not args.strategy:
         compared = part_of(compared, at)
     return {column: difference_of(outcome(column, processes, {**settings, **workload.varied}), alone) for column, processes, settings in compared}
 

@@ -8,7 +8,7 @@ set -eu -o pipefail
 run_directory=$1
 shift
 most_ports=50
-start_seconds=60  # a machine with much else to do; 3 s otherwise
+start_seconds=60  # TensorBoard takes 3 s to start; on a busy machine much longer
 
 warn() { printf 'warning: %s\n' "$@" >&2; }
 is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
@@ -47,7 +47,7 @@ start_tensorboard() {  # start_tensorboard PORT: true as soon as it serves; fals
   tensorboard=$!
   local tenth
   for ((tenth = 0; tenth < start_seconds * 10; ++tenth)); do
-    ! grep -q ' at http' "$log" || return 0
+    ! grep -q '^TensorBoard .* at http' "$log" || return 0
     kill -0 "$tensorboard" 2>/dev/null || { tensorboard= && return 1; }
     sleep 0.1
   done

@@ -17,7 +17,8 @@ from demo_run import GREEDY, IN_FP32, LOG_PROBABILITY, RECORD, RECORDED_STEPS, g
 from demo_texts import GENERATED, SCORED
 from harness import Sftrun, Verdicts
 
-LOSS, GRAD_NORM, LEARNING_RATE = 1e-5, 1e-4, 1e-7
+# The reference's own losses in fp32 are up to 8e-6 from those in fp64, and differ between processors.
+LOSS, GRAD_NORM, LEARNING_RATE = {"bnb": 2e-5, "fused": 1e-5}, 1e-4, 1e-7
 TRAINED_LOG_PROBABILITY = 1e-4  # with an adapter that was trained here, beside the reference's own
 
 
@@ -49,10 +50,12 @@ def check_train(sftrun: Sftrun, scratch: Path, record: dict, verdicts: Verdicts)
         run = scratch / f"run-{backend}"
         metrics = sftrun.train(config, run, tuning__backend=backend)
         steps = list(zip(metrics, expected["metrics"], strict=True))
-        for key, limit in (("loss", LOSS), ("grad_norm", GRAD_NORM), ("learning_rate", LEARNING_RATE)):
+        for key, limit in (("loss", LOSS[backend]), ("grad_norm", GRAD_NORM), ("learning_rate", LEARNING_RATE)):
             verdicts.below(f"train, {backend}: {key}", max(relative(ours[key], theirs[key]) for ours, theirs in steps), limit)
         for key in ("label_tokens", "tokens"):
             verdicts.expect(f"train, {backend}: {key}", all(ours[key] == theirs[key] for ours, theirs in steps))
+        form = json.loads((run / "run.json").read_text())["base"]["form"]
+        verdicts.expect(f"train, {backend}: the file's blocks are kept", form == "Q4_1", form)
         scores = sftrun.jsonl("score", SCORED, scratch, "--model", str(gguf_path()), "--adapter", str(run / "adapter"), *IN_FP32)
         check_scores(f"score of the trained adapter, {backend}", scores, expected["logprobs"], TRAINED_LOG_PROBABILITY, verdicts)
 

@@ -135,7 +135,7 @@ VARIANTS = [
 
 # Not in `make test`: another variant has what is new in them beside more.
 NOT_QUICK = ["patterns", "modules_to_save: a tied head", "modules_to_save: a tied embedding", "loraplus", "embedding alone, tied", "head alone, tied",
-             "embedding beside a whole head", "embedding and head, neftune", "embedding and head, loraplus", "head, pissa"]
+             "embedding beside a whole head"]
 WITH_TWO_PROCESSES = ["dora", "neftune", "pissa", "modules_to_save: both of a tie", "embedding and head"]
 WITH_RESUMING = ["embedding and head", "embedding and head, dora"]
 

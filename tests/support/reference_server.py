@@ -2,11 +2,11 @@
 """Runs tests in copies of one process that has imported the reference stack: the imports take six seconds of a core, and twenty tests want them.
 
     reference_server.py start SOCKET                    # with the Python of the reference environment; returns as soon as it listens
-    reference_server.py run SOCKET PYTHON ARGUMENTS …   # PYTHON ARGUMENTS in a copy; without a server as it stands
+    reference_server.py run SOCKET PYTHON ARGUMENTS …   # PYTHON ARGUMENTS in a copy; in a process of its own if there is no server
     reference_server.py stop SOCKET
 
 A copy has the arguments, environment, folder, input and outputs of the process that asks, which ends with its exit code; if that process is
-killed, the copy is killed, with all that it has started. The server ends with `stop`, or after 15 minutes in which nobody asked.
+killed, the copy is killed with its process group. The server ends with `stop`, after 15 minutes without a copy, or if another one has its socket.
 Standard library only, but for `start`.
 """
 
@@ -25,7 +25,9 @@ import traceback
 
 IDLE_SECONDS = 900
 POLL_SECONDS = 0.02  # how soon the end of a copy is seen
+IDLE_POLL_SECONDS = 5
 LONGEST_REQUEST = 1 << 20
+ACCEPTED = b"+"
 
 
 def import_reference():
@@ -53,14 +55,20 @@ def connected(path):
     return connection
 
 
+def run_alone(python, arguments):
+    os.execv(python, [python, *arguments])
+
+
 def run(path, python, *arguments):
     connection = connected(path)
     if not connection:
-        os.execv(python, [python, *arguments])
-    while arguments and arguments[0] == "-W":  # as the server was started
-        arguments = arguments[2:]
-    request = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+        return run_alone(python, arguments)
+    script = arguments[2:] if arguments[:1] == ("-W",) else arguments  # the server was started with it
+    request = {"arguments": script, "folder": os.getcwd(), "environment": dict(os.environ)}
     socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [0, 1, 2])
+    if connection.recv(len(ACCEPTED)) != ACCEPTED:  # the server was about to end
+        connection.close()
+        return run_alone(python, arguments)
     answer = connection.makefile().readline()
     if not answer:
         sys.exit("reference_server.py: the server has ended")
@@ -115,14 +123,15 @@ class Server:
         self.listener = socket.socket(socket.AF_UNIX)
         pathlib.Path(path).unlink(missing_ok=True)
         self.listener.bind(path)
+        self.identity = os.stat(path).st_ino
         self.listener.listen()
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.listener, selectors.EVENT_READ)
 
     def serve(self):
         """Until somebody wants it to stop, or nobody wants anything."""
-        while self.copies or time.monotonic() - self.last_asked < IDLE_SECONDS:
-            for key, _ in self.selector.select(POLL_SECONDS if self.copies else IDLE_SECONDS):
+        while self.copies or (self.has_socket() and time.monotonic() - self.last_asked < IDLE_SECONDS):
+            for key, _ in self.selector.select(POLL_SECONDS if self.copies else IDLE_POLL_SECONDS):
                 if key.fileobj is not self.listener:
                     self.forget(key.fileobj, kill=True)  # it says nothing after its request: it has ended
                 elif not self.accept():
@@ -133,12 +142,18 @@ class Server:
         """False: to stop."""
         connection, _ = self.listener.accept()
         data, descriptors, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, 3)
-        while data and not data.endswith(b"\n"):
-            data += connection.recv(LONGEST_REQUEST)
-        if not data.strip():
+        while not data.endswith(b"\n"):
+            more = connection.recv(LONGEST_REQUEST)
+            if not more:  # it was killed as it asked
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                connection.close()
+                return True
+            data += more
+        if data == b"\n":
             self.stopped = connection  # closed as this process ends
-            return not data  # somebody who looked whether there is a server
-        self.last_asked = time.monotonic()
+            return False
+        connection.sendall(ACCEPTED)
         process = os.fork()
         if process == 0:
             self.listener.close()
@@ -158,6 +173,7 @@ class Server:
         for connection, process in list(self.copies.items()):
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
+                self.last_asked = time.monotonic()
                 code = os.waitstatus_to_exitcode(status)
                 with contextlib.suppress(OSError):  # who asked has ended
                     connection.sendall(f"{code if code >= 0 else 128 - code}\n".encode())
@@ -173,10 +189,17 @@ class Server:
         self.selector.unregister(connection)
         connection.close()
 
+    def has_socket(self):
+        """Not if another server has begun since in the same place."""
+        with contextlib.suppress(OSError):
+            return os.stat(self.path).st_ino == self.identity
+        return False
+
     def close(self):
         for connection in list(self.copies):
             self.forget(connection, kill=True)
-        pathlib.Path(self.path).unlink(missing_ok=True)
+        if self.has_socket():
+            os.unlink(self.path)
 
 
 def start(path):

@@ -70,7 +70,7 @@ MODES |= SHARDED_MODES
 # Of every family that has no experts: delta nets, RoPE by length, windows, soft caps, per-layer inputs.
 STEADY_FAMILIES = ["qwen3_5", "phi3", "llama_dynamic", "gemma2", "gemma4"]
 STEADY_MIXTURES = ["gpt_oss", "mixtral", "gemma4_moe", "qwen3_moe", "qwen3_5_moe"]
-# Of a quick test: what has code of its own, and of what is alike the one that has more of it.
+# Of a quick test: what has code of its own, and of similar modes the largest.
 QUICK_STEADY_OF_DELTA_NETS = ["full", "nf4"]
 QUICK_STEADY = ["full", "fp8", "gradient checkpointing", "full paged_adamw", "LoRA dropout, head", "NEFTune", "DoRA, head", "nf4 embeddings", "int8 embeddings",
                 "nf4 DoRA", "packed NEFTune"]

@@ -13,7 +13,7 @@ graphs  micro-batches of one shape are captured once and then launched as one; w
 counts  by differences between runs: launches of a layer, forward and backward; copies, waits and allocations of a micro-batch and of a step
 
 Kernels do not run, and device memory reads as zero: no number that the program prints means anything. --all runs every family with every
-mode; without it each is met once. What is open in LD_PRELOAD stays, behind the stand-in.
+mode; without it every third family and every mode is met once. What is open in LD_PRELOAD stays, behind the stand-in.
 """
 
 import argparse
