@@ -417,10 +417,10 @@ def checks(machine, arguments):
         yield f"reference {name}, graphs", name == "lora_rslora", lambda name=name: check_reference(machine, name, 1, GRAPHS)
     yield "reference lora_qv, two cards", False, lambda: check_reference(machine, "lora_qv", 2)
     for strategy in ("zero1", "zero2", "fsdp", "pipeline", "tensor"):
-        yield f"reference full_untied, two cards, {strategy}", strategy in ("zero2", "pipeline"), \
+        yield f"reference full_untied, two cards, {strategy}", strategy == "pipeline", \
             lambda strategy=strategy: check_reference(machine, "full_untied", 2, strategy=strategy)
     for strategy in ("fsdp", "pipeline", "tensor"):
-        yield f"reference lora_qv, two cards, {strategy}", strategy == "fsdp", \
+        yield f"reference lora_qv, two cards, {strategy}", False, \
             lambda strategy=strategy: check_reference(machine, "lora_qv", 2, strategy=strategy)
     for name in ("lora_all_linear", "lora_rslora", "partial_norms", "full_tied"):
         yield f"reference {name}, two cards, tensor", name == "lora_all_linear", lambda name=name: check_reference(machine, name, 2, strategy="tensor")
