@@ -233,7 +233,7 @@ class Checkout:
         self.port = 0
         self.programs.mkdir()
         write_program(self.programs / "sftrun", f'[ "$1" != train ] || exec {sftrun} "$@" --device cpu\nexec {sftrun} "$@"')
-        write_program(self.programs / "tensorboard", f'echo "$2" >{self.logdir}\necho "TensorBoard at http://localhost:$4/"\nexec sleep {TIMEOUT}')
+        write_program(self.programs / "tensorboard", f'echo "$2" >{self.logdir}\necho "TensorBoard 1 at http://localhost:$4/"\nexec sleep {TIMEOUT}')
         self.write_files()
         kept = {name: value for name, value in os.environ.items() if not MATTERS.match(name)}
         self.environment = kept | {
