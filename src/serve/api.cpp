@@ -11,12 +11,11 @@
 #include "answers.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/serve/http_status.h"
 
 namespace sftrun::serve {
 namespace {
 
-constexpr int kUnauthorized = 401, kForbidden = 403, kNotFound = 404, kWrongMethod = 405,
-              kWrongType = 415, kClientGone = 499, kFailed = 500;
 constexpr auto kBetweenLooks = std::chrono::milliseconds(250);  // at the connection
 
 std::string dumped(const Json& json) {
@@ -31,8 +30,7 @@ HttpResponse json_response(const Json& json, int status = 200) {
 
 HttpResponse error_response(const ApiError& error) {
   HttpResponse response = json_response(error.to_json(), error.status());
-  constexpr int kBusy = 429;
-  if (error.status() == kBusy) response.headers["Retry-After"] = "1";
+  if (error.status() == kTooMany) response.headers["Retry-After"] = "1";
   if (error.status() == kUnauthorized) response.headers["WWW-Authenticate"] = "Bearer";
   return response;
 }

@@ -13,11 +13,11 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/serve/api_error.h"
+#include "sftrun/serve/http_status.h"
 
 namespace sftrun::serve {
 namespace {
 
-constexpr int kBadRequest = 400;
 constexpr size_t kMostPrompts = 2048, kMostStops = 16;
 constexpr int64_t kMostChoices = 128, kMostLogprobs = 20;
 constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();

@@ -23,6 +23,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/serve/http_status.h"
 
 namespace sftrun::serve {
 
@@ -191,14 +192,12 @@ void log_message(void* /*server*/, const char* format, va_list arguments) {
 }
 
 HttpResponse ambiguous() {
-  constexpr int kBadRequest = 400;
   return {.status = kBadRequest,
           .headers = {{"Content-Type", "text/plain"}, {"Connection", "close"}},
           .body = "the request has a header twice, or two lengths\n"};
 }
 
 HttpResponse too_large(size_t most) {
-  constexpr int kTooLarge = 413;
   return {.status = kTooLarge,
           .headers = {{"Content-Type", "application/json"}, {"Connection", "close"}},
           .body = fmt::format(

@@ -7,12 +7,12 @@
 
 #include "sftrun/core/strings.h"
 #include "sftrun/serve/api_error.h"
+#include "sftrun/serve/http_status.h"
 
 namespace sftrun::serve {
 namespace {
 
 [[noreturn]] void refuse(const std::string& key, const std::string& problem) {
-  constexpr int kBadRequest = 400;
   throw ApiError(kBadRequest, fmt::format("\"{}\" {}", excerpt(key), problem), key);
 }
 

@@ -11,14 +11,9 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
+#include "sftrun/serve/http_status.h"
 
 namespace sftrun::serve {
-namespace {
-
-constexpr int kBadRequest = 400, kTooMany = 429, kFailed = 500, kUnavailable = 503;
-
-}  // namespace
-
 /// One answer, from its request to its last token.
 struct Scheduler::Job {
   const ServedModel* model = nullptr;
