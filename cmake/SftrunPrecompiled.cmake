@@ -8,9 +8,10 @@ if(SFTRUN_PRECOMPILE AND SFTRUN_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${SFTRUN_ENV} ${ccache_settings} CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=true ${SFTRUN_CCACHE})
 endif()
 
-set(sftrun_common_headers
-    <algorithm> <chrono> <cstdint> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional> <set> <span> <sstream>
-    <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector> <fmt/format.h> <nlohmann/json.hpp>)
+set(sftrun_standard_headers
+    <algorithm> <array> <atomic> <charconv> <chrono> <cmath> <cstdint> <cstring> <deque> <filesystem> <fstream> <functional> <future> <limits> <map>
+    <memory> <mutex> <numeric> <optional> <random> <set> <span> <sstream> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
+set(sftrun_common_headers ${sftrun_standard_headers} <fmt/format.h> <nlohmann/json.hpp>)
 
 # A target whose precompiled header others reuse: sftrun_precompiled(NAME [OF_EXECUTABLES] HEADERS … LIBS …). Executables are compiled
 # with -fPIE and libraries with -fPIC, and a header fits only one of them.

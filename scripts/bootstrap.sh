@@ -202,10 +202,11 @@ make_venv() {  # make_venv FOLDER
   say "making the virtual environment $1"
   "$(find_python)" -m venv "$1"
 }
-pip_install() {  # pip_install VENV ARGUMENTS; with progress on a terminal
+# With progress on a terminal. Python compiles what is imported when it is imported: most of these packages' files never are.
+pip_install() {  # pip_install VENV ARGUMENTS
   local quiet=--quiet
   [ -t 1 ] && quiet=
-  "$1/bin/python" -m pip install --disable-pip-version-check $quiet "${@:2}"
+  "$1/bin/python" -m pip install --disable-pip-version-check --no-compile $quiet "${@:2}"
 }
 
 install_cpu_torch() {

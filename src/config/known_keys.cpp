@@ -11,14 +11,14 @@
 namespace sftrun::config {
 namespace {
 
-constexpr std::string_view kNoLogits =
+constexpr std::string_view kKeepsNoLogits =
     "evaluation keeps no logits, only sums, so there is nothing to bound or to collect";
 
 constexpr auto kLaterKeys = std::to_array<UnsupportedKey>({
-    {"train.eval_accumulation_steps", true, "", kNoLogits},
-    {"train.eval_do_concat_batches", true, "", kNoLogits},
-    {"train.batch_eval_metrics", true, "", kNoLogits},
-    {"train.eval_use_gather_object", true, "", kNoLogits},
+    {"train.eval_accumulation_steps", true, "", kKeepsNoLogits},
+    {"train.eval_do_concat_batches", true, "", kKeepsNoLogits},
+    {"train.batch_eval_metrics", true, "", kKeepsNoLogits},
+    {"train.eval_use_gather_object", true, "", kKeepsNoLogits},
     {"train.early_stopping", false, "",
      "set train.early_stopping_patience to a number of evaluations without an improvement"},
     {"tuning.train_parts", false, "",

@@ -154,7 +154,7 @@ struct Times {
   double loss = 0;                   ///< of the last step
 };
 
-struct Work {
+struct BenchedWork {
   int64_t seq_len = 0, batch_size = 0, vocab_size = 0;
 
   /// Another batch for each step.
@@ -167,7 +167,7 @@ struct Work {
   }
 };
 
-Times time_steps(BenchedSteps& steps, const Work& work, int64_t count) {
+Times time_steps(BenchedSteps& steps, const BenchedWork& work, int64_t count) {
   Times times;
   auto last_end = Clock::now();
   const auto finish = [&](int64_t step) {
@@ -194,7 +194,7 @@ Times time_steps(BenchedSteps& steps, const Work& work, int64_t count) {
 }
 
 /// Two more steps, as they are in a run: the second is queued while the device has the first.
-void profile_steps(BenchedSteps& steps, const Work& work, int64_t after, at::Device device,
+void profile_steps(BenchedSteps& steps, const BenchedWork& work, int64_t after, at::Device device,
                    const std::string& folder) {
   constexpr StepRange kProfiled = {.first = 1, .last = 2};
   train::StepProfiler profiler(kProfiled, folder, /*rank=*/0, device);
@@ -221,9 +221,9 @@ int run_bench(const nlohmann::json& request) {
   const BenchConfig bench = bench_config(request);
   const Compute compute = choose_compute(request.at("device").get<std::string>(), bench.dtype, 0);
   const auto decoder = make_decoder(request, bench.run, compute);
-  const Work work{.seq_len = request.at("seq_len").get<int64_t>(),
-                  .batch_size = request.at("batch_size").get<int64_t>(),
-                  .vocab_size = decoder->arch().vocab_size};
+  const BenchedWork work{.seq_len = request.at("seq_len").get<int64_t>(),
+                         .batch_size = request.at("batch_size").get<int64_t>(),
+                         .vocab_size = decoder->arch().vocab_size};
   const auto num_steps = request.at("steps").get<int64_t>();
   BenchedSteps steps(*decoder, bench.run.train);
   const Times times = time_steps(steps, work, num_steps);

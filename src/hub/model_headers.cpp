@@ -17,7 +17,7 @@ namespace sftrun::hub {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t kParallelFiles = 8;
+constexpr size_t kParallelHeaders = 8;
 constexpr uint64_t kFirstBytes = uint64_t{256} << 10;  // the header of most safetensors files
 constexpr uint64_t kMostBytes = uint64_t{512} << 20;
 constexpr uint64_t kTimesMore = 8;  // the vocabulary of a GGUF file takes several MB
@@ -38,7 +38,7 @@ class HeaderDownload {
 
   uint64_t run(const std::vector<RemoteFile>& files) {
     std::vector<std::jthread> workers;
-    for (size_t i = 0; i < std::min(kParallelFiles, files.size()); ++i)
+    for (size_t i = 0; i < std::min(kParallelHeaders, files.size()); ++i)
       workers.emplace_back([&] { work(files); });
     workers.clear();
     if (failure_) std::rethrow_exception(failure_);

@@ -109,7 +109,7 @@ double loss_of(Decoder& decoder, const std::vector<data::Example>& examples, at:
 }
 
 /// Bytes of the matrices that stay in the file's form.
-uint64_t packed_bytes(const weights::Checkpoint& checkpoint) {
+uint64_t bytes_as_stored(const weights::Checkpoint& checkpoint) {
   uint64_t total = 0;
   for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
     if (checkpoint.packed(tensor.name)) total += tensor.stored_bytes;
@@ -126,7 +126,7 @@ TEST(QuantisedBase, BlocksOfAGgufFileTrainAsTheirValues) {
         "converted/gpt_oss_mxfp4-MXFP4.gguf", "families/gpt_oss_mxfp4"}) {
     SCOPED_TRACE(name);
     const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(data(name));
-    ASSERT_GT(packed_bytes(*model), 0U);
+    ASSERT_GT(bytes_as_stored(*model), 0U);
     const auto examples = test::within_vocabulary(
         many(test::read_reference(data("models/llama3-gguf")).examples), model->arch().vocab_size);
     for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
@@ -151,7 +151,8 @@ TEST(QuantisedBase, BlocksOfAGgufFileTrainAsTheirValues) {
         if (model->packed(tensor.name))
           unpacked_bytes += static_cast<uint64_t>(tensor.numel()) * sizeof(float);
       }
-      EXPECT_EQ(unpacked->base_bytes() - kept->base_bytes(), unpacked_bytes - packed_bytes(*model));
+      EXPECT_EQ(unpacked->base_bytes() - kept->base_bytes(),
+                unpacked_bytes - bytes_as_stored(*model));
     }
   }
 }

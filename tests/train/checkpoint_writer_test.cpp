@@ -85,7 +85,7 @@ TEST_F(CheckpointWriting, AnErrorEndsTheRun) {
 }
 
 /// What one of two ranks writes of "weight" [10].
-CheckpointToWrite part_of(int rank, const at::Tensor& values, int64_t step) {
+CheckpointToWrite share_of(int rank, const at::Tensor& values, int64_t step) {
   const int64_t begin = rank == 0 ? 0 : 6;
   const at::Tensor part = values.slice(0, begin, rank == 0 ? 6 : 10);
   CheckpointToWrite checkpoint;
@@ -102,7 +102,7 @@ TEST_F(CheckpointWriting, PartsAreCompletedWhenAllRanksHaveWritten) {
   test::run_ranks(2, [&](parallel::Communicator& comm) {
     at::Tensor values = at::arange(10, at::kFloat);
     CheckpointWriter writer(store_, comm);
-    writer.begin(part_of(comm.rank(), values, 1));
+    writer.begin(share_of(comm.rank(), values, 1));
     values.zero_();
     for (bool all = false; !all;) {
       if (comm.rank() == 0 && !all) {
@@ -115,9 +115,9 @@ TEST_F(CheckpointWriting, PartsAreCompletedWhenAllRanksHaveWritten) {
     }
     writer.finish();
     values.fill_(7);
-    writer.begin(part_of(comm.rank(), values, 2));  // completed by finish()
+    writer.begin(share_of(comm.rank(), values, 2));  // completed by finish()
     writer.finish();
-    writer.write(part_of(comm.rank(), values, 3));
+    writer.write(share_of(comm.rank(), values, 3));
     if (comm.rank() != 0) {
       EXPECT_TRUE(fs::exists(store_.path_of(3)));
     }
@@ -135,7 +135,7 @@ TEST_F(CheckpointWriting, APartThatCannotBeWrittenFailsItsRank) {
     const CheckpointStore own(comm.rank() == 0 ? directory_.path()
                                                : directory_.path() / "file" / "checkpoints");
     CheckpointWriter writer(own, comm);
-    writer.begin(part_of(comm.rank(), at::zeros(10), 1));
+    writer.begin(share_of(comm.rank(), at::zeros(10), 1));
     writer.wait();
     if (comm.rank() == 0) {
       EXPECT_TRUE(writer.has_written_part());

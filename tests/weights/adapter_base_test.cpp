@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::expect_error;
 
-constexpr int64_t kVocab = 8, kHidden = 4;
+constexpr int64_t kVocab = 8, kHiddenSize = 4;
 constexpr const char *kEmbedding = "model.embed_tokens.weight", *kHead = "lm_head.weight";
 const std::string kPeft = "base_model.model.";
 
@@ -48,7 +48,7 @@ class AdapterBases : public testing::Test {
 
   void make_base(bool tied) {
     json config = {
-        {"model_type", "llama"},    {"vocab_size", kVocab},        {"hidden_size", kHidden},
+        {"model_type", "llama"},    {"vocab_size", kVocab},        {"hidden_size", kHiddenSize},
         {"intermediate_size", 6},   {"num_hidden_layers", 1},      {"num_attention_heads", 2},
         {"num_key_value_heads", 1}, {"tie_word_embeddings", tied}, {"max_position_embeddings", 8}};
     test::write_file(base() / "config.json", config.dump());
@@ -68,7 +68,7 @@ class AdapterBases : public testing::Test {
     test::write_file(adapter() / "adapter_config.json", config_.dump());
     std::vector<TensorToWrite> tensors = tensors_;
     const std::string q = "model.layers.0.self_attn.q_proj";
-    tensors.push_back(values(lora_a_name(q), {2, kHidden}, 0));
+    tensors.push_back(values(lora_a_name(q), {2, kHiddenSize}, 0));
     tensors.push_back(values(lora_b_name(q), {4, 2}, 0));
     write_safetensors(adapter() / "adapter_model.safetensors", tensors);
   }
@@ -87,7 +87,7 @@ class AdapterBases : public testing::Test {
   }
 
   static std::vector<float> read(const Checkpoint& checkpoint, const std::string& name) {
-    std::vector<float> result(static_cast<size_t>(checkpoint.arch().vocab_size * kHidden));
+    std::vector<float> result(static_cast<size_t>(checkpoint.arch().vocab_size * kHiddenSize));
     checkpoint.read(name, DType::kF32, result.data());
     return result;
   }
@@ -102,7 +102,7 @@ std::string fingerprint_of(const Checkpoint& checkpoint) {
 }
 
 TEST_F(AdapterBases, NothingReplacedIsTheBase) {
-  add("lm_head.base_layer.weight", {kVocab, kHidden}, 500);  // as the base has it
+  add("lm_head.base_layer.weight", {kVocab, kHiddenSize}, 500);  // as the base has it
   const AdapterBase opened = open();
   EXPECT_TRUE(opened.replaced.empty());
   EXPECT_EQ(fingerprint_of(*opened.checkpoint), fingerprint_of(*Checkpoint::open(base())));
@@ -110,14 +110,14 @@ TEST_F(AdapterBases, NothingReplacedIsTheBase) {
 }
 
 TEST_F(AdapterBases, ResizedRows) {
-  add("model.embed_tokens.weight", {10, kHidden}, 1000);
-  add("lm_head.weight", {10, kHidden}, 2000);
+  add("model.embed_tokens.weight", {10, kHiddenSize}, 1000);
+  add("lm_head.weight", {10, kHiddenSize}, 2000);
   const AdapterBase opened = open();
   const Checkpoint& checkpoint = *opened.checkpoint;
   EXPECT_TRUE(opened.is_resized);
   EXPECT_EQ(opened.replaced, (std::set<std::string>{kEmbedding, kHead}));
   EXPECT_EQ(checkpoint.arch().vocab_size, 10);
-  EXPECT_EQ(checkpoint.tensors().at(0).shape, (std::vector<int64_t>{10, kHidden}));
+  EXPECT_EQ(checkpoint.tensors().at(0).shape, (std::vector<int64_t>{10, kHiddenSize}));
   EXPECT_EQ(read(checkpoint, kEmbedding)[39], 1039);
   EXPECT_EQ(read(checkpoint, kHead)[39], 2039);
   EXPECT_FALSE(checkpoint.mapped(kHead, DType::kF32));
@@ -135,8 +135,8 @@ TEST_F(AdapterBases, ResizedRows) {
 
 TEST_F(AdapterBases, TiesStayWhereHeadAndEmbeddingAreOne) {
   make_base(/*tied=*/true);
-  add("model.embed_tokens.weight", {10, kHidden}, 1000);
-  add("lm_head.weight", {10, kHidden}, 1000);
+  add("model.embed_tokens.weight", {10, kHiddenSize}, 1000);
+  add("lm_head.weight", {10, kHiddenSize}, 1000);
   const AdapterBase opened = open();
   EXPECT_TRUE(opened.checkpoint->arch().tie_word_embeddings);
   EXPECT_FALSE(opened.checkpoint->has(kHead));
@@ -146,43 +146,43 @@ TEST_F(AdapterBases, TiesStayWhereHeadAndEmbeddingAreOne) {
 TEST_F(AdapterBases, TiesPartWhereTheHeadHasRowsOfItsOwn) {
   make_base(/*tied=*/true);
   config_["trainable_token_indices"] = {{"lm_head", {2}}};
-  add("lm_head.token_adapter.trainable_tokens_delta", {1, kHidden}, 700);
+  add("lm_head.token_adapter.trainable_tokens_delta", {1, kHiddenSize}, 700);
   const AdapterBase opened = open();
   const Checkpoint& checkpoint = *opened.checkpoint;
   EXPECT_FALSE(checkpoint.arch().tie_word_embeddings);
   EXPECT_EQ(checkpoint.tensors().size(), spec::tensor_specs(checkpoint.arch()).size());
   EXPECT_EQ(checkpoint.tensors().back().name, kHead);
   std::vector<float> head = read(checkpoint, kEmbedding);
-  for (int i = 0; i < kHidden; ++i)
-    head[static_cast<size_t>(2 * kHidden + i)] = 700.0F + static_cast<float>(i);
+  for (int i = 0; i < kHiddenSize; ++i)
+    head[static_cast<size_t>(2 * kHiddenSize + i)] = 700.0F + static_cast<float>(i);
   EXPECT_EQ(read(checkpoint, kHead), head);
 }
 
 TEST_F(AdapterBases, RowsOfTokensInTheirOrder) {
   config_["trainable_token_indices"] = {7, 1};
-  add("model.embed_tokens.token_adapter.trainable_tokens_delta", {2, kHidden}, 900);
+  add("model.embed_tokens.token_adapter.trainable_tokens_delta", {2, kHiddenSize}, 900);
   const AdapterBase opened = open();
   const std::vector<float> rows = read(*opened.checkpoint, kEmbedding);
-  EXPECT_EQ(rows[7 * kHidden], 900);
-  EXPECT_EQ(rows[1 * kHidden + 3], 907);
-  EXPECT_EQ(rows[2 * kHidden], 2 * kHidden);
+  EXPECT_EQ(rows[7 * kHiddenSize], 900);
+  EXPECT_EQ(rows[1 * kHiddenSize + 3], 907);
+  EXPECT_EQ(rows[2 * kHiddenSize], 2 * kHiddenSize);
   EXPECT_FALSE(opened.is_resized);
-  std::vector<uint16_t> half(kVocab * kHidden);
+  std::vector<uint16_t> half(kVocab * kHiddenSize);
   opened.checkpoint->read(kEmbedding, DType::kBF16, half.data());
-  EXPECT_EQ(half[7 * kHidden], 0x4461);  // 900
+  EXPECT_EQ(half[7 * kHiddenSize], 0x4461);  // 900
 }
 
 TEST_F(AdapterBases, WholeModulesAreTheAdaptersOwn) {
   config_["modules_to_save"] = {"embed_tokens", "lm_head"};
-  add("model.embed_tokens.weight", {kVocab, kHidden}, 1000);
-  add("lm_head.weight", {kVocab, kHidden}, 2000);
+  add("model.embed_tokens.weight", {kVocab, kHiddenSize}, 1000);
+  add("lm_head.weight", {kVocab, kHiddenSize}, 2000);
   EXPECT_TRUE(open().replaced.empty());
   // Resized, with what was there before beside them; and as older versions save them, without.
   tensors_.clear();
-  add("model.embed_tokens.weight", {10, kHidden}, 1000);
-  add("lm_head.weight", {10, kHidden}, 2000);
+  add("model.embed_tokens.weight", {10, kHiddenSize}, 1000);
+  add("lm_head.weight", {10, kHiddenSize}, 2000);
   EXPECT_EQ(read(*open().checkpoint, kHead)[0], 2000);
-  add("lm_head.original_module.weight", {10, kHidden}, 3000);
+  add("lm_head.original_module.weight", {10, kHiddenSize}, 3000);
   EXPECT_EQ(read(*open().checkpoint, kHead)[0], 3000);
 }
 
@@ -190,8 +190,8 @@ TEST_F(AdapterBases, WeightTyingIsOneWeight) {
   make_base(/*tied=*/true);
   config_["modules_to_save"] = {"model.embed_tokens"};
   config_["ensure_weight_tying"] = true;
-  add("model.embed_tokens.weight", {kVocab, kHidden}, 1000);
-  add("lm_head.weight", {kVocab, kHidden}, 1000);
+  add("model.embed_tokens.weight", {kVocab, kHiddenSize}, 1000);
+  add("lm_head.weight", {kVocab, kHiddenSize}, 1000);
   const AdapterBase opened = open();
   EXPECT_EQ(read(*opened.checkpoint, kEmbedding)[0], 1000);
   EXPECT_TRUE(opened.checkpoint->arch().tie_word_embeddings);
@@ -202,34 +202,34 @@ TEST_F(AdapterBases, WeightTyingIsOneWeight) {
 TEST_F(AdapterBases, WhatPissaLeftIsNoBase) {
   config_["init_lora_weights"] = "pissa";
   config_["target_modules"] = {"q_proj", "lm_head"};
-  add("lm_head.base_layer.weight", {kVocab, kHidden}, 123);
+  add("lm_head.base_layer.weight", {kVocab, kHiddenSize}, 123);
   save();
   EXPECT_TRUE(open_adapter_base(base(), adapter()).replaced.empty());
   tensors_.clear();
-  add("lm_head.base_layer.weight", {10, kHidden}, 123);
+  add("lm_head.base_layer.weight", {10, kHiddenSize}, 123);
   expect_refused({"[10, 4]", "PiSSA", "path_initial_model_for_weight_conversion"});
 }
 
 TEST_F(AdapterBases, OneEndWithoutTheOther) {
-  add("model.embed_tokens.weight", {10, kHidden}, 0);
+  add("model.embed_tokens.weight", {10, kHiddenSize}, 0);
   expect_refused({"embedding and head have different sizes",
                   "10 rows in `model.embed_tokens`, 8 in `lm_head`", "adapter_model.safetensors",
                   "save_embedding_layers"});
 }
 
 TEST_F(AdapterBases, DamagedRows) {
-  add("lm_head.weight", {kVocab, kHidden + 1}, 0);
+  add("lm_head.weight", {kVocab, kHiddenSize + 1}, 0);
   expect_refused({kPeft + "lm_head.weight", "has the shape [8, 5], expected [tokens, 4]"});
-  tensors_ = {
-      values(kPeft + "lm_head.weight", {kVocab, kHidden}, std::numeric_limits<float>::infinity())};
+  tensors_ = {values(kPeft + "lm_head.weight", {kVocab, kHiddenSize},
+                     std::numeric_limits<float>::infinity())};
   expect_refused({kPeft + "lm_head.weight", "has NaN or infinite values"});
-  tensors_ = {values(kPeft + "lm_head.weight", {kHidden}, 0)};
+  tensors_ = {values(kPeft + "lm_head.weight", {kHiddenSize}, 0)};
   expect_refused({kPeft + "lm_head.weight", "[4]"});
 }
 
 TEST_F(AdapterBases, IndicesThatDoNotFit) {
   const std::string tokens = "model.embed_tokens.token_adapter.trainable_tokens_delta";
-  add(tokens, {2, kHidden}, 0);
+  add(tokens, {2, kHiddenSize}, 0);
   expect_refused({kPeft + tokens, "has 2 rows", "has a different number of tokens"});
   config_["trainable_token_indices"] = {1, 2, 3};
   expect_refused({"has a different number of tokens"});

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "file_builders.h"
+#include "read_f32.h"
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/gguf.h"
 #include "sftrun/weights/safetensors.h"
@@ -21,12 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 using test::kModels;
-
-std::vector<float> read_f32(const Checkpoint& checkpoint, const TensorInfo& info) {
-  std::vector<float> values(static_cast<size_t>(info.numel()));
-  checkpoint.read(info.name, DType::kF32, values.data());
-  return values;
-}
+using test::read_f32;
 
 std::vector<uint16_t> read_half(const Checkpoint& checkpoint, const TensorInfo& info, DType dtype) {
   std::vector<uint16_t> values(static_cast<size_t>(info.numel()));

@@ -10,6 +10,7 @@
 #include "file_builders.h"
 #include "gguf_mix.h"
 #include "gguf_vocab.h"
+#include "read_f32.h"
 #include "sftrun/core/file.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/weights/checkpoint.h"
@@ -28,12 +29,7 @@ using nlohmann::json;
 using test::expect_error;
 
 using test::kData;
-
-std::vector<float> read_f32(const Checkpoint& checkpoint, const TensorInfo& info) {
-  std::vector<float> values(static_cast<size_t>(info.numel()));
-  checkpoint.read(info.name, DType::kF32, values.data());
-  return values;
-}
+using test::read_f32;
 
 GgufTensorToWrite tensor_of(const std::string& name, const std::vector<int64_t>& shape,
                             const std::vector<float>& values, GgmlType type = GgmlType::kF32) {

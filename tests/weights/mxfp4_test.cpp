@@ -6,8 +6,8 @@
 namespace sftrun::weights {
 namespace {
 
-const std::string kMatrix = "model.layers.0.mlp.experts.down_proj";
-const std::string kBlocks = kMatrix + "_blocks", kScales = kMatrix + "_scales";
+const std::string kExpertMatrix = "model.layers.0.mlp.experts.down_proj";
+const std::string kBlocks = kExpertMatrix + "_blocks", kScales = kExpertMatrix + "_scales";
 
 class DamagedMxfp4 : public test::DamagedModel {
  protected:
@@ -16,15 +16,15 @@ class DamagedMxfp4 : public test::DamagedModel {
 
   const TensorInfo& matrix(const Checkpoint& checkpoint) const {
     for (const TensorInfo& info : checkpoint.tensors())
-      if (info.name == kMatrix) return info;
-    throw std::logic_error(kMatrix);
+      if (info.name == kExpertMatrix) return info;
+    throw std::logic_error(kExpertMatrix);
   }
 };
 
 TEST_F(DamagedMxfp4, IsSoundUndamaged) {
   const auto checkpoint = open();
   EXPECT_EQ(matrix(*checkpoint).format, "MXFP4");
-  EXPECT_TRUE(checkpoint->packed(kMatrix).has_value());
+  EXPECT_TRUE(checkpoint->packed(kExpertMatrix).has_value());
 }
 
 TEST_F(DamagedMxfp4, MissingParts) {
@@ -53,7 +53,7 @@ TEST_F(DamagedMxfp4, AScaleThatIsNaN) {
   entries_.at(kScales).bytes[5] = static_cast<char>(0xff);
   const auto checkpoint = open();
   test::expect_error([&] { test::read_all(*checkpoint, matrix(*checkpoint)); },
-                     {"MXFP4 tensor `" + kMatrix + "`: the scale of block 5 is NaN",
+                     {"MXFP4 tensor `" + kExpertMatrix + "`: the scale of block 5 is NaN",
                       "fix: download or copy the model again"});
 }
 
