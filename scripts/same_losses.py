@@ -111,14 +111,14 @@ def write_random_model(directory: Path, config: dict, shapes: dict[str, list[int
     write_model_files(directory, config, header, [values.tobytes()])
 
 
-def write_large_model(directory: Path, config: dict, shapes: dict[str, list[int]]) -> None:
-    """In bf16, in a moment: the same 65,536 random values again and again, which is enough to measure memory and time."""
-    rng, header, end = random.Random(5), {}, 0
+def write_large_model(directory: Path, config: dict, shapes: dict[str, list[int]], dtype: str = "BF16") -> None:
+    """In BF16 or F32, in a moment: the same 65,536 random values again and again, which is enough to measure memory and time."""
+    rng, header, end, size = random.Random(5), {}, 0, 2 if dtype == "BF16" else 4
     for name, shape in shapes.items():
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + 2 * math.prod(shape)]}
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size * math.prod(shape)]}
         end = header[name]["data_offsets"][1]
-    values = array.array("f", (0.12 * (rng.random() + rng.random() - 1) for _ in range(65536)))
-    block = array.array("H", values.tobytes())[1::2].tobytes()  # the upper half of an fp32 is its bf16
+    values = array.array("f", (0.12 * (rng.random() + rng.random() - 1) for _ in range(65536))).tobytes()
+    block = array.array("H", values)[1::2].tobytes() if dtype == "BF16" else values  # the upper half of an fp32 is its bf16
     write_model_files(directory, config, header, (block[:end - begin] for begin in range(0, end, len(block))))
 
 

@@ -12,7 +12,8 @@ norm     gradient norm of every step: relative difference. That of the first ste
 weights  of the adapter or model at the end: norm of the difference of a tensor, relative to the tensor's norm
 
 The largest of each must be below the limits of the case: LIMITS for fp32, and limits of their own for 16 bits and FP8, where the order of
-sums decides how a value is rounded. Without --all a part of the cases runs under half of the strategies each, for `make test`. --write puts a table into a document, below
+sums decides how a value is rounded. Without --all a part of the cases runs under a third of the strategies each, for `make test`: no case of
+bitsandbytes' or GGUF files in blocks, and with --device cuda two cases under one strategy each. --write puts a table into a document, below
 its line `<!-- strategy_parity -->`.
 Exit code 1: a difference above its limit, or a run that failed.
 """
@@ -161,15 +162,10 @@ def workloads(scratch: Path) -> list[Workload]:
     return found
 
 
-def write_divisible_models(scratch: Path, program: Path) -> None:
+def write_divisible_models(scratch: Path) -> None:
     """Models for tensor parallelism: families with twice the heads of the fixtures, and one whose parts are blocks of 64 values."""
     same_losses.write_wide_model(scratch / "models/blocks", hidden_size=256, intermediate_size=576, num_attention_heads=8,
                                  num_key_value_heads=4, head_dim=32)
-    wide_blocks = scratch / "models/wide-blocks"
-    same_losses.write_wide_model(wide_blocks, hidden_size=256, intermediate_size=768, num_attention_heads=8, num_key_value_heads=2, head_dim=64)
-    for name, *arguments in (("nf4", "quantize", "--method", "nf4"), ("q8_0.gguf", "merge", "--dtype", "q8_0"), ("q4_k_m.gguf", "merge", "--dtype", "q4_k_m")):
-        command = [str(program), arguments[0], "--model", str(wide_blocks), "--output", str(scratch / f"models/wide-blocks-{name}"), *arguments[1:]]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for family in [*same_losses.family_names(), "gpt_oss_mxfp4"]:
         source, directory = scratch / "models" / family, scratch / "models" / f"{family}_twice"
         directory.mkdir()
@@ -182,6 +178,15 @@ def write_divisible_models(scratch: Path, program: Path) -> None:
         (directory / "config.json").write_text(json.dumps(whole))
         (directory / "model.safetensors").write_bytes(with_twice_the_heads((source / "model.safetensors").read_bytes()))
         same_losses.write_tokenizer(directory) if config["vocab_size"] == 40 else same_losses.copy_tokenizer(directory)
+
+
+def write_stored_models(scratch: Path, program: Path) -> None:
+    """Models for tensor parallelism whose files hold their matrices in fewer bits."""
+    wide_blocks = scratch / "models/wide-blocks"
+    same_losses.write_wide_model(wide_blocks, hidden_size=256, intermediate_size=768, num_attention_heads=8, num_key_value_heads=2, head_dim=64)
+    for name, *arguments in (("nf4", "quantize", "--method", "nf4"), ("q8_0.gguf", "merge", "--dtype", "q8_0"), ("q4_k_m.gguf", "merge", "--dtype", "q4_k_m")):
+        command = [str(program), arguments[0], "--model", str(wide_blocks), "--output", str(scratch / f"models/wide-blocks-{name}"), *arguments[1:]]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def with_twice_the_heads(content: bytes) -> bytes:
@@ -274,7 +279,8 @@ def difference_of(ours: same_losses.Outcome, theirs: same_losses.Outcome) -> Dif
 def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_on_device: bool) -> list[tuple[str, int, dict]]:
     """(name, processes, settings) of every run beside that of one process.
     @param varies_on_device  the other runs keep their weights elsewhere: one process is such a run, too"""
-    strategies = [(strategy, processes) for strategy in STRATEGIES for processes in (2, 4)] if is_whole else QUICK_STRATEGIES
+    quick = [] if varies_on_device else QUICK_STRATEGIES  # hybrid and fsdp per step are enough of those
+    strategies = [(strategy, processes) for strategy in STRATEGIES for processes in (2, 4)] if is_whole else quick
     runs = [(f"{strategy} {processes}", processes, {"parallel.strategy": strategy}) for strategy, processes in strategies]
     runs += [("hybrid 2 x 2", 4, {"parallel.strategy": "hybrid", "parallel.dp_shard": 2}),
              ("pipeline 2 x 2", 4, {"parallel.strategy": "pipeline", "parallel.pp": 2}),
@@ -290,8 +296,8 @@ def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_o
 
 
 def part_of(runs: list, at: int) -> list:
-    """Of the runs of one workload, for a quick test: one in two, and of the next workload the others."""
-    return runs[at % 2 :: 2] if len(runs) > 2 else runs
+    """Of the runs of one workload, for a quick test: one in three, and of the next workloads the others."""
+    return runs[at % 3 :: 3] or runs[:1]
 
 
 def compare(workload: Workload, at: int, program: Path, scratch: Path, args: argparse.Namespace, is_whole: bool) -> dict[str, Difference]:
@@ -366,7 +372,9 @@ def main() -> int:
             return 0
         program = same_losses.program_of(args.build, parser)
         same_losses.write_inputs(scratch)
-        write_divisible_models(scratch, program)
+        write_divisible_models(scratch)
+        if is_whole:  # which has the workloads of these
+            write_stored_models(scratch, program)
         start, results, failed = time.monotonic(), {}, 0
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             for work, found in zip(chosen, pool.map(lambda item: compare(item[1], item[0], program, scratch, args, is_whole), enumerate(chosen))):

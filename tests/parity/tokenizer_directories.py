@@ -10,7 +10,7 @@ from real_tokenizers import Case, by_scores
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests/data/text"
 FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
-NUM_RANDOM = 40
+NUM_RANDOM, NUM_RANDOM_QUICK = 40, 10
 
 
 def flags(content, typed=False, **given):
@@ -123,8 +123,8 @@ def random_files(rng, names, num_ids):
     return config, files
 
 
-def at_random():
-    for seed in range(NUM_RANDOM):
+def at_random(count):
+    for seed in range(count):
         rng = random.Random(seed)
         document = fixture(rng.choice(["smollm", "llama2", "gemma", "unigram", "qwen2"]))
         names = [t["content"] for t in document["added_tokens"]] + ["<new>", "<x y>", "Wort", "<Tok>", "a", "<pad>", "the", "<n1>", "<n2>"]
@@ -156,9 +156,9 @@ def without_tokenizer_json(folder, pieces):
         yield f"LlamaTokenizer, {name}", directory, by_scores(auto(directory)._tokenizer, directory / "tokenizer.model")
 
 
-def directories(folder, pieces):
+def directories(folder, pieces, is_quick):
     """@param pieces a SentencePiece model of BPE"""
-    for kinds in (beside_tokenizer_json(), at_random()):
+    for kinds in (beside_tokenizer_json(), at_random(NUM_RANDOM_QUICK if is_quick else NUM_RANDOM)):
         for name, document, config, files in kinds:
             directory = write_directory(folder / "directories" / name, {"tokenizer.json": document, "tokenizer_config.json": config, **files})
             yield Case(f"directory: {name}", ("--directory", str(directory)), auto(directory)._tokenizer, directory=directory)

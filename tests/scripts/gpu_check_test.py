@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """scripts/gpu/check.py with small programs in the place of a build: limits, hanging parts, the budget, results, archives.
 
-    tests/scripts/gpu_check_test.py        # no CUDA, no build; some seconds
+    tests/scripts/gpu_check_test.py               # no CUDA, no build; some seconds: tests wait, three run at a time
+    tests/scripts/gpu_check_test.py GpuCheck.NAME # one of them, as unittest takes it
 """
 
 import hashlib
+import io
 import json
+import multiprocessing
 import os
 import pathlib
 import shutil
@@ -19,9 +22,10 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHECK = ROOT / "scripts/gpu/check.py"
+TOGETHER = 3  # tests
 
 # What each program does is read from the file behave.json beside bin/: a dictionary of Python expressions' names below.
-PROGRAM = r'''#!{python}
+PROGRAM = r'''#!{python} -S
 import json, os, pathlib, subprocess, sys, time
 folder = pathlib.Path(__file__).resolve().parents[1]
 behave = json.loads((folder / "behave.json").read_text())
@@ -76,7 +80,7 @@ elif arguments[0] == "train":
     lines = json.loads((run / "expected.json").read_text())["metrics"]
     out = pathlib.Path(option("output.dir"))
     out.mkdir(exist_ok=True)
-    factor = behave.get("loss", 1.0) if arguments[arguments.index("--device") + 1] == "cuda" else 1.0
+    factor = behave.get("losses", {{}}).get(run.name, behave.get("loss", 1.0)) if arguments[arguments.index("--device") + 1] == "cuda" else 1.0
     (out / "metrics.jsonl").write_text("".join(json.dumps({{"loss": line["loss"] * factor}}) + "\n" for line in lines))
 '''
 
@@ -95,7 +99,7 @@ case "$*" in *memory.used*) for mib in 100 900 300; do echo $mib; done; exec sle
 exit 9
 """
 # A Python with the peers, as far as is asked for.
-PEER = """#!{python}
+PEER = """#!{python} -S
 import json, sys, time
 if "peer_train.py" in " ".join(sys.argv):
     time.sleep(0.2)
@@ -278,15 +282,14 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((code, self.states(report)), (3, {"kernels": "not run: out of time"}))
 
     def test_losses(self):
-        self.behave(loss=1.001)  # too much in fp32, not in bf16
+        self.behave(loss=1.001, losses={"full_tied": float("nan")})  # 0.001 is too much in fp32, not in bf16
         code, report = self.check("--only", "training", "nccl")
-        self.assertEqual(code, 1)
+        self.assertEqual((code, self.states(report)), (1, {"training": "failed", "nccl": "failed"}))
         runs = report["parts"]["training"]["runs"]
         self.assertAlmostEqual(runs["lora_qv, fp32"]["loss_relative"], 1e-3, places=6)
         self.assertEqual((runs["lora_qv, fp32"]["ok"], runs["lora_qv, bf16"]["ok"]), (False, True))
-        self.behave(loss=float("nan"))
-        code, report = self.check("--only", "training")
-        self.assertEqual((code, report["parts"]["training"]["runs"]["lora_qv, bf16"]["ok"]), (1, False))
+        self.assertFalse(runs["full_tied, bf16"]["ok"])
+        self.assertEqual(runs["full_tied, fp32"]["loss_relative"], "not finite")
 
     def test_refused_by_nccl(self):
         self.behave(nccl="refuse")
@@ -309,6 +312,7 @@ class GpuCheck(unittest.TestCase):
                 while time.monotonic() < end and not (self.hanging() and ("kernels", "ok") in seen):  # together, the one may come before the other
                     if self.output.exists():
                         seen |= set(self.states(json.loads(self.output.read_text())).items())  # never half a file
+                    time.sleep(0.01)
                 seen |= set(self.states(json.loads(self.output.read_text())).items())
                 self.assertIn(("kernels", "ok"), seen)
                 self.assertIn((hanging, "running"), seen)
@@ -384,5 +388,27 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("none.tar.xz", error)
 
 
+def run_alone(name):
+    """Whether the test passed, and what it said."""
+    said = io.StringIO()
+    result = unittest.TextTestRunner(stream=said).run(unittest.TestSuite([GpuCheck(name)]))
+    return result.wasSuccessful() and result.testsRun == 1, said.getvalue()
+
+
+def main():
+    if len(sys.argv) > 1:
+        unittest.main()
+    tests = unittest.defaultTestLoader.getTestCaseNames(GpuCheck)
+    with multiprocessing.get_context("fork").Pool(TOGETHER) as pool:
+        ended = dict(zip(tests, pool.map(run_alone, tests, chunksize=1)))
+    for test, (passed, said) in ended.items():
+        print(f"{test}: {'ok' if passed else 'failed'}")
+        if not passed:
+            print(said)
+    failed = [test for test, (passed, _) in ended.items() if not passed]
+    print(f"{len(tests)} tests, {len(failed)} failed")
+    return 1 if failed or not tests else 0
+
+
 if __name__ == "__main__":
-    unittest.main()
+    sys.exit(main())

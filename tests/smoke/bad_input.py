@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 
 import errors_document
 
@@ -135,6 +136,27 @@ def sftrun(*command):
         done = subprocess.run([folder / "sftrun", *command], cwd=folder, env=environment(folder), capture_output=True, text=True,
                               timeout=TIMEOUT)
         assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stderr}"
+    return run
+
+
+RUNS, RUNS_LOCK = {}, threading.Lock()  # by their commands: the folder, and the bytes of each file in it
+WITH_PLACES = (pathlib.Path("run/run.json"), pathlib.Path("run/adapter/adapter_config.json"))  # that name the folder, and are in no fingerprint
+
+
+def trained(*command):
+    """The finished run of a command in a good folder: made once, then copied."""
+    def run(folder):
+        with RUNS_LOCK:
+            if command not in RUNS:
+                sftrun(*command)(folder)
+                files = [path for path in (folder / "run").rglob("*") if path.is_file()]
+                RUNS[command] = folder.resolve(), {path.relative_to(folder): path.read_bytes() for path in files}
+                return
+        first, contents = RUNS[command]
+        for name, content in contents.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            here = content.replace(os.fsencode(first), os.fsencode(folder.resolve())) if name in WITH_PLACES else content
+            (folder / name).write_bytes(here)
     return run
 
 
@@ -257,7 +279,7 @@ CASES = [
      edit("run.yaml", "max_steps: 1", "max_steps: 1, router_aux_loss_coef: 0.01"), TRAIN),
     ("No adapter to start from", None, edit("run.yaml", "r: 4", "r: 4, init_from: nowhere"), TRAIN),
     ("An adapter of another rank to start from", None,
-     all_of(sftrun(*TRAIN), edit("run.yaml", "r: 4", "r: 8, init_from: run/adapter"), edit("run.yaml", "dir: run", "dir: second")),
+     all_of(trained(*TRAIN), edit("run.yaml", "r: 4", "r: 8, init_from: run/adapter"), edit("run.yaml", "dir: run", "dir: second")),
      TRAIN),
     ("Files of other tools", None, None, None),
     ("A file of DeepSpeed that asks for offload to a disk", USAGE, write("ds.json", DS_OFFLOAD), [*TRAIN, "--deepspeed", "ds.json"]),
@@ -346,53 +368,53 @@ CASES = [
     ("No adapter there", DATA, None, [*GENERATE, "--adapter", "nowhere"]),
     ("Scoring with no adapter there", DATA, None, [*SCORE, "--adapter", "nowhere"]),
     ("Merging with no adapter there", DATA, None, ["merge", "--model", "model", "--adapter", "nowhere", "--output", "merged"]),
-    ("Merging with no model there", DATA, sftrun(*TRAIN),
+    ("Merging with no model there", DATA, trained(*TRAIN),
      ["merge", "--model", "modle", "--adapter", "run/adapter", "--output", "merged"]),
     ("A directory that is no adapter", DATA, None, [*GENERATE, "--adapter", "model"]),
-    ("An adapter whose configuration is cut short", DATA, all_of(sftrun(*TRAIN), truncate("run/adapter/adapter_config.json", 1)),
+    ("An adapter whose configuration is cut short", DATA, all_of(trained(*TRAIN), truncate("run/adapter/adapter_config.json", 1)),
      ["merge", "--adapter", "run/adapter", "--output", "merged"]),
     ("More layers in the files than in the configuration", DATA, edit("model/config.json", '"num_hidden_layers": 2', '"num_hidden_layers": 1'), GENERATE),
-    ("An adapter for another model", DATA, all_of(sftrun(*TRAIN), other_model),
+    ("An adapter for another model", DATA, all_of(trained(*TRAIN), other_model),
      ["generate", "--model", "other", "--adapter", "run/adapter", "--prompt", "hello", "--device", "cpu"]),
-    ("Merging an adapter for another model", DATA, all_of(sftrun(*TRAIN), other_model),
+    ("Merging an adapter for another model", DATA, all_of(trained(*TRAIN), other_model),
      ["merge", "--model", "other", "--adapter", "run/adapter", "--output", "merged"]),
     ("Merging into a format that is none", USAGE, None,
      ["merge", "--model", "model", "--adapter", "run/adapter", "--output", "merged", "--format", "vlm"]),
-    ("A type of merged weights, for an adapter alone", USAGE, sftrun(*TRAIN),
+    ("A type of merged weights, for an adapter alone", USAGE, trained(*TRAIN),
      ["merge", "--adapter", "run/adapter", "--output", "for-vllm", "--format", "vllm", "--dtype", "bf16"]),
-    ("Writing another model's adapter for vLLM", DATA, all_of(sftrun(*TRAIN), other_model),
+    ("Writing another model's adapter for vLLM", DATA, all_of(trained(*TRAIN), other_model),
      ["merge", "--model", "other", "--adapter", "run/adapter", "--output", "for-vllm", "--format", "vllm"]),
-    ("Writing an adapter with a whole module for vLLM", DATA, all_of(sftrun(*TRAIN), whole_head),
+    ("Writing an adapter with a whole module for vLLM", DATA, all_of(trained(*TRAIN), whole_head),
      ["merge", "--adapter", "run/adapter", "--output", "for-vllm", "--format", "vllm"]),
-    ("A type of GGUF files, for safetensors", USAGE, sftrun(*TRAIN),
+    ("A type of GGUF files, for safetensors", USAGE, trained(*TRAIN),
      ["merge", "--adapter", "run/adapter", "--output", "merged", "--dtype", "q4_k_m"]),
-    ("Shards of a GGUF file", USAGE, sftrun(*TRAIN),
+    ("Shards of a GGUF file", USAGE, trained(*TRAIN),
      ["merge", "--adapter", "run/adapter", "--output", "merged", "--format", "gguf", "--max-shard-size", "1GB"]),
-    ("A GGUF file of a tokenizer that llama.cpp has no name for", DATA, all_of(sftrun(*TRAIN), odd_splits),
+    ("A GGUF file of a tokenizer that llama.cpp has no name for", DATA, all_of(trained(*TRAIN), odd_splits),
      ["merge", "--adapter", "run/adapter", "--output", "merged", "--format", "gguf"]),
-    ("A GGUF file of a model that GGUF cannot express", DATA, all_of(sftrun(*TRAIN), dynamic_rope),
+    ("A GGUF file of a model that GGUF cannot express", DATA, all_of(trained(*TRAIN), dynamic_rope),
      ["merge", "--adapter", "run/adapter", "--output", "merged", "--format", "gguf"]),
-    ("An adapter with a whole module for llama.cpp", DATA, all_of(sftrun(*TRAIN), whole_head),
+    ("An adapter with a whole module for llama.cpp", DATA, all_of(trained(*TRAIN), whole_head),
      ["merge", "--adapter", "run/adapter", "--output", "lora", "--format", "lora-gguf"]),
     ("The run directory", None, None, None),
     ("A directory that cannot be written", None, all_of(write("file", ""), edit("run.yaml", "dir: run", "dir: file/run")), TRAIN),
     ("A run directory with results of something else", USAGE, edit("run.yaml", "dir: run", "dir: ."), TRAIN),
     ("A run directory that is a model's", USAGE, edit("run.yaml", "dir: run", "dir: model"), TRAIN),
-    ("Never resume, where checkpoints are", USAGE, sftrun(*TRAIN), [*TRAIN, "--resume", "never"]),
+    ("Never resume, where checkpoints are", USAGE, trained(*TRAIN), [*TRAIN, "--resume", "never"]),
     ("Resume from a directory that is not there", DATA, None, [*TRAIN, "--resume", "run/checkpoints/step-000100"]),
     ("Resume under another configuration", USAGE,
-     sftrun(*TRAIN), [*TRAIN, "train.max_steps=2", "train.learning_rate=1e-3"]),
+     trained(*TRAIN), [*TRAIN, "train.max_steps=2", "train.learning_rate=1e-3"]),
     ("Resume with other data", USAGE,
-     all_of(sftrun(*TRAIN), write("train.jsonl", lines(*[GOOD_RECORD] * 5))), [*TRAIN, "train.max_steps=2"]),
+     all_of(trained(*TRAIN), write("train.jsonl", lines(*[GOOD_RECORD] * 5))), [*TRAIN, "train.max_steps=2"]),
     ("Resume after a change in config.json", USAGE,
-     all_of(sftrun(*TRAIN), edit("model/config.json", '"rope_theta": 10000.0', '"rope_theta": 50000.0'),
+     all_of(trained(*TRAIN), edit("model/config.json", '"rope_theta": 10000.0', '"rope_theta": 50000.0'),
             edit("model/config.json", '"rms_norm_eps": 1e-05', '"rms_norm_eps": 1e-06')), TRAIN),
-    ("Resume after a bit of one matrix changed", USAGE, all_of(sftrun(*TRAIN), change_the_middle_of_a_matrix), TRAIN),
-    ("Resume with another tokenizer", USAGE, all_of(sftrun(*TRAIN), swap_two_tokens), TRAIN),
-    ("Resume with another chat template", USAGE, all_of(sftrun(*TRAIN), begin_template_with("hi ")), TRAIN),
-    ("Resume with another backend", USAGE, sftrun(*TRAIN), [*TRAIN, "tuning.backend=bnb"]),
-    ("No checkpoint that is whole", DATA, all_of(sftrun(*TRAIN), remove("run/checkpoints/step-000001/state.json")), TRAIN),
-    ("Resume from a damaged checkpoint", DATA, all_of(sftrun(*TRAIN), damage_newest_checkpoint),
+    ("Resume after a bit of one matrix changed", USAGE, all_of(trained(*TRAIN), change_the_middle_of_a_matrix), TRAIN),
+    ("Resume with another tokenizer", USAGE, all_of(trained(*TRAIN), swap_two_tokens), TRAIN),
+    ("Resume with another chat template", USAGE, all_of(trained(*TRAIN), begin_template_with("hi ")), TRAIN),
+    ("Resume with another backend", USAGE, trained(*TRAIN), [*TRAIN, "tuning.backend=bnb"]),
+    ("No checkpoint that is whole", DATA, all_of(trained(*TRAIN), remove("run/checkpoints/step-000001/state.json")), TRAIN),
+    ("Resume from a damaged checkpoint", DATA, all_of(trained(*TRAIN), damage_newest_checkpoint),
      [*TRAIN, "--resume", "run/checkpoints/step-000001"]),
 ]
 

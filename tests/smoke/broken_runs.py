@@ -6,7 +6,8 @@
 
 Standard library only. Each case runs in a folder of its own, with a tiny model, and must leave its exit code, its error
 printed once, and no process behind. It returns exit code and words for its row of the table in docs/errors.md, which
-begins with the first line of its docstring: an error's row holds what the program printed.
+begins with the first line of its docstring: an error's row holds what the program printed. With --quick every case is run, but some
+repeat less: fewer starts that are interrupted, fewer parts of the tokenised data, no resuming where another case resumes likewise.
 """
 
 import argparse
@@ -31,7 +32,7 @@ import errors_document
 BEGIN, END = "<!-- table: written by tests/smoke/broken_runs.py --write -->\n", "<!-- end of table -->\n"
 GOES_ON = "a checkpoint; the same command goes on from it"
 
-SANITIZED = False
+SANITIZED = QUICK = False
 TWO_STEPS = ["train.max_steps=2", "train.save_steps=1"]
 LONG = ["train.max_steps=1000000", "train.epochs=1000000", "train.save_every=0"]
 PATIENCE = 120  # s, until a run has come as far as a case needs
@@ -54,7 +55,7 @@ class Run:
         while not self.metrics.exists() or self.metrics.read_text().count("\n") < count:
             assert self.process.poll() is None, f"ended early: {self.errors.read_text()}"
             assert time.monotonic() < end, f"no step: {self.errors.read_text()}"
-            time.sleep(0.05)
+            time.sleep(0.01)
         return self
 
     def end(self):
@@ -111,7 +112,7 @@ def expect_success(ended, *parts):
 
 
 def train_two_steps(folder):
-    expect_success(Run(folder, 1, *TWO_STEPS).end())
+    bad_input.trained(*bad_input.TRAIN, *TWO_STEPS)(folder)
     expect(checkpoints(folder) == ["step-000001", "step-000002"], f"checkpoints: {checkpoints(folder)}")
 
 
@@ -219,13 +220,15 @@ def weights_overflow(folder):
     return row
 
 
-def stopped(folder, number, code):
+def stopped(folder, number, code, resumes=True):
     run = Run(folder, 2, *LONG).wait_for_steps()
     run.process.send_signal(number)
     ended = run.end()
     expect(ended[0] == code, f"exit code {ended[0]}, expected {code}", ended[1])
     expect("error:" not in ended[1], "stopping on request is no error", ended[1])
     [name] = checkpoints(folder)
+    if not resumes:
+        return code, GOES_ON
     again = Run(folder, 2, *LONG).wait_for_steps((folder / "run/metrics.jsonl").read_text().count("\n") + 1)
     again.process.send_signal(number)
     code_again, text, _ = again.end()
@@ -238,8 +241,9 @@ def interrupted_early(folder):
     """Ctrl-C at any moment of the start, also under a shell that ignores it for its background jobs."""
     if SANITIZED:
         raise disk_faults.Skipped("with sanitizers the program itself starts later than that")
-    for delay in (0.1, 0.2, 0.3, 0.4, 0.6):
-        for prefix in ((), ("sh", "-c", 'trap "" INT; exec "$0" "$@"')):
+    prefixes = ((), ("sh", "-c", 'trap "" INT; exec "$0" "$@"'))
+    for number, delay in enumerate((0.1, 0.2, 0.3, 0.4, 0.6)):
+        for prefix in (prefixes[number % 2],) if QUICK else prefixes:
             run = Run(folder, 2, *LONG, prefix=prefix)
             time.sleep(delay)
             run.process.send_signal(signal.SIGINT)
@@ -257,7 +261,7 @@ def interrupted(folder):
 
 def terminated(folder):
     """SIGTERM, and the same command again."""
-    return stopped(folder, signal.SIGTERM, 75)
+    return stopped(folder, signal.SIGTERM, 75, resumes=not QUICK)
 
 
 def second_run(folder):
@@ -311,6 +315,8 @@ def weights_changed(folder):
     row = expect_error(Run(folder, 2, *TWO_STEPS).end(), 2, "the base model's weights hold other bytes: model.safetensors",
                        r"\n  at   run/checkpoints/step-000001", r"\n  fix: to resume, give the run the model files")
     expect_only_step_1(folder, with_adapter=True)
+    if QUICK:
+        return row
     flip_a_bit(folder / "model/model.safetensors", (folder / "model/model.safetensors").stat().st_size - 3)
     expect_success(Run(folder, 2, *TWO_STEPS).end(), "resuming from run/checkpoints/step-000001")
     return row
@@ -362,7 +368,7 @@ def tokens_damaged(folder):
     [kept] = (folder / "cache").glob("*/examples")
     whole, adapter = kept.read_bytes(), folder / "run/adapter/adapter_model.safetensors"
     undisturbed = adapter.read_bytes()
-    for part in ("magic", "tokens", "index", "checksums", "header", "footer"):
+    for part in ("tokens", "footer") if QUICK else ("magic", "tokens", "index", "checksums", "header", "footer"):
         flip_a_bit(kept, part_of_tokenised_file(whole, part))
         shutil.rmtree(folder / "run")
         ended = Run(folder, 2, *command).end()
@@ -503,14 +509,15 @@ def overwritten(folder):
 
 def parts_removed(folder):
     """Metrics, event files and a log are removed while the run goes on."""
-    run = Run(folder, 2, "train.max_steps=2000", "train.epochs=4000", "train.save_every=0").wait_for_steps()
+    command = ["train.max_steps=250", "train.epochs=500", "train.save_every=0"]
+    run = Run(folder, 2, *command).wait_for_steps()
     (folder / "run/metrics.jsonl").unlink()
     shutil.rmtree(folder / "run/tensorboard")
     row = expect_error(run.end(), 3, "removed from the run directory during the run: metrics.jsonl, tensorboard",
                        r"\n  fix: the result is complete")
     expect((folder / "run/adapter/adapter_model.safetensors").exists(), "no adapter is written")
     shutil.rmtree(folder / "run")
-    run = Run(folder, 2, "train.max_steps=2000", "train.epochs=4000", "train.save_every=0").wait_for_steps()
+    run = Run(folder, 2, *command).wait_for_steps()
     (folder / "run/logs/rank-1.log").unlink()
     expect_error(run.end(), 3, r"removed from the run directory .*: logs/rank-1\.log")
     return row
@@ -518,12 +525,12 @@ def parts_removed(folder):
 
 def model_removed(folder):
     """The base model is removed while all of it trains."""
-    command = ["tuning.mode=full", "train.max_steps=2000", "train.epochs=4000", "train.save_every=0"]
+    command = ["tuning.mode=full", "train.max_steps=500", "train.epochs=1000", "train.save_every=0"]
     run = Run(folder, 1, *command).wait_for_steps()
     (folder / "model").rename(folder / "away")
     row = expect_error(run.end(), 3, "the base model was removed while the run trained", r"\n  at   model\n",
-                       r"\n  fix: put the model back .* resumes from run/checkpoints/step-002000 and writes the result")
-    expect(checkpoints(folder) == ["step-002000"], f"checkpoints: {checkpoints(folder)}")
+                       r"\n  fix: put the model back .* resumes from run/checkpoints/step-000500 and writes the result")
+    expect(checkpoints(folder) == ["step-000500"], f"checkpoints: {checkpoints(folder)}")
     expect(not (folder / "run/model").exists(), "half a model is written")
     (folder / "away").rename(folder / "model")
     expect_success(Run(folder, 1, *command).end(), "this run was already complete")
@@ -619,10 +626,11 @@ def main():
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--sanitized", action="store_true", help="the program was built with sanitizers")
+    parser.add_argument("--quick", action="store_true", help="with fewer repetitions, as in `make test`")
     parser.add_argument("--case", help="only this one, without the table")
     arguments = parser.parse_args()
-    global SANITIZED
-    SANITIZED = arguments.sanitized
+    global SANITIZED, QUICK
+    SANITIZED, QUICK = arguments.sanitized, arguments.quick
     program = arguments.sftrun.resolve()
     chosen = [case for case in CASES if arguments.case in (None, case.__name__)]
     assert chosen, f"no case {arguments.case}"

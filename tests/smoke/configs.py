@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Every file of configs/ as it stands: judged, dry-run on its model's real shape, and two steps on a tiny model of that kind.
+"""Every file of configs/ as it stands: judged, dry-run on its model's real shape, and a few steps on a tiny model of that kind.
 
     tests/smoke/configs.py --sftrun build/bin/sftrun [--only a100_pair …]
 
 Each runs in a folder where `data/` and its model's name lie as directories, for a path wins over a name on the hub. Nothing is
 downloaded. A new file in configs/ needs a line in CASES and one in configs/README.md. Standard library only.
+With --quick mostly one step instead of two, on one process, and none for a file whose like is there.
 """
 
 import argparse
@@ -29,6 +30,9 @@ STEPS, SEQUENCE, RECORDS = 2, 96, 200  # two steps of 64 bins, with one record i
 IN_IMAGE_PART = "model.vision_tower.encoder.layers.0.self_attn.q_proj"
 ALL_LINEAR = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
 MOST_PROCESSES = 2  # that train; more than the machine has processors would only take longer
+QUICK_ON_TWO = ("demo", "h200_quad", "gpt-oss-20b", "multi_gpu_fsdp")  # the others on one process, with --quick
+QUICK_WITHOUT_STEPS = ("multi_gpu_config",)  # a100_pair is like it
+QUICK_IN_TWO_STEPS = ("run_lora",)  # the first one's learning rate is 0; the others in one step, with --quick
 TIMEOUT = 240  # s, of one command
 
 
@@ -158,22 +162,23 @@ def check_adapter(name, adapter, wanted):
     expect(modules and not still, f"{name}: all {len(modules)} updates moved", f"but for {still}")
 
 
-def check_steps(name, case, folder):
-    """Two steps on a tiny model, with everything else as the file has it but the length of bins."""
+def check_steps(name, case, folder, quick):
+    """A few steps on a tiny model, with everything else as the file has it but the length of bins."""
     config = CONFIGS / f"{name}.yaml"
-    processes = min(case.devices, MOST_PROCESSES)
-    overrides = [f"train.max_steps={STEPS}", f"model.max_seq_len={SEQUENCE}"]
+    processes = 1 if quick and name not in QUICK_ON_TWO else min(case.devices, MOST_PROCESSES)
+    num_steps = 1 if quick and name not in QUICK_IN_TWO_STEPS else STEPS
+    overrides = [f"train.max_steps={num_steps}", f"model.max_seq_len={SEQUENCE}"]
     done = folder.run("train", "--config", config, *on_cpu(processes), *overrides)
-    if not expect(done.returncode == 0, f"{name}: {STEPS} steps", f"exit code {done.returncode}\n{done.stderr}"):
+    if not expect(done.returncode == 0, f"{name}: {num_steps} steps", f"exit code {done.returncode}\n{done.stderr}"):
         return None
     resolved = json.loads(folder.run("config", "show", "--config", config, "--json", *overrides).stdout)
     run = folder.path / resolved["output"]["dir"]
     steps = [line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if "loss" in line]
     losses = [line["loss"] for line in steps]
-    expect(len(losses) == STEPS and all(math.isfinite(line[key]) for line in steps for key in ("loss", "grad_norm")),
-           f"{name}: {STEPS} finite losses", losses)
+    expect(len(losses) == num_steps and all(math.isfinite(line[key]) for line in steps for key in ("loss", "grad_norm")),
+           f"{name}: {num_steps} finite losses", losses)
     world_size = json.loads((run / "run.json").read_text())["world_size"]
-    expect(world_size == processes, f"{name}: one process a device, but at most {MOST_PROCESSES}", world_size)
+    expect(world_size == processes, f"{name}: number of processes: {processes}", world_size)
     if resolved["tuning"]["mode"] in ("lora", "qlora"):
         check_adapter(name, run / "adapter", resolved["tuning"]["lora"])
     else:
@@ -209,6 +214,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--quick", action="store_true", help="fewer steps and processes, as in `make test`")
     options = parser.parse_args()
     cases = {name: CASES[name] for name in options.only}
     check_lists()
@@ -218,7 +224,8 @@ def main():
         of_shapes, of_tinies = (Folder(options.sftrun.resolve(), path) for path in (shapes, tinies))
         for name, case in cases.items():
             check_shape(name, case, of_shapes)
-            check_steps(name, case, of_tinies)
+            if not options.quick or name not in QUICK_WITHOUT_STEPS:
+                check_steps(name, case, of_tinies, options.quick)
     for failure in failures:
         print(f"FAIL {failure}")
     print("configs: failed" if failures else "configs: all as they should be")

@@ -5,6 +5,8 @@
 
 Any number of processes, and a run that was stopped and resumed, must see the same batches; the same records in another file format
 must give the same losses. Tables are written by pyarrow where it is installed, CSV and gzip by Python itself.
+
+With --quick some files are only previewed (the same tokens and labels instead of the same losses) or dry-run, and fewer runs are stopped.
 """
 
 import argparse
@@ -33,13 +35,17 @@ RELATIVE = 2.0e-5  # sums in another order, in fp32
 
 
 class Runs:
-    def __init__(self, sftrun, folder):
-        self.sftrun, self.folder = sftrun, pathlib.Path(folder)
+    def __init__(self, sftrun, folder, quick):
+        self.sftrun, self.folder, self.quick, self.known = sftrun, pathlib.Path(folder), quick, {}
         self.environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache"), "OMP_NUM_THREADS": "1"}
 
-    def command(self, name, data, processes, steps):
+    def write_yaml(self, name, data, steps=STEPS):
         yaml = self.folder / f"{name}.yaml"
         yaml.write_text(RUN.format(model=MODEL, data=data, folder=self.folder, name=name, steps=steps))
+        return yaml
+
+    def command(self, name, data, processes, steps):
+        yaml = self.write_yaml(name, data, steps)
         return [self.sftrun, "train", "--config", yaml, "--nproc-per-node", str(processes), "--device", "cpu"]
 
     def train(self, name, data, processes=1, steps=STEPS, code=0):
@@ -50,6 +56,32 @@ class Runs:
             sys.exit(f"FAILED {name}: exit code {done.returncode}, not {code}\n{done.stdout}{done.stderr}")
         self.output = done.stdout + done.stderr
         return self.losses(name)
+
+    def check(self, name, data, code=0):
+        """A run; with --quick a dry one."""
+        if not self.quick:
+            self.train(name, data, code=code)
+            return
+        self.write_yaml(name, data)
+        self.output = self.look(name, ["train", "--dry-run", "--nproc-per-node", "1", "--device", "cpu"], code)
+
+    def previewed(self, name, data):
+        """Tokens and labels of every record that is used."""
+        self.write_yaml(name, data)
+        done = subprocess.run([self.sftrun, "preview", "--config", str(self.folder / f"{name}.yaml"), "--json", "-n", "1000"], capture_output=True,
+                              text=True, timeout=120, env=self.environment)
+        if done.returncode != 0:
+            sys.exit(f"FAILED preview of {name}: exit code {done.returncode}\n{done.stderr}")
+        [data_set] = json.loads(done.stdout)["data_sets"]
+        self.output = done.stderr
+        return [(sequence["input_ids"], sequence["labels"]) for sequence in data_set["sequences"] if sequence["num_kept"] > 0]
+
+    def same_data(self, name, data, other_name, other_data, what):
+        """The same losses; with --quick the same tokens and labels."""
+        see = self.previewed if self.quick else self.train
+        if other_name not in self.known:
+            self.known[other_name] = see(other_name, other_data)
+        require(see(name, data) == self.known[other_name] and len(self.known[other_name]) > 0, what)
 
     def look(self, name, command, code=0):
         """What another command says of a run's configuration."""
@@ -135,12 +167,11 @@ def check_formats(runs, folder, has_tables):
     require("cached in" not in runs.output, "and takes what was kept")
     same(reference, runs.train("two", f"train: {folder}/chat.jsonl", processes=2), "two processes")
     for name, path in [("array", "chat.json"), ("gzip", "chat.jsonl.gz"), ("glob", "parts/*.jsonl"), ("folder", "parts")]:
-        require(runs.train(name, f"train: '{folder}/{path}'") == reference, f"{path} is the same data")
+        runs.same_data(name, f"train: '{folder}/{path}'", "lines", f"train: {folder}/chat.jsonl", f"{path} is the same data")
     if has_tables:
-        require(runs.train("tables", f"train: {folder}/set") == reference, "a folder of Parquet files is the same data")
+        runs.same_data("tables", f"train: {folder}/set", "lines", f"train: {folder}/chat.jsonl", "a folder of Parquet files is the same data")
     mapped = "fields: {prompt: question, completion: answer}"
-    require(runs.train("csv", f"train: {folder}/pairs.csv, {mapped}") == runs.train("pairs", f"train: {folder}/pairs.jsonl"),
-            "CSV by data.fields is the same data")
+    runs.same_data("csv", f"train: {folder}/pairs.csv, {mapped}", "pairs", f"train: {folder}/pairs.jsonl", "CSV by data.fields is the same data")
 
 
 def check_mixtures(runs, folder):
@@ -155,7 +186,8 @@ def check_mixtures(runs, folder):
     grouped = f"train: {folder}/chat.jsonl, packing: false, group_by_length: true"
     one = runs.train("length-1", grouped)
     same(one, runs.train("length-2", grouped, processes=2), "batches grouped by length on two processes")
-    runs.check_resumed("length", grouped, one, "batches grouped by length")
+    if not runs.quick:
+        runs.check_resumed("length", grouped, one, "batches grouped by length")
 
 
 def check_streams(runs, folder, has_tables):
@@ -164,7 +196,7 @@ def check_streams(runs, folder, has_tables):
     one = runs.train("stream-1", data)
     require("is streamed" in runs.output, "streaming is said")
     same(one, runs.train("stream-2", data, processes=2), "a stream on two processes")
-    for step in (2, 7):
+    for step in (7,) if runs.quick else (2, 7):
         name = f"stream-stopped-{step}"
         runs.stop_after(name, data, 2, step)
         same(one, runs.train(name, data, processes=1), f"a stream on two processes, stopped after {step} steps, resumed on one")
@@ -178,13 +210,13 @@ def check_streams(runs, folder, has_tables):
 
 
 def check_bad_data(runs, folder):
-    runs.train("missing-column", f"train: {folder}/pairs.csv, fields: {{prompt: query, completion: answer}}", code=3)
+    runs.check("missing-column", f"train: {folder}/pairs.csv, fields: {{prompt: query, completion: answer}}", code=3)
     require('no "query"' in runs.output and "pairs.csv, row 1" in runs.output, "a missing column is named with its row")
     (folder / "bad.jsonl").write_text(json.dumps(turns(1)) + "\n" + json.dumps(turns(2)) + "\n{\"messages\": 3}\n")
     runs.train("bad-stream", f"train: {folder}/bad.jsonl, streaming: true", processes=2, code=3)
     require("bad.jsonl:3" in runs.output, "a bad record in a stream is named")
     (folder / "cut.csv.gz").write_bytes(gzip.compress(b"prompt,completion\n" + b"a,b\n" * 1000)[:60])
-    runs.train("cut", f"train: {folder}/cut.csv.gz", code=3)
+    runs.check("cut", f"train: {folder}/cut.csv.gz", code=3)
     require("cut.csv.gz" in runs.output, "a cut file is named")
 
 
@@ -199,32 +231,35 @@ def check_bad_records(runs, folder, has_tables):
     runs.train("bad-all", f"train: {folder}/spoilt.jsonl", code=3)
     for part in ("2 records cannot be used", "spoilt.jsonl:21:15: malformed JSON", "spoilt.jsonl:42: ", "data.bad_records: skip"):
         require(part in runs.output, f"bad records come in one message: {part}")
-    reference = runs.train("good", f"train: {folder}/good.jsonl")
-    skipped = runs.train("bad-skip", f"train: {folder}/spoilt.jsonl, bad_records: skip")
-    require(skipped == reference, "without its bad records it is the same data")
+    runs.train("bad-skip", f"train: {folder}/spoilt.jsonl, bad_records: skip")
     require("2 bad records left out (data.bad_records: skip): " in runs.output, "they are counted when tokenised")
     require("2 bad records left out of the training data" in runs.output, "and in the run's summary")
-    require(runs.train("bad-array", f"train: {folder}/spoilt.json, bad_records: skip") == reference, "an array without its bad element")
+    runs.same_data("bad-skip", f"train: {folder}/spoilt.jsonl, bad_records: skip", "good", f"train: {folder}/good.jsonl",
+                   "without its bad records it is the same data")
+    runs.same_data("bad-array", f"train: {folder}/spoilt.json, bad_records: skip", "good", f"train: {folder}/good.jsonl",
+                   "an array without its bad element")
     stream = f"train: {folder}/spoilt.jsonl, val: {folder}/good.jsonl, streaming: true, shuffle_buffer: 24, bad_records: skip"
     one = runs.train("bad-stream-skip", stream)
     require("bad records left out of the training data" in runs.output, "a stream counts them, too")
-    runs.check_resumed("bad-stream-skip", stream, one, "a stream with bad records left out", step=6)
+    if not runs.quick:
+        runs.check_resumed("bad-stream-skip", stream, one, "a stream with bad records left out", step=6)
 
     (folder / "spoilt.csv").write_text("prompt,completion\n" + "What is it?,It is a test.\n" * 30 + "one\nand,two,three\n" + "Who?,Me.\n" * 30)
-    runs.train("bad-csv", f"train: {folder}/spoilt.csv", code=3)
+    runs.check("bad-csv", f"train: {folder}/spoilt.csv", code=3)
     require("2 records cannot be used" in runs.output and "spoilt.csv, row 32: expected 2 columns, got 3" in runs.output,
             "rows of a CSV file are told by their numbers")
-    runs.train("bad-csv-skip", f"train: {folder}/spoilt.csv, bad_records: skip")
-    require("2 bad records left out of the training data" in runs.output, "rows of a CSV file are left out")
+    left_out = "left out" if runs.quick else "left out of the training data"
+    runs.check("bad-csv-skip", f"train: {folder}/spoilt.csv, bad_records: skip")
+    require(f"2 bad records {left_out}" in runs.output, "rows of a CSV file are left out")
     if has_tables:
         import pyarrow
         import pyarrow.parquet
         column = pyarrow.array([b"some text, long enough"] * 20 + [b"\xff\xfe"] + [b"another text"] * 20, pyarrow.binary())
         pyarrow.parquet.write_table(pyarrow.table({"text": column}), folder / "spoilt.parquet")
-        runs.train("bad-parquet", f"train: {folder}/spoilt.parquet", code=3)
+        runs.check("bad-parquet", f"train: {folder}/spoilt.parquet", code=3)
         require("spoilt.parquet, row 21" in runs.output, "a row of a Parquet file is named")
-        runs.train("bad-parquet-skip", f"train: {folder}/spoilt.parquet, bad_records: skip")
-        require("1 bad record left out of the training data" in runs.output, "a row of a Parquet file is left out")
+        runs.check("bad-parquet-skip", f"train: {folder}/spoilt.parquet, bad_records: skip")
+        require(f"1 bad record {left_out}" in runs.output, "a row of a Parquet file is left out")
 
     for command in (["preview", "-n", "50"], ["config", "check"], ["train", "--dry-run", "--nproc-per-node", "1"]):
         name = " ".join(command)
@@ -244,7 +279,8 @@ def check_warnings(runs, folder):
             "tools": [{"type": "function", "function": {"name": "add"}}], "history": [["a", "b"]]}, *map(turns, range(40))]
     (folder / "odd.jsonl").write_text("".join(json.dumps(r) + "\n" for r in odd))
     (folder / "call.jsonl").write_text(json.dumps(odd[3]) + "\n")
-    for command in (["generate", "--device", "cpu", "--max-new-tokens", "2"], ["score", "--device", "cpu"], ["tokenize", "--chat"]):
+    commands = (["score", "--device", "cpu"], ["tokenize", "--chat"], ["generate", "--device", "cpu", "--max-new-tokens", "2"])
+    for command in commands[:2] if runs.quick else commands:
         done = subprocess.run([runs.sftrun, *command, "--model", MODEL, "--input", folder / "call.jsonl", "--output", folder / "called.jsonl"],
                               capture_output=True, text=True, timeout=120, env=runs.environment)
         require(done.returncode == 0 and (folder / "called.jsonl").stat().st_size > 0,
@@ -266,7 +302,7 @@ def check_faulty_sets(runs, folder):
     (folder / "mixed/a.jsonl").write_text(json.dumps(turns(1)) + "\n")
     (folder / "mixed/b.jsonl").write_text(json.dumps({"instruction": "Add.", "output": "3"}) + "\n")
     (folder / "pairs-of-answers.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"}) + "\n")
-    runs.train("faulty", f"train: ['{folder}/mixed/*.jsonl', {folder}/chat.jsonl, {folder}/pairs-of-answers.jsonl]", code=3)
+    runs.check("faulty", f"train: ['{folder}/mixed/*.jsonl', {folder}/chat.jsonl, {folder}/pairs-of-answers.jsonl]", code=3)
     require("must have the same format" in runs.output and "mixed/b.jsonl:1" in runs.output, "a file of another format is named")
     require("this is preference data" in runs.output, "and of the next data set, that it is preference data")
     require("chat.jsonl holds" not in runs.output, "before anything is tokenised")
@@ -278,13 +314,14 @@ def check_faulty_sets(runs, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True)
+    parser.add_argument("--quick", action="store_true", help="with previews and dry runs in place of some runs, as in `make test`")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sftrun-data-") as name:
         folder = pathlib.Path(name)
         has_tables = write_all(folder)
-        runs = Runs(options.sftrun, folder)
+        runs = Runs(options.sftrun, folder, options.quick)
         check_formats(runs, folder, has_tables)
         check_mixtures(runs, folder)
         check_streams(runs, folder, has_tables)

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """The program as the worker of launchers that are not its own: torchrun and Accelerate, mpirun, Slurm.
 
-    tests/smoke/external_launchers.py --sftrun build/bin/sftrun --launcher torchrun   # with a Python that has torch and accelerate
+    tests/smoke/external_launchers.py --sftrun build/bin/sftrun --launcher torchrun [--quick]   # with a Python that has torch and accelerate
 
 A run started by each, on two processes, must compute what the program's own launcher computes, bit for bit; so must two
 launchers with a process each, as on two machines. A worker of torchrun's that is killed must end the whole run; Slurm's
 SIGUSR1 must leave a checkpoint from which the job goes on. `accelerate launch --cpu` starts one process of several, which
 the program must say. Exit code 77: the launcher is not installed.
+
+With --quick, under torchrun: no command that a script of scripts/launch has, too, accelerate.sh on one node, and of
+pytorchjob.yaml only that its command is sftrun alone.
 """
 
 import argparse
@@ -104,16 +107,20 @@ def sbatch(folder):
             f"--export=ALL,CONFIG=run.yaml,SFTRUN={folder}/sftrun", SCRIPTS / "slurm.sbatch", "--device", "cpu"]
 
 
+def pod_command(name, kind):
+    import yaml
+    specs = yaml.safe_load((SCRIPTS / name).read_text())["spec"]["pytorchReplicaSpecs"]
+    [container] = specs[kind]["template"]["spec"]["containers"]
+    return container["command"]
+
+
 def pods(name):
     """The pods of a PyTorchJob of two replicas, as the operator starts them: the master as `localhost`."""
     def start(folder):
-        import yaml
-        specs = yaml.safe_load((SCRIPTS / name).read_text())["spec"]["pytorchReplicaSpecs"]
         commands = []
         for rank, kind in enumerate(("Worker", "Master")):  # the last one's exit code counts
-            [container] = specs[kind]["template"]["spec"]["containers"]
             words = [word.replace("/run/run.yaml", "run.yaml").replace("sftrun train", f"{folder}/sftrun train --device cpu --nproc-per-node 1")
-                     for word in container["command"]]
+                     for word in pod_command(name, kind)]
             if words[0] == "sftrun":
                 words = [str(folder / "sftrun"), *words[1:], "--device", "cpu"]
             if words[0] == "sh":  # what follows -c takes the test's settings, too
@@ -197,21 +204,8 @@ def accelerate_on_cpu_is_refused(program):
         assert not (folder.path / "run").exists(), "a run is begun"
 
 
-def ends_when_a_worker_is_killed(launcher, program):
-    with Folder(program) as folder:
-        process = folder.start(launcher, {}, *broken_runs.LONG)
-        folder.wait_for_steps(process, 2)
-        [victim] = [pid for pid, rank in broken_runs.processes_in(folder.path).items() if rank == "1"]
-        os.kill(victim, 9)
-        assert process.wait(timeout=PATIENCE) != 0, "the launcher reports success"
-        frames = [line for line in folder.output().splitlines() if "frame #" in line]
-        assert not frames, f"C++ frames reach the console: {folder.output()}"
-        left = broken_runs.processes_in(folder.path)
-        assert not left, f"left behind: {left}"
-
-
-def names_a_stopped_rank(launcher, program):
-    """Without a launcher that sees every rank, the ranks find out themselves."""
+def a_stopped_rank_and_a_killed_one(launcher, program):
+    """The ranks themselves find out that one is stopped, and the run goes on with it; when one is killed the whole run ends."""
     with Folder(program) as folder:
         process = folder.start(launcher, {}, *broken_runs.LONG, "parallel.stall_after=2s")
         folder.wait_for_steps(process, 2)
@@ -224,10 +218,16 @@ def names_a_stopped_rank(launcher, program):
                 time.sleep(0.1)
         finally:
             os.kill(victim, signal.SIGCONT)
+        print(f"{launcher.__name__}: a stopped rank is named", flush=True)
         done = random_kills.steps_done(folder.path)
         folder.wait_for_steps(process, done + 2)
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=PATIENCE)
+        os.kill(victim, signal.SIGKILL)
+        assert process.wait(timeout=PATIENCE) != 0, "the launcher reports success"
+        frames = [line for line in folder.output().splitlines() if "frame #" in line]
+        assert not frames, f"C++ frames reach the console: {folder.output()}"
+        left = broken_runs.processes_in(folder.path)
+        assert not left, f"left behind: {left}"
+        print(f"{launcher.__name__}: ends when a worker is killed", flush=True)
 
 
 def stops_and_goes_on(program, variables):
@@ -251,26 +251,26 @@ class NotInstalled(Exception):
     """The launcher cannot be used on this machine."""
 
 
-def check_torchrun(check, program):
-    check(own_on_two_machines, {})
+def check_torchrun(check, program, is_quick):
     check(torchrun, {})
-    check(torchrun_on_two_machines, {})
-    check(accelerate, {})
     check(accelerate_on_cpu, {})
     check(OWN_SCRIPT, {})
     check(script("torchrun.sh", NNODES="2", NODE_RANK="$node", NPROC="1"), {})
-    check(script("accelerate.sh", WORLD="2", NNODES="2", NODE_RANK="$node"), {})
-    check(pods("pytorchjob.yaml"), {})
+    check(script("accelerate.sh", WORLD="2", **({} if is_quick else {"NNODES": "2", "NODE_RANK": "$node"})), {})
     check(OWN_PODS, {})
+    if is_quick:
+        for kind in ("Master", "Worker"):
+            command = pod_command("pytorchjob.yaml", kind)
+            assert command == ["sftrun", "train", "--config", "/run/run.yaml"], command
+    else:
+        for launcher in (own_on_two_machines, torchrun_on_two_machines, accelerate, pods("pytorchjob.yaml")):
+            check(launcher, {})
     accelerate_on_cpu_is_refused(program)
     print("accelerate --cpu: refused where one process of several is started", flush=True)
-    names_a_stopped_rank(torchrun, program)
-    print("torchrun: a stopped rank is named", flush=True)
-    ends_when_a_worker_is_killed(torchrun, program)
-    print("torchrun: ends when a worker is killed", flush=True)
+    a_stopped_rank_and_a_killed_one(torchrun, program)
 
 
-def check_mpirun(check, program):
+def check_mpirun(check, program, _):
     if not shutil.which("mpirun"):
         raise NotInstalled("mpirun is not installed")
     if subprocess.run([*mpirun(pathlib.Path())[:-len(TRAIN) - 1], "true"], capture_output=True).returncode != 0:
@@ -281,7 +281,7 @@ def check_mpirun(check, program):
     check(script("mpirun.sh", NPROC="2"), as_root)
 
 
-def check_slurm(check, program):
+def check_slurm(check, program, _):
     if obstacle := slurm_cluster.why_not():
         raise NotInstalled(f"Slurm: {obstacle}")
     try:
@@ -301,6 +301,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
     parser.add_argument("--launcher", choices=CHECKS, required=True)
+    parser.add_argument("--quick", action="store_true", help="of torchrun only what no other launch has, too")
     arguments = parser.parse_args()
     program = arguments.sftrun.resolve()
     expected = trained(own, program, {})
@@ -311,7 +312,7 @@ def main():
         print(f"{launcher.__name__}: the same run, bit for bit", flush=True)
 
     try:
-        CHECKS[arguments.launcher](check, program)
+        CHECKS[arguments.launcher](check, program, arguments.quick)
     except NotInstalled as reason:
         print(f"SKIPPED: {reason}")
         return SKIPPED

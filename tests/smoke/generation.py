@@ -10,6 +10,8 @@ stopped     SIGTERM ends after the current step with exit code 75; the same comm
 launched    two launchers as two nodes, and two processes that torchrun would have started, give the same output
 settings    other settings, another input: refused, until --overwrite
 refused     flags that do not go together
+
+With --quick two of the four batch sizes and numbers of processes for each way to sample, one kill, and one process in the end of `stopped`.
 """
 
 import argparse
@@ -26,12 +28,12 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
 TIMEOUT = 120  # s, of one command
-RECORDS, LONG = 60, 250
+RECORDS, LONG = 60, 120
 
 
 class Program:
-    def __init__(self, path, folder):
-        self.path, self.folder, self.failures, self.count = path, folder, [], 0
+    def __init__(self, path, folder, quick):
+        self.path, self.folder, self.quick, self.failures, self.count = path, folder, quick, [], 0
 
     def command(self, *words):
         flags = ["--model", MODEL, "--device", "cpu", "--dtype", "fp32", "--no-chat"]
@@ -62,7 +64,8 @@ def check_same(program):
         alone = (program.folder / f"{name}.jsonl").read_text()
         ids = [json.loads(line)["id"] for line in alone.splitlines()]
         program.expect(f"same: {name}: the order of the input", ids == list(range(RECORDS)), ids)
-        for batch, processes in ((7, 1), (64, 1), (3, 2), (8, 3)):
+        ways = {"greedy": [(7, 1), (3, 2)], "sampled": [(64, 1), (8, 3)]}
+        for batch, processes in ways[name] if program.quick else sum(ways.values(), []):
             program.run(*ask, "again.jsonl", "--batch-size", batch, "--nproc-per-node", processes, "--overwrite")
             program.expect(f"same: {name}: batch {batch}, {processes} processes", (program.folder / "again.jsonl").read_text() == alone)
     left = [path.name for path in program.folder.iterdir() if path.name.endswith(".parts")]
@@ -97,7 +100,7 @@ def check_killed(program):
     words = ["--max-new-tokens", 48, "--batch-size", 3]
     program.run("--input", "long.jsonl", "--output", "whole.jsonl", *words)
     whole = (program.folder / "whole.jsonl").read_text()
-    for processes in (1, 2):
+    for processes in (2,) if program.quick else (1, 2):
         output = f"killed-{processes}.jsonl"
         launch = ["--nproc-per-node", processes]
         code, text = interrupted(program, output, signal.SIGKILL, *words, *launch)
@@ -125,7 +128,7 @@ def check_stopped(program):
     program.expect("stopped: two processes: exit code 75", code == 75 and "what is finished is kept" in text, (code, text))
     code, text = interrupted(program, "stopped.jsonl", signal.SIGTERM, *words)
     program.expect("stopped: one process: exit code 75", code == 75 and "rerun the same command to resume" in text, (code, text))
-    program.run("--input", "long.jsonl", "--output", "stopped.jsonl", *words, "--nproc-per-node", 3)
+    program.run("--input", "long.jsonl", "--output", "stopped.jsonl", *words, "--nproc-per-node", 1 if program.quick else 3)
     same = (program.folder / "stopped.jsonl").read_text() == (program.folder / "whole.jsonl").read_text()
     program.expect("stopped: the result of an uninterrupted command", same)
 
@@ -183,9 +186,10 @@ def check_refused(program):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    parser.add_argument("--quick", action="store_true", help="fewer numbers of processes and batch sizes, as in `make test`")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        program = Program(arguments.sftrun.resolve(), pathlib.Path(folder))
+        program = Program(arguments.sftrun.resolve(), pathlib.Path(folder), arguments.quick)
         write_records(program.folder / "in.jsonl", RECORDS)
         write_records(program.folder / "long.jsonl", LONG)
         for check in (check_same, check_launched, check_killed, check_stopped, check_settings, check_refused):

@@ -6,13 +6,12 @@
 Standard library only. The files are made here: some are small and become large only when they are read. With --mutations, so many
 valid files of every kind are changed at random beside (mutated_input.py). Each command has 30 s of processor time (ten times that
 under a sanitizer), ten times as much by the clock, and 4 GB of address space. It must end by itself, with the exit code of the case,
-an error of a few lines, and no crash.
+an error of a few lines, and no crash. With --every N, only one in N of the files that are made here, and none of the slowest.
 """
 
 import argparse
 import collections
 import concurrent.futures
-import gzip
 import json
 import os
 import pathlib
@@ -24,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 
 import mutated_input
 
@@ -75,12 +75,11 @@ def chat_template(folder, text):
     (folder / "in.jsonl").write_text(json.dumps(RECORD) + "\n")
 
 
-def write_gzip(path, head, block, times, tail=b""):
-    with gzip.open(path, "wb", compresslevel=1) as out:
-        out.write(head)
-        for _ in range(times):
-            out.write(block)
-        out.write(tail)
+def write_gzip(path, head, block, times):
+    """Head, then a block again and again, of which the compressed bytes are made once. The checksum is therefore wrong: a limit comes first."""
+    compressor = zlib.compressobj(1, wbits=31)
+    head, block = (compressor.compress(part) + compressor.flush(zlib.Z_FULL_FLUSH) for part in (head, block))
+    path.write_bytes(head + block * times + compressor.flush())
 
 
 # ---- Data
@@ -338,7 +337,7 @@ def safetensors_of_a_huge_header(folder):
 
 @case(DATA, "", TRAIN)
 def safetensors_of_a_million_tensors(folder):
-    header = json.dumps({f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(1_000_000)}).encode()
+    header = b"{" + b",".join(b'"t%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}' % i for i in range(1_000_000)) + b"}"
     (folder / "model/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
 
 
@@ -465,6 +464,9 @@ def template_of_many_branches(folder):
     chat_template(folder, "{% if false %}" + "".join(f"{{% elif x{i} %}}{{% set v{i} = 1 %}}" for i in range(5_000)) + "{% endif %}")
 
 
+SLOWEST = ("broken_line_of_200_megabytes", "template_that_splits")  # of 9 s each; others reach the same limits in less
+
+
 # ---- Running
 
 def good_folder(folder):
@@ -553,13 +555,14 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of the changes (default 1)")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="of processors")
     parser.add_argument("--address-space", type=int, default=ADDRESS_SPACE, help="bytes; 0: no limit (sanitizers)")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="one in N of the cases here, as in `make test` (default 1: all)")
+    parser.add_argument("--every", type=int, default=1, metavar="N",
+                        help="one in N of the cases here, without the slowest, as in `make test` (default 1: all)")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     add_special_files()
     num_problems, codes, slowest = 0, collections.Counter(), (0, "")
     with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
-        cases = CASES[::arguments.every]
+        cases = [found for found in CASES[::arguments.every] if arguments.every == 1 or found[0] not in SLOWEST]
         if arguments.mutations:
             kinds = mutated_input.make_kinds(sys.modules[__name__], train_adapter(arguments, pathlib.Path(directory)))
             cases += mutated_input.make_cases(kinds, arguments.mutations, arguments.seed)

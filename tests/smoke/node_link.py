@@ -10,6 +10,7 @@ kernel's netem does the same, but is often not there.
 import collections
 import contextlib
 import fcntl
+import itertools
 import os
 import random
 import select
@@ -51,9 +52,11 @@ class Link:
     """Two namespaces, at 10.77.0.1 and 10.77.0.2, which only this link connects."""
 
     addresses = ("10.77.0.1", "10.77.0.2")
+    numbers = itertools.count()  # of the links of this process, some of which are there at the same time
 
     def __init__(self, delay_ms=0.0, loss=0.0):
-        self.names = [f"sftrun-{os.getpid()}-{node}" for node in (0, 1)]
+        number = next(self.numbers)
+        self.names = [f"sftrun-{os.getpid()}-{number}-{node}" for node in (0, 1)]
         self.relays = []
         self.settings = [str(delay_ms), str(loss)]
 

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Runs the command lines of docs/coming-from.md, as a reader would copy them, with tiny models on the CPU.
 
-    tests/smoke/seed_commands.py --sftrun build/bin/sftrun [--only PART_OF_A_LINE]
+    tests/smoke/seed_commands.py --sftrun build/bin/sftrun [--quick] [--only PART_OF_A_LINE]
 
 The tables of the section "Commands" are read. Every line of sftrun or make is run in bash; lines of two machines are run twice at
 the same time. A line with an override must show its value in config.resolved.yaml, and run.json the number of processes. What is
 not run is in a list here, with a reason; a list that does not fit the document is an error. Standard library only.
+
+With --quick only one line of each kind trains (TRAIN_IN_QUICK). The others are dry runs, which show the values and the number of
+processes, too.
 """
 
 import argparse
@@ -55,6 +58,21 @@ EXPECTED_OUTPUT = {
     "make gpu-info": "Number of GPUs",
     "make memory-check": "Memory of the host:",
     "make memory-check CONFIG=configs/run_bnb.yaml": "How far off this may be:",
+}
+TRAIN_IN_QUICK = {
+    "sftrun train --config run.yaml --nproc-per-node 1",
+    "sftrun train --config run.yaml --accelerate-config default_config.yaml",
+    "sftrun train --config run.yaml --accelerate-config configs/accelerate/multi_gpu_fsdp.yaml train.gradient_checkpointing=true",
+    "sftrun train --config run.yaml --nnodes 2 --node-rank 0 --master-addr 192.168.1.1 --master-port 29500",
+    "sftrun train --config run.yaml --accelerate-config multi_node_config.yaml --nnodes 2 --node-rank 0 --master-addr 192.168.1.1 --master-port 29500",
+    "sftrun train --config run.yaml --nproc-per-node 4 --deepspeed ds_config.json",
+    "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost MASTER_PORT=12355 sftrun train --config run.yaml",
+    "sftrun train --config from-axolotl.yaml",
+    "make train-distributed CONFIG=configs/run_bnb.yaml NUM_GPUS=2",
+    "make train-distributed-tb CONFIG=configs/run_bnb.yaml",
+    "make train-deepspeed CONFIG=your_config.yaml DEEPSPEED_CONFIG=configs/deepspeed_custom.json",
+    "make train-distributed CONFIG=multi_node_run.yaml",
+    "export FORCE_SINGLE_GPU=1",
 }
 
 RUN = f"""\
@@ -203,8 +221,8 @@ def lines_of_document():
     said = {text for there, here in rows() if here.startswith("not yet") for text in code(there)}
     expect(said == set(NOT_YET), "the document says \"not yet\" of the lines in NOT_YET", sorted(said ^ set(NOT_YET)))
     everything = {text for row in rows() for cell in row for text in code(cell)}
-    expect(EXPECTED_OUTPUT.keys() | WORDS <= everything, "EXPECTED_OUTPUT and WORDS are of lines in the document",
-           sorted((EXPECTED_OUTPUT.keys() | WORDS) - everything))
+    named = EXPECTED_OUTPUT.keys() | WORDS | TRAIN_IN_QUICK
+    expect(named <= everything, "EXPECTED_OUTPUT, WORDS and TRAIN_IN_QUICK are of lines in the document", sorted(named - everything))
     return list(found)
 
 
@@ -228,11 +246,12 @@ class Checkout:
     """A folder like a checkout with the reader's files, and a second one: the checkout on another machine."""
 
     def __init__(self, sftrun, path):
+        self.flags = ""  # of every `sftrun train`
         self.folder, self.other = path / "checkout", path / "other-machine"
         self.programs, self.logdir = path / "bin", path / "logdir"
         self.port = 0
         self.programs.mkdir()
-        write_program(self.programs / "sftrun", f'[ "$1" != train ] || exec {sftrun} "$@" --device cpu\nexec {sftrun} "$@"')
+        write_program(self.programs / "sftrun", f'[ "$1" != train ] || exec {sftrun} "$@" --device cpu $SEED_FLAGS\nexec {sftrun} "$@"')
         write_program(self.programs / "tensorboard", f'echo "$2" >{self.logdir}\necho "TensorBoard 1 at http://localhost:$4/"\nexec sleep {TIMEOUT}')
         self.write_files()
         kept = {name: value for name, value in os.environ.items() if not MATTERS.match(name)}
@@ -273,7 +292,7 @@ class Checkout:
         text = re.sub(r"\b(29500|12355)\b", str(self.port), text)
         if text.startswith("export "):
             text += "; sftrun train --config run.yaml"
-        environment = self.environment | {"SFTRUN_OUTPUT__DIR": str(run_directory)}
+        environment = self.environment | {"SFTRUN_OUTPUT__DIR": str(run_directory), "SEED_FLAGS": self.flags}
         if "deepspeed" in line and line.startswith("make"):
             environment["NUM_GPUS"] = "2"  # as on a machine with two
         return subprocess.Popen(["bash", "-c", text], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -356,9 +375,29 @@ def check_run(line, run, checkout):
     expect(report["world_size"] == processes, f"`{line}` trains on {processes}", report["world_size"])
     strategy = wanted_strategy(line, processes)
     expect(report["strategy"] == strategy, f"`{line}` trains with {strategy}", report["strategy"])
-    values = resolved_values((run / "config.resolved.yaml").read_text())
+    check_values(line, resolved_values((run / "config.resolved.yaml").read_text()))
+    check_tensorboard(line, run, checkout)
+
+
+def check_dry_run(line, text, run, checkout):
+    """What the launch and the resolved configuration say."""
+    launch = re.search(r"^# launch: .*", text, re.MULTILINE)
+    found = launch and (re.search(r"world size (\d+)", launch[0]) or re.search(r"\b(\d+) workers?\b", launch[0]))
+    processes, values = wanted_processes(line, checkout), resolved_values(text)
+    expect(found and int(found[1]) == processes, f"`{line}` would train on {processes}", launch and launch[0])
+    strategy = wanted_strategy(line, processes)
+    expect(values.get("parallel.strategy") == strategy, f"`{line}` would train with {strategy}", values.get("parallel.strategy"))
+    check_values(line, values)
+    check_tensorboard(line, run, checkout)
+    expect(not run.exists(), f"`{line}` as a dry run writes nothing", run)
+
+
+def check_values(line, values):
     for key, value in wanted_values(line).items():
         expect(same_value(values.get(key), value), f"`{line}` sets {key}", values.get(key))
+
+
+def check_tensorboard(line, run, checkout):
     if "-tb " in line:
         expect(checkout.logdir.read_text().strip() == str(run), f"`{line}` shows the run in TensorBoard", checkout.logdir.read_text())
         checkout.logdir.unlink()
@@ -368,18 +407,22 @@ def trains(line):
     return "train " in line or line.startswith(("make train", "export "))
 
 
-def check_line(line, number, checkout):
+def check_line(line, number, checkout, is_quick):
+    is_dry = is_quick and trains(line) and line not in TRAIN_IN_QUICK
+    checkout.flags = "--dry-run" if is_dry else ""
     named = re.search(r"output\.dir=(\S+)", line)
     run = checkout.folder / (named[1] if named else f"runs/{number}")
     begin = time.monotonic()
     codes, outputs = checkout.run(line, run)
-    print(f"{time.monotonic() - begin:4.1f} s  {line}", flush=True)
+    print(f"{time.monotonic() - begin:4.1f} s  {line}{' (dry run)' if is_dry else ''}", flush=True)
     wanted = 130 if line.endswith("--watch") else 0
     if not expect(set(codes) == {wanted}, f"`{line}` ends with exit code {wanted}", f"{codes}\n" + "\n".join(outputs)):
         return
     text = EXPECTED_OUTPUT.get(line, "")
     expect(text in outputs[0], f"`{line}` prints {text}", outputs[0])
-    if trains(line):
+    if is_dry:
+        check_dry_run(line, outputs[0], run, checkout)
+    elif trains(line):
         check_run(line, run, checkout)
 
 
@@ -393,7 +436,8 @@ def check_not_yet(line, checkout):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--quick", action="store_true", help="one line of each kind trains, the others are dry runs")
+    parser.add_argument("--only", default="", help="only lines with these words")
     options = parser.parse_args()
     lines = [line for line in lines_of_document() if options.only in line]
     with tempfile.TemporaryDirectory(prefix="sftrun-seed-commands-") as scratch:
@@ -402,7 +446,7 @@ def main():
             if line in NOT_YET:
                 check_not_yet(line, checkout)
             else:
-                check_line(line, number, checkout)
+                check_line(line, number, checkout, options.quick)
     for failure in failures:
         print(f"FAIL {failure}")
     print(f"seed commands: {'failed' if failures else f'{len(lines)} lines, all as they should be'}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`sftrun serve` and its clients: openai's Python package, lm-evaluation-harness, and hostile ones.
 
-    .venv-ref/bin/python tests/smoke/serving.py --sftrun build/bin/sftrun [--model DIR] [--only NAME …]
+    .venv-ref/bin/python tests/smoke/serving.py --sftrun build/bin/sftrun [--model DIR] [--only NAME …] [--quick]
 
 openai      models, completions, chats, streams, several choices, log-probabilities, stop texts, and errors as openai's classes
 answers     equal to those of `sftrun generate`, alone and in batches, for the base model and for adapters by name
@@ -10,7 +10,8 @@ load        more answers than may wait are refused with 429, and what was accept
 hostile     damaged HTTP and JSON, wrong types, huge bodies, clients that vanish: an error for each, and the server goes on
 stop        SIGTERM during an answer: the client gets an error, the exit code is 0
 
---model runs `harness` with another model than the tiny one of the tests (a directory in Hugging Face layout).
+--model runs `harness` with another model than the tiny one of the tests (a directory in Hugging Face layout). --quick sends fewer
+random bodies.
 """
 
 import argparse
@@ -35,6 +36,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
 ON_CPU = ["--device", "cpu", "--dtype", "fp32"]
 TIMEOUT = 300  # s, of one command or request
+RANDOM_BODIES, RANDOM_BODIES_QUICK = 400, 150
 
 PROMPTS = ["Hello world", "The quick brown fox", "what is", "1 2 3 4", "a", "Once upon a time there was a", "def f(x):", "?"]
 
@@ -242,20 +244,37 @@ def make_tasks(folder, long_enough):
     return [f"sftrun_{name}" for name in settings]
 
 
-def harness(folder, tasks, output, *words):
-    """Scores, and each sample's answers, of one run of lm_eval."""
+# Runs lm_eval with each of the lists of arguments, and without its own 14,000 tasks: to import and to list them takes longer than these tasks.
+LM_EVAL = """
+import functools, json, sys, time
+from lm_eval.__main__ import cli_evaluate
+from lm_eval.tasks import TaskManager
+TaskManager.__init__ = functools.partialmethod(TaskManager.__init__, include_defaults=False)
+for words in json.loads(sys.argv[1]):
+    begin, sys.argv = time.monotonic(), ["lm_eval", *words]
+    cli_evaluate()
+    print(f"seconds: {time.monotonic() - begin:.1f}")
+"""
+
+
+def harness(folder, tasks, models):
+    """For each of the models, by output folder: scores, and each sample's answers, of a run of lm_eval."""
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf"), "TOKENIZERS_PARALLELISM": "false",
            "OPENAI_API_KEY": "none"}
-    done = subprocess.run([sys.executable, "-m", "lm_eval", "run", "--tasks", *tasks, "--include_path", folder, "--output_path", output,
-                           "--log_samples", *map(str, words)], env=env, capture_output=True, text=True, timeout=1200)
-    results = list(pathlib.Path(output).rglob("results_*.json"))
-    if done.returncode or not results:
+    runs = [["run", "--tasks", *tasks, "--include_path", folder, "--output_path", folder / output, "--log_samples", *words]
+            for output, words in models.items()]
+    done = subprocess.run([sys.executable, "-c", LM_EVAL, json.dumps([list(map(str, words)) for words in runs])], env=env, capture_output=True, text=True,
+                          timeout=2400)
+    results = {output: list((folder / output).rglob("results_*.json")) for output in models}
+    if done.returncode or not all(results.values()):
         raise RuntimeError(f"lm_eval fails:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    scores = {(task, key): value for task, values in json.loads(results[0].read_text())["results"].items() for key, value in values.items()
-              if isinstance(value, float) and "stderr" not in key}
-    samples = {path.name.split("_20")[0]: [json.loads(line)["filtered_resps"] for line in path.read_text().splitlines()]
-               for path in pathlib.Path(output).rglob("samples_*.jsonl")}
-    return scores, samples
+    print(", ".join(f"{output} {seconds} s" for output, seconds in zip(models, re.findall(r"^seconds: (\S+)$", done.stdout, re.MULTILINE))))
+    for output, files in results.items():
+        scores = {(task, key): value for task, values in json.loads(files[0].read_text())["results"].items() for key, value in values.items()
+                  if isinstance(value, float) and "stderr" not in key}
+        samples = {path.name.split("_20")[0]: [json.loads(line)["filtered_resps"] for line in path.read_text().splitlines()]
+                   for path in (folder / output).rglob("samples_*.jsonl")}
+        yield scores, samples
 
 
 def numbers_of(value):
@@ -274,14 +293,10 @@ def check_harness(options, failures):
         tasks = make_tasks(folder, 20 if model == MODEL else 120)
         context = json.loads((pathlib.Path(model) / "config.json").read_text())["max_position_embeddings"]
         length = min(context, 1024) - 1
-        begin = time.monotonic()
-        own, own_samples = harness(folder, tasks, folder / "hf-out", "--model", "hf", "--model_args",
-                                   f"pretrained={model},dtype=float32,max_length={length}", "--device", "cpu", "--batch_size", 8)
-        middle = time.monotonic()
-        served, served_samples = harness(folder, tasks, folder / "served-out", "--model", "local-completions", "--model_args",
-                                         f"model={model},base_url={server.url}/completions,tokenizer={model},num_concurrent=4,max_length={length}",
-                                         "--batch_size", 8)
-        print(f"transformers {middle - begin:.1f} s, served {time.monotonic() - middle:.1f} s, each with the start of Python")
+        (own, own_samples), (served, served_samples) = harness(folder, tasks, {
+            "transformers": ["--model", "hf", "--model_args", f"pretrained={model},dtype=float32,max_length={length}", "--device", "cpu", "--batch_size", 8],
+            "served": ["--model", "local-completions", "--model_args",
+                       f"model={model},base_url={server.url}/completions,tokenizer={model},num_concurrent=4,max_length={length}", "--batch_size", 8]})
         failures.expect("the same scores are there", own.keys() == served.keys() and len(own) >= 5, (own, served))
         for key, value in own.items():
             limit = 1e-4 * max(1, abs(value))
@@ -382,13 +397,14 @@ def check_hostile(options, failures):
         words = ["prompt", "n", "stop", "stream", "logprobs", "echo", "max_tokens", "temperature", "top_p", "top_k", "seed", "stream_options", "model", "messages"]
         values = [None, True, 0, 1, -1, 0.5, 1e9, "a", "", [], [[]], [1, 2], ["a"], {}, {"a": 1}, [None]]
         strange = []
-        for _ in range(400):
+        num_random = RANDOM_BODIES_QUICK if options.quick else RANDOM_BODIES
+        for _ in range(num_random):
             body = {chance.choice(words): chance.choice(values) for _ in range(chance.randrange(6))}
             body.setdefault("max_tokens", 2)
             reply = exchange(server.port, post(json.dumps(body).encode(), chance.choice(["/v1/completions", "/v1/chat/completions"])))
             if not re.match(rb"HTTP/1.1 (200|4\d\d) ", reply):
                 strange.append((body, reply[:200]))
-        failures.expect("400 random bodies: an answer or an error of the request", not strange, strange[:3])
+        failures.expect(f"{num_random} random bodies: an answer or an error of the request", not strange, strange[:3])
         silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
         for connection in silent:
             connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: loc")
@@ -443,6 +459,7 @@ def main():
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="fewer random bodies")
     options = parser.parse_args()
     options.sftrun = options.sftrun.resolve()
     failures = Failures()

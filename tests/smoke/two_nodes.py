@@ -6,10 +6,12 @@
 Standard library only. The link between them has a latency of 2 ms and loses packets. The result must be that of two
 processes on one machine, bit for bit. What differs between the nodes, a master that cannot be reached, a port in use, a
 link that is cut, a worker that is killed: each must end, or restart, on both nodes with one clear message. Exit code 77:
-no namespaces on this machine.
+no namespaces on this machine. Three cases run at the same time, each with two machines of its own.
 """
 
 import argparse
+import concurrent.futures
+import functools
 import os
 import pathlib
 import re
@@ -17,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import bad_input
@@ -26,12 +29,15 @@ import random_kills
 import two_processes
 
 SKIPPED = 77
+TOGETHER = 3  # cases: they wait most of the time
+ONE_MACHINE = threading.Lock()
 PATIENCE = 120  # s
 SOON = 45  # s, with room for a busy machine; the messages come within a few
 DELAY_MS, LOSS = 2, 0.005
 PORT = "29511"
 TRAIN = ["train", "--config", "run.yaml", "--device", "cpu"]
 SHORT = ["train.max_steps=6", "train.epochs=50", "train.global_batch_size=4", "train.learning_rate=2.0e-3", "train.save_steps=2"]
+FORTY = ["train.max_steps=40", "train.epochs=100"]  # behind SHORT: time enough to kill somebody
 
 
 class Node:
@@ -80,7 +86,8 @@ def result(folder):
     return random_kills.computed(folder), (folder / "run/adapter/adapter_model.safetensors").read_bytes()
 
 
-def on_one_machine(program, processes, *more):
+@functools.cache
+def computed_on_one_machine(program, processes, *more):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name).resolve()
         bad_input.good_folder(folder, program)
@@ -88,21 +95,34 @@ def on_one_machine(program, processes, *more):
         return result(folder)
 
 
+def on_one_machine(program, processes, *more):
+    """Once for all cases."""
+    with ONE_MACHINE:
+        return computed_on_one_machine(program, processes, *more)
+
+
 # The cases
 
+def expect_same(folder, link, program, processes, *more):
+    expected = on_one_machine(program, 2 * processes, *more)
+    for node in start(folder, link, *SHORT, *more, nproc=processes):
+        broken_runs.expect_success(node.end())
+    broken_runs.expect(result(folder) == expected, f"another result with {processes} on each node {more}")
+
+
 def same_losses(folder, link, program):
-    """As two processes of one machine; four of them under fsdp."""
-    for processes, more in ((1, []), (2, ["parallel.strategy=fsdp"])):
-        expected = on_one_machine(program, 2 * processes, *more)
-        for node in start(folder, link, *SHORT, *more, nproc=processes):
-            broken_runs.expect_success(node.end())
-        broken_runs.expect(result(folder) == expected, f"another result with {processes} on each node {more}")
-        (folder / "run").rename(folder / f"run-{processes}")
+    """As two processes of one machine."""
+    expect_same(folder, link, program, 1)
+
+
+def same_losses_of_fsdp(folder, link, program):
+    """As four processes of one machine."""
+    expect_same(folder, link, program, 2, "parallel.strategy=fsdp")
 
 
 def link_is_cut(folder, link, _):
     """Each side names the other, and ends after parallel.timeout."""
-    nodes = start(folder, link, *broken_runs.LONG, "parallel.timeout=12s")
+    nodes = start(folder, link, *broken_runs.LONG, "parallel.timeout=8s")
     wait_for_steps(folder, nodes, 2)
     link.cut()
     for node in nodes:
@@ -114,8 +134,8 @@ def link_is_cut(folder, link, _):
 
 def worker_killed(folder, link, program):
     """With --max-restarts both nodes go on from the last checkpoint, to the same result."""
-    expected = on_one_machine(program, 2, "train.max_steps=40", "train.epochs=100")
-    more = [*SHORT, "train.max_steps=40", "train.epochs=100", "--max-restarts", "1"]
+    expected = on_one_machine(program, 2, *FORTY)
+    more = [*SHORT, *FORTY, "--max-restarts", "1"]
     nodes = start(folder, link, *more)
     wait_for_steps(folder, nodes, 5)
     [victim] = [pid for pid, rank in broken_runs.processes_in(folder).items() if rank == "1"]
@@ -130,9 +150,8 @@ def worker_killed(folder, link, program):
 
 def node_lost(folder, link, program):
     """A node is gone with its launcher, and started again: the other has restarted and waits for it."""
-    long = ["train.max_steps=40", "train.epochs=100"]
-    expected = on_one_machine(program, 2, *long)
-    more = [*SHORT, *long, "--max-restarts", "2"]
+    expected = on_one_machine(program, 2, *FORTY)
+    more = [*SHORT, *FORTY, "--max-restarts", "2"]
     nodes = start(folder, link, *more)
     wait_for_steps(folder, nodes, 5)
     nodes[1].process.send_signal(signal.SIGKILL)
@@ -208,7 +227,8 @@ def master_is_unreachable(folder, link, _):
     expect_both_refuse([node], 5, r"rank 1 cannot reach rank 0: .*", r"at   10\.77\.0\.9:29511", "--master-addr")
 
 
-CASES = [same_losses, link_is_cut, worker_killed, node_lost, stalled_rank, configurations_differ, data_differs, master_is_unreachable]
+# The longest first.
+CASES = [same_losses_of_fsdp, master_is_unreachable, link_is_cut, same_losses, worker_killed, node_lost, stalled_rank, configurations_differ, data_differs]
 
 
 def run_case(case, program):
@@ -237,13 +257,17 @@ def main():
     if obstacle := node_link.why_not():
         print(f"SKIPPED: {obstacle}")
         return SKIPPED
-    problems = []
-    for case in chosen:
+    program = arguments.sftrun.resolve()
+
+    def run(case):
+        begin = time.monotonic()
+        problem = run_case(case, program)
+        print(f"{case.__name__}: {'failed' if problem else 'ok'} ({time.monotonic() - begin:.0f} s)", flush=True)
+        return problem
+
+    with concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool:
         try:
-            begin = time.monotonic()
-            problem = run_case(case, arguments.sftrun.resolve())
-            print(f"{case.__name__}: {'failed' if problem else 'ok'} ({time.monotonic() - begin:.0f} s)", flush=True)
-            problems += [problem] if problem else []
+            problems = [problem for problem in pool.map(run, chosen) if problem]
         except node_link.Unavailable as obstacle:
             print(f"SKIPPED: {obstacle}")
             return SKIPPED

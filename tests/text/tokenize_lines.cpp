@@ -1,10 +1,13 @@
 /// Runs our tokenizer over many strings for tests/parity/tokenizers_parity.py.
 ///     tokenize_lines (--json tokenizer.json | --directory DIR | --gguf-vocab vocab.json)
-///     [--decode | --spans | --to-json | --bench SECONDS [THREADS]]
+///     [--mixed | --to-json | --bench SECONDS [THREADS]]
 /// Reads records from standard input, each a 32-bit length (little-endian) and that many bytes;
 /// writes a JSON line for each: [ids, ids with special tokens, decoded, decoded without special
-/// tokens], or with --spans [ids, spans].
-/// --decode: a record is ids (32 bits each); the line is [decoded, decoded without special tokens].
+/// tokens].
+/// --mixed: the first byte of a record says what is asked, so that the vocabulary is loaded once:
+///   t a text, answered as above          s a text: [ids, spans]
+///   d ids (32 bits each): [decoded, decoded without special tokens]
+///   j nothing: the tokenizer.json, as a string
 /// --to-json: writes the tokenizer.json. --bench: encodes all records with spans, as training does,
 /// again and again on each of the threads; writes bytes per second of wall-clock time, in all.
 #include <fmt/format.h>
@@ -59,24 +62,40 @@ std::vector<std::string> read_records() {
   return records;
 }
 
-json encode_line(const Tokenizer& tokenizer, const std::string& record) {
+json encode_line(const Tokenizer& tokenizer, std::string_view record) {
   const auto ids = tokenizer.encode(record, false);
   const auto with_special = tokenizer.encode(record, true);
   return json::array(
       {ids, with_special, tokenizer.decode(ids, false), tokenizer.decode(with_special, true)});
 }
 
-json spans_line(const Tokenizer& tokenizer, const std::string& record) {
+json spans_line(const Tokenizer& tokenizer, std::string_view record) {
   const auto encoding = tokenizer.encode_with_spans(record, true);
   json spans = json::array();
   for (const auto& span : encoding.spans) spans.push_back({span.begin, span.end});
   return json::array({encoding.ids, spans});
 }
 
-json decode_line(const Tokenizer& tokenizer, const std::string& record) {
+json decode_line(const Tokenizer& tokenizer, std::string_view record) {
   std::vector<TokenId> ids(record.size() / sizeof(TokenId));
   if (!ids.empty()) std::memcpy(ids.data(), record.data(), ids.size() * sizeof(TokenId));
   return json::array({tokenizer.decode(ids, false), tokenizer.decode(ids, true)});
+}
+
+json mixed_line(const Tokenizer& tokenizer, std::string_view record) {
+  const std::string_view rest = record.substr(1);
+  switch (record.front()) {
+    case 't':
+      return encode_line(tokenizer, rest);
+    case 's':
+      return spans_line(tokenizer, rest);
+    case 'd':
+      return decode_line(tokenizer, rest);
+    case 'j':
+      return tokenizer.to_json();
+    default:
+      throw sftrun::DataError("not a kind of record", std::string(record.substr(0, 1)));
+  }
 }
 
 using Clock = std::chrono::steady_clock;
@@ -109,7 +128,7 @@ int run(const std::vector<std::string>& args) {
       (args[1] != "--json" && args[1] != "--directory" && args[1] != "--gguf-vocab")) {
     fmt::print(stderr,
                "usage: tokenize_lines (--json FILE | --directory DIR | --gguf-vocab FILE) "
-               "[--decode|--spans|--to-json|--bench SECONDS [THREADS]]\n");
+               "[--mixed|--to-json|--bench SECONDS [THREADS]]\n");
     return 2;
   }
   const Tokenizer tokenizer = load(args[1], args[2]);
@@ -124,9 +143,8 @@ int run(const std::vector<std::string>& args) {
     return 0;
   }
   for (const std::string& record : records) {
-    const json line = mode == "--spans"    ? spans_line(tokenizer, record)
-                      : mode == "--decode" ? decode_line(tokenizer, record)
-                                           : encode_line(tokenizer, record);
+    const json line =
+        mode == "--mixed" ? mixed_line(tokenizer, record) : encode_line(tokenizer, record);
     std::cout << line.dump() << '\n';
   }
   return 0;

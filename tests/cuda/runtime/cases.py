@@ -71,11 +71,11 @@ MODES |= SHARDED_MODES
 STEADY_FAMILIES = ["qwen3_5", "phi3", "llama_dynamic", "gemma2", "gemma4"]
 STEADY_MIXTURES = ["gpt_oss", "mixtral", "gemma4_moe", "qwen3_moe", "qwen3_5_moe"]
 # Of a quick test: what has code of its own, and of similar modes the largest.
-QUICK_STEADY_OF_DELTA_NETS = ["full", "nf4"]
-QUICK_STEADY = ["full", "fp8", "gradient checkpointing", "full paged_adamw", "LoRA dropout, head", "NEFTune", "DoRA, head", "nf4 embeddings", "int8 embeddings",
-                "nf4 DoRA", "packed NEFTune"]
-QUICK_RESUMED = ["LoRA", "LoRA fp16", "full", "nf4", "full adamw_8bit", "full paged_adamw", "full adafactor", "full muon", "fsdp", "fsdp nf4", "pipeline full",
-                 "tensor nf4", "zero2 full 8 bits", "fsdp full, weights on the host"]
+QUICK_STEADY_OF_DELTA_NETS = ["full"]
+QUICK_STEADY = ["fp8", "gradient checkpointing", "full paged_adamw", "LoRA dropout, head", "DoRA, head", "nf4 embeddings", "nf4 DoRA", "packed NEFTune"]
+QUICK_RESUMED = ["LoRA fp16", "nf4", "full adamw_8bit", "full paged_adamw", "fsdp nf4", "pipeline full", "tensor nf4", "zero2 full 8 bits",
+                 "fsdp full, weights on the host"]
+NOT_QUICK = ["LoRA paged_adamw", "LoRA paged_adamw_8bit", "LoRA sgd", "LoRA lion"]  # full training is with these, too
 DENSE = "dense"  # tiny_models.dense_model: matrices of whole blocks, joint products
 OF_ONE_FAMILY = "qwen3"  # that meets every mode
 ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "full paged_adamw"), ("qwen3_moe", "LoRA"), ("mistral", "full paged_adamw_8bit"),
@@ -85,8 +85,10 @@ ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "fu
           ("qwen3", "fsdp per step"), ("qwen3", "full, weights on the host"), ("mistral", "fsdp full, weights on the host")]
 # cuda.parity or cuda.strategies trains these on two devices, or a case here with more of the same.
 NOT_QUICK_ON_TWO = [("qwen3", "full"), ("gemma3", "full paged_adamw"), ("qwen3", "nf4"), ("qwen3", "fsdp"), ("mistral", "fsdp offload"), ("qwen3_moe", "offload"),
-                    ("qwen3", "pipeline"), ("llama", "tensor")]
+                    ("qwen3", "pipeline"), ("llama", "tensor"), ("qwen3_moe", "LoRA"), ("mistral", "full paged_adamw_8bit"),
+                    ("qwen3", "full, weights on the host")]
 ON_FOUR = [("llama", "fsdp"), ("llama", "tensor 2 x 2"), ("qwen3", "pipeline 2 x 2"), ("llama", "hybrid 2 x 2"), ("gemma4_moe", "pipeline")]
+NOT_QUICK_ON_FOUR = [("llama", "fsdp")]  # on two, and in groups of two, it is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Case:
     devices: int = 1
     resumes: bool = False
     answers: bool = False
+    scores: bool = False  # of those that answer
 
     @property
     def arguments(self):
@@ -112,8 +115,10 @@ def case_modes():
 
 
 def all_cases():
-    return [case(family, mode, devices, resumes=devices == 2, answers=devices == 1 and mode != "packed")
-            for family, mode, devices in itertools.product(families(), case_modes(), (1, 2))]
+    found = [case(family, mode, devices, resumes=devices == 2, answers=devices == 1 and mode != "packed", scores=True)
+             for family, mode, devices in itertools.product(families(), case_modes(), (1, 2))]
+    found += [case(family, mode, 2, resumes=True) for family, mode in ON_TWO if mode in SHARDED_MODES]
+    return found + [case(family, mode, 4, resumes=True) for family, mode in ON_FOUR]
 
 
 def steady_cases(everything):
@@ -129,9 +134,10 @@ def steady_cases(everything):
 
 
 def chosen_cases():
-    """Every third family with the first mode (`gpu_tests` has them all), every mode with one family, and those that use the most of two and
+    """Every sixth family with the first mode (`gpu_tests` has them all), the modes with one family, and those that use the most of two and
     of four devices."""
-    found = [case(family, "LoRA", 1, answers=True) for family in [family for family in families() if family != OF_ONE_FAMILY][::3]]
-    found += [case(OF_ONE_FAMILY, mode, 1, resumes=mode in QUICK_RESUMED, answers=mode in ("LoRA", "nf4", "fp8", "int8")) for mode in case_modes()]
+    found = [case(family, "LoRA", 1, answers=True) for family in [family for family in families() if family != OF_ONE_FAMILY][::6]]
+    found += [case(OF_ONE_FAMILY, mode, 1, resumes=mode in QUICK_RESUMED, answers=mode in ("LoRA", "nf4", "fp8", "int8"), scores=mode == "LoRA")
+              for mode in case_modes() if mode not in NOT_QUICK]
     found += [case(family, mode, 2, resumes=mode in QUICK_RESUMED) for family, mode in ON_TWO if (family, mode) not in NOT_QUICK_ON_TWO]
-    return found + [case(family, mode, 4) for family, mode in ON_FOUR]
+    return found + [case(family, mode, 4) for family, mode in ON_FOUR if (family, mode) not in NOT_QUICK_ON_FOUR]

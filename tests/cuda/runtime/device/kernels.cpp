@@ -3,8 +3,8 @@
 #include <cxxabi.h>
 
 #include <cstdlib>
-#include <map>
 #include <string>
+#include <unordered_map>
 
 #include "devices.h"
 #include "report.h"
@@ -15,13 +15,15 @@ namespace stand_in {
 namespace {
 
 struct Kernel {
-  int number = 0;  // that the log's lines have instead of the name
-  std::string mangled;
+  int number = 0;                 // that the log's lines have instead of the name
+  const char* mangled = nullptr;  // of the library, which stays loaded
   int most_threads = 1024, shared_bytes = kSharedBytes;
 };
 
-std::map<const void*, Kernel>& kernels() {
-  static auto* const result = new std::map<const void*, Kernel>;  // outlives every destructor
+/// LibTorch alone registers some 33,000 kernels in every process.
+std::unordered_map<const void*, Kernel>& kernels() {
+  using Kernels = std::unordered_map<const void*, Kernel>;
+  static auto* const result = new Kernels(size_t{1} << 16);  // outlives every destructor
   return *result;
 }
 
@@ -31,9 +33,9 @@ Kernel& kernel_of(const void* handle) {
   return found->second;
 }
 
-std::string demangled(const std::string& name) {
+std::string demangled(const char* name) {
   int status = 0;
-  char* readable = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
+  char* readable = abi::__cxa_demangle(name, nullptr, nullptr, &status);
   std::string result = readable ? readable : name;
   std::free(readable);
   return result;

@@ -64,7 +64,7 @@ Event::~Event() {
 }
 
 Event& Event::raw(const char* key, const std::string& value) {
-  line_ += text(",\"", key, "\":", value);
+  line_.append(",\"").append(key).append("\":").append(value);
   return *this;
 }
 
