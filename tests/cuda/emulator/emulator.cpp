@@ -117,16 +117,20 @@ struct Barrier {
     arrived = 0;
     ++round;
   }
-  void leave() {
-    --expected;
-    if (expected > 0 && arrived == expected) close();
-  }
+  bool is_complete() const { return expected > 0 && arrived == expected; }
 };
 
 struct Warp {
   Barrier barrier;
-  uint64_t values[kWarp] = {};
-  const void* pointers[kWarp] = {};
+  void* lanes[kWarp] = {};                        // what they hand over; nullptr: not there
+  void (*compute)(void* const* lanes) = nullptr;  // for all of them, when the last has come
+
+  void close() {
+    if (compute != nullptr) compute(lanes);
+    compute = nullptr;
+    std::fill(std::begin(lanes), std::end(lanes), nullptr);
+    barrier.close();
+  }
 };
 
 /// 16 bytes; from nowhere: zeros.
@@ -167,15 +171,26 @@ MemoryGate memory_gate;
 LaunchRecorder launch_recorder;
 State* state = nullptr;  // of the launch that runs; launches of several threads take turns
 
-/// Waits until the barrier's round is over.
-void wait_at(Barrier& barrier) {
+/// Comes to a barrier, and waits until all have come. `of` closes: the barrier, or its warp.
+template <typename Closed>
+void wait_at(Barrier& barrier, Closed& of) {
   const uint64_t round = barrier.round;
-  if (++barrier.arrived == barrier.expected) barrier.close();
-  if (barrier.round != round) return;
+  ++barrier.arrived;
+  if (barrier.is_complete()) return of.close();
   Fibre& fibre = *state->current;
   fibre.waits_at = &barrier;
   fibre.round = round;
   switch_to(fibre.context, state->scheduler);
+}
+
+template <typename Closed>
+void leave(Barrier& barrier, Closed& of) {
+  --barrier.expected;
+  if (barrier.is_complete()) of.close();
+}
+
+Warp& own_warp() {
+  return state->warps[state->current->index.x / kWarp];
 }
 
 /// Whether it has a turn; one that waits does not, and is not switched to.
@@ -190,8 +205,8 @@ void run_thread() {
   (*state->thread)();
   Fibre& fibre = *state->current;
   fibre.has_ended = true;
-  state->warps[fibre.index.x / kWarp].barrier.leave();
-  state->barrier.leave();
+  leave(own_warp().barrier, own_warp());
+  leave(state->barrier, state->barrier);
   switch_to(fibre.context, state->scheduler);
 }
 
@@ -279,10 +294,21 @@ void require_possible(dim3 grid, unsigned threads, size_t shared_bytes) {
   fail("the card refuses this launch");
 }
 
-/// What a lane that is not there hands over is undefined.
-void require_running(unsigned thread) {
-  if (thread >= state->block_size.x || state->fibres[thread].has_ended)
-    fail("a shuffle from a lane that has ended, or that the block does not have");
+struct Exchange {
+  uint64_t own;
+  unsigned from;
+  uint64_t received;
+};
+
+void exchange_all(void* const* lanes) {
+  for (unsigned i = 0; i < kWarp; ++i) {
+    if (lanes[i] == nullptr) continue;
+    auto& to = *static_cast<Exchange*>(lanes[i]);
+    const void* from = lanes[to.from % kWarp];
+    if (from == nullptr)
+      fail("a shuffle from a lane that has ended, or that the block does not have");
+    to.received = static_cast<const Exchange*>(from)->own;
+  }
 }
 
 class OpenMemory {
@@ -369,26 +395,32 @@ unsigned lane() {
 }
 
 void synchronise_block() {
-  wait_at(state->barrier);
+  wait_at(state->barrier, state->barrier);
+}
+
+void together_in_warp(void* own, void (*compute)(void* const* lanes)) {
+  Warp& warp = own_warp();
+  if (warp.compute != nullptr && warp.compute != compute)
+    fail("lanes of a warp wait for each other at different instructions");
+  warp.compute = compute;
+  warp.lanes[lane()] = own;
+  wait_at(warp.barrier, warp);
 }
 
 uint64_t exchange_in_warp(uint64_t own, unsigned from) {
-  Warp& warp = state->warps[state->current->index.x / kWarp];
-  warp.values[lane()] = own;
-  wait_at(warp.barrier);
-  require_running(state->current->index.x / kWarp * kWarp + from % kWarp);
-  const uint64_t received = warp.values[from % kWarp];
-  wait_at(warp.barrier);  // before anybody's next value
-  return received;
+  Exchange exchange{own, from, 0};
+  together_in_warp(&exchange, exchange_all);
+  return exchange.received;
 }
 
-void share_in_warp(const void* own, const std::function<void(const void* const*)>& read) {
-  Warp& warp = state->warps[state->current->index.x / kWarp];
-  warp.pointers[lane()] = own;
-  wait_at(warp.barrier);
-  require_running(state->current->index.x / kWarp * kWarp + kWarp - 1);
-  read(warp.pointers);
-  wait_at(warp.barrier);
+// Half of the time of the attention kernels' tests would go into AddressSanitizer's questions about these numbers.
+__attribute__((no_sanitize("address"))) void add_products(float (&sums)[16][8],
+                                                          const float (&a)[16][16],
+                                                          const float (&b)[16][8]) {
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 16; ++k)
+      for (int column = 0; column < 8; ++column) sums[row][column] += a[row][k] * b[k][column];
+  }
 }
 
 char* dynamic_shared_memory() {

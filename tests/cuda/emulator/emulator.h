@@ -50,12 +50,14 @@ const Index& grid_size();
 
 /// __syncthreads(): threads that have ended count as arrived.
 void synchronise_block();
+unsigned lane();
+/// An instruction of a whole warp: calls `compute` once, when all its lanes have come here, with what
+/// each of them handed over. A lane that has ended, or that the block does not have: nullptr.
+void together_in_warp(void* own, void (*compute)(void* const* lanes));
 /// Every lane's 8 bytes, read by lane `from` of the same warp. All lanes of the warp must call it.
 uint64_t exchange_in_warp(uint64_t own, unsigned from);
-unsigned lane();
-/// Calls read(the pointers of all lanes); what they point to stays until all have read. All lanes
-/// of the warp must call it.
-void share_in_warp(const void* own, const std::function<void(const void* const*)>& read);
+/// sums += a b. Each sum takes its products one after the other, as its rounding has it.
+void add_products(float (&sums)[16][8], const float (&a)[16][16], const float (&b)[16][8]);
 
 /// The block's dynamic shared memory; every byte is 0xff when a block begins.
 char* dynamic_shared_memory();

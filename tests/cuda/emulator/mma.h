@@ -5,7 +5,7 @@
 #include "emulator.h"
 
 // The tensor cores' interface (CUDA C++ Programming Guide, "Warp Matrix Functions") as far as the
-// kernels use it. Each lane holds a whole 16 x 16 tile, which the real one spreads over the warp.
+// kernels use it. Lane 0 holds the whole 16 x 16 tile, which the real one spreads over the warp.
 namespace nvcuda::wmma {
 
 struct matrix_a {};
@@ -29,6 +29,7 @@ void require_aligned(const T* tile, unsigned lead) {
 
 template <typename Fragment>
 void fill_fragment(Fragment& fragment, float value) {
+  if (emulator::lane() != 0) return;
   for (auto& row : fragment.values)
     for (float& element : row) element = value;
 }
@@ -37,7 +38,7 @@ template <typename Use, typename T, typename Layout>
 void load_matrix_sync(fragment<Use, 16, 16, 16, T, Layout>& to, const T* from, unsigned lead) {
   require_aligned(from, lead);
   constexpr bool kByRows = std::is_same_v<Layout, row_major>;
-  for (int row = 0; row < 16; ++row) {
+  for (int row = 0; emulator::lane() == 0 && row < 16; ++row) {
     for (int column = 0; column < 16; ++column)
       to.values[row][column] =
           static_cast<float>(kByRows ? from[row * lead + column] : from[column * lead + row]);
@@ -47,6 +48,7 @@ void load_matrix_sync(fragment<Use, 16, 16, 16, T, Layout>& to, const T* from, u
 
 template <typename A, typename B, typename Sums>
 void mma_sync(Sums& out, const A& a, const B& b, const Sums& start) {
+  if (emulator::lane() != 0) return;
   Sums sums;
   for (int row = 0; row < 16; ++row) {
     for (int column = 0; column < 16; ++column) {

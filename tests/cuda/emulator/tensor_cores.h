@@ -3,8 +3,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "emulator.h"
 
@@ -15,67 +17,81 @@ namespace emulator {
 /// Element i (0 or 1) of a word that holds two.
 template <typename T>
 float element(uint32_t word, int i) {
-  const auto bits = static_cast<uint16_t>(word >> (16 * i));
+  const uint32_t bits = word >> (16 * i) & 0xffffU;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return std::bit_cast<float>(bits << 16);
+  const auto half = static_cast<uint16_t>(bits);
   T value;
-  memcpy(static_cast<void*>(&value), &bits, sizeof(bits));
+  memcpy(static_cast<void*>(&value), &half, sizeof(half));
   return static_cast<float>(value);
 }
 
-struct Vector {
-  float values[16];
-
-  template <typename T>
-  void set(unsigned at, uint32_t word) {
-    values[at] = element<T>(word, 0);
-    values[at + 1] = element<T>(word, 1);
-  }
+/// A lane's share of a product: rows `lane / 4` and 8 further of a and of the sums, columns
+/// `lane % 4 * 2` and the next; of b rows and columns the other way round.
+struct Product {
+  const uint32_t* a;
+  uint32_t b[2];
+  float* sums;
 };
 
-/// One after the other, as the sum's rounding has it. Half of the time of the attention kernels'
-/// tests would go into AddressSanitizer's questions about these 32 numbers.
-__attribute__((no_sanitize("address"))) inline void add_products(float& sum, const Vector& a,
-                                                                 const Vector& b) {
-  for (unsigned k = 0; k < 16; ++k) sum += a.values[k] * b.values[k];
+template <typename T>
+void multiply_of_warp(void* const* lanes) {
+  float a[16][16], b[16][8], sums[16][8];
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (lanes[lane] == nullptr) fail("a product of tensor cores by a part of a warp");
+    const Product& own = *static_cast<const Product*>(lanes[lane]);
+    const unsigned first = lane / 4, second = lane % 4 * 2;
+    for (unsigned half = 0; half < 2; ++half) {
+      for (unsigned e = 0; e < 2; ++e) {
+        const unsigned k = half * 8 + second + e;
+        a[first][k] = element<T>(own.a[half * 2], static_cast<int>(e));
+        a[first + 8][k] = element<T>(own.a[half * 2 + 1], static_cast<int>(e));
+        b[k][first] = element<T>(own.b[half], static_cast<int>(e));
+        sums[first + half * 8][second + e] = own.sums[half * 2 + e];
+      }
+    }
+  }
+  add_products(sums, a, b);
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    for (unsigned i = 0; i < 4; ++i)
+      static_cast<const Product*>(lanes[lane])->sums[i] =
+          sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+  }
 }
 
 template <typename T>
 void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  struct Words {
-    uint32_t a[4], b[2];
-  };
-  const Words own{{a[0], a[1], a[2], a[3]}, {b0, b1}};
-  share_in_warp(&own, [&](const void* const* lanes) {
-    const auto words_of = [&](unsigned at) { return static_cast<const Words*>(lanes[at]); };
-    const unsigned row = lane() / 4, column = lane() % 4 * 2;
-    Vector left[2], right[2];  // rows `row` and `row` + 8 of a, columns `column` and the next of b
-    for (unsigned pair = 0; pair < 4; ++pair) {
-      const Words& of_row = *words_of(row * 4 + pair);
-      for (unsigned i = 0; i < 2; ++i) {
-        const Words& of_column = *words_of((column + i) * 4 + pair);
-        for (unsigned half = 0; half < 2; ++half) {
-          left[i].set<T>(half * 8 + pair * 2, of_row.a[i + half * 2]);
-          right[i].set<T>(half * 8 + pair * 2, of_column.b[half]);
-        }
-      }
+  Product own{a, {b0, b1}, sums};
+  together_in_warp(&own, multiply_of_warp<T>);
+}
+
+/// A lane's row of ldmatrix, and the words that it gets.
+struct LoadedRow {
+  const void* row;
+  uint32_t* words;
+};
+
+template <bool kTransposed>
+void load_for_warp(void* const* lanes) {
+  const uint16_t* rows[32];
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (lanes[lane] == nullptr) fail("ldmatrix by a part of a warp");
+    rows[lane] = static_cast<const uint16_t*>(static_cast<const LoadedRow*>(lanes[lane])->row);
+  }
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    const unsigned first = lane / 4, second = lane % 4 * 2;
+    for (unsigned i = 0; i < 4; ++i) {
+      uint16_t pair[2];
+      for (unsigned e = 0; e < 2; ++e)
+        pair[e] = kTransposed ? rows[8 * i + second + e][first] : rows[8 * i + first][second + e];
+      memcpy(&static_cast<const LoadedRow*>(lanes[lane])->words[i], pair, sizeof(pair));
     }
-    for (unsigned i = 0; i < 4; ++i) add_products(sums[i], left[i / 2], right[i % 2]);
-  });
+  }
 }
 
 inline void load_matrices(uint32_t (&words)[4], const void* row, bool transposed) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) fail("a row for ldmatrix is not aligned");
-  share_in_warp(row, [&](const void* const* rows) {
-    const unsigned first = lane() / 4, second = lane() % 4 * 2;
-    for (unsigned i = 0; i < 4; ++i) {
-      uint16_t pair[2];
-      for (unsigned e = 0; e < 2; ++e) {
-        const unsigned at = transposed ? second + e : first,
-                       column = transposed ? first : second + e;
-        pair[e] = static_cast<const uint16_t*>(rows[8 * i + at])[column];
-      }
-      memcpy(&words[i], pair, sizeof(pair));
-    }
-  });
+  LoadedRow own{row, words};
+  together_in_warp(&own, transposed ? load_for_warp<true> : load_for_warp<false>);
 }
 
 }  // namespace emulator

@@ -337,6 +337,30 @@ TEST(EmulatorDeathTest, LanesThatEnded) {
                "a lane that has ended");
 }
 
+TEST(EmulatorDeathTest, InstructionsOfAWholeWarp) {
+  const Tile<__nv_bfloat16> tile;
+  const auto load = [&] {
+    uint32_t words[4];
+    emulator::load_matrices(words, tile.data, false);
+  };
+  EXPECT_DEATH(run(1, 32, nullptr,
+                   [&] {
+                     if (threadIdx.x == 0)
+                       load();
+                     else
+                       __syncwarp();
+                   }),
+               "at different instructions");
+  EXPECT_DEATH(run(1, 16, nullptr, load), "ldmatrix by a part of a warp");
+  EXPECT_DEATH(run(1, 16, nullptr,
+                   [] {
+                     float sums[4] = {};
+                     const uint32_t a[4] = {};
+                     emulator::multiply_add<__nv_bfloat16>(sums, a, 0, 0);
+                   }),
+               "a product of tensor cores by a part of a warp");
+}
+
 #ifdef __SANITIZE_ADDRESS__
 /// One element behind the last, on the heap and in shared memory.
 TEST(EmulatorDeathTest, MemoryBeyondItsEnd) {
