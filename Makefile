@@ -9,6 +9,9 @@ PREFIX ?= /usr/local
 # One compiler per core, and not more than memory allows: a file that includes LibTorch takes up to 2 GiB.
 JOBS ?= $(shell awk -v n="$$(nproc)" '/MemAvailable/ {m = int($$2 / 2097152); print m < 1 ? 1 : m < n ? m : n}' /proc/meminfo)
 
+# Tests wait for processes, timers and disks a part of their time: one more than there are cores.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) > 1 ? $(JOBS) + 1 : 1)))
+
 # Options of scripts/bootstrap.sh, as in: make build BOOTSTRAP_FLAGS=--cpu
 BOOTSTRAP_FLAGS ?=
 bootstrap = scripts/bootstrap.sh $(BOOTSTRAP_FLAGS)
@@ -30,7 +33,7 @@ OVERRIDES = $(foreach v,$(sort $(filter TRAIN_% MODEL_%,$(.VARIABLES))),$(call o
 configure = source .cache/bootstrap.env
 configure += && CXX="$$SFTRUN_CXX" CUDACXX="$$SFTRUN_NVCC" cmake --preset $(1) -B $(2) $(3) >/dev/null
 cuda_if_found = -DSFTRUN_BUILD_CUDA=$${SFTRUN_NVCC:+ON}
-run_tests = ctest --test-dir $(1) --output-on-failure -j $(JOBS)
+run_tests = ctest --test-dir $(1) --output-on-failure -j $(TEST_JOBS)
 
 .PHONY: help
 help: ## This list
@@ -178,14 +181,14 @@ asan: ## The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer (
 	@$(bootstrap) --reference
 	$(call configure,asan,build-asan)
 	ninja -C build-asan -j $(JOBS)
-	ctest --preset asan -j $(JOBS)
+	ctest --preset asan -j $(TEST_JOBS)
 
 .PHONY: tsan
 tsan: ## The whole suite under ThreadSanitizer (build-tsan/)
 	@$(bootstrap) --reference
 	$(call configure,tsan,build-tsan)
 	ninja -C build-tsan -j $(JOBS)
-	ctest --preset tsan -j $(JOBS)
+	ctest --preset tsan -j $(TEST_JOBS)
 
 SECONDS_EACH ?= 600
 .PHONY: fuzz
