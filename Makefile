@@ -181,14 +181,14 @@ asan: ## The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer (
 	@$(bootstrap) --reference
 	$(call configure,asan,build-asan)
 	ninja -C build-asan -j $(JOBS)
-	ctest --preset asan -j $(TEST_JOBS)
+	ctest --preset asan -j $(JOBS)
 
 .PHONY: tsan
 tsan: ## The whole suite under ThreadSanitizer (build-tsan/)
 	@$(bootstrap) --reference
 	$(call configure,tsan,build-tsan)
 	ninja -C build-tsan -j $(JOBS)
-	ctest --preset tsan -j $(TEST_JOBS)
+	ctest --preset tsan -j $(JOBS)
 
 SECONDS_EACH ?= 600
 .PHONY: fuzz

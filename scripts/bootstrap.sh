@@ -202,7 +202,7 @@ make_venv() {  # make_venv FOLDER
   say "making the virtual environment $1"
   "$(find_python)" -m venv "$1"
 }
-# With progress on a terminal. Python compiles what is imported when it is imported: most of these packages' files never are.
+# With progress on a terminal. Python compiles a file when it is first imported; most of these packages' files never are.
 pip_install() {  # pip_install VENV ARGUMENTS
   local quiet=--quiet
   [ -t 1 ] && quiet=

@@ -12,9 +12,9 @@ norm     gradient norm of every step: relative difference. That of the first ste
 weights  of the adapter or model at the end: norm of the difference of a tensor, relative to the tensor's norm
 
 The largest of each must be below the limits of the case: LIMITS for fp32, and limits of their own for 16 bits and FP8, where the order of
-sums decides how a value is rounded. Without --all a part of the cases runs under a third of the strategies each, for `make test`: no case of
-bitsandbytes' or GGUF files in blocks, and with --device cuda two cases under one strategy each. --write puts a table into a document, below
-its line `<!-- strategy_parity -->`.
+sums decides how a value is rounded. Without --all a part of the cases runs under a third of the strategies each, for `make test`: none whose
+model file is bitsandbytes' or GGUF, and with --device cuda two cases under one strategy each. --write puts a table into a document, below its
+line `<!-- strategy_parity -->`.
 Exit code 1: a difference above its limit, or a run that failed.
 """
 

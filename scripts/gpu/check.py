@@ -169,6 +169,7 @@ class Check:
 
     def __init__(self, arguments):
         self.arguments, self.rehearsal = arguments, arguments.rehearse is not None
+        self.few_runs = self.rehearsal and not arguments.all_runs
         self.end = time.monotonic() + arguments.budget
         self.report = {"date": datetime.date.today().isoformat(), "rehearsal": self.rehearsal, "budget_s": arguments.budget, "machine": {}, "parts": {}}
         self.lock, self.log_bytes = threading.RLock(), 0
@@ -484,7 +485,7 @@ def check_training(part):
         apart = distance(here, expected_losses(part, name))
         return {**compared(part, losses, error, here, max(LOSS_BF16, 2 * apart)), "cpu_bf16_to_fp32": apart}
 
-    runs = RUNS_REHEARSED if part.check.rehearsal else RUNS
+    runs = RUNS_REHEARSED if part.check.few_runs else RUNS
     # A run that fails with graphs alone tells of the graphs.
     ok = part.each({f"{name}, fp32": lambda name=name: fp32(name, "off") for name in runs}, JOBS)
     ok = part.each({f"{name}, fp32, graphs": lambda name=name: fp32(name, "on") for name in runs}, JOBS) and ok
@@ -543,7 +544,7 @@ def check_nccl(part):
     runs += [(NCCL_RUNS[0], "fsdp", ["parallel.strategy=fsdp", *OF_TWO])]
     # Both ranks compute every micro-batch.
     runs += [(NCCL_RUNS[0], strategy, [f"parallel.strategy={strategy}"]) for strategy in ("pipeline", "tensor")]
-    if part.check.rehearsal:
+    if part.check.few_runs:
         runs = runs[1:3]
     return {"ok": part.each({f"{name}, {strategy}": lambda name=name, strategy=strategy, settings=settings: two(name, strategy, settings)
                              for name, strategy, settings in runs}, 1)}
@@ -785,6 +786,7 @@ def parse_arguments():
     parser.add_argument("--limit", type=seconds_by_part, action="append", default=[], metavar="PART=SECONDS", help=f"{LIMITS}")
     parser.add_argument("--libraries", type=folder, metavar="FOLDER", help="libraries that are to be found before all others")
     parser.add_argument("--rehearse", type=folder, metavar="FOLDER", help="libraries that stand in for CUDA's: numbers are not compared")
+    parser.add_argument("--all-runs", action="store_true", help="in a rehearsal, too, every training run and every run over NCCL")
     arguments = parser.parse_args()
     arguments.limits = dict(arguments.limit)
     return arguments

@@ -5,8 +5,8 @@
 
 Packs the build, copies nothing but the archive and check.py into an empty folder, runs it there over libraries that stand in for
 CUDA's (they count kernels and compute nothing), and reads the result. Numbers are not compared; all else is: unpacking, libraries,
-starts, limits, a program that hangs, results. Of the training runs two are made, and two of those over NCCL. Exit code 0 when every
-part went as far as it can. Standard library only.
+starts, limits, a program that hangs, results. Of the training runs two are made, and two of those over NCCL; with --all all of them.
+Exit code 0 when every part went as far as it can. Standard library only.
 """
 
 import argparse
@@ -43,6 +43,7 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, help="folder in which the result stays")
     parser.add_argument("--budget", type=float, default=540)
     parser.add_argument("--torch-python", default=str(ROOT / ".venv/bin/python") if (ROOT / ".venv").exists() else "python3")
+    parser.add_argument("--all", action="store_true", help="every training run, and every run over NCCL")
     parser.add_argument("more", nargs="*", help="further arguments of check.py, after --")
     arguments = parser.parse_args()
     if not arguments.libraries.is_dir():
@@ -54,7 +55,7 @@ def main():
         script.parent.mkdir(parents=True)
         shutil.copy(ROOT / "scripts/gpu/check.py", script)  # alone: nothing of this checkout is beside it
         command = [sys.executable, script, "--archive", archive.resolve(), "--output", out / "gpu-check.json", "--torch-python", arguments.torch_python,
-                   "--budget", str(arguments.budget), "--rehearse", arguments.libraries, *arguments.more]
+                   "--budget", str(arguments.budget), "--rehearse", arguments.libraries, *(["--all-runs"] if arguments.all else []), *arguments.more]
         began = time.monotonic()
         code = subprocess.run([str(part) for part in command]).returncode
         seconds = time.monotonic() - began

@@ -13,7 +13,7 @@ resume      a run that was stopped and resumed ends with the bits of one that wa
 attention   cuDNN's kernel on documents of one length, and which batches it is not used for
 bad record  a loss that is NaN ends the run with its step and its record, though a later step is queued by then
 Without --all a part of it, for `make test`: of the references one with full training in a pipeline, one with weights on the host, and six steps of
-LoRA; few models of each check; and of what is launched as graphs only that, as the first micro-batch of each size is run without.
+LoRA, and few models of each check. A case with graphs is not run without them, too: its first micro-batch of each size is.
 Standard library only.
 """
 

@@ -80,6 +80,7 @@ VARIANTS = [
     Variant(ENDS_WITH_ADDED, ("llama", "qwen2", "gemma3"), lora=BOTH, keeps_tie=False, both_forms=True),
     Variant("embedding trained", lora={"modules_to_save": ["embed_tokens"]}, keeps_tie=False, quick=False),
     Variant("embedding trained, ties kept", ("qwen2", "gemma3"), lora={"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}),
+    Variant("updates of both", lora={"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, keeps_tie=False, quick=False),
     Variant("updates of both, to a multiple", multiple=16, lora={"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, keeps_tie=False),
     Variant("updates of the embedding", ("qwen2",), lora={"target_modules": ["q_proj", "embed_tokens"]}, keeps_tie=False, quick=False),
     Variant("updates, ties kept", ("qwen2",), lora={"target_modules": ["q_proj", "embed_tokens"], "ensure_weight_tying": True}, keeps_tie=False),
@@ -88,6 +89,7 @@ VARIANTS = [
     Variant("single rows of both", tokens={"embed_tokens": [CALL, "a"], "lm_head": [END, "a", "b"]}, keeps_tie=False),
     Variant("single rows of the head", resize=False, add=False, tokens={"lm_head": ["a", "b"]}, keeps_tie=False, quick=False),
 ]
+assert {*REFUSED, *WITHOUT_GGUF, *IN_BOTH_FORMS} <= {variant.name for variant in VARIANTS if variant.quick}
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ def main() -> int:
     chosen = [file for file in files if not args.only or file.stem.rsplit("-", 1)[0] in args.only]
     if args.quick:
         chosen = [file for file in chosen if not is_left_out(file)]
+        is_there = any(file.stem.startswith(f"{MERGED_IN_QUICK}-") for file in chosen)
+        verdicts.expect(f"{MERGED_IN_QUICK} is among the cases", is_there or bool(args.only))
     with ThreadPoolExecutor(2) as pool:
         for of_file in pool.map(lambda file: check_file(Sftrun(args.sftrun), file, args.quick), chosen):
             verdicts.count += of_file.count

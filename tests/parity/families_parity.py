@@ -671,9 +671,12 @@ CHECKS = {
 }
 
 
-# What `make test` leaves out: every family has LoRA and its scores, as a directory or as a GGUF file, and a third of the families each
-# pair of the rest.
+# What `make test` leaves out: every family has LoRA and its scores, as a directory or as a GGUF file. The rest is divided among three groups
+# of families.
 QUICK = ({"full", "merge", "generate", "gguf"}, {"full", "gguf", "vllm", "load balance"}, {"score", "merge", "vllm", "generate", "load balance"})
+
+
+assert {QUICK_TWO_PROCESSES, QUICK_OLD_EXPERTS, PAST_ITS_LENGTH, *QUICK_VLLM} <= KINDS.keys() and set().union(*QUICK) <= CHECKS.keys()
 
 
 def checks_of(name: str, quick: bool) -> list[str]:

@@ -6,7 +6,7 @@ References: torch.optim.SGD, bitsandbytes.optim.Lion (32-bit state), transformer
 gradient norms of every step, logits afterwards, the bytes in run.json, and a run that is stopped and resumed. Lion takes signs and Muon rounds to
 bf16, so that the last bits of gradients matter: the limits are a multiple of how far the reference is from itself when it pads its batches.
 
---quick takes each optimizer with one of both, Muon with both; tests/train/optimizers_test.cpp compares weights and states of all.
+--quick trains all weights or an adapter with each optimizer, with Muon both; tests/train/optimizers_test.cpp compares weights and states of all.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def check_run(sftrun: Sftrun, variant: Path, storage: Storage, scratch: Path, ve
         held = told["ranks"][0]["bytes"]["base"]
         verdicts.below(f"{name}: bytes of the base, {held} of {needed}", abs(held / needed - 1), 0.02)
         verdicts.expect(f"{name}: how run.json says it is held", told["base"]["form"] == storage.quant, told["base"]["form"])
-        comparable = dense["metrics"] if steps == len(dense["metrics"]) else dense["metrics"][:3]  # then other rates, with fewer steps
+        comparable = dense["metrics"] if steps == len(dense["metrics"]) else dense["metrics"][:3]  # of later steps a shorter run has other learning rates
         differs = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(metrics, comparable))
         verdicts.expect(f"{name}: fewer bits are seen in the losses", differs > 20 * LOSS, f"{differs:.1e}")
         if storage.quant == "fp8":

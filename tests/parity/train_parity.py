@@ -91,6 +91,7 @@ def check_adapter_tensors(name: str, written: dict, expected: dict, verdicts: Ve
 
 
 def check_variants(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bool) -> None:
+    assert all((DATA / name).is_dir() for name in NOT_QUICK), NOT_QUICK
     for expected in sorted(DATA.glob("*/expected.json")):
         if not (quick and expected.parent.name in NOT_QUICK):
             check_variant(sftrun, expected.parent, scratch, verdicts)

@@ -148,11 +148,12 @@ def trained(*command):
     def run(folder):
         with RUNS_LOCK:
             if command not in RUNS:
+                RUNS[command] = folder.resolve(), {}  # and if it fails, no other case waits for it again
                 sftrun(*command)(folder)
-                files = [path for path in (folder / "run").rglob("*") if path.is_file()]
-                RUNS[command] = folder.resolve(), {path.relative_to(folder): path.read_bytes() for path in files}
+                RUNS[command][1].update({path.relative_to(folder): path.read_bytes() for path in (folder / "run").rglob("*") if path.is_file()})
                 return
         first, contents = RUNS[command]
+        assert contents, f"an earlier {' '.join(command)} failed"
         for name, content in contents.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             here = content.replace(os.fsencode(first), os.fsencode(folder.resolve())) if name in WITH_PLACES else content

@@ -242,7 +242,7 @@ def check_stopped(program):
     begun = time.monotonic()
     while (not lines_of(run) or lines_of(run)[-1]["step"] < 3) and process.poll() is None and time.monotonic() - begun < TIMEOUT:
         time.sleep(0.002)
-    time.sleep(0.1)
+    time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     text, _ = process.communicate(timeout=TIMEOUT)
     program.expect("stopped: exit code 75, in the evaluation after step 3",

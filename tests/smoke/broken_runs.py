@@ -509,7 +509,7 @@ def overwritten(folder):
 
 def parts_removed(folder):
     """Metrics, event files and a log are removed while the run goes on."""
-    command = ["train.max_steps=250", "train.epochs=500", "train.save_every=0"]
+    command = ["train.max_steps=500", "train.epochs=1000", "train.save_every=0"]
     run = Run(folder, 2, *command).wait_for_steps()
     (folder / "run/metrics.jsonl").unlink()
     shutil.rmtree(folder / "run/tensorboard")

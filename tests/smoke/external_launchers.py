@@ -301,7 +301,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
     parser.add_argument("--launcher", choices=CHECKS, required=True)
-    parser.add_argument("--quick", action="store_true", help="of torchrun only what no other launch has, too")
+    parser.add_argument("--quick", action="store_true", help="for torchrun only the launches that nothing else covers")
     arguments = parser.parse_args()
     program = arguments.sftrun.resolve()
     expected = trained(own, program, {})

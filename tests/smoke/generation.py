@@ -11,7 +11,7 @@ launched    two launchers as two nodes, and two processes that torchrun would ha
 settings    other settings, another input: refused, until --overwrite
 refused     flags that do not go together
 
-With --quick two of the four batch sizes and numbers of processes for each way to sample, one kill, and one process in the end of `stopped`.
+With --quick two of the four batch sizes and numbers of processes for each way to sample, one kill, and one process at the end of `stopped`.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 
     tests/smoke/memory_plan.py --sftrun build/bin/sftrun [--all]
 
-Without --all a few cases run that differ in what they hold, with half the tokens; tensor parallelism is not among them, cuda.memory_plan has it.
+Without --all a few cases run that differ in what they hold, with half the tokens; tensor parallelism is not among them: cuda.memory_plan has it, where there is a CUDA compiler.
 Random Llama models train on a CPU in one bin of --tokens tokens per micro-batch, under several strategies and settings. For the rank that needs
 most, frozen weights, trained weights, gradients and optimizer state are to be within 1% of the plan (3% where a part of a matrix shares its
 scales among fewer blocks), and what a step needs beside them within 5% and 2 MB: threads have working memory that does not depend on the model. The peak,
@@ -69,7 +69,7 @@ CASES = [
     Case("fsdp, tied head", 2, [*RECOMPUTED, "parallel.strategy=fsdp"], {"vocab_size": 16384, "tie_word_embeddings": True}),
     Case("fsdp per step", 2, [*RECOMPUTED, "parallel.strategy=fsdp", "parallel.fetch=per_step", "train.grad_accum=3"]),
     Case("tensor", 2, [*RECOMPUTED, "parallel.strategy=tensor"], {"num_attention_heads": 8}),
-    # The case of a 70B model on two small cards: NF4, parts of each matrix and of the vocabulary. Of `make test` on the stand-in for a card.
+    # The case of a 70B model on two small cards: NF4, parts of each matrix and of the vocabulary. `make test` has it in cuda.memory_plan.
     Case("tensor, QLoRA", 2, [*RECOMPUTED, "parallel.strategy=tensor", "tuning.mode=qlora", "tuning.quant=nf4"],
          {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 2}),
     Case("pipeline", 2, ["parallel.strategy=pipeline", "train.grad_accum=2"]),

@@ -10,7 +10,7 @@ SIGKILL for the launcher, a worker, all workers, or a worker and the launcher: w
 an evaluation, and while the result is written. After each kill no process may be left, the launcher (where it lives)
 must say which worker it lost, and every checkpoint must be whole; then the same command resumes, from the newest
 checkpoint. Or the launcher, which lives, restarts the workers itself (--max-restarts). In the end metrics, TensorBoard events, checkpoints and
-result must be those of the undisturbed run, bit for bit. `make test` asks for 3 kills: the first four kinds of runs.
+result must be those of the undisturbed run, bit for bit. `make test` asks for 3 kills, in two or four kinds of runs; `make test-full` for 30.
 The choices follow from the seed, the moments only nearly: the folder of a run that fails is kept.
 """
 

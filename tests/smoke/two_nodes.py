@@ -261,19 +261,23 @@ def main():
 
     def run(case):
         begin = time.monotonic()
-        problem = run_case(case, program)
+        try:
+            problem = run_case(case, program)
+        except node_link.Unavailable as obstacle:
+            obstacles.append(str(obstacle))
+            return None
         print(f"{case.__name__}: {'failed' if problem else 'ok'} ({time.monotonic() - begin:.0f} s)", flush=True)
         return problem
 
+    obstacles = []
     with concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool:
-        try:
-            problems = [problem for problem in pool.map(run, chosen) if problem]
-        except node_link.Unavailable as obstacle:
-            print(f"SKIPPED: {obstacle}")
-            return SKIPPED
+        problems = [problem for problem in pool.map(run, chosen) if problem]
     for problem in problems:
         print(problem)
     print(f"{len(chosen)} cases, {len(problems)} problems")
+    if obstacles and not problems:
+        print(f"SKIPPED: {obstacles[0]}")
+        return SKIPPED
     return 1 if problems else 0
 
 

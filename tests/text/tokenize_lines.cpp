@@ -83,6 +83,7 @@ json decode_line(const Tokenizer& tokenizer, std::string_view record) {
 }
 
 json mixed_line(const Tokenizer& tokenizer, std::string_view record) {
+  if (record.empty()) throw sftrun::DataError("an empty record", "standard input");
   const std::string_view rest = record.substr(1);
   switch (record.front()) {
     case 't':

@@ -5,7 +5,8 @@
 #include "emulator.h"
 
 // The tensor cores' interface (CUDA C++ Programming Guide, "Warp Matrix Functions") as far as the
-// kernels use it. Lane 0 holds the whole 16 x 16 tile, which the real one spreads over the warp.
+// kernels use it. Lane 0 holds the whole 16 x 16 tile, which the real one spreads over the warp. That all lanes come
+// to mma_sync is not checked.
 namespace nvcuda::wmma {
 
 struct matrix_a {};

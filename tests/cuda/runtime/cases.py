@@ -91,6 +91,10 @@ ON_FOUR = [("llama", "fsdp"), ("llama", "tensor 2 x 2"), ("qwen3", "pipeline 2 x
 NOT_QUICK_ON_FOUR = [("llama", "fsdp")]  # on two, and in groups of two, it is
 
 
+assert {*QUICK_STEADY, *QUICK_STEADY_OF_DELTA_NETS, *QUICK_RESUMED, *NOT_QUICK} <= MODES.keys()
+assert {*NOT_QUICK_ON_TWO} <= {*ON_TWO} and {*NOT_QUICK_ON_FOUR} <= {*ON_FOUR}
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
