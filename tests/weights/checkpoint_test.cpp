@@ -1,5 +1,6 @@
 #include "sftrun/weights/checkpoint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
