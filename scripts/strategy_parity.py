@@ -181,7 +181,7 @@ def write_divisible_models(scratch: Path) -> None:
 
 
 def write_stored_models(scratch: Path, program: Path) -> None:
-    """Models for tensor parallelism whose files hold their matrices in fewer bits."""
+    """Quantised models for tensor parallelism: NF4, and GGUF files in Q8_0 and Q4_K_M."""
     wide_blocks = scratch / "models/wide-blocks"
     same_losses.write_wide_model(wide_blocks, hidden_size=256, intermediate_size=768, num_attention_heads=8, num_key_value_heads=2, head_dim=64)
     for name, *arguments in (("nf4", "quantize", "--method", "nf4"), ("q8_0.gguf", "merge", "--dtype", "q8_0"), ("q4_k_m.gguf", "merge", "--dtype", "q4_k_m")):
