@@ -153,7 +153,7 @@ bench: ## Tokens per second, memory and time to the first step beside transforme
 gpu-check: ## On a machine with a GPU: kernels and models beside the CPU, training, NCCL, benchmarks; into bench/gpu-check.json
 	@$(bootstrap) --reference
 	$(call configure,release,$(BUILD),$(cuda_if_found))
-	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine sftrun_cuda gpu_tests quant_bandwidth attention_speed
+	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine sftrun_cuda gpu_tests quant_bandwidth adapter_bandwidth attention_speed
 	scripts/gpu/check.py --build $(BUILD) --budget 1800
 
 .PHONY: cuda-check

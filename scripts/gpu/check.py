@@ -10,6 +10,7 @@ models    bin/gpu_tests: models of all families, quantised bases and optimizers 
 training  tests/data/train on one GPU: fp32 beside what transformers + peft computed, bf16 beside the same on this CPU
 nccl      two ranks on two GPUs; where there is one, both on it, each named another host
 bandwidth bin/quant_bandwidth: quantised matrices unpacked and multiplied, beside a copy of the card's memory
+adapters  bin/adapter_bandwidth: the products of LoRA adapters and their gradients, beside a copy of the card's memory
 attention bin/attention_speed: FlashAttention beside cuDNN's kernel, forward and backward
 memory    tests/smoke/memory_plan.py on one GPU: the tensors of a run beside what sftrun memory-check plans for it
 bench     sftrun bench and bench/peer_train.py in turn, bf16 (where --peer-python has transformers and peft), also with Liger's kernels
@@ -48,7 +49,7 @@ NCCL_RUNS = ("lora_all_linear", "full_tied")
 OF_TWO = ("train.grad_accum=1",)  # two ranks take the examples that one takes in two parts: the same global batch
 LOSS = 1e-4  # relative, at any step, in fp32; on a CPU 1e-5 is kept
 LOSS_BF16 = 5e-3  # on a CPU bf16 is up to 1e-3 from fp32
-LIMITS = {"kernels": 150, "models": 180, "training": 120, "nccl": 100, "bandwidth": 60, "attention": 60, "memory": 100, "bench": 300}  # seconds
+LIMITS = {"kernels": 150, "models": 180, "training": 120, "nccl": 100, "bandwidth": 60, "adapters": 30, "attention": 60, "memory": 100, "bench": 300}  # seconds
 RESERVED = 200  # seconds of the budget that are kept for the bench, whatever comes before it takes
 LEAST = 10  # seconds left, or a part is not begun
 QUIET = 120  # seconds without a line, and gpu_tests hangs
@@ -565,6 +566,10 @@ def check_bandwidth(part):
     return lines_of(part, part.check.build / "bin/quant_bandwidth", "1" if part.check.rehearsal else "128", "15", "cuda")
 
 
+def check_adapters(part):
+    return lines_of(part, part.check.build / "bin/adapter_bandwidth", *(("64", "1") if part.check.rehearsal else ("4096", "9")))
+
+
 def check_attention(part):
     return lines_of(part, part.check.build / "bin/attention_speed", *(("1", "2048") if part.check.rehearsal else ("9", "32768")))
 
@@ -699,6 +704,7 @@ CHECKS = {
     "training": check_training,
     "nccl": check_nccl,
     "bandwidth": check_bandwidth,
+    "adapters": check_adapters,
     "attention": check_attention,
     "memory": check_memory,
     "bench": check_bench,

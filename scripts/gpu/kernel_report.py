@@ -51,6 +51,8 @@ RULES = (
     ("gated_backward*", (LOADS,), "reads three arrays, writes two"),
     ("heads_*", (LOADS,), "reads and writes every query and key, a few operations for each value"),
     ("adapter_grads*", (LOADS, STORES), "reads activations and their gradients once, for a rank's columns; adds to fp32 sums"),
+    ("low_rank_sum*", (LOADS, STORES), "reads and writes the result once, a few operations for each value"),
+    ("low_rank*", (LOADS, STORES), "reads a wide matrix once for a few columns of products"),
     ("cross_entropy*", (LOADS,), "reads the logits twice, which are the largest tensor of a step"),
     ("dropout*", (LOADS,), "reads and writes every value once"),
     ("embedding_noise*", (LOADS,), "reads and writes every value once"),

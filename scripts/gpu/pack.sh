@@ -9,12 +9,12 @@ set -euo pipefail
 
 build=${1:?from which build?} archive=${2:?into which archive, as in gpu.tar.xz?} most_mib=${PACK_MOST_MIB:-44}
 root=$(cd "$(dirname "$0")/../.." && pwd)
-programs=(bin/sftrun bin/gpu_tests bin/quant_bandwidth bin/attention_speed)
+programs=(bin/sftrun bin/gpu_tests bin/quant_bandwidth bin/adapter_bandwidth bin/attention_speed)
 libraries=(lib/libsftrun_engine.so lib/libsftrun_cuda.so) # not libsftrun_arrow.so, which needs a hundred megabytes of Arrow
 for file in "${programs[@]}" "${libraries[@]}"; do
   if [[ ! -e $build/$file ]]; then
     echo "error: $build has no $file" >&2
-    echo "  fix: build it with CUDA: ninja -C $build sftrun sftrun_engine sftrun_cuda gpu_tests quant_bandwidth attention_speed" >&2
+    echo "  fix: build it with CUDA: ninja -C $build sftrun sftrun_engine sftrun_cuda gpu_tests quant_bandwidth adapter_bandwidth attention_speed" >&2
     exit 1
   fi
 done

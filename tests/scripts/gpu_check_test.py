@@ -60,7 +60,7 @@ if name == "gpu_tests":
             print(f"[       OK ] {{test}} (12 ms)")
     print("[==========] 3 tests ran.")
     sys.exit(1 if failed else 0)
-if name in ("quant_bandwidth", "attention_speed"):
+if name in ("quant_bandwidth", "adapter_bandwidth", "attention_speed"):
     if name == "quant_bandwidth" and behave.get("bandwidth") == "hang": hang()
     print("copy 100 GB/s")
     sys.exit(0)
@@ -121,7 +121,7 @@ class GpuCheck(unittest.TestCase):
         self.folder = pathlib.Path(temporary.name).resolve()
         self.build, self.output = self.folder / "build", self.folder / "out/result.json"
         (self.build / "bin").mkdir(parents=True)
-        for name in ("sftrun", "gpu_tests", "quant_bandwidth", "attention_speed"):
+        for name in ("sftrun", "gpu_tests", "quant_bandwidth", "adapter_bandwidth", "attention_speed"):
             program = self.build / "bin" / name
             program.write_text(PROGRAM.format(python=sys.executable))
             program.chmod(0o755)
@@ -177,7 +177,7 @@ class GpuCheck(unittest.TestCase):
     def test_all_parts_of_a_good_build(self):
         code, report = self.check()
         self.assertEqual(code, 0, self.said)
-        self.assertEqual(list(report["parts"]), ["kernels", "models", "training", "nccl", "bandwidth", "attention", "memory", "bench"])
+        self.assertEqual(list(report["parts"]), ["kernels", "models", "training", "nccl", "bandwidth", "adapters", "attention", "memory", "bench"])
         self.assertEqual(set(self.states(report).values()), {"ok"})
         self.assertEqual(report["parts"]["kernels"]["passed"], 3)
         self.assertEqual(len(report["parts"]["training"]["runs"]), 20)

@@ -21,21 +21,21 @@ sys.modules["gpu_model"] = gpu  # dataclasses look their module up
 spec.loader.exec_module(gpu)
 
 T, R = 2048, 8
+FEW = 512  # tokens, for which cuBLAS multiplies by A and B
 QKV, ONE, TWO = 32, 16, 16  # columns of three adapters, of one and of two: R each, up to a multiple of 16
 SMALL = gpu.Model("small", hidden=64, ffn=128, layers=3, heads=4, kv_heads=2, head_dim=16, vocab=100, tied=False)
 OURS, ATEN, FLASH = "launch sftrun::kernels::cuda::", "launch at::native::", "launch pytorch_flash::"
 # Of the tests' counts of a Llama layer, LoRA on all linear layers, dense base; then those of a base in FP8.
 AROUND_PRODUCTS = {FLASH + "flash_fwd_kernel": 1, OURS + "gated_forward": 1, OURS + "heads_forward": 1, OURS + "rms_norm_forward": 2}
-COUNTED_FORWARD = {**AROUND_PRODUCTS, "product cublasGemmEx TN": 6, "product cublasGemmEx TN +=": 3}
+COUNTED_FORWARD = {**AROUND_PRODUCTS, "product cublasGemmEx TN": 6, "product cublasGemmEx TN +=": 2, OURS + "low_rank_sum": 1}
 AROUND_GRADIENTS = {ATEN + "reduce_kernel [sum_functor]": 2, FLASH + "flash_bwd_convert_dq_kernel": 1, FLASH + "flash_bwd_dot_do_o_kernel": 1,
                     FLASH + "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": 1, OURS + "adapter_grads": 4, OURS + "gated_backward": 1,
                     OURS + "heads_backward": 1, OURS + "rms_norm_backward": 2}
 LOW_KEPT = {ATEN + "elementwise_kernel [direct_copy_kernel_cuda]": 3}
 COUNTED_BACKWARD = {**AROUND_GRADIENTS, **LOW_KEPT, "product cublasGemmEx NN": 8}
-FP8_FORWARD = {**AROUND_PRODUCTS, OURS + "round_to_e4m3": 4, ATEN + "vectorized_elementwise_kernel [CUDAFunctor_add]": 2,
-               "product cublasGemmEx TN": 4, "product cublasGemmEx TN +=": 4, "product cublasLtMatmul TN": 4}
+FP8_FORWARD = {**AROUND_PRODUCTS, OURS + "round_to_e4m3": 4, OURS + "low_rank_sum": 4, "product cublasGemmEx TN": 4, "product cublasLtMatmul TN": 4}
 FP8_BACKWARD = {**AROUND_GRADIENTS, OURS + "round_to_e4m3": 4, OURS + "turn_codes": 4,
-                "product cublasGemmEx NN": 4, "product cublasGemmEx NN +=": 4, "product cublasLtMatmul TN": 4}
+                "product cublasGemmEx NN": 4, OURS + "low_rank_sum": 4, "product cublasLtMatmul TN": 4}
 
 
 def launches(ops):
@@ -103,8 +103,10 @@ class Operations(unittest.TestCase):
         self.assertEqual((o.read, o.write), (2 * (T * 64 + 64 * 64) + 2 * T * 64, 2 * T * 64))
         added = named(forward, "o: += low (sB)^T")
         self.assertEqual((added.read, added.write), (2 * (T * ONE + ONE * 64) + 2 * T * 64, 2 * T * 64))
-        kept = named(backward, "qkv: low kept")
-        self.assertEqual((kept.read, kept.write), (2 * T * QKV, 2 * T * QKV))
+        kept = named(gpu.layer(SMALL, "nf4", "today", FEW, R)[1], "qkv: low kept")
+        self.assertEqual((kept.read, kept.write), (2 * FEW * QKV, 2 * FEW * QKV))
+        of_group = named(backward, "qkv: gradients of A and B")  # x once
+        self.assertEqual((of_group.read, of_group.write), (2 * T * (64 + 128), 4 * 2 * R * (128 + 3 * 64)))
         placed = named(forward, "down: sB beside W")
         self.assertEqual((placed.read, placed.write), (2 * 64 * ONE, 2 * 64 * ONE))
         dx = named(backward, "gate_up: dx = [dy | d_low] [W ; A]")
@@ -126,6 +128,9 @@ class Operations(unittest.TestCase):
             self.assertEqual(named(forward, "gated activation").write, (2 + more) * T * 128)
             self.assertEqual(named(backward, "norm before MLP, backward").write, (2 + more) * T * 64)
             self.assertEqual(named(backward, "gated activation backward, and again").write, (6 + 2 * more) * T * 128)
+        for name, k, n, tensors in (("o", ONE, 64, 2), ("qkv", QKV, 128, 1)):  # y, and of o the product that is added to it, too
+            added = named(forward, f"{name}: += low (sB)^T")
+            self.assertEqual((added.read, added.write), (2 * (T * k + k * n + tensors * T * n), 2 * T * n))
         rounded = [op.name for op in forward + backward if op.part == "rounding to FP8"]
         self.assertEqual(rounded, ["o: x to FP8", "qkv: dy to FP8"])
         turned = named(backward, "down: turn the codes")
@@ -137,12 +142,18 @@ class Operations(unittest.TestCase):
         self.assertEqual(SMALL.attention_pairs(), T * T / 2)
 
     def test_launches_of_a_layer(self):
-        for step, base, expected in (("today", "bf16", (14, 38)), ("today", "nf4", (24, 55)), ("today", "fp8", (23, 56)),
-                                     ("planned", "bf16", (13, 37)), ("planned", "nf4", (24, 55)), ("planned", "fp8", (20, 50))):
-            forward, backward = gpu.layer(SMALL, base, step, T, R)
-            self.assertEqual((launches(forward), launches(forward) + launches(backward)), expected, (step, base))
+        for t, step, base, expected in ((FEW, "today", "bf16", (14, 38)), (FEW, "today", "nf4", (24, 55)), (FEW, "today", "fp8", (21, 54)),
+                                        (FEW, "planned", "bf16", (13, 37)), (FEW, "planned", "nf4", (24, 55)), (FEW, "planned", "fp8", (18, 48)),
+                                        (T, "today", "bf16", (14, 35)), (T, "today", "nf4", (24, 52)), (T, "today", "fp8", (21, 54))):
+            forward, backward = gpu.layer(SMALL, base, step, t, R)
+            self.assertEqual((launches(forward), launches(forward) + launches(backward)), expected, (t, step, base))
         for base, counted in (("bf16", (COUNTED_FORWARD, COUNTED_BACKWARD)), ("fp8", (FP8_FORWARD, FP8_BACKWARD))):
-            self.assertEqual(tuple(gpu.events_of(ops) for ops in gpu.layer(SMALL, base, "today", T, R)), counted)
+            self.assertEqual(tuple(gpu.events_of(ops) for ops in gpu.layer(SMALL, base, "today", FEW, R)), counted)
+
+    def test_products_of_our_kernel_are_those_of_small_matrices(self):
+        for t, k, own in ((1023, 64, False), (1024, 64, True), (4096, 3072, True), (4096, 3073, False), (16384, 1024, False)):
+            self.assertEqual(gpu.own_low_rank(t, k), own, (t, k))
+        self.assertEqual(gpu.events_of(gpu.layer(SMALL, "bf16", "today", T, R)[1])[OURS + "low_rank"], 4)
 
     def test_copies_are_no_launches_but_take_their_start(self):
         copy = named(gpu.layer(SMALL, "nf4", "today", T, R)[1], "qkv: A below W")
@@ -275,7 +286,7 @@ class Predictions(unittest.TestCase):
         result = gpu.predict(gpu.CARDS["h100"], "qwen3-8b/fp8", "today")
         self.assertAlmostEqual(sum(result["predicted_parts_s"].values()), result["predicted_device_s"])
         self.assertAlmostEqual(sum(row["predicted_s"] for row in result["rows"]), result["predicted_device_s"])
-        self.assertEqual(result["predicted_tokens_per_s"] * result["predicted_step_s"], gpu.ACCUM * gpu.MICRO_BATCH * gpu.SEQUENCE)
+        self.assertAlmostEqual(result["predicted_tokens_per_s"] * result["predicted_step_s"], gpu.ACCUM * gpu.MICRO_BATCH * gpu.SEQUENCE)
 
     def test_memory(self):
         model = gpu.MODELS["qwen3-8b"]

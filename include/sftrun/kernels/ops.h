@@ -69,13 +69,24 @@ struct NormFactors {
   double offset = 0;
 };
 /// out += scale * g^T x for several adapters at once; g or x has lora_rank columns. On CUDA one
-/// launch for every four linears, with loose rows.
+/// launch for every four linears, with loose rows; a wide side is read once for the adapters whose
+/// columns of low rank follow one another in one matrix.
 struct AdapterGrad {
   at::Tensor out, g, x;
   double scale = 1;
   NormFactors norm = {};  ///< applied to x; CUDA only
 };
-void add_adapter_grads_(const std::vector<AdapterGrad>& grads);
+/// @param arrivals CUDA: zeros, int32, at least one for every 64 wide columns of all products: the
+/// tokens may then be divided among blocks. Used by one stream at a time; or undefined
+void add_adapter_grads_(const std::vector<AdapterGrad>& grads, const at::Tensor& arrivals = {});
+/// out = x F for a wide x [T, K] and a factor F [K, lora_rank], such as A^T, with loose rows.
+/// @param out [T, lora_rank], with loose rows   @return if wants_copy a contiguous copy of out
+at::Tensor low_rank_product(const at::Tensor& x, const at::Tensor& factor, at::Tensor out,
+                            bool wants_copy = false);
+/// y += base + low F for low [T, lora_rank] and a factor F [lora_rank, N], such as B^T, with loose
+/// rows. Rounded once where CUDA has a kernel for the shape.   @param base [T, N] or undefined
+void add_low_rank_(at::Tensor y, const at::Tensor& low, const at::Tensor& factor,
+                   const at::Tensor& base = {});
 
 // ---- RMSNorm: x [T, H], weight [H].
 /// y = x * rstd * (offset + weight), offset 0, or 1 for Gemma. Returns {y, rstd [T]}.

@@ -20,7 +20,8 @@ struct JointLinears {
   at::Tensor bias;  ///< [N], N = sum of out_features; or undefined
   /// [ranks, K]: the A matrices stacked by rows, zero-padded. Undefined without adapters.
   at::Tensor a;
-  at::Tensor b;  ///< [N, ranks]: block-diagonal, scale * B of each adapter
+  at::Tensor b;         ///< [N, ranks]: block-diagonal, scale * B of each adapter
+  at::Tensor arrivals;  ///< of `kernels::add_adapter_grads_`
   /// [N + ranks, K + ranks] = [W | b ; a | 0]: each linear's weight is a view of it. Undefined for
   /// quantised weights.
   at::Tensor whole;

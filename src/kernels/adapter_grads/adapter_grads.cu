@@ -2,13 +2,14 @@
 
 // Gradients of LoRA A and B of several linears in one launch: products g^T x of which one side has
 // few columns. Memory-bound: reads the wide side once. A block computes kWide columns of it and
-// kRanks columns of the thin side over all tokens, so the order of summation depends only on the
-// number of tokens. There are few blocks, so each needs many copies in flight: those of the next
-// tokens are under way while a block multiplies.
+// kRanks columns of the thin side over all tokens or, where that would be too few blocks for the
+// GPU, over some of them; then the last of a tile's blocks adds what all have, in the order of their
+// tokens. So the order of summation depends only on the number of tokens and of their parts. Each
+// block needs many copies in flight: those of the next tokens are under way while it multiplies.
 namespace sftrun::kernels::cuda {
 namespace {
 
-constexpr int kWide = 32, kDepth = 128;  // wide columns of a block, tokens of a stage
+constexpr int kWide = 64, kDepth = 64;  // wide columns of a block, tokens of a stage
 constexpr int kGradThreads = 256;
 
 /// A block's shared memory: stages, each with both sides and rstd of kDepth tokens. Row strides are
@@ -16,11 +17,12 @@ constexpr int kGradThreads = 256;
 template <typename T, int kRanksOfBlock>
 struct GradTiles {
   static constexpr int kRanks = kRanksOfBlock;
-  static constexpr int kStages = sizeof(T) == 4 ? 2 : kRanks > 16 ? 3 : 4;
   static constexpr int kWideLead = kWide + 8, kThinLead = kRanks + 8;
   static constexpr int kThinAt = kDepth * kWideLead * static_cast<int>(sizeof(T)),
                        kRstdAt = kThinAt + kDepth * kThinLead * static_cast<int>(sizeof(T)),
                        kStageBytes = kRstdAt + kDepth * static_cast<int>(sizeof(float)),
+                       // Two blocks of a multiprocessor of Hopper, one of a GeForce.
+      kMostBytes = 96 * 1024, kStages = kMostBytes / kStageBytes < 8 ? kMostBytes / kStageBytes : 8,
                        kBytes = kStages * kStageBytes;
   static constexpr int kSumsLead = kRanks + 4;
   static_assert(kWide * kSumsLead * static_cast<int>(sizeof(float)) <= kBytes);
@@ -37,10 +39,11 @@ struct GradTiles {
   }
 };
 
-/// Product and first columns that a block computes.
+/// Product, first columns and tokens that a block computes, and its number among all tiles.
 struct GradTile {
   int product;
-  int64_t column, rank;
+  int64_t number, column, rank, token;
+  int tokens;
 };
 __device__ __forceinline__ GradTile tile_of_block(const AdapterGrads& grads, int ranks) {
   int64_t tile = blockIdx.x;
@@ -50,7 +53,11 @@ __device__ __forceinline__ GradTile tile_of_block(const AdapterGrads& grads, int
     if (tile < tiles) break;
     tile -= tiles;
   }
-  return {product, tile * kWide, static_cast<int64_t>(blockIdx.y) * ranks};
+  const int64_t token = static_cast<int64_t>(blockIdx.z) * grads.part_tokens,
+                left = grads.tokens - token;
+  return {product,      static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y,
+          tile * kWide, static_cast<int64_t>(blockIdx.y) * ranks,
+          token,        static_cast<int>(left < grads.part_tokens ? left : grads.part_tokens)};
 }
 
 /// Columns of the thin side that a block has, rounded up to the tensor cores' 16.
@@ -67,9 +74,10 @@ template <int kColumns, int kLead, int kWidth, typename T>
 class TileCopies {
  public:
   /// @param last columns past it, a multiple of 16, are not copied
-  __device__ TileCopies(const void* x, int64_t stride, int64_t columns, int64_t column, int last)
+  __device__ TileCopies(const void* x, int64_t stride, int64_t columns, int64_t token,
+                        int64_t column, int last)
       : x_(static_cast<const T*>(x)),
-        from_(x_ + row() * stride + column + piece()),
+        from_(x_ + (token + row()) * stride + column + piece()),
         stride_(stride),
         is_needed_(piece() < last && row() < kDepth),
         is_there_(column + piece() < columns) {}
@@ -78,7 +86,7 @@ class TileCopies {
   __device__ __forceinline__ void begin(T* tile, int rows) {
     if (!is_needed_) return;
     T* const to = tile + row() * kLead + piece();
-#pragma unroll
+#pragma unroll(kWidth == 1 ? 2 : kPasses)
     for (int pass = 0; pass < kPasses; ++pass) {
       const bool is_inside = is_there_ && row() + pass * kRows < rows;
       const T* const from = is_inside ? from_ + pass * kRows * stride_ : x_;
@@ -112,10 +120,10 @@ class TileCopies {
 /// it is stored, as the copies to shared memory are of 16 bytes.
 class RstdOfStages {
  public:
-  __device__ explicit RstdOfStages(const float* rstd) : rstd_(rstd + threadIdx.x) {}
+  __device__ RstdOfStages(const float* rstd, int64_t token) : rstd_(rstd + token + threadIdx.x) {}
   /// @param rows of the next stage
   __device__ __forceinline__ void load(int rows) {
-    value_ = static_cast<int>(threadIdx.x) < rows ? *rstd_ : 0;
+    value_ = static_cast<int>(threadIdx.x) < (rows < kDepth ? rows : kDepth) ? *rstd_ : 0;
     rstd_ += kDepth;
   }
   __device__ __forceinline__ void store(float* to) const {
@@ -131,11 +139,11 @@ class RstdOfStages {
 template <class P, int kWidth, bool kHasNorm, typename T>
 class Stages {
  public:
-  __device__ Stages(const AdapterGrad& grad, const GradTile& tile, int ranks, int tokens)
-      : wide_(grad.wide, grad.wide_stride, grad.wide_columns, tile.column, kWide),
-        thin_(grad.thin, grad.thin_stride, grad.rank, tile.rank, ranks),
-        rstd_(grad.rstd),
-        tokens_(tokens) {
+  __device__ Stages(const AdapterGrad& grad, const GradTile& tile, int ranks)
+      : wide_(grad.wide, grad.wide_stride, grad.wide_columns, tile.token, tile.column, kWide),
+        thin_(grad.thin, grad.thin_stride, grad.rank, tile.token, tile.rank, ranks),
+        rstd_(grad.rstd, tile.token),
+        tokens_(tile.tokens) {
     for (int stage = 0; stage < P::kStages - 1; ++stage) {
       load_rstd();
       begin(stage);
@@ -260,7 +268,7 @@ class GradSums {
   float sums_[P::kRanks / 8][4] = {};
 };
 
-/// The same in fp32: eight threads share a wide column.
+/// The same in fp32: four threads share a wide column.
 template <class P, bool kHasNorm>
 class GradSums<float, P, kHasNorm> {
  public:
@@ -291,25 +299,31 @@ __device__ __forceinline__ bool is_in_fours(const float* out, int64_t count, int
          reinterpret_cast<uintptr_t>(out) % kVector == 0;
 }
 
+/// Ranks of a part that a block has: their first number in the block, and how many.
+struct RanksOfPart {
+  int first, count;
+};
+
 /// out += scale * gain * result for the columns and ranks in range, in contiguous groups of
 /// kColumns by kRanks.
+/// @param out of the first rank   @param result of the first rank [kWide, P::kSumsLead]
 template <typename T, class P, int kColumns, int kRanks>
-__device__ __forceinline__ void add_result(const AdapterGrad& grad, const float* result,
-                                           const GradTile& tile) {
+__device__ __forceinline__ void add_sums(const AdapterGrad& grad, const AdapterGradPart& part,
+                                         const GradTile& tile, float* first_out, int ranks,
+                                         const float* result) {
   // Coalesced: consecutive threads access consecutive elements of `out`.
-  constexpr int kAcross = kColumns > 1 ? kWide / kColumns : P::kRanks / kRanks,
-                kPieces = kWide * P::kRanks / (kColumns * kRanks);
-  for (int i = static_cast<int>(threadIdx.x); i < kPieces; i += kGradThreads) {
-    const int column = kColumns > 1 ? i % kAcross * kColumns : i / kAcross,
-              rank = kColumns > 1 ? i / kAcross : i % kAcross * kRanks;
-    if (tile.column + column >= grad.wide_columns || tile.rank + rank >= grad.rank) continue;
-    float* out =
-        grad.out + (tile.column + column) * grad.wide_step + (tile.rank + rank) * grad.rank_step;
+  const int across = kColumns > 1 ? kWide / kColumns : ranks / kRanks,
+            pieces = kWide * ranks / (kColumns * kRanks);
+  for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kGradThreads) {
+    const int column = kColumns > 1 ? i % across * kColumns : i / across,
+              rank = kColumns > 1 ? i / across : i % across * kRanks;
+    if (tile.column + column >= grad.wide_columns) continue;
+    float* out = first_out + (tile.column + column) * part.wide_step + rank * part.rank_step;
     const float* sums = result + column * P::kSumsLead + rank;
     const auto factor = [&](int k) {
-      if (grad.rstd == nullptr) return grad.scale;
+      if (grad.rstd == nullptr) return part.scale;
       const int64_t at = tile.column + column + k;
-      return grad.scale * (grad.offset + load(static_cast<const T*>(grad.weight) + at));
+      return part.scale * (grad.offset + load(static_cast<const T*>(grad.weight) + at));
     };
     if constexpr (kColumns * kRanks == 4) {
       float values[4];
@@ -323,39 +337,91 @@ __device__ __forceinline__ void add_result(const AdapterGrad& grad, const float*
   }
 }
 
+/// Adds a block's sums to the matrices that its ranks belong to.
+template <typename T, class P>
+__device__ __forceinline__ void add_result(const AdapterGrad& grad, const GradTile& tile,
+                                           const float* result) {
+  int64_t first = -tile.rank;  // of the part, in the block
+  for (int i = 0; i < grad.parts; ++i) {
+    const AdapterGradPart& part = grad.part[i];
+    const int64_t end = first + part.rank < P::kRanks ? first + part.rank : P::kRanks,
+                  begin = first > 0 ? first : 0;
+    float* const out = part.out + (begin - first) * part.rank_step;
+    const int ranks = static_cast<int>(end - begin);
+    first += part.rank;
+    if (ranks <= 0) continue;
+    const float* const sums = result + begin;
+    if (is_in_fours(out, ranks, part.rank_step, part.wide_step))
+      add_sums<T, P, 1, 4>(grad, part, tile, out, ranks, sums);
+    else if (is_in_fours(out, grad.wide_columns, part.wide_step, part.rank_step))
+      add_sums<T, P, 4, 1>(grad, part, tile, out, ranks, sums);
+    else
+      add_sums<T, P, 1, 1>(grad, part, tile, out, ranks, sums);
+  }
+}
+
 /// The sums of a block's columns, into `result` [kWide, P::kSumsLead].
 template <typename T, int kWidth, class P, bool kHasNorm>
-__device__ __forceinline__ void sum_tokens(const AdapterGrad& grad, const GradTile& tile,
-                                           int tokens, float* result) {
-  const int ranks = ranks_of(grad, tile, P::kRanks);
-  Stages<P, kWidth, kHasNorm, T> stages(grad, tile, ranks, tokens);
+__device__ __forceinline__ void sum_tokens(const AdapterGrad& grad, const GradTile& tile, int ranks,
+                                           float* result) {
+  Stages<P, kWidth, kHasNorm, T> stages(grad, tile, ranks);
   GradSums<T, P, kHasNorm> sums;
-  for (int token = 0; token < tokens; token += kDepth) sums.add(stages.next(), ranks);
+  for (int token = 0; token < tile.tokens; token += kDepth) sums.add(stages.next(), ranks);
   wait_for_copies<0>();
   __syncthreads();  // all have left the stages, whose memory `result` is
   sums.write(result);
   __syncthreads();
 }
 
+/// Calls use(index in `result`, index in a tile's partial sums) for groups of four sums.
+/// @param ranks that the block has, a multiple of 16
+template <class P, class Use>
+__device__ __forceinline__ void each_four(int ranks, Use&& use) {
+  const int fours = ranks / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < kWide * fours; i += kGradThreads)
+    use(i / fours * P::kSumsLead + i % fours * 4, i * 4);
+}
+
+/// Keeps a block's sums of some tokens. The last block of a tile to come here has true, and all
+/// sums in `result`, added in the order of their tokens.
+template <class P>
+__device__ __forceinline__ bool sum_parts(const AdapterGrads& grads, const GradTile& tile,
+                                          int ranks, float* result) {
+  constexpr int kSums = kWide * P::kRanks;
+  float* const of_tile = grads.partial_sums + tile.number * gridDim.z * kSums;
+  each_four<P>(ranks, [&](int at, int sum) {
+    float values[4];
+    load_four(result + at, values);
+    store_four(of_tile + static_cast<int64_t>(blockIdx.z) * kSums + sum, values);
+  });
+  if (!is_last_of(grads.arrivals + tile.number, gridDim.z)) return false;
+  each_four<P>(ranks, [&](int at, int sum) {
+    float total[4] = {}, values[4];
+    for (unsigned part = 0; part < gridDim.z; ++part) {
+      load_four(of_tile + static_cast<int64_t>(part) * kSums + sum, values);
+      for (int k = 0; k < 4; ++k) total[k] += values[k];
+    }
+    store_four(result + at, total);
+  });
+  __syncthreads();
+  return true;
+}
+
 template <typename T, int kWidth, int kRanks>
-__global__ void __launch_bounds__(kGradThreads)
+__global__ void __launch_bounds__(kGradThreads, 2)
     adapter_grads(const __grid_constant__ AdapterGrads grads) {
   using P = GradTiles<T, kRanks>;
   const GradTile tile = tile_of_block(grads, kRanks);
-  const AdapterGrad grad = grads.products[tile.product];
+  const AdapterGrad& grad = grads.products[tile.product];
   if (tile.rank >= grad.rank) return;
   auto* const result = reinterpret_cast<float*>(dynamic_shared_memory());
-  const int tokens = static_cast<int>(grads.tokens);
+  const int ranks = ranks_of(grad, tile, P::kRanks);
   if (grad.rstd != nullptr)
-    sum_tokens<T, kWidth, P, true>(grad, tile, tokens, result);
+    sum_tokens<T, kWidth, P, true>(grad, tile, ranks, result);
   else
-    sum_tokens<T, kWidth, P, false>(grad, tile, tokens, result);
-  if (is_in_fours(grad.out, grad.rank, grad.rank_step, grad.wide_step))
-    add_result<T, P, 1, 4>(grad, result, tile);
-  else if (is_in_fours(grad.out, grad.wide_columns, grad.wide_step, grad.rank_step))
-    add_result<T, P, 4, 1>(grad, result, tile);
-  else
-    add_result<T, P, 1, 1>(grad, result, tile);
+    sum_tokens<T, kWidth, P, false>(grad, tile, ranks, result);
+  if (gridDim.z == 1 || sum_parts<P>(grads, tile, ranks, result))
+    add_result<T, P>(grad, tile, result);
 }
 
 /// Whether the rows of all operands begin and end at multiples of 16 bytes.
@@ -370,11 +436,28 @@ bool grads_in_eights(Type type, const AdapterGrads& grads) {
   return true;
 }
 
+/// Columns of the thin side that a block has.
+int ranks_of_blocks(Type type, const AdapterGrads& grads) {
+  constexpr int kFew = 16, kMany = 64;
+  for (int i = 0; i < grads.count; ++i)
+    if (type != Type::kFloat32 && grads.products[i].rank > kFew) return kMany;
+  return kFew;
+}
+dim3 grid_of(Type type, const AdapterGrads& grads) {
+  int64_t tiles = 0, rank = 0;
+  for (int i = 0; i < grads.count; ++i) {
+    tiles += (grads.products[i].wide_columns + kWide - 1) / kWide;
+    rank = grads.products[i].rank > rank ? grads.products[i].rank : rank;
+  }
+  const int ranks = ranks_of_blocks(type, grads);
+  const int64_t parts =
+      grads.part_tokens > 0 ? (grads.tokens + grads.part_tokens - 1) / grads.part_tokens : 0;
+  return {static_cast<unsigned>(tiles), static_cast<unsigned>((rank + ranks - 1) / ranks),
+          static_cast<unsigned>(parts)};
+}
+
 template <typename T, int kRanks>
-void launch_grads(Type type, const AdapterGrads& grads, int64_t tiles, int64_t rank,
-                  Stream stream) {
-  const dim3 grid(static_cast<unsigned>(tiles),
-                  static_cast<unsigned>((rank + kRanks - 1) / kRanks));
+void launch_grads(Type type, const AdapterGrads& grads, dim3 grid, Stream stream) {
   with_width(grads_in_eights(type, grads), [&](auto width) {
     launch_with_memory(adapter_grads<T, decltype(width)::value, kRanks>, grid, kGradThreads,
                        GradTiles<T, kRanks>::kBytes, stream, grads);
@@ -383,19 +466,21 @@ void launch_grads(Type type, const AdapterGrads& grads, int64_t tiles, int64_t r
 
 }  // namespace
 
+AdapterGradWork work_of(Type type, const AdapterGrads& grads) {
+  const dim3 grid = grid_of(type, grads);
+  const int64_t tiles = static_cast<int64_t>(grid.x) * grid.y;
+  return {tiles, tiles * grid.z * kWide * ranks_of_blocks(type, grads)};
+}
+
 void launch_adapter_grads(Type type, const AdapterGrads& grads, Stream stream) {
-  int64_t tiles = 0, rank = 0;
-  for (int i = 0; i < grads.count; ++i) {
-    tiles += (grads.products[i].wide_columns + kWide - 1) / kWide;
-    rank = grads.products[i].rank > rank ? grads.products[i].rank : rank;
-  }
-  if (tiles == 0 || rank == 0 || grads.tokens == 0) return;
+  const dim3 grid = grid_of(type, grads);
+  if (grid.x * grid.y * grid.z == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    if (sizeof(T) == 4 || rank <= 16)
-      launch_grads<T, 16>(type, grads, tiles, rank, stream);
+    if (ranks_of_blocks(type, grads) == 16)
+      launch_grads<T, 16>(type, grads, grid, stream);
     else if constexpr (sizeof(T) == 2)
-      launch_grads<T, 64>(type, grads, tiles, rank, stream);
+      launch_grads<T, 64>(type, grads, grid, stream);
   });
 }
 

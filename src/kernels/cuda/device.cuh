@@ -81,6 +81,19 @@ __device__ __forceinline__ void store_eight(T* p, const float* values) {
   *reinterpret_cast<uint4*>(p) = words;
 }
 
+/// The same as one store, which compilers divide where the elements come from a register each.
+template <typename T>
+__device__ __forceinline__ void store_eight_at_once(T* p, const float* values) {
+  static_assert(sizeof(T) == 2);
+  uint4 words;
+  store_eight(reinterpret_cast<T*>(&words), values);
+#ifdef __CUDA_ARCH__
+  __stcg(reinterpret_cast<uint4*>(p), words);
+#else
+  *reinterpret_cast<uint4*>(p) = words;
+#endif
+}
+
 /// Four consecutive elements; the pointer is aligned to their size.
 __device__ __forceinline__ void load_four(const float* p, float* values) {
   const float4 four = *reinterpret_cast<const float4*>(p);
@@ -165,6 +178,19 @@ __device__ __forceinline__ Number block_sum(Number value) {
   Number total = 0;
   for (int warp = 0; warp < kWarps; ++warp) total += of_warp[warp];
   return total;
+}
+
+/// Whether this is the last of `blocks` blocks to call it: it then sees what the others wrote to
+/// global memory before. All threads must call it.
+/// @param arrivals 0 before the first and after the last
+__device__ __forceinline__ bool is_last_of(unsigned* arrivals, unsigned blocks) {
+  __shared__ bool is_last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicInc(arrivals, blocks - 1) == blocks - 1;
+  __syncthreads();
+  __threadfence();
+  return is_last;
 }
 
 /// Copies the tables to shared memory, where threads can read different addresses at the same time;

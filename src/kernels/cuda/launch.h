@@ -276,27 +276,74 @@ struct GatedAnswer {
 };
 void launch_gated_answer_backward(Type type, const GatedAnswer& gated, Stream stream);
 
-/// One product g^T x in fp32 with a wide side and a side of `rank` columns:
+/// Products g^T x in fp32 with one wide side: the columns of the thin side belong to up to
+/// kMostGradParts matrices. With r counted from the first column of a part:
 ///   out[c * wide_step + r * rank_step] += scale * sum over tokens of wide[t, c] * thin[t, r]
 /// If the wide side is rms_norm(x), `wide` is x and rstd and weight are the norm's.
+inline constexpr int kMostGradParts = 4;  ///< linears with one input
+struct AdapterGradPart {
+  float* out;
+  int64_t rank, wide_step, rank_step;
+  float scale;
+};
 struct AdapterGrad {
   const void* wide;    ///< [tokens, wide_columns], row stride wide_stride in elements
   const void* thin;    ///< [tokens, rank], row stride thin_stride in elements
   const float* rstd;   ///< [tokens] of the norm; null: no norm
   const void* weight;  ///< [wide_columns] of the norm, plus `offset`
   float offset;
-  int64_t wide_stride, wide_columns, thin_stride, rank;
-  float* out;
-  int64_t wide_step, rank_step;
-  float scale;
+  int64_t wide_stride, wide_columns, thin_stride;
+  int64_t rank;  ///< of all parts
+  int parts;
+  AdapterGradPart part[kMostGradParts];
 };
-inline constexpr int kMostAdapterGrads = 8;  ///< per launch: A and B of four linears
+inline constexpr int kMostAdapterGrads = 8;  ///< per launch
 struct AdapterGrads {
   AdapterGrad products[kMostAdapterGrads];
   int count;
   int64_t tokens;
+  /// Tokens that a block sums up: a multiple of 64, or all. With more than one part of the tokens,
+  /// the sizes of the two arrays are those of `work_of`, and `arrivals` holds zeros, which it holds
+  /// again when the kernel ends.
+  int64_t part_tokens;
+  float* partial_sums;
+  unsigned* arrivals;
 };
+struct AdapterGradWork {
+  int64_t tiles;  ///< blocks for one part of the tokens
+  int64_t sums;   ///< partial sums of all tiles and parts
+};
+AdapterGradWork work_of(Type type, const AdapterGrads& grads);
 void launch_adapter_grads(Type type, const AdapterGrads& grads, Stream stream);
+
+/// out = x F in bf16 or fp16, for a factor F [columns, rank] of few columns.
+inline constexpr int64_t kMostLowRank = 64;
+struct LowRankProduct {
+  const void* x;  ///< [rows, columns], row stride x_stride in elements
+  /// [columns, rank], row stride factor_stride; if is_transposed [rank, columns]
+  const void* factor;
+  void* out;                    ///< [rows, rank], row stride out_stride
+  void* copy;                   ///< [rows, rank]: receives the same; or null
+  int64_t rows, columns, rank;  ///< rank and columns: multiples of 8
+  int64_t x_stride, factor_stride, out_stride;
+  bool is_transposed;
+};
+/// @pre all addresses and row strides are multiples of 16 bytes
+void launch_low_rank(Type type, const LowRankProduct& product, Stream stream);
+
+/// y += base + low F in bf16 or fp16, rounded once, for a factor F [rank, columns] of few rows.
+struct LowRankSum {
+  void* y;           ///< [rows, columns], row stride y_stride in elements
+  const void* base;  ///< the same, row stride base_stride; null: zeros
+  const void* low;   ///< [rows, rank], row stride low_stride
+  /// [rank, columns], row stride factor_stride; if is_transposed [columns, rank]
+  const void* factor;
+  int64_t rows, columns, rank;  ///< rank and columns: multiples of 8; rank <= kMostLowRank
+  int64_t y_stride, base_stride, low_stride, factor_stride;
+  bool is_transposed;
+};
+/// @pre all addresses and row strides are multiples of 16 bytes; rows <= 64 * 65535
+void launch_low_rank_sum(Type type, const LowRankSum& sum, Stream stream);
 
 /// Causal attention within packed documents, without sinks; see `AttentionShape` in ops.h. Rows of
 /// q and out have heads * depth channels, those of k and v kv_heads * depth; depth <=

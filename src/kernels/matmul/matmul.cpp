@@ -145,7 +145,7 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
   return out;
 }
 
-void add_adapter_grads_(const std::vector<AdapterGrad>& grads) {
+void add_adapter_grads_(const std::vector<AdapterGrad>& grads, const at::Tensor& arrivals) {
   const ProfileRange range("add_adapter_grads");
   if (grads.empty()) return;
   const at::Tensor& first = grads.front().g;
@@ -169,7 +169,8 @@ void add_adapter_grads_(const std::vector<AdapterGrad>& grads) {
     require_operand(grad.norm.weight, first, first.scalar_type());
     require_numel(grad.norm.weight, grad.x.size(1));
   }
-  if (first.is_cuda()) return cuda_kernels().add_adapter_grads(grads);
+  if (arrivals.defined()) require_operand(arrivals, first, at::kInt);
+  if (first.is_cuda()) return cuda_kernels().add_adapter_grads(grads, arrivals);
   for (const AdapterGrad& grad : grads) {
     TORCH_CHECK(grad.scale == 1, "on a CPU the scale must be applied to the operands");
     at::Tensor out = grad.out;

@@ -55,6 +55,15 @@ at::TensorOptions adapter_options(const std::vector<Linear*>& linears) {
   SFTRUN_CHECK(false);
 }
 
+/// Of 64 columns of an adapter's wide side.
+int64_t most_grad_tiles(const JointLinears& joint) {
+  constexpr int64_t kColumns = 64;
+  int64_t tiles = 0;
+  for (const Linear* linear : joint.members)
+    tiles += (linear->matrix().size(0) + joint.in_features()) / kColumns + 2;
+  return tiles;
+}
+
 /// Moves the weights into one matrix, together with `a` and `b`.
 void move_weights(const std::vector<Linear*>& linears, JointLinears& joint) {
   const int64_t rows = joint.out_features(), columns = joint.in_features(), ranks = joint.ranks();
@@ -101,46 +110,54 @@ at::Tensor with_spare(const at::Tensor& rows, int64_t spare) {
   return rows.as_strided({rows.size(0), columns}, rows.strides());
 }
 
+at::Tensor low_rank(const at::Tensor& x, const at::Tensor& factor) {
+  at::Tensor out = at::empty({x.size(0), factor.size(1)}, x.options());
+  kernels::low_rank_product(x, factor, out);
+  return out;
+}
+
 /// [x | x a^T] in x's memory; undefined if the padding is too small.   @param low copy of x a^T
 at::Tensor with_low(const at::Tensor& x, const JointLinears& joint, at::Tensor* low) {
   if (joint.spare() == 0) return {};
   const at::Tensor all = with_spare(x, joint.spare());
   if (!all.defined()) return {};
   at::Tensor columns = all.narrow(1, x.size(1), joint.ranks());
-  at::mm_out(columns, x, joint.a.t());
-  if (low != nullptr) *low = columns.contiguous();  // x's memory is freed after the pass
+  // A copy, as x's memory is freed after the pass.
+  const at::Tensor copy = kernels::low_rank_product(x, joint.a.t(), columns, low != nullptr);
+  if (low != nullptr) *low = copy;
   return all;
 }
 
-void add_adapters(const at::Tensor& x, const JointLinears& joint, at::Tensor* low, at::Tensor& y) {
-  if (!joint.has_adapters()) return;
-  const at::Tensor columns = at::mm(x, joint.a.t());
+/// y += base + x a^T b^T   @param base undefined: 0
+void add_adapters(const at::Tensor& x, const JointLinears& joint, at::Tensor* low, at::Tensor& y,
+                  const at::Tensor& base = {}) {
+  const at::Tensor columns = low_rank(x, joint.a.t());
   if (low != nullptr) *low = columns;
-  y.addmm_(columns, joint.b.t());
+  kernels::add_low_rank_(y, columns, joint.b.t(), base);
 }
 
 /// FP8: products with codes; the adapters are separate products.
 JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
   JointGrads grads;
-  if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);
+  if (joint.has_adapters()) grads.d_low = low_rank(dy, joint.b);
   if (!needs_dx) return grads;
   kernels::Product term{dy, *joint.fp8};
   if (kernels::multiplies_turned_codes(term))
     term.turned = {joint.prefetcher->values(joint, JointPart::kWeights), joint.ones};
   grads.dx = kernels::matmul_sum({term});
   if (term.turned.codes.defined()) joint.release();
-  if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
+  if (joint.has_adapters()) kernels::add_low_rank_(grads.dx, grads.d_low, joint.a);
   return grads;
 }
 
 /// Separate products for the adapters, if any.
 JointGrads apart_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
   JointGrads grads;
-  if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);  // b includes the scales
+  if (joint.has_adapters()) grads.d_low = low_rank(dy, joint.b);  // b includes the scales
   if (!needs_dx) return grads;
   grads.dx = at::mm(dy, joint.weights());
   joint.release();
-  if (joint.has_adapters()) grads.dx.addmm_(grads.d_low, joint.a);
+  if (joint.has_adapters()) kernels::add_low_rank_(grads.dx, grads.d_low, joint.a);
   return grads;
 }
 
@@ -201,6 +218,7 @@ JointLinears join(const std::vector<Linear*>& linears) {
     const int64_t columns = joint.in_features();
     joint.a = at::zeros({ranks, columns + ranks}, options).narrow(1, 0, columns);
     joint.b = at::zeros({joint.out_features(), ranks}, options);
+    joint.arrivals = at::zeros({most_grad_tiles(joint)}, options.dtype(at::kInt));
   }
   if (is_in_fp8(*linears.front()))
     move_codes(linears, joint);
@@ -213,7 +231,7 @@ at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t
                          at::Tensor* low, bool adapters) {
   if (joint.fp8) {
     at::Tensor y = kernels::matmul_sum({{x, *joint.fp8, /*transposed=*/true}}, {}, joint.bias);
-    if (adapters) add_adapters(x, joint, low, y);
+    if (adapters && joint.has_adapters()) add_adapters(x, joint, low, y);
     return y;
   }
   at::Tensor y = kernels::empty_rows(x.size(0), joint.out_features(), spare, x.options());
@@ -225,17 +243,18 @@ at::Tensor joint_forward(const at::Tensor& x, const JointLinears& joint, int64_t
   else
     at::mm_out(y, read, weights.t());
   joint.release();
-  if (adapters && !all.defined()) add_adapters(x, joint, low, y);
+  if (adapters && joint.has_adapters() && !all.defined()) add_adapters(x, joint, low, y);
   return y;
 }
 
 void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tensor* low,
                        at::Tensor y, bool adapters) {
-  at::Tensor all;
+  const bool adds_adapters = adapters && joint.has_adapters();
+  at::Tensor all, product;  // the latter is still to be added
   if (joint.fp8) {
-    y.add_(kernels::matmul_sum({{x, *joint.fp8, /*transposed=*/true}}));
+    product = kernels::matmul_sum({{x, *joint.fp8, /*transposed=*/true}});
   } else {
-    if (adapters) all = with_low(x, joint, low);
+    if (adds_adapters) all = with_low(x, joint, low);
     if (all.defined())
       y.addmm_(all, joint.weights_and_b().t());
     else
@@ -243,7 +262,10 @@ void add_joint_forward(const at::Tensor& x, const JointLinears& joint, at::Tenso
     joint.release();
   }
   if (joint.bias.defined()) y.add_(joint.bias);
-  if (adapters && !all.defined()) add_adapters(x, joint, low, y);
+  if (adds_adapters && !all.defined())
+    add_adapters(x, joint, low, y, product);
+  else if (product.defined())
+    y.add_(product);
 }
 
 JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
@@ -251,7 +273,7 @@ JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, boo
   const at::Tensor all = joint.has_adapters() ? with_spare(dy, joint.spare()) : at::Tensor();
   if (!all.defined()) return apart_input_grad(dy, joint, needs_dx);
   JointGrads grads{{}, all.narrow(1, joint.out_features(), joint.spare())};
-  at::mm_out(grads.d_low, dy, joint.b);
+  kernels::low_rank_product(dy, joint.b, grads.d_low);
   if (!needs_dx) return grads;
   grads.dx = at::mm(all, joint.weights_and_a());
   joint.release();
@@ -270,7 +292,7 @@ void add_joint_adapter_grads(const at::Tensor& dy, const at::Tensor& x,
                      low.narrow(1, column, rank), lora.scale});
     grads.push_back({lora.a->grad, d_low.narrow(1, column, rank), x, 1, norm});
   });
-  kernels::add_adapter_grads_(grads);
+  kernels::add_adapter_grads_(grads, joint.arrivals);
 }
 
 void JointAdapters::add(const JointLinears& joint) {

@@ -125,6 +125,14 @@ T __shfl_sync(unsigned mask, T value, int from) {
   return emulator::exchange(value, static_cast<unsigned>(from));
 }
 
+// Blocks run one after the other.
+inline void __threadfence() {}
+inline unsigned atomicInc(unsigned* at, unsigned most) {
+  const unsigned before = *at;
+  *at = before >= most ? 0 : before + 1;
+  return before;
+}
+
 // Rounded where they stand: the compiler may not fuse what it does not see through.
 inline float __fmul_rn(float a, float b) {
   float product = a * b;

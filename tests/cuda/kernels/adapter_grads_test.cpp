@@ -125,6 +125,24 @@ std::vector<Exact> expected_of(Type type, const Product& product, const Operands
   return out;
 }
 
+AdapterGrad grad_of(const Product& product, const Operands& in, const Memory& made) {
+  return {.wide = in.wide.data(),
+          .thin = in.thin.data(),
+          .rstd = product.norm.is_there ? in.rstd.as<float>() : nullptr,
+          .weight = product.norm.is_there ? in.weight.data() : nullptr,
+          .offset = product.norm.offset,
+          .wide_stride = product.wide_stride(),
+          .wide_columns = product.columns,
+          .thin_stride = product.thin_stride(),
+          .rank = product.rank,
+          .parts = 1,
+          .part = {{.out = made.as<float>(),
+                    .rank = product.rank,
+                    .wide_step = product.wide_step(),
+                    .rank_step = product.rank_step(),
+                    .scale = product.scale}}};
+}
+
 /// What is beyond `count` ends the test where it is read.
 AdapterGrads grads_of(const Products& products, const std::vector<Operands>& in,
                       const std::vector<Memory>& made, int64_t tokens) {
@@ -134,39 +152,38 @@ AdapterGrads grads_of(const Products& products, const std::vector<Operands>& in,
             .wide_columns = 256,
             .thin_stride = 256,
             .rank = 256,
-            .wide_step = 256,
-            .rank_step = 1,
-            .scale = 1};
+            .parts = 1,
+            .part = {{.rank = 256, .wide_step = 256, .rank_step = 1, .scale = 1}}};
   grads.count = static_cast<int>(products.size());
-  grads.tokens = tokens;
-  for (size_t i = 0; i < products.size(); ++i) {
-    const Product& each = products[i];
-    grads.products[i] = {.wide = in[i].wide.data(),
-                         .thin = in[i].thin.data(),
-                         .rstd = each.norm.is_there ? in[i].rstd.as<float>() : nullptr,
-                         .weight = each.norm.is_there ? in[i].weight.data() : nullptr,
-                         .offset = each.norm.offset,
-                         .wide_stride = each.wide_stride(),
-                         .wide_columns = each.columns,
-                         .thin_stride = each.thin_stride(),
-                         .rank = each.rank,
-                         .out = made[i].as<float>(),
-                         .wide_step = each.wide_step(),
-                         .rank_step = each.rank_step(),
-                         .scale = each.scale};
-  }
+  grads.tokens = grads.part_tokens = tokens;
+  for (size_t i = 0; i < products.size(); ++i)
+    grads.products[i] = grad_of(products[i], in[i], made[i]);
   return grads;
+}
+
+/// With the tokens in parts of `part_tokens`, 0: not divided.
+void launch_divided(Type type, AdapterGrads grads, int64_t part_tokens) {
+  if (part_tokens == 0) return launch_adapter_grads(type, grads, nullptr);
+  grads.part_tokens = part_tokens;
+  const AdapterGradWork work = work_of(type, grads);
+  const Memory sums = Memory::nans(Type::kFloat32, work.sums),
+               arrivals = Memory::raw(std::vector<unsigned>(static_cast<size_t>(work.tiles), 0));
+  grads.partial_sums = sums.as<float>();
+  grads.arrivals = arrivals.as<unsigned>();
+  launch_adapter_grads(type, grads, nullptr);
+  for (const unsigned each : arrivals.to<unsigned>()) EXPECT_EQ(each, 0);
 }
 
 /// The outputs, each compared with its product in fp64.
 std::vector<Memory> expect_sums(Type type, const Products& products,
-                                const std::vector<Operands>& in, int64_t tokens) {
+                                const std::vector<Operands>& in, int64_t tokens,
+                                int64_t part_tokens = 0) {
   const std::vector<Operands> before = in;
   std::vector<Memory> out = in_every_order([&] {
     std::vector<Memory> made;
     made.reserve(in.size());
     for (const Operands& each : in) made.push_back(each.before);
-    launch_adapter_grads(type, grads_of(products, in, made, tokens), nullptr);
+    launch_divided(type, grads_of(products, in, made, tokens), part_tokens);
     return made;
   });
   for (size_t i = 0; i < products.size(); ++i) {
@@ -288,6 +305,97 @@ TEST_P(CudaAdapterGrads, OfManyTokens) {
   constexpr int64_t kOf = 1155;
   expect_sums(type(), {{8, 8, Out::kA}, {.columns = 8, .rank = 8, .norm = kOffsetNorm}}, kOf);
   expect_sums(type(), {{8, 24, Out::kB}, {.columns = 8, .rank = 24, .norm = kPlainNorm}}, kOf);
+}
+
+// ---- Tokens divided among blocks.
+
+TEST_P(CudaAdapterGrads, OfDividedTokens) {
+  const Products even = {{72, 16, Out::kA}, {.columns = 8, .rank = 24, .norm = kOffsetNorm}},
+                 odd = {{65, 7, Out::kB, 0, 0, -2}, {7, 80, Out::kA}};
+  for (const Products& products : {even, odd}) {
+    for (const auto& [tokens, part] :
+         {std::pair<int64_t, int64_t>{130, 64}, {256, 128}, {65, 64}}) {
+      expect_sums(type(), products, operands_of(type(), products, tokens), tokens, part);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+/// The same to the bit as sums of the parts, one after the other.
+TEST_P(CudaAdapterGrads, DividedTokensAreAddedInTheirOrder) {
+  constexpr int64_t kOf = 192, kPart = 64;
+  const Product product{8, 16};
+  const std::vector<Operands> in = operands_of(type(), {product}, kOf);
+  std::vector<float> total(static_cast<size_t>(product.columns * product.rank));
+  for (int64_t token = 0; token < kOf; token += kPart) {
+    const Memory made = Memory::raw(std::vector<float>(total.size()));
+    AdapterGrad grad = grad_of(product, in[0], made);
+    grad.wide =
+        in[0].wide.as<char>() + token * product.columns * static_cast<int64_t>(size_of(type()));
+    grad.thin =
+        in[0].thin.as<char>() + token * product.rank * static_cast<int64_t>(size_of(type()));
+    launch_adapter_grads(type(), {{grad}, 1, kPart, kPart, nullptr, nullptr}, nullptr);
+    const std::vector<float> some = made.to<float>();
+    for (size_t i = 0; i < total.size(); ++i) total[i] += some[i];
+  }
+  std::vector<float> expected = in[0].before.to<float>();
+  for (size_t i = 0; i < total.size(); ++i) expected[i] += total[i];
+  EXPECT_TRUE(same(Type::kFloat32, expect_sums(type(), {product}, in, kOf, kPart)[0], expected));
+}
+
+// ---- One wide side for several matrices.
+
+/// Of these ranks, in consecutive columns of one thin side.
+struct Parts {
+  std::vector<int64_t> ranks;
+  int64_t columns;
+  Out out;
+  OfNorm norm = {};
+};
+void PrintTo(const Parts& parts, std::ostream* out) {
+  *out << testing::PrintToString(parts.ranks) << ", " << parts.columns << " columns";
+}
+const Parts kParts[] = {{{16, 16, 16}, 72, Out::kA, kOffsetNorm},
+                        {{8, 16}, 65, Out::kA},
+                        {{3, 5, 1, 7}, 8, Out::kA},
+                        {{16, 8}, 64, Out::kB},
+                        {{20, 30, 40}, 8, Out::kA, kPlainNorm},
+                        {{64, 1}, 9, Out::kB}};
+
+/// The same to the bit as a product for each.
+TEST_P(CudaAdapterGrads, OfSeveralMatrices) {
+  constexpr int64_t kOf = 130;
+  for_each("parts", kParts, [&](const Parts& parts) {
+    int64_t rank = 0;
+    for (const int64_t each : parts.ranks) rank += each;
+    const Product whole{
+        .columns = parts.columns, .rank = rank, .out = parts.out, .norm = parts.norm};
+    const std::vector<Operands> in = operands_of(type(), {whole}, kOf);
+    for (const int64_t part_tokens : {int64_t{0}, int64_t{64}}) {
+      std::vector<Memory> joint, alone;
+      const Memory none = Memory::raw(std::vector<float>());
+      AdapterGrad grad = grad_of(whole, in[0], none);
+      grad.parts = 0;
+      int64_t first = 0;
+      for (const int64_t each : parts.ranks) {
+        const Product own{.columns = parts.columns,
+                          .rank = each,
+                          .out = parts.out,
+                          .thin_gap = rank - each,
+                          .scale = 1 + static_cast<float>(first),
+                          .norm = parts.norm};
+        const Memory before = Memory::raw(normal(parts.columns * each, 7));
+        joint.push_back(before), alone.push_back(before);
+        AdapterGrad one = grad_of(own, in[0], alone.back());
+        one.thin = in[0].thin.as<char>() + first * static_cast<int64_t>(size_of(type()));
+        launch_divided(type(), {{one}, 1, kOf, kOf, nullptr, nullptr}, part_tokens);
+        grad.part[grad.parts++] = grad_of(own, in[0], joint.back()).part[0];
+        first += each;
+      }
+      launch_divided(type(), {{grad}, 1, kOf, kOf, nullptr, nullptr}, part_tokens);
+      for (size_t i = 0; i < joint.size(); ++i) EXPECT_TRUE(joint[i] == alone[i]) << "matrix " << i;
+    }
+  });
 }
 
 TEST_P(CudaAdapterGrads, OfNothing) {
