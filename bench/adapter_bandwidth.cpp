@@ -1,17 +1,19 @@
-// The products of LoRA adapters on a GPU beside a copy of memory: x A^T, dy B and y += low B^T by our
-// kernels and by LibTorch's, and gradients of A and B. Shapes of Qwen3-0.6B and Qwen3-8B.
+// The products of LoRA adapters on a GPU beside a copy of memory: y += low B^T by our kernel and by
+// LibTorch's, gradients of A and B, x A^T and dy B. Shapes of Qwen3-0.6B and Qwen3-8B.
 //
 //     ninja -C build adapter_bandwidth && build/bin/adapter_bandwidth [tokens] [rounds]
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "bandwidth.h"
-#include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/ops.h"
 #include "support/cuda_kernels.h"
 
@@ -19,8 +21,9 @@ namespace {
 
 using namespace sftrun;
 
-/// More memory than the L2 cache holds is between two uses of an operand.
-constexpr int kCopies = 4, kRepeats = 3;
+/// Operands that a measurement uses in turn: more memory than an L2 cache holds.
+constexpr double kMostCached = 128e6;
+constexpr int kLeastCalls = 12;
 
 struct Shape {
   std::string model;
@@ -39,13 +42,43 @@ at::Tensor spare_of(const at::Tensor& x, int64_t spare) {
   return x.as_strided({x.size(0), spare}, x.strides(), x.storage_offset() + x.size(1));
 }
 
-bench::Measurement repeated(const std::string& name, double bytes,
+/// The GPU's time for calls that are queued while it is busy with something else: launching takes the
+/// host longer than these kernels take.
+class OnGpu {
+ public:
+  OnGpu() : from_(at::ones({1 << 28}, on_card(at::kFloat))), to_(at::empty_like(from_)) {}
+
+  double seconds_of(const std::vector<std::function<void()>>& calls) {
+    constexpr auto kTimed = c10::EventFlag::BACKEND_DEFAULT;
+    c10::Event begin(c10::DeviceType::CUDA, kTimed), end(c10::DeviceType::CUDA, kTimed);
+    const c10::Stream stream =
+        c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(from_.device());
+    for (int i = 0; i < 3; ++i) to_.copy_(from_);
+    begin.record(stream);
+    for (const auto& call : calls) call();
+    end.record(stream);
+    at::accelerator::synchronizeDevice(0);
+    return begin.elapsedTime(end) / 1e3;
+  }
+
+ private:
+  at::Tensor from_, to_;
+};
+
+/// How many sets of operands of so many bytes a measurement has.
+int copies_of(double bytes) {
+  constexpr int kLeast = 2, kMost = 32;
+  return std::clamp(static_cast<int>(kMostCached / bytes) + 1, kLeast, kMost);
+}
+
+/// @param bytes that a call moves   @param calls one for each set of operands
+bench::Measurement repeated(OnGpu& gpu, const std::string& name, double bytes,
                             const std::vector<std::function<void()>>& calls) {
-  const double times = kRepeats * static_cast<double>(calls.size());
-  return {name, bytes * times, [calls] {
-            for (int i = 0; i < kRepeats; ++i)
-              for (const auto& call : calls) call();
-            at::accelerator::synchronizeDevice(0);
+  std::vector<std::function<void()>> all;
+  while (all.size() < kLeastCalls || all.size() % calls.size() != 0)
+    all.push_back(calls[all.size() % calls.size()]);
+  return {.name = name, .bytes = bytes * static_cast<double>(all.size()), .timed = [&gpu, all] {
+            return gpu.seconds_of(all);
           }};
 }
 
@@ -54,31 +87,29 @@ std::string title(const std::string& what, const Shape& shape) {
          std::to_string(shape.rank);
 }
 
-/// x A^T (the factor is transposed) or dy B, which read x once.
-void add_low_rank(const Shape& shape, int64_t tokens, bool is_transposed,
+/// x A^T (the factor is transposed) or dy B, which read x once: LibTorch's products.
+void add_low_rank(OnGpu& gpu, const Shape& shape, int64_t tokens, bool is_transposed,
                   std::vector<bench::Measurement>& all) {
-  std::vector<std::function<void()>> ours, libtorch;
-  for (int i = 0; i < kCopies; ++i) {
+  const double bytes = 2.0 * static_cast<double>(tokens * shape.columns);
+  std::vector<std::function<void()>> calls;
+  for (int i = 0; i < copies_of(bytes); ++i) {
     const at::Tensor x = rows(tokens, shape.columns, shape.rank);
     const at::Tensor factor = is_transposed ? rows(shape.rank, shape.columns, shape.rank).t()
                                             : rows(shape.columns, shape.rank, 0);
     at::Tensor out = spare_of(x, shape.rank);
-    ours.emplace_back([=] { kernels::cuda_kernels().low_rank_product(x, factor, out, {}); });
-    libtorch.emplace_back([=]() mutable { at::mm_out(out, x, factor); });
+    calls.emplace_back([=]() mutable { at::mm_out(out, x, factor); });
   }
-  const double bytes = 2.0 * static_cast<double>(tokens * shape.columns);
-  const std::string what = is_transposed ? "x A^T" : "dy B";
-  all.push_back(repeated(title(what, shape), bytes, ours));
-  all.push_back(repeated(title(what, shape) + ", LibTorch", bytes, libtorch));
+  all.push_back(repeated(gpu, title(is_transposed ? "x A^T" : "dy B", shape), bytes, calls));
 }
 
 /// Gradients of A of all linears with one input, and of their B.
-void add_grads(const std::string& name, int64_t in, const std::vector<int64_t>& outs, int64_t rank,
-               int64_t tokens, std::vector<bench::Measurement>& all) {
+void add_grads(OnGpu& gpu, const std::string& name, int64_t in, const std::vector<int64_t>& outs,
+               int64_t rank, int64_t tokens, std::vector<bench::Measurement>& all) {
   std::vector<std::function<void()>> calls;
   int64_t wide = in;
   for (const int64_t out : outs) wide += out;
-  for (int i = 0; i < kCopies; ++i) {
+  const double bytes = 2.0 * static_cast<double>(tokens * wide);
+  for (int i = 0; i < copies_of(bytes); ++i) {
     const at::Tensor x = rows(tokens, in, 0);
     std::vector<kernels::AdapterGrad> grads;
     const auto ranks = static_cast<int64_t>(outs.size()) * rank;
@@ -94,14 +125,15 @@ void add_grads(const std::string& name, int64_t in, const std::vector<int64_t>& 
     const at::Tensor arrivals = at::zeros({wide / 64 + 8}, on_card(at::kInt));
     calls.emplace_back([=] { kernels::add_adapter_grads_(grads, arrivals); });
   }
-  all.push_back(repeated(name + " gradients", 2.0 * static_cast<double>(tokens * wide), calls));
+  all.push_back(repeated(gpu, name + " gradients", bytes, calls));
 }
 
 /// y += low B^T, which reads and writes y, with a base, which is read, and without.
-void add_sum(const Shape& shape, int64_t tokens, bool has_base,
+void add_sum(OnGpu& gpu, const Shape& shape, int64_t tokens, bool has_base,
              std::vector<bench::Measurement>& all) {
+  const double bytes = (has_base ? 6.0 : 4.0) * static_cast<double>(tokens * shape.columns);
   std::vector<std::function<void()>> ours, libtorch;
-  for (int i = 0; i < kCopies; ++i) {
+  for (int i = 0; i < copies_of(bytes); ++i) {
     at::Tensor y = rows(tokens, shape.columns, 0);
     const at::Tensor low = rows(tokens, shape.rank, 0), b = rows(shape.columns, shape.rank, 0).t(),
                      base = has_base ? rows(tokens, shape.columns, 0) : at::Tensor();
@@ -111,10 +143,9 @@ void add_sum(const Shape& shape, int64_t tokens, bool has_base,
       y.addmm_(low, b);
     });
   }
-  const double bytes = (has_base ? 6.0 : 4.0) * static_cast<double>(tokens * shape.columns);
   const std::string what = has_base ? "y += base + low B^T" : "y += low B^T";
-  all.push_back(repeated(title(what, shape), bytes, ours));
-  all.push_back(repeated(title(what, shape) + ", LibTorch", bytes, libtorch));
+  all.push_back(repeated(gpu, title(what, shape), bytes, ours));
+  all.push_back(repeated(gpu, title(what, shape) + ", LibTorch", bytes, libtorch));
 }
 
 }  // namespace
@@ -131,9 +162,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "error: %s\n", missing.c_str());
     return 2;
   }
+  OnGpu gpu;
   const at::Tensor from = at::ones({tokens, 1 << 14}, on_card(at::kFloat)),
                    to = at::empty_like(from);
-  std::vector<bench::Measurement> all = {repeated("copy", 2.0 * static_cast<double>(from.nbytes()),
+  std::vector<bench::Measurement> all = {repeated(gpu, "copy",
+                                                  2.0 * static_cast<double>(from.nbytes()),
                                                   {[&] { at::Tensor(to).copy_(from); }})};
   for (const Shape& shape : {Shape{"0.6B", 1024, 48},
                              {"0.6B", 3072, 16},
@@ -141,26 +174,26 @@ int main(int argc, char** argv) {
                              {"8B", 4096, 32},
                              {"8B", 4096, 16},
                              {"8B", 12288, 16}})
-    add_low_rank(shape, tokens, /*is_transposed=*/true, all);
+    add_low_rank(gpu, shape, tokens, /*is_transposed=*/true, all);
   for (const Shape& shape : {Shape{"0.6B", 4096, 48},
                              {"0.6B", 6144, 32},
                              {"0.6B", 1024, 16},
                              {"8B", 6144, 48},
                              {"8B", 24576, 32},
                              {"8B", 4096, 16}})
-    add_low_rank(shape, tokens, /*is_transposed=*/false, all);
-  add_grads("0.6B q, k, v", 1024, {2048, 1024, 1024}, 16, tokens, all);
-  add_grads("0.6B o", 2048, {1024}, 16, tokens, all);
-  add_grads("0.6B gate, up", 1024, {3072, 3072}, 16, tokens, all);
-  add_grads("0.6B down", 3072, {1024}, 16, tokens, all);
-  add_grads("8B q, k, v", 4096, {4096, 1024, 1024}, 16, tokens, all);
-  add_grads("8B o", 4096, {4096}, 16, tokens, all);
-  add_grads("8B gate, up", 4096, {12288, 12288}, 16, tokens, all);
-  add_grads("8B down", 12288, {4096}, 16, tokens, all);
+    add_low_rank(gpu, shape, tokens, /*is_transposed=*/false, all);
+  add_grads(gpu, "0.6B q, k, v", 1024, {2048, 1024, 1024}, 16, tokens, all);
+  add_grads(gpu, "0.6B o", 2048, {1024}, 16, tokens, all);
+  add_grads(gpu, "0.6B gate, up", 1024, {3072, 3072}, 16, tokens, all);
+  add_grads(gpu, "0.6B down", 3072, {1024}, 16, tokens, all);
+  add_grads(gpu, "8B q, k, v", 4096, {4096, 1024, 1024}, 16, tokens, all);
+  add_grads(gpu, "8B o", 4096, {4096}, 16, tokens, all);
+  add_grads(gpu, "8B gate, up", 4096, {12288, 12288}, 16, tokens, all);
+  add_grads(gpu, "8B down", 12288, {4096}, 16, tokens, all);
   for (const Shape& shape :
        {Shape{"8B", 6144, 48}, {"8B", 24576, 32}, {"8B", 4096, 16}, {"8B", 12288, 16}})
-    add_sum(shape, tokens, /*has_base=*/false, all);
-  add_sum({"8B", 4096, 16}, tokens, /*has_base=*/true, all);
+    add_sum(gpu, shape, tokens, /*has_base=*/false, all);
+  add_sum(gpu, {"8B", 4096, 16}, tokens, /*has_base=*/true, all);
   bench::measure(std::move(all), {tokens * (1 << 14), rounds}, "a GPU");
   return 0;
 }

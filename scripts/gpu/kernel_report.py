@@ -52,7 +52,6 @@ RULES = (
     ("heads_*", (LOADS,), "reads and writes every query and key, a few operations for each value"),
     ("adapter_grads*", (LOADS, STORES), "reads activations and their gradients once, for a rank's columns; adds to fp32 sums"),
     ("low_rank_sum*", (LOADS, STORES), "reads and writes the result once, a few operations for each value"),
-    ("low_rank*", (LOADS, STORES), "reads a wide matrix once for a few columns of products"),
     ("cross_entropy*", (LOADS,), "reads the logits twice, which are the largest tensor of a step"),
     ("dropout*", (LOADS,), "reads and writes every value once"),
     ("embedding_noise*", (LOADS,), "reads and writes every value once"),
@@ -408,7 +407,7 @@ SOURCES = re.compile(r"^<!-- sources: (\w+) -->$", re.M)
 def render(rows, archs, version, sources):
     lines = [
         f"<!-- sources: {sources} -->",
-        f"By scripts/gpu/kernel_report.py, CUDA {version}: registers · bytes of static shared memory (attention and adapter_grads use dynamic memory) · loads · stores of global memory, the largest of all",
+        f"By scripts/gpu/kernel_report.py, CUDA {version}: registers · bytes of static shared memory (attention, adapter_grads and low_rank_sum use dynamic memory) · loads · stores of global memory, the largest of all",
         "types and formats that a kernel is compiled for. Loads and stores in bytes: the widest that each kernel for 16-bit types has (but those for odd sizes and addresses), and what most",
         "instructions have.",
         "",

@@ -76,9 +76,9 @@ REASONS = {  # what stands in the document, in its order
     "fp32": "the router's product, without TF32",
     "stream": "rows and elements, of bandwidth; 69 to 89% measured on an H100, whose copy reaches 79%; GeForce: an assumption",
     "unpack": "4-bit codes to bf16, of bandwidth, alone on the card: 68 to 72% measured on an H100; GeForce: a guess",
-    "thin": "x A^T and dy B of 16 to 48 columns, of bandwidth: 23 to 73% measured on an H100, more where x is large; GeForce: a guess",
+    "thin": "x A^T and dy B of 16 to 48 columns, of bandwidth: 35 to 73% measured on an H100 with the shapes of Qwen3-8B; GeForce: a guess",
     "thin sum": "y += low B^T, in FP8 with the base's product, and dx += d_low A; of bandwidth: 64 to 78% measured on an H100; GeForce: a guess",
-    "adapter gradients": "reads each wide side once, of bandwidth: 36 to 69% measured on an H100; GeForce: a guess",
+    "adapter gradients": "reads each wide side once, of bandwidth: 49 to 69% measured on an H100 with the shapes of Qwen3-8B; GeForce: a guess",
     "turn": "FP8 codes transposed for a product of the backward pass, tiles in shared memory, of bandwidth: 56% measured on an H100, beside products; GeForce: a guess",
 }
 
@@ -238,7 +238,7 @@ def bound(op, card, shares):
 # ---- The operations of a layer -------------------------------------------------------------------------------------------------
 OURS, ATEN, FLASH = "launch sftrun::kernels::cuda::", "launch at::native::", "launch pytorch_flash::"
 NT, NT_SUM, NN = "product cublasGemmEx TN", "product cublasGemmEx TN +=", "product cublasGemmEx NN"
-LOW_RANK, LOW_RANK_SUM = OURS + "low_rank", OURS + "low_rank_sum"
+LOW_RANK_SUM = OURS + "low_rank_sum"
 ADD = ATEN + "vectorized_elementwise_kernel [CUDAFunctor_add]"
 REDUCE, FILL, SCALED = ATEN + "reduce_kernel [sum_functor]", ATEN + "vectorized_elementwise_kernel [FillFunctor]", "product cublasLtMatmul TN"
 UNPACK, ROUND, TURN, COPY = OURS + "dequantize_4bit", OURS + "round_to_e4m3", OURS + "turn_codes", "copy D2D none asynchronous"
@@ -255,11 +255,6 @@ def product(name, part, m, k, n, event, sums=False, compute="bf16", memory="stre
 def elements(name, part, event, values, read, write, **more):
     """`values` of which each is read and written in so many bytes."""
     return Op(name, part, {event: 1}, 0, values * read, values * write, **more)
-
-
-def own_low_rank(t, k):
-    """Whether x A^T of [t, k] is a product of our kernel, which also keeps a copy (src/kernels/low_rank/low_rank.cpp)."""
-    return t >= 1024 and t * k <= 12 << 20
 
 
 def low_rank_sum(name, t, k, n, base_product=False, **more):
@@ -322,7 +317,7 @@ def linears_forward(model, base, step, t, rank=RANK):
             yield from unpack_group(name, k, ns, aside)
             if appends(base, step, name):
                 yield elements(f"{name}: sB beside W", "unpacking", PLACED, r * n, BF16, BF16, aside=aside)
-        yield product(f"{name}: low = x A^T", "adapters", t, k, r, LOW_RANK if own_low_rank(t, k) else NT, memory="thin")
+        yield product(f"{name}: low = x A^T", "adapters", t, k, r, NT, memory="thin")
         if appends(base, step, name):
             yield product(f"{name}: [x | low] [W | sB]^T", "linears", t, k + r, n, NT_SUM if added else NT, sums=added)
             continue
@@ -344,12 +339,12 @@ def linears_backward(model, base, step, t, rank=RANK):
     held = [name for name, _, _ in groups[-2:]]  # the second stream has two buffers
     for name, k, ns in groups:
         n, r, first = sum(ns), joint_columns(ns, rank), name == "qkv"
-        if appends(base, step, name) and name != "o" and not own_low_rank(t, k):  # done forward, in training alone; o's input is kept, low with it
+        if appends(base, step, name) and name != "o":  # done forward, in training alone; o's input is kept, low with it
             yield elements(f"{name}: low kept", "adapters", PLACED, t * r, BF16, BF16)
         if base == "nf4":
             yield from unpack_group(name, k, ns, "held" if name in held else "ahead", " again", for_input=first)
             yield elements(f"{name}: A below W", "unpacking", COPY, r * k, BF16, BF16, aside="ahead", for_input=first)
-        yield product(f"{name}: d_low = dy sB", "adapters", t, n, r, LOW_RANK if own_low_rank(t, n) else NN, memory="thin")
+        yield product(f"{name}: d_low = dy sB", "adapters", t, n, r, NN, memory="thin")
         if base == "fp8":
             yield from rounding(f"{name}: dy to FP8", AFTER[name], base, step, t * n, for_input=first)
             yield elements(f"{name}: turn the codes", "turning FP8 codes", TURN, k * n, FP8, FP8, memory="turn",

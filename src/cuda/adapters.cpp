@@ -5,7 +5,7 @@
 #include "entries.h"
 #include "launch_context.h"
 
-/// Gradients of adapters; copies of many matrices in one launch.
+/// Products of adapters and their gradients; copies of many matrices in one launch.
 namespace sftrun::kernels::plugin {
 
 namespace {
@@ -33,24 +33,22 @@ cuda::AdapterGrad adapter_grad(const AdapterGrad& grad) {
 
 /// Whether the columns of `next` follow those of `grad` in one matrix, for the same wide side: it is
 /// read once for both.
-bool continues(const cuda::AdapterGrad& grad, const cuda::AdapterGrad& next, int64_t element) {
-  constexpr int64_t kMostRank = 64;  // of a block
+bool continues(const cuda::AdapterGrad& grad, const cuda::AdapterGrad& next, const at::Tensor& g) {
   return grad.wide == next.wide && grad.wide_stride == next.wide_stride &&
          grad.wide_columns == next.wide_columns && grad.rstd == next.rstd &&
          grad.weight == next.weight && grad.offset == next.offset &&
          grad.thin_stride == next.thin_stride && grad.parts < cuda::kMostGradParts &&
-         grad.rank + next.rank <= kMostRank &&
-         static_cast<const char*>(grad.thin) + grad.rank * element == next.thin;
+         grad.rank + next.rank <= cuda::most_grad_ranks(type_of(g)) &&
+         static_cast<const char*>(grad.thin) + grad.rank * g.element_size() == next.thin;
 }
 
 std::vector<cuda::AdapterGrad> joined(const std::vector<AdapterGrad>& grads) {
   std::vector<cuda::AdapterGrad> products;
-  const int64_t element = grads.front().g.element_size();
   for (const AdapterGrad& each : grads) {
     const cuda::AdapterGrad next = adapter_grad(each);
     const auto before = std::find_if(
         products.begin(), products.end(),
-        [&](const cuda::AdapterGrad& product) { return continues(product, next, element); });
+        [&](const cuda::AdapterGrad& product) { return continues(product, next, each.g); });
     if (before == products.end()) {
       products.push_back(next);
       continue;
@@ -78,6 +76,7 @@ int64_t token_parts(int64_t tiles, int64_t tokens, int64_t multiprocessors) {
 
 /// Divides the tokens where `arrivals` has room for the tiles.   @return the partial sums
 at::Tensor divide_tokens(cuda::Type type, const at::Tensor& arrivals, cuda::AdapterGrads& grads) {
+  static_assert(cuda::kGradColumns == kGradTileColumns);
   constexpr int64_t kStep = 64;
   grads.part_tokens = grads.tokens;
   const int64_t tiles = cuda::work_of(type, grads).tiles;
@@ -86,7 +85,8 @@ at::Tensor divide_tokens(cuda::Type type, const at::Tensor& arrivals, cuda::Adap
       token_parts(tiles, grads.tokens,
                   at::cuda::getDeviceProperties(arrivals.device().index())->multiProcessorCount);
   if (parts == 1) return {};
-  grads.part_tokens = (grads.tokens / parts + kStep - 1) / kStep * kStep;
+  const int64_t least = (grads.tokens + parts - 1) / parts;
+  grads.part_tokens = (least + kStep - 1) / kStep * kStep;
   at::Tensor sums =
       at::empty({cuda::work_of(type, grads).sums}, arrivals.options().dtype(at::kFloat));
   grads.partial_sums = sums.data_ptr<float>();
@@ -109,26 +109,6 @@ void add_adapter_grads(const std::vector<AdapterGrad>& grads, const at::Tensor& 
     cuda::launch_adapter_grads(type_of(g), some, launch.stream());
     launch.check();
   }
-}
-
-void low_rank_product(const at::Tensor& x, const at::Tensor& factor, const at::Tensor& out,
-                      const at::Tensor& copy) {
-  const bool is_transposed = factor.stride(0) == 1 && factor.stride(1) != 1;
-  const Launch launch(x);
-  cuda::launch_low_rank(type_of(x),
-                        {.x = x.const_data_ptr(),
-                         .factor = factor.const_data_ptr(),
-                         .out = out.data_ptr(),
-                         .copy = copy.defined() ? copy.data_ptr() : nullptr,
-                         .rows = x.size(0),
-                         .columns = x.size(1),
-                         .rank = factor.size(1),
-                         .x_stride = x.stride(0),
-                         .factor_stride = factor.stride(is_transposed ? 1 : 0),
-                         .out_stride = out.stride(0),
-                         .is_transposed = is_transposed},
-                        launch.stream());
-  launch.check();
 }
 
 void add_low_rank(const at::Tensor& y, const at::Tensor& low, const at::Tensor& factor,

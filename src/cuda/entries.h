@@ -88,8 +88,6 @@ GatedAnswerGrads gated_answer_backward(const at::Tensor& dy, const at::Tensor& a
 
 // adapters.cpp
 void add_adapter_grads(const std::vector<AdapterGrad>& grads, const at::Tensor& arrivals);
-void low_rank_product(const at::Tensor& x, const at::Tensor& factor, const at::Tensor& out,
-                      const at::Tensor& copy);
 void add_low_rank(const at::Tensor& y, const at::Tensor& low, const at::Tensor& factor,
                   const at::Tensor& base);
 at::Tensor copy_table(const std::vector<MatrixCopy>& copies);

@@ -39,7 +39,6 @@ constexpr CudaKernels kKernels = {
     .weighted_gated_backward = weighted_gated_backward,
     .gated_answer_backward = gated_answer_backward,
     .add_adapter_grads = add_adapter_grads,
-    .low_rank_product = low_rank_product,
     .add_low_rank = add_low_rank,
     .copy_table = copy_table,
     .copy_matrices = copy_matrices,

@@ -91,7 +91,13 @@ class Linears {
 
 using Specs = std::vector<Linears::Spec>;
 const Specs kSpecs[] = {
-    {{64, 8}, {32, 4}, {32, 0}}, {{96, 16}}, {{48, 0}, {48, 0}}, {{40, 5}, {24, 3}}};
+    {{64, 8}, {32, 4}, {32, 0}},
+    {{96, 16}},
+    {{48, 0}, {48, 0}},
+    {{40, 5}, {24, 3}},
+    {{64, 8}, {32, 0}, {32, 4}},                     // one without an adapter between others
+    {{16, 4}, {16, 8}, {16, 2}, {32, 16}, {16, 4}},  // more than one product of gradients has
+    {{64, 48}, {32, 40}}};                           // more ranks than a block has
 constexpr int64_t kIn = 80, kTokens = 37;
 
 class GpuJointLinears
@@ -251,6 +257,35 @@ TEST_P(GpuJointLinears, Backward) {
       EXPECT_TRUE(close(grads.dx.cpu(), dx, tolerance())) << "room: " << has_room;
     }
   }
+}
+
+/// Divided among blocks, for which the joint linears hold the counters.
+TEST(GpuJointAdapters, GradientsOfManyTokens) {
+  const at::NoGradGuard no_grad;
+  constexpr int64_t kMany = 3100, kFew = 64;
+  Linears linears({{40, 8}}, kFew, at::kBFloat16, {}, /*biased=*/false);
+  JointLinears joint = join(linears.pointers());
+  JointAdapters adapters;
+  adapters.add(joint);
+  adapters.refresh();
+  const at::Tensor x = normal({kMany, kFew}, 7, at::kBFloat16).to(kCard),
+                   dy = normal({kMany, 40}, 8, at::kBFloat16).to(kCard);
+  const auto gradients = [&] {
+    linears.store().zero_grad();
+    at::Tensor low;
+    joint_forward(x, joint, 0, &low);
+    const JointGrads grads = joint_input_grad(dy, joint, /*needs_dx=*/false);
+    add_joint_adapter_grads(dy, x, {}, low, grads.d_low, joint);
+    const LoraAdapter& lora = *linears.all()[0]->lora;
+    return at::cat({lora.a->grad.flatten(), lora.b->grad.flatten()}).cpu();
+  };
+  const at::Tensor divided = gradients();
+  EXPECT_EQ(joint.arrivals.sum().item<int64_t>(), 0);
+  EXPECT_TRUE(at::equal(divided, gradients()));
+  joint.arrivals = at::Tensor();
+  const at::Tensor undivided = gradients();
+  EXPECT_TRUE(close(divided, undivided, 1e-5));
+  EXPECT_FALSE(at::equal(divided, undivided));
 }
 
 constexpr JointPart kParts[] = {JointPart::kWeightsAndB, JointPart::kWeightsAndA,

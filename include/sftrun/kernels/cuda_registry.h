@@ -108,9 +108,6 @@ struct CudaKernels {
   GatedAnswerGrads (*gated_answer_backward)(const at::Tensor& dy, const at::Tensor& answer,
                                             const at::Tensor& logits);
   void (*add_adapter_grads)(const std::vector<AdapterGrad>& grads, const at::Tensor& arrivals);
-  /// See low_rank_product in ops.h.
-  void (*low_rank_product)(const at::Tensor& x, const at::Tensor& factor, const at::Tensor& out,
-                           const at::Tensor& copy);
   /// See add_low_rank_ in ops.h.
   void (*add_low_rank)(const at::Tensor& y, const at::Tensor& low, const at::Tensor& factor,
                        const at::Tensor& base);

@@ -68,21 +68,19 @@ struct NormFactors {
   at::Tensor rstd, weight;
   double offset = 0;
 };
-/// out += scale * g^T x for several adapters at once; g or x has lora_rank columns. On CUDA one
-/// launch for every four linears, with loose rows; a wide side is read once for the adapters whose
-/// columns of low rank follow one another in one matrix.
+inline constexpr int64_t kGradTileColumns = 64;
+/// out += scale * g^T x for several adapters at once; g or x has lora_rank columns. With loose rows
+/// on CUDA, where a wide side is read once for adapters whose columns of the other side follow one
+/// another in one matrix, and where up to eight such products are one launch.
 struct AdapterGrad {
   at::Tensor out, g, x;
   double scale = 1;
   NormFactors norm = {};  ///< applied to x; CUDA only
 };
-/// @param arrivals CUDA: zeros, int32, at least one for every 64 wide columns of all products: the
-/// tokens may then be divided among blocks. Used by one stream at a time; or undefined
+/// @param arrivals CUDA: int32 counters, 0 between calls, one for every kGradTileColumns wide
+/// columns of each product. With them the tokens may be divided among blocks. If undefined or too
+/// few, they are not. Calls that share counters must be on one stream.
 void add_adapter_grads_(const std::vector<AdapterGrad>& grads, const at::Tensor& arrivals = {});
-/// out = x F for a wide x [T, K] and a factor F [K, lora_rank], such as A^T, with loose rows.
-/// @param out [T, lora_rank], with loose rows   @return if wants_copy a contiguous copy of out
-at::Tensor low_rank_product(const at::Tensor& x, const at::Tensor& factor, at::Tensor out,
-                            bool wants_copy = false);
 /// y += base + low F for low [T, lora_rank] and a factor F [lora_rank, N], such as B^T, with loose
 /// rows. Rounded once where CUDA has a kernel for the shape.   @param base [T, N] or undefined
 void add_low_rank_(at::Tensor y, const at::Tensor& low, const at::Tensor& factor,

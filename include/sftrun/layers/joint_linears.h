@@ -21,7 +21,7 @@ struct JointLinears {
   /// [ranks, K]: the A matrices stacked by rows, zero-padded. Undefined without adapters.
   at::Tensor a;
   at::Tensor b;         ///< [N, ranks]: block-diagonal, scale * B of each adapter
-  at::Tensor arrivals;  ///< of `kernels::add_adapter_grads_`
+  at::Tensor arrivals;  ///< counters of `kernels::add_adapter_grads_`; undefined without adapters
   /// [N + ranks, K + ranks] = [W | b ; a | 0]: each linear's weight is a view of it. Undefined for
   /// quantised weights.
   at::Tensor whole;

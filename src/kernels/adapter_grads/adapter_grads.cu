@@ -9,7 +9,7 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
-constexpr int kWide = 64, kDepth = 64;  // wide columns of a block, tokens of a stage
+constexpr int kWide = kGradColumns, kDepth = 64;  // wide columns of a block, tokens of a stage
 constexpr int kGradThreads = 256;
 
 /// A block's shared memory: stages, each with both sides and rstd of kDepth tokens. Row strides are
@@ -144,22 +144,18 @@ class Stages {
         thin_(grad.thin, grad.thin_stride, grad.rank, tile.token, tile.rank, ranks),
         rstd_(grad.rstd, tile.token),
         tokens_(tile.tokens) {
-    for (int stage = 0; stage < P::kStages - 1; ++stage) {
+    turns_.begin_first([&](int stage) {
       load_rstd();
       begin(stage);
-    }
+    });
     load_rstd();
   }
 
   /// Waits for the next stage and begins one. All threads must call it.
   __device__ __forceinline__ typename P::Stage next() {
-    wait_for_copies<P::kStages - 2>();
-    __syncthreads();  // the stage is there, and all have left the one before
-    begin(read_ == 0 ? P::kStages - 1 : read_ - 1);
+    const int stage = turns_.next([&](int following) { begin(following); });
     load_rstd();
-    const auto stage = P::stage(read_);
-    read_ = read_ == P::kStages - 1 ? 0 : read_ + 1;
-    return stage;
+    return P::stage(stage);
   }
 
  private:
@@ -173,7 +169,6 @@ class Stages {
       wide_.begin(stage.wide, tokens_);
       thin_.begin(stage.thin, tokens_);
     }
-    end_copies();
     tokens_ -= kDepth;
   }
 
@@ -181,7 +176,7 @@ class Stages {
   TileCopies<P::kRanks, P::kThinLead, kWidth, T> thin_;
   RstdOfStages rstd_;
   int tokens_;  ///< that no copy was begun of; below 0 at the end
-  int read_ = 0;
+  StageTurns<P::kStages> turns_;
 };
 
 /// Two elements of T, each times its factor.
@@ -438,9 +433,9 @@ bool grads_in_eights(Type type, const AdapterGrads& grads) {
 
 /// Columns of the thin side that a block has.
 int ranks_of_blocks(Type type, const AdapterGrads& grads) {
-  constexpr int kFew = 16, kMany = 64;
+  constexpr int kFew = 16;
   for (int i = 0; i < grads.count; ++i)
-    if (type != Type::kFloat32 && grads.products[i].rank > kFew) return kMany;
+    if (grads.products[i].rank > kFew) return most_grad_ranks(type);
   return kFew;
 }
 dim3 grid_of(Type type, const AdapterGrads& grads) {

@@ -81,7 +81,7 @@ __device__ __forceinline__ void store_eight(T* p, const float* values) {
   *reinterpret_cast<uint4*>(p) = words;
 }
 
-/// The same as one store, which compilers divide where the elements come from a register each.
+/// As store_eight, but always one store of 16 bytes, past the L1 cache: compilers may divide others.
 template <typename T>
 __device__ __forceinline__ void store_eight_at_once(T* p, const float* values) {
   static_assert(sizeof(T) == 2);

@@ -281,6 +281,11 @@ void launch_gated_answer_backward(Type type, const GatedAnswer& gated, Stream st
 ///   out[c * wide_step + r * rank_step] += scale * sum over tokens of wide[t, c] * thin[t, r]
 /// If the wide side is rms_norm(x), `wide` is x and rstd and weight are the norm's.
 inline constexpr int kMostGradParts = 4;  ///< linears with one input
+inline constexpr int kGradColumns = 64;   ///< wide columns of a block
+/// Columns of the thin side that a block can have.
+constexpr int most_grad_ranks(Type type) {
+  return type == Type::kFloat32 ? 16 : 64;
+}
 struct AdapterGradPart {
   float* out;
   int64_t rank, wide_step, rank_step;
@@ -316,21 +321,7 @@ struct AdapterGradWork {
 AdapterGradWork work_of(Type type, const AdapterGrads& grads);
 void launch_adapter_grads(Type type, const AdapterGrads& grads, Stream stream);
 
-/// out = x F in bf16 or fp16, for a factor F [columns, rank] of few columns.
-inline constexpr int64_t kMostLowRank = 64;
-struct LowRankProduct {
-  const void* x;  ///< [rows, columns], row stride x_stride in elements
-  /// [columns, rank], row stride factor_stride; if is_transposed [rank, columns]
-  const void* factor;
-  void* out;                    ///< [rows, rank], row stride out_stride
-  void* copy;                   ///< [rows, rank]: receives the same; or null
-  int64_t rows, columns, rank;  ///< rank and columns: multiples of 8
-  int64_t x_stride, factor_stride, out_stride;
-  bool is_transposed;
-};
-/// @pre all addresses and row strides are multiples of 16 bytes
-void launch_low_rank(Type type, const LowRankProduct& product, Stream stream);
-
+inline constexpr int64_t kMostLowRank = 64;  ///< of LowRankSum::rank
 /// y += base + low F in bf16 or fp16, rounded once, for a factor F [rank, columns] of few rows.
 struct LowRankSum {
   void* y;           ///< [rows, columns], row stride y_stride in elements
@@ -338,11 +329,11 @@ struct LowRankSum {
   const void* low;   ///< [rows, rank], row stride low_stride
   /// [rank, columns], row stride factor_stride; if is_transposed [columns, rank]
   const void* factor;
-  int64_t rows, columns, rank;  ///< rank and columns: multiples of 8; rank <= kMostLowRank
+  int64_t rows, columns, rank;  ///< rank and columns: multiples of 8
   int64_t y_stride, base_stride, low_stride, factor_stride;
   bool is_transposed;
 };
-/// @pre all addresses and row strides are multiples of 16 bytes; rows <= 64 * 65535
+/// @pre bf16 or fp16; all addresses and row strides are multiples of 16 bytes
 void launch_low_rank_sum(Type type, const LowRankSum& sum, Stream stream);
 
 /// Causal attention within packed documents, without sinks; see `AttentionShape` in ops.h. Rows of

@@ -89,4 +89,33 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
+/// Stages of shared memory that a block reads in turns. While it reads one, copies to the others are
+/// under way. `begin(number)` starts this thread's copies to a stage, or none at the end.
+template <int kStages>
+class StageTurns {
+ public:
+  template <class Begin>
+  __device__ __forceinline__ void begin_first(Begin&& begin) {
+    for (int stage = 0; stage < kStages - 1; ++stage) {
+      begin(stage);
+      end_copies();
+    }
+  }
+  /// Waits for the next stage and begins the copies to the one read before; returns its number. All
+  /// threads of the block must call it.
+  template <class Begin>
+  __device__ __forceinline__ int next(Begin&& begin) {
+    wait_for_copies<kStages - 2>();
+    __syncthreads();  // the stage is there, and all have left the one before
+    begin(read_ == 0 ? kStages - 1 : read_ - 1);
+    end_copies();
+    const int stage = read_;
+    read_ = read_ == kStages - 1 ? 0 : read_ + 1;
+    return stage;
+  }
+
+ private:
+  int read_ = 0;
+};
+
 }  // namespace sftrun::kernels::cuda

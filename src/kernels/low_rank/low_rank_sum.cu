@@ -139,39 +139,31 @@ class SumStages {
 
   /// Begins the first stages; the first of them waits for copies begun before, too.
   __device__ __forceinline__ void begin() {
-    for (int stage = 0; stage < P::kStages - 1; ++stage) begin(stage);
+    turns_.begin_first([&](int stage) { begin(stage); });
   }
-  /// Waits for the next stage and begins one; returns its number. All threads must call it.
+  /// Waits for the next stage; returns its number. All threads must call it.
   __device__ __forceinline__ int next() {
-    wait_for_copies<P::kStages - 2>();
-    __syncthreads();  // the stage is there, and all have left the one before
-    begin(read_ == 0 ? P::kStages - 1 : read_ - 1);
-    const int stage = read_;
-    read_ = read_ == P::kStages - 1 ? 0 : read_ + 1;
-    return stage;
+    return turns_.next([&](int stage) { begin(stage); });
   }
 
  private:
   __device__ __forceinline__ void begin(int stage) {
-    if (rows_ > 0) {
-      begin_rows(P::low(stage), P::kLowLead, low_, sum_.low_stride, kRows, rows_, sum_.rank,
-                 [](int row) { return row; });
-      begin_columns(P::y(stage), y_, sum_.y_stride, rows_, columns_);
-      if constexpr (kHasBase)
-        begin_columns(P::base(stage), base_, sum_.base_stride, rows_, columns_);
-      low_ += kRows * sum_.low_stride;
-      y_ += kRows * sum_.y_stride;
-      if constexpr (kHasBase) base_ += kRows * sum_.base_stride;
-      rows_ -= kRows;
-    }
-    end_copies();
+    if (rows_ <= 0) return;
+    begin_rows(P::low(stage), P::kLowLead, low_, sum_.low_stride, kRows, rows_, sum_.rank,
+               [](int row) { return row; });
+    begin_columns(P::y(stage), y_, sum_.y_stride, rows_, columns_);
+    if constexpr (kHasBase) begin_columns(P::base(stage), base_, sum_.base_stride, rows_, columns_);
+    low_ += kRows * sum_.low_stride;
+    y_ += kRows * sum_.y_stride;
+    if constexpr (kHasBase) base_ += kRows * sum_.base_stride;
+    rows_ -= kRows;
   }
 
   const T *low_, *y_, *base_;
   const LowRankSum& sum_;
   int64_t rows_;  ///< that no copy was begun of
   int64_t columns_;
-  int read_ = 0;
+  StageTurns<P::kStages> turns_;
 };
 
 /// y = y + base + products of a lane's row.

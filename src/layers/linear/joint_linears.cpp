@@ -55,12 +55,11 @@ at::TensorOptions adapter_options(const std::vector<Linear*>& linears) {
   SFTRUN_CHECK(false);
 }
 
-/// Of 64 columns of an adapter's wide side.
+/// At most so many tiles of kGradTileColumns columns do the gradients of the adapters have.
 int64_t most_grad_tiles(const JointLinears& joint) {
-  constexpr int64_t kColumns = 64;
   int64_t tiles = 0;
   for (const Linear* linear : joint.members)
-    tiles += (linear->matrix().size(0) + joint.in_features()) / kColumns + 2;
+    tiles += (linear->matrix().size(0) + joint.in_features()) / kernels::kGradTileColumns + 2;
   return tiles;
 }
 
@@ -110,28 +109,22 @@ at::Tensor with_spare(const at::Tensor& rows, int64_t spare) {
   return rows.as_strided({rows.size(0), columns}, rows.strides());
 }
 
-at::Tensor low_rank(const at::Tensor& x, const at::Tensor& factor) {
-  at::Tensor out = at::empty({x.size(0), factor.size(1)}, x.options());
-  kernels::low_rank_product(x, factor, out);
-  return out;
-}
-
 /// [x | x a^T] in x's memory; undefined if the padding is too small.   @param low copy of x a^T
 at::Tensor with_low(const at::Tensor& x, const JointLinears& joint, at::Tensor* low) {
   if (joint.spare() == 0) return {};
   const at::Tensor all = with_spare(x, joint.spare());
   if (!all.defined()) return {};
   at::Tensor columns = all.narrow(1, x.size(1), joint.ranks());
-  // A copy, as x's memory is freed after the pass.
-  const at::Tensor copy = kernels::low_rank_product(x, joint.a.t(), columns, low != nullptr);
-  if (low != nullptr) *low = copy;
+  at::mm_out(columns, x, joint.a.t());
+  if (low != nullptr)  // x's memory is freed after the pass
+    *low = columns.clone(at::MemoryFormat::Contiguous);
   return all;
 }
 
 /// y += base + x a^T b^T   @param base undefined: 0
 void add_adapters(const at::Tensor& x, const JointLinears& joint, at::Tensor* low, at::Tensor& y,
                   const at::Tensor& base = {}) {
-  const at::Tensor columns = low_rank(x, joint.a.t());
+  const at::Tensor columns = at::mm(x, joint.a.t());
   if (low != nullptr) *low = columns;
   kernels::add_low_rank_(y, columns, joint.b.t(), base);
 }
@@ -139,7 +132,7 @@ void add_adapters(const at::Tensor& x, const JointLinears& joint, at::Tensor* lo
 /// FP8: products with codes; the adapters are separate products.
 JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
   JointGrads grads;
-  if (joint.has_adapters()) grads.d_low = low_rank(dy, joint.b);
+  if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);
   if (!needs_dx) return grads;
   kernels::Product term{dy, *joint.fp8};
   if (kernels::multiplies_turned_codes(term))
@@ -153,7 +146,7 @@ JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool 
 /// Separate products for the adapters, if any.
 JointGrads apart_input_grad(const at::Tensor& dy, const JointLinears& joint, bool needs_dx) {
   JointGrads grads;
-  if (joint.has_adapters()) grads.d_low = low_rank(dy, joint.b);  // b includes the scales
+  if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);  // b includes the scales
   if (!needs_dx) return grads;
   grads.dx = at::mm(dy, joint.weights());
   joint.release();
@@ -273,7 +266,7 @@ JointGrads joint_input_grad(const at::Tensor& dy, const JointLinears& joint, boo
   const at::Tensor all = joint.has_adapters() ? with_spare(dy, joint.spare()) : at::Tensor();
   if (!all.defined()) return apart_input_grad(dy, joint, needs_dx);
   JointGrads grads{{}, all.narrow(1, joint.out_features(), joint.spare())};
-  kernels::low_rank_product(dy, joint.b, grads.d_low);
+  at::mm_out(grads.d_low, dy, joint.b);
   if (!needs_dx) return grads;
   grads.dx = at::mm(all, joint.weights_and_a());
   joint.release();

@@ -47,14 +47,6 @@ struct Operands {
   Memory wide, thin, before, rstd, weight;
 };
 
-/// The last row has no gap behind it; the gaps of the others hold NaN.
-std::vector<float> rows_of(int64_t tokens, int64_t columns, int64_t stride, uint64_t seed) {
-  if (tokens == 0) return {};
-  std::vector<float> values = normal(tokens * stride - (stride - columns), seed);
-  for (size_t i = 0; i < values.size(); ++i)
-    if (static_cast<int64_t>(i) % stride >= columns) values[i] = std::nanf("");
-  return values;
-}
 /// From 1/20 to some: what rms_norm divides by is of any size.
 std::vector<float> factors_of(int64_t tokens, uint64_t seed) {
   std::vector<float> rstd = normal(tokens, seed);
@@ -65,9 +57,9 @@ std::vector<Operands> operands_of(Type type, const Products& products, int64_t t
   std::vector<Operands> all;
   for (const Product& each : products) {
     const auto seed = static_cast<uint64_t>(3 * all.size());
-    all.push_back({Memory::of(type, rows_of(tokens, each.columns, each.wide_stride(), seed + 1),
+    all.push_back({Memory::of(type, rows_with_gaps(tokens, each.columns, each.wide_gap, seed + 1),
                               each.shifts.wide),
-                   Memory::of(type, rows_of(tokens, each.rank, each.thin_stride(), seed + 2),
+                   Memory::of(type, rows_with_gaps(tokens, each.rank, each.thin_gap, seed + 2),
                               each.shifts.thin),
                    Memory::raw(normal(each.columns * each.rank, seed + 3), each.shifts.out),
                    Memory::raw(factors_of(tokens, seed + 101), each.shifts.rstd),

@@ -5,10 +5,7 @@
 namespace sftrun::kernels::cuda::test {
 namespace {
 
-constexpr Type kSixteenBits[] = {Type::kBFloat16, Type::kFloat16};
-class CudaLowRankSum : public ForTypes {};
-INSTANTIATE_TEST_SUITE_P(Types, CudaLowRankSum, testing::ValuesIn(kSixteenBits),
-                         [](const auto& of_type) { return std::string(name_of(of_type.param)); });
+SFTRUN_FOR_TYPES_OF(CudaLowRankSum, kSixteenBits);
 
 /// Gaps are elements between rows.
 struct Shape {
@@ -26,24 +23,16 @@ void PrintTo(const Shape& shape, std::ostream* out) {
        << shape.factor_gap;
 }
 
-/// NaN between the rows; the last row has none behind it.
-std::vector<float> rows_of(int64_t rows, int64_t columns, int64_t gap, uint64_t seed) {
-  const int64_t stride = columns + gap;
-  std::vector<float> values = normal(rows == 0 ? 0 : rows * stride - gap, seed);
-  for (size_t i = 0; i < values.size(); ++i)
-    if (static_cast<int64_t>(i) % stride >= columns) values[i] = std::nanf("");
-  return values;
-}
-
 struct Operands {
   Memory y, base, low, factor;
 };
 Operands operands_of(Type type, const Shape& shape) {
-  return {
-      Memory::of(type, rows_of(shape.rows, shape.columns, shape.y_gap, 1)),
-      Memory::of(type, rows_of(shape.has_base ? shape.rows : 0, shape.columns, shape.base_gap, 2)),
-      Memory::of(type, rows_of(shape.rows, shape.rank, shape.low_gap, 3)),
-      Memory::of(type, rows_of(shape.factor_rows(), shape.factor_columns(), shape.factor_gap, 4))};
+  return {Memory::of(type, rows_with_gaps(shape.rows, shape.columns, shape.y_gap, 1)),
+          Memory::of(type, rows_with_gaps(shape.has_base ? shape.rows : 0, shape.columns,
+                                          shape.base_gap, 2)),
+          Memory::of(type, rows_with_gaps(shape.rows, shape.rank, shape.low_gap, 3)),
+          Memory::of(type, rows_with_gaps(shape.factor_rows(), shape.factor_columns(),
+                                          shape.factor_gap, 4))};
 }
 
 /// The gaps of y stay as they were.

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <random>
 
@@ -99,6 +100,14 @@ std::vector<float> normal(int64_t n, uint64_t seed, float scale) {
   for (float& value : values) value = distribution(random);
   return values;
 }
+std::vector<float> rows_with_gaps(int64_t rows, int64_t columns, int64_t gap, uint64_t seed) {
+  const int64_t stride = columns + gap;
+  std::vector<float> values = normal(rows == 0 ? 0 : rows * stride - gap, seed);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (static_cast<int64_t>(i) % stride >= columns) values[i] = std::nanf("");
+  return values;
+}
+
 std::vector<uint8_t> random_bytes(int64_t n, uint64_t seed) {
   std::mt19937 random(static_cast<uint32_t>(seed));
   std::vector<uint8_t> bytes(static_cast<size_t>(n));

@@ -19,6 +19,8 @@ void PrintTo(Type type, std::ostream* out);
 namespace sftrun::kernels::cuda::test {
 
 inline constexpr Type kTypes[] = {Type::kFloat32, Type::kBFloat16, Type::kFloat16};
+/// Those of tensor cores.
+inline constexpr Type kSixteenBits[] = {Type::kBFloat16, Type::kFloat16};
 /// Those that the CPU kernels have.
 inline constexpr Type kTypesOfCpu[] = {Type::kFloat32, Type::kBFloat16};
 const char* name_of(Type type);
@@ -78,6 +80,8 @@ std::vector<float> floats(Type type, const Memory& memory);
 std::vector<float> rounded(Type type, std::vector<float> values);
 
 std::vector<float> normal(int64_t n, uint64_t seed, float scale = 1);
+/// Rows with `gap` elements between them, which are NaN; there is none behind the last.
+std::vector<float> rows_with_gaps(int64_t rows, int64_t columns, int64_t gap, uint64_t seed);
 std::vector<uint8_t> random_bytes(int64_t n, uint64_t seed);
 
 /// What `run` leaves, which must be the same whatever the order of threads and of blocks.
@@ -118,10 +122,11 @@ class ForTypes : public testing::TestWithParam<Type> {
  protected:
   Type type() const { return GetParam(); }
 };
-#define SFTRUN_FOR_TYPES(suite)                                                               \
-  class suite : public ForTypes {};                                                           \
-  INSTANTIATE_TEST_SUITE_P(Types, suite, testing::ValuesIn(kTypes), [](const auto& of_type) { \
-    return std::string(name_of(of_type.param));                                               \
+#define SFTRUN_FOR_TYPES_OF(suite, types)                                                    \
+  class suite : public ForTypes {};                                                          \
+  INSTANTIATE_TEST_SUITE_P(Types, suite, testing::ValuesIn(types), [](const auto& of_type) { \
+    return std::string(name_of(of_type.param));                                              \
   })
+#define SFTRUN_FOR_TYPES(suite) SFTRUN_FOR_TYPES_OF(suite, kTypes)
 
 }  // namespace sftrun::kernels::cuda::test

@@ -1,0 +1,54 @@
+#include <ATen/ATen.h>
+
+#include "../operands.h"
+#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/ops.h"
+#include "sftrun/kernels/profile_range.h"
+
+namespace sftrun::kernels {
+namespace {
+
+/// Whether every row of 16-bit elements begins at 16 bytes and has a multiple of 8 of them.
+/// @param x either of its strides is 1
+bool has_aligned_rows(const at::Tensor& x) {
+  constexpr int64_t kEights = 8;
+  const int64_t along = x.stride(1) == 1 ? 1 : 0;
+  return x.stride(along) == 1 && x.size(along) % kEights == 0 &&
+         x.stride(1 - along) % kEights == 0 &&
+         reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
+}
+
+bool kernel_serves(const at::Tensor& y, const at::Tensor& low, const at::Tensor& factor,
+                   const at::Tensor& base) {
+  constexpr int64_t kMostRank = 64, kMostRows = int64_t{256} * 65535;  // as in cuda/launch.h
+  return y.is_cuda() && y.scalar_type() != at::kFloat && low.size(1) <= kMostRank &&
+         y.size(0) <= kMostRows && has_aligned_rows(y) && has_aligned_rows(low) &&
+         has_aligned_rows(factor) && (!base.defined() || has_aligned_rows(base));
+}
+
+/// A matrix of y's dtype, on its device.
+void require_summand(const at::Tensor& x, const at::Tensor& y) {
+  TORCH_CHECK(x.device() == y.device() && x.scalar_type() == y.scalar_type(), "an operand is ",
+              x.scalar_type(), " on ", x.device(), ", not ", y.scalar_type(), " on ", y.device());
+  TORCH_CHECK(x.dim() == 2, "an operand of shape ", x.sizes(), " in place of a matrix");
+}
+
+}  // namespace
+
+void add_low_rank_(at::Tensor y, const at::Tensor& low, const at::Tensor& factor,
+                   const at::Tensor& base) {
+  const ProfileRange range("add_low_rank");
+  for (const at::Tensor* operand : {static_cast<const at::Tensor*>(&y), &low, &factor})
+    require_summand(*operand, y);
+  require_loose_rows(y);
+  require_loose_rows(low);
+  TORCH_CHECK(
+      low.size(0) == y.size(0) && low.size(1) == factor.size(0) && factor.size(1) == y.size(1),
+      "product of ", low.sizes(), " and ", factor.sizes(), " added to ", y.sizes());
+  if (base.defined()) require_loose_same(base, y);
+  if (kernel_serves(y, low, factor, base)) return cuda_kernels().add_low_rank(y, low, factor, base);
+  if (base.defined()) y.add_(base);
+  y.addmm_(low, factor);
+}
+
+}  // namespace sftrun::kernels
