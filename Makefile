@@ -157,8 +157,9 @@ gpu-check: ## On a machine with a GPU: kernels and models beside the CPU, traini
 	scripts/gpu/check.py --build $(BUILD) --budget 1800
 
 .PHONY: cuda-check
+cuda-check: BOOTSTRAP_FLAGS += --cuda always
 cuda-check: build-all ## The CUDA path without a GPU, whole: every family, quantised base and optimizer (tests/cuda; about an hour)
-	@ctest --test-dir $(BUILD) --output-on-failure -R '(^|/)Cuda|^cuda[.](gpu_tests|stand_in|kernel_report)|^Emulator'
+	@ctest --test-dir $(BUILD) --output-on-failure -R '(^|/)Cuda|^cuda[.](gpu_tests|stand_in|kernel_report|host_backed_tests|memory_plan|strategies|rehearsal)|^Emulator'
 	tests/cuda/device_parity.py --root $(BUILD)/host-backed --all
 	tests/cuda/runtime/runtime_test.py --sftrun $(SFTRUN) --stand-in $(BUILD)/stand-in-runtime --all \
 	  --torch-lib "$$(sed -n 's/^SFTRUN_TORCH_ROOT:PATH=//p' $(BUILD)/CMakeCache.txt)/lib"

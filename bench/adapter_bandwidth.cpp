@@ -99,7 +99,8 @@ void add_low_rank(OnGpu& gpu, const Shape& shape, int64_t tokens, bool is_transp
     at::Tensor out = spare_of(x, shape.rank);
     calls.emplace_back([=]() mutable { at::mm_out(out, x, factor); });
   }
-  all.push_back(repeated(gpu, title(is_transposed ? "x A^T" : "dy B", shape), bytes, calls));
+  all.push_back(
+      repeated(gpu, title(is_transposed ? "x A^T" : "dy B", shape) + ", LibTorch", bytes, calls));
 }
 
 /// Gradients of A of all linears with one input, and of their B.
@@ -154,7 +155,7 @@ int main(int argc, char** argv) {
   const int64_t tokens = argc > 1 ? std::atol(argv[1]) : 4096;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 9;
   if (tokens <= 0 || rounds <= 0) {
-    std::fprintf(stderr, "usage: %s [tokens] [rounds]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s [tokens, 4096] [rounds, 9]: both above 0\n", argv[0]);
     return 2;
   }
   const std::string missing = test::load_cuda_kernels();

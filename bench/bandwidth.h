@@ -26,9 +26,10 @@ inline double seconds_of(const std::function<void()>& work) {
 
 struct Measurement {
   std::string name;
-  double bytes = 0;  ///< read and written
+  double bytes = 0;  ///< read and written, by all calls
   std::function<void()> work = {};
   std::function<double()> timed = {};  ///< in the place of `work`: does it and gives its seconds
+  int calls = 1;                       ///< that are measured together
   std::vector<double> seconds = {};
 
   double median() {
@@ -88,8 +89,8 @@ inline void measure(std::vector<Measurement> all, const Arguments& arguments,
               arguments.rounds);
   for (Measurement& one : all) {
     const double rate = one.bytes / one.median();
-    std::printf("%-34s %6.2f ms  %6.2f GB/s  %3.0f%% of the copy\n", one.name.c_str(),
-                1e3 * one.median(), rate / 1e9, 100 * rate / copy_rate);
+    std::printf("%-34s %7.3f ms  %7.2f GB/s  %3.0f%% of the copy\n", one.name.c_str(),
+                1e3 * one.median() / one.calls, rate / 1e9, 100 * rate / copy_rate);
   }
 }
 

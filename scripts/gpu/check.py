@@ -175,8 +175,7 @@ class Check:
         self.report = {"date": datetime.date.today().isoformat(), "rehearsal": self.rehearsal, "budget_s": arguments.budget, "machine": {}, "parts": {}}
         self.lock, self.log_bytes = threading.RLock(), 0
         self.cpus = int(os.environ.get("SFTRUN_GPU_CHECK_CPUS") or len(os.sched_getaffinity(0)))
-        self.log = arguments.output.with_suffix(".log")
-        self.log.write_text("")
+        self.log = arguments.output.with_suffix(".log")  # begun when there is something to check: what an earlier run wrote stays till then
         self.use(arguments.build)
 
     def use(self, build):
@@ -783,11 +782,11 @@ def parse_arguments():
     source.add_argument("--build", type=folder, default=ROOT / "build", help="build folder, or an unpacked archive [build]")
     source.add_argument("--archive", type=folder, help="what scripts/gpu/pack.sh made")
     parser.add_argument("--output", type=folder, default=ROOT / "bench/gpu-check.json", help="the log is beside it, as .log")
-    parser.add_argument("--torch-python", default=str(here) if here.exists() else "python3")
-    parser.add_argument("--peer-python", default=str(peer) if peer.exists() else "python3")
+    parser.add_argument("--torch-python", default=str(here) if here.exists() else "python3", help="a Python with torch, whose libraries are used [%(default)s]")
+    parser.add_argument("--peer-python", default=str(peer) if peer.exists() else "python3", help="a Python with transformers and peft [%(default)s]")
     parser.add_argument("--model", type=folder, help="directory of a model for the bench, too, dense and in NF4")
-    parser.add_argument("--only", nargs="+", choices=list(CHECKS), default=list(CHECKS), metavar="PART")
-    parser.add_argument("--skip", nargs="+", choices=list(CHECKS), default=[], metavar="PART")
+    parser.add_argument("--only", nargs="+", choices=list(CHECKS), default=list(CHECKS), metavar="PART", help="these parts alone")
+    parser.add_argument("--skip", nargs="+", choices=list(CHECKS), default=[], metavar="PART", help="all parts but these")
     parser.add_argument("--budget", type=float, default=540, metavar="SECONDS", help="for everything; what is then left is not run [540]")
     parser.add_argument("--limit", type=seconds_by_part, action="append", default=[], metavar="PART=SECONDS", help=f"{LIMITS}")
     parser.add_argument("--libraries", type=folder, metavar="FOLDER", help="libraries that are to be found before all others")
@@ -808,6 +807,8 @@ def stop(number, _):
 def main():
     arguments = parse_arguments()
     chosen = [name for name in CHECKS if name in arguments.only and name not in arguments.skip]
+    if not arguments.archive and not (arguments.build / "bin/sftrun").exists():
+        sys.exit(f"error: {arguments.build} has no bin/sftrun\n  fix: make gpu-check builds it; or name another folder with --build")
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     check = Check(arguments)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -823,9 +824,8 @@ def main():
                 check.prepare(pathlib.Path(scratch))
                 check.report["machine"] = cards(check)
                 if not check.report["machine"]["cards"]:
-                    check.report["error"] = "no GPU on this machine"
-                    check.save()
                     sys.exit("error: neither nvidia-smi nor sftrun gpu-info finds a GPU on this machine\n  fix: run this where there is one")
+                check.log.write_text("")
                 if check.rehearsal:
                     perform(check, "hang", check_hang)
             if whole:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Predicts tokens/s of a LoRA training step on GPUs from its operations: FLOPs, bytes and launches. Nothing here is measured.
+"""Predicts tokens/s of a LoRA training step on GPUs from its operations: FLOPs, bytes and launches.
+Results are predictions; most assumptions about Hopper were measured on an H100 (REASONS).
 
     scripts/gpu/model.py                                             # the tables of docs/gpu-performance.md
     scripts/gpu/model.py --write                                     # puts them into that document
@@ -735,7 +736,7 @@ def goal_text(case, goal, settings, today, planned):
         if best >= goal:
             break
     end = f"; **{best / goal:.0%} of the goal with all of it**" if best < goal else f" ({best / goal - 1:.1%} above the goal, less than the error of a prediction)"
-    return "**not reached.** It takes " + "; then ".join(takes) + end
+    return f"**not reached with {MICRO_BATCH} x {SEQUENCE} tokens.** It takes " + "; then ".join(takes) + end
 
 
 def goal_rows(settings):

@@ -232,10 +232,20 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((code, self.states(report)), (0, {"bandwidth": "ok"}))
 
     def test_no_card(self):
+        """What an earlier run wrote stays."""
+        self.check("--only", "kernels")
+        before, log = self.output.read_bytes(), self.output.with_suffix(".log").read_bytes()
+        self.assertTrue(log)
         self.behave(cards=0)
-        code, report = self.check()
+        code, _ = self.check()
         self.assertEqual(code, 1)
-        self.assertEqual(report["error"], "no GPU on this machine")
+        self.assertEqual((self.output.read_bytes(), self.output.with_suffix(".log").read_bytes()), (before, log))
+
+    def test_no_build(self):
+        (self.build / "bin/sftrun").unlink()
+        self.output.parent.mkdir(exist_ok=True)
+        self.output.write_text("{}")
+        self.assertEqual(self.check(), (1, {}))
 
     def test_failing_tests_run_again_alone(self):
         self.behave(**{"Types/GpuKernels.A/fp32": "fail", "Types/GpuKernels.B/bf16": "fail together"})

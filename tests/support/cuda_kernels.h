@@ -23,7 +23,8 @@ inline std::string load_cuda_kernels() {
   const auto of_library =
       reinterpret_cast<const kernels::CudaKernels* (*)()>(dlsym(ours, "sftrun_cuda_kernels"));
   if (of_library == nullptr || !at::globalContext().hasCUDA())
-    return "there is no GPU that " + library.string() + " serves";
+    return "no GPU that " + library.string() +
+           " has code for\n  fix: see what sftrun gpu-info says";
   kernels::register_cuda_kernels(*of_library());
   return {};
 }
