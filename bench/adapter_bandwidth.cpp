@@ -77,9 +77,12 @@ bench::Measurement repeated(OnGpu& gpu, const std::string& name, double bytes,
   std::vector<std::function<void()>> all;
   while (all.size() < kLeastCalls || all.size() % calls.size() != 0)
     all.push_back(calls[all.size() % calls.size()]);
-  return {.name = name, .bytes = bytes * static_cast<double>(all.size()), .timed = [&gpu, all] {
-            return gpu.seconds_of(all);
-          }};
+  bench::Measurement measured;
+  measured.name = name;
+  measured.bytes = bytes * static_cast<double>(all.size());
+  measured.calls = static_cast<int>(all.size());
+  measured.timed = [&gpu, all] { return gpu.seconds_of(all); };
+  return measured;
 }
 
 std::string title(const std::string& what, const Shape& shape) {
