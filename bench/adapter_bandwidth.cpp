@@ -46,7 +46,9 @@ at::Tensor spare_of(const at::Tensor& x, int64_t spare) {
 /// host longer than these kernels take.
 class OnGpu {
  public:
-  OnGpu() : from_(at::ones({1 << 28}, on_card(at::kFloat))), to_(at::empty_like(from_)) {}
+  /// A copy of 256 KiB for each token takes longer than launching.
+  explicit OnGpu(int64_t tokens)
+      : from_(at::ones({tokens, 1 << 16}, on_card(at::kFloat))), to_(at::empty_like(from_)) {}
 
   double seconds_of(const std::vector<std::function<void()>>& calls) {
     constexpr auto kTimed = c10::EventFlag::BACKEND_DEFAULT;
@@ -166,7 +168,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "error: %s\n", missing.c_str());
     return 2;
   }
-  OnGpu gpu;
+  OnGpu gpu(tokens);
   const at::Tensor from = at::ones({tokens, 1 << 14}, on_card(at::kFloat)),
                    to = at::empty_like(from);
   std::vector<bench::Measurement> all = {repeated(gpu, "copy",
