@@ -128,7 +128,8 @@ void add_grads(OnGpu& gpu, const std::string& name, int64_t in, const std::vecto
           {at::zeros({rank, in}, on_card(at::kFloat)), d_low.narrow(1, column, rank), x});
       column += rank;
     }
-    const at::Tensor arrivals = at::zeros({wide / 64 + 8}, on_card(at::kInt));
+    const at::Tensor arrivals =
+        at::zeros({wide / kernels::kGradTileColumns + 8}, on_card(at::kInt));
     calls.emplace_back([=] { kernels::add_adapter_grads_(grads, arrivals); });
   }
   all.push_back(repeated(gpu, name + " gradients", bytes, calls));

@@ -294,11 +294,6 @@ __device__ __forceinline__ bool is_in_fours(const float* out, int64_t count, int
          reinterpret_cast<uintptr_t>(out) % kVector == 0;
 }
 
-/// Ranks of a part that a block has: their first number in the block, and how many.
-struct RanksOfPart {
-  int first, count;
-};
-
 /// out += scale * gain * result for the columns and ranks in range, in contiguous groups of
 /// kColumns by kRanks.
 /// @param out of the first rank   @param result of the first rank [kWide, P::kSumsLead]
