@@ -230,6 +230,49 @@ TEST_P(RowKernels, RopeRotatesAndTurnsBack) {
   EXPECT_TRUE(close(y, x, 1e-6));
 }
 
+/// c = a b, then c += a b: in fp64, row by row. A row's bits do not depend on the other rows.
+template <typename T>
+void expect_block_product(const CpuKernels& table, int64_t rows, int64_t columns, int64_t depth) {
+  constexpr bool kInPairs = std::is_same_v<T, uint16_t>;
+  const at::ScalarType dtype = kInPairs ? at::kBFloat16 : at::kFloat;
+  const at::Tensor a = normal({rows, depth + 3}, 21, dtype).narrow(1, 1, depth),
+                   b = normal({depth, columns}, 22, dtype);
+  const at::Tensor packed =
+      kInPairs ? b.view({depth / 2, 2, columns}).transpose(1, 2).contiguous() : b;
+  const auto multiply = [&](const at::Tensor& left, bool add, const at::Tensor& c) {
+    const auto& kernels = [&]() -> const MatmulKernels<T>& {
+      if constexpr (kInPairs)
+        return table.bf16.matmul;
+      else
+        return table.f32.matmul;
+    }();
+    kernels.multiply_block(left.size(0), columns, depth, add,
+                           static_cast<const T*>(left.const_data_ptr()), left.stride(0),
+                           static_cast<const T*>(packed.const_data_ptr()), c.data_ptr<float>());
+  };
+  const at::Tensor c = at::full({rows, columns}, NAN), row = at::empty({1, columns}),
+                   expected = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+  multiply(a, false, c);
+  EXPECT_TRUE(close(c, expected, 2e-6));
+  for (int64_t r = 0; r < rows; ++r) {
+    multiply(a.narrow(0, r, 1), false, row);
+    ASSERT_TRUE(at::equal(row[0], c[r])) << r;
+  }
+  multiply(a, true, c);
+  EXPECT_TRUE(close(c, 2 * expected, 2e-6));
+}
+
+TEST_P(RowKernels, ProductsOfBlocks) {
+  if (table_->f32.matmul.multiply_block == nullptr) GTEST_SKIP() << "products need AVX2";
+  for (const int64_t rows : {1, 5, 13, 64, 70}) {
+    for (const int64_t columns : {16, 48}) {
+      SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(columns));
+      expect_block_product<float>(*table_, rows, columns, size_);
+      expect_block_product<uint16_t>(*table_, rows, columns, size_ + size_ % 2);
+    }
+  }
+}
+
 TEST_P(RowKernels, AdamWStepByStep) {
   at::Tensor param = normal({size_}, 12), m = at::zeros({size_}), v = at::zeros({size_});
   at::Tensor p64 = param.to(at::kDouble), m64 = at::zeros({size_}, at::kDouble),

@@ -125,7 +125,7 @@ struct AttentionKernels {
                         T* out);
 };
 
-/// Packing and epilogue of tiled products around LibTorch's brgemm; contracts in
+/// Packing, products and epilogue of tiled products; contracts in
 /// src/kernels/matmul/matmul_cpu.inl.
 template <typename T>
 struct MatmulKernels {
@@ -138,6 +138,9 @@ struct MatmulKernels {
   void (*add_thin_product)(const T* thin, int64_t thin_stride, int64_t thin_columns, const T* wide,
                            int64_t wide_stride, int64_t wide_columns, int64_t rows, float* out,
                            int64_t out_thin_stride, int64_t out_wide_stride);
+  /// Null without AVX2. See src/kernels/matmul/block_product_cpu.inl.
+  void (*multiply_block)(int64_t m, int64_t n, int64_t k, bool add, const T* a, int64_t a_stride,
+                         const T* b, float* c);
 };
 
 /// One row of a matrix quantised to 4 bits.
@@ -178,7 +181,7 @@ struct DotKernels {
                           float* out, int64_t out_stride);
   void (*dense_rows_bf16)(const DenseRows<uint16_t>& w, int64_t n, const float* x, int64_t tokens,
                           float* out, int64_t out_stride);
-  int64_t most_dense_tokens;  ///< for which `dense_rows` is faster than a library
+  int64_t most_dense_tokens;  ///< for which `dense_rows` is faster than tiles or a library
   /// out[t] += values . x[t] over `count` consecutive values; rows of x are `n` apart.
   void (*add_dots)(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
                    float* out);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "../brgemm.h"
 #include "../parallel.h"
+#include "../row_kernels.h"
 #include "sftrun/kernels/ops.h"
 
 namespace sftrun::kernels {

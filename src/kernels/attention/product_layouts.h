@@ -4,22 +4,23 @@
 
 #include <algorithm>
 
-#include "../brgemm.h"
 #include "../matmul/amx_tiles.h"
+#include "../matmul/block_product.h"
+#include "../row_kernels.h"
 
 /// Memory layouts of tiled attention's operands, and their products. Each layout packs left
 /// operands [rows, depth] and right operands [depth, columns] from rows with stride `stride`, of
 /// which the first `valid` exist. Sizes are 64 or head_dim.
 namespace sftrun::kernels {
 
-/// LibTorch's brgemm: row-major; right operands in bf16 with rows interleaved in pairs (VNNI).
+/// Of `block_product`: row-major; right operands in bf16 with rows interleaved in pairs (VNNI).
 template <typename T>
-struct BrgemmLayout {
+struct BlockLayout {
   using Value = T;
   using Packed = T;
   static int64_t size(int64_t rows, int64_t columns) { return rows * columns; }
   static void begin() {}
-  static void end() { at::native::cpublas::brgemm_release(); }
+  static void end() { end_block_products(); }
 
   static void pack_left(const T* x, int64_t stride, int64_t valid, int64_t depth, T* to) {
     kernels().pack_rows(x, stride, valid, depth, to);
@@ -46,7 +47,7 @@ struct BrgemmLayout {
 
   /// c [m, n] (+)= a [m, k] b [k, n]
   static void product(int64_t m, int64_t n, int64_t k, bool add, const T* a, const T* b, float* c) {
-    brgemm(m, n, k, add, a, /*a_stride=*/k, b, c);
+    block_product(m, n, k, add, a, /*a_stride=*/k, b, c);
   }
 
  private:

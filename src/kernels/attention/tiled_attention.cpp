@@ -341,8 +341,8 @@ template <typename Body>
 auto with_layout(const at::Tensor& q, const AttentionShape& shape, const Body& body) {
   const bool by_tiles = TileLayout<float>::serves(shape.head_dim);
   if (q.scalar_type() == at::kFloat)
-    return by_tiles ? body(TileLayout<float>()) : body(BrgemmLayout<float>());
-  return by_tiles ? body(TileLayout<uint16_t>()) : body(BrgemmLayout<uint16_t>());
+    return by_tiles ? body(TileLayout<float>()) : body(BlockLayout<float>());
+  return by_tiles ? body(TileLayout<uint16_t>()) : body(BlockLayout<uint16_t>());
 }
 
 }  // namespace
@@ -351,7 +351,7 @@ bool tiled_attention_serves(at::ScalarType dtype, const AttentionShape& shape) {
   constexpr int64_t kLeastDepth = 16, kMostDepth = 256;
   const int64_t depth = shape.head_dim;
   if (depth < kLeastDepth || depth > kMostDepth || depth % 16 != 0) return false;
-  return brgemm_serves(dtype);
+  return block_product_serves(dtype);
 }
 
 AttentionOutput tiled_attention_forward(const at::Tensor& q, const at::Tensor& k,

@@ -29,9 +29,18 @@ namespace {
 #include "matmul/transpose_vectors.inl"
 
 #include "heads/rope_cpu.inl"
+#include "matmul/block_product_cpu.inl"
 #include "matmul/matmul_cpu.inl"
 #include "quant/quant_cpu.inl"
 #include "rms_norm/rms_norm_cpu.inl"
+
+#ifdef __AVX2__
+template <typename T>
+constexpr auto kMultiplyBlock = multiply_block<T>;
+#else
+template <typename T>
+constexpr decltype(MatmulKernels<T>::multiply_block) kMultiplyBlock = nullptr;
+#endif
 
 template <typename T>
 constexpr RowKernels<T> kRowKernels = {
@@ -46,7 +55,7 @@ constexpr RowKernels<T> kRowKernels = {
     {pack_rows<T>, pack_transposed<T>, pair_rows<T>, cap_scores, softmax_tile<T>,
      softmax_tile_backward<T>, finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>,
      attend_cached<T>},
-    {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>},
+    {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>, kMultiplyBlock<T>},
     dequantize_4bit<T>,
     dequantize_ggml<T>,
     dequantize_8bit<T>,
@@ -56,6 +65,8 @@ constexpr RowKernels<T> kRowKernels = {
 
 #ifdef __AVX512F__
 constexpr int64_t kMostDenseTokens = 63;
+#elif defined(__AVX2__)
+constexpr int64_t kMostDenseTokens = 12;  // with more, tiles are faster
 #else
 constexpr int64_t kMostDenseTokens = 4;  // with more, libraries are faster
 #endif

@@ -25,6 +25,21 @@ inline Sixteen whole_numbers(__m128i bytes) {
 inline Sixteen look_up(const float* table, __m128i indices) {
   return _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(indices), _mm512_loadu_ps(table));
 }
+inline void add_product(Sixteen& sum, Sixteen a, const float* b) {
+  sum = _mm512_fmadd_ps(a, _mm512_loadu_ps(b), sum);
+}
+inline Sixteen load_sixteen(const float* from) {
+  return _mm512_loadu_ps(from);
+}
+inline Sixteen load_sixteen(const uint16_t* from) {
+  const __m512i wide =
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+/// sum += a * b
+inline void add_scaled(Sixteen& sum, Sixteen a, float b) {
+  sum = _mm512_fmadd_ps(a, _mm512_set1_ps(b), sum);
+}
 
 #elif defined(__AVX2__)
 struct Sixteen {
@@ -67,6 +82,28 @@ inline __m256 look_up_eight(const float* table, __m128i indices) {
 inline Sixteen look_up(const float* table, __m128i indices) {
   return {look_up_eight(table, indices),
           look_up_eight(table, _mm_unpackhi_epi64(indices, indices))};
+}
+
+inline void add_product(Sixteen& sum, Sixteen a, const float* b) {
+  sum.low = _mm256_fmadd_ps(a.low, _mm256_loadu_ps(b), sum.low);
+  sum.high = _mm256_fmadd_ps(a.high, _mm256_loadu_ps(b + 8), sum.high);
+}
+inline Sixteen load_sixteen(const float* from) {
+  return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
+}
+inline __m256 load_eight(const uint16_t* from) {
+  const __m256i wide =
+      _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+inline Sixteen load_sixteen(const uint16_t* from) {
+  return {load_eight(from), load_eight(from + 8)};
+}
+/// sum += a * b
+inline void add_scaled(Sixteen& sum, Sixteen a, float b) {
+  const __m256 every = _mm256_set1_ps(b);
+  sum.low = _mm256_fmadd_ps(a.low, every, sum.low);
+  sum.high = _mm256_fmadd_ps(a.high, every, sum.high);
 }
 
 inline void store_sixteen(float* to, Sixteen values) {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "../brgemm.h"
 #include "../cuda/matrix_views.h"
 #include "../operands.h"
 #include "../parallel.h"
+#include "../row_kernels.h"
 #include "format_ops.h"
 #include "require_finite.h"
 #include "sftrun/kernels/cpu_table.h"

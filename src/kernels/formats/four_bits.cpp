@@ -6,10 +6,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "../brgemm.h"
 #include "../cuda/matrix_views.h"
 #include "../operands.h"
 #include "../parallel.h"
+#include "../row_kernels.h"
 #include "blocks.h"
 #include "format_ops.h"
 #include "require_finite.h"

@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "../brgemm.h"
+#include "../row_kernels.h"
 #include "format_ops.h"
 #include "sftrun/kernels/cpu_table.h"
 #include "thin_rows.h"

@@ -6,9 +6,9 @@
 
 #include <vector>
 
-#include "../brgemm.h"
 #include "../operands.h"
 #include "../parallel.h"
+#include "../row_kernels.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "tiled_matmul.h"

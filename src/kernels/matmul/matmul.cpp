@@ -7,9 +7,10 @@
 #include <functional>
 #include <utility>
 
-#include "../brgemm.h"
 #include "../operands.h"
 #include "../parallel.h"
+#include "../row_kernels.h"
+#include "block_product.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/fp8_product.h"
@@ -18,9 +19,9 @@
 #include "thin_product.h"
 #include "tiled_matmul.h"
 
-/// Products that the tiled kernels do not support. For fp32 on CPU LibTorch uses MKL, which reaches
-/// about half the speed of non-Intel processors; oneDNN, called through an operator that LibTorch
-/// registers, is often twice as fast there. Measured once per process on a product of typical size.
+/// Chooses the kernel of a product. Where none of ours supports it, LibTorch computes it. For fp32
+/// on CPU LibTorch uses MKL, which reaches about half the speed of non-Intel processors; oneDNN,
+/// called through an operator that LibTorch registers, is often twice as fast there.
 namespace sftrun::kernels {
 namespace {
 
@@ -79,6 +80,36 @@ at::Tensor product_of(const Product& term) {
   return transposed ? at::linear(x, w) : at::mm(x, w);
 }
 
+void add_product(at::Tensor& out, const Product& term) {
+  if (tiled_matmul_serves_few_rows({term})) {
+    tiled_matmul_sum({term}, /*residual=*/out, {}, out);
+    return;
+  }
+  const at::Tensor w = term.w.values(term.x.scalar_type());
+  out.addmm_(term.x, term.transposed ? w.t() : w, /*beta=*/1, term.scale);
+}
+
+/// Few rows are left to a thin product, which need not pack w.
+bool tiles_serve(const std::vector<Product>& terms) {
+  return tiled_matmul_serves(terms) ||
+         (!thin_product_serves(terms.front()) && tiled_matmul_serves_few_rows(terms));
+}
+
+/// out += g^T x by tiles. Returns whether they serve.
+bool add_matmul_tn_by_tiles(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
+  const int64_t odd = g.scalar_type() == at::kBFloat16 ? g.size(0) % 2 : 0;
+  if (!g.is_cpu() || !out.is_contiguous()) return false;
+  if (block_product_is_compiled(g.scalar_type())) return false;  // oneDNN's whole product is faster
+  // The tokens are the depth, which must be even for bf16.
+  const auto even = [&](const at::Tensor& of) {
+    return odd == 0 ? of : at::constant_pad_nd(of, {0, 0, 0, 1});
+  };
+  const std::vector<Product> terms = {{even(g).t().contiguous(), even(x), /*transposed=*/false}};
+  if (!tiled_matmul_serves_few_rows(terms)) return false;
+  tiled_matmul_sum(terms, /*residual=*/out, {}, out);
+  return true;
+}
+
 /// g^T x, g [T, N], x [T, K]; on CUDA always with fp32 output.
 at::Tensor matmul_tn(const at::Tensor& g, const at::Tensor& x) {
   if (use_onednn(g, g.size(1), x.size(1), g.size(0))) return onednn_linear(g.t(), x.t());
@@ -127,7 +158,7 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
                       const at::Tensor& bias) {
   const ProfileRange range("matmul_sum");
   if (std::any_of(terms.begin(), terms.end(), is_fp8)) return sum_with_fp8(terms, residual, bias);
-  if (tiled_matmul_serves(terms)) {
+  if (tiles_serve(terms)) {
     const Product& first = terms.front();
     at::Tensor out =
         at::empty({first.x.size(0), first.w.size(first.transposed ? 0 : 1)}, first.x.options());
@@ -136,10 +167,7 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
   }
   at::Tensor out = product_of(terms.front());
   if (terms.front().scale != 1) out.mul_(terms.front().scale);
-  for (size_t i = 1; i < terms.size(); ++i) {
-    const at::Tensor w = terms[i].w.values(terms[i].x.scalar_type());
-    out.addmm_(terms[i].x, terms[i].transposed ? w.t() : w, /*beta=*/1, terms[i].scale);
-  }
+  for (size_t i = 1; i < terms.size(); ++i) add_product(out, terms[i]);
   if (bias.defined()) out.add_(bias);
   if (residual.defined()) out.add_(residual);
   return out;
@@ -181,7 +209,7 @@ void add_adapter_grads_(const std::vector<AdapterGrad>& grads, const at::Tensor&
 void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
   const ProfileRange range("add_matmul_tn");
   if (!g.is_cpu() || std::min(g.size(1), x.size(1)) > kThin) {
-    out.add_(matmul_tn(g, x));
+    if (!add_matmul_tn_by_tiles(out, g, x)) out.add_(matmul_tn(g, x));
   } else if (g.scalar_type() == at::kFloat) {
     add_thin<float>(out, g, x);
   } else {

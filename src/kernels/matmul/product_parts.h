@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../brgemm.h"
+#include "../row_kernels.h"
 #include "sftrun/kernels/ops.h"
 #include "tiled_matmul.h"
 

@@ -6,14 +6,15 @@
 #include <type_traits>
 #include <vector>
 
-#include "../brgemm.h"
 #include "../cuda/matrix_views.h"
 #include "../formats/format_ops.h"
 #include "../formats/thin_rows.h"
 #include "../operands.h"
 #include "../parallel.h"
+#include "../row_kernels.h"
 #include "amx_thin_product.h"
 #include "sftrun/kernels/cuda_registry.h"
+#include "tiled_matmul.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -83,11 +84,23 @@ at::Tensor product_of_parts(const ThinTokens& tokens, const at::Tensor& x,
   });
 }
 
+/// In fp32, rounded once.   @pre tiles serve few rows
+at::Tensor product_of_tiles(const Product& term) {
+  const at::Tensor x = term.x.to(at::kFloat);
+  at::Tensor sum = at::empty({x.size(0), term.w.size(term.transposed ? 0 : 1)}, x.options());
+  tiled_matmul_sum({{x, term.w, term.transposed}}, {}, {}, sum);
+  return sum.to(term.x.scalar_type());
+}
+
 /// x w^T
-at::Tensor product(const at::Tensor& x, const Matrix& w) {
+at::Tensor product(const Product& term) {
+  const at::Tensor& x = term.x;
+  const Matrix& w = term.w;
   // More tokens than four would decode each row several times.
   constexpr int64_t kFour = 4;
-  const bool in_registers = x.size(0) <= kFour || dots().most_dense_tokens < x.size(0);
+  const bool is_few = x.size(0) <= dots().most_dense_tokens;
+  if (!is_few && tiled_matmul_serves_few_rows({term})) return product_of_tiles(term);
+  const bool in_registers = x.size(0) <= kFour || !is_few;
   if (w.quantized != nullptr && in_registers && ops_of(*w.quantized).has_whole_groups(*w.quantized))
     return ops_of(*w.quantized).thin_product(x, *w.quantized);
   if (w.quantized == nullptr && amx_thin_product_serves(x, w.dense))
@@ -139,8 +152,9 @@ at::Tensor thin_product(const Product& term) {
     const QuantizedMatrix& w = *term.w.quantized;
     return cuda_kernels().thin_product(term.x, w, cuda::four_bit_tables(w));
   }
-  if (!term.transposed) return product_by_rows(term.x, *term.w.quantized);
-  return product(term.x, term.w);
+  if (term.transposed) return product(term);
+  return tiled_matmul_serves_few_rows({term}) ? product_of_tiles(term)
+                                              : product_by_rows(term.x, *term.w.quantized);
 }
 
 }  // namespace sftrun::kernels

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <atomic>
 
-#include "../brgemm.h"
 #include "../parallel.h"
 #include "amx_matmul.h"
+#include "block_product.h"
 #include "sftrun/core/error.h"
 
 /// The output is divided into panels of up to 64 columns, and each panel into runs of row blocks.
@@ -25,7 +25,7 @@ constexpr int64_t kPanelBytes = 512 * 1024;  // of packed right operands
 constexpr int64_t kStagedBlocks = 16;        // row blocks of a staged item: 256 KiB of accumulators
 constexpr int64_t kItemsPerThread = 8;       // at least, if that leaves enough rows
 constexpr int64_t kUnpacked = 128;           // depth dequantised at once; even
-constexpr int64_t kFewestBlocks = 4;         // fewer rows do not pay for packing
+constexpr int64_t kFewestBlocks = 4;         // of a run: fewer rows do not pay for packing
 
 /// Largest depth of a stage, for panels of full width.
 template <typename T>
@@ -34,12 +34,14 @@ constexpr int64_t kStageDepth = kPanelBytes / static_cast<int64_t>(sizeof(T)) / 
 /// Partition of an output [rows, columns].
 struct TileCut {
   int64_t num_rows, num_columns, panels, runs, blocks;  // blocks: of the whole output
+  int64_t block_rows;
   TileCut(int64_t rows, int64_t columns, bool staged, int64_t threads)
       : num_rows(rows),
         num_columns(columns),
         panels((columns + kPanel - 1) / kPanel),
         runs(1),
-        blocks((rows + kRows - 1) / kRows) {
+        blocks((rows + kRows - 1) / kRows),
+        block_rows(std::min(rows, kRows)) {
     const int64_t for_threads = (kItemsPerThread * threads + panels - 1) / panels;
     runs = std::min(for_threads, std::max<int64_t>(1, blocks / kFewestBlocks));
     if (staged) runs = std::max(runs, (blocks + kStagedBlocks - 1) / kStagedBlocks);
@@ -47,7 +49,7 @@ struct TileCut {
   int64_t items() const { return panels * runs; }
   int64_t first_block(int64_t run) const { return run * blocks / runs; }
   /// The last block ends with the last row and may overlap the one before.
-  int64_t first_row(int64_t block) const { return std::min(block * kRows, num_rows - kRows); }
+  int64_t first_row(int64_t block) const { return std::min(block * kRows, num_rows - block_rows); }
 };
 
 /// T: dtype of the operands, U: dtype of the output.
@@ -76,7 +78,7 @@ class TiledProduct {
           run_item(item, {reinterpret_cast<T*>(packed), packed + kPacked,
                           reinterpret_cast<T*>(packed + kPacked + acc)});
       }
-      at::native::cpublas::brgemm_release();
+      end_block_products();
     });
   }
 
@@ -150,8 +152,9 @@ class TiledProduct {
                 float* acc) const {
     for (const Piece& piece : stage) {
       const Operand<T>& o = operands_[piece.operand];
-      brgemm(kRows, panel.width, piece.depth, add,
-             o.x + cut_.first_row(block) * o.x_stride + piece.first, o.x_stride, packed, acc);
+      block_product(cut_.block_rows, panel.width, piece.depth, add,
+                    o.x + cut_.first_row(block) * o.x_stride + piece.first, o.x_stride, packed,
+                    acc);
       packed += piece.depth * panel.width;
       add = true;
     }
@@ -173,7 +176,7 @@ class TiledProduct {
   /// Writes a block's sums, except rows that the block before has written.
   void finish(int64_t block, const Panel& panel, float* acc) const {
     const int64_t row = block * kRows, skip = row - cut_.first_row(block);
-    output_.finish(acc + skip * panel.width, panel.width, row, kRows - skip, panel.first,
+    output_.finish(acc + skip * panel.width, panel.width, row, cut_.block_rows - skip, panel.first,
                    panel.valid);
   }
 
@@ -196,18 +199,30 @@ void run(const std::vector<Product>& terms, const at::Tensor& residual, const at
     TiledProduct<T, U>(operands, output).run();
 }
 
-}  // namespace
-
-bool tiled_matmul_serves(at::ScalarType dtype, int64_t rows, int64_t depth) {
-  return rows >= kRows && brgemm_serves(dtype) && (dtype != at::kBFloat16 || depth % 2 == 0);
+bool serves_any_rows(at::ScalarType dtype, int64_t depth) {
+  return block_product_serves(dtype) && (dtype != at::kBFloat16 || depth % 2 == 0);
 }
 
-bool tiled_matmul_serves(const std::vector<Product>& terms) {
+bool serves_any_rows(const std::vector<Product>& terms) {
   return std::all_of(terms.begin(), terms.end(), [&](const Product& term) {
     return term.x.is_cpu() && term.x.stride(1) == 1 &&
            (term.w.quantized != nullptr || term.w.dense.stride(1) == 1) &&
-           tiled_matmul_serves(term.x.scalar_type(), term.x.size(0), term.x.size(1));
+           serves_any_rows(term.x.scalar_type(), term.x.size(1));
   });
+}
+
+}  // namespace
+
+bool tiled_matmul_serves(at::ScalarType dtype, int64_t rows, int64_t depth) {
+  return rows >= kRows && serves_any_rows(dtype, depth);
+}
+
+bool tiled_matmul_serves(const std::vector<Product>& terms) {
+  return terms.front().x.size(0) >= kRows && serves_any_rows(terms);
+}
+
+bool tiled_matmul_serves_few_rows(const std::vector<Product>& terms) {
+  return !block_product_is_compiled(terms.front().x.scalar_type()) && serves_any_rows(terms);
 }
 
 void tiled_matmul_sum(const std::vector<Product>& terms, const at::Tensor& residual,

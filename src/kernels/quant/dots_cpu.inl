@@ -20,17 +20,6 @@ namespace {
 
 #ifdef __AVX2__
 #ifdef __AVX512F__
-inline void add_product(Sixteen& sum, Sixteen a, const float* b) {
-  sum = _mm512_fmadd_ps(a, _mm512_loadu_ps(b), sum);
-}
-inline Sixteen load_sixteen(const float* from) {
-  return _mm512_loadu_ps(from);
-}
-inline Sixteen load_sixteen(const uint16_t* from) {
-  const __m512i wide =
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
-}
 inline float total_of(Sixteen sum) {
   return _mm512_reduce_add_ps(sum);
 }
@@ -46,21 +35,6 @@ inline SixteenPairs pairs_of(const uint8_t* packed, Sixteen values) {
           _mm512_permutexvar_ps(bytes, values)};
 }
 #else
-inline void add_product(Sixteen& sum, Sixteen a, const float* b) {
-  sum.low = _mm256_fmadd_ps(a.low, _mm256_loadu_ps(b), sum.low);
-  sum.high = _mm256_fmadd_ps(a.high, _mm256_loadu_ps(b + 8), sum.high);
-}
-inline Sixteen load_sixteen(const float* from) {
-  return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
-}
-inline __m256 load_eight(const uint16_t* from) {
-  const __m256i wide =
-      _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
-}
-inline Sixteen load_sixteen(const uint16_t* from) {
-  return {load_eight(from), load_eight(from + 8)};
-}
 inline float total_of(Sixteen sum) {
   const __m256 eight = _mm256_add_ps(sum.low, sum.high);
   __m128 few = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
