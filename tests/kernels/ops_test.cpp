@@ -7,7 +7,9 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+#include <string_view>
 
+#include "sftrun/kernels/cpu_table.h"
 #include "sftrun/kernels/memory.h"
 #include "support/batches.h"
 #include "support/matmul.h"
@@ -285,6 +287,51 @@ TEST(Matmul, TransposedProductsAddUp) {
       }
     }
   }
+}
+
+// The depth is the tokens here: more of them than a panel holds, one, none, and an odd number.
+TEST(Matmul, TransposedProductsOfAnyDepth) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t tokens : {0, 1, 255, 4803}) {
+      const at::Tensor g = normal({tokens, 80}, 3).to(dtype), x = normal({tokens, 70}, 4).to(dtype),
+                       before = normal({80, 70}, 5);
+      at::Tensor out = before.clone(), of_one_thread = before.clone();
+      add_matmul_tn_(out, g, x);
+      EXPECT_TRUE(close(out, wide(before) + at::mm(wide(g).t(), wide(x)),
+                        dtype == at::kFloat ? 2e-5 : 6e-3))
+          << tokens;
+      if (std::string_view(cpu_kernels().isa) != "isa_avx2")
+        continue;  // oneDNN may divide the depth
+      const int threads = at::get_num_threads();
+      at::set_num_threads(1);
+      add_matmul_tn_(of_one_thread, g, x);
+      at::set_num_threads(threads);
+      EXPECT_TRUE(at::equal(of_one_thread, out)) << tokens;
+    }
+  }
+}
+
+TEST(Matmul, OfNothing) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const auto zeros = [&](int64_t rows, int64_t columns) {
+      return at::zeros({rows, columns}, at::TensorOptions(dtype));
+    };
+    EXPECT_EQ(matmul_nt(zeros(0, 32), zeros(16, 32)).sizes(), at::IntArrayRef({0, 16}));
+    EXPECT_EQ(matmul_nt(zeros(70, 32), zeros(0, 32)).sizes(), at::IntArrayRef({70, 0}));
+    const at::Tensor of_no_depth = matmul_nt(zeros(70, 0), zeros(16, 0));
+    EXPECT_EQ(of_no_depth.sizes(), at::IntArrayRef({70, 16}));
+    EXPECT_TRUE(of_no_depth.eq(0).all().item<bool>());
+  }
+}
+
+TEST(Matmul, RefusesWhatDoesNotFit) {
+  at::Tensor out = at::zeros({40, 50});
+  const at::Tensor g = at::ones({8, 40}), x = at::ones({8, 50});
+  EXPECT_THROW(add_matmul_tn_(out, g, at::ones({9, 50})), c10::Error);
+  EXPECT_THROW(add_matmul_tn_(out, g, x.to(at::kBFloat16)), c10::Error);
+  EXPECT_THROW(add_matmul_tn_(out, x, g), c10::Error);
+  at::Tensor in_bf16 = out.to(at::kBFloat16);
+  EXPECT_THROW(add_matmul_tn_(in_bf16, g, x), c10::Error);
 }
 
 TEST(Dropout, KeepsTheMeanAndItsOwnMask) {

@@ -230,45 +230,68 @@ TEST_P(RowKernels, RopeRotatesAndTurnsBack) {
   EXPECT_TRUE(close(y, x, 1e-6));
 }
 
-/// c = a b, then c += a b: in fp64, row by row. A row's bits do not depend on the other rows.
 template <typename T>
-void expect_block_product(const CpuKernels& table, int64_t rows, int64_t columns, int64_t depth) {
-  constexpr bool kInPairs = std::is_same_v<T, uint16_t>;
-  const at::ScalarType dtype = kInPairs ? at::kBFloat16 : at::kFloat;
-  const at::Tensor a = normal({rows, depth + 3}, 21, dtype).narrow(1, 1, depth),
-                   b = normal({depth, columns}, 22, dtype);
-  const at::Tensor packed =
-      kInPairs ? b.view({depth / 2, 2, columns}).transpose(1, 2).contiguous() : b;
-  const auto multiply = [&](const at::Tensor& left, bool add, const at::Tensor& c) {
-    const auto& kernels = [&]() -> const MatmulKernels<T>& {
-      if constexpr (kInPairs)
-        return table.bf16.matmul;
-      else
-        return table.f32.matmul;
-    }();
-    kernels.multiply_block(left.size(0), columns, depth, add,
-                           static_cast<const T*>(left.const_data_ptr()), left.stride(0),
-                           static_cast<const T*>(packed.const_data_ptr()), c.data_ptr<float>());
-  };
-  const at::Tensor c = at::full({rows, columns}, NAN), row = at::empty({1, columns}),
+const BlockKernels<T>& blocks_of(const CpuKernels& table) {
+  if constexpr (std::is_same_v<T, uint16_t>)
+    return table.bf16.matmul.blocks;
+  else
+    return table.f32.matmul.blocks;
+}
+
+/// c = a b, then c += a b, against fp64. A row's bits do not depend on the other rows.
+/// @param multiply called with rows of a, `add` and c
+template <typename Multiply>
+void expect_products(const at::Tensor& a, const at::Tensor& b, int64_t columns,
+                     const Multiply& multiply) {
+  const int64_t rows = a.size(0), width = (columns + 15) / 16 * 16;
+  const at::Tensor c = at::full({rows, width}, NAN), row = at::full({1, width}, NAN),
                    expected = at::mm(a.to(at::kDouble), b.to(at::kDouble));
   multiply(a, false, c);
-  EXPECT_TRUE(close(c, expected, 2e-6));
+  EXPECT_TRUE(close(c.narrow(1, 0, columns), expected, 2e-6));
   for (int64_t r = 0; r < rows; ++r) {
     multiply(a.narrow(0, r, 1), false, row);
-    ASSERT_TRUE(at::equal(row[0], c[r])) << r;
+    ASSERT_TRUE(at::equal(row[0].narrow(0, 0, columns), c[r].narrow(0, 0, columns))) << r;
   }
   multiply(a, true, c);
-  EXPECT_TRUE(close(c, 2 * expected, 2e-6));
+  EXPECT_TRUE(close(c.narrow(1, 0, columns), 2 * expected, 2e-6));
+}
+
+template <typename T>
+void expect_block_products(const CpuKernels& table, int64_t rows, int64_t columns, int64_t depth) {
+  constexpr bool kInPairs = std::is_same_v<T, uint16_t>;
+  const BlockKernels<T>& kernels = blocks_of<T>(table);
+  const at::ScalarType dtype = kInPairs ? at::kBFloat16 : at::kFloat;
+  const at::Tensor a = normal({rows, depth + 3}, 21, dtype).narrow(1, 1, depth),
+                   b = normal({depth, columns + 5}, 22, dtype).narrow(1, 2, columns);
+  const auto data = [](const at::Tensor& of) { return static_cast<const T*>(of.const_data_ptr()); };
+  if (columns % 16 == 0) {
+    const at::Tensor packed =
+        kInPairs ? b.reshape({depth / 2, 2, columns}).transpose(1, 2).contiguous() : b.contiguous();
+    expect_products(a, b, columns, [&](const at::Tensor& left, bool add, const at::Tensor& c) {
+      kernels.multiply(left.size(0), columns, depth, add, data(left), left.stride(0), data(packed),
+                       c.data_ptr<float>());
+    });
+  }
+  expect_products(a, b, columns, [&](const at::Tensor& left, bool add, const at::Tensor& c) {
+    kernels.multiply_few(left.size(0), columns, depth, add, data(left), left.stride(0), data(b),
+                         b.stride(0), c.data_ptr<float>(), c.stride(0));
+  });
+  const at::Tensor turned = at::zeros({columns, depth + 7}, b.options()).narrow(1, 3, depth);
+  turned.copy_(b.t());
+  expect_products(a, b, columns, [&](const at::Tensor& left, bool add, const at::Tensor& c) {
+    kernels.multiply_few_transposed(left.size(0), columns, depth, add, data(left), left.stride(0),
+                                    data(turned), turned.stride(0), c.data_ptr<float>(),
+                                    c.stride(0));
+  });
 }
 
 TEST_P(RowKernels, ProductsOfBlocks) {
-  if (table_->f32.matmul.multiply_block == nullptr) GTEST_SKIP() << "products need AVX2";
+  if (table_->f32.matmul.blocks.multiply == nullptr) GTEST_SKIP() << "products need AVX2";
   for (const int64_t rows : {1, 5, 13, 64, 70}) {
-    for (const int64_t columns : {16, 48}) {
+    for (const int64_t columns : {3, 16, 48, 290}) {
       SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(columns));
-      expect_block_product<float>(*table_, rows, columns, size_);
-      expect_block_product<uint16_t>(*table_, rows, columns, size_ + size_ % 2);
+      expect_block_products<float>(*table_, rows, columns, size_);
+      expect_block_products<uint16_t>(*table_, rows, columns, size_ + size_ % 2);
     }
   }
 }

@@ -425,7 +425,7 @@ uint64_t peak_of_a_step(Decoder& decoder) {
 /// Neither unpacked nor as a gradient does the base appear, in any format, and nothing of it is
 /// left after a step.
 TEST(QuantisedBase, AStepFormsNoCopyOfTheBase) {
-  if (kernels::cpu_kernels().f32.matmul.multiply_block == nullptr)
+  if (kernels::cpu_kernels().f32.matmul.blocks.multiply == nullptr)
     GTEST_SKIP() << "products unpack parts with AVX2 only";
   kernels::install_cpu_allocator();
   for (const bool checkpointing : {false, true}) {

@@ -125,6 +125,19 @@ struct AttentionKernels {
                         T* out);
 };
 
+/// Products of blocks in fp32; null without AVX2. Contracts in
+/// src/kernels/matmul/block_product_cpu.inl.
+template <typename T>
+struct BlockKernels {
+  void (*multiply)(int64_t m, int64_t n, int64_t k, bool add, const T* a, int64_t a_stride,
+                   const T* b, float* c);
+  void (*multiply_few)(int64_t m, int64_t columns, int64_t k, bool add, const T* a,
+                       int64_t a_stride, const T* w, int64_t w_stride, float* c, int64_t c_stride);
+  void (*multiply_few_transposed)(int64_t m, int64_t columns, int64_t k, bool add, const T* a,
+                                  int64_t a_stride, const T* w, int64_t w_stride, float* c,
+                                  int64_t c_stride);
+};
+
 /// Packing, products and epilogue of tiled products; contracts in
 /// src/kernels/matmul/matmul_cpu.inl.
 template <typename T>
@@ -138,9 +151,7 @@ struct MatmulKernels {
   void (*add_thin_product)(const T* thin, int64_t thin_stride, int64_t thin_columns, const T* wide,
                            int64_t wide_stride, int64_t wide_columns, int64_t rows, float* out,
                            int64_t out_thin_stride, int64_t out_wide_stride);
-  /// Null without AVX2. See src/kernels/matmul/block_product_cpu.inl.
-  void (*multiply_block)(int64_t m, int64_t n, int64_t k, bool add, const T* a, int64_t a_stride,
-                         const T* b, float* c);
+  BlockKernels<T> blocks;
 };
 
 /// One row of a matrix quantised to 4 bits.

@@ -2,11 +2,10 @@
 
 #include "sftrun/kernels/ops.h"
 
-/// Causal attention on CPU in tiles of 64 x 64, with matrix products by oneDNN's brgemm
-/// (at::native::cpublas::brgemm) or AMX. Tiles that are fully masked are skipped; LibTorch's own
-/// kernel computes them. Operands are packed and zero-padded to whole tiles, so that products have
-/// only a few shapes, whatever the document lengths (brgemm compiles code for each new shape at run
-/// time).
+/// Causal attention on CPU in tiles of 64 x 64, with products of blocks (matmul/block_product.h) or
+/// AMX. Tiles that are fully masked are skipped; LibTorch's own kernel computes them. Operands are
+/// packed and zero-padded to whole tiles, so that products have only a few shapes, whatever the
+/// document lengths (LibTorch's brgemm compiles code for each new shape at run time).
 namespace sftrun::kernels {
 
 /// Whether processor, dtype and head_dim are supported; the same for forward and backward pass.

@@ -29,17 +29,20 @@ namespace {
 #include "matmul/transpose_vectors.inl"
 
 #include "heads/rope_cpu.inl"
-#include "matmul/block_product_cpu.inl"
 #include "matmul/matmul_cpu.inl"
 #include "quant/quant_cpu.inl"
 #include "rms_norm/rms_norm_cpu.inl"
 
+// Uses the packing of matmul_cpu.inl.
+#include "matmul/block_product_cpu.inl"
+
 #ifdef __AVX2__
 template <typename T>
-constexpr auto kMultiplyBlock = multiply_block<T>;
+constexpr BlockKernels<T> kBlockKernels = {multiply_block<T>, multiply_few<T>,
+                                           multiply_few_transposed<T>};
 #else
 template <typename T>
-constexpr decltype(MatmulKernels<T>::multiply_block) kMultiplyBlock = nullptr;
+constexpr BlockKernels<T> kBlockKernels = {};
 #endif
 
 template <typename T>
@@ -55,7 +58,7 @@ constexpr RowKernels<T> kRowKernels = {
     {pack_rows<T>, pack_transposed<T>, pair_rows<T>, cap_scores, softmax_tile<T>,
      softmax_tile_backward<T>, finish_rows<T>, row_dots<T>, unpack_transposed<T>, sum_rows<T>,
      attend_cached<T>},
-    {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>, kMultiplyBlock<T>},
+    {pack_panel, pack_panel_transposed, finish_product<T>, add_thin_product<T>, kBlockKernels<T>},
     dequantize_4bit<T>,
     dequantize_ggml<T>,
     dequantize_8bit<T>,

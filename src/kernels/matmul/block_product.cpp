@@ -16,7 +16,7 @@ bool block_product_is_compiled(at::ScalarType dtype) {
 
 bool block_product_serves(at::ScalarType dtype) {
   return (dtype == at::kFloat || dtype == at::kBFloat16) &&
-         (block_product_is_compiled(dtype) || cpu_kernels().f32.matmul.multiply_block != nullptr);
+         (block_product_is_compiled(dtype) || cpu_kernels().f32.matmul.blocks.multiply != nullptr);
 }
 
 void block_product(int64_t m, int64_t n, int64_t k, bool add, const float* a, int64_t a_stride,
@@ -24,7 +24,7 @@ void block_product(int64_t m, int64_t n, int64_t k, bool add, const float* a, in
   if (block_product_is_compiled(at::kFloat))
     at::native::cpublas::brgemm(m, n, k, a_stride, n, n, add, a, b, c);
   else
-    row_kernels<float>().matmul.multiply_block(m, n, k, add, a, a_stride, b, c);
+    row_kernels<float>().matmul.blocks.multiply(m, n, k, add, a, a_stride, b, c);
 }
 
 void block_product(int64_t m, int64_t n, int64_t k, bool add, const uint16_t* a, int64_t a_stride,
@@ -34,12 +34,12 @@ void block_product(int64_t m, int64_t n, int64_t k, bool add, const uint16_t* a,
                                 reinterpret_cast<const at::BFloat16*>(a),
                                 reinterpret_cast<const at::BFloat16*>(b), c, /*is_vnni=*/true);
   } else {
-    row_kernels<uint16_t>().matmul.multiply_block(m, n, k, add, a, a_stride, b, c);
+    row_kernels<uint16_t>().matmul.blocks.multiply(m, n, k, add, a, a_stride, b, c);
   }
 }
 
 void end_block_products() {
-  at::native::cpublas::brgemm_release();
+  if (block_product_is_compiled(at::kFloat)) at::native::cpublas::brgemm_release();
 }
 
 }  // namespace sftrun::kernels

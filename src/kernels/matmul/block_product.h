@@ -16,13 +16,13 @@ bool block_product_serves(at::ScalarType dtype);
 bool block_product_is_compiled(at::ScalarType dtype);
 
 /// C [m, n] (+)= A [m, k] B [k, n]. The row stride of A is `a_stride`; B and C are contiguous; n is
-/// a multiple of 16. For bf16 (uint16_t), k is even and B is in VNNI layout: [k / 2][n][2].
+/// a multiple of 16 and k > 0. For bf16 (uint16_t), k is even and B is in VNNI layout: [k / 2][n][2].
 void block_product(int64_t m, int64_t n, int64_t k, bool add, const float* a, int64_t a_stride,
                    const float* b, float* c);
 void block_product(int64_t m, int64_t n, int64_t k, bool add, const uint16_t* a, int64_t a_stride,
                    const uint16_t* b, float* c);
-/// To be called by each thread after its last product: the processor's matrix unit, if LibTorch
-/// uses it, is released.
+/// To be called by each thread after its last product: releases the processor's matrix unit, which
+/// LibTorch's products may use.
 void end_block_products();
 
 }  // namespace sftrun::kernels

@@ -6,6 +6,7 @@
 #ifdef __AVX2__
 constexpr int64_t kBlockDepth = 256;  // its panel of 16 columns takes half of an L1 cache of 32 KiB
 constexpr int64_t kBlockColumns = 16;
+constexpr int64_t kConvertedRows = 64;  // at a time, of the left operand: 64 KiB
 #ifdef __AVX512F__
 constexpr int kBlockRows = 16;  // whose sums are kept in registers
 #else
@@ -40,6 +41,49 @@ inline void multiply_last_rows(int64_t rows, const float* a, int64_t a_stride, c
   }
 }
 
+/// Rows [0, rows) and columns [0, depth) of a left operand, in fp32.
+struct LeftPart {
+  const float* first;
+  int64_t stride, rows, depth;
+};
+inline LeftPart left_part(const float* a, int64_t stride, int64_t rows, int64_t depth,
+                          float* /*room*/) {
+  return {a, stride, rows, depth};
+}
+inline LeftPart left_part(const uint16_t* a, int64_t stride, int64_t rows, int64_t depth,
+                          float* room) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t k = 0; k < depth; ++k) room[r * kBlockDepth + k] = load(a + r * stride + k);
+  }
+  return {room, kBlockDepth, rows, depth};
+}
+
+/// Calls body(part, first row, first depth) for parts of a [m, k] of at most `most_depth`.
+template <typename T, typename Body>
+void for_left_parts(int64_t m, int64_t k, int64_t most_depth, const T* a, int64_t a_stride,
+                    const Body& body) {
+  float room[sizeof(T) < sizeof(float) ? kConvertedRows * kBlockDepth : 1];
+  for (int64_t row = 0; row < m; row += kConvertedRows) {
+    const int64_t rows = m - row < kConvertedRows ? m - row : kConvertedRows;
+    for (int64_t k0 = 0; k0 < k; k0 += most_depth) {
+      const int64_t depth = k - k0 < most_depth ? k - k0 : most_depth;
+      body(left_part(a + row * a_stride + k0, a_stride, rows, depth, room), row, k0);
+    }
+  }
+}
+
+/// c [rows, 16] (+)= left panel [depth, 16]
+inline void multiply_panel(const LeftPart& left, const float* panel, bool add, float* c,
+                           int64_t c_stride) {
+  int64_t row = 0;
+  for (; row + kBlockRows <= left.rows; row += kBlockRows)
+    multiply_rows<kBlockRows>(left.first + row * left.stride, left.stride, panel, left.depth, add,
+                              c + row * c_stride, c_stride);
+  multiply_last_rows<kBlockRows - 1>(left.rows - row, left.first + row * left.stride, left.stride,
+                                     panel, left.depth, add, c + row * c_stride, c_stride);
+}
+
 /// Rows [0, depth) of 16 columns of b (row stride n), in fp32.
 inline void unpack_panel(const float* b, int64_t n, int64_t depth, float* panel) {
   for (int64_t k = 0; k < depth; ++k)
@@ -59,50 +103,73 @@ inline void unpack_panel(const uint16_t* b, int64_t n, int64_t depth, float* pan
   }
 }
 
-/// A left operand in fp32: as it is, or converted.
-struct LeftBlock {
-  const float* values;
-  int64_t stride;
-};
-inline LeftBlock left_block(const float* a, int64_t stride, int64_t /*rows*/, int64_t /*depth*/,
-                            float* /*room*/) {
-  return {a, stride};
-}
-inline LeftBlock left_block(const uint16_t* a, int64_t stride, int64_t rows, int64_t depth,
-                            float* room) {
-  for (int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t k = 0; k < depth; ++k) room[r * kBlockDepth + k] = load(a + r * stride + k);
-  }
-  return {room, kBlockDepth};
-}
-
-/// c [m, n] (+)= a [m, k] b [k, n]: row stride of a `a_stride`, b and c contiguous, n a multiple
-/// of 16. For bf16, k is even and b in VNNI layout, [k / 2][n][2].
+/// c [m, n] (+)= a [m, k] b [k, n]: row stride of a `a_stride`, b and c contiguous, n a multiple of
+/// 16, k > 0. For bf16, k is even and b in VNNI layout, [k / 2][n][2].
 template <typename T>
 void multiply_block(int64_t m, int64_t n, int64_t k, bool add, const T* a, int64_t a_stride,
                     const T* b, float* c) {
-  constexpr int64_t kMostRows = 64;  // converted at a time: 64 KiB
-  constexpr bool kConverts = sizeof(T) < sizeof(float);
+  constexpr int64_t kRowsInOne = sizeof(float) / sizeof(T);  // of b
   alignas(64) float panel[kBlockDepth * kBlockColumns];
-  float room[kConverts ? kMostRows * kBlockDepth : 1];
-  for (int64_t row0 = 0; row0 < m; row0 += kMostRows) {
-    const int64_t rows = m - row0 < kMostRows ? m - row0 : kMostRows;
-    for (int64_t k0 = 0; k0 < k; k0 += kBlockDepth) {
-      const int64_t depth = k - k0 < kBlockDepth ? k - k0 : kBlockDepth;
-      const bool adds = add || k0 > 0;
-      const LeftBlock left = left_block(a + row0 * a_stride + k0, a_stride, rows, depth, room);
-      for (int64_t column = 0; column < n; column += kBlockColumns) {
-        unpack_panel(b + k0 * n + column * (kConverts ? 2 : 1), n, depth, panel);
-        float* to = c + row0 * n + column;
-        int64_t row = 0;
-        for (; row + kBlockRows <= rows; row += kBlockRows)
-          multiply_rows<kBlockRows>(left.values + row * left.stride, left.stride, panel, depth,
-                                    adds, to + row * n, n);
-        multiply_last_rows<kBlockRows - 1>(rows - row, left.values + row * left.stride, left.stride,
-                                           panel, depth, adds, to + row * n, n);
-      }
-    }
+  for_left_parts(m, k, kBlockDepth, a, a_stride,
+                 [&](const LeftPart& left, int64_t row, int64_t k0) {
+                   for (int64_t column = 0; column < n; column += kBlockColumns) {
+                     unpack_panel(b + k0 * n + column * kRowsInOne, n, left.depth, panel);
+                     multiply_panel(left, panel, add || k0 > 0, c + row * n + column, n);
+                   }
+                 });
+}
+
+/// Panels [depth, 16] of w [depth, columns], in fp32; columns past the last are 0. Rows of w are
+/// read once from end to end.
+template <typename T>
+void split_rows(const T* w, int64_t stride, int64_t depth, int64_t columns, float* panels) {
+  const int64_t whole = columns / kBlockColumns * kBlockColumns, size = depth * kBlockColumns;
+  for (int64_t k = 0; k < depth; ++k) {
+    const T* row = w + k * stride;
+    float* to = panels + k * kBlockColumns;
+    for (int64_t c = 0; c < whole; c += kBlockColumns, to += size)
+      store_sixteen(to, load_sixteen(row + c));
+    if (whole == columns) continue;
+    for (int64_t c = 0; c < kBlockColumns; ++c)
+      to[c] = whole + c < columns ? load(row + whole + c) : 0.0F;
   }
+}
+
+/// c [m, columns] (+)= a [m, k] w [k, columns] for few rows, which do not pay for packing w in
+/// VNNI layout first. Row strides `a_stride`, `w_stride`, `c_stride`; c has room for whole panels of
+/// 16 columns.
+template <typename T>
+void multiply_few(int64_t m, int64_t columns, int64_t k, bool add, const T* a, int64_t a_stride,
+                  const T* w, int64_t w_stride, float* c, int64_t c_stride) {
+  constexpr int64_t kDepth = 64, kColumns = 256;  // panels of 64 KiB
+  alignas(64) float panels[kDepth * kColumns];
+  for_left_parts(m, k, kDepth, a, a_stride, [&](const LeftPart& left, int64_t row, int64_t k0) {
+    for (int64_t first = 0; first < columns; first += kColumns) {
+      const int64_t count = columns - first < kColumns ? columns - first : kColumns;
+      split_rows(w + k0 * w_stride + first, w_stride, left.depth, count, panels);
+      for (int64_t column = 0; column < count; column += kBlockColumns)
+        multiply_panel(left, panels + column * left.depth, add || k0 > 0,
+                       c + row * c_stride + first + column, c_stride);
+    }
+  });
+}
+
+/// The same for a transposed w [columns, k]; for bf16, k is even.
+template <typename T>
+void multiply_few_transposed(int64_t m, int64_t columns, int64_t k, bool add, const T* a,
+                             int64_t a_stride, const T* w, int64_t w_stride, float* c,
+                             int64_t c_stride) {
+  alignas(64) T packed[kBlockDepth * kBlockColumns];
+  alignas(64) float panel[kBlockDepth * kBlockColumns];
+  for_left_parts(
+      m, k, kBlockDepth, a, a_stride, [&](const LeftPart& left, int64_t row, int64_t k0) {
+        for (int64_t column = 0; column < columns; column += kBlockColumns) {
+          const int64_t valid = columns - column < kBlockColumns ? columns - column : kBlockColumns;
+          pack_panel_transposed(w + column * w_stride + k0, w_stride, valid, kBlockColumns,
+                                left.depth, packed);
+          unpack_panel(packed, kBlockColumns, left.depth, panel);
+          multiply_panel(left, panel, add || k0 > 0, c + row * c_stride + column, c_stride);
+        }
+      });
 }
 #endif

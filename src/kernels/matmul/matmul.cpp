@@ -10,7 +10,6 @@
 #include "../operands.h"
 #include "../parallel.h"
 #include "../row_kernels.h"
-#include "block_product.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/fp8_product.h"
@@ -80,34 +79,21 @@ at::Tensor product_of(const Product& term) {
   return transposed ? at::linear(x, w) : at::mm(x, w);
 }
 
+/// out += the product
 void add_product(at::Tensor& out, const Product& term) {
-  if (tiled_matmul_serves_few_rows({term})) {
+  if (tiled_matmul_serves_few_rows(term)) {
     tiled_matmul_sum({term}, /*residual=*/out, {}, out);
-    return;
+  } else {
+    const at::Tensor w = term.w.values(term.x.scalar_type());
+    out.addmm_(term.x, term.transposed ? w.t() : w, /*beta=*/1, term.scale);
   }
-  const at::Tensor w = term.w.values(term.x.scalar_type());
-  out.addmm_(term.x, term.transposed ? w.t() : w, /*beta=*/1, term.scale);
 }
 
-/// Few rows are left to a thin product, which need not pack w.
+/// Few rows are left to a thin product, which does not pack w.
 bool tiles_serve(const std::vector<Product>& terms) {
-  return tiled_matmul_serves(terms) ||
-         (!thin_product_serves(terms.front()) && tiled_matmul_serves_few_rows(terms));
-}
-
-/// out += g^T x by tiles. Returns whether they serve.
-bool add_matmul_tn_by_tiles(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
-  const int64_t odd = g.scalar_type() == at::kBFloat16 ? g.size(0) % 2 : 0;
-  if (!g.is_cpu() || !out.is_contiguous()) return false;
-  if (block_product_is_compiled(g.scalar_type())) return false;  // oneDNN's whole product is faster
-  // The tokens are the depth, which must be even for bf16.
-  const auto even = [&](const at::Tensor& of) {
-    return odd == 0 ? of : at::constant_pad_nd(of, {0, 0, 0, 1});
-  };
-  const std::vector<Product> terms = {{even(g).t().contiguous(), even(x), /*transposed=*/false}};
-  if (!tiled_matmul_serves_few_rows(terms)) return false;
-  tiled_matmul_sum(terms, /*residual=*/out, {}, out);
-  return true;
+  if (tiled_matmul_serves(terms)) return true;
+  return std::all_of(terms.begin(), terms.end(), tiled_matmul_serves_few_rows) &&
+         !thin_product_serves(terms.front());
 }
 
 /// g^T x, g [T, N], x [T, K]; on CUDA always with fp32 output.
@@ -208,8 +194,15 @@ void add_adapter_grads_(const std::vector<AdapterGrad>& grads, const at::Tensor&
 
 void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
   const ProfileRange range("add_matmul_tn");
+  TORCH_CHECK(g.dim() == 2 && x.dim() == 2 && g.size(0) == x.size(0) &&
+                  g.scalar_type() == x.scalar_type() && out.scalar_type() == at::kFloat &&
+                  out.size(0) == g.size(1) && out.size(1) == x.size(1),
+              "products of ", g.sizes(), " and ", x.sizes(), " into ", out.sizes());
   if (!g.is_cpu() || std::min(g.size(1), x.size(1)) > kThin) {
-    if (!add_matmul_tn_by_tiles(out, g, x)) out.add_(matmul_tn(g, x));
+    if (out.is_contiguous() && tiled_matmul_tn_serves(g, x))
+      add_tiled_matmul_tn(out, g, x);
+    else
+      out.add_(matmul_tn(g, x));
   } else if (g.scalar_type() == at::kFloat) {
     add_thin<float>(out, g, x);
   } else {

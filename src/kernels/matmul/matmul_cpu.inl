@@ -1,4 +1,4 @@
-// Packing and epilogue of tiled products around LibTorch's brgemm, and products with one thin side.
+// Packing and epilogue of tiled products, and products with one thin side.
 // A panel is [depth][width]; in bf16, in VNNI layout, [depth / 2][width][2]. Columns past `valid`
 // are zero.
 
@@ -33,6 +33,16 @@ void transpose_square(const Element (&from)[16][16], Element* to, int64_t stride
   for (int i = 0; i < 16; ++i) rows[i] = _mm512_loadu_si512(from[i]);
   transpose_vectors(rows);
   for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * stride, rows[i]);
+#elif defined(__AVX2__)
+  for (int64_t part = 0; part < 4; ++part) {
+    const int64_t c = part / 2 * 8, k = part % 2 * 8;
+    __m256 rows[8];
+    for (int i = 0; i < 8; ++i)
+      rows[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(&from[c + i][k]));
+    transpose_vectors(rows);
+    for (int i = 0; i < 8; ++i)
+      _mm256_storeu_ps(reinterpret_cast<float*>(to + (k + i) * stride + c), rows[i]);
+  }
 #else
   for (int64_t k = 0; k < 16; ++k) {
     for (int64_t c = 0; c < 16; ++c) to[k * stride + c] = from[c][k];

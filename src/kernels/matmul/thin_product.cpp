@@ -13,6 +13,7 @@
 #include "../parallel.h"
 #include "../row_kernels.h"
 #include "amx_thin_product.h"
+#include "block_product.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "tiled_matmul.h"
 
@@ -84,11 +85,14 @@ at::Tensor product_of_parts(const ThinTokens& tokens, const at::Tensor& x,
   });
 }
 
-/// In fp32, rounded once.   @pre tiles serve few rows
+/// In fp32, rounded once; undefined if tiles do not serve few rows.
 at::Tensor product_of_tiles(const Product& term) {
-  const at::Tensor x = term.x.to(at::kFloat);
-  at::Tensor sum = at::empty({x.size(0), term.w.size(term.transposed ? 0 : 1)}, x.options());
-  tiled_matmul_sum({{x, term.w, term.transposed}}, {}, {}, sum);
+  if (block_product_is_compiled(at::kFloat)) return {};
+  const Product in_fp32 = {term.x.to(at::kFloat), term.w, term.transposed};
+  if (!tiled_matmul_serves_few_rows(in_fp32)) return {};
+  at::Tensor sum =
+      at::empty({term.x.size(0), term.w.size(term.transposed ? 0 : 1)}, in_fp32.x.options());
+  tiled_matmul_sum({in_fp32}, {}, {}, sum);
   return sum.to(term.x.scalar_type());
 }
 
@@ -99,7 +103,9 @@ at::Tensor product(const Product& term) {
   // More tokens than four would decode each row several times.
   constexpr int64_t kFour = 4;
   const bool is_few = x.size(0) <= dots().most_dense_tokens;
-  if (!is_few && tiled_matmul_serves_few_rows({term})) return product_of_tiles(term);
+  if (!is_few) {
+    if (at::Tensor tiled = product_of_tiles(term); tiled.defined()) return tiled;
+  }
   const bool in_registers = x.size(0) <= kFour || !is_few;
   if (w.quantized != nullptr && in_registers && ops_of(*w.quantized).has_whole_groups(*w.quantized))
     return ops_of(*w.quantized).thin_product(x, *w.quantized);
@@ -153,8 +159,8 @@ at::Tensor thin_product(const Product& term) {
     return cuda_kernels().thin_product(term.x, w, cuda::four_bit_tables(w));
   }
   if (term.transposed) return product(term);
-  return tiled_matmul_serves_few_rows({term}) ? product_of_tiles(term)
-                                              : product_by_rows(term.x, *term.w.quantized);
+  if (at::Tensor tiled = product_of_tiles(term); tiled.defined()) return tiled;
+  return product_by_rows(term.x, *term.w.quantized);
 }
 
 }  // namespace sftrun::kernels
