@@ -1,7 +1,7 @@
 // Products of blocks that stay in the caches, for processors on which LibTorch's brgemm is not
-// fast. Each sum is formed in an order that depends only on the depth: the products of kBlockDepth
-// values one after the other, then the sums of these blocks. So a row's results do not depend on
-// the other rows or on the number of threads.
+// fast. Each sum is formed in an order that depends only on the depth: the products of up to
+// kBlockDepth values one after the other, then the sums of these. So a row's results do not depend
+// on the other rows or on the number of threads.
 
 #ifdef __AVX2__
 constexpr int64_t kBlockDepth = 256;  // its panel of 16 columns takes half of an L1 cache of 32 KiB
