@@ -248,7 +248,7 @@ void expect_products(const at::Tensor& a, const at::Tensor& b, int64_t columns,
                    expected = at::mm(a.to(at::kDouble), b.to(at::kDouble));
   multiply(a, false, c);
   EXPECT_TRUE(close(c.narrow(1, 0, columns), expected, 2e-6));
-  for (int64_t r = 0; r < rows; ++r) {
+  for (const int64_t r : {int64_t{0}, rows / 2, rows - 1}) {
     multiply(a.narrow(0, r, 1), false, row);
     ASSERT_TRUE(at::equal(row[0].narrow(0, 0, columns), c[r].narrow(0, 0, columns))) << r;
   }
@@ -290,8 +290,8 @@ TEST_P(RowKernels, ProductsOfBlocks) {
     ASSERT_STREQ(table_->isa, "isa_generic") << "the others have them";
     return;
   }
-  for (const int64_t rows : {1, 5, 13, 64, 70}) {
-    for (const int64_t columns : {3, 16, 48, 290}) {
+  for (const int64_t rows : {1, 13, 70}) {
+    for (const int64_t columns : {3, 48, 290}) {
       SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(columns));
       expect_block_products<float>(*table_, rows, columns, size_);
       expect_block_products<uint16_t>(*table_, rows, columns, size_ + size_ % 2);
