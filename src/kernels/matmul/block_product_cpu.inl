@@ -103,6 +103,18 @@ inline void unpack_panel(const uint16_t* b, int64_t n, int64_t depth, float* pan
   }
 }
 
+/// A panel [depth, 16] of a transposed w, row stride `stride`, in fp32.
+inline void transpose_to_panel(const float* w, int64_t stride, int64_t valid, int64_t depth,
+                               float* panel) {
+  pack_panel_transposed(w, stride, valid, kBlockColumns, depth, panel);
+}
+inline void transpose_to_panel(const uint16_t* w, int64_t stride, int64_t valid, int64_t depth,
+                               float* panel) {
+  alignas(64) uint16_t pairs[kBlockDepth * kBlockColumns];
+  pack_panel_transposed(w, stride, valid, kBlockColumns, depth, pairs);
+  unpack_panel(pairs, kBlockColumns, depth, panel);
+}
+
 /// c [m, n] (+)= a [m, k] b [k, n]: row stride of a `a_stride`, b and c contiguous, n a multiple of
 /// 16, k > 0. For bf16, k is even and b in VNNI layout, [k / 2][n][2].
 template <typename T>
@@ -159,15 +171,12 @@ template <typename T>
 void multiply_few_transposed(int64_t m, int64_t columns, int64_t k, bool add, const T* a,
                              int64_t a_stride, const T* w, int64_t w_stride, float* c,
                              int64_t c_stride) {
-  alignas(64) T packed[kBlockDepth * kBlockColumns];
   alignas(64) float panel[kBlockDepth * kBlockColumns];
   for_left_parts(
       m, k, kBlockDepth, a, a_stride, [&](const LeftPart& left, int64_t row, int64_t k0) {
         for (int64_t column = 0; column < columns; column += kBlockColumns) {
           const int64_t valid = columns - column < kBlockColumns ? columns - column : kBlockColumns;
-          pack_panel_transposed(w + column * w_stride + k0, w_stride, valid, kBlockColumns,
-                                left.depth, packed);
-          unpack_panel(packed, kBlockColumns, left.depth, panel);
+          transpose_to_panel(w + column * w_stride + k0, w_stride, valid, left.depth, panel);
           multiply_panel(left, panel, add || k0 > 0, c + row * c_stride + column, c_stride);
         }
       });

@@ -61,11 +61,8 @@ class FewRowsProduct {
   void multiply_quantized(const Operand<T>& o, int64_t first, int64_t valid, bool add, float* sums,
                           int64_t width, T* values) const {
     for (int64_t k = 0; k < o.depth; k += kUnpacked) {
-      const int64_t depth = std::min(kUnpacked, o.depth - k), stride = o.transposed ? depth : valid;
-      if (o.transposed)
-        dequantize_part(*o.quantized, first, valid, k, depth, values, stride);
-      else
-        dequantize_part(*o.quantized, k, depth, first, valid, values, stride);
+      const int64_t depth = std::min(kUnpacked, o.depth - k),
+                    stride = dequantize_columns(o, first, valid, k, depth, values);
       multiply_part(o, k, depth, values, stride, valid, add || k > 0, sums, width);
     }
   }

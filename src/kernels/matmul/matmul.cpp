@@ -198,16 +198,15 @@ void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {
                   g.scalar_type() == x.scalar_type() && out.scalar_type() == at::kFloat &&
                   out.size(0) == g.size(1) && out.size(1) == x.size(1),
               "products of ", g.sizes(), " and ", x.sizes(), " into ", out.sizes());
-  if (!g.is_cpu() || std::min(g.size(1), x.size(1)) > kThin) {
-    if (out.is_contiguous() && tiled_matmul_tn_serves(g, x))
-      add_tiled_matmul_tn(out, g, x);
-    else
-      out.add_(matmul_tn(g, x));
-  } else if (g.scalar_type() == at::kFloat) {
+  const bool is_thin = g.is_cpu() && std::min(g.size(1), x.size(1)) <= kThin;
+  if (is_thin && g.scalar_type() == at::kFloat)
     add_thin<float>(out, g, x);
-  } else {
+  else if (is_thin)
     add_thin<uint16_t>(out, g, x);
-  }
+  else if (out.is_contiguous() && tiled_matmul_tn_serves(g, x))
+    add_tiled_matmul_tn(out, g, x);
+  else
+    out.add_(matmul_tn(g, x));
 }
 
 }  // namespace sftrun::kernels

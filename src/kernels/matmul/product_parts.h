@@ -41,6 +41,18 @@ bool any_quantized(const std::vector<Operand<T>>& operands) {
                      [](const Operand<T>& o) { return o.quantized != nullptr; });
 }
 
+/// Dequantises depth [k, k + depth) of columns [first, first + count) of an operand, as it lies in
+/// its matrix: [count, depth] if transposed, else [depth, count].   @return the row stride
+template <typename T>
+int64_t dequantize_columns(const Operand<T>& o, int64_t first, int64_t count, int64_t k,
+                           int64_t depth, T* values) {
+  if (o.transposed)
+    dequantize_part(*o.quantized, first, count, k, depth, values, depth);
+  else
+    dequantize_part(*o.quantized, k, depth, first, count, values, count);
+  return o.transposed ? depth : count;
+}
+
 /// A range of one operand's depth.
 struct Piece {
   size_t operand;

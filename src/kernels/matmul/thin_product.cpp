@@ -97,16 +97,10 @@ at::Tensor product_of_tiles(const Product& term) {
 }
 
 /// x w^T
-at::Tensor product(const Product& term) {
-  const at::Tensor& x = term.x;
-  const Matrix& w = term.w;
+at::Tensor product(const at::Tensor& x, const Matrix& w) {
   // More tokens than four would decode each row several times.
   constexpr int64_t kFour = 4;
-  const bool is_few = x.size(0) <= dots().most_dense_tokens;
-  if (!is_few) {
-    if (at::Tensor tiled = product_of_tiles(term); tiled.defined()) return tiled;
-  }
-  const bool in_registers = x.size(0) <= kFour || !is_few;
+  const bool in_registers = x.size(0) <= kFour || dots().most_dense_tokens < x.size(0);
   if (w.quantized != nullptr && in_registers && ops_of(*w.quantized).has_whole_groups(*w.quantized))
     return ops_of(*w.quantized).thin_product(x, *w.quantized);
   if (w.quantized == nullptr && amx_thin_product_serves(x, w.dense))
@@ -158,9 +152,10 @@ at::Tensor thin_product(const Product& term) {
     const QuantizedMatrix& w = *term.w.quantized;
     return cuda_kernels().thin_product(term.x, w, cuda::four_bit_tables(w));
   }
-  if (term.transposed) return product(term);
-  if (at::Tensor tiled = product_of_tiles(term); tiled.defined()) return tiled;
-  return product_by_rows(term.x, *term.w.quantized);
+  if (!term.transposed || dots().most_dense_tokens < term.x.size(0)) {
+    if (at::Tensor tiled = product_of_tiles(term); tiled.defined()) return tiled;
+  }
+  return term.transposed ? product(term.x, term.w) : product_by_rows(term.x, *term.w.quantized);
 }
 
 }  // namespace sftrun::kernels

@@ -122,16 +122,11 @@ class TiledProduct {
                       T* unpacked) const {
     const auto& kernels = kernels_for();
     for (int64_t k = 0; k < piece.depth; k += kUnpacked) {
-      const int64_t depth = std::min(kUnpacked, piece.depth - k), first = piece.first + k;
-      T* to = packed + k * panel.width;
-      if (o.transposed) {
-        dequantize_part(*o.quantized, panel.first, panel.valid, first, depth, unpacked, depth);
-        kernels.pack_panel_transposed(unpacked, depth, panel.valid, panel.width, depth, to);
-      } else {
-        dequantize_part(*o.quantized, first, depth, panel.first, panel.valid, unpacked,
-                        panel.valid);
-        kernels.pack_panel(unpacked, panel.valid, panel.valid, panel.width, depth, to);
-      }
+      const int64_t depth = std::min(kUnpacked, piece.depth - k),
+                    stride = dequantize_columns(o, panel.first, panel.valid, piece.first + k, depth,
+                                                unpacked);
+      const auto pack = o.transposed ? kernels.pack_panel_transposed : kernels.pack_panel;
+      pack(unpacked, stride, panel.valid, panel.width, depth, packed + k * panel.width);
     }
   }
 
