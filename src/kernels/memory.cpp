@@ -4,22 +4,30 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace sftrun::kernels {
 namespace {
 
-constexpr size_t kHeaderBytes = 64;  // keeps data cache-line aligned; holds the block's size
+constexpr size_t kHeaderBytes = 64;          // keeps data cache-line aligned
 constexpr size_t kLargestSmall = 64 * 1024;  // glibc is fast up to this size
 constexpr size_t kStepsPerDoubling = 8;      // at most 12.5% is lost to rounding
+// A cached block serves a request of 4/5 of its size or more: micro-batches of a few tokens less
+// use the blocks of those before.
+constexpr size_t kLargestUse = 5, kSmallestUse = 4;
+constexpr size_t kSpare =
+    16;  // cached blocks that tensors never needed at a time: 1/16 of the peak
 
 size_t round_up(size_t num_bytes) {
   if (num_bytes <= kLargestSmall) return (num_bytes + 63) & ~size_t{63};
@@ -40,6 +48,72 @@ void* fresh_block(size_t num_bytes) {
   return block;
 }
 
+/// Gives a block's pages back to the system. free() alone would keep them, where blocks of another
+/// size rarely fit.
+void discard(void* block, size_t num_bytes) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)),
+             begin = reinterpret_cast<uintptr_t>(block), first = (begin + page - 1) / page * page,
+             last = (begin + num_bytes) / page * page;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  std::free(block);
+}
+
+/// In front of every block.
+struct Header {
+  size_t block_bytes;  ///< of the block, without this header
+  size_t used_bytes;   ///< of the request, rounded up; less where a larger block was cached
+};
+static_assert(sizeof(Header) <= kHeaderBytes);
+
+/// Freed blocks by size, and when one of each size was used last.
+class BlockCache {
+ public:
+  /// The smallest block that a request of `bytes` may use; nullptr: none.
+  void* take(size_t bytes) {
+    for (auto at = classes_.lower_bound(bytes);
+         at != classes_.end() && at->first * kSmallestUse <= bytes * kLargestUse; ++at) {
+      if (at->second.blocks.empty()) continue;
+      void* block = at->second.blocks.back();
+      at->second.blocks.pop_back();
+      at->second.last_use = ++clock_;
+      bytes_ -= at->first;
+      return block;
+    }
+    return nullptr;
+  }
+
+  void put(void* block, size_t bytes) {
+    classes_[bytes].blocks.push_back(block);
+    bytes_ += bytes;
+  }
+
+  /// Discards blocks until at most `bytes` are left, first those of the size that was not used for
+  /// the longest time.
+  void shrink_to(size_t bytes) {
+    while (bytes_ > bytes) {
+      const auto oldest = std::min_element(
+          classes_.begin(), classes_.end(), [](const auto& left, const auto& right) {
+            return std::pair(left.second.blocks.empty(), left.second.last_use) <
+                   std::pair(right.second.blocks.empty(), right.second.last_use);
+          });
+      discard(oldest->second.blocks.back(), oldest->first + kHeaderBytes);
+      oldest->second.blocks.pop_back();
+      bytes_ -= oldest->first;
+    }
+  }
+
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct SizeClass {
+    std::vector<void*> blocks;
+    uint64_t last_use = 0;
+  };
+  std::map<size_t, SizeClass> classes_;
+  size_t bytes_ = 0;  // of all blocks
+  uint64_t clock_ = 0;
+};
+
 class CachingCpuAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t num_bytes) override {
@@ -55,45 +129,47 @@ class CachingCpuAllocator final : public c10::Allocator {
   void reset_peak() { peak_.store(allocated_.load()); }
 
  private:
-  struct SizeClass {
-    size_t bytes;
-    std::vector<void*> blocks;
-  };
-
   void* take(size_t num_bytes) {
     const size_t bytes = round_up(num_bytes);
-    void* block = bytes > kLargestSmall ? take_cached(bytes) : nullptr;
-    if (block == nullptr) block = fresh_block(bytes + kHeaderBytes);
-    if (block == nullptr) {  // memory may be cached in another size class
-      trim();
-      block = fresh_block(bytes + kHeaderBytes);
-    }
-    TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "out of memory: cannot allocate ",
-                     num_bytes, " bytes");
-    *static_cast<size_t*>(block) = bytes;
     const uint64_t now = allocated_.fetch_add(bytes) + bytes;
-    uint64_t seen = peak_.load();
-    while (now > seen && !peak_.compare_exchange_weak(seen, now)) {
+    raise_to(now, peak_), raise_to(now, most_);
+    void* block = bytes > kLargestSmall ? take_cached(bytes) : nullptr;
+    if (block == nullptr) block = fresh(bytes);
+    if (block == nullptr) {
+      allocated_ -= bytes;
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: cannot allocate ", num_bytes,
+                       " bytes");
     }
+    static_cast<Header*>(block)->used_bytes = bytes;
     return static_cast<char*>(block) + kHeaderBytes;
   }
 
   void* take_cached(size_t bytes) {
     const std::lock_guard lock(mutex_);
-    for (SizeClass& size_class : free_) {
-      if (size_class.bytes != bytes || size_class.blocks.empty()) continue;
-      void* block = size_class.blocks.back();
-      size_class.blocks.pop_back();
-      return block;
+    void* block = cache_.take(bytes);
+    // A new block comes in place of cached ones that other micro-batches left behind: the process
+    // holds little more than tensors needed at a time.
+    if (block == nullptr) {
+      const uint64_t most = most_, held = most + most / kSpare, live = allocated_;
+      cache_.shrink_to(held > live ? held - live : 0);
     }
-    return nullptr;
+    return block;
   }
 
-  void trim() {
-    const std::lock_guard lock(mutex_);
-    for (SizeClass& size_class : free_) {
-      for (void* block : size_class.blocks) std::free(block);
-      size_class.blocks.clear();
+  void* fresh(size_t bytes) {
+    void* block = fresh_block(bytes + kHeaderBytes);
+    if (block == nullptr) {
+      const std::lock_guard lock(mutex_);
+      cache_.shrink_to(0);
+      block = fresh_block(bytes + kHeaderBytes);
+    }
+    if (block != nullptr) static_cast<Header*>(block)->block_bytes = bytes;
+    return block;
+  }
+
+  static void raise_to(uint64_t value, std::atomic<uint64_t>& largest) {
+    uint64_t seen = largest.load();
+    while (value > seen && !largest.compare_exchange_weak(seen, value)) {
     }
   }
 
@@ -101,25 +177,20 @@ class CachingCpuAllocator final : public c10::Allocator {
 
   void give_back(void* data) {
     void* block = static_cast<char*>(data) - kHeaderBytes;
-    const size_t bytes = *static_cast<size_t*>(block);
-    allocated_ -= bytes;
-    if (bytes <= kLargestSmall) {
+    const Header header = *static_cast<Header*>(block);
+    allocated_ -= header.used_bytes;
+    if (header.block_bytes <= kLargestSmall) {
       std::free(block);
       return;
     }
     const std::lock_guard lock(mutex_);
-    for (SizeClass& size_class : free_) {
-      if (size_class.bytes == bytes) {
-        size_class.blocks.push_back(block);
-        return;
-      }
-    }
-    free_.push_back({bytes, {block}});
+    cache_.put(block, header.block_bytes);
   }
 
   mutable std::mutex mutex_;
-  std::vector<SizeClass> free_;  // a few dozen sizes: a linear scan is cheaper than a map
+  BlockCache cache_;  // under mutex_
   std::atomic<uint64_t> allocated_{0}, peak_{0};
+  std::atomic<uint64_t> most_{0};  // like peak_, of the whole process
 };
 
 // Never destroyed: tensors of static lifetime may outlive main.

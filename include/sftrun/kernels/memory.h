@@ -4,7 +4,9 @@
 
 /// A caching CPU allocator with statistics. ATen's default allocator has neither, and glibc maps
 /// and unmaps each large temporary again (16 ms for 50 MB, 1.6 ms when the block is reused). Freed
-/// blocks are kept by size class.
+/// blocks are kept by size class, and serve requests of up to a fifth less. Where micro-batches differ in
+/// length, blocks of other lengths are given back to the system before new ones are taken: live and cached
+/// blocks together stay within 17/16 of the most that tensors needed at a time.
 namespace sftrun::kernels {
 
 struct MemoryStats {
