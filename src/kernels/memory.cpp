@@ -14,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -26,8 +27,8 @@ constexpr size_t kStepsPerDoubling = 8;      // at most 12.5% is lost to roundin
 // A cached block serves a request of 4/5 of its size or more: micro-batches of a few tokens less
 // use the blocks of those before.
 constexpr size_t kLargestUse = 5, kSmallestUse = 4;
-constexpr size_t kSpare =
-    16;  // cached blocks that tensors never needed at a time: 1/16 of the peak
+// Of what tensors needed at a time, this part more may be held in cached blocks.
+constexpr size_t kSpare = 16;
 
 size_t round_up(size_t num_bytes) {
   if (num_bytes <= kLargestSmall) return (num_bytes + 63) & ~size_t{63};
@@ -65,7 +66,7 @@ struct Header {
 };
 static_assert(sizeof(Header) <= kHeaderBytes);
 
-/// Freed blocks by size, and when one of each size was used last.
+/// Freed blocks by size, and when one of each size was reused last.
 class BlockCache {
  public:
   /// The smallest block that a request of `bytes` may use; nullptr: none.
@@ -87,8 +88,8 @@ class BlockCache {
     bytes_ += bytes;
   }
 
-  /// Discards blocks until at most `bytes` are left, first those of the size that was not used for
-  /// the longest time.
+  /// Discards blocks until at most `bytes` are left: sizes that were never reused first, then the
+  /// one reused longest ago.
   void shrink_to(size_t bytes) {
     while (bytes_ > bytes) {
       const auto oldest = std::min_element(
@@ -101,8 +102,6 @@ class BlockCache {
       bytes_ -= oldest->first;
     }
   }
-
-  size_t bytes() const { return bytes_; }
 
  private:
   struct SizeClass {
@@ -131,16 +130,16 @@ class CachingCpuAllocator final : public c10::Allocator {
  private:
   void* take(size_t num_bytes) {
     const size_t bytes = round_up(num_bytes);
-    const uint64_t now = allocated_.fetch_add(bytes) + bytes;
-    raise_to(now, peak_), raise_to(now, most_);
     void* block = bytes > kLargestSmall ? take_cached(bytes) : nullptr;
     if (block == nullptr) block = fresh(bytes);
-    if (block == nullptr) {
-      allocated_ -= bytes;
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: cannot allocate ", num_bytes,
-                       " bytes");
-    }
-    static_cast<Header*>(block)->used_bytes = bytes;
+    TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "out of memory: cannot allocate ",
+                     num_bytes, " bytes");
+    auto* header = static_cast<Header*>(block);
+    header->used_bytes = bytes;
+    in_blocks_ += header->block_bytes;
+    const uint64_t now = allocated_.fetch_add(bytes) + bytes;
+    raise_to(now, peak_);
+    raise_to(now, most_);
     return static_cast<char*>(block) + kHeaderBytes;
   }
 
@@ -150,7 +149,8 @@ class CachingCpuAllocator final : public c10::Allocator {
     // A new block comes in place of cached ones that other micro-batches left behind: the process
     // holds little more than tensors needed at a time.
     if (block == nullptr) {
-      const uint64_t most = most_, held = most + most / kSpare, live = allocated_;
+      const uint64_t most = std::max<uint64_t>(most_, allocated_ + bytes),
+                     held = most + most / kSpare, live = in_blocks_ + bytes;
       cache_.shrink_to(held > live ? held - live : 0);
     }
     return block;
@@ -179,18 +179,25 @@ class CachingCpuAllocator final : public c10::Allocator {
     void* block = static_cast<char*>(data) - kHeaderBytes;
     const Header header = *static_cast<Header*>(block);
     allocated_ -= header.used_bytes;
+    in_blocks_ -= header.block_bytes;
     if (header.block_bytes <= kLargestSmall) {
       std::free(block);
       return;
     }
     const std::lock_guard lock(mutex_);
-    cache_.put(block, header.block_bytes);
+    try {
+      cache_.put(block, header.block_bytes);
+    } catch (const std::bad_alloc&) {  // no memory for the list of blocks
+      discard(block, header.block_bytes + kHeaderBytes);
+    }
   }
 
   mutable std::mutex mutex_;
   BlockCache cache_;  // under mutex_
   std::atomic<uint64_t> allocated_{0}, peak_{0};
   std::atomic<uint64_t> most_{0};  // like peak_, of the whole process
+  std::atomic<uint64_t> in_blocks_{
+      0};  // like allocated_, with what requests leave of larger blocks
 };
 
 // Never destroyed: tensors of static lifetime may outlive main.

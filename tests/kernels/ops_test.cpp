@@ -5,17 +5,11 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <fstream>
-#include <iostream>
 #include <string_view>
-#include <vector>
 
 #include "sftrun/kernels/cpu_table.h"
-#include "sftrun/kernels/memory.h"
 #include "support/batches.h"
 #include "support/matmul.h"
 #include "support/tensors.h"
@@ -350,66 +344,6 @@ TEST(Dropout, KeepsTheMeanAndItsOwnMask) {
   EXPECT_FALSE(at::equal(first, dropout(ones, batch, 0.1, 4)));
   batch.step = 1;
   EXPECT_FALSE(at::equal(first, dropout(ones, batch, 0.1, 3)));
-}
-
-TEST(CpuAllocator, CountsReusesAndAligns) {
-  install_cpu_allocator();
-  const MemoryStats before = cpu_memory_stats();
-  constexpr int64_t kBytes = 1 << 20;
-  const void* address = nullptr;
-  {
-    const at::Tensor block = at::empty({kBytes}, at::kByte);
-    address = block.data_ptr();
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(address) % 64, 0U);
-    EXPECT_GE(cpu_memory_stats().allocated_bytes, before.allocated_bytes + kBytes);
-  }
-  EXPECT_EQ(cpu_memory_stats().allocated_bytes, before.allocated_bytes);
-  const at::Tensor again = at::empty({kBytes}, at::kByte);
-  EXPECT_EQ(again.data_ptr(), address);
-  EXPECT_EQ(at::empty({0}).numel(), 0);
-  reset_cpu_peak();
-  { const at::Tensor large = at::empty({4 * kBytes}, at::kByte); }
-  EXPECT_GE(cpu_memory_stats().peak_bytes, cpu_memory_stats().allocated_bytes + 4 * kBytes);
-}
-
-TEST(CpuAllocator, UsesLargerBlocksForALittleLess) {
-  install_cpu_allocator();
-  constexpr int64_t kBytes = 48 << 20;  // no other test frees blocks of about this size
-  const void* address = at::empty({kBytes}, at::kByte).data_ptr();
-  const uint64_t before = cpu_memory_stats().allocated_bytes;
-  {
-    const at::Tensor less = at::empty({kBytes / 10 * 9}, at::kByte);
-    EXPECT_EQ(less.data_ptr(), address);
-    EXPECT_LT(cpu_memory_stats().allocated_bytes, before + kBytes) << "what it uses, not the block";
-  }
-  EXPECT_NE(at::empty({kBytes / 10 * 7}, at::kByte).data_ptr(), address);
-}
-
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
-}
-
-/// Micro-batches of growing lengths.   @returns whether what the first ones needed was given back
-bool holds_the_longest_only() {
-  install_cpu_allocator();
-  constexpr int64_t kShortest = 4 << 20, kLongest = 16 << 20, kTensors = 8;
-  const int64_t before = resident_bytes();
-  for (int64_t length = kShortest; length <= kLongest; length += kShortest / 4) {
-    std::vector<at::Tensor> kept;
-    for (int64_t i = 0; i < kTensors; ++i) kept.push_back(at::ones({length}, at::kByte));
-  }
-  const int64_t held = resident_bytes() - before, needed = kTensors * kLongest;
-  std::cerr << "held " << held << " of " << needed << " bytes needed at a time\n";
-  return held < needed * 5 / 4;
-}
-
-TEST(CpuAllocatorDeathTest, GivesBackBlocksOfOtherLengths) {
-  // In a process of its own, where no other test has needed more.
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(std::exit(holds_the_longest_only() ? 0 : 1), testing::ExitedWithCode(0), "held");
 }
 
 }  // namespace
