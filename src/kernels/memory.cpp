@@ -195,9 +195,8 @@ class CachingCpuAllocator final : public c10::Allocator {
   mutable std::mutex mutex_;
   BlockCache cache_;  // under mutex_
   std::atomic<uint64_t> allocated_{0}, peak_{0};
-  std::atomic<uint64_t> most_{0};  // like peak_, of the whole process
-  std::atomic<uint64_t> in_blocks_{
-      0};  // like allocated_, with what requests leave of larger blocks
+  std::atomic<uint64_t> most_{0};       // like peak_, of the whole process
+  std::atomic<uint64_t> in_blocks_{0};  // like allocated_, of whole blocks
 };
 
 // Never destroyed: tensors of static lifetime may outlive main.

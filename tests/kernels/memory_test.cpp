@@ -3,12 +3,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <vector>
+
+#include "sftrun/observe/system.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -75,10 +75,7 @@ TEST(CpuAllocatorDeathTest, UsesLargerBlocksForALittleLess) {
 }
 
 int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
+  return static_cast<int64_t>(observe::process_memory().resident_bytes);
 }
 
 /// What is resident after the first tensor, whose operator loads code.
