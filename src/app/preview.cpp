@@ -58,6 +58,8 @@ int run_preview(const PreviewOptions& options) {
   }
   if (options.json) {
     std::printf("%s\n", data::preview_json(previews, model).dump().c_str());
+    std::fflush(stdout);
+    refusals.throw_if_any();
     return static_cast<int>(ExitCode::kDone);
   }
   for (const data::Preview& preview : previews) {

@@ -82,6 +82,8 @@ void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
   count(outcome, place);
   for (const std::string& role : outcome.unknown_roles) unknown_roles_[role].add(1, place);
   for (const std::string& column : outcome.unread_columns) unread_columns_[column].add(1, place);
+  for (const std::string& key : outcome.unread_turn_keys) unread_turn_keys_[key].add(1, place);
+  two_systems_.add(outcome.has_two_systems ? 1 : 0, place);
   begins_with_answer_.add(outcome.begins_with_answer ? 1 : 0, place);
   empty_answers_.add(outcome.num_empty_answers, place);
   empty_thinking_.add(outcome.num_empty_thinking, place);
@@ -208,6 +210,9 @@ void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
     warn(remarks, records, fmt::format("records have \"{}\", which is not read", column),
          advice_on_column(column));
   }
+  remark_on_turn_keys(remarks);
+  warn(remarks, two_systems_, "records have a \"system\" and a turn of that role",
+       kTwoSystemsAdvice);
   warn(remarks, begins_with_answer_, "conversations begin with an assistant turn",
        "the model is trained to speak first; if that is not intended, add a user turn before it");
   warn(remarks, empty_answers_, "answers are empty",
@@ -215,6 +220,33 @@ void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
        "for the turn");
   warn(remarks, equal_pairs_, "pairs have the same chosen and rejected answer",
        "they train nothing; leave them out");
+}
+
+/// A warning for each flag, and one for all other keys.
+void DatasetChecks::remark_on_turn_keys(std::vector<Remark>& remarks) const {
+  std::vector<std::string> others;
+  const Tally* most = nullptr;
+  for (const auto& [key, records] : unread_turn_keys_) {
+    const std::string shown = '"' + excerpt(key) + '"';
+    if (is_loss_flag(key)) {
+      warn(remarks, records, fmt::format("records have turns with {}, which is not read", shown),
+           kLossFlagAdvice);
+      continue;
+    }
+    others.push_back(shown);
+    if (most == nullptr || records.count() > most->count()) most = &records;
+  }
+  if (most == nullptr) return;
+  constexpr size_t kMostNamed = 8;
+  const bool is_one = others.size() == 1;
+  if (others.size() > kMostNamed) {
+    others.resize(kMostNamed);
+    others.emplace_back("…");
+  }
+  warn(remarks, *most,
+       fmt::format("records have turns with {}, which {} not read", join(others, ", "),
+                   is_one ? "is" : "are"),
+       "the chat template does not name them; what shall be trained on belongs in the content");
 }
 
 void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {

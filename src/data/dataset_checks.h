@@ -62,6 +62,7 @@ class DatasetChecks {
   void remark_on_templates(std::vector<Remark>& remarks) const;
   void remark_on_roles(std::vector<Remark>& remarks) const;
   void remark_on_records(std::vector<Remark>& remarks) const;
+  void remark_on_turn_keys(std::vector<Remark>& remarks) const;
   void remark_on_lengths(std::vector<Remark>& remarks) const;
   std::string unknown_roles_fix() const;
   [[noreturn]] void refuse_empty() const;
@@ -80,8 +81,8 @@ class DatasetChecks {
   std::optional<std::pair<int64_t, std::string>> shortest_too_long_;         // length, place
   Tally without_end_, empty_thinking_, tool_calls_, reasoning_, earlier_reasoning_, tools_,
       control_tokens_, empty_answers_, begins_with_answer_, missing_bos_, too_long_, truncated_,
-      labels_cut_off_, without_labels_, others_left_out_, equal_pairs_;
-  std::map<std::string, Tally> unknown_roles_, unread_columns_;
+      labels_cut_off_, without_labels_, others_left_out_, equal_pairs_, two_systems_;
+  std::map<std::string, Tally> unknown_roles_, unread_columns_, unread_turn_keys_;
   BadRecords bad_;
 };
 

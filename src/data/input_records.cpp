@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/file.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/record_reader.h"
+#include "text_cells.h"
 
 namespace sftrun::data {
 namespace {
@@ -67,8 +69,10 @@ std::vector<InputRecord> read_input_records(const std::string& input, int num_th
       read.where = file.where(block->number(index));
       read.record = block->parse(index, read.where);
       const std::string_view line = block->line(index);
-      read.line = line.empty() ? read.record.dump() : std::string(line);
+      read.line = line.empty() ? to_json_text(read.record) : std::string(line);
+      if (reader->has_text_cells()) read_text_cells(read.record);
       read_conversations(read.record);
+      round_fractions(read.record);
     });
   }
   return records;

@@ -1,6 +1,7 @@
 #include "sftrun/data/message_form.h"
 
 #include "content_parts.h"
+#include "nulls.h"
 #include "tool_calls.h"
 
 namespace sftrun::data {
@@ -15,13 +16,8 @@ MessageForm::MessageForm(const TextModel& model) {
 }
 
 void MessageForm::apply(Json& messages) const {
+  drop_nulls_of_messages(messages);
   for (Json& message : messages) {
-    for (auto it = message.begin(); it != message.end();) {
-      if (it->is_null())
-        it = message.erase(it);
-      else
-        ++it;
-    }
     if (fills_content_ && !message.contains("content")) message["content"] = "";
   }
   if (joins_parts_) join_parts(messages);

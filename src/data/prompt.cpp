@@ -3,8 +3,10 @@
 #include <utility>
 #include <variant>
 
+#include "nulls.h"
 #include "record.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/data/sequence.h"
 
 namespace sftrun::data {
@@ -17,14 +19,14 @@ struct Asked {
 };
 
 Asked asked_by(const Json& record, const std::string& where) {
-  const auto has = [&](const char* key) { return record.contains(key); };
+  const auto has = [&](const char* key) { return value_of(record, key) != nullptr; };
   if (has("messages") || has("conversations")) return {record, detect_format(record, where).format};
   Asked asked{.record = record};
   if (has("prompt")) {
     const Json& prompt = record["prompt"];
     if (!prompt.is_string() && !prompt.is_array()) {
       throw DataError(fmt::format("\"prompt\" must be a string or a list of messages, not {}",
-                                  prompt.type_name()),
+                                  json_type(prompt)),
                       where);
     }
     asked.format = RecordFormat::kPromptCompletion;

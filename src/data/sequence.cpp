@@ -284,6 +284,9 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
             ? preference_pair_of_conversations(shapes, model_, options_)
             : build_conversation(std::get<Conversation>(shape), model_, options_);
     sequences.front().unread_columns = std::move(unread);
+    sequences.front().unread_turn_keys =
+        unread_turn_keys(record, format_, model_.chat_template->source());
+    sequences.front().has_two_systems = has_two_systems(record, format_);
     return sequences;
   } catch (const DataError& error) {
     throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),

@@ -107,8 +107,10 @@ ExampleStore TokenCache::get(const std::string& key, const std::string& name,
     if (folder_.empty()) return unkept(write);
     const fs::path folder = folder_ / key;
     make_directories(folder);
-    if (auto store = opened(folder / kFile, key, num_threads_, /*warns=*/false))
+    if (auto store = opened(folder / kFile, key, num_threads_, /*warns=*/false)) {
+      log::info("data: {} is tokenized already: {}", name, folder.string());
       return std::move(*store);
+    }
     const FolderLock lock(folder, name);
     if (auto store = opened(folder / kFile, key, num_threads_, /*warns=*/true))
       return std::move(*store);

@@ -9,6 +9,7 @@
 
 #include "parameters.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/json_depth.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
@@ -207,7 +208,8 @@ Json parse_body(std::string_view body) {
   if (!is_modest_json(body, kMostDepth))
     throw ApiError(kBadRequest, "the body's JSON is nested too deeply or has too many values");
   try {
-    Json parsed = Json::parse(body);
+    Json parsed = parse_exact_json(body);
+    round_fractions(parsed);
     if (parsed.is_object()) return parsed;
   } catch (const Json::exception& error) {
     const std::string_view reason =

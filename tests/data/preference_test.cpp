@@ -102,6 +102,11 @@ TEST(PreferenceConversations, ThePromptMayBeImplicit) {
   // As HuggingFaceH4/ultrafeedback_binarized has it: the prompt also as a text.
   expect_pair(pair_of(R"({"prompt": "q", )" + chosen + ", " + rejected + "}"),
               kAskedForAnswers + "|yes<|im_end|>\n", kAskedForAnswers + "|no<|im_end|>\n");
+  // A key that is null is no difference.
+  expect_pair(pair_of(R"({"prompt": null, "chosen": [{"role": "user", "content": "q", "name": null},
+                            {"role": "assistant", "content": "yes"}], )" +
+                      rejected + "}"),
+              kAskedForAnswers + "|yes<|im_end|>\n", kAskedForAnswers + "|no<|im_end|>\n");
   expect_pair_refused(R"({"chosen": [{"role": "user", "content": "a"}],
                      "rejected": [{"role": "user", "content": "b"}]})",
                       "do not begin with the same messages");

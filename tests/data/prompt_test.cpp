@@ -59,7 +59,9 @@ TEST(Prompts, ReportsTheLineOfARecordWithoutAPrompt) {
     test::expect_error<DataError>([&] { prompt_of(record); }, parts);
   };
   fails(R"({"question": "q"})", {"has no prompt", "\"question\"", "f.jsonl:3", "\"instruction\""});
-  fails(R"({"prompt": null})", {"\"prompt\" must be a string or a list of messages, not null"});
+  fails(R"({"prompt": null})", {"has no prompt; its keys: none"});
+  fails(R"({"prompt": 1234567890123456789012})",
+        {"must be a string or a list of messages, not number"});
   fails(R"({"messages": []})", {"is empty", "f.jsonl:3"});
   fails(R"({"conversations": [{"from": "alien", "value": "q"}]})", {"not a known role"});
   test::expect_error<DataError>(

@@ -240,6 +240,34 @@ TEST(RecordFormats, Errors) {
   expect_error(R"({"text": null})", kText, "\"text\" must be a string, not null");
 }
 
+/// What `datasets` writes as JSON has every key in every record.
+TEST(RecordFormats, NullIsMissing) {
+  const auto c = conversation(
+      R"({"messages": [{"role": "user", "content": "q", "weight": null, "train": null, "name": null},
+            {"role": "assistant", "content": "a", "weight": null, "tool_calls": null}],
+          "conversations": null, "tools": null, "system": null,
+          "chat_template_kwargs": {"enable_thinking": null, "x": 1}})",
+      RecordFormat::kMessages);
+  EXPECT_EQ(c.messages.size(), 2U);
+  EXPECT_TRUE(c.tools.is_null());
+  EXPECT_EQ(c.kwargs, Json({{"x", 1}}));
+  const auto of_sharegpt = conversation(
+      R"({"conversations": [{"from": "human", "value": "q", "role": null, "weight": null},
+            {"from": "gpt", "value": "a", "train": null, "content": null}], "messages": null})",
+      RecordFormat::kShareGpt);
+  EXPECT_EQ(of_sharegpt.messages.dump(),
+            R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])");
+  const auto format = [](const char* json) {
+    return detect_format(Json::parse(json), "f:1").format;
+  };
+  EXPECT_EQ(format(R"({"messages": null, "conversations": []})"), RecordFormat::kShareGpt);
+  EXPECT_EQ(format(R"({"messages": null, "prompt": null, "completion": null, "text": ""})"),
+            RecordFormat::kText);
+  EXPECT_EQ(format(R"({"instruction": "", "output": "", "prompt": null, "completion": "",
+                       "chosen": null, "rejected": null})"),
+            RecordFormat::kAlpaca);
+}
+
 TEST(RecordFormats, RecognisesPreferenceData) {
   for (const auto& [json, fix] :
        {std::pair{R"({"prompt": "p", "chosen": "a", "rejected": "b"})",

@@ -204,6 +204,50 @@ TEST(Tools, CallsAreTrainedAndToolsAndResultsAreNot) {
   EXPECT_EQ(trained(sequences.at(0)), R"(add{"a": 1}add{"a": 2}<|im_end|>|3<|im_end|>)");
 }
 
+/// Python prints integers of any length; a string of arguments has them, too.
+TEST(Tools, LongNumbersInArguments) {
+  const std::string record =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "weight": null,
+            "tool_calls": [{"id": null, "type": "function", "function": {"name": "f", "description": null,
+              "arguments": {"x": 12345678901234567890123, "y": [-1e22, 4.50, null], "z":
+              1234567890123456789012345678901234567890123}}}]}]})";
+  const auto sequence =
+      SequenceBuilder(RecordFormat::kMessages,
+                      test::toy_model("{% for m in messages %}<|im_start|>{{ m.role }}\n"
+                                      "{% for c in m.tool_calls or [] %}{{ c | tojson }}"
+                                      "{{ c.function.arguments.z }}{% endfor %}<|im_end|>"
+                                      "{% endfor %}{% if add_generation_prompt %}"
+                                      "<|im_start|>assistant\n{% endif %}"),
+                      {})
+          .build(parse_json_line(record, "f:1"), "f:1")
+          .at(0);
+  EXPECT_EQ(trained(sequence), R"({"type": "function", "function": {"name": "f", "arguments": )"
+                               R"({"x": 12345678901234567890123, "y": [-1e+22, 4.5, null], )"
+                               R"("z": 1234567890123456789012345678901234567890123}}})"
+                               "1234567890123456789012345678901234567890123<|im_end|>");
+}
+
+TEST(UnreadKeys, OfTurnsAreNamed) {
+  const auto unread = [](const char* json, RecordFormat format) {
+    return build(json, format, {}, test::toy_model(std::string("{# mood #}") + test::kChatMl))[0]
+        .unread_turn_keys;
+  };
+  using Keys = std::vector<std::string>;
+  EXPECT_EQ(unread(R"({"messages": [{"role": "user", "content": "q", "lang": "en", "mood": "sad"},
+        {"role": "assistant", "content": "a", "loss": false, "train_detail": [{}], "weight": 1,
+         "name": "x", "refusal": null, "annotations": [], "note": ""}]})",
+                   RecordFormat::kMessages),
+            (Keys{"lang", "loss", "train_detail"}));
+  EXPECT_EQ(unread(R"({"conversations": [{"from": "human", "value": "q", "mood": 1},
+        {"from": "gpt", "value": "a", "loss_weight": 0}]})",
+                   RecordFormat::kShareGpt),
+            (Keys{"loss_weight", "mood"}));
+  EXPECT_EQ(unread(R"({"prompt": [{"role": "user", "content": "q"}],
+        "completion": [{"role": "assistant", "content": "a", "loss": 0.5}]})",
+                   RecordFormat::kPromptCompletion),
+            Keys{"loss"});
+}
+
 /// OpenAI's records have null content beside calls. transformers leaves null out; what a template
 /// makes of that stands, unless it fails.
 TEST(Tools, ContentThatIsNullOrMissingBesideACall) {

@@ -51,8 +51,9 @@ struct Sequence {
   int64_t num_control_tokens = 0;  ///< messages whose own text holds control tokens of the model
   LeftOut left_out;
   // Of the record; on its first sequence.
-  std::vector<std::string> unknown_roles, unread_columns;
+  std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
   bool begins_with_answer = false;  ///< the conversation's first turn is the assistant's
+  bool has_two_systems = false;     ///< a "system" column beside a turn of that role
 };
 
 struct SequenceOptions {
