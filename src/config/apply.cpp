@@ -51,7 +51,19 @@ class Applier {
     return assignment;
   }
 
+  /// Templates would see another number.
+  bool has_long_integer(const Field& field, const Assignment& assignment) {
+    const Value* number =
+        field.type == FieldType::kObject ? find_long_integer(assignment.value) : nullptr;
+    if (number == nullptr) return false;
+    problems_.push_back({fmt::format("`{}` has the number {}, which has more than 64 bits",
+                                     assignment.key, excerpt(number->text)),
+                         assignment.value_place, "write it in quotes, as a text"});
+    return true;
+  }
+
   void set(Field& field, const Assignment& assignment) {
+    if (has_long_integer(field, assignment)) return;
     if (assignment.value.kind == Value::Kind::kNull) {
       field.reset();
     } else if (const auto complaint = field.assign(assignment.value)) {
@@ -71,6 +83,7 @@ class Applier {
 
   /// Sets a key inside a field that is a map: data.chat_template_kwargs.enable_thinking=false.
   void set_inside(Field& object, const Assignment& assignment) {
+    if (has_long_integer(object, assignment)) return;
     nlohmann::ordered_json json = object.get();
     std::string pointer = assignment.key.substr(object.key.size());
     std::replace(pointer.begin(), pointer.end(), '.', '/');

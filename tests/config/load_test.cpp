@@ -135,6 +135,18 @@ TEST_F(ConfigTest, OverridesAreTypedAsYaml) {
             R"({"enable_thinking":false,"tools":{"names":["a",1]}})");
 }
 
+TEST_F(ConfigTest, NumbersInsideMapsAreKeptOrRefused) {
+  EXPECT_EQ(load("data: {chat_template_kwargs: {a: [18446744073709551615, -7], b: '" +
+                 std::string(30, '1') + "'}}")
+                .config.data.chat_template_kwargs.dump(),
+            R"({"a":[18446744073709551615,-7],"b":"111111111111111111111111111111"})");
+  expect_error<ConfigError>(
+      [&] { load("data:\n  chat_template_kwargs: {a: [{b: -18446744073709551616}]}"); },
+      {"`data.chat_template_kwargs` has the number -18446744073709551616", ":2", "in quotes"});
+  expect_error<ConfigError>([&] { load("", {"data.chat_template_kwargs.a=18446744073709551616"}); },
+                            {"`data.chat_template_kwargs.a` has the number", "in quotes"});
+}
+
 TEST_F(ConfigTest, EnvironmentReachesInsideMaps) {
   set("SFTRUN_DATA__CHAT_TEMPLATE_KWARGS__DEPTH", "3");
   set("SFTRUN_TUNING__LORA__TARGET_MODULES", "[q_proj, v_proj]");
