@@ -177,24 +177,28 @@ void check_messages(const Json& messages, const char* key, const std::string& wh
     check_turn_weight(messages[i], fmt::format("{}[{}]", key, i), where);
 }
 
-/// "tools" as a list; some data sets store it as a JSON string.
+/// The value, which some data sets store as a string of JSON; null: it is missing, or blank.
+Json structured(const Json& record, const char* key) {
+  const Json* given = value_of(record, key);
+  if (given == nullptr || !given->is_string()) return given == nullptr ? Json() : *given;
+  const std::string& text = given->get_ref<const std::string&>();
+  return trim(text).empty() ? Json() : parse_json_text(text);
+}
+
 Json tools_of(const Json& record, const std::string& where) {
-  const Json* given = value_of(record, "tools");
-  if (given == nullptr) return nullptr;
-  Json tools = given->is_string() ? parse_json_text(given->get<std::string>()) : *given;
-  if (!tools.is_array())
+  Json tools = structured(record, "tools");
+  if (!tools.is_array() && !tools.is_null())
     throw DataError("\"tools\" must be a list of tool descriptions", where,
                     R"(write "tools": [{"type": "function", "function": {…}}], or leave it out)");
   return tools;
 }
 
 Json kwargs_of(const Json& record, const std::string& where) {
-  const Json* given = value_of(record, "chat_template_kwargs");
-  if (given == nullptr) return Json::object();
-  if (!given->is_object())
+  Json kwargs = structured(record, "chat_template_kwargs");
+  if (kwargs.is_null()) return Json::object();
+  if (!kwargs.is_object())
     throw DataError("\"chat_template_kwargs\" must be an object", where,
                     R"(write "chat_template_kwargs": {"name": value}, or leave it out)");
-  Json kwargs = *given;
   drop_nulls(kwargs);
   return kwargs;
 }

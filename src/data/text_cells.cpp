@@ -36,16 +36,6 @@ bool read_pair(Json& record, const char* first, const char* second, const std::s
 }  // namespace
 
 void read_text_cells(Json& record, const std::string& role) {
-  for (const char* key : {"tools", "chat_template_kwargs"}) {
-    const Json* cell = value_of(record, key);
-    if (cell == nullptr || !cell->is_string()) continue;
-    const std::string text = cell->get<std::string>();
-    if (trim(text).empty()) {
-      record.erase(key);
-    } else if (Json value = parse_json_text(text); value.is_structured()) {
-      record[key] = std::move(value);
-    }
-  }
   read_pair(record, "prompt", "completion", role);
   if (!read_pair(record, "chosen", "rejected", role)) return;
   if (Json prompt = messages_in(record, "prompt", role); !prompt.is_discarded())

@@ -64,10 +64,7 @@ TEST(FieldMap, CellsOfTextHoldJson) {
   EXPECT_EQ(of_csv({{"role", "who"}}, {{"prompt", R"([{"who": "user"}])"},
                                        {"completion", R"([{"who": "bot"}])"}})["completion"][0],
             Json({{"role", "bot"}}));
-  EXPECT_EQ(of_csv({}, {{"messages", user}, {"tools", ""}, {"chat_template_kwargs", " "}}),
-            Json({{"messages", list}}));
-  EXPECT_EQ(of_csv({}, {{"tools", "[{}]"}, {"chat_template_kwargs", R"({"a": 1})"}}),
-            Json({{"tools", {Json::object()}}, {"chat_template_kwargs", {{"a", 1}}}}));
+  EXPECT_EQ(of_csv({}, {{"messages", user}}), Json({{"messages", list}}));
   EXPECT_EQ(of_csv({{"completion", "answers.text.0"}},
                    {{"answers", R"({"text": [12345678901234567890123]})"}})["completion"],
             "12345678901234567890123");

@@ -240,6 +240,21 @@ TEST(RecordFormats, Errors) {
   expect_error(R"({"text": null})", kText, "\"text\" must be a string, not null");
 }
 
+TEST(RecordFormats, ToolsAndKwargsMayBeTexts) {  // as in a CSV file
+  const auto with = [](const std::string& tools, const std::string& kwargs) {
+    const Json record = {{"messages", Json::array({{{"role", "user"}, {"content", "q"}}})},
+                         {"tools", tools},
+                         {"chat_template_kwargs", kwargs}};
+    return conversation(record.dump().c_str(), RecordFormat::kMessages);
+  };
+  EXPECT_TRUE(with("", " ").tools.is_null());
+  EXPECT_EQ(with("", " ").kwargs, Json::object());
+  EXPECT_EQ(with(R"([{"x": 12345678901234567890}])", "").tools[0]["x"], 12345678901234567890U);
+  EXPECT_EQ(with("", R"({"a": null, "b": 1})").kwargs, Json({{"b", 1}}));
+  EXPECT_THROW(with("{}", ""), DataError);
+  EXPECT_THROW(with("", "[]"), DataError);
+}
+
 /// What `datasets` writes as JSON has every key in every record.
 TEST(RecordFormats, NullIsMissing) {
   const auto c = conversation(
