@@ -84,6 +84,7 @@ void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
   for (const std::string& column : outcome.unread_columns) unread_columns_[column].add(1, place);
   for (const std::string& key : outcome.unread_turn_keys) unread_turn_keys_[key].add(1, place);
   two_systems_.add(outcome.has_two_systems ? 1 : 0, place);
+  null_arguments_.add(outcome.has_null_arguments ? 1 : 0, place);
   begins_with_answer_.add(outcome.begins_with_answer ? 1 : 0, place);
   empty_answers_.add(outcome.num_empty_answers, place);
   empty_thinking_.add(outcome.num_empty_thinking, place);
@@ -213,6 +214,11 @@ void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
   remark_on_turn_keys(remarks);
   warn(remarks, two_systems_, "records have a \"system\" and a turn of that role",
        kTwoSystemsAdvice);
+  if (null_arguments_.count() > 0) {
+    remarks.push_back({false, fmt::format("data: in {} records, nulls inside of arguments or tools "
+                                          "are left out, as missing values: {}",
+                                          null_arguments_.count(), null_arguments_.places())});
+  }
   warn(remarks, begins_with_answer_, "conversations begin with an assistant turn",
        "the model is trained to speak first; if that is not intended, add a user turn before it");
   warn(remarks, empty_answers_, "answers are empty",

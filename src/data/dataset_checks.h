@@ -81,7 +81,8 @@ class DatasetChecks {
   std::optional<std::pair<int64_t, std::string>> shortest_too_long_;         // length, place
   Tally without_end_, empty_thinking_, tool_calls_, reasoning_, earlier_reasoning_, tools_,
       control_tokens_, empty_answers_, begins_with_answer_, missing_bos_, too_long_, truncated_,
-      labels_cut_off_, without_labels_, others_left_out_, equal_pairs_, two_systems_;
+      labels_cut_off_, without_labels_, others_left_out_, equal_pairs_, two_systems_,
+      null_arguments_;
   std::map<std::string, Tally> unknown_roles_, unread_columns_, unread_turn_keys_;
   BadRecords bad_;
 };

@@ -16,7 +16,7 @@ MessageForm::MessageForm(const TextModel& model) {
 }
 
 void MessageForm::apply(Json& messages) const {
-  drop_nulls_of_messages(messages);
+  drop_nulls(messages);
   for (Json& message : messages) {
     if (fills_content_ && !message.contains("content")) message["content"] = "";
   }

@@ -9,11 +9,10 @@ namespace sftrun::data {
 /// The member; null if it is missing, or null itself.
 const Json* value_of(const Json& object, const char* key);
 
-/// Removes the members that are null, of the object alone.
-void drop_nulls(Json& object);
+/// Removes the null members of objects, at every depth. Items of lists stay.
+void drop_nulls(Json& value);
 
-/// The same for each message, its content parts and its calls. What the author of the data chose
-/// freely stays: `arguments`, and a tool's description.
-void drop_nulls_of_messages(Json& messages);
+/// Whether there is a null member.
+bool has_null_member(const Json& value);
 
 }  // namespace sftrun::data

@@ -190,6 +190,7 @@ Json tools_of(const Json& record, const std::string& where) {
   if (!tools.is_array() && !tools.is_null())
     throw DataError("\"tools\" must be a list of tool descriptions", where,
                     R"(write "tools": [{"type": "function", "function": {…}}], or leave it out)");
+  drop_nulls(tools);
   return tools;
 }
 
@@ -385,8 +386,8 @@ std::vector<NamedShape> preference_conversations(const Json& record, const std::
   Json prompt = Json::array(), chosen = record["chosen"], rejected = record["rejected"];
   check_messages(chosen, "chosen", where);
   check_messages(rejected, "rejected", where);
-  drop_nulls_of_messages(chosen);
-  drop_nulls_of_messages(rejected);
+  drop_nulls(chosen);
+  drop_nulls(rejected);
   const auto given = record.find("prompt");
   if (given != record.end() && given->is_array()) {
     check_messages(*given, "prompt", where);

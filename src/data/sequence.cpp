@@ -287,6 +287,7 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
     sequences.front().unread_turn_keys =
         unread_turn_keys(record, format_, model_.chat_template->source());
     sequences.front().has_two_systems = has_two_systems(record, format_);
+    sequences.front().has_null_arguments = has_null_arguments(record, format_);
     return sequences;
   } catch (const DataError& error) {
     throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),

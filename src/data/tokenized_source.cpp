@@ -17,7 +17,8 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                   .unread_columns = sequence.unread_columns,
                   .unread_turn_keys = sequence.unread_turn_keys,
                   .begins_with_answer = sequence.begins_with_answer,
-                  .has_two_systems = sequence.has_two_systems};
+                  .has_two_systems = sequence.has_two_systems,
+                  .has_null_arguments = sequence.has_null_arguments};
   if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
     outcome.example = to_example(sequence, rule.max_seq_len, 0);
     outcome.ending = ending_of(outcome.example, model);

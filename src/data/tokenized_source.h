@@ -21,7 +21,7 @@ struct Outcome {
   int64_t num_empty_answers = 0, num_empty_thinking = 0, num_control_tokens = 0;
   LeftOut left_out;
   std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
-  bool begins_with_answer = false, has_two_systems = false;
+  bool begins_with_answer = false, has_two_systems = false, has_null_arguments = false;
   std::string text;  ///< its beginning, if no token has a label
 };
 

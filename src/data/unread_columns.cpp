@@ -122,6 +122,23 @@ bool is_loss_flag(const std::string& key) {
                      [&](std::string_view word) { return lower.find(word) != std::string::npos; });
 }
 
+bool has_null_arguments(const Json& record, RecordFormat format) {
+  const Json* tools = value_of(record, "tools");
+  if (tools != nullptr && has_null_member(*tools)) return true;
+  for (const Json* turns : turn_lists(record, format)) {
+    for (const Json& turn : *turns) {
+      const Json* calls = value_of(turn, "tool_calls");
+      if (calls == nullptr) continue;
+      for (const Json& call : *calls) {
+        const Json* function = value_of(call, "function");
+        const Json* arguments = value_of(function != nullptr ? *function : call, "arguments");
+        if (arguments != nullptr && has_null_member(*arguments)) return true;
+      }
+    }
+  }
+  return false;
+}
+
 bool has_two_systems(const Json& record, RecordFormat format) {
   if (format != RecordFormat::kShareGpt || !holds_something(record, "system")) return false;
   for (const Json* turns : turn_lists(record, format)) {

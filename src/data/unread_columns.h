@@ -25,6 +25,9 @@ bool is_loss_flag(const std::string& key);
 inline constexpr const char* kLossFlagAdvice =
     "\"train\": false or \"weight\": 0 removes the labels of a turn";
 
+/// Whether `arguments` or `tools` have null members, which are left out (nulls.h).
+bool has_null_arguments(const Json& record, RecordFormat format);
+
 /// Whether a ShareGPT record has a "system" beside a turn of that role. Both are rendered.
 bool has_two_systems(const Json& record, RecordFormat format);
 inline constexpr const char* kTwoSystemsAdvice =

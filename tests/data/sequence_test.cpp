@@ -227,6 +227,29 @@ TEST(Tools, LongNumbersInArguments) {
                                "1234567890123456789012345678901234567890123<|im_end|>");
 }
 
+/// As `datasets` writes a table of calls with different arguments as JSON.
+TEST(Tools, NullsInArgumentsAreMissingValues) {
+  const auto with = [](const std::string& null_a, const std::string& null_b) {
+    const std::string record =
+        R"({"tools": [{"name": "f")" + null_a + R"(, "p": {"type": "x")" + null_a +
+        R"(}}], "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "",
+            "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1)" +
+        null_b + R"(, "y": [null, {"z": 1)" + null_b + "}]}}}]}]}";
+    return build(record.c_str(), RecordFormat::kMessages, {},
+                 test::toy_model(std::string("{{ tools | tojson }}{% for m in messages %}"
+                                             "{{ m.tool_calls | tojson if m.tool_calls }}"
+                                             "{% endfor %}") +
+                                 test::kChatMl))
+        .at(0);
+  };
+  const Sequence plain = with("", ""), nulls = with(R"(, "n": null)", R"(, "n": null)");
+  EXPECT_EQ(nulls.text, plain.text);
+  EXPECT_NE(plain.text.find(R"({"x": 1, "y": [null, {"z": 1}]})"), std::string::npos);
+  EXPECT_FALSE(plain.has_null_arguments);
+  EXPECT_TRUE(nulls.has_null_arguments);
+  EXPECT_TRUE(with(R"(, "n": null)", "").has_null_arguments);
+}
+
 TEST(UnreadKeys, OfTurnsAreNamed) {
   const auto unread = [](const char* json, RecordFormat format) {
     return build(json, format, {}, test::toy_model(std::string("{# mood #}") + test::kChatMl))[0]

@@ -54,6 +54,7 @@ struct Sequence {
   std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
   bool begins_with_answer = false;  ///< the conversation's first turn is the assistant's
   bool has_two_systems = false;     ///< a "system" column beside a turn of that role
+  bool has_null_arguments = false;  ///< nulls inside of tools or tool calls, which are left out
 };
 
 struct SequenceOptions {
