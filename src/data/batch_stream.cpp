@@ -118,10 +118,8 @@ class EndlessSource {
     const auto fitting =
         static_cast<int64_t>(share * static_cast<double>(config_.data.shuffle_buffer));
     log::warn(
-        "data: {} has {} records, and a window of data.shuffle_buffer = {} takes {} from it, so "
-        "that "
-        "some are seen again before others are seen once; set data.shuffle_buffer to at most {}, "
-        "or "
+        "data: {} has {} records, and a window of data.shuffle_buffer = {} takes {} from it: some "
+        "are seen again before others are seen once; set data.shuffle_buffer to at most {}, or "
         "data.streaming: false",
         shown_name(source_.path), num_records_, config_.data.shuffle_buffer, num_in_window,
         std::max<int64_t>(1, fitting));
