@@ -101,10 +101,12 @@ std::vector<text::TokenId> PromptBuilder::build(const Json& record,
     form_.apply(conversation.messages);
     text = render(conversation, model_, where);
   }
-  std::vector<text::TokenId> tokens =
-      model_.tokenizer->encode(text, /*add_special_tokens=*/continues);
-  require_embedded(tokens, model_, where);
-  return tokens;
+  text::Encoding encoding =
+      continues ? encode_open_text(*model_.tokenizer, text)
+                : model_.tokenizer->encode_with_spans(text, /*add_special_tokens=*/false);
+  require_one_bos(encoding.ids, encoding.spans, *model_.tokenizer, where);
+  require_embedded(encoding.ids, model_, where);
+  return std::move(encoding.ids);
 }
 
 }  // namespace sftrun::data

@@ -107,8 +107,10 @@ void add_prompt(CompletionRequest& request, const Json& prompt, const ServedMode
   if (prompt.is_string()) {
     text = prompt.get<std::string>();
     if (!is_valid_utf8(text)) throw ApiError(kBadRequest, "\"prompt\" is not UTF-8", "prompt");
-    tokens = model.text.tokenizer->encode(text, /*add_special_tokens=*/true);
-    data::require_embedded(tokens, model.text, "prompt");
+    text::Encoding encoding = data::encode_open_text(*model.text.tokenizer, text);
+    data::require_one_bos(encoding.ids, encoding.spans, *model.text.tokenizer, "prompt");
+    data::require_embedded(encoding.ids, model.text, "prompt");
+    tokens = std::move(encoding.ids);
   } else if (is_token_list(prompt)) {
     tokens = tokens_of(prompt, model);
     text = model.text.tokenizer->decode(tokens, /*skip_special_tokens=*/false);

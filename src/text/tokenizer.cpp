@@ -45,6 +45,10 @@ Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special_to
   return out;
 }
 
+std::span<const TokenId> Tokenizer::tokens_behind_texts() const {
+  return impl_->post_processor.after;
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   return impl_->decode(ids, skip_special_tokens);
 }

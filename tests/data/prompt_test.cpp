@@ -46,6 +46,15 @@ TEST(Prompts, StringsAreATurnWhenChatting) {
             "<s>q");
 }
 
+TEST(Prompts, ATextGoesOnAndBeginsOnce) {
+  const auto model = test::toy_model(test::kChatMl, /*adds_bos=*/true, /*adds_eos=*/true);
+  EXPECT_EQ(prompt_of(R"({"text": "q"})", true, model), "<s>q");
+  EXPECT_EQ(prompt_of(R"({"prompt": "q"})", false, model), "<s>q");
+  EXPECT_EQ(prompt_of(R"({"prompt": "q"})", true, model), kUserTurn);
+  test::expect_error<DataError>([&] { prompt_of(R"({"text": "<s>q"})", true, model); },
+                                {"begins with <s> twice", "the tokenizer adds one"});
+}
+
 TEST(Prompts, ToolsAndTemplateVariablesAreTheRecords) {
   const auto model = test::toy_model("{{ tools | length }} {{ extra }} {{ messages[0].content }}");
   EXPECT_EQ(prompt_of(R"({"prompt": [{"role": "user", "content": [{"type": "text", "text": "q"}]}],

@@ -68,6 +68,8 @@ class Tokenizer {
   /// @throws DataError for text that is not valid UTF-8
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
   Encoding encode_with_spans(std::string_view text, bool add_special_tokens) const;
+  /// What `add_special_tokens` adds behind a text.
+  std::span<const TokenId> tokens_behind_texts() const;
   /// Invalid UTF-8 sequences become U+FFFD, as in the library.
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
   /// The raw bytes of one token (for streaming output); "" for special tokens when skipped, and for
