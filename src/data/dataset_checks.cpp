@@ -89,6 +89,8 @@ void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
   reasoning_.add(outcome.left_out.reasoning, place);
   earlier_reasoning_.add(outcome.left_out.earlier_reasoning, place);
   tools_.add(outcome.left_out.tools, place);
+  answer_texts_.add(outcome.left_out.answer_texts, place);
+  messages_.add(outcome.left_out.messages, place);
   control_tokens_.add(outcome.num_control_tokens, place);
   if (outcome.example.tokens.empty()) return;
   if (!first_kept_) {
@@ -218,12 +220,22 @@ void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
 }
 
 void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
+  // No built-in template writes calls, reasoning and tools.
   const std::string other_template =
-      "they are not trained on; set model.chat_template to a template that writes them";
+      "set model.chat_template to the Jinja file of a model whose template writes them (its "
+      "chat_template.jinja; the built-in templates do not)";
   warn(remarks, tool_calls_, "answers call tools, but the chat template omits the calls",
-       other_template);
+       "they are not trained on; " + other_template);
   warn(remarks, reasoning_, "answers have reasoning, but the chat template omits it",
-       other_template);
+       "it is not trained on; " + other_template +
+           ", or write the reasoning into the content, between the marks that the model knows");
+  warn(remarks, answer_texts_,
+       "answers have text outside their reasoning that the chat template omits",
+       "it is not trained on; templates keep what is between the first <think> and </think> and "
+       "what follows the last </think>: leave one pair in each answer");
+  warn(remarks, messages_, "messages have text that the chat template omits",
+       "the model does not see it; give them a role that the template writes, for example by "
+       "data.fields: {roles: {developer: system}}, or another template");
   warn(remarks, earlier_reasoning_,
        "answers before the last one of a conversation have reasoning, but the chat template omits "
        "it",
@@ -233,7 +245,7 @@ void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
            : "they are trained on without it; data.thinking: split trains on each answer with its "
              "reasoning, keep asks the template to keep it");
   warn(remarks, tools_, "conversations have tools, but the chat template omits them",
-       "the model does not see them; set model.chat_template to a template that writes them");
+       "the model does not see them; " + other_template);
   warn(remarks, control_tokens_, "the text of messages contains control tokens of the model",
        "they are read as if the chat template had written them; take them out where that is not "
        "meant");

@@ -5,27 +5,29 @@
 
 namespace sftrun::data {
 
+struct MessageForm::Support {
+  std::set<std::string> roles_with_parts;
+  CallSupport calls;
+};
+
 MessageForm::MessageForm(const TextModel& model) {
   if (model.chat_template == nullptr) return;
-  joins_parts_ = !reads_parts(model);
-  const CallSupport calls = call_support(model);
-  writes_calls_ = calls.writes;
-  parses_calls_ = calls.writes && !calls.takes_strings;
-  fills_content_ = !calls.takes_missing_content;
+  support_ = std::make_shared<const Support>(Support{roles_with_parts(model), call_support(model)});
+}
+
+bool MessageForm::writes_calls() const {
+  return support_ != nullptr && support_->calls.writes;
 }
 
 void MessageForm::apply(Json& messages) const {
   for (Json& message : messages) {
-    for (auto it = message.begin(); it != message.end();) {
-      if (it->is_null())
-        it = message.erase(it);
-      else
-        ++it;
-    }
-    if (fills_content_ && !message.contains("content")) message["content"] = "";
+    erase_nulls(message);
+    if (support_ == nullptr) continue;
+    set_parts(message, support_->roles_with_parts);
+    set_calls(message, support_->calls);
+    if (!support_->calls.takes_missing_content && !message.contains("content"))
+      message["content"] = "";
   }
-  if (joins_parts_) join_parts(messages);
-  if (parses_calls_) parse_arguments(messages);
 }
 
 }  // namespace sftrun::data

@@ -160,6 +160,7 @@ void require_messages(const Json& messages, const std::string& key, const std::s
     }
     if (content != message.end() && content->is_array())
       check_parts(*content, fmt::format("{}[{}].content", key, i), where);
+    check_calls(message, fmt::format("{}[{}]", key, i), where);
   }
 }
 

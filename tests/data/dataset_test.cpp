@@ -564,6 +564,7 @@ TEST_F(Datasets, WhatTheTemplateLeavesOutIsWarnedOf) {
             std::string::npos)
       << calls;
   EXPECT_NE(calls.find("train.jsonl:2;"), std::string::npos) << calls;
+  EXPECT_NE(calls.find("the built-in templates do not"), std::string::npos) << calls;
   const std::string thoughts = warnings(record(R"("content": "a", "reasoning_content": "r")"));
   EXPECT_NE(thoughts.find("1 answers have reasoning"), std::string::npos) << thoughts;
   const std::string earlier =
@@ -584,6 +585,23 @@ TEST_F(Datasets, WhatTheTemplateLeavesOutIsWarnedOf) {
   EXPECT_NE(in_content.find("1 answers before the last one of a conversation have reasoning"),
             std::string::npos)
       << in_content;
+  const std::string twice =
+      warnings(R"({"messages": [{"role": "user", "content": "q"}, )"
+               R"({"role": "assistant", "content": "why</think>a</think>b"}, )"
+               R"({"role": "user", "content": "q"}, {"role": "assistant", "content": "c"}]})"
+               "\n");
+  EXPECT_NE(twice.find("1 answers have text outside their reasoning that the chat template omits"),
+            std::string::npos)
+      << twice;
+  model_ = test::toy_model(
+      "{% for m in messages if m.role != 'developer' %}{{ m.content }}"
+      "{% if m.role == 'assistant' %}<|im_end|>{% endif %}{% endfor %}");
+  const std::string role = warnings(
+      R"({"messages": [{"role": "developer", "content": "S"}, {"role": "user", "content": "q"}, )"
+      R"({"role": "assistant", "content": "a"}]})"
+      "\n");
+  EXPECT_NE(role.find("1 messages have text that the chat template omits"), std::string::npos)
+      << role;
   model_ = test::toy_model(test::kChatMl);
   const std::string tools =
       warnings(record(R"("content": "a")", R"(, "tools": [{"function": {"name": "add"}}])"));

@@ -162,8 +162,79 @@ TEST(ContentParts, OfOtherKindsAreRefused) {
   };
   EXPECT_EQ(failure(R"({"type": "image", "url": "x"})"),
             "messages[0].content[0] has the type \"image\"");
-  EXPECT_EQ(failure(R"({"type": "text"})"), "messages[0].content[0] is not a text part");
-  EXPECT_EQ(failure("3"), "messages[0].content[0] is not a text part");
+  for (const char* part :
+       {R"({"type": "text"})", "3", R"("text")", R"([{"text": "q"}])",
+        R"({"type": "text", "text": null})", R"({"type": "text", "text": ["q"]})",
+        R"({"type": "text", "content": "q"})", R"({"type": 1, "text": "q"})"})
+    EXPECT_EQ(failure(part), "messages[0].content[0] is not a text part") << part;
+  for (const char* key : {"image", "content", "value"}) {
+    const std::string part = fmt::format(R"({{"type": "text", "text": "q", "{}": "x"}})", key);
+    EXPECT_EQ(
+        failure(part.c_str()),
+        fmt::format("messages[0].content[0] has \"{}\" beside its text, which is not read", key));
+  }
+}
+
+/// Gemma's loop over the parts of a turn; of a system message it reads the first part. Other roles
+/// than these two are printed.
+constexpr const char* kTypedParts =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.content is string %}{{ m.content }}"
+    "{% elif m.role == 'system' %}{{ m.content[0].text }}"
+    "{% elif m.role == 'tool' %}{{ m.content }}"
+    "{% else %}{% for p in m.content %}{% if 'image' in p %}<image>{% elif p['type'] == 'text' %}"
+    "{{ p['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+TEST(ContentParts, WithoutTypeOrWithNullsAreTexts) {
+  for (const char* part :
+       {R"({"text": "a"})", R"({"type": null, "text": "a"})",
+        R"({"type": "text", "text": "a", "image": null, "image_url": null, "videos": []})",
+        R"({"text": "a", "cache_control": {"type": "ephemeral"}})"}) {
+    for (const char* chat_template : {kTypedParts, test::kChatMl}) {
+      const std::string record = fmt::format(R"({{"messages": [{{"role": "user", "content": "q"}},
+                          {{"role": "assistant", "content": [{}]}}]}})",
+                                             part);
+      EXPECT_EQ(
+          trained(build(record.c_str(), RecordFormat::kMessages, {}, test::toy_model(chat_template))
+                      .at(0)),
+          "a<|im_end|>")
+          << part;
+    }
+  }
+}
+
+TEST(ContentParts, AreJoinedForRolesWhoseTemplateReadsStrings) {
+  const auto text = build(R"({"messages": [
+      {"role": "system", "content": [{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]},
+      {"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "text", "text": "r"}]},
+      {"role": "tool", "content": [{"type": "text", "text": "o"}]},
+      {"role": "assistant", "content": [{"type": "text", "text": "a"}]},
+      {"role": "user", "content": []}]})",
+                          RecordFormat::kMessages, {}, test::toy_model(kTypedParts))
+                        .at(0)
+                        .text;
+  EXPECT_EQ(text,
+            "<|im_start|>system\ns\nt<|im_end|><|im_start|>user\nqr<|im_end|>"
+            "<|im_start|>tool\no<|im_end|><|im_start|>assistant\na<|im_end|>"
+            "<|im_start|>user\n<|im_end|>");
+}
+
+TEST(Conversations, EmptyAnswersAreCounted) {
+  for (const char* content :
+       {R"("")", "[]", R"([{"type": "text", "text": ""}])", R"([{"text": " "}, {"text": "\n"}])",
+        R"("<think>\n\n</think>\n\n")"}) {
+    for (const char* chat_template : {kTypedParts, test::kChatMl}) {
+      const std::string record = fmt::format(R"({{"messages": [{{"role": "user", "content": "q"}},
+              {{"role": "assistant", "reasoning_content": " ", "content": {}}}]}})",
+                                             content);
+      EXPECT_EQ(build(record.c_str(), RecordFormat::kMessages, {}, test::toy_model(chat_template))
+                    .at(0)
+                    .num_empty_answers,
+                1)
+          << content;
+    }
+  }
 }
 
 TEST(Embeddings, TokensWithoutOneAreRefused) {
@@ -264,7 +335,74 @@ TEST(Tools, ArgumentsThatAreAString) {
   EXPECT_EQ(trained_by(quotes, R"({"a":1})"), R"(add{"a": 1}<|im_end|>)");
   EXPECT_EQ(trained_by(walks, R"({"a":1})"), "adda=1<|im_end|>");
   EXPECT_EQ(trained_by(knows, R"({"a":1})"), R"(add{"a":1}<|im_end|>)");
-  EXPECT_EQ(trained_by(quotes, "one"), R"(add"one"<|im_end|>)") << "no object";
+  // Gemma 4: a string is put between the braces of the object.
+  const std::string encloses =
+      "{{ '{' }}{% if c.function.arguments is mapping %}"
+      "{% for k, v in c.function.arguments.items() %}{{ k }}:{{ v }}{% endfor %}"
+      "{% else %}{{ c.function.arguments }}{% endif %}{{ '}' }}";
+  EXPECT_EQ(trained_by(encloses, R"({"a":1})"), "add{a:1}<|im_end|>");
+  EXPECT_EQ(trained_by(quotes, " "), "add{}<|im_end|>");
+}
+
+TEST(Tools, TheFormOfCallsIsTheTemplates) {
+  const auto text = [](const std::string& of_call, const std::string& call) {
+    const std::string record =
+        R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", )" +
+        call + "}]}";
+    return trained(
+        build(record.c_str(), RecordFormat::kMessages, {},
+              test::toy_model(
+                  "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ m.content }}"
+                  "{% for c in m.tool_calls or [] %}" +
+                  of_call +
+                  "{% endfor %}<|im_end|>{% endfor %}"
+                  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"))
+            .at(0));
+  };
+  const std::string adds = "{{ c.function.name + c.function.arguments }}",
+                    walks =
+                        "{{ c.function.name }}{% for k, v in c.function.arguments | items %}"
+                        "{{ k }}={{ v }}{% endfor %}";
+  constexpr const char* kObject =
+      R"("tool_calls": [{"function": {"name": "f", "arguments": {"a": "ü", "b": [1]}}}])";
+  EXPECT_EQ(text(adds, kObject), R"(f{"a": "ü", "b": [1]}<|im_end|>)") << "as json.dumps writes it";
+  constexpr const char* kNone = R"("tool_calls": [{"id": null, "function": {"name": "f"}}])";
+  EXPECT_EQ(text(adds, kNone), "f{}<|im_end|>");
+  EXPECT_EQ(text(walks, kNone), "f<|im_end|>");
+  constexpr const char* kFlat = R"("tool_calls": [{"name": "f", "arguments": "{\"a\": 1}"}])";
+  EXPECT_EQ(text(walks, kFlat), "fa=1<|im_end|>");
+  constexpr const char* kOlder = R"("function_call": {"name": "f", "arguments": "{\"a\": 1}"})";
+  EXPECT_EQ(text(walks, kOlder), "fa=1<|im_end|>");
+}
+
+TEST(Tools, CallsThatCannotBeReadAreNamed) {
+  const auto failure = [](const std::string& call) {
+    const std::string record =
+        R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", )" +
+        call + "}]}";
+    try {
+      build(record.c_str(), RecordFormat::kMessages);
+    } catch (const DataError& error) {
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  const auto of_arguments = [&](const std::string& arguments) {
+    return failure(R"("tool_calls": [{"function": {"name": "f", "arguments": )" + arguments +
+                   "}}]");
+  };
+  const std::string field = "messages[1].tool_calls[0].function.arguments ";
+  EXPECT_EQ(of_arguments("[1]"), field + "must be an object, not a list");
+  EXPECT_EQ(of_arguments("3"), field + "must be an object, not number");
+  EXPECT_EQ(of_arguments(R"("[1]")"), field + "is a string that is not a JSON object: [1]");
+  EXPECT_EQ(of_arguments(R"("one")"), field + "is a string that is not a JSON object: one");
+  EXPECT_LT(of_arguments('"' + std::string(10000, 'x') + '"').size(), 400U);
+  EXPECT_EQ(failure(R"("tool_calls": {"name": "f"})"),
+            "messages[1].tool_calls must be a list of calls, not object");
+  EXPECT_EQ(failure(R"("tool_calls": [{"function": {"arguments": {}}}])"),
+            "messages[1].tool_calls[0].function is not a call of a function: it needs a \"name\"");
+  EXPECT_EQ(failure(R"("function_call": {"name": "f", "arguments": 1})"),
+            "messages[1].function_call.arguments must be an object, not number");
 }
 
 TEST(Tools, AnAnswerOfWhichTheTemplateDropsAllIsNotTrained) {
@@ -322,6 +460,78 @@ TEST(Thinking, SplitSkipsTurnsThatAreNotTrained) {
   EXPECT_EQ(trained(sequences[0]), "a2<|im_end|>");
 }
 
+/// Qwen 3.5: reasoning is what is between the marks, and the generation prompt opens it.
+constexpr const char* kOpensThinking =
+    "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{%- set content = m.content | trim -%}"
+    "{%- if m.role == 'assistant' -%}{%- set reasoning = m.reasoning_content or '' -%}"
+    "{%- if not reasoning and '</think>' in content -%}"
+    "{%- set reasoning = content.split('</think>')[0].split('<think>')[-1] -%}"
+    "{%- set content = content.split('</think>')[-1] | trim -%}{%- endif -%}"
+    "{{ '<think>\n' + reasoning | trim + '\n</think>\n\n' }}{%- endif -%}"
+    "{{ content + '<|im_end|>\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n<think>\n' }}{%- endif -%}";
+
+std::string answered(const std::string& content) {
+  return R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": )" +
+         Json(content).dump() + "}]}";
+}
+
+TEST(Thinking, EmptyReasoningThatThePromptOpens) {
+  const TextModel model = test::toy_model(kOpensThinking);
+  const auto built = [&](const std::string& content, config::EmptyThinking empty_thinking,
+                         LossOnChoice loss_on = LossOnChoice::kAssistant) {
+    return build(answered(content).c_str(), RecordFormat::kMessages,
+                 {.loss_on = loss_on, .empty_thinking = empty_thinking}, model)
+        .at(0);
+  };
+  using config::EmptyThinking;
+  const Sequence kept = built("a", EmptyThinking::kWarn);
+  EXPECT_EQ(trained(kept), "\n</think>\n\na<|im_end|>");
+  EXPECT_EQ(kept.num_empty_thinking, 1);
+  const Sequence dropped = built("a", EmptyThinking::kDrop);
+  EXPECT_EQ(trained(dropped), "a<|im_end|>");
+  EXPECT_EQ(dropped.num_empty_thinking, 1);
+  const Sequence thinks = built("r</think>a", EmptyThinking::kDrop);
+  EXPECT_EQ(trained(thinks), "r\n</think>\n\na<|im_end|>");
+  EXPECT_EQ(thinks.num_empty_thinking, 0);
+  EXPECT_EQ(trained(built("a", EmptyThinking::kDrop, LossOnChoice::kAll)),
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n|a<|im_end|>\n");
+}
+
+TEST(Thinking, TextOutsideTheReasoningThatTheTemplateDropsIsFound) {
+  const TextModel model = test::toy_model(kOpensThinking);
+  const auto left_out = [&](const std::string& content, const TextModel& of) {
+    return build(answered(content).c_str(), RecordFormat::kMessages, {}, of).at(0).left_out;
+  };
+  for (const char* content :
+       {"r</think>a</think>b", "<think>r</think>a</think>b", "a<think>r</think>b",
+        "<think>r</think>a<think>s</think>b", "b</think>b</think>b"})
+    EXPECT_EQ(left_out(content, model).answer_texts, 1) << content;
+  for (const char* content : {"a", "r</think>a", "<think>\nr\n</think>\n\na", "a <think> b"}) {
+    EXPECT_EQ(left_out(content, model).answer_texts, 0) << content;
+    EXPECT_EQ(left_out(content, model).reasoning, 0) << content;
+  }
+  EXPECT_EQ(left_out("r</think>a</think>b", test::toy_model()).answer_texts, 0) << "all is written";
+}
+
+TEST(Conversations, MessagesThatTheTemplateDropsAreFound) {
+  const auto left_out = [](const std::string& of_user) {
+    return build(R"({"messages": [{"role": "developer", "content": "S"},
+                     {"role": "user", "content": [{"text": "q"}]},
+                     {"role": "assistant", "content": "a"}]})",
+                 RecordFormat::kMessages, {},
+                 test::toy_model("{% for m in messages %}{% if m.role == 'user' %}" + of_user +
+                                 "{% elif m.role == 'assistant' %}{{ m.content }}<|im_end|>"
+                                 "{% endif %}{% endfor %}"))
+        .at(0)
+        .left_out.messages;
+  };
+  EXPECT_EQ(left_out("{{ m.content }}"), 1);
+  EXPECT_EQ(left_out("{{ m.content | tojson }}"), 1) << "the text cannot be followed, but is there";
+  EXPECT_EQ(left_out("?"), 2);
+}
+
 TEST(Thinking, KwargsReachTheTemplate) {
   const TextModel model = test::toy_model(test::kThinkingChatMl);
   const auto trained_with = [&](const char* record, Json kwargs) {
@@ -361,6 +571,15 @@ TEST(Strings, AnEndThatStandsThereIsNotDoubled) {
             (std::vector<int32_t>{'h', test::kEos}));
   EXPECT_EQ(build(R"({"text": "h"})", RecordFormat::kText, {.append_eos = false}).at(0).ids,
             (std::vector<int32_t>{'h'}));
+}
+
+TEST(Strings, TheEndThatTheTokenizerAddsIsNotDoubled) {
+  const TextModel model = test::toy_model("", /*adds_bos=*/true, /*adds_eos=*/true);
+  const std::vector<int32_t> whole = {test::kBos, 'h', test::kEos};
+  EXPECT_EQ(build(R"({"text": "h"})", RecordFormat::kText, {}, model).at(0).ids, whole);
+  EXPECT_EQ(build(R"({"text": "h</s>"})", RecordFormat::kText, {}, model).at(0).ids, whole);
+  EXPECT_EQ(build(R"({"text": "h"})", RecordFormat::kText, {.append_eos = false}, model).at(0).ids,
+            (std::vector<int32_t>{test::kBos, 'h'}));
 }
 
 TEST(Strings, OnlyTheCompletionIsTrained) {

@@ -31,6 +31,9 @@ struct LeftOut {
   int64_t reasoning = 0;   ///< 1: the last answer with a label is written without its reasoning
   int64_t earlier_reasoning = 0;  ///< earlier answers without their reasoning
   int64_t tools = 0;              ///< 1: the record's tools are not written
+  int64_t answer_texts =
+      0;                 ///< answers with a label of which text outside the reasoning is missing
+  int64_t messages = 0;  ///< other messages of which text is missing
 };
 
 /// A sequence, before it is truncated and its labels are shifted.
