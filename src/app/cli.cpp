@@ -14,6 +14,7 @@
 #include "sftrun/core/dtype.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/json_depth.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/verbosity.h"
@@ -256,6 +257,29 @@ void add_as_stored_flag(CLI::App& command, bool& as_stored) {
   command.add_flag("--as-stored", as_stored,
                    "Load the base model in the precision of its files [that of the adapter's "
                    "training run]");
+}
+
+namespace {
+
+/// CLI::Validator: an error, or nothing.
+std::string json_object_error(const std::string& text) {
+  constexpr size_t kMostDepth = 64;
+  if (is_modest_json(text, kMostDepth) &&
+      nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false).is_object())
+    return {};
+  return fmt::format("{} is not a JSON object: write '{{\"enable_thinking\": false}}'",
+                     excerpt(text));
+}
+
+}  // namespace
+
+void add_template_flag(CLI::App& command, std::string& variables) {
+  command
+      .add_option("--chat-template-kwargs", variables,
+                  "Variables for the chat template, over those of the training run: "
+                  "'{\"enable_thinking\": false}'")
+      ->check(CLI::Validator([](std::string& text) { return json_object_error(text); }, ""))
+      ->type_name("JSON");
 }
 
 void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {

@@ -88,6 +88,8 @@ void add_compute_flags(CLI::App& command, ComputeFlags& flags);
 void apply_machine_file(LaunchFlags& flags, const CLI::App& command);
 /// `--as-stored`
 void add_as_stored_flag(CLI::App& command, bool& as_stored);
+/// --chat-template-kwargs, the text of a JSON object; other texts are refused when they are parsed.
+void add_template_flag(CLI::App& command, std::string& variables);
 
 /// How text is generated.
 struct SamplingFlags {

@@ -8,7 +8,7 @@ namespace sftrun::app {
 namespace {
 
 struct GenerateOptions {
-  std::string model, adapter, prompt, system;
+  std::string model, adapter, prompt, system, template_variables;
   RecordFlags records;
   ComputeFlags compute;
   LaunchFlags launch;
@@ -59,6 +59,7 @@ nlohmann::json request(const GenerateOptions& options, const CLI::App& command) 
       {"system", or_null(options.system)},
       {"chat",
        command.count("--chat") > 0 ? nlohmann::json(options.chat) : nlohmann::json(nullptr)},
+      {"chat_template_kwargs", or_null(options.template_variables)},
       {"device", options.compute.device},
       {"dtype", options.compute.dtype},
       {"as_stored", options.as_stored},
@@ -87,6 +88,7 @@ Command add_generate(CLI::App& sftrun) {
   command->add_flag(
       "--chat,!--no-chat", options->chat,
       "Apply the chat template to prompts that are strings, or not [if the model has one]");
+  add_template_flag(*command, options->template_variables);
   add_sampling_flags(*command, options->sampling);
   add_batch_size_flag(*command, options->batch_size);
   add_as_stored_flag(*command, options->as_stored);

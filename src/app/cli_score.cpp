@@ -7,7 +7,7 @@ namespace sftrun::app {
 namespace {
 
 struct ScoreOptions {
-  std::string model, adapter;
+  std::string model, adapter, template_variables;
   RecordFlags records{.replaces_jsonl = true};  // the same input always gives the same scores
   ComputeFlags compute;
   bool as_stored = false, json = false;
@@ -38,6 +38,7 @@ Command add_score(CLI::App& sftrun) {
   add_model_flags(*command, options->model, options->adapter);
   add_record_flags(*command, options->records, "text, messages or prompt and completion",
                    "the records with their scores");
+  add_template_flag(*command, options->template_variables);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
   command->add_flag("--json", options->json,
@@ -50,6 +51,7 @@ Command add_score(CLI::App& sftrun) {
                           {"adapter", or_null(options->adapter)},
                           {"input", options->records.input},
                           {"output", options->records.output},
+                          {"chat_template_kwargs", or_null(options->template_variables)},
                           {"device", options->compute.device},
                           {"dtype", options->compute.dtype},
                           {"as_stored", options->as_stored},

@@ -56,7 +56,7 @@ void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::json& requ
 struct ServeOptions {
   NamedAdapters models;
   ComputeFlags compute;
-  std::string host = "127.0.0.1", token, cache_memory;
+  std::string host = "127.0.0.1", token, cache_memory, template_variables;
   int64_t port = 8000, batch_size = 8, max_waiting = 256, max_new_tokens = 2048;
   std::optional<int64_t> max_model_len;
   bool as_stored = false;
@@ -84,6 +84,7 @@ nlohmann::json request(const ServeOptions& options, const CLI::App& command) {
   request["cache_bytes"] = options.cache_memory.empty()
                                ? nlohmann::json(nullptr)
                                : nlohmann::json(parse_size(options.cache_memory, "--cache-memory"));
+  request["chat_template_kwargs"] = or_null(options.template_variables);
   put_compute(options.compute, options.as_stored, request);
   return request;
 }
@@ -92,7 +93,7 @@ struct ChatOptions {
   NamedAdapters models;
   ComputeFlags compute;
   SamplingFlags sampling;
-  std::string system;
+  std::string system, template_variables;
   bool as_stored = false;
 };
 
@@ -100,6 +101,7 @@ nlohmann::json request(const ChatOptions& options, const CLI::App& command) {
   nlohmann::json request = named_models(command, options.models);
   put_sampling_flags(options.sampling, request);
   request["system"] = or_null(options.system);
+  request["chat_template_kwargs"] = or_null(options.template_variables);
   put_compute(options.compute, options.as_stored, request);
   return request;
 }
@@ -182,6 +184,7 @@ Command add_serve(CLI::App& sftrun) {
       ->check(at_least(2));
   command->add_option("--cache-memory", options->cache_memory,
                       "Most memory of the key-value caches: 4GiB, 500MB [half of what is free]");
+  add_template_flag(*command, options->template_variables);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
   return {command,
@@ -198,6 +201,7 @@ Command add_chat(CLI::App& sftrun) {
       "/help lists the commands of a conversation.");
   add_named_adapters(*command, options->models);
   command->add_option("--system", options->system, "System message of the conversation");
+  add_template_flag(*command, options->template_variables);
   options->sampling.max_new_tokens = 2048;
   add_sampling_flags(*command, options->sampling);
   add_as_stored_flag(*command, options->as_stored);

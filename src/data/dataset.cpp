@@ -67,6 +67,8 @@ std::string cache_key(const std::string& fingerprint, const std::vector<SourceFi
        {model.render_defaults.bos_token, model.render_defaults.eos_token,
         model.render_defaults.unk_token, model.render_defaults.pad_token})
     key.add(special);
+  if (const auto* difference = model.tokenizer->class_difference())  // a remark has it
+    key.add(difference->class_name);
   if (has_tokens_beyond_embeddings(model))  // what one model has rows for another may not
     key.add(static_cast<uint64_t>(*model.num_embeddings));
   for (const SourceFile& file : files) key.add(file.path);

@@ -82,6 +82,7 @@ void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
   count(outcome, place);
   for (const std::string& role : outcome.unknown_roles) unknown_roles_[role].add(1, place);
   for (const std::string& column : outcome.unread_columns) unread_columns_[column].add(1, place);
+  differs_in_class_.add(outcome.differs_in_class ? 1 : 0, place);
   begins_with_answer_.add(outcome.begins_with_answer ? 1 : 0, place);
   empty_answers_.add(outcome.num_empty_answers, place);
   empty_thinking_.add(outcome.num_empty_thinking, place);
@@ -136,6 +137,7 @@ std::vector<Remark> DatasetChecks::conclude() const {
   if (first_kept_) require_trained_ends(remarks);
   remark_on_thinking(remarks);
   remark_on_templates(remarks);
+  remark_on_class(remarks);
   if (!first_kept_) refuse_empty();
   remark_on_lengths(remarks);
   return remarks;
@@ -254,6 +256,17 @@ void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
        fmt::format("conversations begin without {}, which the tokenizer puts before texts",
                    model_.tokenizer->id_to_token(*model_.tokenizer->bos_id())),
        "change the chat template to begin with {{ bos_token }}");
+}
+
+void DatasetChecks::remark_on_class(std::vector<Remark>& remarks) const {
+  const text::ClassDifference* difference = model_.tokenizer->class_difference();
+  if (difference == nullptr) return;
+  warn(remarks, differs_in_class_,
+       fmt::format("examples have other tokens in transformers 5, which uses the class {} instead "
+                   "of the {} of tokenizer.json",
+                   difference->class_name, difference->parts),
+       "sftrun uses the file, as transformers 4 does; to make transformers 5 use it, " +
+           difference->remedy);
 }
 
 void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {

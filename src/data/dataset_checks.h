@@ -60,6 +60,7 @@ class DatasetChecks {
   void require_trained_ends(std::vector<Remark>& remarks) const;
   void remark_on_thinking(std::vector<Remark>& remarks) const;
   void remark_on_templates(std::vector<Remark>& remarks) const;
+  void remark_on_class(std::vector<Remark>& remarks) const;
   void remark_on_roles(std::vector<Remark>& remarks) const;
   void remark_on_records(std::vector<Remark>& remarks) const;
   void remark_on_lengths(std::vector<Remark>& remarks) const;
@@ -79,8 +80,9 @@ class DatasetChecks {
   std::optional<std::pair<std::string, std::string>> first_without_labels_;  // text, place
   std::optional<std::pair<int64_t, std::string>> shortest_too_long_;         // length, place
   Tally without_end_, empty_thinking_, tool_calls_, reasoning_, earlier_reasoning_, tools_,
-      answer_texts_, messages_, control_tokens_, empty_answers_, begins_with_answer_, missing_bos_,
-      too_long_, truncated_, labels_cut_off_, without_labels_, others_left_out_, equal_pairs_;
+      answer_texts_, messages_, differs_in_class_, control_tokens_, empty_answers_,
+      begins_with_answer_, missing_bos_, too_long_, truncated_, labels_cut_off_, without_labels_,
+      others_left_out_, equal_pairs_;
   std::map<std::string, Tally> unknown_roles_, unread_columns_;
   BadRecords bad_;
 };

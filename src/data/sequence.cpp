@@ -111,12 +111,26 @@ std::vector<Sequence::Part> parts_of(const text::Rendered& rendered, const Json&
   return parts;
 }
 
+namespace {
+
+Json variables_of(config::Thinking thinking, const Json& configured) {
+  Json variables = Json::object();
+  if (thinking == config::Thinking::kKeep) ask_to_keep_thinking(variables);
+  merge_into(variables, configured);
+  return variables;
+}
+
+}  // namespace
+
+Json template_variables(const config::DataConfig& data) {
+  return variables_of(data.thinking, data.chat_template_kwargs);
+}
+
 text::RenderOptions render_options(const Conversation& conversation, const TextModel& model,
                                    const SequenceOptions& options) {
   text::RenderOptions render = model.render_defaults;
   render.tools = conversation.tools;
-  if (options.thinking == config::Thinking::kKeep) ask_to_keep_thinking(render.kwargs);
-  merge_into(render.kwargs, options.chat_template_kwargs);
+  merge_into(render.kwargs, variables_of(options.thinking, options.chat_template_kwargs));
   merge_into(render.kwargs, conversation.kwargs);
   return render;
 }
@@ -246,12 +260,27 @@ Sequence build_text(const PlainText& record, const TextModel& model,
 
 }  // namespace
 
+namespace {
+
+/// The template is tested with the variables of the run, which it may require.
+MessageForm form_for(TextModel model, const SequenceOptions& options) {
+  merge_into(model.render_defaults.kwargs,
+             variables_of(options.thinking, options.chat_template_kwargs));
+  return MessageForm(model);
+}
+
+}  // namespace
+
 SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceOptions options)
-    : format_(format), model_(std::move(model)), options_(std::move(options)), form_(model_) {}
+    : format_(format),
+      model_(std::move(model)),
+      options_(std::move(options)),
+      form_(form_for(model_, options_)) {}
 
 std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where) const {
   std::vector<Sequence> sequences = build_unchecked(record, where);
-  for (const Sequence& sequence : sequences) {
+  for (Sequence& sequence : sequences) {
+    sequence.differs_in_class = model_.tokenizer->differs_in_class(sequence.text);
     require_one_bos(sequence.ids, sequence.spans, *model_.tokenizer, where);
     require_embedded(sequence.ids, model_, where);
   }

@@ -15,7 +15,8 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                   .left_out = sequence.left_out,
                   .unknown_roles = sequence.unknown_roles,
                   .unread_columns = sequence.unread_columns,
-                  .begins_with_answer = sequence.begins_with_answer};
+                  .begins_with_answer = sequence.begins_with_answer,
+                  .differs_in_class = sequence.differs_in_class};
   if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
     outcome.example = to_example(sequence, rule.max_seq_len, 0);
     outcome.ending = ending_of(outcome.example, model);

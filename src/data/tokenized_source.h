@@ -21,7 +21,7 @@ struct Outcome {
   int64_t num_empty_answers = 0, num_empty_thinking = 0, num_control_tokens = 0;
   LeftOut left_out;
   std::vector<std::string> unknown_roles, unread_columns;
-  bool begins_with_answer = false;
+  bool begins_with_answer = false, differs_in_class = false;
   std::string text;  ///< its beginning, if no token has a label
 };
 

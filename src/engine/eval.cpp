@@ -19,7 +19,10 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/data/input_records.h"
+#include "sftrun/data/sequence.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "shared_answers.h"
 #include "text_generator.h"
 
@@ -78,6 +81,7 @@ class Evaluation {
     request["adapter"] = variant.at("adapter");
     const LoadedModel model = load_model(request, rank_.env().local_rank);
     const data::TextModel text = text_model_of(*model.checkpoint, config_.model.chat_template);
+    if (rank_.is_main()) warn_of_other_variables(variant);
     if (!data_) read_data(text);
     Measured measured{.name = variant.at("name").get<std::string>()};
     const auto stops = [this] { return rank_.stop_exit_code() != 0; };
@@ -95,6 +99,19 @@ class Evaluation {
     }
     measured_.push_back(std::move(measured));
     return 0;
+  }
+
+  /// The configuration's variables are used, for every model.
+  void warn_of_other_variables(const nlohmann::json& variant) const {
+    const auto trained = get<std::string>(variant, "adapter")
+                             .value_or(variant.at("model").template get<std::string>());
+    const Json recorded = weights::read_template_variables(trained),
+               used = data::template_variables(config_.data);
+    if (recorded.empty() || nlohmann::json(recorded) == nlohmann::json(used)) return;
+    log::warn(
+        "{} was trained with chat_template_kwargs {}, and is evaluated with {}, as the "
+        "configuration says (data.chat_template_kwargs, data.thinking)",
+        trained, excerpt(recorded.dump()), excerpt(used.dump()));
   }
 
   /// The first `max_records` examples that have a prompt are asked.

@@ -151,6 +151,8 @@ Json settings_of(const nlohmann::json& request, const LoadedModel& model, bool a
   for (const data::InputRecord& record : records) lines += xxh3_128(record.line);
   settings["input_records"] = xxh3_128(lines);
   settings["chat"] = are_chats;
+  if (!model.text.render_defaults.kwargs.empty())
+    settings["chat_template_kwargs"] = model.text.render_defaults.kwargs;
   for (const char* key : {"max_new_tokens", "temperature", "top_p", "top_k", "min_p",
                           "repetition_penalty", "stop", "seed", "dtype", "as_stored"})
     settings[key] = request.at(key);

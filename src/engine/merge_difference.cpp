@@ -285,6 +285,7 @@ ordered_json measure(const MergedModel& model, Training& training, const nlohman
       choose_compute(get<std::string>(request, "device").value_or("auto"), "fp32", 0);
   data::TextModel text =
       text_model_of(*training.base, weights::read_chat_template(model.adapter).value_or(""));
+  text.render_defaults.kwargs = weights::read_template_variables(model.adapter);
   std::vector<data::Example> examples = sample_of(training, text, count);
   if (examples.empty()) throw DataError(fmt::format("{} has no examples", training.data));
   const int64_t tokens = limit_tokens(examples, count * kTokensOfASequence);

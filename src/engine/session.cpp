@@ -12,6 +12,7 @@
 #include "memory_advice.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/memory.h"
 #include "sftrun/model/adapter_io.h"
@@ -174,6 +175,18 @@ std::string template_of_adapter(const std::optional<std::string>& adapter) {
 
 namespace {
 
+/// Variables of the chat template: those of the run that trained the adapter or model, and over them
+/// the command's. A command whose configuration has them asks for neither.
+text::Json variables_for(const nlohmann::json& request, const std::string& directory) {
+  if (!request.contains("chat_template_kwargs")) return text::Json::object();
+  text::Json variables = weights::read_template_variables(directory);
+  if (!variables.empty())
+    log::info("chat_template_kwargs of the training run: {}", excerpt(variables.dump()));
+  if (const auto given = get<std::string>(request, "chat_template_kwargs"))
+    variables.update(text::Json::parse(*given));
+  return variables;
+}
+
 /// The base as the adapter's run held it, where that quantised it as it was loaded; else as its
 /// files have it.
 model::BaseForm form_as_trained(const std::filesystem::path& adapter,
@@ -219,6 +232,7 @@ LoadedModel load_model(const nlohmann::json& request, int local_rank, SharedBase
     loaded.checkpoint = weights::Checkpoint::open(model);
   }
   loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(adapter));
+  loaded.text.render_defaults.kwargs = variables_for(request, adapter.value_or(model));
   model::DecoderOptions options;
   options.dtype = compute.dtype;
   options.device = compute.device;

@@ -60,7 +60,9 @@ class SharedBases {
 };
 
 /// Reads "model", "adapter", "as_stored", "device", "dtype", "threads" of the request. An adapter's
-/// base is held as its run held it, unless "as_stored".
+/// base is held as its run held it, unless "as_stored". With "chat_template_kwargs", which is null or
+/// the text of a JSON object, the chat template gets those variables and the ones with which the
+/// adapter or model was trained.
 /// @param local_rank index of the GPU
 /// @param bases of the other adapters of this model; null: the model has weights of its own
 LoadedModel load_model(const nlohmann::json& request, int local_rank = 0,

@@ -292,6 +292,7 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.rendered_at_unix_s = run.rendered_at_unix_s;
   inputs.resume_from = run.resume_from;
   inputs.chat_template = run.chat_template;
+  inputs.template_variables = data::template_variables(run.config.data);
   inputs.profiled_steps = run.profiled_steps;
   inputs.hooks.stop_exit_code = [&] { return rank.stop_exit_code(); };
   inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(run.compute.device); };
@@ -456,8 +457,9 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   const std::optional<config::BaseRecord> base_record = describe_adapter(run, inputs);
   const config::BaseRecord* held = base_record ? &*base_record : nullptr;
   if (held != nullptr && rank.is_main()) warn_of_pissa(*held);
-  const exporting::RunResult result{run.run_dir(),  inputs.adapter,    *run.checkpoint,
-                                    run.model_path, run.compute.dtype, run.chat_template};
+  const exporting::RunResult result{
+      run.run_dir(),     inputs.adapter,    *run.checkpoint,          run.model_path,
+      run.compute.dtype, run.chat_template, inputs.template_variables};
   // They take space that the run may have.
   if (rank.is_main()) train::CheckpointStore(run.run_dir() / "checkpoints").remove_leftovers();
   if (rank.is_main()) require_disk_space(result, *run.decoder, run.config.train);

@@ -80,7 +80,7 @@ TokenizerSource read_tokenizer_directory(const fs::path& directory) {
   const fs::path file = directory / "tokenizer.json";
   if (!fs::exists(file)) return from_other_files(directory, config);
   TokenizerSource source = read_tokenizer_json(read_text_file(file), file.string());
-  warn_of_other_class(source, config, model_type_of(directory));
+  source.other_class = other_class(source, config, model_type_of(directory));
   add_configured_tokens(config, source, true);
   return source;
 }

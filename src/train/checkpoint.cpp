@@ -15,6 +15,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 
 namespace sftrun::train {
@@ -255,6 +256,7 @@ void CheckpointStore::save(const CheckpointContents& contents,
   if (adapter) weights::write_adapter(temporary, *adapter, contents.adapter);
   if (contents.chat_template)
     write_file_atomically(temporary / "chat_template.jinja", *contents.chat_template);
+  weights::write_template_variables(temporary, contents.template_variables);
   if (!contents.principal_parts.empty())
     weights::write_safetensors(temporary / kPrincipalPartsFile, contents.principal_parts);
   FileRecords records;

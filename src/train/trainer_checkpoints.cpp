@@ -76,6 +76,7 @@ CheckpointToWrite Trainer::checkpoint_now() {
         tell({"checkpoint", step, {{"checkpoint", path.string()}}});
       }};
   checkpoint.contents.chat_template = in_.chat_template;
+  checkpoint.contents.template_variables = in_.template_variables;
   return checkpoint;
 }
 

@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kGenerationConfig = "generation_config.json";
+constexpr const char *kChat = "sftrun_chat.json", *kVariables = "chat_template_kwargs";
 
 /// The object in the file; an empty one if there is no file.
 json read_object(const fs::path& path) {
@@ -65,6 +66,23 @@ std::optional<std::string> read_chat_template(const fs::path& directory) {
     return token_text(named, "template");
   }
   return std::nullopt;
+}
+
+text::Json read_template_variables(const fs::path& directory) {
+  const fs::path path = directory / kChat;
+  if (!fs::exists(path)) return text::Json::object();
+  const std::string text = read_text_file(path);
+  parse_json(text, path.string());  // with its checks
+  const auto chat = text::Json::parse(text);
+  if (!chat.is_object() || !chat.contains(kVariables) || !chat[kVariables].is_object())
+    throw DataError(fmt::format("{} is not an object with an object `{}`", kChat, kVariables),
+                    path.string());
+  return chat[kVariables];
+}
+
+void write_template_variables(const fs::path& directory, const text::Json& variables) {
+  if (variables.empty()) return;
+  write_file_atomically(directory / kChat, text::Json{{kVariables, variables}}.dump(2) + "\n");
 }
 
 text::RenderOptions read_special_texts(const fs::path& directory) {

@@ -547,6 +547,31 @@ TEST(Thinking, KwargsReachTheTemplate) {
             kKept);  // the record's own wins
 }
 
+TEST(Tools, TheTemplateIsTestedWithTheVariablesOfTheRun) {
+  const auto sequence =
+      build(R"({"messages": [{"role": "user", "content": [{"text": "q"}, {"text": "r"}]},
+                {"role": "assistant", "content": [{"text": "a"}]}]})",
+            RecordFormat::kMessages, {.chat_template_kwargs = {{"style", "brief"}}},
+            test::toy_model("{% for m in messages %}{{ '<' + style + '>' + m.role + ':' }}"
+                            "{% for p in m.content %}[{{ p.text }}]{% endfor %}<|im_end|>"
+                            "{% endfor %}{% if add_generation_prompt %}{{ '<' + style + "
+                            "'>assistant:' }}{% endif %}"))
+          .at(0);
+  EXPECT_EQ(sequence.text, "<brief>user:[q][r]<|im_end|><brief>assistant:[a]<|im_end|>");
+}
+
+TEST(Thinking, TheVariablesOfARun) {
+  config::DataConfig data;
+  EXPECT_EQ(template_variables(data), Json::object());
+  data.chat_template_kwargs = {{"enable_thinking", false}, {"keep_thinking", false}};
+  EXPECT_EQ(template_variables(data), data.chat_template_kwargs);
+  data.thinking = Thinking::kKeep;
+  const Json both = template_variables(data);
+  EXPECT_EQ(both["preserve_thinking"], true);
+  EXPECT_EQ(both["keep_thinking"], false) << "the configured value";
+  EXPECT_EQ(both["enable_thinking"], false);
+}
+
 TEST(Templates, SeeTheTimeOfTheRunNotOfTheMoment) {
   TextModel model = test::toy_model("{{ strftime_now('%Y') }}{{ messages[1].content }}");
   model.render_defaults.now_unix_s = 86400 * 366;  // 1971

@@ -55,6 +55,7 @@ struct Sequence {
   LeftOut left_out;
   // Of the record; on its first sequence.
   std::vector<std::string> unknown_roles, unread_columns;
+  bool differs_in_class = false;    ///< transformers 5 gives other tokens (text::ClassDifference)
   bool begins_with_answer = false;  ///< the conversation's first turn is the assistant's
 };
 
@@ -67,6 +68,10 @@ struct SequenceOptions {
       true;  ///< after texts and string completions; conversations end as their template has it
   bool with_parts = false;
 };
+
+/// The variables with which a run's conversations are rendered: those by which templates keep the
+/// reasoning of earlier turns for `thinking: keep`, and the configured ones. A record's own are added.
+Json template_variables(const config::DataConfig& data);
 
 /// Converts records of one format to sequences. `loss_on` decides which tokens have a label (mask):
 ///

@@ -53,7 +53,8 @@ struct CheckpointContents {
   std::vector<weights::TensorToWrite> trainable;
   std::vector<weights::TensorToWrite> optimizer;
 
-  std::optional<std::string> chat_template;  ///< of the run; nullopt: the model's own
+  std::optional<std::string> chat_template;   ///< of the run; nullopt: the model's own
+  nlohmann::ordered_json template_variables;  ///< of the run; null or empty: none
 
   /// Where base weights train and ranks own parts of them: each rank writes its own part, and
   /// nothing is put together. Then `trainable` and `optimizer` have what this rank writes: flat

@@ -91,6 +91,7 @@ struct TrainerInputs {
   std::optional<weights::AdapterConfig> adapter;  ///< set when an adapter is trained
   /// Chat template of the run, which checkpoints hold; nullopt: the model's own.
   std::optional<std::string> chat_template;
+  nlohmann::ordered_json template_variables;  ///< of the run, which checkpoints hold, too
   std::optional<std::filesystem::path> resume_from;
   StepRange profiled_steps = {};     ///< of which profile/ gets traces
   bool longest_batch_first = false;  ///< train.longest_batch_first, resolved
