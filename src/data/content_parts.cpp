@@ -50,18 +50,37 @@ Json conversation_about(const std::string& role, const Json& content) {
   return Json::array({question, calling_answer(Json::object()), message});
 }
 
-bool reads_parts(const TextModel& model, const std::string& role) {
-  const Json parts = {{{"type", "text"}, {"text", "sftrunq"}},
-                      {{"type", "text"}, {"text", "sftrunz"}}};
-  try {
-    const std::string text =
-        model.chat_template->render(conversation_about(role, parts), model.render_defaults).text;
-    const auto holds = [&](const char* what) { return text.find(what) != std::string::npos; };
-    const bool prints_list = holds("'text'") || holds(R"("text")");
-    return holds("sftrunq") && holds("sftrunz") && !prints_list;
-  } catch (const DataError&) {  // a template for strings concatenates them
-    return false;
+Json part_of(const std::string& text) {
+  return {{"type", "text"}, {"text", text}};
+}
+
+/// What the template makes of a message of `role` with this content, beside messages of either form;
+/// empty: it fails.
+std::string rendered_content(const TextModel& model, const std::string& role, const Json& content) {
+  const Json messages = conversation_about(role, content);
+  std::string all;
+  for (const Json& form : {messages, strings_as_parts(messages)}) {
+    const auto own = std::find_if(form.begin(), form.end(),
+                                  [&](const Json& message) { return message["role"] == role; });
+    if ((*own)["content"].type() != content.type()) continue;
+    try {
+      all += model.chat_template->render(form, model.render_defaults).text;
+    } catch (const DataError&) {  // a template for strings concatenates them
+    }
   }
+  return all;
+}
+
+bool reads_parts(const TextModel& model, const std::string& role) {
+  const std::string text =
+      rendered_content(model, role, Json::array({part_of("sftrunq"), part_of("sftrunz")}));
+  const auto holds = [&](const char* what) { return text.find(what) != std::string::npos; };
+  const bool prints_list = holds("'text'") || holds(R"("text")");
+  return holds("sftrunq") && holds("sftrunz") && !prints_list;
+}
+
+bool reads_strings(const TextModel& model, const std::string& role) {
+  return rendered_content(model, role, "sftrunq").find("sftrunq") != std::string::npos;
 }
 
 }  // namespace
@@ -71,26 +90,42 @@ void check_parts(const Json& parts, const std::string& name, const std::string& 
     check_part(parts[i], fmt::format("{}[{}]", name, i), where);
 }
 
-std::set<std::string> roles_with_parts(const TextModel& model) {
-  std::set<std::string> roles;
-  for (const char* role : {"system", "developer", "user", "assistant", "tool"})
-    if (reads_parts(model, role)) roles.insert(role);
-  return roles;
+PartSupport part_support(const TextModel& model) {
+  PartSupport support;
+  for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
+    if (!reads_parts(model, role)) continue;
+    support.reads.insert(role);
+    if (!reads_strings(model, role)) support.needs.insert(role);
+  }
+  return support;
 }
 
-void set_parts(Json& message, const std::set<std::string>& with_parts) {
+Json strings_as_parts(Json messages) {
+  for (Json& message : messages) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_string()) continue;
+    *content = Json::array({part_of(content->get<std::string>())});
+  }
+  return messages;
+}
+
+void set_parts(Json& message, const PartSupport& support) {
   const auto content = message.find("content");
-  if (content == message.end() || !content->is_array()) return;
-  const bool joins =
-      content->empty() || !with_parts.contains(message["role"].get_ref<const std::string&>());
+  if (content == message.end() || content->is_null()) return;
+  const auto& role = message["role"].get_ref<const std::string&>();
+  if (content->is_string()) {
+    if (support.needs.contains(role))
+      *content = Json::array({part_of(content->get<std::string>())});
+    return;
+  }
   std::vector<std::string> texts;
   for (const std::string* text : texts_of(message)) texts.push_back(*text);
-  if (joins) {
+  if (texts.empty() || !support.reads.contains(role)) {
     *content = join(texts, "\n");
     return;
   }
   *content = Json::array();
-  for (const std::string& text : texts) content->push_back({{"type", "text"}, {"text", text}});
+  for (const std::string& text : texts) content->push_back(part_of(text));
 }
 
 std::vector<const std::string*> texts_of(const Json& message) {

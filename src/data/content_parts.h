@@ -17,15 +17,24 @@ using text::Json;
 /// @throws DataError for a part that is not text alone
 void check_parts(const Json& parts, const std::string& name, const std::string& where);
 
-/// Of the usual roles those for whose messages the template writes the texts of such content, all of
-/// them. Templates for strings print the list itself, leave it out, or fail; some read parts of one
-/// role only, or the first part.
-std::set<std::string> roles_with_parts(const TextModel& model);
+/// The usual roles by the form of content that the template reads.
+struct PartSupport {
+  /// It writes the texts of all parts. Templates for strings print the list itself, leave it out, or
+  /// fail; some read parts of one role only, or the first part.
+  std::set<std::string> reads;
+  /// It leaves strings out, or fails on them: a template of a model with images.
+  std::set<std::string> needs;
+};
+PartSupport part_support(const TextModel& model);
 
 /// Brings checked content to the form that the template reads: an empty list is an empty string, a
-/// part has its type and its text and nothing else, and the texts are joined with newlines where the
-/// role is not among `with_parts`, as vLLM does for templates of strings.
-void set_parts(Json& message, const std::set<std::string>& with_parts);
+/// part has its type and its text and nothing else, the texts are joined with newlines for a role of
+/// strings, as vLLM does, and a string becomes a part for a role of parts, as in transformers'
+/// processors.
+void set_parts(Json& message, const PartSupport& support);
+
+/// The messages with their strings as parts.
+Json strings_as_parts(Json messages);
 
 /// The texts of checked content: a string, or those of its parts; none if it is null or missing.
 std::vector<const std::string*> texts_of(const Json& message);

@@ -43,22 +43,35 @@ struct Piece {
 };
 
 struct Mark {
-  size_t begin = std::string::npos, size = 0;
-  bool closes = false;
+  size_t begin, size;  ///< begin: npos for none
+  bool closes;
 };
 
-Mark next_mark(std::string_view text, size_t from) {
-  Mark first;
-  const auto consider = [&](std::string_view mark, bool closes) {
-    const size_t at = text.find(mark, from);
-    if (at < first.begin) first = {at, mark.size(), closes};
-  };
-  for (const auto& [opener, closer] : kThinkingMarks) {
-    consider(opener, false);
-    consider(closer, true);
+/// Finds the marks of reasoning in order. Each place is searched once for each mark.
+class Marks {
+ public:
+  explicit Marks(std::string_view text) : text_(text) {
+    for (const auto& [opener, closer] : kThinkingMarks) {
+      next_.push_back({text.find(opener), opener.size(), false});
+      next_.push_back({text.find(closer), closer.size(), true});
+    }
   }
-  return first;
-}
+  /// The first at or after `from`, which never decreases.
+  Mark from(size_t from) {
+    for (size_t i = 0; i < next_.size(); ++i) {
+      const ThinkingMarks& marks = kThinkingMarks[i / 2];
+      if (next_[i].begin < from)
+        next_[i].begin = text_.find(next_[i].closes ? marks.closer : marks.opener, from);
+    }
+    return *std::min_element(next_.begin(), next_.end(), [](const Mark& one, const Mark& other) {
+      return one.begin < other.begin;
+    });
+  }
+
+ private:
+  std::string_view text_;
+  std::vector<Mark> next_;
+};
 
 /// The texts of an answer, divided at the marks of reasoning; other messages' texts as they are.
 /// Reasoning is what is between two marks, and what is before the first one if that closes.
@@ -69,8 +82,9 @@ std::vector<Piece> pieces_of(const Json& message) {
   const std::vector<const std::string*> texts = texts_of(message);
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string& text = *texts[i];
+    Marks marks(is_answer ? std::string_view(text) : std::string_view());
     for (size_t at = 0; at <= text.size();) {
-      const Mark mark = is_answer ? next_mark(text, at) : Mark{};
+      const Mark mark = marks.from(at);
       const size_t end = std::min(mark.begin, text.size());
       const std::string_view inside = trim(std::string_view(text).substr(at, end - at));
       const bool is_reasoning = mark.closes && (is_open || is_first);

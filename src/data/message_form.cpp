@@ -6,13 +6,13 @@
 namespace sftrun::data {
 
 struct MessageForm::Support {
-  std::set<std::string> roles_with_parts;
+  PartSupport parts;
   CallSupport calls;
 };
 
 MessageForm::MessageForm(const TextModel& model) {
   if (model.chat_template == nullptr) return;
-  support_ = std::make_shared<const Support>(Support{roles_with_parts(model), call_support(model)});
+  support_ = std::make_shared<const Support>(Support{part_support(model), call_support(model)});
 }
 
 bool MessageForm::writes_calls() const {
@@ -23,7 +23,7 @@ void MessageForm::apply(Json& messages) const {
   for (Json& message : messages) {
     erase_nulls(message);
     if (support_ == nullptr) continue;
-    set_parts(message, support_->roles_with_parts);
+    set_parts(message, support_->parts);
     set_calls(message, support_->calls);
     if (!support_->calls.takes_missing_content && !message.contains("content"))
       message["content"] = "";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "content_parts.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/json_lines.h"
@@ -14,11 +15,13 @@ constexpr const char* kProbe = R"({"sftrun": 1})";
 /// The template's text of a question and this answer; empty: it fails.
 std::string rendered_answer(const TextModel& model, const Json& answer) {
   const Json messages = {{{"role", "user"}, {"content", "q"}}, answer};
-  try {
-    return model.chat_template->render(messages, model.render_defaults).text;
-  } catch (const DataError&) {
-    return {};
+  for (const Json& form : {messages, strings_as_parts(messages)}) {  // some read only parts
+    try {
+      return model.chat_template->render(form, model.render_defaults).text;
+    } catch (const DataError&) {
+    }
   }
+  return {};
 }
 
 bool holds(const std::string& text, const char* what) {

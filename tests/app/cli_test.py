@@ -176,7 +176,8 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(asked, {"model": "model", "adapter": None, "prompt": "hi", "input": None, "output": None, "overwrite": False,
                                  "system": None, "chat": False, "max_new_tokens": 8, "temperature": 0.0, "top_p": 0.9,
                                  "top_k": None, "min_p": None, "repetition_penalty": None, "stop": [], "seed": None, "device": "auto",
-                                 "dtype": "bf16", "as_stored": False, "threads": None, "batch_size": None, "json": True})
+                                 "chat_template_kwargs": None, "dtype": "bf16", "as_stored": False, "threads": None, "batch_size": None,
+                                 "json": True})
         self.assertTrue(self.request("generate", "--adapter", "adapter", "--prompt", "hi", "--as-stored")["as_stored"])
         self.assertTrue(self.request("generate", "--model", "model", "--prompt", "hi", "--chat")["chat"])
         self.assertEqual(self.request("generate", "--model", "model", "--prompt", "")["prompt"], "")
@@ -277,10 +278,19 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["train.jsonl exists", "--overwrite"], *words, "--predictions", "train.jsonl")
         self.expect(USAGE, ["train.objective"], *words, "train.objective=dpo", "data.format=preference")
 
+    def test_variables_of_the_chat_template(self):
+        flag = ["--chat-template-kwargs", '{"b": false, "a": [1]}']
+        for words in (["generate", "--model", "model", "--prompt", "a"], ["score", "--model", "model", "--input", "train.jsonl", "--output", "-"],
+                      ["chat", "--model", "model"], ["serve", "--model", "model"]):
+            self.assertEqual(self.request(*words, *flag)["chat_template_kwargs"], flag[1])
+            for wrong in ("[1]", "{", "enable_thinking=false", ""):
+                self.expect(USAGE, ["--chat-template-kwargs", "is not a JSON object"], *words, flag[0], wrong)
+
     def test_score(self):
         asked = self.request("score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl", "--threads", "2")
         self.assertEqual(asked, {"model": "model", "adapter": None, "input": "train.jsonl", "output": "out.jsonl",
-                                 "device": "auto", "dtype": "auto", "as_stored": False, "threads": 2, "json": False})
+                                 "chat_template_kwargs": None, "device": "auto", "dtype": "auto", "as_stored": False, "threads": 2,
+                                 "json": False})
         words = ["score", "--model", "model", "--input", "-", "--json"]
         self.assertTrue(self.request(*words, "--output", "out.jsonl")["json"])
         self.expect(USAGE, ["--json and --output - both write to standard output"], *words, "--output", "-")

@@ -220,6 +220,23 @@ TEST(ContentParts, AreJoinedForRolesWhoseTemplateReadsStrings) {
             "<|im_start|>user\n<|im_end|>");
 }
 
+TEST(ContentParts, StringsBecomePartsForTemplatesThatReadOnlyThose) {
+  const std::string loops =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% for p in m.content %}"
+      "{% if p['type'] == 'text' %}{{ p['text'] }}{% endif %}{% endfor %}<|im_end|>{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  for (const std::string& chat_template :
+       {loops, "{% if messages[0].content[0].type == 'image' %}<image>{% endif %}" + loops}) {
+    const auto sequence =
+        build(
+            R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
+            RecordFormat::kMessages, {}, test::toy_model(chat_template))
+            .at(0);
+    EXPECT_EQ(sequence.text, "<|im_start|>user\nq<|im_end|><|im_start|>assistant\na<|im_end|>");
+    EXPECT_EQ(trained(sequence), "a<|im_end|>");
+  }
+}
+
 TEST(Conversations, EmptyAnswersAreCounted) {
   for (const char* content :
        {R"("")", "[]", R"([{"type": "text", "text": ""}])", R"([{"text": " "}, {"text": "\n"}])",

@@ -12,7 +12,8 @@ namespace sftrun::data {
 
 /// Tests the template of a model with a few conversations, and converts accordingly:
 /// - content that is a list of text parts is joined with newlines for roles of which the template
-///   reads strings; a part gets its type, and an empty list becomes ""
+///   reads strings, and a string becomes a part for roles of which it reads only parts; a part gets
+///   its type, and an empty list becomes ""
 /// - arguments of calls that are a JSON string become the object for a template that would quote the
 ///   string again, enclose it or fail; an object becomes the string for a template of strings
 /// - missing arguments become {}; "function_call" becomes "tool_calls" for a template that does not
