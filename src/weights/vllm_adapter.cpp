@@ -420,6 +420,7 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
   }
   VllmWriter(arch, std::move(config), std::move(adapter)).write(to);
   copy_text_files(from, to);
+  write_template_variables(to, read_template_variables(from));
 }
 
 }  // namespace sftrun::weights

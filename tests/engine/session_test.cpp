@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "memory_advice.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "support/temporary_directory.h"
@@ -92,6 +94,10 @@ TEST(TextOfAModel, HasTheTemplateVariablesOfItsTraining) {
   EXPECT_EQ(variables(directory.path(), nlohmann::json::object()), "{}")
       << "the configuration says what they are";
   EXPECT_EQ(variables(test::kModels / "tied-gqa", {{"chat_template_kwargs", nullptr}}), "{}");
+  for (const char* damaged : {"[]", "{", R"({"chat_template_kwargs": 3})"}) {
+    write_file_atomically(directory / "sftrun_chat.json", damaged);
+    EXPECT_THROW(weights::read_template_variables(directory.path()), DataError) << damaged;
+  }
 }
 
 TEST(MemoryAdvice, DependsOnTheCommand) {
