@@ -8,9 +8,11 @@
 #include "engine_location.h"
 #include "model_source.h"
 #include "run_forecast.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/plan/auto_values.h"
@@ -120,7 +122,7 @@ void assume_files(const std::filesystem::path& model, ModelHeaders& headers,
   if (headers.has_weights || headers.knows_form) return;
   const std::filesystem::path file = model / "config.json";
   const auto config =
-      spec::read_quantization_config(nlohmann::json::parse(read_text_file(file)), file.string());
+      spec::read_quantization_config(parse_python_json(read_utf8_file(file)), file.string());
   if (!config) return;
   plan::AssumedFiles assumed = plan::assumed_files(headers.arch, *config);
   headers.knows_form = true;

@@ -7,10 +7,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/data_problems.h"
@@ -116,7 +118,7 @@ spec::ArchSpec read_arch(const fs::path& model) {
   const fs::path file = model / "config.json";
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return arch_of_checkpoint(model);
-  const auto config = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  const auto config = parse_python_json(read_utf8_file(file));
   if (config.is_discarded() && has_weight_files(model))
     return arch_of_checkpoint(model);  // its error names the file
   if (config.is_discarded()) throw DataError("not valid JSON", file.string(), "download it again");
@@ -127,7 +129,7 @@ namespace {
 
 /// Weights that are not local are assumed to be dense, unless config.json names a format.
 bool says_quantised(const fs::path& config_json) {
-  const auto config = nlohmann::json::parse(read_text_file(config_json), nullptr, false);
+  const auto config = parse_python_json(read_utf8_file(config_json));
   return !config.is_object() || config.contains("quantization_config");
 }
 

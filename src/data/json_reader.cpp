@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
@@ -243,6 +244,7 @@ class JsonReader final : public RecordReader {
       if (text_.size() > sizes_.limits.blank_bytes && first_character() == std::string::npos)
         fail_blank(1);
     }
+    require_no_wide_encoding(text_, name_);
     const size_t first = first_character();
     is_text_ =
         may_be_text && first != std::string::npos && text_[first] != '{' && text_[first] != '[';

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "arrow_library.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/data/data_extensions.h"
@@ -94,6 +95,7 @@ std::unique_ptr<RecordReader> open_records(const fs::path& file) {
   }
   const Compression compression = compression_of(magic);
   const bool is_csv = (extension == ".csv" || extension == ".tsv") && !magic.empty();
+  if (is_csv) require_no_wide_encoding(magic, file.string());
   if (is_csv) return arrow_library().read_csv(file, compression, extension == ".csv" ? ',' : '\t');
   const bool may_be_text = extension == ".txt";
   if (compression != Compression::kNone)

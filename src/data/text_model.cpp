@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
@@ -65,7 +66,7 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
                         "write the path of a Jinja file, the template itself, or one of " +
                             join(text::builtin_template_names(), ", "));
     }
-    model.chat_template = parse(read_text_file(configured), configured);
+    model.chat_template = parse(read_utf8_file(configured), configured);
   } else if (own_template) {
     model.chat_template = parse(*own_template, "the model's chat template");
   }

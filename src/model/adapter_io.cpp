@@ -12,6 +12,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
@@ -323,7 +324,7 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
   using nlohmann::ordered_json;
   const bool is_directory = fs::is_directory(base_path);
   ordered_json config = is_directory
-                            ? ordered_json::parse(read_text_file(base_path / "config.json"))
+                            ? parse_python_json<ordered_json>(read_text_file(base_path / "config.json"))
                             : ordered_json(base.arch().to_hf_config());
   const std::string where = (base_path / "config.json").string();
   const auto was = spec::ArchSpec::from_hf_config(config, where);
@@ -341,7 +342,7 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
     set("tie_word_embeddings", false);
   if (was.vocab_size != base.arch().vocab_size) set("vocab_size", base.arch().vocab_size);
   if (!quantization.is_null()) config["quantization_config"] = quantization;
-  write_file_atomically(directory / "config.json", config.dump(2) + "\n");
+  write_file_atomically(directory / "config.json", dump_python_json(config, 2) + "\n");
 }
 
 namespace {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/json_reason.h"
 
 namespace sftrun::observe {
 namespace {
@@ -122,7 +124,7 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
     if (json.contains("planned_bytes")) report.planned = bytes_from_json(json["planned_bytes"]);
     return report;
   } catch (const Json::exception& error) {
-    throw DataError(fmt::format("not a run report: {}", error.what()), where);
+    throw DataError(fmt::format("not a run report: {}", json_reason(error)), where);
   }
 }
 
@@ -131,7 +133,7 @@ void write_run_report(const std::filesystem::path& path, const RunReport& report
 }
 
 RunReport read_run_report(const std::filesystem::path& path) {
-  const Json json = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  const Json json = Json::parse(read_utf8_file(path), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) throw DataError("not a run report: no JSON object", path.string());
   return RunReport::from_json(json, path.string());
 }

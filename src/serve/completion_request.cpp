@@ -10,6 +10,7 @@
 #include "parameters.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/json_depth.h"
+#include "sftrun/core/json_reason.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/serve/api_error.h"
@@ -210,10 +211,7 @@ Json parse_body(std::string_view body) {
     Json parsed = Json::parse(body);
     if (parsed.is_object()) return parsed;
   } catch (const Json::exception& error) {
-    const std::string_view reason =
-        error.what();  // "[json.exception.parse_error.101] parse error …"
-    throw ApiError(kBadRequest, fmt::format("the body is not JSON: {}",
-                                            excerpt(reason.substr(reason.find(']') + 2))));
+    throw ApiError(kBadRequest, fmt::format("the body is not JSON: {}", json_reason(error)));
   }
   throw ApiError(kBadRequest, "the body must be a JSON object");
 }

@@ -5,6 +5,7 @@
 
 #include "json_text.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/peft.h"
@@ -263,7 +264,10 @@ AdapterConfig AdapterConfig::load(const fs::path& directory) {
   }
   const std::string text = read_text_file(path);
   const json config = parse_json(text, path.string());
-  return ConfigReader(config, ordered_json::parse(text), path.string()).read();
+  const auto ordered = parse_python_json<ordered_json>(text);  // rank_pattern keeps its order
+  if (ordered.is_discarded())
+    throw DataError("a JSON object of too many keys", path.string(), "is this the right file?");
+  return ConfigReader(config, ordered, path.string()).read();
 }
 
 ordered_json AdapterConfig::to_json() const {

@@ -123,6 +123,19 @@ TEST(Tekken, PutsSpecialTokensFirst) {
   EXPECT_NE(directory.error().find("not valid JSON"), std::string::npos);
 }
 
+TEST(VocabFiles, PythonsNumbersInTheConfigurationAreRead) {
+  const Directory directory("vocab_infinity");
+  directory.write("vocab.json", R"({"a": 0})");
+  directory.write("merges.txt", "");
+  directory.write("tokenizer_config.json",
+                  R"({"model_max_length": Infinity, "x": [-Infinity, NaN, 1e999]})");
+  EXPECT_EQ(directory.load().encode("a", true), Ids({0}));
+  std::string wide = "\xFF\xFE";
+  for (const char c : std::string("{}")) wide += std::string{c, '\0'};
+  directory.write("tokenizer_config.json", wide);
+  EXPECT_NE(directory.error().find("the file is UTF-16, not UTF-8"), std::string::npos);
+}
+
 TEST(VocabFiles, RefusesDeepNesting) {
   const Directory directory("vocab_deep");
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
