@@ -13,24 +13,24 @@ struct BenchOptions {
   std::vector<std::string> overrides;
 };
 
-nlohmann::json request(const BenchOptions& options, const CLI::App& command) {
+nlohmann::ordered_json request(const BenchOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--arch", "--model"});
   require(!options.arch.empty() || !options.model.empty(), command, "--arch or --model");
   if (!options.arch.empty()) require_exists("--arch", options.arch);
   config::config_from_overrides(options.overrides);  // reports mistakes before the engine is loaded
-  return {
-      {"arch", or_null(options.arch)},
-      {"model", options.model.empty() ? nlohmann::json(nullptr)
-                                      : nlohmann::json(checked_model(command, options.model, ""))},
-      {"seq_len", options.seq_len},
-      {"batch_size", options.batch_size},
-      {"steps", options.steps},
-      {"dtype", options.dtype},
-      {"device", options.device},
-      {"threads", or_null(options.threads)},
-      {"json", options.json},
-      {"profile", or_null(options.profile)},
-      {"overrides", options.overrides}};
+  return {{"arch", or_null(options.arch)},
+          {"model", options.model.empty()
+                        ? nlohmann::ordered_json(nullptr)
+                        : nlohmann::ordered_json(checked_model(command, options.model, ""))},
+          {"seq_len", options.seq_len},
+          {"batch_size", options.batch_size},
+          {"steps", options.steps},
+          {"dtype", options.dtype},
+          {"device", options.device},
+          {"threads", or_null(options.threads)},
+          {"json", options.json},
+          {"profile", or_null(options.profile)},
+          {"overrides", options.overrides}};
 }
 
 }  // namespace

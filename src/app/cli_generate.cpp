@@ -48,17 +48,17 @@ std::filesystem::path folder_of(const RecordFlags& records) {
   return records.output + ".parts";
 }
 
-nlohmann::json request(const GenerateOptions& options, const CLI::App& command) {
+nlohmann::ordered_json request(const GenerateOptions& options, const CLI::App& command) {
   const bool prompt = command.count("--prompt") > 0;
-  nlohmann::json request = {
+  nlohmann::ordered_json request = {
       {"model", checked_model(command, options.model, options.adapter)},
       {"adapter", or_null(options.adapter)},
-      {"prompt", prompt ? nlohmann::json(options.prompt) : nlohmann::json(nullptr)},
+      {"prompt", prompt ? nlohmann::ordered_json(options.prompt) : nlohmann::ordered_json(nullptr)},
       {"input", or_null(options.records.input)},
       {"output", or_null(options.records.output)},
       {"system", or_null(options.system)},
-      {"chat",
-       command.count("--chat") > 0 ? nlohmann::json(options.chat) : nlohmann::json(nullptr)},
+      {"chat", command.count("--chat") > 0 ? nlohmann::ordered_json(options.chat)
+                                           : nlohmann::ordered_json(nullptr)},
       {"device", options.compute.device},
       {"dtype", options.compute.dtype},
       {"as_stored", options.as_stored},
@@ -96,13 +96,13 @@ Command add_generate(CLI::App& sftrun) {
   add_worker_request(*command, options->worker_request);
   return {command, [options, command] {
             if (!options->worker_request.empty()) {
-              return run_as_worker("generate",
-                                   nlohmann::json::parse(read_text_file(options->worker_request)));
+              return run_as_worker("generate", nlohmann::ordered_json::parse(
+                                                   read_text_file(options->worker_request)));
             }
             check(*options, *command);
             find_adapter(options->adapter);
             options->launch.device = options->compute.device;
-            const nlohmann::json asked = request(*options, *command);
+            const nlohmann::ordered_json asked = request(*options, *command);
             if (options->records.input.empty()) return run_in_engine("generate", asked);
             return run_on_devices({.name = "generate",
                                    .request = asked,

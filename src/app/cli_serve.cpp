@@ -46,7 +46,7 @@ NamedAdapter split_name(const std::string& text) {
   return {text.substr(0, sign), text.substr(sign + 1)};
 }
 
-void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::json& request) {
+void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::ordered_json& request) {
   request["device"] = flags.device;
   request["dtype"] = flags.dtype;
   request["threads"] = or_null(flags.threads);
@@ -71,9 +71,9 @@ void require_no_empty_token(const ServeOptions& options, const CLI::App& command
                     "give a token, or leave it away");
 }
 
-nlohmann::json request(const ServeOptions& options, const CLI::App& command) {
+nlohmann::ordered_json request(const ServeOptions& options, const CLI::App& command) {
   require_no_empty_token(options, command);
-  nlohmann::json request = named_models(command, options.models);
+  nlohmann::ordered_json request = named_models(command, options.models);
   request["host"] = options.host;
   request["port"] = options.port;
   request["token"] = or_null(options.token);
@@ -81,9 +81,10 @@ nlohmann::json request(const ServeOptions& options, const CLI::App& command) {
   request["max_waiting"] = options.max_waiting;
   request["max_new_tokens"] = options.max_new_tokens;
   request["max_model_len"] = or_null(options.max_model_len);
-  request["cache_bytes"] = options.cache_memory.empty()
-                               ? nlohmann::json(nullptr)
-                               : nlohmann::json(parse_size(options.cache_memory, "--cache-memory"));
+  request["cache_bytes"] =
+      options.cache_memory.empty()
+          ? nlohmann::ordered_json(nullptr)
+          : nlohmann::ordered_json(parse_size(options.cache_memory, "--cache-memory"));
   put_compute(options.compute, options.as_stored, request);
   return request;
 }
@@ -96,8 +97,8 @@ struct ChatOptions {
   bool as_stored = false;
 };
 
-nlohmann::json request(const ChatOptions& options, const CLI::App& command) {
-  nlohmann::json request = named_models(command, options.models);
+nlohmann::ordered_json request(const ChatOptions& options, const CLI::App& command) {
+  nlohmann::ordered_json request = named_models(command, options.models);
   put_sampling_flags(options.sampling, request);
   request["system"] = or_null(options.system);
   put_compute(options.compute, options.as_stored, request);
@@ -119,8 +120,8 @@ void add_named_adapters(CLI::App& command, NamedAdapters& flags) {
       ->type_name("[NAME=]ADAPTER");
 }
 
-nlohmann::json named_models(const CLI::App& command, const NamedAdapters& flags) {
-  nlohmann::json models = nlohmann::json::array();
+nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters& flags) {
+  nlohmann::ordered_json models = nlohmann::ordered_json::array();
   std::string first;  // adapter, whose base is used without --model
   for (const std::string& text : flags.adapters) {
     NamedAdapter adapter = split_name(text);

@@ -30,7 +30,7 @@ launch::LaunchRequest records_launch(const LaunchFlags& flags, const launch::Env
 /// Starts the processes of this machine, and gives them the request in a file.
 int launch_processes(const RecordsCommand& command, const launch::LaunchPlan& plan,
                      const launch::Environment& env) {
-  nlohmann::json request = command.request;
+  nlohmann::ordered_json request = command.request;
   request["device"] = plan.workers_device;
   const fs::path file = command.folder / fmt::format("request-{}.json", plan.node_rank);
   write_file_atomically(file, request.dump());

@@ -134,8 +134,8 @@ void announce(const config::RunConfig& asked, const Run& run, const config::RunC
   if (!resolved.empty()) log::info("resolved: {}", join(resolved, ", "));
 }
 
-nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
-  nlohmann::json overrides = nlohmann::json::array();
+Json engine_request(const TrainOptions& options, const Run& run) {
+  Json overrides = Json::array();
   for (const config::Override& override : run.loaded.overrides) {
     overrides.push_back(
         {{"key", override.key}, {"value", override.value}, {"source", override.source}});
@@ -143,7 +143,7 @@ nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
   const auto& batch_size = run.batches.batch_size.value;
   return {{"config", config::to_json(run.loaded.config)},
           {"steps_are_auto", run.batches.steps_are_auto},
-          {"batch_size", batch_size ? nlohmann::json(*batch_size) : nlohmann::json()},
+          {"batch_size", batch_size ? Json(*batch_size) : Json()},
           {"max_micro_batch", run.batches.max_micro_batch},
           {"model_path", run.model_path.string()},
           {"config_path", options.config.string()},

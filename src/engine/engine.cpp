@@ -8,6 +8,7 @@
 #include "memory_advice.h"
 #include "sftrun/app/engine_api.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/json_reason.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/error_file.h"
@@ -15,7 +16,7 @@
 namespace sftrun::engine {
 namespace {
 
-using Command = int (*)(const nlohmann::json&);
+using Command = int (*)(const nlohmann::ordered_json&);
 
 Command find(const std::string& name) {
   static const std::map<std::string, Command> commands = {
@@ -52,7 +53,7 @@ std::string libtorch_text(const c10::Error& e) {
 
 int guarded(const char* command, const char* request) {
   try {
-    return find(command)(nlohmann::json::parse(request));
+    return find(command)(nlohmann::ordered_json::parse(request));
   } catch (...) {
     return report_failure(command).code;
   }
@@ -73,6 +74,8 @@ Failure report_failure(const std::string& command) {
     return out_of_memory("out of memory", command);
   } catch (const c10::Error& e) {
     return fail(ExitCode::kWorkerFailed, libtorch_text(e));
+  } catch (const nlohmann::json::exception& e) {
+    return fail(ExitCode::kWorkerFailed, Error(ExitCode::kWorkerFailed, json_reason(e)).what());
   } catch (const std::exception& e) {
     return fail(ExitCode::kWorkerFailed, Error(ExitCode::kWorkerFailed, e.what()).what());
   }

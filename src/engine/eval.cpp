@@ -57,14 +57,12 @@ data::Dataset load_validation_data(const config::RunConfig& config, const data::
 /// Evaluates the models of a request one after the other.
 class Evaluation {
  public:
-  Evaluation(const nlohmann::json& request, Rank& rank)
-      : request_(request),
-        rank_(rank),
-        config_(config::from_json(nlohmann::ordered_json(request.at("config")))) {}
+  Evaluation(const nlohmann::ordered_json& request, Rank& rank)
+      : request_(request), rank_(rank), config_(config::from_json(request.at("config"))) {}
 
   /// @return 0, or the exit code of a stop
   int run() {
-    for (const nlohmann::json& variant : request_.at("models")) {
+    for (const nlohmann::ordered_json& variant : request_.at("models")) {
       if (const int code = measure(variant)) return code;
     }
     if (rank_.is_main()) report();
@@ -72,8 +70,8 @@ class Evaluation {
   }
 
  private:
-  int measure(const nlohmann::json& variant) {
-    nlohmann::json request = request_;
+  int measure(const nlohmann::ordered_json& variant) {
+    nlohmann::ordered_json request = request_;
     request["model"] = variant.at("model");
     request["adapter"] = variant.at("adapter");
     const LoadedModel model = load_model(request, rank_.env().local_rank);
@@ -241,7 +239,7 @@ class Evaluation {
     return text;
   }
 
-  const nlohmann::json& request_;
+  const nlohmann::ordered_json& request_;
   Rank& rank_;
   config::RunConfig config_;
   std::optional<data::Dataset> data_;
@@ -252,7 +250,7 @@ class Evaluation {
 
 }  // namespace
 
-int run_eval(const nlohmann::json& request) {
+int run_eval(const nlohmann::ordered_json& request) {
   const launch::WorkerEnv env = launch::worker_env();
   if (env.supervised || env.world_size > 1) {
     quiet_libtorch();

@@ -45,7 +45,7 @@ class Printer {
 /// What generate does with a prompt or with records, once the model is loaded.
 class Prompts {
  public:
-  Prompts(const nlohmann::json& request, const data::TextModel& text)
+  Prompts(const nlohmann::ordered_json& request, const data::TextModel& text)
       : request_(request), text_(text) {
     chat_ = get<bool>(request, "chat").value_or(text.chat_template != nullptr);
     if (chat_ && !text.chat_template) {
@@ -87,17 +87,17 @@ class Prompts {
   }
 
  private:
-  const nlohmann::json& request_;
+  const nlohmann::ordered_json& request_;
   const data::TextModel& text_;
   bool chat_ = false;
 };
 
-TextGenerator generator_of(const nlohmann::json& request, const data::TextModel& text) {
+TextGenerator generator_of(const nlohmann::ordered_json& request, const data::TextModel& text) {
   return {text, sampling_options(request), request.value("stop", std::vector<std::string>())};
 }
 
 /// --prompt.
-int answer_prompt(const nlohmann::json& request, LoadedModel& model) {
+int answer_prompt(const nlohmann::ordered_json& request, LoadedModel& model) {
   const auto prompt = request.at("prompt").get<std::string>();
   const auto output = get<std::string>(request, "output");
   const bool prints = !request.value("json", false) && !output;
@@ -138,7 +138,7 @@ std::string line_of(const data::InputRecord& record, const Json& additions) {
 
 /// What answers depend on. The batch size and the number of processes are not among it: they change
 /// answers by rounding only.
-Json settings_of(const nlohmann::json& request, const LoadedModel& model, bool are_chats,
+Json settings_of(const nlohmann::ordered_json& request, const LoadedModel& model, bool are_chats,
                  const std::vector<data::InputRecord>& records) {
   Json settings = {{"version", 1}};
   for (const char* key : {"model", "adapter", "input"}) settings[key] = request.at(key);
@@ -160,7 +160,7 @@ Json settings_of(const nlohmann::json& request, const LoadedModel& model, bool a
 /// --input: the ranks answer the records together.
 class FileAnswers {
  public:
-  FileAnswers(const nlohmann::json& request, LoadedModel& model, Rank& rank)
+  FileAnswers(const nlohmann::ordered_json& request, LoadedModel& model, Rank& rank)
       : request_(request),
         model_(model),
         rank_(rank),
@@ -257,7 +257,7 @@ class FileAnswers {
     file.commit();
   }
 
-  const nlohmann::json& request_;
+  const nlohmann::ordered_json& request_;
   LoadedModel& model_;
   Rank& rank_;
   std::string output_;
@@ -268,7 +268,8 @@ class FileAnswers {
 
 /// Logits that are not finite come from the base's files, or from the adapter.
 template <class Body>
-int naming_broken_tensors(const nlohmann::json& request, const LoadedModel& model, Body&& body) {
+int naming_broken_tensors(const nlohmann::ordered_json& request, const LoadedModel& model,
+                          Body&& body) {
   try {
     return body();
   } catch (const model::NotFiniteError&) {
@@ -277,7 +278,7 @@ int naming_broken_tensors(const nlohmann::json& request, const LoadedModel& mode
   }
 }
 
-int answer_file(const nlohmann::json& request, LoadedModel& model) {
+int answer_file(const nlohmann::ordered_json& request, LoadedModel& model) {
   Rank rank;  // from here on a stop ends the command after the current step
   try {
     if (!rank.meet_others({}, at::kCPU)) return rank.stop_exit_code();
@@ -295,7 +296,7 @@ int answer_file(const nlohmann::json& request, LoadedModel& model) {
 
 }  // namespace
 
-int run_generate(const nlohmann::json& request) {
+int run_generate(const nlohmann::ordered_json& request) {
   const launch::WorkerEnv env = launch::worker_env();
   const auto folder = get<std::string>(request, "folder");
   if (folder && (env.supervised || env.world_size > 1)) {

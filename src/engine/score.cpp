@@ -164,7 +164,7 @@ void report(const Summary& summary) {
 
 }  // namespace
 
-int run_score(const nlohmann::json& request) {
+int run_score(const nlohmann::ordered_json& request) {
   LoadedModel model = load_model(request);
   std::vector<ScoredRecord> records =
       read_records(request.at("input").get<std::string>(), model.text);

@@ -27,13 +27,13 @@ struct Served {
   at::Device device() const { return loaded.front().decoder->options().device; }
 };
 
-Served load_all(const nlohmann::json& request) {
+Served load_all(const nlohmann::ordered_json& request) {
   Served served;
   SharedBases bases;
   const auto& models = request.at("models");
   const auto asked_length = get<int64_t>(request, "max_model_len");
-  for (const nlohmann::json& entry : models) {
-    nlohmann::json one = request;
+  for (const nlohmann::ordered_json& entry : models) {
+    nlohmann::ordered_json one = request;
     one["adapter"] = entry.at("adapter");
     served.loaded.push_back(load_model(one, 0, models.size() > 1 ? &bases : nullptr));
     const LoadedModel& loaded = served.loaded.back();
@@ -75,7 +75,7 @@ std::string names_of(const Served& served) {
 
 }  // namespace
 
-int run_serve(const nlohmann::json& request) {
+int run_serve(const nlohmann::ordered_json& request) {
   const launch::StopSignals signals;
   const Served served = load_all(request);
   const serve::Limits limits{

@@ -92,7 +92,7 @@ std::string device_name(at::Device device) {
   return device.is_cpu() ? observe::cpu_model() : kernels::cuda_kernels().card_name(device);
 }
 
-void set_threads(const nlohmann::json& request) {
+void set_threads(const nlohmann::ordered_json& request) {
   if (const auto threads = get<int>(request, "threads")) {
     at::set_num_threads(*threads);
   } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
@@ -202,7 +202,7 @@ std::shared_ptr<model::SharedWeights> SharedBases::of(const model::BaseForm& for
   return bases_.back().second;
 }
 
-LoadedModel load_model(const nlohmann::json& request, int local_rank, SharedBases* bases) {
+LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank, SharedBases* bases) {
   set_threads(request);
   const Compute compute =
       choose_compute(get<std::string>(request, "device").value_or("auto"),

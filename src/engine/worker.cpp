@@ -55,7 +55,7 @@ namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
 
-train::ResumeOptions resume_options(const nlohmann::json& request) {
+train::ResumeOptions resume_options(const nlohmann::ordered_json& request) {
   return {.from = get<std::string>(request, "resume").value_or("auto"),
           .overwrite = request.value("overwrite", false),
           .allow_changed_data = request.value("allow_changed_data", false),
@@ -63,7 +63,7 @@ train::ResumeOptions resume_options(const nlohmann::json& request) {
           .allow_changed_length = request.value("allow_changed_length", false)};
 }
 
-train::BatchRequest batch_request(const nlohmann::json& request) {
+train::BatchRequest batch_request(const nlohmann::ordered_json& request) {
   return {.steps_are_auto = request.value("steps_are_auto", false),
           .batch_size = get<int64_t>(request, "batch_size"),
           .max_micro_batch = get<int64_t>(request, "max_micro_batch").value_or(1)};
@@ -517,7 +517,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
 }
 
 /// @param run with configuration and path of the model
-int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& rank) {
+int prepare_and_train(const nlohmann::ordered_json& request, PreparedRun& run, Rank& rank) {
   config::RunConfig& config = run.config;
   run.compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
                                config.model.dtype, rank.gpu());
@@ -579,8 +579,8 @@ OutOfMemoryError with_advice(const std::string& message, const std::string& wher
   return OutOfMemoryError(message, where, advice.empty() ? general : advice);
 }
 
-int run_rank(const nlohmann::json& request, Rank& rank) {
-  PreparedRun run{.config = config::from_json(nlohmann::ordered_json(request.at("config"))),
+int run_rank(const nlohmann::ordered_json& request, Rank& rank) {
+  PreparedRun run{.config = config::from_json(request.at("config")),
                   .model_path = request.at("model_path").get<std::string>()};
   const auto place = [&] {
     return run.tries_longest_batch ? "the longest micro-batch, before the first step" : "";
@@ -600,7 +600,8 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
 }
 
 /// Trains with the layers on the devices of this process: one rank for each stage.
-int run_stages(const nlohmann::json& request, Rank& main, const plan::DeviceStages& stages) {
+int run_stages(const nlohmann::ordered_json& request, Rank& main,
+               const plan::DeviceStages& stages) {
   const auto num_stages = static_cast<int>(stages.devices.size());
   const int threads = std::max(1, at::get_num_threads() / num_stages);
   const int port = num_stages > 1 ? launch::pick_free_port() : 0;
@@ -628,15 +629,15 @@ int run_stages(const nlohmann::json& request, Rank& main, const plan::DeviceStag
 }
 
 /// Stages of a device map; nullopt: this process is one rank.
-std::optional<plan::DeviceStages> stages_of_process(const nlohmann::json& request) {
-  const config::RunConfig config = config::from_json(nlohmann::ordered_json(request.at("config")));
+std::optional<plan::DeviceStages> stages_of_process(const nlohmann::ordered_json& request) {
+  const config::RunConfig config = config::from_json(request.at("config"));
   if (config.parallel.strategy != config::Strategy::kDeviceMap) return std::nullopt;
   const auto checkpoint = weights::Checkpoint::open(request.at("model_path").get<std::string>());
   return plan::device_stages(checkpoint->arch(), config.parallel);
 }
 
-int run_process(const nlohmann::json& request, Rank& rank) {
-  const nlohmann::json& output = request.at("config").at("output");
+int run_process(const nlohmann::ordered_json& request, Rank& rank) {
+  const nlohmann::ordered_json& output = request.at("config").at("output");
   configure_logging(rank.env(), output.at("dir").get<std::string>());
   set_threads(request);
   const auto stages = stages_of_process(request);
@@ -645,7 +646,7 @@ int run_process(const nlohmann::json& request, Rank& rank) {
 
 }  // namespace
 
-int run_worker(const nlohmann::json& request) {
+int run_worker(const nlohmann::ordered_json& request) {
   quiet_libtorch();
   Rank rank;
   try {

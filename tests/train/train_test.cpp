@@ -175,6 +175,18 @@ TEST(Identity, IsTheOneOfOlderCheckpoints) {
     EXPECT_EQ(identity["config"].value(key, nlohmann::ordered_json()), value) << key;
 }
 
+/// The first pattern that matches applies.
+TEST(Identity, TheOrderOfPatternsMatters) {
+  config::RunConfig config;
+  config.tuning.lora.alpha_pattern = {{"layers.0.mlp.up_proj", 12}, {".*", 1}};
+  const auto saved = identity_of(config, model_of("m"), "d", "");
+  EXPECT_NO_THROW(require_same_identity(saved, saved, "c", {}));
+  config.tuning.lora.alpha_pattern = {{".*", 1}, {"layers.0.mlp.up_proj", 12}};
+  test::expect_error<ConfigError>(
+      [&] { require_same_identity(saved, identity_of(config, model_of("m"), "d", ""), "c", {}); },
+      {"the order of tuning.lora.alpha_pattern was layers.0.mlp.up_proj, .*, is now .*, layers.0"});
+}
+
 TEST(Identity, DamagedListsAreDifferences) {
   config::RunConfig config;
   auto now = identity_of(config, model_of("m"), "d", "", {{"a.jsonl", "1"}});
