@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun {
 namespace fs = std::filesystem;
@@ -20,6 +21,16 @@ namespace {
 
 /// Hidden, and not a prefix of any name that readers of a folder look for.
 constexpr const char* kTemporaryPrefix = ".tmp-";
+
+/// The system takes a NUL for the end of a name, and would open another file.
+bool has_nul(const fs::path& path) {
+  return path.native().find('\0') != std::string::npos;
+}
+
+void require_no_nul(const fs::path& path) {
+  if (!has_nul(path)) return;
+  throw DataError("the file's name has a NUL byte", excerpt(path.native().c_str()), "rename it");
+}
 
 std::string reason() {
   return std::strerror(errno);
@@ -101,6 +112,7 @@ int open_or_throw(const fs::path& path) {
 }  // namespace
 
 void require_no_special_file(const fs::path& path) {
+  require_no_nul(path);
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return;
   const std::string_view kind = special_kind(info.st_mode);
@@ -165,6 +177,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
+  require_no_nul(target_);
   // A device or a pipe is written directly, without a temporary file.
   std::error_code code;
   const fs::file_status status = fs::status(target_, code);
@@ -248,6 +261,7 @@ bool is_glob(const fs::path& path) {
 std::vector<fs::path> expand_glob(const fs::path& pattern) {
   glob_t found{};
   std::vector<fs::path> paths;
+  if (has_nul(pattern)) return paths;
   if (::glob(pattern.c_str(), GLOB_TILDE, nullptr, &found) == 0)
     paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
@@ -256,6 +270,7 @@ std::vector<fs::path> expand_glob(const fs::path& pattern) {
 
 bool exists_or_matches(const fs::path& path) {
   std::error_code ignored;
+  if (has_nul(path)) return false;
   return fs::exists(path, ignored) || (is_glob(path) && !expand_glob(path).empty());
 }
 
@@ -267,6 +282,7 @@ void sync_directory(const fs::path& path) {
 }
 
 void make_directories(const fs::path& path) {
+  require_no_nul(path);
   std::error_code code;
   fs::create_directories(path, code);
   if (code) {
@@ -276,6 +292,7 @@ void make_directories(const fs::path& path) {
 }
 
 LineFile::LineFile(const fs::path& path) : path_(path) {
+  require_no_nul(path);
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) throw_write_error(path_);
 }

@@ -1,3 +1,4 @@
+#include "sftrun/core/short_words.h"
 #include "sftrun/core/terminal.h"
 #include "sftrun/core/thread_log.h"
 #include "sftrun/core/verbosity.h"
@@ -118,8 +119,9 @@ void configure(const Options& options) {
 
 void write(Level level, std::string_view message) {
   if (logs_only_errors && level < Level::kError) level = Level::kDebug;
-  if (level == Level::kWarn) remember(message);
-  current().of_run->log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+  const std::string shown = with_short_words(message);
+  if (level == Level::kWarn) remember(shown);
+  current().of_run->log(to_spdlog(level), spdlog::string_view_t(shown.data(), shown.size()));
 }
 
 void write_of_rank(int rank, std::string_view message) {

@@ -10,6 +10,8 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <initializer_list>
 #include <vector>
 
 #include "sftrun/core/error.h"
@@ -190,6 +192,19 @@ TEST(NewDirectory, ReplacesAnotherOnlyWhereItIsAskedTo) {
   EXPECT_TRUE(std::filesystem::exists(target / "new"));
   const std::filesystem::directory_iterator entries(directory.path());
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1);  // nothing is left beside it
+}
+
+TEST(File, ANameIsNotCutAtANul) {
+  const test::TemporaryDirectory directory;
+  write_file_atomically(directory / "a", "text");
+  const std::filesystem::path name = (directory / "a").string() + std::string("\0b", 2);
+  for (const auto& use : std::initializer_list<std::function<void()>>{
+           [&] { read_text_file(name); }, [&] { MappedFile mapped(name); },
+           [&] { write_file_atomically(name, "x"); }, [&] { make_directories(name); },
+           [&] { LineFile lines(name); }})
+    test::expect_error(use, {"the file's name has a NUL byte", (directory / "a").string()});
+  EXPECT_FALSE(exists_or_matches(name));
+  EXPECT_TRUE(expand_glob(name.string() + "*").empty());
 }
 
 }  // namespace
