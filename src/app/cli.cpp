@@ -12,10 +12,13 @@
 #include "model_source.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/dtype.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/user_path.h"
 #include "sftrun/core/verbosity.h"
 #include "sftrun/observe/run_report.h"
 
@@ -88,13 +91,17 @@ std::string gguf_of_run(const std::filesystem::path& adapter) {
 /// The base model that `adapter_config.json` names.
 ModelAsked base_of(const std::filesystem::path& adapter) {
   const std::filesystem::path file = adapter / "adapter_config.json";
-  const auto json = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  const auto json = parse_python_json(read_utf8_file(file));
   if (!json.is_object())
     throw DataError("not a JSON object: the file is damaged or truncated", file.string(),
                     "copy or download the adapter again");
   const auto text = [&](const char* key) {
     const auto found = json.find(key);
-    return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+    const std::string value =
+        found != json.end() && found->is_string() ? found->get<std::string>() : "";
+    if (value.find('\0') != std::string::npos)
+      throw DataError(fmt::format("`{}` has a NUL byte", key), file.string(), "remove it");
+    return value;
   };
   ModelAsked base{.name = text("base_model_name_or_path"),
                   .revision = text("revision"),
@@ -190,7 +197,7 @@ CLI::Validator one_of(std::vector<std::string> words) {
       [words = std::move(words)](std::string& text) -> std::string {
         if (std::find(words.begin(), words.end(), text) != words.end()) return {};
         const std::string near = nearest_of(text, words);
-        return fmt::format("`{}` is not one of {}{}", text, spelled(words),
+        return fmt::format("`{}` is not one of {}{}", excerpt(text), spelled(words),
                            near.empty() ? "" : fmt::format("; did you mean `{}`?", near));
       },
       listed);
@@ -209,12 +216,15 @@ CLI::Validator device_name() {
   return one_of({"auto", "cuda", "cpu"});
 }
 
-CLI::Validator at_least(int64_t min) {
+CLI::Validator at_least(int64_t min, int64_t max) {
   return CLI::Validator(
-      [min](std::string& text) -> std::string {
+      [min, max](std::string& text) -> std::string {
         int64_t number = 0;
-        if (CLI::detail::lexical_cast(text, number) && number >= min) return {};
-        return fmt::format("`{}` is not a whole number of at least {}", text, min);
+        const bool is_number = CLI::detail::lexical_cast(text, number);
+        if (is_number && number >= min && number <= max) return {};
+        return is_number && number > max
+                   ? fmt::format("`{}` is not a whole number from {} to {}", text, min, max)
+                   : fmt::format("`{}` is not a whole number of at least {}", excerpt(text), min);
       },
       "N");
 }
@@ -224,7 +234,7 @@ CLI::Validator in_range(double min, double max) {
       [min, max](std::string& text) -> std::string {
         double number = 0;
         if (CLI::detail::lexical_cast(text, number) && number >= min && number <= max) return {};
-        return fmt::format("`{}` is not a number from {} to {}", text, min, max);
+        return fmt::format("`{}` is not a number from {} to {}", excerpt(text), min, max);
       },
       "NUMBER");
 }
@@ -419,12 +429,50 @@ void check_extras(const CLI::App& command) {
   if (extras.empty()) return;
   const std::string word = extras.front().substr(0, extras.front().find('='));
   if (!word.starts_with('-')) {
-    throw ConfigError(fmt::format("unexpected argument `{}`", extras.front()),
+    throw ConfigError(fmt::format("unexpected argument `{}`", excerpt(extras.front())),
                       std::string(kCommandLine),
                       fmt::format("`{} --help` shows how to call it", full_name(command)));
   }
-  throw ConfigError(fmt::format("unknown flag {}", word), std::string(kCommandLine),
+  throw ConfigError(fmt::format("unknown flag {}", excerpt(word)), std::string(kCommandLine),
                     unknown_flag_fix(command, word));
+}
+
+namespace {
+
+/// Flags and arguments that name a file or a directory, in all commands.
+constexpr std::array<std::string_view, 16> kPaths = {
+    "config",   "model",       "adapter", "checkpoint", "input",
+    "output",   "predictions", "data",    "arch",       "html",
+    "file",     "run_dirs",    "resume",  "profile",    "accelerate-config",
+    "deepspeed"};
+
+/// What "none" means for a flag.
+std::string none_of(const std::string& command, const std::string& flag) {
+  if (flag == "resume") return "never";
+  return command == "eval" && flag == "adapter" ? "none" : "";
+}
+
+/// Also of "NAME=~/adapter".
+std::string expanded_path(const std::string& flag, const std::string& text) {
+  const size_t sign = flag == "adapter" ? text.find('=') : std::string::npos;
+  if (sign == std::string::npos || text.starts_with('~')) return expanded_home(text);
+  return text.substr(0, sign + 1) + expanded_home(text.substr(sign + 1));
+}
+
+}  // namespace
+
+void read_paths(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    const std::string name =
+        option->get_lnames().empty() ? option->get_name() : option->get_lnames().front();
+    if (std::find(kPaths.begin(), kPaths.end(), name) == kPaths.end()) continue;
+    option->transform(CLI::Validator(
+        [name, none = none_of(command.get_name(), name)](std::string& text) {
+          text = is_none_word(text) ? none : expanded_path(name, text);
+          return std::string();
+        },
+        /*description=*/""));
+  }
 }
 
 std::vector<std::string> with_hyphens(int argc, const char* const* argv) {

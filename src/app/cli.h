@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -61,7 +62,8 @@ CLI::Validator stored_dtype();   ///< auto, bf16, f16, f32
 /// "f32", "f16" or "bf16" for any name of these types; other texts are returned unchanged.
 std::string stored_dtype_word(std::string text);
 CLI::Validator device_name();  ///< auto, cuda, cpu
-CLI::Validator at_least(int64_t min);
+/// The default maximum keeps products and 32-bit numbers from overflow.
+CLI::Validator at_least(int64_t min, int64_t max = std::numeric_limits<int32_t>::max());
 CLI::Validator in_range(double min, double max);
 
 /// Device and compute dtype of a command.
@@ -80,7 +82,7 @@ struct NamedAdapters {
 void add_named_adapters(CLI::App& command, NamedAdapters& flags);
 /// `model` and `models` of the engine's request: the adapters in their order, then the base model.
 /// @throws ConfigError for two of the same name, and as find_model
-nlohmann::json named_models(const CLI::App& command, const NamedAdapters& flags);
+nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters& flags);
 
 /// `--device`, `--dtype` and `--threads`
 void add_compute_flags(CLI::App& command, ComputeFlags& flags);
@@ -102,7 +104,7 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
 /// Warns of flags without an effect. @throws ConfigError for an empty --stop and several beams
 void check_sampling_flags(const SamplingFlags& flags);
 /// Adds the flags to a request.
-void put_sampling_flags(const SamplingFlags& flags, nlohmann::json& request);
+void put_sampling_flags(const SamplingFlags& flags, nlohmann::ordered_json& request);
 /// `--batch-size`
 void add_batch_size_flag(CLI::App& command, std::optional<int64_t>& batch_size);
 
@@ -199,16 +201,20 @@ void apply_launch_files(TrainOptions& options, const CLI::App& command);
 
 /// null for an option that was not given, else its value.
 template <class T>
-nlohmann::json or_null(const std::optional<T>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+nlohmann::ordered_json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
-inline nlohmann::json or_null(const std::string& value) {
-  return value.empty() ? nlohmann::json(nullptr) : nlohmann::json(value);
+inline nlohmann::ordered_json or_null(const std::string& value) {
+  return value.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(value);
 }
 
 /// Checks the command for unknown flags and words. @throws ConfigError that suggests the nearest
 /// flag
 void check_extras(const CLI::App& command);
+
+/// Lets the command's flags that take a path read `~` as a home directory, and "none", "None", "null" and the like as if the flag had
+/// not been given (core/user_path.h).
+void read_paths(CLI::App& command);
 
 /// Rewrites `--nproc_per_node` to `--nproc-per-node`, up to the first "--".
 std::vector<std::string> with_hyphens(int argc, const char* const* argv);

@@ -11,6 +11,7 @@
 
 #include "cli.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/json_reason.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/verbosity.h"
 
@@ -33,6 +34,7 @@ std::vector<Command> add_commands(CLI::App& sftrun) {
       add_merge(sftrun),    add_quantize(sftrun),     add_bench(sftrun),    add_download(sftrun),
       add_gpu_info(sftrun), add_memory_check(sftrun), add_report(sftrun),   add_doctor(sftrun)};
   for (Command& command : add_config(sftrun)) commands.push_back(std::move(command));
+  for (const Command& command : commands) read_paths(*command.parser);
   return commands;
 }
 
@@ -48,11 +50,12 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
 [[noreturn]] void unknown_command(const CLI::App& app, const std::string& prefix) {
   const std::string word = app.remaining().front();
   if (word.starts_with('-')) {
-    throw ConfigError(fmt::format("unknown flag {}", word), "the command line",
+    throw ConfigError(fmt::format("unknown flag {}", excerpt(word)), "the command line",
                       fmt::format("flags follow the command: `{} --help`", prefix));
   }
   const std::string near = nearest(word, subcommands_of(app));
-  throw ConfigError(fmt::format("unknown command `{} {}`", prefix, word), "the command line",
+  throw ConfigError(fmt::format("unknown command `{} {}`", prefix, excerpt(word)),
+                    "the command line",
                     near.empty() ? fmt::format("`{} --help` lists the commands", prefix)
                                  : fmt::format("did you mean `{} {}`?", prefix, near));
 }
@@ -76,8 +79,9 @@ int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
 void check_verbosity() {
   const char* word = std::getenv(log::kVerbosityVariable);
   if (word == nullptr || log::parse_verbosity(word)) return;
-  throw ConfigError(fmt::format("SFTRUN_LOG={} is neither quiet, normal nor verbose", word),
-                    "environment variable SFTRUN_LOG", "set one of these words, or unset it");
+  throw ConfigError(
+      fmt::format("SFTRUN_LOG={} is neither quiet, normal nor verbose", excerpt(word)),
+      "environment variable SFTRUN_LOG", "set one of these words, or unset it");
 }
 
 int run(int argc, char** argv) {
@@ -102,7 +106,7 @@ int run(int argc, char** argv) {
     fmt::print("{}", sftrun.help());
     return static_cast<int>(ExitCode::kDone);
   } catch (const CLI::ParseError& error) {
-    throw ConfigError(error.what(), "the command line",
+    throw ConfigError(excerpt(error.what()), "the command line",
                       "add --help after the command to see its flags");
   }
   check_verbosity();
@@ -142,6 +146,8 @@ int guarded_run(int argc, char** argv) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::kOutOfMemory, "error: out of memory");
+  } catch (const nlohmann::json::exception& error) {
+    return fail(ExitCode::kWorkerFailed, "error: " + json_reason(error));
   } catch (const std::exception& error) {
     return fail(ExitCode::kWorkerFailed, std::string("error: ") + error.what());
   }

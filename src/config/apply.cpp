@@ -52,13 +52,21 @@ class Applier {
   }
 
   void set(Field& field, const Assignment& assignment) {
-    if (assignment.value.kind == Value::Kind::kNull) {
+    if (const std::string word = null_path(field, assignment.value); !word.empty()) {
+      field.assign(Value::scalar(word));
+    } else if (assignment.value.kind == Value::Kind::kNull) {
       field.reset();
     } else if (const auto complaint = field.assign(assignment.value)) {
       report(field, *complaint, assignment);
       return;
     }
     note(assignment, field.type == FieldType::kChoice ? field.get() : to_json(assignment.value));
+  }
+
+  /// "null" or "~" for a path, which says that there is none. A value that is left out means the default.
+  static std::string null_path(const Field& field, const Value& value) {
+    const bool is_null = value.kind == Value::Kind::kNull && !value.text.empty();
+    return is_null && field.is_path() ? value.text : "";
   }
 
   void report(const Field& field, const Complaint& complaint, const Assignment& assignment) {
@@ -72,13 +80,14 @@ class Applier {
   /// Sets a key inside a field that is a map: data.chat_template_kwargs.enable_thinking=false.
   void set_inside(Field& object, const Assignment& assignment) {
     nlohmann::ordered_json json = object.get();
-    std::string pointer = assignment.key.substr(object.key.size());
-    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    nlohmann::ordered_json::json_pointer pointer;  // its text would give / and ~ a meaning
+    for (const std::string& part : split(assignment.key.substr(object.key.size() + 1), '.'))
+      pointer.push_back(part);
     try {
-      json[nlohmann::ordered_json::json_pointer(pointer)] = to_json(assignment.value);
+      json[pointer] = to_json(assignment.value);
     } catch (const nlohmann::json::exception&) {
       problems_.push_back(
-          {fmt::format("`{}` is a key of a value that is not a map", assignment.key),
+          {fmt::format("`{}` is a key of a value that is not a map", excerpt(assignment.key)),
            assignment.place, fmt::format("set all of {}", object.key)});
       return;
     }
@@ -96,11 +105,12 @@ class Applier {
 
   void answer_later(const UnsupportedKey& later, const Assignment& assignment) {
     if (later.only_evaluation) {
-      loaded_.warnings.push_back(fmt::format("{} has no effect: {} ({})", assignment.key,
+      loaded_.warnings.push_back(fmt::format("{} has no effect: {} ({})", excerpt(assignment.key),
                                              later.instead, assignment.place));
     } else if (!is_harmless(later, assignment.value)) {
-      problems_.push_back({fmt::format("`{}` is not supported in this version", assignment.key),
-                           assignment.place, std::string(later.instead)});
+      problems_.push_back(
+          {fmt::format("`{}` is not supported in this version", excerpt(assignment.key)),
+           assignment.place, std::string(later.instead)});
     }
   }
 

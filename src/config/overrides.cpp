@@ -76,12 +76,12 @@ std::vector<Assignment> from_command_line(const std::vector<std::string>& words,
                                           const Binding& fields, Problems& problems) {
   std::vector<Assignment> assignments;
   for (const std::string& word : words) {
-    const std::string place = word + " from the command line";
+    const std::string place = excerpt(word) + " from the command line";
     const size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0) {
       const std::string setting = setting_named(word);
       const std::string near = setting.empty() ? nearest_key(word, fields) : setting;
-      problems.push_back({fmt::format("`{}` is not of the form section.key=value", word),
+      problems.push_back({fmt::format("`{}` is not of the form section.key=value", excerpt(word)),
                           "the command line",
                           near.empty() ? "write, for example, train.epochs=1"
                                        : fmt::format("write {}=VALUE", near)});
@@ -112,8 +112,8 @@ std::vector<Assignment> from_environment(const Binding& fields, Problems& proble
     if (value.empty()) continue;  // `export NAME=` and make's unset variables
     const std::string key = mapped(replaced(name.substr(kPrefix.size()), "__", "."), std::tolower);
     add(assignments, key, value, Layer::kEnvironment,
-        fmt::format("{}={} from the environment", name, value), name, find_field(fields, key),
-        problems);
+        fmt::format("{}={} from the environment", excerpt(name), excerpt(value)), name,
+        find_field(fields, key), problems);
   }
   std::sort(assignments.begin(), assignments.end(),
             [](const Assignment& a, const Assignment& b) { return a.key < b.key; });

@@ -38,8 +38,10 @@ A value is taken from the first of these sources that sets the key. A run prints
    `sftrun config init --machine` asks for them and writes the file
 6. the default
 
-Values are always YAML; an empty value or `null` means the default. `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1. Paths are
-relative to the current directory, or else to the directory of the YAML file. Unknown keys are errors. For keys of transformers, TRL, PEFT,
+Values are always YAML; an empty value or `null` means the default. `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1. The file is
+UTF-8, YAML or JSON. Paths are relative to the current directory, or else to the directory of the YAML file; `~` is the home directory. For
+a path `none`, `None`, `null` and `~` mean that there is none (a file of such a name is `./none`): no validation data, no cache, the model's
+own template, the default run directory. The order of a map's keys is kept. Unknown keys are errors. For keys of transformers, TRL, PEFT,
 bitsandbytes, Axolotl, LLaMA-Factory, torchtune, Unsloth and Accelerate the error names the equivalent key, or the reason to remove it; for
 other keys it suggests the most similar one. `sftrun config import FILE` translates whole files of these tools. The first twenty problems of a file are reported together, with their number.
 

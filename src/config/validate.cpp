@@ -9,6 +9,7 @@
 #include "layers.h"
 #include "sftrun/config/best_metric.h"
 #include "sftrun/config/optimizer_state.h"
+#include "sftrun/core/python_syntax.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -88,7 +89,7 @@ class RelationCheck {
              "add `trainable:` below `tuning:`, for example ['layers\\.29\\.', 'norm']");
     }
     for (const std::string& pattern : tuning.trainable)
-      check_expression("tuning.trainable", pattern);
+      check_expression("tuning.trainable", pattern, regex_problem(pattern));
     if (tuning.mode != TuningMode::kPartial && !tuning.trainable.empty()) {
       report("`tuning.trainable` is for mode partial only", {"tuning.trainable", "tuning.mode"},
              "set tuning.mode to partial, or remove trainable");
@@ -230,11 +231,8 @@ class RelationCheck {
           {"callbacks.events"},
           near.empty() ? "events: " + join(known, ", ") : fmt::format("did you mean `{}`?", near));
     }
-    if (parse_duration_s(callbacks.timeout).value_or(0) <= 0) {
-      report(fmt::format("`callbacks.timeout` is `{}`; it takes a time such as 90s, 10m or 1h30m",
-                         callbacks.timeout),
-             {"callbacks.timeout"}, "write 1m, the default");
-    }
+    check_time("callbacks.timeout", callbacks.timeout, /*may_be_zero=*/false,
+               "write 1m, the default");
     if (!callbacks.command.empty() && callbacks.events.empty())
       warn("callbacks.command is never started: callbacks.events is empty", "callbacks.events");
     if (callbacks.command.empty() && set("callbacks.events") && callbacks.events != known)
@@ -392,24 +390,24 @@ class RelationCheck {
       warn("warm-up has no effect with train.scheduler constant; constant_with_warmup has one",
            "train.scheduler");
     }
-    if (!parse_duration_s(train.save_every)) {
-      report(fmt::format("`train.save_every` is `{}`; it takes a time such as 90s, 10m or 1h30m",
-                         train.save_every),
-             {"train.save_every"}, "write 0 to save only by save_steps");
-    }
-    if (parse_duration_s(config_.parallel.timeout).value_or(0) <= 0) {
-      report(fmt::format("`parallel.timeout` is `{}`; it takes a time such as 90s, 10m or 1h30m",
-                         config_.parallel.timeout),
-             {"parallel.timeout"}, "write 30m, the default");
-    }
-    if (parse_duration_s(config_.parallel.stall_after).value_or(0) <= 0) {
-      report(fmt::format("`parallel.stall_after` is `{}`; it takes a time such as 30s or 2m",
-                         config_.parallel.stall_after),
-             {"parallel.stall_after"}, "write 30s, the default");
-    }
+    check_time("train.save_every", train.save_every, /*may_be_zero=*/true,
+               "write 0 to save only by save_steps");
+    check_time("parallel.timeout", config_.parallel.timeout, /*may_be_zero=*/false,
+               "write 30m, the default");
+    check_time("parallel.stall_after", config_.parallel.stall_after, /*may_be_zero=*/false,
+               "write 30s, the default");
   }
 
  private:
+  void check_time(const char* key, const std::string& text, bool may_be_zero,
+                  const std::string& fix) {
+    const auto seconds = parse_duration_s(text);
+    if (seconds && (may_be_zero || *seconds > 0)) return;
+    report(fmt::format("`{}` is `{}`; it takes a time such as 90s, 10m or 1h30m, at most 3650d",
+                       key, excerpt(text)),
+           {key}, fix);
+  }
+
   void check_answers() {
     if (config_.train.generation_num_beams > 1) {
       report(fmt::format("`train.generation_num_beams` is {}, and answers are generated without "
@@ -640,20 +638,23 @@ class RelationCheck {
       const bool is_roles = name == "roles";
       if (known == kRecordFields.end() && !is_roles) {
         report(
-            fmt::format("`{}` has the unknown field `{}`", key, name), {key},
+            fmt::format("`{}` has the unknown field `{}`", key, excerpt(name)), {key},
             fmt::format(
                 "known fields: {}, roles; write {{field: column}}",
                 join(std::vector<std::string>(kRecordFields.begin(), kRecordFields.end()), ", ")));
       } else if (!is_roles && !column.is_string()) {
         report(fmt::format("`{}` has `{}: {}`; the value must be the name of a column", key, name,
-                           column.dump()),
+                           shown(column)),
                {key}, fmt::format("write, for example, {{{}: question}}", name));
       } else if (is_roles && !is_map_of_texts(column)) {
         report(fmt::format("`{}` has `roles: {}`; the value must be a map of roles", key,
-                           column.dump()),
+                           shown(column)),
                {key}, "write, for example, roles: {human: user, gpt: assistant}");
       }
     }
+  }
+  static std::string shown(const nlohmann::ordered_json& value) {
+    return excerpt(value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   }
   static bool is_map_of_texts(const nlohmann::ordered_json& json) {
     return json.is_object() &&
@@ -711,9 +712,9 @@ class RelationCheck {
     for (const std::string& target : lora.target_modules) {
       if (target.find(',') == std::string::npos) continue;
       report(fmt::format("`tuning.lora.target_modules` has `{}`, which is not the name of a module",
-                         target),
+                         excerpt(target)),
              {"tuning.lora.target_modules"},
-             fmt::format("write a list: [{}]", join(split(target, ','), ", ")));
+             excerpt(fmt::format("write a list: [{}]", join(split(target, ','), ", "))));
     }
   }
 
@@ -736,8 +737,8 @@ class RelationCheck {
     }
   }
 
-  void check_expression(const char* key, const std::string& expression) {
-    const std::string problem = regex_problem(expression);
+  void check_expression(const char* key, const std::string& expression,
+                        const std::string& problem) {
     if (problem.empty()) return;
     report(fmt::format("`{}` has `{}`, which is not a regular expression: {}", key,
                        excerpt(expression), problem),
@@ -746,17 +747,15 @@ class RelationCheck {
 
   void check_pattern(const nlohmann::ordered_json& pattern, const char* key, bool whole) {
     for (const auto& [name, value] : pattern.items()) {
-      const std::string shown =
-          value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
       const bool fits = whole ? value.is_number_integer() && value.get<int64_t>() >= 1 &&
                                     value.get<int64_t>() <= kMostRank
                               : value.is_number() && value.get<double>() > 0;
       if (!fits) {
-        report(fmt::format("`{}` is {} for `{}`", key, excerpt(shown), excerpt(name)), {key},
+        report(fmt::format("`{}` is {} for `{}`", key, shown(value), excerpt(name)), {key},
                whole ? fmt::format("write a whole number from 1 to {}", kMostRank)
                      : "write a number above 0");
       }
-      check_expression(key, name);
+      check_expression(key, name, peft_key_problem(name));
     }
   }
 

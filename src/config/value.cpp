@@ -9,6 +9,8 @@
 #include <cmath>
 #include <utility>
 
+#include "sftrun/core/strings.h"
+
 namespace sftrun::config {
 namespace {
 
@@ -84,7 +86,7 @@ std::string describe(const Value& value) {
     case Value::Kind::kNull:
       return "empty";
     case Value::Kind::kScalar:
-      return fmt::format("`{}`", value.text);
+      return fmt::format("`{}`", excerpt(value.text));
     case Value::Kind::kList:
       return "a list";
     case Value::Kind::kMap:
@@ -106,8 +108,10 @@ nlohmann::ordered_json to_json(const Value& value) {
     }
     case Value::Kind::kMap: {
       auto object = nlohmann::ordered_json::object();
+      // The reader has refused duplicate keys; `object[key]` would look for the key among all others.
+      auto& pairs = object.get_ref<nlohmann::ordered_json::object_t&>();
       for (size_t i = 0; i < value.items.size(); ++i) {
-        object[value.keys[i].text] = to_json(value.items[i]);
+        pairs.emplace_back(value.keys[i].text, to_json(value.items[i]));
       }
       return object;
     }

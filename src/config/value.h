@@ -24,7 +24,7 @@ struct Value {
   enum class Kind { kNull, kScalar, kList, kMap };
 
   Kind kind = Kind::kNull;
-  std::string text;          ///< of a scalar
+  std::string text;          ///< of a scalar; of null as written: "", "~", "null"
   bool quoted = false;       ///< "4" and !!str 4, in contrast to 4
   std::vector<Value> items;  ///< of a list; of a map, parallel to keys
   std::vector<MapKey> keys;

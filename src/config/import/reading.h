@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "import/rule.h"
@@ -81,6 +82,7 @@ class Reading {
   Problems problems;
 
  private:
+  bool is_reported(const std::string& place);
   std::string given_text(std::string_view field) const;  ///< "": not given
   void walk(const Value& map, const std::string& section);
   void apply_rule(const ImportRule& rule, const SourceKey& key);
@@ -97,6 +99,8 @@ class Reading {
   const ImportTable& table_;
   std::filesystem::path file_;
   Value document_;
+  std::unordered_set<std::string> reported_;  ///< places of the first `num_reported_` problems
+  size_t num_reported_ = 0;
 };
 
 /// Whether the value means that a feature is off: null, false, "no", "none", 0, an empty list or map.
