@@ -9,8 +9,10 @@
 namespace sftrun {
 
 /// A user's regular expression with the semantics of Python's `re`. Compiled once; cheap to copy.
-/// Limits: 64 KiB, brackets nested some hundred deep, a million steps per name. What Python refuses, or Oniguruma reads otherwise,
-/// is refused (python_syntax.h).
+/// Limits: 64 KiB, brackets nested some hundred deep, a million steps per name.
+///
+/// Unlike Python, Oniguruma also accepts lookbehinds of any length, flags in the middle of a
+/// pattern, and a{3,2}.
 class PythonRegex {
  public:
   enum class Matches { kSearch, kStart, kWhole };  ///< re.search, re.match, re.fullmatch
