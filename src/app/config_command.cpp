@@ -109,7 +109,10 @@ config::LoadedConfig load_resolved(const ConfigOptions& options) {
 
 /// Whether a run on this machine would compute on GPUs.
 bool trains_on_gpu(const config::MachineSettings& machine) {
-  return machine.devices != "cpu" && !launch::this_machine(has_cuda_kernels()).gpus.gpus.empty();
+  const launch::GpuReport gpus = launch::this_machine(has_cuda_kernels()).gpus;
+  return machine.devices != "cpu" &&
+         std::any_of(gpus.gpus.begin(), gpus.gpus.end(),
+                     [](const launch::GpuInfo& gpu) { return !gpu.is_too_old(); });
 }
 
 bool is_here(const std::vector<config::DataSource>& sources) {

@@ -60,7 +60,9 @@ PlannedDevices cards_by_name(const TrainOptions& options, const config::RunConfi
   std::vector<std::string> texts;
   int64_t count = 0;
   uint64_t smallest = UINT64_MAX;
-  for (const plan::GpuCards& cards : plan::parse_gpu_cards(options.gpus, where)) {
+  const std::vector<plan::GpuCards> named = plan::parse_gpu_cards(options.gpus, where);
+  plan::require_usable(named, where);
+  for (const plan::GpuCards& cards : named) {
     texts.push_back(fmt::format("{} x {}", cards.count, cards.card.name));
     count += cards.count;
     smallest = std::min(smallest, cards.card.memory_bytes);

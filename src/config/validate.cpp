@@ -8,6 +8,7 @@
 #include "choices.h"
 #include "layers.h"
 #include "sftrun/config/best_metric.h"
+#include "sftrun/config/idle_settings.h"
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
@@ -22,33 +23,6 @@ constexpr std::array kRecordFields = {
     "output",   "system", "text",    "tools",  "conversations", "chosen",      "rejected"};
 
 constexpr int64_t kMostRank = 65536;
-
-struct OptimizerSetting {
-  std::string name;  ///< without "train."
-  std::vector<Optimizer> readers;
-};
-
-/// The settings of `train` that only some optimizers read.
-const std::vector<OptimizerSetting>& settings_of_optimizers() {
-  using enum Optimizer;
-  static const std::vector<OptimizerSetting> settings = {
-      {"adam_beta1", {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit, kLion, kMuon}},
-      {"adam_beta2", {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit, kLion, kMuon}},
-      {"adam_epsilon", {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit, kMuon}},
-      {"momentum", {kSgd, kMuon}},
-      {"nesterov", {kSgd, kMuon}},
-      {"muon_lr", {kMuon}},
-  };
-  return settings;
-}
-
-/// "muon reads", "sgd and muon read"
-std::string who_read(const std::vector<Optimizer>& readers) {
-  std::string text(word_of(readers.front()));
-  for (size_t i = 1; i < readers.size(); ++i)
-    text += fmt::format("{}{}", i + 1 == readers.size() ? " and " : ", ", word_of(readers[i]));
-  return text + (readers.size() == 1 ? " reads" : " read");
-}
 
 /// Checks relations between fields. Changes nothing.
 class RelationCheck {
@@ -102,7 +76,7 @@ class RelationCheck {
       report("`train.loraplus_lr_ratio` is for modes lora and qlora only",
              {"train.loraplus_lr_ratio", "tuning.mode"}, "remove it, or set tuning.mode to lora");
     }
-    if (!lora) return warn_of_idle_lora();
+    if (!lora) return;
     check_targets(tuning.lora);
     check_variants(tuning.lora);
     check_pattern(tuning.lora.rank_pattern, "tuning.lora.rank_pattern", /*whole=*/true);
@@ -128,8 +102,6 @@ class RelationCheck {
       report("`data.group_by_length` is only for runs without packing", {"data.group_by_length"},
              "set data.packing to false, or remove group_by_length");
     }
-    if (data.bin_tokens.value && !data.packing)
-      warn("data.bin_tokens has no effect without data.packing", "data.bin_tokens");
     if (data.bin_tokens.value.value_or(0) > config_.model.max_seq_len) {
       report(fmt::format("`data.bin_tokens` {} is more than `model.max_seq_len` {}",
                          *data.bin_tokens.value, config_.model.max_seq_len),
@@ -143,26 +115,11 @@ class RelationCheck {
   void check_objective() {
     const bool is_dpo = config_.train.objective == Objective::kDpo;
     check_formats(is_dpo);
-    if (is_dpo) return check_dpo();
-    if (config_.train.beta != TrainConfig{}.beta)
-      warn("train.beta has no effect with train.objective sft", "train.beta");
+    if (is_dpo) check_dpo();
   }
 
-  /// Settings that the chosen optimizer does not read.
   void check_optimizer() {
     const TrainConfig& train = config_.train;
-    // config.resolved.yaml sets every key: a default value is no reason to warn.
-    const auto train_of = [](const RunConfig& config) { return to_json(config)["train"]; };
-    const nlohmann::ordered_json mine = train_of(config_), defaults = train_of(RunConfig{});
-    for (const auto& [name, readers] : settings_of_optimizers()) {
-      const std::string key = "train." + name;
-      const bool is_read =
-          std::find(readers.begin(), readers.end(), train.optimizer) != readers.end();
-      if (is_read || !set(key) || mine.at(name) == defaults.at(name)) continue;
-      warn(fmt::format("{} has no effect with train.optimizer {}: only {} it", key,
-                       word_of(train.optimizer), who_read(readers)),
-           key);
-    }
     if (train.optimizer == Optimizer::kSgd && train.resolved_nesterov() &&
         train.resolved_momentum() == 0) {
       report("`train.nesterov` needs momentum, and `train.momentum` is 0", {"train.nesterov"},
@@ -177,12 +134,6 @@ class RelationCheck {
     if (steps && !train.eval_steps) {
       report("`train.eval_strategy` is steps, but `train.eval_steps` is not set",
              {"train.eval_strategy"}, "add, for example, eval_steps: 200");
-    }
-    const bool off =
-        train.eval_strategy == EvalStrategy::kNo || train.eval_strategy == EvalStrategy::kEpoch;
-    if (off && train.eval_steps) {
-      warn("train.eval_steps has no effect unless train.eval_strategy is steps",
-           "train.eval_steps");
     }
     if (has_val || !needs_data || train.eval_strategy == EvalStrategy::kNo) return;
     const char* asks = steps || train.eval_strategy == EvalStrategy::kEpoch ? "train.eval_strategy"
@@ -201,15 +152,6 @@ class RelationCheck {
     const TrainConfig& train = config_.train;
     if (train.predict_with_generate) check_answers();
     if (train.eval_token_accuracy) check_token_accuracy();
-    const char* measures = train.predict_with_generate ? "train.predict_with_generate"
-                           : train.eval_token_accuracy ? "train.eval_token_accuracy"
-                                                       : nullptr;
-    if (measures != nullptr && train.eval_strategy == EvalStrategy::kNo && !train.eval_on_start)
-      warn(fmt::format("{} has no effect: train.eval_strategy is no", measures), measures);
-    if (train.early_stopping_threshold > 0 && !train.early_stopping_patience) {
-      warn("train.early_stopping_threshold has no effect without train.early_stopping_patience",
-           "train.early_stopping_threshold");
-    }
     const char* asks = train.early_stopping_patience          ? "train.early_stopping_patience"
                        : train.load_best_model_at_end         ? "train.load_best_model_at_end"
                        : !train.metric_for_best_model.empty() ? "train.metric_for_best_model"
@@ -235,25 +177,35 @@ class RelationCheck {
                          callbacks.timeout),
              {"callbacks.timeout"}, "write 1m, the default");
     }
-    if (!callbacks.command.empty() && callbacks.events.empty())
-      warn("callbacks.command is never started: callbacks.events is empty", "callbacks.events");
-    if (callbacks.command.empty() && set("callbacks.events") && callbacks.events != known)
-      warn("callbacks.events has no effect without callbacks.command", "callbacks.events");
   }
 
-  void check_comm_hook() {
-    if (config_.train.ddp_comm_hook == CommHook::kNone) return;
-    const Strategy strategy = config_.parallel.strategy;
-    const OffloadConfig& offload = config_.parallel.offload;
-    const std::string setting = is_sharded(strategy)
-                                    ? fmt::format("parallel.strategy {}", word_of(strategy))
-                                : offload.params == Offload::kCpu ? "parallel.offload.params"
-                                : offload.base == Offload::kCpu   ? "parallel.offload.base"
-                                                                  : "";
-    if (setting.empty()) return;
-    warn(fmt::format("train.ddp_comm_hook has no effect with {}, which sums gradients in fp32",
-                     setting),
-         "train.ddp_comm_hook");
+  /// Each size is for some strategies, and a run has one strategy.
+  void check_sizes() {
+    using enum Strategy;
+    const ParallelConfig& parallel = config_.parallel;
+    std::vector<const char*> given;  // of which a run can follow one
+    const auto check = [&](const char* key, const std::optional<int64_t>& size, Strategy its) {
+      if (size.value_or(1) == 1) return;
+      const bool is_its =
+          parallel.strategy == its || (its == kPipeline && parallel.strategy == kDeviceMap);
+      if (parallel.strategy == kAuto || is_its) return given.push_back(key);
+      report(fmt::format("`{}` is for parallel.strategy {}, and `parallel.strategy` is {}", key,
+                         word_of(its), word_of(parallel.strategy)),
+             {key, "parallel.strategy"},
+             fmt::format("remove {}, or set parallel.strategy to {}; a run has one of the two", key,
+                         word_of(its)));
+    };
+    check("parallel.pp", parallel.pp, kPipeline);
+    check("parallel.tp", parallel.tp, kTensor);
+    check("parallel.dp_shard", parallel.dp_shard, kHybrid);
+    if (parallel.device_map) {  // `pp` limits the number of its devices
+      std::erase(given, std::string_view("parallel.pp"));
+      given.insert(given.begin(), "parallel.device_map");
+    }
+    if (given.size() < 2) return;
+    report(fmt::format("`{}` and `{}` are both set, and a run uses one of the two", given[0],
+                       given[1]),
+           {given[0], given[1]}, "remove one; either can be combined with data parallelism");
   }
 
   void check_tensor_parallelism() {
@@ -342,9 +294,6 @@ class RelationCheck {
              {"parallel.offload.base", "parallel.strategy"},
              "remove parallel.offload.base, or use parallel.strategy fsdp");
     }
-    if (config_.tuning.mode == TuningMode::kFull)
-      warn("parallel.offload.base has no effect with tuning.mode full: no weight is frozen",
-           "parallel.offload.base");
   }
 
   void check_offload_of_params() {
@@ -386,11 +335,6 @@ class RelationCheck {
     if (train.warmup_ratio && train.warmup_steps) {
       report("`train.warmup_ratio` and `train.warmup_steps` are both set",
              {"train.warmup_ratio", "train.warmup_steps"}, "keep one of them");
-    }
-    const bool warms = train.warmup_ratio.value_or(0) > 0 || train.warmup_steps.value_or(0) > 0;
-    if (train.scheduler == Scheduler::kConstant && warms) {
-      warn("warm-up has no effect with train.scheduler constant; constant_with_warmup has one",
-           "train.scheduler");
     }
     if (!parse_duration_s(train.save_every)) {
       report(fmt::format("`train.save_every` is `{}`; it takes a time such as 90s, 10m or 1h30m",
@@ -589,10 +533,6 @@ class RelationCheck {
       refuse("its loss has no load-balancing term", "train.router_aux_loss_coef",
              "set train.router_aux_loss_coef to 0");
     }
-    if (tuning.lora.dropout > 0) {
-      warn("tuning.lora.dropout has no effect with train.objective dpo, as in TRL",
-           "tuning.lora.dropout");
-    }
     check_dpo_data();
   }
 
@@ -601,10 +541,6 @@ class RelationCheck {
     if (data.thinking == Thinking::kSplit) {
       report("`data.thinking` is split, which makes several examples of one conversation",
              {"data.thinking", "train.objective"}, "set data.thinking to template or keep");
-    }
-    if (data.loss_on != LossOnChoice::kAssistant) {
-      warn("data.loss_on has no effect with train.objective dpo: the two answers carry the labels",
-           "data.loss_on");
     }
   }
 
@@ -670,19 +606,6 @@ class RelationCheck {
       report(fmt::format("`{}` is false, but `model.dtype` is {}", key, name), {key, "model.dtype"},
              fmt::format("remove {} or set model.dtype to auto", key));
     }
-  }
-
-  void warn_of_idle_lora() {
-    constexpr std::string_view kSection = "tuning.lora.";
-    const auto lora_of = [](const RunConfig& config) { return to_json(config)["tuning"]["lora"]; };
-    const nlohmann::ordered_json mine = lora_of(config_), defaults = lora_of(RunConfig{});
-    std::vector<std::string> keys;
-    for (const auto& [name, value] : mine.items())
-      if (value != defaults[name]) keys.push_back(name);
-    if (keys.empty()) return;
-    warn(fmt::format("tuning.lora ({}) has no effect with tuning.mode {}", join(keys, ", "),
-                     word_of(config_.tuning.mode)),
-         std::string(kSection) + keys.front());
   }
 
   void check_quant(const TuningConfig& tuning) {
@@ -801,7 +724,8 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   check.check_fetch();
   check.check_offload();
   check.check_device_map();
-  check.check_comm_hook();
+  check.check_sizes();
+  for (const IdleSetting& idle : idle_settings(loaded)) warnings.push_back(idle.warning);
 }
 
 }  // namespace sftrun::config
