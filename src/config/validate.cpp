@@ -23,6 +23,7 @@ constexpr std::array kRecordFields = {
     "output",   "system", "text",    "tools",  "conversations", "chosen",      "rejected"};
 
 constexpr int64_t kMostRank = 65536;
+constexpr const char* kBestMetric = "train.metric_for_best_model";
 
 /// Checks relations between fields. Changes nothing.
 class RelationCheck {
@@ -396,31 +397,34 @@ class RelationCheck {
     return config_.data.val.empty() ? config_.data.train : config_.data.val;
   }
 
-  /// Whether the metric may be the loss of a validation set. Names of subsets are known only when the
-  /// data is loaded, which checks them again.
-  bool names_validation_set(const std::string& metric) const {
-    const std::vector<DataSource>& sources = validation_sources();
-    if (sources.size() < 2) return false;
-    return std::any_of(sources.begin(), sources.end(), [&](const DataSource& source) {
-      const std::string file = std::filesystem::path(source.path).filename().string();
-      return !source.name.empty() || is_loss_of_set(metric, source.path) ||
-             is_loss_of_set(metric, file);
-    });
+  /// Names of the sets, as evaluations have them. Names of subsets are known only when the data is
+  /// loaded.
+  std::vector<std::string> validation_sets() const {
+    std::vector<std::string> names;
+    for (const DataSource& source : validation_sources()) names.push_back(source.path);
+    return distinct_set_names(names);
   }
 
-  std::vector<std::string> losses_of_sets() const {
-    std::vector<std::string> names = {"eval_loss"};
-    if (validation_sources().size() < 2) return names;
-    for (const DataSource& source : validation_sources())
-      names.push_back(
-          fmt::format("eval_{}_loss", std::filesystem::path(source.path).stem().string()));
-    return names;
+  void check_loss_of_set(const std::string& metric) {
+    const std::vector<std::string> sets = validation_sets();
+    const std::vector<DataSource>& sources = validation_sources();
+    const auto is_subset = [](const DataSource& source) { return !source.name.empty(); };
+    if (sets.size() > 1 && std::any_of(sources.begin(), sources.end(), is_subset)) return;
+    const auto named = sets.size() > 1 ? sets_of_loss(metric, sets) : std::vector<std::string>();
+    if (named.size() == 1) return;
+    std::vector<std::string> known = losses_of_sets(named.empty() ? sets : named);
+    if (named.empty() && sets.size() < 2) known.clear();
+    if (named.empty()) known.insert(known.begin(), "eval_loss");
+    report(fmt::format("`{}` is `{}`, {}", kBestMetric, excerpt(metric),
+                       named.empty() ? "but no validation set has this name"
+                                     : "which is the loss of " + join(named, " and of ")),
+           {kBestMetric}, "use " + join(known, " or "));
   }
 
   /// @param asks the setting that needs the best evaluation
   void check_best(const char* asks) {
     const TrainConfig& train = config_.train;
-    constexpr const char* kKey = "train.metric_for_best_model";
+    constexpr const char* kKey = kBestMetric;
     const std::string metric = best_metric(train);
     const std::vector<std::string> known = best_metrics();
     const bool is_known = std::find(known.begin(), known.end(), metric) != known.end();
@@ -431,10 +435,8 @@ class RelationCheck {
              {kKey},
              near.empty() ? "use " + join(known, ", ") + " or eval_SET_loss"
                           : fmt::format("did you mean `{}`?", near));
-    } else if (!is_known && !names_validation_set(metric)) {
-      report(fmt::format("`{}` is `{}`, but no validation set has this name", kKey,
-                         excerpt(train.metric_for_best_model)),
-             {kKey}, "use " + join(losses_of_sets(), " or "));
+    } else if (!is_known) {
+      check_loss_of_set(metric);
     } else if (is_judged_by_answers(train) && !train.predict_with_generate) {
       report(fmt::format("`{}` is {}, which needs answers", kKey, metric), {kKey},
              "set train.predict_with_generate: true");

@@ -16,6 +16,7 @@
 #include "question.h"
 #include "rank.h"
 #include "session.h"
+#include "sftrun/config/best_metric.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
@@ -189,12 +190,19 @@ class Evaluation {
       json["exact_match"] = scores.exact_match;
     }
     json["sets"] = Json::array();
+    const std::vector<std::string> names = set_names();
     for (size_t part = 0; part < measured.sums.size(); ++part) {
-      Json set = {{"name", data_->parts()[part].name}};
+      Json set = {{"name", names[part]}};
       set.update(json_of(measured.sums[part]));
       json["sets"].push_back(set);
     }
     return json;
+  }
+
+  std::vector<std::string> set_names() const {
+    std::vector<std::string> names;
+    for (const data::DatasetPart& part : data_->parts()) names.push_back(part.name);
+    return config::distinct_set_names(std::move(names));
   }
 
   Json to_json() const {
@@ -218,8 +226,9 @@ class Evaluation {
         return fmt::format("{:.4f}", json_of(m)[key].template get<double>());
       });
     }
-    for (size_t part = 0; data_->parts().size() > 1 && part < data_->parts().size(); ++part) {
-      add("loss of " + data_->parts()[part].name, [&](const Measured& m) {
+    const std::vector<std::string> names = set_names();
+    for (size_t part = 0; names.size() > 1 && part < names.size(); ++part) {
+      add("loss of " + names[part], [&](const Measured& m) {
         return fmt::format("{:.4f}", json_of(m.sums[part])["loss"].template get<double>());
       });
     }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/config/best_metric.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/train/batches.h"
@@ -22,8 +23,13 @@ Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
   const auto plan_of = [&](std::span<const data::DatasetPart> parts) {
     return make_batch_plan(config, val, parts, /*shuffle=*/false, val.examples().size());
   };
-  for (const data::DatasetPart& part : val.parts())
-    if (part.begin < part.end) sets_.push_back({part.name, plan_of({&part, 1})});
+  std::vector<std::string> names;
+  for (const data::DatasetPart& part : val.parts()) names.push_back(part.name);
+  names = config::distinct_set_names(std::move(names));
+  for (size_t i = 0; i < names.size(); ++i) {
+    const data::DatasetPart& part = val.parts()[i];
+    if (part.begin < part.end) sets_.push_back({names[i], plan_of({&part, 1})});
+  }
   if (sets_.empty()) sets_.push_back({"", plan_of({})});
 }
 

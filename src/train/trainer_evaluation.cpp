@@ -83,14 +83,13 @@ void Trainer::require_known_metric() const {
   constexpr std::string_view kEnd = "_loss";
   if (!best_.is_wanted() || !evaluator_ || metric == "eval_loss" || !metric.ends_with(kEnd)) return;
   const std::vector<std::string> sets = evaluator_->set_names();
-  std::vector<std::string> known = {"eval_loss"};
-  for (const std::string& set : sets) {
-    if (config::is_loss_of_set(metric, set)) return;
-    known.push_back(fmt::format("eval_{}_loss", set));
-  }
-  throw ConfigError(fmt::format("`train.metric_for_best_model` is {}, but no validation set has "
-                                "this name",
-                                metric),
+  const std::vector<std::string> named = config::sets_of_loss(metric, sets);
+  if (named.size() == 1) return;
+  std::vector<std::string> known = config::losses_of_sets(named.empty() ? sets : named);
+  if (named.empty()) known.insert(known.begin(), "eval_loss");
+  throw ConfigError(fmt::format("`train.metric_for_best_model` is {}, {}", excerpt(metric),
+                                named.empty() ? "but no validation set has this name"
+                                              : "which is the loss of " + join(named, " and of ")),
                     "train.metric_for_best_model", "use " + join(known, " or "));
 }
 
