@@ -137,6 +137,8 @@ std::vector<std::string> look_at_model(config::RunConfig& config, const BatchReq
   resolve_auto(config, headers, on_gpu);
   const std::string positions = plan::position_warning(config.model, headers.arch);
   if (!positions.empty()) log::warn("{}", positions);
+  if (!headers.has_weights)
+    log::warn("{} has no weights: a run would end with an error", model.string());
   if (!is_here(config.data.train) || !is_here(config.data.val))
     return {"the data are not local: the number of steps is unknown"};
   RunCheck check = check_run(config, model, headers);

@@ -147,6 +147,12 @@ ModelHeaders read_headers(const fs::path& model) {
   return headers;
 }
 
+void require_weights(const std::string& name, const fs::path& model) {
+  std::error_code ignored;
+  if (!fs::exists(name, ignored) || may_have_weights(model)) return;
+  weights::Checkpoint::open(model);  // its error says what is missing
+}
+
 namespace {
 
 void require_modules_exist(const std::vector<std::string>& names, const spec::ArchSpec& arch) {

@@ -28,6 +28,10 @@ struct ModelHeaders {
 /// @throws as read_arch, and DataError for invalid headers of the weights
 ModelHeaders read_headers(const std::filesystem::path& model);
 
+/// @throws DataError if the model is a local directory without weights   @param name as configured;
+/// of a model on a hub a dry run has no weights
+void require_weights(const std::string& name, const std::filesystem::path& model);
+
 /// Checks that the names in `tuning` select parameters. @throws ConfigError that lists the existing
 /// names
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch);

@@ -75,15 +75,13 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
   constexpr double kUnitsShare = 0.7;  // of a device's memory; activations need the rest
   config::RunConfig undivided = loaded.config;
   undivided.parallel.strategy = config::Strategy::kSingle;
-  const auto all_bytes = static_cast<double>(
-      plan::static_bytes(headers.arch, undivided, devices.element_bytes, headers.stored,
-                         {.on_gpu = devices.on_gpu, .shards = 1}));
-  const plan::DeviceStages stages =
-      plan::place_units(headers.arch, parallel,
-                        {.num_gpus = num_gpus,
-                         .unit_bytes = all_bytes,
-                         .device_bytes = kUnitsShare * static_cast<double>(devices.memory_bytes)},
-                        place);
+  const plan::DeviceStages stages = plan::place_units(
+      headers.arch, parallel,
+      {.num_gpus = num_gpus,
+       .unit_bytes = plan::unit_bytes(headers.arch, undivided, devices.element_bytes,
+                                      headers.stored, {.on_gpu = devices.on_gpu}),
+       .device_bytes = kUnitsShare * static_cast<double>(devices.memory_bytes)},
+      place);
   parallel.strategy = config::Strategy::kDeviceMap;
   parallel.device_map = plan::as_places(stages, headers.arch);
   parallel.pp = static_cast<int64_t>(stages.devices.size());

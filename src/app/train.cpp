@@ -316,7 +316,10 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   const bool on_gpu =
       options.device != "cpu" && !launch::this_machine(has_cuda_kernels()).gpus.gpus.empty();
   if (options.dry_run) {
-    if (worker.rank == 0) print_dry_run(asked, run, *headers, on_gpu, launch);
+    if (worker.rank == 0) {
+      require_weights(asked.model.name, model_path);
+      print_dry_run(asked, run, *headers, on_gpu, launch);
+    }
     return static_cast<int>(ExitCode::kDone);
   }
   check_tuning_of(run, headers);
@@ -425,6 +428,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
                               options.config, place);
   const bool on_gpu = plan.device == "cuda";
   if (options.dry_run) {
+    require_weights(asked.model.name, model_path);
     print_dry_run(asked, run, *headers, on_gpu, launch::describe(plan));
     return static_cast<int>(ExitCode::kDone);
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/spec/arch_spec.h"
@@ -57,6 +58,13 @@ StaticMemory static_memory(const spec::ArchSpec& arch, const config::RunConfig& 
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                      int64_t element_bytes, const StoredBytes& stored = {},
                      const DeviceShare& device = {});
+
+/// Bytes of each unit of the model (embedding, each layer, head): its weights in their own formats,
+/// and the gradients, optimizer state and copies of what trains. With a tied embedding the head has
+/// one of its own, as it has on another device.
+std::vector<double> unit_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                               int64_t element_bytes, const StoredBytes& stored = {},
+                               const DeviceShare& device = {});
 
 /// The largest micro-batch, in packed sequences of max_seq_len tokens (or examples of that length;
 /// for objective dpo pairs of them), that fits a device with `memory_bytes`; between 1 and
