@@ -132,6 +132,32 @@ void assume_files(const std::filesystem::path& model, ModelHeaders& headers,
   headers.block_kinds = {assumed.kind};
 }
 
+/// Batch sizes and packed sequences that follow from the data, where the data are here. Without them
+/// the plan is for a large data set.
+void fit_to_data(const std::filesystem::path& model_path, const ModelHeaders& model,
+                 const BatchRequest& batches, MemoryReport& report) {
+  config::RunConfig& config = report.config;
+  const std::vector<config::DataSource>& sources = config.data.train;
+  const auto is_here = [](const config::DataSource& s) { return exists_or_matches(s.path); };
+  if (!sizes_follow_data(config, batches) || !std::all_of(sources.begin(), sources.end(), is_here))
+    return;
+  try {
+    const Forecast found = forecast(
+        config, try_training_data(config, model_path, model, /*counts_small_data=*/true), batches);
+    config.train.batch_size = found.sizes.batch_size;
+    config.train.grad_accum = found.sizes.grad_accum;
+    config.train.global_batch_size = found.sizes.global_batch_size;
+    if (found.bin_tokens > 0) config.data.bin_tokens.value = found.bin_tokens;
+    if (!found.knows_sizes)
+      report.notes.emplace_back("batch sizes are estimated from the first records of the data");
+  } catch (const Error& error) {
+    report.notes.push_back(fmt::format(
+        "the data were not read ({}): the sizes are those of a run with much data, and a run with "
+        "little has smaller ones",
+        error.message()));
+  }
+}
+
 /// The largest sizes, and what would make a run fit.
 void find_limits(const ModelHeaders& model, MemoryReport& report) {
   const plan::RunDevices& devices = report.devices.place.devices;
@@ -191,6 +217,7 @@ MemoryReport memory_report(const TrainOptions& options) {
   place.devices.element_bytes =
       report.config.model.dtype == config::DTypeChoice::kFp32 ? kFullBytes : kHalfBytes;
   report.arch = model.arch;
+  fit_to_data(path, model, run.batches, report);
   const std::vector<std::string>& warnings = run.loaded.warnings;
   report.notes.insert(report.notes.end(), warnings.begin(), warnings.end());
   report.plan = plan::memory_plan(report.arch, report.config, place.devices, model.stored);

@@ -153,19 +153,25 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   TokenizedSource records(config, first, role, model, /*num_threads=*/1);
   records.require_one_format();
   DatasetChecks checks(model, config.data, records.format().format, records.rule());
-  std::vector<int64_t> lengths;
+  std::vector<int64_t> lengths, numbers;
+  int64_t number = 0;
   while (const auto block = records.next()) {
     checks.add(*block);
     for (const auto& outcomes : block->records) {
-      for (const Outcome& outcome : outcomes)
-        if (!outcome.example.tokens.empty()) lengths.push_back(std::ssize(outcome.example.tokens));
+      for (const Outcome& outcome : outcomes) {
+        if (outcome.example.tokens.empty()) continue;
+        lengths.push_back(std::ssize(outcome.example.tokens));
+        numbers.push_back(number);
+      }
+      if (!numbers.empty() && numbers.back() == number) ++number;
     }
   }
   DatasetTrial trial{.name = shown_name(source.path) + subset_of(source),
                      .num_files = records.files().size(),
                      .format = records.format().format,
                      .stats = checks.stats(),
-                     .lengths = std::move(lengths)};
+                     .lengths = std::move(lengths),
+                     .records = std::move(numbers)};
   const int64_t seen = trial.stats.num_records;
   trial.is_whole = seen < num_records || source.max_samples == seen;
   trial.num_records_estimated =

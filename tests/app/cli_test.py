@@ -555,12 +555,26 @@ class CommandLineTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"(?m)^# tokens: \d+ per epoch$")
         self.dry_run(DONE, ["# steps: 5 optimizer steps"], *one_each, "train.max_steps=5")
         self.dry_run(DONE, ["# steps: 180 optimizer steps, 60 per epoch; 1 example per step\n", "  global_batch_size: 1\n"], "data.packing=false")
-        self.dry_run(DONE, ["# steps: about 12 optimizer steps, about 6 per epoch"], *one_each, "data.val_split=15")
+        self.dry_run(DONE, ["# steps: 12 optimizer steps, 6 per epoch"], *one_each, "data.val_split=15")
         self.dry_run(DONE, ["optimizer steps, ", "packed sequences of 256 tokens per step"], "train.global_batch_size=2")
         self.real_model(records=400)
         self.dry_run(DONE, ["# steps: about 100 optimizer steps, about 50 per epoch", "# tokens: about "], *one_each)
         refused = self.dry_run(DATA, ["data.val_split = 900"], *one_each, "data.val_split=900")
         self.assertRegex(refused.stderr, "there are about [34]\\d\\d records")
+
+    def test_sizes_of_small_data_are_those_of_the_run(self):
+        """Also of more records than a dry run looks at where their number decides nothing."""
+        sizes = lambda text: [int(re.search(rf"(?m)^ *\"?{key}\"?: (\d+)", text).group(1)) for key in ("batch_size", "grad_accum", "bin_tokens")]
+        for records, split in ((60, "0"), (400, "0"), (400, "0.25")):
+            self.real_model(records=records)
+            shown = [sizes(self.dry_run(DONE, ["# steps: "], f"data.val_split={split}").stdout),
+                     sizes(self.expect(DONE, [], "config", "show", "--config", "run.yaml", f"data.val_split={split}").stdout)]
+            self.assertEqual(shown, [[1, 1, 256]] * 2, records)
+            plan = json.loads(self.sftrun("memory-check", "--config", "run.yaml", "--device", "cpu", "--json", f"data.val_split={split}").stdout)
+            self.assertEqual((plan["settings"]["batch_size"], plan["settings"]["tokens"]), (1, 256), records)
+        self.write("train.jsonl", "{oops\n")
+        done = self.expect(DONE, ["the data were not read"], "memory-check", "--config", "run.yaml", "--device", "cpu")
+        self.assertIn("micro-batches of 16384 tokens", done.stdout)
 
     def test_a_dry_run_counts_the_room_that_packing_leaves(self):
         self.real_model(records=400)
