@@ -139,11 +139,16 @@ void fit_to_data(const std::filesystem::path& model_path, const ModelHeaders& mo
   config::RunConfig& config = report.config;
   const std::vector<config::DataSource>& sources = config.data.train;
   const auto is_here = [](const config::DataSource& s) { return exists_or_matches(s.path); };
-  if (!sizes_follow_data(config, batches) || !std::all_of(sources.begin(), sources.end(), is_here))
-    return;
+  if (config.data.streaming || !std::all_of(sources.begin(), sources.end(), is_here)) return;
+  plan::RunDevices& devices = report.devices.place.devices;
+  using enum config::LongestBatchFirst;
+  const config::LongestBatchFirst longest = config.train.longest_batch_first;
+  const bool tries_longest = longest == kOn || (longest == kAuto && devices.on_gpu);
   try {
-    const Forecast found = forecast(
-        config, try_training_data(config, model_path, model, /*counts_small_data=*/true), batches);
+    const Forecast found =
+        forecast(config, try_training_data(config, model_path, model, /*counts_small_data=*/true),
+                 batches, tries_longest);
+    devices.tokens_of_bin = found.tokens_of_bin;
     config.train.batch_size = found.sizes.batch_size;
     config.train.grad_accum = found.sizes.grad_accum;
     config.train.global_batch_size = found.sizes.global_batch_size;
@@ -225,7 +230,7 @@ MemoryReport memory_report(const TrainOptions& options) {
   report.kinds = plan::layer_kinds(report.arch, report.config,
                                    plan::micro_batch_shape(report.config, place.devices));
   for (plan::StrategyChoice& choice :
-       plan::strategy_choices(report.arch, report.config, place.devices)) {
+       plan::strategy_choices(report.arch, report.config, place.devices, model.stored)) {
     StrategyRow row{.choice = std::move(choice)};
     if (row.choice.config)
       row.plan =

@@ -178,7 +178,7 @@ bool may_decide_sizes(const config::RunConfig& config, double tokens, double exa
 }
 
 Forecast forecast(const config::RunConfig& config, const std::vector<data::DatasetTrial>& all,
-                  const BatchRequest& batches) {
+                  const BatchRequest& batches, bool tries_longest) {
   const bool is_exact = are_counted(config, all);
   const std::vector<data::DatasetTrial> train = is_exact ? without_held_out(config, all) : all;
   const Epoch known = is_exact ? counted_epoch(config, train) : epoch_of(config, train);
@@ -223,6 +223,12 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
   result.steps_per_epoch = steps_of_epoch(0);
   result.steps =
       is_counted ? *config.train.max_steps : steps_in(config.train.epochs, steps_of_epoch);
+  if (plan) {
+    const int64_t bins_together = *sizes.batch_size.value;
+    const int64_t tokens = tries_longest ? plan->longest_tokens(bins_together)
+                                         : plan->most_tokens(bins_together, result.steps);
+    result.tokens_of_bin = static_cast<double>(tokens) / static_cast<double>(bins_together);
+  }
   return result;
 }
 

@@ -363,13 +363,30 @@ void finish(const PreparedRun& run, const exporting::RunResult& result,
                        outcome.exit_code);
 }
 
+/// Whether the largest micro-batch is the one that is tried before the first step. On a CPU the plan
+/// decides, and so does not depend on it.
+bool plans_longest_batch(const PreparedRun& run) {
+  using enum config::LongestBatchFirst;
+  const config::LongestBatchFirst wanted = run.config.train.longest_batch_first;
+  return wanted == kOn || (wanted == kAuto && run.compute.device.is_cuda());
+}
+
+/// Tokens of the run's largest micro-batch, for each of its bins; 0: the data is not read yet.
+double tokens_of_bin(const PreparedRun& run) {
+  if (!run.data.batches) return 0;
+  const int64_t bins = run.config.train.batch_size.value.value();
+  return static_cast<double>(run.data.batches->micro_batch_tokens(bins, plans_longest_batch(run))) /
+         static_cast<double>(bins);
+}
+
 /// The devices of the run, without their memory.
 plan::RunDevices planned_devices(const PreparedRun& run, const Rank& rank) {
   return {.element_bytes = static_cast<int64_t>(c10::elementSize(run.compute.dtype)),
           .on_gpu = run.compute.device.is_cuda(),
           .world_size = rank.env().world_size,
           .local_world_size = rank.env().local_world_size,
-          .threads = at::get_num_threads()};
+          .threads = at::get_num_threads(),
+          .tokens_of_bin = tokens_of_bin(run)};
 }
 
 /// What the fullest rank is expected to need, with the longest micro-batch.

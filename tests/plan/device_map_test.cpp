@@ -63,9 +63,11 @@ TEST(DeviceMap, BytesAreDividedAndNotValues) {
   config.tuning.mode = config::TuningMode::kQlora;
   config.tuning.quant = config::quant_of(QuantFormat::kNf4);
   config.tuning.lora.r = 1;
-  const std::vector<double> bytes = unit_bytes(four_layers(), config, /*element_bytes=*/2);
+  spec::ArchSpec arch = four_layers();
+  arch.vocab_size = 2048, arch.intermediate_size = 128;
+  const std::vector<double> bytes = unit_bytes(arch, config, /*element_bytes=*/2);
   ASSERT_EQ(bytes.size(), 6U);
-  EXPECT_EQ(bytes.front(), 512 * 128 * 2);
+  EXPECT_EQ(bytes.front(), 2048 * 128 * 2);
   EXPECT_GT(bytes.front(), 2 * bytes[1]);
   EXPECT_EQ(placed(rule("balanced"), {.num_gpus = 3, .unit_bytes = bytes}), "0@0 1@1 5@2");
   EXPECT_EQ(placed(rule("sequential"),
@@ -73,7 +75,7 @@ TEST(DeviceMap, BytesAreDividedAndNotValues) {
             "0@0 3@1");
   double sum = 0;
   for (const double of_unit : bytes) sum += of_unit;
-  EXPECT_NEAR(static_cast<double>(static_bytes(four_layers(), config, 2)), sum, 16);
+  EXPECT_NEAR(static_cast<double>(static_bytes(arch, config, 2)), sum, 16);
 }
 
 TEST(DeviceMap, TheNameForTheFewestLayersCounts) {

@@ -81,6 +81,9 @@ struct RunDevices {
   bool on_gpu = false;
   int world_size = 1, local_world_size = 1;
   int64_t threads = 1;  ///< of a process; each works on an attention head of a CPU
+  /// Tokens of the largest micro-batch of the run's data, for each of its packed sequences (or
+  /// examples, pairs); 0: not known, as many as they may have.
+  double tokens_of_bin = 0;
 };
 /// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid and fsdp with which
 /// one packed sequence fits into four fifths of a device's memory; fsdp if none does. zero1 and zero2
