@@ -73,12 +73,13 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
         "Compute dtype. auto: bf16 on GPUs and on CPUs with bf16 instructions (AVX512-BF16), else "
         "fp32.",
         "bf16");
-  field(model.attention, "attention", any(), kAny,
-        "Attention kernel on CUDA. auto: cuDNN on Hopper GPUs for documents of one length from 1024 "
-        "tokens, else FlashAttention 2. flash: FlashAttention 2. cudnn: cuDNN wherever it can be "
-        "used (docs/attention.md), else FlashAttention. measure: times both at the first batch of "
-        "each shape and uses the faster one, so two runs may differ in their last bits.",
-        "flash");
+  field(
+      model.attention, "attention", any(), kAny,
+      "Attention kernel on CUDA. auto: cuDNN on Hopper GPUs for documents of one length from 1024 "
+      "tokens, else FlashAttention 2. flash: FlashAttention 2. cudnn: cuDNN wherever it can be "
+      "used (docs/attention.md), else FlashAttention. measure: times both at the first batch of "
+      "each shape and uses the faster one, so two runs may differ in their last bits.",
+      "flash");
   field(
       model.chat_template, "chat_template", any().otherwise("the model's own"), kCompared,
       "A Jinja chat template: a file, the template itself, or the name of a built-in one (chatml, "
@@ -503,8 +504,9 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "All give the same losses.",
         "fsdp");
   field(parallel.dp_shard, "dp_shard", at_least(1).otherwise("the devices of one node"), kAny,
-        "For hybrid: the number of devices over which one copy of the model is divided. It divides "
-        "the number of all devices.",
+        "For hybrid, which strategy auto then means: the number of devices over which one copy of "
+        "the "
+        "model is divided. It divides the number of all devices.",
         "8");
   field(parallel.pp, "pp", at_least(1).otherwise("all devices"), kAny,
         "For pipeline: the number of stages, into which the layers are divided. It divides the "
@@ -526,7 +528,8 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
   field(
       parallel.device_map, "device_map", any().otherwise("none"), kAny,
       "One process with the layers on several GPUs of the machine. auto, balanced: the same number "
-      "of bytes on each. sequential: the first GPU is filled, then the next. Or a map of modules "
+      "of bytes on each (weights in their own formats, with what trains). sequential: the first "
+      "GPU is filled, then the next. Or a map of modules "
       "to GPUs, as in transformers: `{model.embed_tokens: 0, model.layers.0-15: 0, "
       "model.layers.16-31: 1, lm_head: 1}`.",
       "auto");

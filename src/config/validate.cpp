@@ -611,7 +611,7 @@ class RelationCheck {
   }
 
   void check_quant(const TuningConfig& tuning) {
-    if (tuning.quantises_base() && !tuning.trains_adapter()) {
+    if ((tuning.quantises_base() || tuning.keeps_blocks()) && !tuning.trains_adapter()) {
       report(fmt::format("`tuning.quant` is {}, but quantised weights cannot be trained",
                          word_of(tuning.quant)),
              {"tuning.quant", "tuning.mode"}, "set tuning.mode to qlora, or quant to none");

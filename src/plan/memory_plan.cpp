@@ -18,10 +18,11 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // Assumptions; docs/memory.md says what they rest on.
 constexpr int64_t kCudaContext = 736 * kMiB;  // with loaded kernels; cuBLAS: StepMemory::workspace
 constexpr int64_t kNcclBuffers = 256 * kMiB;  // of one communicator
-constexpr int64_t kCpuProcess = 150 * kMiB;   // LibTorch's code and data, data readers
+constexpr int64_t kCpuProcess = 154 * kMiB;   // LibTorch's code and data, data readers
 constexpr int64_t kTokenizerEntry = 200;      // bytes for each token of the vocabulary
 constexpr int64_t kKeptBlocks = 32;  // a CPU keeps 1/32 of the tensors' peak, up to twice as much
-constexpr double kGaps = 0.05;       // of the tensors
+constexpr int64_t kGlooBuffers = 4 * kMiB, kGlooBuffersOfTensor = 12 * kMiB;  // of a rank
+constexpr double kGaps = 0.05;                                                // of the tensors
 
 /// Groups of ranks that have collectives of their own at the same time.
 int64_t num_communicators(const config::ParallelConfig& parallel, int world_size) {
@@ -40,9 +41,11 @@ int64_t communication_bytes(const config::RunConfig& config, const RunDevices& d
   // Gradients that are sent in bf16 are copied to it.
   const bool rounds = config.parallel.strategy == config::Strategy::kDdp &&
                       config.train.ddp_comm_hook == config::CommHook::kBf16;
+  const int64_t of_gloo =
+      config.parallel.strategy == config::Strategy::kTensor ? kGlooBuffersOfTensor : kGlooBuffers;
   return (rounds ? gradients / 2 : 0) +
          (devices.on_gpu ? num_communicators(config.parallel, devices.world_size) * kNcclBuffers
-                         : 0);
+                         : of_gloo);
 }
 
 }  // namespace
