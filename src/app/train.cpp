@@ -183,9 +183,11 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
   const RunCheck found =
       check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
   const Forecast steps = forecast(shown, found.train, run.batches);
+  config::RunConfig sized = shown;
+  sized.train = steps.sizes;  // numbers, also where they are estimates
   apply_sizes(steps, shown);
   warn(run, &headers);
-  if (const auto waiting = plan::waiting_stages_warning(shown)) log::warn("{}", *waiting);
+  if (const auto waiting = plan::waiting_stages_warning(sized)) log::warn("{}", *waiting);
   for (const std::string& line : override_lines(run)) fmt::print("# override: {}\n", line);
   for (const std::string& line : run.loaded.notes) fmt::print("# {}\n", line);
   std::vector<std::string> resolved = resolved_values(asked, shown);
