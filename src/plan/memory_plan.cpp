@@ -20,7 +20,9 @@ constexpr int64_t kCudaContext = 736 * kMiB;  // with loaded kernels; cuBLAS: St
 constexpr int64_t kNcclBuffers = 256 * kMiB;  // of one communicator
 constexpr int64_t kCpuProcess = 154 * kMiB;   // LibTorch's code and data, data readers
 constexpr int64_t kTokenizerEntry = 200;      // bytes for each token of the vocabulary
-constexpr int64_t kKeptBlocks = 32;  // a CPU keeps 1/32 of the tensors' peak, up to twice as much
+/// A CPU's allocator keeps this part of the tensors' peak of freed ones, at most 1/16 (decision 52).
+/// Gradients of whole matrices have many sizes.
+constexpr int64_t kKeptOfAdapters = 32, kKeptOfBase = 16;
 constexpr int64_t kGlooBuffers = 4 * kMiB, kGlooBuffersOfTensor = 12 * kMiB;  // of a rank
 constexpr double kGaps = 0.05;                                                // of the tensors
 
@@ -77,9 +79,10 @@ MemoryPlan with_step(const StaticMemory& held, const spec::ArchSpec& arch,
   MemoryPlan plan{.held = held,
                   .step = step_memory(arch, config, micro_batch_shape(config, devices)),
                   .communication = communication_bytes(config, devices, held.gradients)};
-  plan.context = devices.on_gpu ? kCudaContext
-                                : kCpuProcess + kTokenizerEntry * arch.vocab_size +
-                                      plan.tensors() / kKeptBlocks;
+  const int64_t kept = config.tuning.trains_adapter() ? kKeptOfAdapters : kKeptOfBase;
+  plan.context = devices.on_gpu
+                     ? kCudaContext
+                     : kCpuProcess + kTokenizerEntry * arch.vocab_size + plan.tensors() / kept;
   plan.margin = static_cast<int64_t>(kGaps * static_cast<double>(plan.tensors()));
   return plan;
 }
