@@ -211,12 +211,8 @@ IdleRules rules_of_evaluation() {
     return why_no_evaluation(run);
   };
   return {
-      {{"train.eval_batch_size"},
-       no_evaluation,
-       [](const RunConfig& asked, const RunConfig& run) {
-         return asked.train.eval_batch_size == run.train.batch_size;
-       }},
-      {{"train.eval_token_accuracy", "train.predict_with_generate"}, no_evaluation},
+      {{"train.eval_batch_size", "train.eval_token_accuracy", "train.predict_with_generate"},
+       no_evaluation},
       {{"train.eval_steps"},
        [](const RunConfig& run, const RunFacts&) {
          const EvalStrategy strategy = run.train.eval_strategy;
