@@ -42,8 +42,8 @@ std::string MachineView::text() const {
   if (!gpus.gpus.empty() && !can_use_gpus) devices += ", which this build cannot use";
   const size_t num_old = can_use_gpus ? gpus.gpus.size() - usable_gpus().size() : 0;
   if (num_old > 0)
-    devices += fmt::format(", {} too old to train on (sm_80 or newer is required)",
-                           num_old == gpus.gpus.size() ? "" : std::to_string(num_old));
+    devices += fmt::format(", {}too old to train on (sm_80 or newer is required)",
+                           num_old == gpus.gpus.size() ? "" : fmt::format("{} ", num_old));
   return fmt::format("This machine: {}, {:g} processors, {} of memory", devices, cpus,
                      format_bytes(memory.total_bytes));
 }
