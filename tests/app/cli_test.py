@@ -444,6 +444,8 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual([row["strategy"] for row in report["strategies"]], ["ddp", "fsdp", "tensor", "pipeline", "device_map"])
         by_name = {row["strategy"]: row for row in report["strategies"]}
         self.assertEqual(by_name["ddp"]["parts"], parts)
+        for card in ("T4", "Tesla P100-PCIE-16GB", "2x V100", "2080 Ti"):  # `train` refuses them
+            self.expect(USAGE, ["is too old: sm_80 (Ampere) or newer is required"], *plan, "--gpus", card)
         larger = json.loads(self.sftrun(*plan, "--gpus", "2x RTX4090", "--json", "train.batch_size=4").stdout)
         self.assertGreater(larger["peak_bytes"], report["peak_bytes"])
         on_cpu = json.loads(self.sftrun(*plan, "--device", "cpu", "--json").stdout)
@@ -605,8 +607,24 @@ class CommandLineTest(unittest.TestCase):
         self.real_model()
         done = self.dry_run(DONE, [], "tuning.mode=full", "tuning.lora.r=4")
         self.assertEqual(done.stderr.count("tuning.lora (r) has no effect with tuning.mode full"), 1, done.stderr)
+        done = self.dry_run(DONE, [], "parallel.offload.base=cpu", "model.attention=flash", "parallel.timeout=3m", "train.beta=0.2")
+        for idle in ("parallel.offload.base has no effect on a CPU", "model.attention has no effect on a CPU", "parallel.timeout has no effect on one process",
+                     "train.beta has no effect with train.objective sft"):
+            self.assertEqual(done.stderr.count(idle), 1, done.stderr)
+        self.dry_run(USAGE, ["`parallel.pp` and `parallel.dp_shard` are both set"], "--nproc-per-node", "4", "parallel.pp=2", "parallel.dp_shard=2")
+        self.dry_run(DONE, ["  strategy: hybrid\n"], "--nproc-per-node", "4", "parallel.dp_shard=2")
         self.write("resolved.yaml", self.dry_run(DONE, [], "tuning.mode=full").stdout)
         self.assertNotIn("no effect", self.sftrun("config", "check", "--config", "resolved.yaml").stderr)
+
+    def test_a_single_file_beside_an_index_is_named_once(self):
+        self.real_model()
+        words = ["--config", "run.yaml", "--device", "cpu"]
+        commands = ["train", *words, "--dry-run"], ["memory-check", *words], ["preview", "--config", "run.yaml"]
+        for command in commands:
+            self.assertNotIn("index.json", self.expect(DONE, [], *command).stderr)
+        self.write("model/model.safetensors.index.json", "{}")
+        for command in commands:
+            self.assertEqual(self.expect(DONE, [], *command).stderr.count("model has model.safetensors and model.safetensors.index.json: the single file is read"), 1)
 
     def test_positions_that_the_model_does_not_have(self):
         self.real_model()
