@@ -378,6 +378,9 @@ IdleRules rules_of_processes() {
       {{"train.ddp_bucket_cap_mb"},
        [](const RunConfig& run, const RunFacts& facts) {
          return why_no_buckets(run, facts, "unit by unit");
+       },
+       [](const RunConfig& asked, const RunConfig& run) {  // for the case that auto is ddp
+         return asked.parallel.strategy == Strategy::kAuto && is_sharded(run.parallel.strategy);
        }},
   };
 }
