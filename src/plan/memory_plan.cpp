@@ -23,8 +23,9 @@ constexpr int64_t kTokenizerEntry = 200;      // bytes for each token of the voc
 /// A CPU's allocator keeps this part of the tensors' peak of freed ones, at most 1/16 (decision 52).
 /// Gradients of whole matrices have many sizes.
 constexpr int64_t kKeptOfAdapters = 32, kKeptOfBase = 16;
-constexpr int64_t kGlooBuffers = 4 * kMiB, kGlooBuffersOfTensor = 12 * kMiB;  // of a rank
-constexpr double kGaps = 0.05;                                                // of the tensors
+constexpr int64_t kGlooBuffers = 4 * kMiB;        // of a rank
+constexpr int64_t kLargeGlooBuffers = 12 * kMiB;  // with tensor, and zero1, which sends all weights
+constexpr double kGaps = 0.05;                    // of the tensors
 
 /// Groups of ranks that have collectives of their own at the same time.
 int64_t num_communicators(const config::ParallelConfig& parallel, int world_size) {
@@ -43,8 +44,9 @@ int64_t communication_bytes(const config::RunConfig& config, const RunDevices& d
   // Gradients that are sent in bf16 are copied to it.
   const bool rounds = config.parallel.strategy == config::Strategy::kDdp &&
                       config.train.ddp_comm_hook == config::CommHook::kBf16;
-  const int64_t of_gloo =
-      config.parallel.strategy == config::Strategy::kTensor ? kGlooBuffersOfTensor : kGlooBuffers;
+  const bool sends_much = config.parallel.strategy == config::Strategy::kTensor ||
+                          config.parallel.strategy == config::Strategy::kZero1;
+  const int64_t of_gloo = sends_much ? kLargeGlooBuffers : kGlooBuffers;
   return (rounds ? gradients / 2 : 0) +
          (devices.on_gpu ? num_communicators(config.parallel, devices.world_size) * kNcclBuffers
                          : of_gloo);
