@@ -20,6 +20,8 @@ constexpr int64_t kCudaContext = 736 * kMiB;  // with loaded kernels; cuBLAS: St
 constexpr int64_t kNcclBuffers = 256 * kMiB;  // of one communicator
 constexpr int64_t kCpuProcess = 154 * kMiB;   // LibTorch's code and data, data readers
 constexpr int64_t kTokenizerEntry = 200;      // bytes for each token of the vocabulary
+/// More where layers have experts or delta nets: many small tensors, which are glibc's.
+constexpr int64_t kWithExperts = 24 * kMiB, kWithDeltaNets = 8 * kMiB;
 /// A CPU's allocator keeps this part of the tensors' peak of freed ones, at most 1/16 (decision 52).
 /// Gradients of whole matrices have many sizes.
 constexpr int64_t kKeptOfAdapters = 32, kKeptOfBase = 16;
@@ -68,6 +70,20 @@ MicroBatchShape micro_batch_shape(const config::RunConfig& config, const RunDevi
 
 namespace {
 
+/// What a process on a CPU has beside tensors.
+int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                      int64_t tensors) {
+  const auto any_layer = [&](auto&& is_such) {
+    return std::any_of(arch.layers.begin(), arch.layers.end(), is_such);
+  };
+  const bool has_experts = any_layer([](const spec::LayerSpec& layer) { return layer.sparse; });
+  const bool has_delta_nets =
+      any_layer([](const spec::LayerSpec& layer) { return layer.mixer == spec::Mixer::kDeltaNet; });
+  return kCpuProcess + (has_experts ? kWithExperts : 0) + (has_delta_nets ? kWithDeltaNets : 0) +
+         kTokenizerEntry * arch.vocab_size +
+         tensors / (config.tuning.trains_adapter() ? kKeptOfAdapters : kKeptOfBase);
+}
+
 StaticMemory held_by(const spec::ArchSpec& arch, const config::RunConfig& config,
                      const RunDevices& devices, const StoredBytes& stored) {
   return static_memory(
@@ -81,10 +97,7 @@ MemoryPlan with_step(const StaticMemory& held, const spec::ArchSpec& arch,
   MemoryPlan plan{.held = held,
                   .step = step_memory(arch, config, micro_batch_shape(config, devices)),
                   .communication = communication_bytes(config, devices, held.gradients)};
-  const int64_t kept = config.tuning.trains_adapter() ? kKeptOfAdapters : kKeptOfBase;
-  plan.context = devices.on_gpu
-                     ? kCudaContext
-                     : kCpuProcess + kTokenizerEntry * arch.vocab_size + plan.tensors() / kept;
+  plan.context = devices.on_gpu ? kCudaContext : process_bytes(arch, config, plan.tensors());
   plan.margin = static_cast<int64_t>(kGaps * static_cast<double>(plan.tensors()));
   return plan;
 }
