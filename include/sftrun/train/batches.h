@@ -44,7 +44,7 @@ class Batches {
   virtual data::StepBatch longest(int64_t num_bins) const = 0;
   /// Tokens of the largest micro-batch of so many bins that the first epoch has, or that its longest
   /// bins would be; 0: the data is not known yet.
-  virtual int64_t micro_batch_tokens(int64_t num_bins, bool of_longest) const = 0;
+  virtual int64_t micro_batch_tokens(int64_t /*num_bins*/, bool /*of_longest*/) const { return 0; }
   /// Number of passes over the data after `step`.
   virtual double epochs_after(int64_t step) const = 0;
   virtual bool ends_epoch(int64_t step) const = 0;
@@ -93,7 +93,6 @@ class StreamedBatches final : public Batches {
   data::StepBatch at(int64_t) override { return stream_.next(); }
   /// Made up, as long as bins may be: the data is not known yet.
   data::StepBatch longest(int64_t num_bins) const override;
-  int64_t micro_batch_tokens(int64_t, bool) const override { return 0; }
   double epochs_after(int64_t) const override { return stream_.epochs(); }
   bool ends_epoch(int64_t) const override { return false; }
   nlohmann::ordered_json position() const override { return stream_.position(); }
