@@ -573,7 +573,8 @@ class CommandLineTest(unittest.TestCase):
                      sizes(self.expect(DONE, [], "config", "show", "--config", "run.yaml", f"data.val_split={split}").stdout)]
             self.assertEqual(shown, [[1, 1, 256]] * 2, records)
             plan = json.loads(self.sftrun("memory-check", "--config", "run.yaml", "--device", "cpu", "--json", f"data.val_split={split}").stdout)
-            self.assertEqual((plan["settings"]["batch_size"], plan["settings"]["tokens"]), (1, 256), records)
+            self.assertEqual(plan["settings"]["batch_size"], 1, records)
+            self.assertTrue(200 < plan["settings"]["tokens"] <= 256, plan["settings"])  # of the fullest packed sequence
         self.write("train.jsonl", "{oops\n")
         done = self.expect(DONE, ["the data were not read"], "memory-check", "--config", "run.yaml", "--device", "cpu")
         self.assertIn("micro-batches of 16384 tokens", done.stdout)
