@@ -1,12 +1,13 @@
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
-#include <cstdio>
 #include <map>
 #include <new>
 
 #include "commands.h"
 #include "memory_advice.h"
 #include "sftrun/app/engine_api.h"
+#include "sftrun/core/console_writer.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -32,7 +33,8 @@ Failure fail(ExitCode code, const std::string& text, bool peer_lost = false) {
   log::flush();
   // A launcher reports it, once for all ranks.
   launch::write_error_file(text, static_cast<int>(code), std::nullopt, peer_lost);
-  std::fprintf(stderr, "%s\n", text.c_str());  // and the rank's own log has it from here
+  // The rank's own log has it from here.
+  ConsoleWriter::of_process().write(STDERR_FILENO, text + "\n");
   return {static_cast<int>(code), text};
 }
 
