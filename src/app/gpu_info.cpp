@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/cpu_topology.h"
@@ -212,14 +213,14 @@ void print_once(const GpuInfoOptions& options) {
   } else {
     fmt::print("{}", as_text(report, host));
   }
-  std::fflush(stdout);
+  require_standard_output();
 }
 
 }  // namespace
 
 int run_gpu_info(const GpuInfoOptions& options) {
   print_once(options);
-  while (options.watch && std::ferror(stdout) == 0) {
+  while (options.watch) {
     std::this_thread::sleep_for(std::chrono::seconds(1));
     print_once(options);
   }

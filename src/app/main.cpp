@@ -1,5 +1,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,9 +9,12 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <system_error>
 
 #include "cli.h"
+#include "sftrun/core/console_writer.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/verbosity.h"
 
@@ -113,9 +117,8 @@ int run(int argc, char** argv) {
   return dispatch(sftrun, commands);
 }
 
-/// Not fmt::print, which throws if stderr is closed.
 int fail(ExitCode code, const std::string& text) {
-  std::fputs((text + "\n").c_str(), stderr);
+  ConsoleWriter::of_process().write(STDERR_FILENO, text + "\n");
   return static_cast<int>(code);
 }
 
@@ -126,6 +129,7 @@ bool is_loaded(const char* library) {
 /// Ends the process. On a CPU without the destructors of LibTorch's static objects, which take a tenth of a
 /// second; on a GPU with them, because profilers write what they have found in those. Sanitizers look for leaks there.
 int leave(int code) {
+  ConsoleWriter::of_process().flush();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   if (is_loaded("libtorch_cpu.so") && !is_loaded("libtorch_cuda.so")) {
     std::fflush(nullptr);
@@ -135,9 +139,27 @@ int leave(int code) {
   return code;
 }
 
+/// What the process was started with, and what a run needs.
+void set_up_process() {
+  open_standard_streams();
+  ::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error with a message, not the end
+  ::signal(SIGCHLD, SIG_DFL);  // if it was ignored, how workers end would be unknown
+}
+
+int run_and_write(int argc, char** argv) {
+  try {
+    const int code = run(argc, argv);
+    if (code == 0) require_standard_output();
+    return code;
+  } catch (const std::system_error& error) {  // fmt::print
+    require_standard_output(error.code().value());
+    throw;
+  }
+}
+
 int guarded_run(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    return run_and_write(argc, argv);
   } catch (const Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
@@ -151,6 +173,7 @@ int guarded_run(int argc, char** argv) {
 }  // namespace sftrun::app
 
 int main(int argc, char** argv) {
+  sftrun::app::set_up_process();
   sftrun::end_on_bad_alloc();
   return sftrun::app::leave(sftrun::app::guarded_run(argc, argv));
 }

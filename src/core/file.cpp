@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/overwrite_file.h"
 
 namespace sftrun {
 namespace fs = std::filesystem;
@@ -23,22 +25,6 @@ constexpr const char* kTemporaryPrefix = ".tmp-";
 
 std::string reason() {
   return std::strerror(errno);
-}
-
-std::string fix_for_write(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-      return "free disk space, or write elsewhere";
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return "choose a directory you may write to";
-    case EFBIG:
-      return "raise the limit on the size of files (ulimit -f), or choose another file system";
-    default:
-      return {};
-  }
 }
 
 [[noreturn]] void throw_write_error(const fs::path& path) {
@@ -94,7 +80,11 @@ std::string_view special_kind(mode_t mode) {
 
 int open_or_throw(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw DataError(fmt::format("cannot open file: {}", reason()), path.string());
+  if (fd < 0) {
+    const int error = errno;
+    throw DataError(fmt::format("cannot open file: {}", std::strerror(error)), path.string(),
+                    fix_for_descriptors(error));
+  }
   return fd;
 }
 
@@ -164,12 +154,23 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+namespace {
+
+/// Whether the path names an open file of a process, such as /dev/stdout: the link must stay.
+bool names_descriptor(const fs::path& path) {
+  const std::string text = path.lexically_normal().string();
+  if (text == "/dev/stdout" || text == "/dev/stderr" || text.starts_with("/dev/fd/")) return true;
+  return text.starts_with("/proc/") && text.find("/fd/") != std::string::npos;
+}
+
+}  // namespace
+
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
   // A device or a pipe is written directly, without a temporary file.
   std::error_code code;
   const fs::file_status status = fs::status(target_, code);
-  if (fs::is_character_file(status) || fs::is_fifo(status)) {
-    fd_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fs::is_character_file(status) || fs::is_fifo(status) || names_descriptor(target_)) {
+    fd_ = ::open(target_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
     if (fd_ < 0) throw_write_error(target_);
     return;
   }
@@ -225,6 +226,22 @@ void write_file_atomically(const fs::path& path, std::string_view text) {
   AtomicFile file(path);
   file.write(text);
   file.commit();
+}
+
+void overwrite_file(const fs::path& path, std::string_view text) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) throw_write_error(path);
+  constexpr uintmax_t kBlock = 512;  // of st_blocks, on every file system
+  struct stat info {};
+  const bool fits =
+      ::fstat(fd, &info) == 0 && text.size() <= static_cast<uintmax_t>(info.st_blocks) * kBlock;
+  int error = fits ? 0 : ENOSPC;
+  if (fits && ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    error = errno;
+  if (error == 0 && ::ftruncate(fd, static_cast<off_t>(text.size())) != 0) error = errno;
+  ::close(fd);
+  errno = error;
+  if (error != 0) throw_write_error(path);
 }
 
 void shrink_file(const fs::path& path, std::string_view content, std::string_view kept) {

@@ -1,12 +1,12 @@
 #include "sftrun/data/input_records.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <utility>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/record_reader.h"
 
@@ -74,10 +74,10 @@ std::vector<InputRecord> read_input_records(const std::string& input, int num_th
   return records;
 }
 
-void write_records(const std::string& output, std::string_view lines) {
+void write_records(const std::string& output, std::string_view lines,
+                   const std::function<int()>& stop_code) {
   if (output != "-") return write_file_atomically(output, lines);
-  std::fwrite(lines.data(), 1, lines.size(), stdout);
-  if (std::fflush(stdout) != 0) throw DeviceError("cannot write", "standard output");
+  write_standard_output(lines, stop_code);
 }
 
 }  // namespace sftrun::data

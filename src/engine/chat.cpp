@@ -16,6 +16,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/data/prompt.h"
@@ -55,6 +56,8 @@ class InterruptWatch {
     action.sa_handler = [](int) { was_interrupted = true; };
     sigemptyset(&action.sa_mask);  // no SA_RESTART: it ends the reading of a line, too
     ::sigaction(SIGINT, &action, &former_);
+    const bool was_ignored = former_.sa_handler == SIG_IGN;  // started in the background
+    if (was_ignored) ::sigaction(SIGINT, &former_, nullptr);
   }
   ~InterruptWatch() { ::sigaction(SIGINT, &former_, nullptr); }
   InterruptWatch(const InterruptWatch&) = delete;
@@ -106,7 +109,7 @@ class Conversation {
     is_terminal_ = lines.is_terminal();
     if (is_terminal_) fmt::print("{} (/help lists the commands)\n", name_);
     for (std::string line; !is_over_ && read(lines, line);) {
-      std::fflush(stdout);
+      require_standard_output();  // nobody would see the answers
       if (!is_valid_utf8(line))
         fmt::print("the line is not UTF-8\n");
       else if (line.starts_with('/') && !line.starts_with("//"))

@@ -146,7 +146,7 @@ class Evaluation {
         rank_.env().supervised
             ? (fs::path(request_.at("folder").get<std::string>()) / "result").string()
             : "-",
-        result);
+        result, [this] { return rank_.stop_exit_code(); });
   }
 
   std::string prediction_lines() const {

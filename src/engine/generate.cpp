@@ -1,6 +1,5 @@
 #include <ATen/Parallel.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -14,6 +13,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/core/xxh3.h"
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
@@ -33,8 +33,7 @@ class Printer {
  public:
   void print(std::string_view text) {
     if (text.size() <= num_printed_) return;
-    std::fwrite(text.data() + num_printed_, 1, text.size() - num_printed_, stdout);
-    std::fflush(stdout);
+    write_standard_output(text.substr(num_printed_));
     num_printed_ = text.size();
   }
 
@@ -114,7 +113,7 @@ int answer_prompt(const nlohmann::json& request, LoadedModel& model) {
   generator_of(request, model.text).run(*model.decoder, 1, hooks);
   if (prints) {
     printer.print(answer.text);
-    std::fputc('\n', stdout);
+    write_standard_output("\n");
     return 0;
   }
   const Json object = {{"prompt", prompt},
@@ -189,7 +188,9 @@ class FileAnswers {
         lines += waiting.begin()->second;
         waiting.erase(waiting.begin());
       }
-      if (output_ == "-") data::write_records("-", std::exchange(lines, {}));
+      if (output_ == "-")
+        data::write_records("-", std::exchange(lines, {}),
+                            [this] { return rank_.stop_exit_code(); });
     });
     if (code == 0 && output_ != "-") data::write_records(output_, lines);
     return code;

@@ -15,6 +15,7 @@ import pty
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -339,6 +340,27 @@ class CommandLineTest(unittest.TestCase):
                                  "device": "auto", "threads": None, "json": True, "profile": None,
                                  "overrides": ["tuning.lora.r=4", "train.seed=1"]})
         self.expect(USAGE, ["did you mean `tuning.lora.r`?"], "bench", "--model", "model", "tuning.lora.rr=4")
+
+    def test_a_result_that_cannot_be_written_is_an_error(self):
+        commands = [["--version"], ["train", "--help"], ["config", "show", "--config", "run.yaml"], ["config", "reference"],
+                    ["config", "check", "--json", "--config", "run.yaml"], ["gpu-info"],
+                    ["memory-check", "--config", "run.yaml", f"model.name={MODEL}"],
+                    ["tokenize", "--model", str(MODEL), "--input", "train.jsonl", "--output", "-"]]
+        reader, writer = os.pipe()
+        os.close(reader)
+        self.addCleanup(os.close, writer)
+        for words in commands:
+            with self.subTest(words=words):
+                self.assertEqual(self.sftrun(*words).returncode, DONE)
+                with open("/dev/full", "w") as full:
+                    for output, prepare, reason in ((full, None, "No space left on device"),
+                                                    (writer, lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN), "Broken pipe"),
+                                                    (None, lambda: os.close(1), "standard output is closed")):
+                        done = subprocess.run([str(arguments.sftrun), *words], cwd=self.folder, env=self.environment, stdout=output,
+                                              stderr=subprocess.PIPE, text=True, timeout=60, preexec_fn=prepare)
+                        self.assertEqual(done.returncode, FAILED, done.stderr)
+                        self.assertIn("at   standard output", done.stderr)
+                        self.assertIn(reason, done.stderr)
 
     def test_the_engines_exit_code_is_ours(self):
         self.assertEqual(self.sftrun("generate", "--model", "model", "--prompt", "a").returncode, FAKE_ENGINE_CODE)

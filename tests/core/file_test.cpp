@@ -14,6 +14,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/overwrite_file.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -136,6 +137,19 @@ TEST(RemoveEntries, TakesThosePrefixedAndNoOthers) {
 }
 
 // As root a rename over /dev/null would take the device's place.
+TEST(OverwriteFile, StaysWithinTheSpaceOfTheFile) {
+  const test::TemporaryDirectory dir;
+  write_file_atomically(dir / "a", "a longer text");
+  overwrite_file(dir / "a", "short");
+  EXPECT_EQ(read_text_file(dir / "a"), "short");
+  const std::string more(std::filesystem::file_size(dir / "a") + 800, 'x');  // of one block
+  overwrite_file(dir / "a", more);
+  EXPECT_EQ(read_text_file(dir / "a"), more);
+  EXPECT_THROW(overwrite_file(dir / "a", std::string(1 << 20, 'y')), DeviceError);
+  EXPECT_EQ(read_text_file(dir / "a"), more);
+  EXPECT_THROW(overwrite_file(dir / "none", ""), DeviceError);
+}
+
 TEST(AtomicFile, DevicesAndPipesAreWrittenAsTheyAre) {
   const test::TemporaryDirectory folder;
   const std::filesystem::path pipe = folder / "pipe";

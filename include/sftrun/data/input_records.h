@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,8 @@ struct InputRecord {
 std::vector<InputRecord> read_input_records(const std::string& input, int num_threads);
 
 /// @param output a file, written atomically; "-": standard output   @param lines with line ends
-void write_records(const std::string& output, std::string_view lines);
+/// @param stop_code as write_standard_output (core/standard_streams.h) asks it
+void write_records(const std::string& output, std::string_view lines,
+                   const std::function<int()>& stop_code = {});
 
 }  // namespace sftrun::data
