@@ -6,9 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/activity.h"
+#include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/status.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/worker_env.h"
@@ -77,6 +79,13 @@ class Rank {
   void tell(const char* phase);  ///< "loading", "tokenizing"
   void tell(const train::TrainEvent& event);
   void tell(const launch::Status& status);
+  /// Commands for the events of training. A failure is reported before they are waited for.
+  void start_commands(launch::EventCommandOptions options) {
+    commands_ = std::make_unique<launch::EventCommands>(std::move(options));
+  }
+  /// @pre start_commands was called
+  launch::EventCommands& commands() { return *commands_; }
+
   /// Tells the other ranks why this one failed: under other launchers they keep running.
   void abandon(const std::string& why) noexcept { comm_.abandon(why); }
   /// Closes the connections, so that ranks that wait for this one fail.
@@ -89,6 +98,7 @@ class Rank {
   parallel::Communicator comm_;
   std::shared_ptr<const launch::StopSignals> stop_;
   std::shared_ptr<launch::StatusWriter> status_;  ///< null: the launcher is not told
+  std::unique_ptr<launch::EventCommands> commands_;
 };
 
 }  // namespace sftrun::engine

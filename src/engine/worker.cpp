@@ -24,7 +24,6 @@
 #include "sftrun/core/units.h"
 #include "sftrun/export/run_result.h"
 #include "sftrun/kernels/cuda_registry.h"
-#include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/gpu_meter.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/model/adapter_io.h"
@@ -449,9 +448,9 @@ int train_and_export(PreparedRun& run, Rank& rank) {
       return answers->evaluate(step, allowed_s);
     };
   }
-  launch::EventCommands commands(event_commands(run.config, rank));
+  rank.start_commands(event_commands(run.config, rank));
   inputs.hooks.on_run_event = [&](const train::RunEvent& event) {
-    commands.tell({event.name, event.step, event.details});
+    rank.commands().tell({event.name, event.step, event.details});
   };
   const std::optional<config::BaseRecord> base_record = describe_adapter(run, inputs);
   const config::BaseRecord* held = base_record ? &*base_record : nullptr;
@@ -513,6 +512,10 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   write_report(status_of_exit_code(outcome.exit_code));
   rank.comm().leave();
   if (rank.is_main()) finish(run, result, held, outcome, total_steps, report);
+  if (rank.is_main() && !run.config.callbacks.command.empty())
+    rank.tell(launch::Status{
+        .phase = launch::Phase::kCommands, .step = outcome.last_step, .total_steps = total_steps});
+  rank.commands().finish();
   return outcome.exit_code;
 }
 

@@ -139,6 +139,7 @@ void WorkerGroup::answer_stop(int signal) {
   if (state_ != State::kRunning) {
     console_.print(Stream::kErr, signal_name(signal) + " again: stopping now");
     if (stop_signal_ == 0) stop_signal_ = signal;
+    wants_at_once_ = true;
     kill_all();
     return;
   }
@@ -165,6 +166,14 @@ bool WorkerGroup::is_generating() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
     const auto& status = worker->last_status();
     return status && status->phase == Phase::kGenerating;
+  });
+}
+
+/// Whether rank 0 has saved everything, and waits for the user's commands (`callbacks`).
+bool WorkerGroup::runs_commands() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+    const auto& status = worker->last_status();
+    return worker->is_running() && status && status->phase == Phase::kCommands;
   });
 }
 
@@ -225,7 +234,12 @@ void WorkerGroup::end_the_others() {
 
 void WorkerGroup::mind_the_deadline() {
   if (deadline_ == 0 || monotonic_seconds() < deadline_) return;
-  if (state_ == State::kStopping && has_trained()) {
+  if (state_ == State::kStopping && runs_commands()) {
+    console_.print(Stream::kErr,
+                   fmt::format("the command of `callbacks` has not ended within {}: ending it; the "
+                               "checkpoint is complete",
+                               format_duration(grace_s_)));
+  } else if (state_ == State::kStopping && has_trained()) {
     console_.print(Stream::kErr,
                    fmt::format("no checkpoint within {}: stopping now; the last checkpoint is kept "
                                "(SFTRUN_GRACE_S sets this time)",
@@ -305,8 +319,8 @@ GroupOutcome WorkerGroup::outcome() {
     ends.push_back(std::move(end));
   }
   const WorkerEnd* first = first_failure(ends);
-  if (!first || !is_at_fault(*first)) return {.exit_code = stop_code(ends)};
-  return failed(ends, *first);
+  if (first && is_at_fault(*first)) return failed(ends, *first);
+  return {.end = {.exit_code = stop_code(ends), .wants_at_once = wants_at_once_}};
 }
 
 GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const WorkerEnd& first) const {
@@ -320,8 +334,7 @@ GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const Worke
                        asks_for_fix ? options_.memory_fix() : "");
   const bool was_fitting = first.last_status && first.last_status->phase == Phase::kFitting;
   const bool does_not_fit = was_fitting && failure.code() == ExitCode::kOutOfMemory;
-  return {.exit_code = 0,
-          .failure = std::move(failure),
+  return {.failure = std::move(failure),
           .stop_requested = stop_signal_ != 0,
           .does_not_fit = does_not_fit};
 }

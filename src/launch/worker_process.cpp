@@ -95,6 +95,7 @@ void WorkerProcess::read_status() {
   const std::string bytes = read_available(child_.status.get(), closed);
   status_.add(bytes, [&](std::string_view line) {
     if (const auto status = parse_status(line)) newest_status_ = last_status_ = status;
+    if (!error_) error_ = parse_error_line(line);
   });
   if (closed) child_.status.reset();
 }
@@ -186,7 +187,7 @@ bool WorkerProcess::reap() {
                    .pid = child_.pid,
                    .wait_status = status,
                    .time = time,
-                   .error = read_error_file(options_.error_file),
+                   .error = error_ ? error_ : read_error_file(options_.error_file),
                    .last_status = last_status_,
                    .log = options_.log,
                    .last_lines = {last_lines_.begin(), last_lines_.end()}};

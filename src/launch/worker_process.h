@@ -71,6 +71,7 @@ class WorkerProcess {
   std::deque<std::string> last_lines_;
   std::optional<Status> newest_status_;  ///< until it is taken
   std::optional<Status> last_status_;
+  std::optional<WorkerError> error_;  ///< that it has sent
   std::optional<WorkerEnd> end_;
   bool was_killed_ = false;
 };

@@ -4,6 +4,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/overwrite_file.h"
 
 namespace sftrun::observe {
 namespace {
@@ -66,6 +67,7 @@ RankReport rank_from_json(const Json& json) {
 Json RunReport::to_json() const {
   Json json = {{"version", version},
                {"status", status},
+               {"error", error.empty() ? Json() : Json(error)},
                {"backend", backend},
                {"comm_backend", comm_backend},
                {"strategy", strategy},
@@ -96,6 +98,8 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
     RunReport report;
     report.version = json.value("version", "");
     report.status = json.value("status", "");
+    if (const auto it = json.find("error"); it != json.end() && !it->is_null())
+      report.error = it->get<std::string>();
     report.backend = json.value("backend", "");
     report.comm_backend = json.value("comm_backend", "");
     report.strategy = json.value("strategy", "");
@@ -127,7 +131,20 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
 }
 
 void write_run_report(const std::filesystem::path& path, const RunReport& report) {
-  write_file_atomically(path, report.to_json().dump(2) + "\n");
+  // The text of an error may quote what is not UTF-8.
+  write_file_atomically(
+      path,
+      report.to_json().dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n");
+}
+
+void rewrite_run_report(const std::filesystem::path& path, const RunReport& report) {
+  try {
+    write_run_report(path, report);
+  } catch (const DeviceError&) {
+    const std::string text =
+        report.to_json().dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+    overwrite_file(path, text + "\n");
+  }
 }
 
 RunReport read_run_report(const std::filesystem::path& path) {

@@ -114,6 +114,11 @@ void perform(const std::string& command) {
     std::exit(number);
   } else if (word == "fail" || word == "lose_peer") {
     fail(words, word == "lose_peer");
+  } else if (word == "lose_disk") {  // the error file cannot be written
+    ::setenv("SFTRUN_ERROR_FILE", "/proc/error.json", 1);
+  } else if (word == "flood") {  // lines on stderr
+    words >> number;
+    for (int i = 0; i < number; ++i) std::fprintf(stderr, "[12:03:04.118] [info] line %d\n", i);
   } else if (word == "raise") {
     words >> number;
     ::signal(number, SIG_DFL);
@@ -130,6 +135,8 @@ void perform(const std::string& command) {
     spawn(rest_of(words));
   } else if (word == "status") {
     write_status(words);
+  } else if (word == "commands") {  // of `callbacks` are still running
+    launch::StatusWriter().write({.phase = launch::Phase::kCommands});
   } else if (word == "wait" || word == "work") {
     record(word, words);
   } else if (word == "once") {  // the rest only in the first start

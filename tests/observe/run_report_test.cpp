@@ -22,6 +22,7 @@ RunReport sample() {
   report.world_size = 2;
   report.device_names = {"CPU", "CPU"};
   report.status = "done";
+  report.error = "out of \"memory\"\n  fix: less";
   report.last_step = 12;
   report.evaluation = {{"step", 12}, {"eval_loss", 2.5}};
   report.best = {{"metric", "eval_loss"}, {"value", 2.25}, {"step", 8}};
