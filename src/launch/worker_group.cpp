@@ -155,8 +155,9 @@ void WorkerGroup::answer_stop(int signal) {
 
 std::string WorkerGroup::words_of_stop(int signal) const {
   if (has_trained()) {
-    return fmt::format("waiting up to {} for a checkpoint; {} again to stop now",
-                       format_duration(grace_s_), signal == SIGINT ? "press Ctrl-C" : "send it");
+    return fmt::format("waiting up to {} for {}; {} again to stop now", format_duration(grace_s_),
+                       runs_commands() ? "the command of `callbacks`" : "a checkpoint",
+                       signal == SIGINT ? "press Ctrl-C" : "send it");
   }
   return is_generating() ? "stopping; what is finished is kept"
                          : "stopping; no step has been trained, so there is nothing to save";
