@@ -133,10 +133,9 @@ TEST_F(Commands, ARunThatIsKilledIsNotRunning) {
   const std::string line =
       "cd " + directory_.path().string() + " && { env -u RANK -u WORLD_SIZE " + both +
       SFTRUN_PROGRAM
-      " train --config run.yaml --nproc-per-node 1 "
-      "\"callbacks={command: 'echo $SFTRUN_EVENT', events: [end]}\" > out 2> err & P=$!; "
-      "while ! [ -e hangs-0 ]; do sleep 0.02; done; kill -INT $P; sleep 0.8; kill -INT $P; "
-      "wait $P; }";
+      " train --config run.yaml --nproc-per-node 1 callbacks.command=true > out 2> err & P=$!; "
+      "for i in $(seq 500); do [ -e hangs-0 ] && break; sleep 0.02; done; "
+      "kill -INT $P; sleep 0.8; kill -INT $P; wait $P; }";
   const int status = std::system(line.c_str());
   EXPECT_EQ(WEXITSTATUS(status), 130) << err();
   const Json report = Json::parse(read_file(path("runs/run/run.json")));
