@@ -11,6 +11,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file_hash.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 
@@ -33,6 +34,7 @@ class FolderLock {
       if (errno != EWOULDBLOCK && errno != EINTR) return;
       if (!said) log::info("data: another process is tokenizing {}; waiting for it", name);
       said = true;
+      interruption_point();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   }

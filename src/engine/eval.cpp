@@ -76,9 +76,14 @@ class Evaluation {
     nlohmann::json request = request_;
     request["model"] = variant.at("model");
     request["adapter"] = variant.at("adapter");
-    const LoadedModel model = load_model(request, rank_.env().local_rank);
-    const data::TextModel text = text_model_of(*model.checkpoint, config_.model.chat_template);
-    if (!data_) read_data(text);
+    LoadedModel model;
+    data::TextModel text;
+    const auto prepare = [&] {
+      model = load_model(request, rank_.env().local_rank);
+      text = text_model_of(*model.checkpoint, config_.model.chat_template);
+      if (!data_) read_data(text);
+    };
+    if (const int code = rank_.interruptible(prepare)) return code;
     Measured measured{.name = variant.at("name").get<std::string>()};
     const auto stops = [this] { return rank_.stop_exit_code() != 0; };
     measured.sums = label_sums(*model.decoder, *data_, rank_.comm(), measured.name, stops);

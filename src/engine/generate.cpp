@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -281,8 +282,10 @@ int answer_file(const nlohmann::json& request, LoadedModel& model) {
   Rank rank;  // from here on a stop ends the command after the current step
   try {
     if (!rank.meet_others({}, at::kCPU)) return rank.stop_exit_code();
-    const int code = naming_broken_tensors(request, model,
-                                           [&] { return FileAnswers(request, model, rank).run(); });
+    std::optional<FileAnswers> answers;
+    const auto read = [&] { answers.emplace(request, model, rank); };
+    int code = rank.interruptible(read);
+    if (code == 0) code = naming_broken_tensors(request, model, [&] { return answers->run(); });
     rank.comm().leave();
     return code;
   } catch (...) {

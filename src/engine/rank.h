@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,8 +72,15 @@ class Rank {
   bool meet_others(const config::ParallelConfig& config, at::Device device);
   /// The exit code of a stop that any rank was asked for; 0: none. A collective.
   int stop_of_any_rank();
+  /// Does work that a stop of this rank interrupts. A collective; the work itself communicates with
+  /// no other rank.
+  /// @return the exit code of a stop that any rank was asked for; 0: the work is done on all ranks
+  int interruptible(const std::function<void()>& work);
   /// The same before training, with a message.
-  int stop_before_training();
+  int before_training(const std::function<void()>& work);
+  int stop_before_training() {
+    return before_training([] {});
+  }
 
   void tell(const char* phase);  ///< "loading", "tokenizing"
   void tell(const train::TrainEvent& event);

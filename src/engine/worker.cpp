@@ -17,9 +17,11 @@
 #include "report.h"
 #include "run_messages.h"
 #include "session.h"
+#include "sftrun/core/build_id.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 #include "sftrun/export/run_result.h"
@@ -209,8 +211,8 @@ void gather_principal_parts(model::Decoder& decoder, parallel::Strategy& strateg
 }
 
 /// Loads the decoder, divided as the strategy says, with the adapter that the run starts from. A
-/// checkpoint is loaded later.
-void load_model(PreparedRun& run, Rank& rank) {
+/// checkpoint is loaded later.   @return 0, or the exit code of a stop
+int load_model(PreparedRun& run, Rank& rank) {
   model::DecoderOptions options = decoder_options(run.config, run.compute, run.checkpoint.get());
   if (run.resume_from && options.lora.pissa)
     options.pissa_from = train::principal_parts_of(*run.resume_from);
@@ -228,7 +230,11 @@ void load_model(PreparedRun& run, Rank& rank) {
     options.tensor = run.tensor;
     options.tensor_ranks = run.tensor_group.get();
   }
-  run.decoder = load_decoder(run.checkpoint, options);
+  const auto load = [&] { run.decoder = load_decoder(run.checkpoint, options); };
+  if (run.tensor_group)
+    load();  // DoRA sums over these ranks meanwhile, so none may leave
+  else if (const int code = rank.before_training(load))
+    return code;
   if (run.shards && run.shards->sharding().trained_on_host)
     require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train,
                                                  run.shards->mesh().sizes().dp_shard));
@@ -237,20 +243,19 @@ void load_model(PreparedRun& run, Rank& rank) {
   if (is_pipeline(run.config.parallel) && options.lora.pissa)
     gather_principal_parts(*run.decoder, *run.strategy);
   const std::string& start = run.config.tuning.lora.init_from;
-  if (start.empty() || run.resume_from) return;
+  if (start.empty() || run.resume_from) return 0;
   model::load_adapter_weights(*run.decoder, start,
                               [&](const layers::Parameter& parameter, const at::Tensor& values) {
                                 run.strategy->assign(parameter, values);
                               });
   log::info("adapter initialised from {}", start);
+  return 0;
 }
 
 /// Tokenises the data with the model's tokenizer and template, and divides it into batches.
 /// @param saved the checkpoint's state; null: a new run
 void prepare_data(PreparedRun& run, const train::TrainState* saved,
                   const train::BatchRequest& batches, Rank& rank) {
-  run.rendered_at_unix_s =
-      train::rendering_time(saved, static_cast<int64_t>(unix_seconds()), rank.comm());
   const std::string& configured = run.config.model.chat_template;
   data::TextModel& text = run.text.emplace(text_model_of(*run.checkpoint, configured));
   if (!configured.empty()) run.chat_template = text.chat_template->source();
@@ -288,6 +293,7 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.batches = run.data.batches.get();
   inputs.local_world_size = rank.env().local_world_size;
   inputs.val = run.data.val_or_null();
+  inputs.build = {.version = SFTRUN_VERSION, .id = build_id()};
   inputs.identity = run.identity;
   inputs.rendered_at_unix_s = run.rendered_at_unix_s;
   inputs.resume_from = run.resume_from;
@@ -476,6 +482,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
       {run.config, run.compute, run.model_path, run.base_fingerprint, held, run.data.fingerprint,
        run.identity, rank.comm().backend(), run.strategy->name(), world_size});
   report.planned = planned_bytes(run, rank);
+  report.builds = train::to_json(trainer.builds());
   const auto write_report = [&](const std::string& status) {
     report.status = status;
     report.ranks = gather_rank_reports(
@@ -534,7 +541,12 @@ int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& ran
   if (rank.is_main()) warn_of_unpacking(config.tuning, *run.checkpoint);
   const train::ResumeOptions resume = resume_options(request);
   run.profiled_steps = parse_step_range(request.value("profile", ""), "--profile");
-  run.resume_from = train::find_checkpoint(resume, run.run_dir(), rank.comm());
+  try {
+    const Interruptible scope(launch::stop_requested);
+    run.resume_from = train::find_checkpoint(resume, run.run_dir(), rank.comm());
+  } catch (const Interrupted&) {  // on every rank
+    return rank.stop_before_training();
+  }
   const std::string& start = config.tuning.lora.init_from;
   if (rank.is_main() && !start.empty() && !run.resume_from) {
     weights::require_own_base(*run.checkpoint, run.model_path, start);
@@ -544,8 +556,11 @@ int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& ran
   rank.tell("tokenizing");
   std::optional<train::TrainState> saved;
   if (run.resume_from) saved = train::read_train_state(*run.resume_from);
-  prepare_data(run, saved ? &*saved : nullptr, batch_request(request), rank);
-  if (const int code = rank.stop_before_training()) return code;
+  const train::TrainState* state = saved ? &*saved : nullptr;
+  run.rendered_at_unix_s =
+      train::rendering_time(state, static_cast<int64_t>(unix_seconds()), rank.comm());
+  const auto tokenize = [&] { prepare_data(run, state, batch_request(request), rank); };
+  if (const int code = rank.before_training(tokenize)) return code;
   run.identity =
       train::identity_of(config, train::model_identity(*run.checkpoint, *run.text),
                          run.data.fingerprint, run.data.val_fingerprint(), run.data.parts);
@@ -556,7 +571,7 @@ int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& ran
   }
 
   rank.tell("loading");
-  load_model(run, rank);
+  if (const int code = load_model(run, rank)) return code;
   const bool knows_weights = add_weights(run, hashing, rank);
   if (const int code = rank.stop_before_training()) return code;
   SFTRUN_CHECK(knows_weights);  // false only if rank 0 was stopped, which stops all ranks

@@ -3,6 +3,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/gguf_source.h"
@@ -14,9 +15,9 @@ namespace {
 
 /// An earlier result, of a run that went back to a checkpoint before its end.
 void set_aside(const fs::path& target) {
-  if (!fs::exists(target)) return;
+  if (!has_entry(target)) return;
   fs::path aside;
-  for (int number = 1; aside.empty() || fs::exists(aside); ++number)
+  for (int number = 1; aside.empty() || has_entry(aside); ++number)
     aside = fmt::format("{}.old-{}", target.string(), number);
   fs::rename(target, aside);
   log::info("the earlier {} is now {}", target.filename().string(), aside.string());
@@ -26,14 +27,14 @@ void set_aside(const fs::path& target) {
 void require_base(const RunResult& result, const fs::path& checkpoint) {
   const fs::path needed =
       fs::is_directory(result.base_path) ? result.base_path / "config.json" : result.base_path;
-  if (fs::exists(needed)) return;
+  if (leads_to_file(needed)) return;
   const std::string again = "put the model back and rerun the same command: it resumes from " +
                             checkpoint.string() + " and writes the result";
   throw DataError(
       fmt::format("the base model was removed while the run trained; {} cannot be written",
                   result.adapter ? "the adapter's tokenizer" : "the trained model"),
       needed.string(),
-      result.adapter && fs::exists(checkpoint / "adapter_model.safetensors")
+      result.adapter && leads_to_file(checkpoint / "adapter_model.safetensors")
           ? again + "; the adapter itself is whole there, in PEFT's layout"
           : again);
 }

@@ -42,6 +42,10 @@ void on_stop_signal(int signal) {
 
 }  // namespace
 
+bool stop_requested() {
+  return installed && first_signal != 0;
+}
+
 int exit_code_of_stop_signal(int signal) {
   return static_cast<int>(signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kStopped);
 }

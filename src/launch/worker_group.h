@@ -9,6 +9,7 @@
 #include "sftrun/launch/supervisor.h"
 #include "signal_fd.h"
 #include "stall_reporter.h"
+#include "stop_progress.h"
 #include "worker_process.h"
 
 namespace sftrun::launch {
@@ -69,10 +70,10 @@ class WorkerGroup {
   const SignalFd& signals_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
   StallReporter stalls_;
+  StopProgress progress_;  ///< after a stop signal
   State state_ = State::kRunning;
   int stop_signal_ = 0;       ///< the first one
   double stop_time_ = 0;      ///< monotonic
-  double grace_s_ = 0;        ///< from that signal to SIGKILL
   double deadline_ = 0;       ///< monotonic, of SIGKILL; 0: none
   double teardown_time_ = 0;  ///< since the epoch, when the others were told to end; 0: never
   double last_end_time_ = 0;  ///< since the epoch

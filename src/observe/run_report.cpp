@@ -65,6 +65,7 @@ RankReport rank_from_json(const Json& json) {
 
 Json RunReport::to_json() const {
   Json json = {{"version", version},
+               {"builds", builds},
                {"status", status},
                {"backend", backend},
                {"comm_backend", comm_backend},
@@ -95,6 +96,7 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
   try {
     RunReport report;
     report.version = json.value("version", "");
+    report.builds = json.value("builds", Json::array());
     report.status = json.value("status", "");
     report.backend = json.value("backend", "");
     report.comm_backend = json.value("comm_backend", "");

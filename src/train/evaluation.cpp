@@ -10,6 +10,7 @@
 #include "sftrun/model/stage.h"
 #include "sftrun/train/batches.h"
 #include "sftrun/train/micro_batch_schedule.h"
+#include "sftrun/train/stop_agreement.h"
 
 namespace sftrun::train {
 
@@ -28,6 +29,10 @@ Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
 }
 
 namespace {
+
+/// An exchange between the ranks empties a pipeline, so several micro-batches for each stage lie
+/// between two of them.
+constexpr int64_t kBatchesOfStage = 4;
 
 /// Adds a micro-batch's terms to `sums`: its loss, then the objective's metrics.
 void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
@@ -53,11 +58,13 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
 }  // namespace
 
 StepSums Evaluator::sums_of(const Set& set, model::Decoder& decoder, const model::Stage& stage,
-                            const parallel::Mesh& mesh, const Objective& objective) const {
+                            const parallel::Mesh& mesh, const Objective& objective,
+                            const std::function<bool()>& goes_on) const {
   const std::vector<data::Bin> bins = set.plan.global_batch(0, 0);
   const auto num_bins = static_cast<int64_t>(bins.size());
   StepSums sums;
-  for (int64_t first = 0; first < num_bins; first += mesh.dp_size() * micro_batch_size_) {
+  for (int64_t first = 0; first < num_bins && goes_on();
+       first += mesh.dp_size() * micro_batch_size_) {
     const data::Batch batch = data::make_batch(
         val_.examples(), bins, first + mesh.dp_rank() * micro_batch_size_, micro_batch_size_);
     const model::PackedBatch packed =
@@ -77,14 +84,22 @@ std::vector<std::string> Evaluator::set_names() const {
 }
 
 EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
-                          const Objective& objective, parallel::Communicator& comm) const {
+                          const Objective& objective, parallel::Communicator& comm,
+                          const std::function<int()>& stop_exit_code) const {
   const double start = monotonic_seconds();
   const model::Stage stage = stage_of(decoder, strategy);
   const parallel::Mesh& mesh = strategy.mesh();
+  const int64_t stages = mesh.sizes().pp;
+  StopAgreement stop(comm, stop_exit_code, stages > 1 ? kBatchesOfStage * stages : 1);
+  const auto goes_on = [&] {
+    comm.activity().set_work(Work::kEvaluating);  // each micro-batch is progress
+    return stop.next() == 0;
+  };
   std::vector<std::string> names;  // of the sums of a set, after their number of terms
   std::vector<double> values;      // of all sets
   for (const Set& set : sets_) {
-    const StepSums sums = sums_of(set, decoder, stage, mesh, objective);
+    const StepSums sums = sums_of(set, decoder, stage, mesh, objective, goes_on);
+    if (stop.agreed() != 0) return {.stop_exit_code = stop.agreed()};
     names = sums.metric_names;
     values.push_back(static_cast<double>(sums.num_terms));
     for (const at::Tensor& metric : sums.metrics) values.push_back(metric.item<double>());

@@ -89,13 +89,14 @@ Trainer::Trainer(TrainerInputs inputs)
     if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
     state_.evaluation_due = state_.evaluation_due && evaluator_;
   }
+  note_build();
   prepare_best();
   if (!is_main()) return;
   make_directories(in_.run_dir / "checkpoints");
   checkpoints_.require_writable();
   checkpoints_.remove_leftovers();
   checkpoints_.set_later_aside(state_.step);
-  checkpoints_.keep_newest(in_.config.train.save_total_limit, state_.best_step());
+  checkpoints_.keep_newest(in_.config.train.save_total_limit, state_);
   remove_temporaries(in_.run_dir);
   remove_temporaries(in_.run_dir / "tensorboard");
   const int64_t kept_steps = in_.resume_from ? state_.step : kBeforeAll;
@@ -108,6 +109,31 @@ Trainer::Trainer(TrainerInputs inputs)
     events_.text("config", "```yaml\n" + config::to_yaml(in_.config) + "```", state_.step);
     events_.hparams(config::to_json(in_.config), state_.step);
   }
+}
+
+namespace {
+
+std::string words_of(const Build& build) {
+  constexpr size_t kShown = 12;  // hexadecimal digits
+  if (build.id.empty()) return "an older version of sftrun";
+  return fmt::format("sftrun {}, build {}", build.version, build.id.substr(0, kShown));
+}
+
+}  // namespace
+
+/// Another build may round differently, and nothing else would say why two runs differ.
+void Trainer::note_build() {
+  std::vector<Build>& builds = state_.builds;
+  in_.build.from_step = state_.step;
+  if (in_.resume_from && builds.empty()) builds.emplace_back();
+  if (!builds.empty() && builds.back().is_same_program(in_.build)) return;
+  if (!builds.empty() && is_main()) {
+    log::warn(
+        "another build of the program goes on with this run: the checkpoint is of {}, this is {}; "
+        "later steps may be rounded differently",
+        words_of(builds.back()), words_of(in_.build));
+  }
+  builds.push_back(in_.build);
 }
 
 Trainer::~Trainer() {

@@ -31,7 +31,7 @@ void Trainer::require_finite_state(int64_t steps_done) {
 
 std::string Trainer::newest_saved() const {
   checkpoint_writer_.wait();
-  const int64_t newest = std::max(resumed_step_, checkpoints_.newest_step());
+  const int64_t newest = std::max(resumed_step_, checkpoints_.newest_step(state_.step));
   if (newest == 0) return "no checkpoint was written yet";
   return fmt::format("the newest checkpoint is of step {}", newest);
 }

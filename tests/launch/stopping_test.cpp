@@ -56,7 +56,47 @@ TEST(Stopping, TheGracePeriodEnds) {
   ::kill(run.pid(), SIGTERM);
   EXPECT_EQ(run.wait(), 75);
   EXPECT_LT(now_s() - begin, 3);
-  EXPECT_NE(run.err().find("no checkpoint within 300 ms"), std::string::npos) << run.err();
+  EXPECT_NE(run.err().find("no progress for 300 ms"), std::string::npos) << run.err();
+}
+
+/// Starts a run, stops it, and waits for it.   @return its exit code
+int stopped(SupervisedRun& run, int num_workers, const std::vector<std::string>& scripts) {
+  run.start(scripts);
+  EXPECT_TRUE(eventually([&] { return all_training(run, num_workers); }));
+  ::kill(run.pid(), SIGTERM);
+  return run.wait();
+}
+
+TEST(Stopping, OnTheWayToACheckpointNobodyIsKilled) {
+  for (const char* what : {"compute", "save", "change"}) {
+    SupervisedRun run(2);
+    run.options.grace_s = 0.5;
+    EXPECT_EQ(stopped(run, 2, {fmt::format("0:train 1.6 {}", what), "1:train 1.8 collective"}), 75);
+    EXPECT_NE(run.log(1).find("checkpoint written"), std::string::npos) << what << run.err();
+  }
+}
+
+TEST(Stopping, RanksThatAllWaitForEachOtherHang) {
+  SupervisedRun run(2);
+  run.options.grace_s = 0.5;
+  EXPECT_EQ(stopped(run, 2, {"*:train 30 collective"}), 75);
+  EXPECT_NE(run.err().find("no progress for 500 ms"), std::string::npos) << run.err();
+}
+
+TEST(Stopping, ARankOfAnotherMachineIsWaitedFor) {
+  SupervisedRun run(1);
+  run.options.grace_s = 0.3;
+  run.options.plan.nnodes = 2;
+  EXPECT_EQ(stopped(run, 1, {"*:train 1 collective"}), 75);
+  EXPECT_NE(run.log(0).find("checkpoint written"), std::string::npos) << run.err();
+}
+
+/// The last status is of generating, as before the first step of `sftrun generate`.
+TEST(Stopping, WhatWasTrainedBeforeAnEvaluationIsSaved) {
+  SupervisedRun run(1);
+  run.options.untrained_grace_s = 0.2;
+  EXPECT_EQ(stopped(run, 1, {"*:answer 1 compute"}), 75);
+  EXPECT_NE(run.log(0).find("checkpoint written"), std::string::npos) << run.err();
 }
 
 TEST(Stopping, BeforeTheFirstStepNobodyWaitsForACheckpoint) {

@@ -98,8 +98,8 @@ TEST(RunReport, SaysWhatIsNotFinished) {
 TEST(RunReport, HasTheKeysUsersRelyOn) {
   const Json json = sample().to_json();
   for (const char* key :
-       {"version", "backend", "base_model_fingerprint", "dataset_fingerprint", "world_size",
-        "device_names", "strategy", "ranks", "evaluation", "best_evaluation"}) {
+       {"version", "builds", "backend", "base_model_fingerprint", "dataset_fingerprint",
+        "world_size", "device_names", "strategy", "ranks", "evaluation", "best_evaluation"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   const Json& rank = json["ranks"][1];

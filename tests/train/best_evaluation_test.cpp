@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint_state.h"
 #include "sftrun/core/file.h"
 #include "sftrun/train/checkpoint.h"
 #include "support/temporary_directory.h"
@@ -137,8 +138,15 @@ TEST(Rotation, LeavesWhatTransformersLeaves) {
     SCOPED_TRACE(rotation.dump());
     const fs::path folder = directory / std::to_string(number++);
     const CheckpointStore store(folder);
-    for (const int64_t step : rotation["steps"]) make_directories(store.path_of(step));
-    store.keep_newest(rotation["limit"].get<int64_t>(), rotation["best"].get<int64_t>());
+    TrainState state;
+    for (const int64_t step : rotation["steps"]) {
+      make_directories(store.path_of(step));
+      state.step = step;
+      state.identity = Json::object();
+      write_state(store.path_of(step), state, 0);
+    }
+    state.best = {.step = rotation["best"].get<int64_t>()};
+    store.keep_newest(rotation["limit"].get<int64_t>(), state);
     for (const int64_t step : rotation["steps"]) {
       const Json& left = rotation["left"];
       EXPECT_EQ(fs::exists(store.path_of(step)),

@@ -22,6 +22,9 @@ class StopSignals {
   int exit_code() const;  ///< 130 for SIGINT, 75 for SIGTERM and SIGUSR1, 0: no signal yet
 };
 
+/// Whether the StopSignals of this process have seen a signal; false without one. For any thread.
+bool stop_requested();
+
 /// 130 for SIGINT, else 75.
 int exit_code_of_stop_signal(int signal);
 

@@ -30,8 +30,8 @@ struct SuperviseOptions {
   std::filesystem::path run_dir;  ///< has logs/rank-N.log and logs/error-rank-N.json
   int max_restarts = 0;
   double stall_s = 30;           ///< without progress, then the ranks at fault are named
-  double grace_s = 60;           ///< from a stop signal to SIGKILL, to write a checkpoint
-  double untrained_grace_s = 5;  ///< the same before the first step, when there is nothing to save
+  double grace_s = 60;           ///< after a stop signal: without progress until SIGKILL
+  double untrained_grace_s = 5;  ///< from a stop signal to SIGKILL where there is nothing to save
   double failure_grace_s = 3;    ///< the same for the other workers after one has failed
   /// What to do if the kernel ends a worker for its memory; called then. Empty: general advice.
   std::function<std::string()> memory_fix = {};
@@ -46,8 +46,9 @@ double grace_from_environment(const Environment& env, double otherwise);
 ///
 /// - The console shows the lines of rank 0 and the warnings of all ranks; on a terminal also a
 ///   live view with the status of the workers. SFTRUN_LOG may change that (core/verbosity.h).
-/// - SIGINT, SIGTERM, SIGUSR1 (and SIGHUP, as SIGTERM) are passed on, and workers have `grace_s` to
-///   end. A second signal kills them.
+/// - SIGINT, SIGTERM, SIGUSR1 (and SIGHUP, as SIGTERM) are passed on. Workers that have trained then
+///   have the time that they need for a checkpoint, and are killed after `grace_s` in which none of
+///   them made progress. A second signal kills them at once.
 /// - If a worker fails, the others are ended within `failure_grace_s`.
 /// - When workers have waited for another for `stall_s`, the console names it, what it does and
 ///   since when, and its stack.

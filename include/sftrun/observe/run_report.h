@@ -27,10 +27,12 @@ struct RankReport {
 };
 
 struct RunReport {
-  std::string version;          ///< of sftrun
-  std::string backend;          ///< tuning.backend as resolved: "fused", "bnb"
-  std::string comm_backend;     ///< "nccl", "gloo"; empty for a single process
-  std::string strategy;         ///< as resolved: "single", "ddp", …
+  std::string version;       ///< of sftrun
+  std::string backend;       ///< tuning.backend as resolved: "fused", "bnb"
+  std::string comm_backend;  ///< "nccl", "gloo"; empty for a single process
+  std::string strategy;      ///< as resolved: "single", "ddp", …
+  /// Builds of the program that computed steps of the run, as {version, build, from_step}
+  nlohmann::ordered_json builds = nlohmann::ordered_json::array();
   std::string dtype;            ///< compute dtype
   std::string base_model;       ///< name or path as configured
   std::string base_model_path;  ///< absolute path of its files
