@@ -35,10 +35,9 @@ std::filesystem::path require_engine() {
                           : "build it again (make build)");
 }
 
-/// GNU OpenMP's threads spin for milliseconds at the end of every loop before they sleep. If other
-/// processes use the cores, spinning takes time from the thread that is waited for: generation was
-/// four times slower. A tenth of a millisecond costs nothing on an idle machine. OpenMP reads the
-/// variable when it is loaded.
+/// GNU OpenMP's threads spin for milliseconds at the end of every loop before they sleep. A tenth of
+/// a millisecond is enough for most waits on an idle machine. (On cores that other programs use, the
+/// engine ends the spinning: src/engine/spinning.h.) OpenMP reads the variable when it is loaded.
 void limit_spinning() {
   constexpr int kKeepTheUsers = 0;
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", "10000", kKeepTheUsers);

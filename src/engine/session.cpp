@@ -22,6 +22,7 @@
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "spinning.h"
 
 namespace sftrun::engine {
 namespace {
@@ -98,6 +99,7 @@ void set_threads(const nlohmann::json& request) {
   } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     at::set_num_threads(std::max(1, static_cast<int>(observe::available_cpus())));
   }
+  watch_spinning(at::get_num_threads());
 }
 
 namespace {
