@@ -108,6 +108,13 @@ int Rank::stop_of_any_rank() {
   return static_cast<int>(code);
 }
 
+int Rank::of_main(int value) {
+  const parallel::CollectiveCounts counts = comm_.counts();
+  const double given = comm_.all_gather({static_cast<double>(value)})[0][0];
+  comm_.set_counts(counts);
+  return static_cast<int>(given);
+}
+
 int Rank::interruptible(const std::function<void()>& work) {
   try {
     const Interruptible scope(launch::stop_requested);

@@ -78,6 +78,8 @@ class Rank {
   int interruptible(const std::function<void()>& work);
   /// The same before training, with a message.
   int before_training(const std::function<void()>& work);
+  /// A collective.   @return what rank 0 gave
+  int of_main(int value);
   int stop_before_training() {
     return before_training([] {});
   }

@@ -44,6 +44,7 @@
 #include "sftrun/train/resume.h"
 #include "sftrun/train/run_data.h"
 #include "sftrun/train/run_directory.h"
+#include "sftrun/train/stop_agreement.h"
 #include "sftrun/train/trainer.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/fingerprint.h"
@@ -431,6 +432,37 @@ void describe_evaluations(const train::Trainer& trainer, observe::RunReport& rep
     report.best = {{"metric", best->metric}, {"value", *best->value}, {"step", best->step}};
 }
 
+/// Writes the result, on rank 0. The other ranks call it too if they have parts of the parameters.
+/// A stop interrupts it between two tensors: the same command writes it from the last checkpoint.
+/// @return 0, or the exit code of a stop
+int write_result(PreparedRun& run, Rank& rank, const exporting::RunResult& result,
+                 const std::function<std::string()>& card, int64_t last_step) {
+  parallel::Communicator alone;
+  train::StopAgreement stop(run.strategy->divides_parameters() ? rank.comm() : alone,
+                            [&] { return rank.stop_exit_code(); });
+  auto tensors = exporting::result_tensors(
+      result, *run.decoder,
+      [&](const layers::Parameter& parameter) { return run.strategy->master_of(parameter); });
+  for (weights::TensorToWrite& tensor : tensors) {
+    tensor.produce = [&stop, produce = std::move(tensor.produce)](void* destination) {
+      if (stop.next() != 0) throw Interrupted();
+      produce(destination);
+    };
+  }
+  try {
+    if (rank.is_main()) {
+      exporting::export_result(
+          result, tensors, card(),
+          train::CheckpointStore(run.run_dir() / "checkpoints").path_of(last_step));
+    } else {
+      result.adapter ? weights::produce_without_file(tensors)
+                     : weights::produce_shards_without_files(tensors);
+    }
+  } catch (const Interrupted&) {
+  }
+  return stop.agreed();
+}
+
 /// Trains, and writes run.json before and after, and the result.
 int train_and_export(PreparedRun& run, Rank& rank) {
   const int world_size = rank.env().world_size;
@@ -494,25 +526,19 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   };
   report.started_at = unix_seconds();
   write_report("running");
-  const train::TrainOutcome outcome = trainer.run();
+  train::TrainOutcome outcome = trainer.run();
   bool is_wanted = outcome.exit_code == 0 && !(outcome.was_complete && result.exists());
-  if (run.strategy->divides_parameters())  // rank 0 decides: it writes
-    is_wanted = rank.comm().all_gather({is_wanted ? 1.0 : 0.0})[0][0] != 0;
+  is_wanted = rank.of_main(is_wanted ? 1 : 0) != 0;  // it writes
   rank.activity().set_work(Work::kExporting);
   if (is_wanted && (rank.is_main() || run.strategy->divides_parameters())) {
     trainer.load_best();
-    const auto tensors = exporting::result_tensors(
-        result, *run.decoder,
-        [&](const layers::Parameter& parameter) { return run.strategy->master_of(parameter); });
-    if (rank.is_main()) {
-      exporting::export_result(
-          result, tensors, card_text(run, result, held, total_steps, world_size, trainer.best()),
-          train::CheckpointStore(run.run_dir() / "checkpoints").path_of(outcome.last_step));
-    } else {
-      result.adapter ? weights::produce_without_file(tensors)
-                     : weights::produce_shards_without_files(tensors);
-    }
+    const auto text = [&] {
+      return card_text(run, result, held, total_steps, world_size, trainer.best());
+    };
+    outcome.exit_code = write_result(run, rank, result, text, outcome.last_step);
   }
+  if (is_wanted) rank.comm().barrier("result");  // it may take long
+  if (is_wanted) outcome.exit_code = rank.of_main(outcome.exit_code);
   report.finished_at = unix_seconds();
   report.first_step = outcome.first_step;
   report.last_step = outcome.last_step;

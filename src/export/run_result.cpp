@@ -39,6 +39,15 @@ void require_base(const RunResult& result, const fs::path& checkpoint) {
           : again);
 }
 
+/// Removes a folder at the end of its scope, if it is still there.
+struct RemovedFolder {
+  const fs::path& path;
+  ~RemovedFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+};
+
 /// Of a whole model's weights.
 DType stored_dtype(const RunResult& result) {
   return result.dtype == at::kFloat ? DType::kF32 : DType::kBF16;
@@ -77,6 +86,7 @@ void export_result(const RunResult& result, const std::vector<weights::TensorToW
   require_base(result, checkpoint);
   const fs::path temporary =
       result.run_dir / (".unfinished-" + result.target().filename().string());
+  const RemovedFolder cleanup{temporary};  // also when writing fails
   std::error_code code;
   fs::remove_all(temporary, code);
   make_directories(temporary);
