@@ -153,6 +153,9 @@ TrainOutcome Trainer::run() {
   const bool starts = state_.step == 0 && evaluator_ && in_.config.train.eval_on_start;
   bool evaluated = true;
   if (starts || state_.evaluation_due) evaluated = evaluate(state_.step);
+  // The best one needs a checkpoint of its step, which is mostly the one that the run came from.
+  if (std::exchange(saves_best_, false) && !is_resumed_in_place())
+    save(state_.step, /*is_last=*/false);
   outcome_.was_complete = evaluated && (state_.step >= total || best_.should_stop());
   for (int64_t step = state_.step; evaluated && step < total && !best_.should_stop(); ++step) {
     const bool last = step + 1 == total, evaluates = evaluation_due(step, last),
@@ -181,6 +184,14 @@ TrainOutcome Trainer::run() {
   profiler_.finish();
   if (is_main()) micro_batches_->log_use();
   return outcome_;
+}
+
+/// Whether the checkpoint that the run was resumed from is among its own.
+bool Trainer::is_resumed_in_place() const {
+  const auto normal = [](const std::filesystem::path& path) {
+    return std::filesystem::absolute(path).lexically_normal();
+  };
+  return in_.resume_from && normal(*in_.resume_from) == normal(checkpoints_.path_of(state_.step));
 }
 
 void Trainer::warn_of_unprofiled_steps() const {

@@ -127,6 +127,7 @@ class Trainer {
 
  private:
   void warn_of_unprofiled_steps() const;
+  bool is_resumed_in_place() const;
   struct QueuedStep;
   struct StepReport;
   void queue_step(int64_t step);
