@@ -8,7 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint_state.h"
+#include "../../src/train/checkpoint_state.h"
 #include "sftrun/core/file.h"
 #include "sftrun/train/checkpoint.h"
 #include "support/temporary_directory.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "checkpoint_state.h"
+#include "../../src/train/checkpoint_state.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/train/adamw.h"
