@@ -34,8 +34,9 @@ IdleTeam::IdleTeam(int num_threads) {
   const int size = std::max(2, omp_get_num_procs() - num_threads + 2);
   if (size > kMaxTeam) return;
   leader_ = std::thread([this, size] {
+    std::atomic<int> num_started{0};  // the compiler leaves out an empty region
 #pragma omp parallel num_threads(size)
-    {}
+    ++num_started;
     std::unique_lock lock(mutex_);
     end_.wait(lock, [this] { return has_ended_; });
   });
