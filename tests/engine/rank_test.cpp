@@ -55,7 +55,8 @@ TEST(Interruption, OfWorkOfARankByAStop) {
   bool is_done = false;
   EXPECT_EQ(rank.interruptible([&] { is_done = true; }), 0);
   EXPECT_TRUE(is_done);
-  const auto checkpoint = weights::Checkpoint::open(test::kModels / "tied-gqa");
+  const std::shared_ptr<const weights::Checkpoint> checkpoint =
+      weights::Checkpoint::open(test::kModels / "tied-gqa");
   std::unique_ptr<model::Decoder> decoder;
   const auto load = [&] { decoder = load_decoder(checkpoint, {}); };
   ::raise(SIGTERM);
