@@ -129,7 +129,7 @@ void Trainer::note_build() {
   if (!builds.empty() && builds.back().is_same_program(in_.build)) return;
   if (!builds.empty() && is_main()) {
     log::warn(
-        "another build of the program goes on with this run: the checkpoint is of {}, this is {}; "
+        "the run is resumed by another build of the program: the checkpoint is of {}, this is {}; "
         "later steps may be rounded differently",
         words_of(builds.back()), words_of(in_.build));
   }
