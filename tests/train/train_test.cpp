@@ -600,10 +600,10 @@ TEST_F(Checkpoints, ACircleOfLinksIsSkippedLikeADamagedOne) {
   fs::create_directories(dir() / "step-000005");
   fs::create_symlink("state.json", dir() / "step-000005" / "state.json");
   EXPECT_EQ(CheckpointStore(dir()).latest().value().filename(), "step-000003");
+  test::expect_error<DataError>([&] { read_train_state(dir() / "step-000004"); },
+                                {"Too many levels of symbolic links"});
   CheckpointStore(dir()).set_later_aside(3);
   EXPECT_FALSE(fs::exists(fs::symlink_status(dir() / "step-000004")));
-  test::expect_error<DataError>([&] { read_train_state(dir() / "abandoned-step-000004"); },
-                                {"Too many levels of symbolic links"});
 }
 
 TEST_F(Checkpoints, LaterOnesAreSetAsideNotLost) {
