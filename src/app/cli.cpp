@@ -16,6 +16,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/observe/system.h"
 #include "sftrun/core/verbosity.h"
 #include "sftrun/observe/run_report.h"
 
@@ -164,6 +165,19 @@ CLI::App* add_command(CLI::App& parent, const std::string& name, const std::stri
 
 namespace {
 
+bool is_beyond_64_bits(const std::string& text) {
+  int64_t ignored = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ignored);
+  return error == std::errc::result_out_of_range && end == text.data() + text.size() &&
+         !text.starts_with('-');
+}
+
+/// Beside each other on the same processors threads only wait: thousands for minutes in one loop.
+int64_t most_threads() {
+  constexpr int64_t kAnywhere = 256;
+  return std::max<int64_t>(kAnywhere, 2 * observe::logical_cpus());
+}
+
 std::optional<int64_t> whole_number(const std::string& text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -209,14 +223,21 @@ CLI::Validator device_name() {
   return one_of({"auto", "cuda", "cpu"});
 }
 
-CLI::Validator at_least(int64_t min) {
+CLI::Validator at_least(int64_t min, int64_t max) {
   return CLI::Validator(
-      [min](std::string& text) -> std::string {
+      [min, max](std::string& text) -> std::string {
         int64_t number = 0;
-        if (CLI::detail::lexical_cast(text, number) && number >= min) return {};
-        return fmt::format("`{}` is not a whole number of at least {}", text, min);
+        const bool is_number = CLI::detail::lexical_cast(text, number) && number >= min;
+        if (is_number && number <= max) return {};
+        if (is_number || is_beyond_64_bits(text))
+          return fmt::format("`{}` is above the largest value, {}", excerpt(text), max);
+        return fmt::format("`{}` is not a whole number of at least {}", excerpt(text), min);
       },
       "N");
+}
+
+CLI::Validator thread_count() {
+  return at_least(1, most_threads());
 }
 
 CLI::Validator in_range(double min, double max) {
@@ -249,7 +270,7 @@ void add_compute_flags(CLI::App& command, ComputeFlags& flags) {
       ->transform(compute_dtype())
       ->capture_default_str();
   command.add_option("--threads", flags.threads, "CPU threads [all that the process may use]")
-      ->check(at_least(1));
+      ->check(thread_count());
 }
 
 void add_as_stored_flag(CLI::App& command, bool& as_stored) {

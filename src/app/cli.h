@@ -61,7 +61,12 @@ CLI::Validator stored_dtype();   ///< auto, bf16, f16, f32
 /// "f32", "f16" or "bf16" for any name of these types; other texts are returned unchanged.
 std::string stored_dtype_word(std::string text);
 CLI::Validator device_name();  ///< auto, cuda, cpu
-CLI::Validator at_least(int64_t min);
+/// A whole number. The largest one leaves room for products with others in 64 bits.
+constexpr int64_t kLargestCount = 1'000'000'000;
+CLI::Validator at_least(int64_t min, int64_t max = kLargestCount);
+constexpr int64_t kMostMachines = 65'536, kMostRows = 65'536;
+/// Of --threads: more than the machine's processors by far only wait for each other.
+CLI::Validator thread_count();
 CLI::Validator in_range(double min, double max);
 
 /// Device and compute dtype of a command.

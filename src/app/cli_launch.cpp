@@ -62,10 +62,10 @@ void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
       ->check(gpu_list())
       ->type_name("N|0,2,3");
   command.add_option("--nnodes", flags.nnodes, "Machines in the run")
-      ->check(at_least(1))
+      ->check(at_least(1, kMostMachines))
       ->capture_default_str();
   command.add_option("--node-rank", flags.node_rank, "Number of this machine, from 0")
-      ->check(at_least(0))
+      ->check(at_least(0, kMostMachines))
       ->capture_default_str();
   command.add_option("--master-addr", flags.master_addr, "Address of machine 0")
       ->capture_default_str();

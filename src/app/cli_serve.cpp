@@ -143,6 +143,7 @@ nlohmann::json named_models(const CLI::App& command, const NamedAdapters& flags)
 }
 
 Command add_serve(CLI::App& sftrun) {
+  constexpr int64_t kMostWaiting = 1'000'000;
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command = add_command(
       sftrun, "serve", "Answer requests of OpenAI's API over HTTP",
@@ -164,12 +165,12 @@ Command add_serve(CLI::App& sftrun) {
   command
       ->add_option("--batch-size", options->batch_size,
                    "Answers of a model that are generated at the same time")
-      ->check(at_least(1))
+      ->check(at_least(1, kMostRows))
       ->capture_default_str();
   command
       ->add_option("--max-waiting", options->max_waiting,
                    "Answers that may wait for their turn; further requests are refused (429)")
-      ->check(at_least(0))
+      ->check(at_least(0, kMostWaiting))
       ->capture_default_str();
   command
       ->add_option("--max-new-tokens", options->max_new_tokens,

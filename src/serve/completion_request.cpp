@@ -78,6 +78,25 @@ void set_length(CompletionRequest& request, std::optional<int64_t> asked, int64_
   request.sampling.max_new_tokens = asked.value_or(std::min(usual, room));
 }
 
+/// Log-probabilities are kept until an answer is complete, and take 70 bytes each as JSON.
+void require_modest_logprobs(const CompletionRequest& request, const char* key) {
+  if (!request.num_logprobs) return;
+  constexpr uint64_t kMost = 8'000'000;
+  uint64_t num_tokens = 0;
+  for (const std::vector<int32_t>& prompt : request.prompts) {
+    num_tokens += static_cast<uint64_t>(request.sampling.max_new_tokens) +
+                  (request.echo ? prompt.size() : 0);
+  }
+  const uint64_t num_values =
+      num_tokens * static_cast<uint64_t>(request.num_choices) * (*request.num_logprobs + 1);
+  if (num_values <= kMost) return;
+  throw ApiError(kBadRequest,
+                 fmt::format("the answers may have {} log-probabilities together, and at most {} are "
+                             "allowed: ask for fewer answers, tokens or likeliest tokens",
+                             num_values, kMost),
+                 key);
+}
+
 // ---- /v1/completions
 
 bool is_token_list(const Json& prompt) {
@@ -233,6 +252,7 @@ CompletionRequest parse_completion(const Json& body, const ServedModel& model) {
     const int64_t fewest = request.echo ? 0 : 1;
     const auto tokens = parameters.integer("max_tokens", fewest, kMostTokens);
     set_length(request, tokens, kUsualTokens, model, "max_tokens");
+    require_modest_logprobs(request, "logprobs");
     parameters.require_no_others();
     return request;
   });
@@ -257,6 +277,7 @@ CompletionRequest parse_chat(const Json& body, const ServedModel& model,
     const auto older = parameters.integer("max_tokens", 1, kMostTokens);
     const auto tokens = parameters.integer("max_completion_tokens", 1, kMostTokens);
     set_length(request, tokens ? tokens : older, defaults.chat_tokens, model, "messages");
+    require_modest_logprobs(request, "top_logprobs");
     parameters.require_no_others();
     return request;
   });

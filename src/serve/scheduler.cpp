@@ -16,7 +16,9 @@
 namespace sftrun::serve {
 /// One answer, from its request to its last token.
 struct Scheduler::Job {
-  const ServedModel* model = nullptr;
+  Job(const ServedModel& served, text::GeneratedText empty) : model(&served), text(std::move(empty)) {}
+
+  const ServedModel* model;
   std::shared_ptr<AnswerChannel> channel;
   size_t choice = 0;
   model::SequenceRequest request;
@@ -114,9 +116,15 @@ class Scheduler::Lane {
   bool take(size_t id, model::NewToken&& token) {
     Job& job = *jobs_.at(id);
     ++num_tokens_;
+    AnswerToken answered;
+    answered.token = token.token;
+    if (token.logprobs) answered.first_char = job.text.num_chars();
+    answered.logprobs = std::move(token.logprobs);
     const bool goes_on = token.is_stop || job.text.add(token.token);
-    AnswerEvent event{.choice = job.choice, .text = job.take_text(job.text.settled())};
-    event.tokens.push_back({token.token, std::move(token.logprobs)});
+    AnswerEvent event;
+    event.choice = job.choice;
+    event.text = job.take_text(job.text.settled());
+    event.tokens.push_back(std::move(answered));
     job.channel->send(std::move(event));
     return goes_on;
   }
@@ -146,29 +154,38 @@ Scheduler::~Scheduler() = default;
 
 std::shared_ptr<AnswerChannel> Scheduler::submit(const ServedModel& model,
                                                  const CompletionRequest& request) {
+  const size_t num_answers =
+      request.prompts.size() * static_cast<size_t>(request.num_choices);
+  {
+    const std::lock_guard lock(mutex_);
+    require_room(num_answers);  // before they take memory
+  }
   auto options = std::make_shared<model::SamplingOptions>(request.sampling);
-  const text::Stops stops = text::divide_stops(*model.text.tokenizer, request.stops);
+  text::Stops stops = text::divide_stops(*model.text.tokenizer, request.stops);
   for (const auto& tokens : {model.text.stop_ids, stops.tokens})
     options->stop_tokens.insert(options->stop_tokens.end(), tokens.begin(), tokens.end());
+  const auto stop_texts =
+      std::make_shared<const std::vector<std::string>>(std::move(stops.texts));
   auto channel = std::make_shared<AnswerChannel>();
   std::vector<std::unique_ptr<Job>> jobs;
   for (const std::vector<int32_t>& prompt : request.prompts) {
     for (int64_t choice = 0; choice < request.num_choices; ++choice) {
-      auto job = std::make_unique<Job>(
-          Job{.model = &model,
-              .channel = channel,
-              .choice = jobs.size(),
-              .request = {.prompt = {.tokens = prompt, .stream = jobs.size()},
-                          .options = options,
-                          .num_logprobs = request.num_logprobs,
-                          .scores_prompt = request.echo && request.num_logprobs.has_value()},
-              .text = text::GeneratedText(*model.text.tokenizer, stops.texts)});
+      // Member by member: where memory runs out within nested braces, GCC 12 destroys parts twice.
+      auto job =
+          std::make_unique<Job>(model, text::GeneratedText(*model.text.tokenizer, stop_texts));
+      job->channel = channel;
+      job->choice = jobs.size();
+      job->request.prompt.tokens = prompt;
+      job->request.prompt.stream = jobs.size();
+      job->request.options = options;
+      job->request.num_logprobs = request.num_logprobs;
+      job->request.scores_prompt = request.echo && request.num_logprobs.has_value();
       require_memory(model, job->longest());
       jobs.push_back(std::move(job));
     }
   }
   const std::lock_guard lock(mutex_);
-  require_room(jobs.size());
+  require_room(num_answers);  // others have come meanwhile
   for (std::unique_ptr<Job>& job : jobs) waiting_.push_back(std::move(job));
   submitted_.notify_one();
   return channel;

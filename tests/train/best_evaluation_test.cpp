@@ -23,7 +23,7 @@ Json reference() {
   return Json::parse(read_text_file(fs::path(SFTRUN_TEST_DATA) / "train" / "best_evaluation.json"));
 }
 
-config::TrainConfig configuration(const Json& of_case) {
+config::TrainConfig train_config_of(const Json& of_case) {
   config::TrainConfig config;
   config.metric_for_best_model = of_case["metric"];
   config.early_stopping_patience = of_case["patience"].get<int64_t>();
@@ -48,7 +48,7 @@ TEST(BestEvaluation, DecidesAsTransformers) {
   ASSERT_GE(cases.size(), 60U);
   for (const Json& of_case : cases) {
     SCOPED_TRACE(of_case.dump());
-    BestEvaluation best(configuration(of_case));
+    BestEvaluation best(train_config_of(of_case));
     EXPECT_EQ(best.state().greater_is_better, of_case["greater_is_better"].get<bool>());
     int64_t step = 0;
     for (size_t i = 0; i < of_case["values"].size(); ++i) {
@@ -62,10 +62,10 @@ TEST(BestEvaluation, DecidesAsTransformers) {
 TEST(BestEvaluation, GoesOnFromACheckpoint) {
   for (const Json& of_case : reference()["cases"]) {
     SCOPED_TRACE(of_case.dump());
-    auto best = std::make_unique<BestEvaluation>(configuration(of_case));
+    auto best = std::make_unique<BestEvaluation>(train_config_of(of_case));
     int64_t step = 0;
     for (size_t i = 0; i < of_case["values"].size(); ++i) {
-      auto resumed = std::make_unique<BestEvaluation>(configuration(of_case));
+      auto resumed = std::make_unique<BestEvaluation>(train_config_of(of_case));
       ASSERT_TRUE(resumed->restore(best->state()));
       best = std::move(resumed);
       const Json& value = of_case["values"][i];

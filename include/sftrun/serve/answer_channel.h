@@ -16,6 +16,9 @@ namespace sftrun::serve {
 
 struct AnswerToken {
   int32_t token = 0;
+  /// Where it begins in the answer's text, in characters. A part of a character begins where the
+  /// character does.
+  size_t first_char = 0;
   std::optional<model::TokenLogprobs> logprobs;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,9 @@ class GeneratedText {
  public:
   /// @param stop_texts not empty strings   @param tokenizer must outlive this object
   GeneratedText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts);
+  /// Shares the stop texts, which may be long, with other answers.
+  GeneratedText(const Tokenizer& tokenizer,
+                std::shared_ptr<const std::vector<std::string>> stop_texts);
 
   /// @return false: a stop text is complete; no more tokens may be added
   bool add(TokenId token);
@@ -30,13 +34,15 @@ class GeneratedText {
   std::string_view settled() const { return std::string_view(text_).substr(0, num_settled_); }
   /// The complete text, without the stop text.
   const std::string& text() const { return text_; }
+  /// Characters of it, without the parts of one at the end.
+  size_t num_chars() const;
 
  private:
   void settle();
   size_t num_bytes_at_end() const;
 
   const Tokenizer& tokenizer_;
-  std::vector<std::string> stop_texts_;
+  std::shared_ptr<const std::vector<std::string>> stop_texts_;
   std::vector<TokenId> tokens_;
   std::string text_;
   size_t num_settled_ = 0;
