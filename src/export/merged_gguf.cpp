@@ -7,6 +7,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/new_directory.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_quantize.h"
@@ -140,6 +141,8 @@ WrittenModel write_gguf_model(const MergeOptions& options, const weights::Adapte
   WrittenModel written = describe(plan, options);
   written.path = options.output;
   if (options.writes_file()) {
+    make_directories(fs::absolute(options.output).parent_path());
+    const OutputLock lock(options.output, "the merged model");
     write_file(plan, *base.checkpoint, merged, options.output);
     return written;
   }
