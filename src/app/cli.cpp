@@ -1,6 +1,7 @@
 #include "cli.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "data_source_finder.h"
 #include "model_source.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/dtype.h"
@@ -16,6 +18,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/input_records.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/core/verbosity.h"
 #include "sftrun/observe/run_report.h"
@@ -351,10 +354,14 @@ void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& 
                       const std::string& written) {
   command
       .add_option("--input", flags.input,
-                  fmt::format("Records with {}: JSON lines, a JSON array, CSV, Parquet or Arrow, "
-                              "also compressed; -: standard input",
+                  fmt::format("Records with {}: a file, a folder, a pattern or a data set on the "
+                              "hub, as data.train has them; -: standard input",
                               holds))
-      ->type_name("FILE");
+      ->type_name("DATA");
+  command.add_option("--subset", flags.subset, "Subset of a data set [the default one]")
+      ->type_name("NAME");
+  command.add_option("--split", flags.split, "Split of a folder or of a data set on the hub [train]")
+      ->type_name("NAME");
   command
       .add_option("--output", flags.output,
                   fmt::format("Write {} here as JSON lines; -: standard output", written))
@@ -364,17 +371,68 @@ void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& 
                                         : "Replace --output if it exists");
 }
 
-void check_record_flags(const RecordFlags& flags) {
-  if (!flags.input.empty() && flags.input != "-") require_exists("--input", flags.input);
+config::DataSource input_of(const RecordFlags& flags) {
+  config::DataSource input;
+  input.path = flags.input;
+  input.name = flags.subset;
+  input.split = flags.split;
+  return input;
+}
+
+void put_input(const RecordFlags& flags, nlohmann::json& request) {
+  request["input"] = or_null(flags.input);
+  if (!flags.subset.empty()) request["subset"] = flags.subset;
+  if (!flags.split.empty()) request["split"] = flags.split;
+}
+
+namespace {
+
+/// Finds the input, and errors in its name, before a model is loaded.
+void find_input(RecordFlags& flags) {
+  const bool has_parts = !flags.input.empty() && flags.input != "-";
+  if (!has_parts && !(flags.subset.empty() && flags.split.empty())) {
+    throw ConfigError("--subset and --split choose among the files of --input",
+                      std::string(kCommandLine), "leave them away, or name a folder with --input");
+  }
+  if (!has_parts) return;
+  if (!may_be_on_hub(flags.input) && !is_glob(flags.input)) require_exists("--input", flags.input);
+  config::DataSource input = input_of(flags);
+  find_data_source(input, SplitRole::kTrain, "--input on the command line", /*quiet=*/false);
+  flags.input = input.path;
+  data::input_files(input);
+}
+
+/// Else the command would read its own output when it is repeated.
+void require_apart_from_input(const RecordFlags& flags) {
+  namespace fs = std::filesystem;
+  if (flags.input.empty() || flags.input == "-") return;
+  std::error_code ignored;
+  std::string problem;
+  for (const fs::path& file : data::input_files(input_of(flags))) {
+    if (fs::equivalent(file, flags.output, ignored)) problem = "is the file that --input reads";
+  }
+  const fs::path below =
+      fs::weakly_canonical(flags.output, ignored)
+          .lexically_relative(fs::weakly_canonical(flags.input, ignored));
+  if (fs::is_directory(flags.input, ignored) && !below.empty() && *below.begin() != "..")
+    problem = "is in the folder that --input reads";
+  if (is_glob(flags.input) && ::fnmatch(flags.input.c_str(), flags.output.c_str(), 0) == 0)
+    problem = "is among the files that --input names";
+  if (problem.empty()) return;
+  throw ConfigError(fmt::format("{} {}", flags.output, problem), "--output on the command line",
+                    "name another file");
+}
+
+}  // namespace
+
+void check_record_flags(RecordFlags& flags) {
+  find_input(flags);
   if (flags.output.empty() || flags.output == "-") return;
   require_writable_file("--output", flags.output);
   std::error_code ignored;
   const bool holds_something = std::filesystem::is_regular_file(flags.output, ignored) &&
                                !std::filesystem::is_empty(flags.output, ignored);
-  if (holds_something && std::filesystem::equivalent(flags.input, flags.output, ignored)) {
-    throw ConfigError(fmt::format("{} is the file that --input reads", flags.output),
-                      "--output on the command line", "name another file");
-  }
+  require_apart_from_input(flags);
   const bool is_own = flags.replaces_jsonl && flags.output.ends_with(".jsonl");
   if (!holds_something || flags.overwrite || is_own) return;
   throw ConfigError(fmt::format("{} exists", flags.output), "--output on the command line",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "sftrun/config/run_config.h"
 #include "sftrun/hub/hub.h"
 
 /// Helpers that the subcommands' parsers share. Each `add_<command>` registers one subcommand with
@@ -145,15 +146,20 @@ void require_page(const std::string& flag, const std::filesystem::path& path);
 /// --input and --output of the commands that process records. Both may be `-`.
 struct RecordFlags {
   std::string input, output;
+  std::string subset, split;  ///< of the input, where that is a folder or a data set on the hub
   bool overwrite = false;
   bool replaces_jsonl = false;  ///< an output that ends in .jsonl is replaced without --overwrite
 };
 /// @param holds describes the records of the input   @param written describes the output
 void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& holds,
                       const std::string& written);
+/// Replaces an input on the hub by its files here.
 /// @throws DataError if the input does not exist; ConfigError if the output cannot be created, is
-/// the input, or exists and may not be overwritten
-void check_record_flags(const RecordFlags& flags);
+/// of the input, or exists and may not be overwritten
+void check_record_flags(RecordFlags& flags);
+/// The keys `input`, `subset` and `split` of a request; the last two only if they were given.
+void put_input(const RecordFlags& flags, nlohmann::json& request);
+config::DataSource input_of(const RecordFlags& flags);
 
 /// The path of the model to load: `model`, or the base of `adapter` if only that is given.
 /// @throws ConfigError, and as find_model

@@ -19,7 +19,7 @@ struct GenerateOptions {
   bool json = false, as_stored = false;
 };
 
-void check(const GenerateOptions& options, const CLI::App& command) {
+void check(GenerateOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--prompt", "--input"});
   require(command.count("--prompt") + command.count("--input") > 0, command, "--prompt or --input");
   require_at_most_one(command, {"--input", "--system"});
@@ -54,7 +54,6 @@ nlohmann::json request(const GenerateOptions& options, const CLI::App& command) 
       {"model", checked_model(command, options.model, options.adapter)},
       {"adapter", or_null(options.adapter)},
       {"prompt", prompt ? nlohmann::json(options.prompt) : nlohmann::json(nullptr)},
-      {"input", or_null(options.records.input)},
       {"output", or_null(options.records.output)},
       {"system", or_null(options.system)},
       {"chat",
@@ -66,6 +65,7 @@ nlohmann::json request(const GenerateOptions& options, const CLI::App& command) 
       {"batch_size", or_null(options.batch_size)},
       {"overwrite", options.records.overwrite},
       {"json", options.json}};
+  put_input(options.records, request);
   put_sampling_flags(options.sampling, request);
   return request;
 }

@@ -13,7 +13,7 @@ struct ScoreOptions {
   bool as_stored = false, json = false;
 };
 
-void check(const ScoreOptions& options, const CLI::App& command) {
+void check(ScoreOptions& options, const CLI::App& command) {
   require(!options.records.input.empty(), command, "--input");
   require(!options.records.output.empty(), command, "--output");
   check_record_flags(options.records);
@@ -45,16 +45,17 @@ Command add_score(CLI::App& sftrun) {
   return {command, [options, command] {
             check(*options, *command);
             find_adapter(options->adapter);
-            return run_in_engine(
-                "score", {{"model", checked_model(*command, options->model, options->adapter)},
-                          {"adapter", or_null(options->adapter)},
-                          {"input", options->records.input},
-                          {"output", options->records.output},
-                          {"device", options->compute.device},
-                          {"dtype", options->compute.dtype},
-                          {"as_stored", options->as_stored},
-                          {"threads", or_null(options->compute.threads)},
-                          {"json", options->json}});
+            nlohmann::json request = {
+                {"model", checked_model(*command, options->model, options->adapter)},
+                {"adapter", or_null(options->adapter)},
+                {"output", options->records.output},
+                {"device", options->compute.device},
+                {"dtype", options->compute.dtype},
+                {"as_stored", options->as_stored},
+                {"threads", or_null(options->compute.threads)},
+                {"json", options->json}};
+            put_input(options->records, request);
+            return run_in_engine("score", request);
           }};
 }
 

@@ -53,7 +53,8 @@ struct TrainOptions : LaunchFlags {
 int run_train(const TrainOptions& options);
 
 struct TokenizeOptions {
-  std::filesystem::path model, input, output;
+  std::filesystem::path model, output;
+  config::DataSource input;
   bool chat = false;
 };
 int run_tokenize(const TokenizeOptions& options);

@@ -69,7 +69,7 @@ Json tokenized_chat(const Json& record, const data::TextModel& model, const std:
 int run_tokenize(const TokenizeOptions& options) {
   const data::TextModel model = load_text_model(options.model, "");
   const auto num_threads = static_cast<int>(observe::available_cpus());
-  const auto records = data::read_input_records(options.input.string(), num_threads);
+  const auto records = data::read_input_records(options.input, num_threads);
   std::vector<std::string> results(records.size());
   const auto tokenize = options.chat ? tokenized_chat : tokenized_text;
   data::parallel_for(static_cast<int64_t>(records.size()), num_threads, [&](int64_t i) {

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/record_reader.h"
+#include "source_files.h"
 
 namespace sftrun::data {
 namespace {
@@ -72,6 +74,21 @@ std::vector<InputRecord> read_input_records(const std::string& input, int num_th
     });
   }
   return records;
+}
+
+std::vector<InputRecord> read_input_records(const config::DataSource& input, int num_threads) {
+  if (input.path == "-") return read_input_records(input.path, num_threads);
+  std::vector<InputRecord> records;
+  for (const std::filesystem::path& file : input_files(input)) {
+    std::vector<InputRecord> more = read_input_records(file.string(), num_threads);
+    records.insert(records.end(), std::make_move_iterator(more.begin()),
+                   std::make_move_iterator(more.end()));
+  }
+  return records;
+}
+
+std::vector<std::filesystem::path> input_files(const config::DataSource& input) {
+  return source_files(input, SplitRole::kTrain);
 }
 
 void write_records(const std::string& output, std::string_view lines) {

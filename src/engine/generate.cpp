@@ -166,8 +166,7 @@ class FileAnswers {
         rank_(rank),
         output_(request.at("output").get<std::string>()),
         prompts_(request, model.text),
-        records_(data::read_input_records(request.at("input").get<std::string>(),
-                                          at::get_num_threads())),
+        records_(data::read_input_records(input_of(request), at::get_num_threads())),
         tokens_(prompts_.of_records(records_)) {}
 
   int run() { return get<std::string>(request_, "folder") ? write() : write_unkept(); }

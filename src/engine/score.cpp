@@ -42,7 +42,8 @@ void tokenize(ScoredRecord& scored, const data::TextModel& text) {
   scored.mask = sequence.mask;
 }
 
-std::vector<ScoredRecord> read_records(const std::string& input, const data::TextModel& text) {
+std::vector<ScoredRecord> read_records(const config::DataSource& input,
+                                       const data::TextModel& text) {
   std::vector<data::InputRecord> inputs = data::read_input_records(input, at::get_num_threads());
   std::vector<ScoredRecord> records(inputs.size());
   data::parallel_for(static_cast<int64_t>(inputs.size()), at::get_num_threads(), [&](int64_t i) {
@@ -166,8 +167,7 @@ void report(const Summary& summary) {
 
 int run_score(const nlohmann::json& request) {
   LoadedModel model = load_model(request);
-  std::vector<ScoredRecord> records =
-      read_records(request.at("input").get<std::string>(), model.text);
+  std::vector<ScoredRecord> records = read_records(input_of(request), model.text);
   score(records, *model.decoder);
   require_finite_scores(records, *model.checkpoint, request.at("model").get<std::string>());
   data::write_records(request.at("output").get<std::string>(), lines_of(records));

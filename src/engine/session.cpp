@@ -202,6 +202,14 @@ std::shared_ptr<model::SharedWeights> SharedBases::of(const model::BaseForm& for
   return bases_.back().second;
 }
 
+config::DataSource input_of(const nlohmann::json& request) {
+  config::DataSource input;
+  input.path = request.at("input").get<std::string>();
+  input.name = get<std::string>(request, "subset").value_or("");
+  input.split = get<std::string>(request, "split").value_or("");
+  return input;
+}
+
 LoadedModel load_model(const nlohmann::json& request, int local_rank, SharedBases* bases) {
   set_threads(request);
   const Compute compute =

@@ -42,6 +42,9 @@ void set_threads(const nlohmann::json& request);
 model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute,
                                       const weights::Checkpoint* checkpoint);
 
+/// --input, --subset and --split of a command.
+config::DataSource input_of(const nlohmann::json& request);
+
 /// A model opened for a command that does not train.
 struct LoadedModel {
   std::shared_ptr<const weights::Checkpoint> checkpoint;

@@ -162,6 +162,42 @@ class CommandLineTest(unittest.TestCase):
             self.expect(USAGE, [f"--dtype {dtype} is only for {of} models, but --format is {form}", f"fix: write --format {of.lower()}"], "merge",
                         "--adapter", "adapter", "--output", "out", "--format", form, "--dtype", dtype)
 
+    def test_numbers_beyond_what_they_mean(self):
+        serve, generate = ["serve", "--model", "model"], ["generate", "--model", "model", "--prompt", "a"]
+        train, bench = ["train", "--config", "run.yaml"], ["bench", "--model", "model"]
+        for words, flag, most in (
+                (serve, "--max-waiting", 1_000_000), (serve, "--batch-size", 65536), (serve, "--max-new-tokens", 10**9), (serve, "--max-model-len", 10**9),
+                (generate, "--batch-size", 65536), (generate, "--max-new-tokens", 10**9), (generate, "--top-k", 10**9), (train, "--nnodes", 65536),
+                (train, "--node-rank", 65536), (train, "--max-restarts", 10**9), (bench, "--seq-len", 10**7), (bench, "--batch-size", 10**5),
+                (bench, "--steps", 10**9), (["config", "show", "run.yaml"], "--world-size", 4096 * 65536)):
+            for number in (most + 1, 2**32 + 1, 2**63 - 1, 2**63, 10**30):
+                self.expect(USAGE, [f"`{number}` is above the largest value, {most}"], *words, flag, str(number))
+        for words in (serve, generate, bench):
+            self.expect(USAGE, ["`100000` is above the largest value, "], *words, "--threads", "100000")
+        self.assertEqual(self.request(*generate, "--seed", str(2**63 - 1))["seed"], 2**63 - 1)
+        self.expect(USAGE, [f"`{2**63}` is above the largest value"], *generate, "--seed", str(2**63))
+        self.expect(USAGE, ["`99999999999999GiB` is not a size"], *serve, "--cache-memory", "99999999999999GiB")
+        self.expect(USAGE, ["… (5000 bytes)"], *serve, "--max-waiting", "9" * 5000)
+
+    def test_inputs_are_those_of_training(self):
+        (self.folder / "set").mkdir()
+        for name in ("train-0.jsonl", "train-1.jsonl", "test.jsonl"):
+            self.write(f"set/{name}", '{"text": "a"}\n')
+        for command in ("generate", "score", "tokenize"):
+            words = [command, "--model", "model", "--output", "out.jsonl", "--input"]
+            if command != "tokenize":  # which needs no engine, but a tokenizer
+                self.assertEqual(self.request(*words, "set")["input"], "set")
+                self.assertEqual(self.request(*words, "set/t*.jsonl")["input"], "set/t*.jsonl")
+                self.assertEqual(self.request(*words, "set", "--split", "test")["split"], "test")
+            self.expect(DATA, ["other", "train"], *words, "set", "--split", "other")
+            self.expect(DATA, ["subset"], *words, "set", "--subset", "en")
+            self.expect(DATA, ["set/x*"], *words, "set/x*")
+            self.expect(USAGE, ["--subset and --split choose among the files of --input"], *words, "-", "--split", "test")
+            for output in ("set/out.jsonl", "set/deeper/../out.jsonl"):
+                self.expect(USAGE, ["is in the folder that --input reads"], *words[:4], output, "--input", "set")
+            self.expect(USAGE, ["is among the files that --input names"], *words[:4], "set/tmp.jsonl", "--input", "set/t*.jsonl")
+            self.expect(USAGE, ["is the file that --input reads"], *words[:4], "set/test.jsonl", "--input", "set/t*t.jsonl")
+
     def test_files_that_are_not_there(self):
         self.expect(DATA, ["no such file or directory: none.yaml", "--config on the command line"], "train", "--config", "none.yaml")
         self.expect(DATA, ["no such model: modle"], "generate", "--model", "modle", "--prompt", "a")

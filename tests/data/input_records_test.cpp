@@ -46,6 +46,32 @@ TEST_F(InputRecords, OfPlainTextAreItsLines) {
   EXPECT_EQ(lines[1].line, R"({"text":" two"})");
 }
 
+TEST_F(InputRecords, OfFoldersAndPatternsAreThoseOfTheirFiles) {
+  const std::filesystem::path folder = dir_ / "set";
+  std::filesystem::create_directories(folder);
+  write_file_atomically(folder / "train-00001.jsonl", "{\"text\": \"b\"}\n");
+  write_file_atomically(folder / "train-00000.jsonl", "{\"text\": \"a\"}\n");
+  write_file_atomically(folder / "test.jsonl", "{\"text\": \"c\"}\n");
+  const auto texts = [](const config::DataSource& source) {
+    std::string all;
+    for (const InputRecord& record : read_input_records(source, 1))
+      all += record.record["text"].get<std::string>();
+    return all;
+  };
+  config::DataSource source;
+  source.path = folder.string();
+  EXPECT_EQ(texts(source), "ab") << "its training split";
+  source.split = "test";
+  EXPECT_EQ(texts(source), "c");
+  source.split = "validation";
+  test::expect_error<DataError>([&] { read_input_records(source, 1); }, {"validation"});
+  source.split.clear();
+  source.path = (folder / "t*.jsonl").string();
+  EXPECT_EQ(texts(source), "cab") << "a pattern names all that match";
+  source.path = (folder / "x*.jsonl").string();
+  test::expect_error<DataError>([&] { read_input_records(source, 1); }, {"x*.jsonl"});
+}
+
 TEST_F(InputRecords, ADirectoryIsNone) {
   test::expect_error<DataError>([&] { read_input_records(dir_.path().string(), 1); },
                                 {"this is a directory", "name one of its files"});
