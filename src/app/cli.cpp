@@ -18,9 +18,9 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
-#include "sftrun/data/input_records.h"
-#include "sftrun/observe/system.h"
 #include "sftrun/core/verbosity.h"
+#include "sftrun/data/input_records.h"
+#include "sftrun/launch/cpu_topology.h"
 #include "sftrun/observe/run_report.h"
 
 namespace sftrun::app {
@@ -175,12 +175,6 @@ bool is_beyond_64_bits(const std::string& text) {
          !text.starts_with('-');
 }
 
-/// Beside each other on the same processors threads only wait: thousands for minutes in one loop.
-int64_t most_threads() {
-  constexpr int64_t kAnywhere = 256;
-  return std::max<int64_t>(kAnywhere, 2 * observe::logical_cpus());
-}
-
 std::optional<int64_t> whole_number(const std::string& text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -240,7 +234,7 @@ CLI::Validator at_least(int64_t min, int64_t max) {
 }
 
 CLI::Validator thread_count() {
-  return at_least(1, most_threads());
+  return at_least(1, launch::most_threads());
 }
 
 CLI::Validator in_range(double min, double max) {
@@ -360,7 +354,8 @@ void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& 
       ->type_name("DATA");
   command.add_option("--subset", flags.subset, "Subset of a data set [the default one]")
       ->type_name("NAME");
-  command.add_option("--split", flags.split, "Split of a folder or of a data set on the hub [train]")
+  command
+      .add_option("--split", flags.split, "Split of a folder or of a data set on the hub [train]")
       ->type_name("NAME");
   command
       .add_option("--output", flags.output,
@@ -411,9 +406,8 @@ void require_apart_from_input(const RecordFlags& flags) {
   for (const fs::path& file : data::input_files(input_of(flags))) {
     if (fs::equivalent(file, flags.output, ignored)) problem = "is the file that --input reads";
   }
-  const fs::path below =
-      fs::weakly_canonical(flags.output, ignored)
-          .lexically_relative(fs::weakly_canonical(flags.input, ignored));
+  const fs::path below = fs::weakly_canonical(flags.output, ignored)
+                             .lexically_relative(fs::weakly_canonical(flags.input, ignored));
   if (fs::is_directory(flags.input, ignored) && !below.empty() && *below.begin() != "..")
     problem = "is in the folder that --input reads";
   if (is_glob(flags.input) && ::fnmatch(flags.input.c_str(), flags.output.c_str(), 0) == 0)

@@ -66,8 +66,7 @@ CLI::Validator device_name();  ///< auto, cuda, cpu
 constexpr int64_t kLargestCount = 1'000'000'000;
 CLI::Validator at_least(int64_t min, int64_t max = kLargestCount);
 constexpr int64_t kMostMachines = 65'536, kMostRows = 65'536;
-/// Of --threads: more than the machine's processors by far only wait for each other.
-CLI::Validator thread_count();
+CLI::Validator thread_count();  ///< of --threads: up to launch::most_threads
 CLI::Validator in_range(double min, double max);
 
 /// Device and compute dtype of a command.

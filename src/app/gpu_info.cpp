@@ -239,11 +239,11 @@ std::string visibility_text(const GpuView& view) {
   std::string text;
   if (!view.visibility->problem.empty())
     text += fmt::format("warning: {}\n", view.visibility->problem);
-  if (view.has_slice())
-    text += fmt::format("{}: a MIG slice; below are whole GPUs\n", variable);
+  if (view.has_slice()) text += fmt::format("{}: a MIG slice; below are whole GPUs\n", variable);
   if (view.hidden.empty()) return text;
   std::vector<std::string> names;
-  for (const GpuInfo& gpu : view.hidden) names.push_back(fmt::format("{} ({})", gpu.index, gpu.name));
+  for (const GpuInfo& gpu : view.hidden)
+    names.push_back(fmt::format("{} ({})", gpu.index, gpu.name));
   return text + fmt::format("Hidden by {}: GPU {}\n", variable, join(names, ", "));
 }
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <memory>
@@ -77,7 +78,12 @@ std::string names_of(const Served& served) {
 }  // namespace
 
 int run_serve(const nlohmann::json& request) {
-  const Served served = load_all(request);  // until the end of which a signal ends the process at once
+  // Blocks of requests go back to the system when they are freed. By itself the limit would grow
+  // with the first long request.
+  constexpr int kLargeBlock = 1 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kLargeBlock);
+  const Served served =
+      load_all(request);  // until the end of which a signal ends the process at once
   const launch::StopSignals signals;
   const serve::Limits limits{
       .batch_size = request.at("batch_size").get<size_t>(),

@@ -14,6 +14,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/memory.h"
+#include "sftrun/launch/cpu_topology.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/observe/system.h"
@@ -97,6 +98,10 @@ void set_threads(const nlohmann::json& request) {
     at::set_num_threads(*threads);
   } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     at::set_num_threads(std::max(1, static_cast<int>(observe::available_cpus())));
+  } else if (const int most = launch::most_threads(); at::get_num_threads() > most) {
+    log::warn("OMP_NUM_THREADS={} is above the largest value: {} threads are used",
+              at::get_num_threads(), most);
+    at::set_num_threads(most);
   }
 }
 

@@ -146,10 +146,9 @@ std::vector<Json> Answers::add(const AnswerEvent& event) {
   is_begun_[event.choice] = true;
   if (begins && request_.echo) add_prompt(fresh, event);
   fresh.text += event.text;
-  const size_t num_before =
-      request_.echo && request_.num_logprobs
-          ? num_chars(request_.prompt_texts[prompt_index(event.choice)])
-          : 0;
+  const size_t num_before = request_.echo && request_.num_logprobs
+                                ? num_chars(request_.prompt_texts[prompt_index(event.choice)])
+                                : 0;
   for (const AnswerToken& token : event.tokens) {
     ++num_tokens_;
     if (!token.logprobs) continue;

@@ -34,7 +34,7 @@ class Answers {
   /// A token as responses report it, in little memory: its JSON takes thirty times as much.
   struct Entry {
     int32_t token = 0;
-    size_t first_char = 0;  ///< of the choice's text
+    size_t first_char = 0;                         ///< of the choice's text
     std::optional<model::TokenLogprobs> logprobs;  ///< not of a prompt's first token
   };
   /// Of one answer, or what is new of it.

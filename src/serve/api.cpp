@@ -19,8 +19,8 @@ namespace sftrun::serve {
 
 /// A request in progress. Its answers are no longer generated when it is destroyed.
 struct Progress {
-  Progress(CompletionRequest asked_, const ServedModel& model_, Scheduler& scheduler, std::string id,
-           int64_t created)
+  Progress(CompletionRequest asked_, const ServedModel& model_, Scheduler& scheduler,
+           std::string id, int64_t created)
       : asked(std::move(asked_)),
         channel(scheduler.submit(model_, asked)),
         answers(asked, model_, std::move(id), created) {}
@@ -173,10 +173,9 @@ void Api::require_valid_head(const HttpRequest& request) const {
   if (request.path == kModels || request.path.starts_with(kOneModel))
     return require_method(request, "GET");
   if (request.path != kChat && request.path != kCompletions) {
-    throw ApiError(
-        kNotFound,
-        fmt::format("there is no {}: the server has {}, {}, {} and {}", excerpt(request.path),
-                    kCompletions, kChat, kModels, kHealth));
+    throw ApiError(kNotFound,
+                   fmt::format("there is no {}: the server has {}, {}, {} and {}",
+                               excerpt(request.path), kCompletions, kChat, kModels, kHealth));
   }
   require_method(request, "POST");
   // Web pages may send other types to any address without asking it first.

@@ -84,17 +84,18 @@ void require_modest_logprobs(const CompletionRequest& request, const char* key) 
   constexpr uint64_t kMost = 8'000'000;
   uint64_t num_tokens = 0;
   for (const std::vector<int32_t>& prompt : request.prompts) {
-    num_tokens += static_cast<uint64_t>(request.sampling.max_new_tokens) +
-                  (request.echo ? prompt.size() : 0);
+    num_tokens +=
+        static_cast<uint64_t>(request.sampling.max_new_tokens) + (request.echo ? prompt.size() : 0);
   }
   const uint64_t num_values =
       num_tokens * static_cast<uint64_t>(request.num_choices) * (*request.num_logprobs + 1);
   if (num_values <= kMost) return;
-  throw ApiError(kBadRequest,
-                 fmt::format("the answers may have {} log-probabilities together, and at most {} are "
-                             "allowed: ask for fewer answers, tokens or likeliest tokens",
-                             num_values, kMost),
-                 key);
+  throw ApiError(
+      kBadRequest,
+      fmt::format("the answers may have {} log-probabilities together, and at most {} are "
+                  "allowed: ask for fewer answers, tokens or likeliest tokens",
+                  num_values, kMost),
+      key);
 }
 
 // ---- /v1/completions

@@ -244,9 +244,8 @@ MHD_Result add_header(void* to, MHD_ValueKind /*kind*/, const char* name,
   try {
     const auto [place, is_new] =
         headers.by_name.emplace(ascii_lower(name), value == nullptr ? "" : value);
-    headers.are_ambiguous |=
-        !is_new && (place->first == "content-length" || place->first == "host" ||
-                    place->first == "authorization");
+    headers.are_ambiguous |= !is_new && (place->first == "content-length" ||
+                                         place->first == "host" || place->first == "authorization");
     return MHD_YES;
   } catch (const std::bad_alloc&) {
     headers.are_incomplete = true;
@@ -355,7 +354,8 @@ struct HttpServer::Impl {
     while (!stops) {
       connections.end_late(options.most_request_time, options.most_send_time);
       const bool is_full = connections.size() >= max_connections;
-      std::array<pollfd, 2> ready{{{listening.get(), POLLIN, 0}, {connections.changed(), POLLIN, 0}}};
+      std::array<pollfd, 2> ready{
+          {{listening.get(), POLLIN, 0}, {connections.changed(), POLLIN, 0}}};
       ::poll(ready.data(), ready.size(), kBetweenLooksMs);
       connections.clear();
       if (ready[0].revents == 0 || stops) continue;
@@ -468,8 +468,9 @@ struct HttpServer::Impl {
       const size_t length = announced(incoming.request);
       const size_t room = std::min(std::max(needed, 2 * body.capacity()),
                                    length > 0 ? length : options.max_body_bytes);
-      const size_t most = room <= kSmallBody ? options.max_bodies_bytes
-                                             : options.max_bodies_bytes - options.max_bodies_bytes / 4;
+      const size_t most = room <= kSmallBody
+                              ? options.max_bodies_bytes
+                              : options.max_bodies_bytes - options.max_bodies_bytes / 4;
       if (!incoming.share->grow(room - body.capacity(), most)) {
         incoming.refusal = no_memory_for_body();
         incoming.request.drop_body();

@@ -47,12 +47,8 @@ Stops divide_stops(const Tokenizer& tokenizer, const std::vector<std::string>& s
 }
 
 GeneratedText::GeneratedText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts)
-    : GeneratedText(tokenizer,
-                    std::make_shared<const std::vector<std::string>>(std::move(stop_texts))) {}
-
-GeneratedText::GeneratedText(const Tokenizer& tokenizer,
-                             std::shared_ptr<const std::vector<std::string>> stop_texts)
-    : tokenizer_(tokenizer), stop_texts_(std::move(stop_texts)) {}
+    : tokenizer_(tokenizer),
+      stop_texts_(std::make_shared<const std::vector<std::string>>(std::move(stop_texts))) {}
 
 bool GeneratedText::add(TokenId token) {
   tokens_.push_back(token);
@@ -72,9 +68,8 @@ bool GeneratedText::add(TokenId token) {
 
 size_t GeneratedText::num_chars() const {
   const std::string_view complete = without_parts(text_);
-  return static_cast<size_t>(std::count_if(complete.begin(), complete.end(), [](char byte) {
-    return !is_continuation_byte(byte);
-  }));
+  return static_cast<size_t>(std::count_if(complete.begin(), complete.end(),
+                                           [](char byte) { return !is_continuation_byte(byte); }));
 }
 
 size_t GeneratedText::num_bytes_at_end() const {

@@ -202,8 +202,8 @@ TEST(HttpServerTest, ARequestMustBeCompleteInTime) {
 }
 
 TEST(HttpServerTest, ItEndsWhileClientsWait) {
-  auto server =
-      std::make_unique<HttpServer>(HttpServer::Options{.port = 0, .max_connections = 1}, length_of_body);
+  auto server = std::make_unique<HttpServer>(HttpServer::Options{.port = 0, .max_connections = 1},
+                                             length_of_body);
   Client silent(*server), waiting(*server);
   silent.send(kBegun);
   waiting.send(kWhole);

@@ -17,14 +17,11 @@ struct Stops {
 Stops divide_stops(const Tokenizer& tokenizer, const std::vector<std::string>& stops);
 
 /// The text of generated tokens, up to the first stop text. A stop text may span tokens, and begin
-/// or end inside one.
+/// or end inside one. Copies share the stop texts, which may be long.
 class GeneratedText {
  public:
   /// @param stop_texts not empty strings   @param tokenizer must outlive this object
   GeneratedText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts);
-  /// Shares the stop texts, which may be long, with other answers.
-  GeneratedText(const Tokenizer& tokenizer,
-                std::shared_ptr<const std::vector<std::string>> stop_texts);
 
   /// @return false: a stop text is complete; no more tokens may be added
   bool add(TokenId token);
