@@ -402,16 +402,16 @@ void require_apart_from_input(const RecordFlags& flags) {
   namespace fs = std::filesystem;
   if (flags.input.empty() || flags.input == "-") return;
   std::error_code ignored;
-  std::string problem;
-  for (const fs::path& file : data::input_files(input_of(flags))) {
-    if (fs::equivalent(file, flags.output, ignored)) problem = "is the file that --input reads";
-  }
   const fs::path below = fs::weakly_canonical(flags.output, ignored)
                              .lexically_relative(fs::weakly_canonical(flags.input, ignored));
+  std::string problem;
   if (fs::is_directory(flags.input, ignored) && !below.empty() && *below.begin() != "..")
     problem = "is in the folder that --input reads";
   if (is_glob(flags.input) && ::fnmatch(flags.input.c_str(), flags.output.c_str(), 0) == 0)
     problem = "is among the files that --input names";
+  for (const fs::path& file : data::input_files(input_of(flags))) {
+    if (fs::equivalent(file, flags.output, ignored)) problem = "is the file that --input reads";
+  }
   if (problem.empty()) return;
   throw ConfigError(fmt::format("{} {}", flags.output, problem), "--output on the command line",
                     "name another file");

@@ -217,7 +217,7 @@ class HttpClient::Exchange {
     if (should_stop_ && should_stop_()) return false;
     stalled_ = seconds_since(last_byte_at_) > settings_.stall_timeout_s + connecting_s();
     is_late_ = request_.most_s && seconds_since(began_at_) > *request_.most_s;
-    has_enough_ = error_since_ && seconds_since(*error_since_) > kMostErrorBodyS;
+    has_enough_ |= error_since_ && seconds_since(*error_since_) > kMostErrorBodyS;
     return !stalled_ && !is_late_ && !has_enough_;
   }
   double connecting_s() const {

@@ -247,14 +247,14 @@ const ServedModel& Api::find_model(const Json& body) const {
 
 /// Reads the request, and frees its body.
 std::shared_ptr<Progress> Api::begin(HttpRequest& request, bool is_chat) {
-  constexpr size_t kLarge = size_t{1} << 20;
-  const bool is_large = request.body.size() >= kLarge;
+  constexpr size_t kMuch = size_t{1} << 20;
+  const size_t size = request.body.size();
   std::unique_lock reads_alone(large_bodies_, std::defer_lock);
-  if (is_large) reads_alone.lock();
+  if (size > HttpServer::kSmallBody) reads_alone.lock();
   // Also after an error: the allocator would keep what was freed, for each thread.
   const std::shared_ptr<void> trims(nullptr, [&](void*) {
     request.drop_body();
-    if (is_large) ::malloc_trim(0);
+    if (size >= kMuch) ::malloc_trim(0);
   });
   const Json body = parse_body(request.body);
   request.drop_body();

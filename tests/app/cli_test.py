@@ -193,8 +193,7 @@ class CommandLineTest(unittest.TestCase):
             self.expect(DATA, ["subset"], *words, "set", "--subset", "en")
             self.expect(DATA, ["set/x*"], *words, "set/x*")
             self.expect(USAGE, ["--subset and --split choose among the files of --input"], *words, "-", "--split", "test")
-            for output in ("set/out.jsonl", "set/deeper/../out.jsonl"):
-                self.expect(USAGE, ["is in the folder that --input reads"], *words[:4], output, "--input", "set")
+            self.expect(USAGE, ["is in the folder that --input reads"], *words[:4], "set/out.jsonl", "--input", "set")
             self.expect(USAGE, ["is among the files that --input names"], *words[:4], "set/tmp.jsonl", "--input", "set/t*.jsonl")
             self.expect(USAGE, ["is the file that --input reads"], *words[:4], "set/test.jsonl", "--input", "set/t*t.jsonl")
 
