@@ -82,7 +82,7 @@ void write_new_directory(const fs::path& target, const std::string& what,
   const OutputLock lock(target, what);
   const bool is_new = !fs::exists(target, code) || fs::is_empty(target, code);
   if (existing == Existing::kMustBeEmpty && !is_new) {
-    throw ConfigError(fmt::format("{} exists", target.string()), what,
+    throw DeviceError(fmt::format("cannot put {} into place: it exists", what), target.string(),
                       "another command has written it: name another output");
   }
   remove_leftovers_of(target);

@@ -42,12 +42,12 @@ TEST(NewDirectory, WhatAnotherCommandHasWrittenStays) {
   const std::filesystem::path target = folder / "merged";
   write_new_directory(target, "the model", fill_directory);
   bool is_written = false;
-  test::expect_error<ConfigError>(
+  test::expect_error<DeviceError>(
       [&] {
         write_new_directory(target, "the model",
                             [&](const std::filesystem::path&) { is_written = true; });
       },
-      {"exists"});
+      {"it exists"});
   EXPECT_FALSE(is_written) << "found before the work";
   EXPECT_TRUE(std::filesystem::exists(target / "config.json"));
 }

@@ -306,6 +306,7 @@ def endless(status, chunk=b"x" * 65536, pause=0, **headers):
         try:
             while not handler.server.hub.released.wait(pause):
                 handler.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+                handler.wfile.flush()
         except OSError:
             handler.close_connection = True
     return instead(action)

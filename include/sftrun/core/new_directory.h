@@ -35,8 +35,8 @@ enum class Existing : uint8_t {
 /// which then takes its name. Meanwhile other commands cannot write it (OutputLock).
 /// @param target absent or empty, unless it is to be replaced
 /// @param what it is, for errors: "the merged model"
-/// @throws DeviceError naming the target; ConfigError if another command writes it now, or has
-/// written it since it was looked at
+/// @throws DeviceError naming the target, also if another command has written it since it was looked
+/// at; ConfigError if one writes it now
 void write_new_directory(const std::filesystem::path& target, const std::string& what,
                          const std::function<void(const std::filesystem::path&)>& write,
                          Existing existing = Existing::kMustBeEmpty);
