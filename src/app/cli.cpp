@@ -224,9 +224,10 @@ CLI::Validator at_least(int64_t min, int64_t max) {
   return CLI::Validator(
       [min, max](std::string& text) -> std::string {
         int64_t number = 0;
+        const bool is_beyond = is_beyond_64_bits(text);  // CLI11 takes the nearest number
         const bool is_number = CLI::detail::lexical_cast(text, number) && number >= min;
-        if (is_number && number <= max) return {};
-        if (is_number || is_beyond_64_bits(text))
+        if (is_number && !is_beyond && number <= max) return {};
+        if (is_number || is_beyond)
           return fmt::format("`{}` is above the largest value, {}", excerpt(text), max);
         return fmt::format("`{}` is not a whole number of at least {}", excerpt(text), min);
       },
