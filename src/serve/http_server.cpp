@@ -289,10 +289,14 @@ void free_incoming(void* /*server*/, MHD_Connection* /*connection*/, void** inco
   give_back_memory(owned->num_bytes);
 }
 
-void log_message(void* /*server*/, const char* format, va_list arguments) {
+/// Called by C code, through which nothing may be thrown.
+void log_message(void* /*server*/, const char* format, va_list arguments) noexcept {
   std::array<char, 512> text{};
   std::vsnprintf(text.data(), text.size(), format, arguments);
-  log::debug("http: {}", trim(text.data()));
+  try {
+    log::debug("http: {}", trim(text.data()));
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 HttpResponse ambiguous() {
