@@ -89,12 +89,31 @@ std::string yaml_of(const spec::NamePattern& pattern) {
   return "{" + join(entries, ", ") + "}";
 }
 
-[[noreturn]] void fail_saved(const std::string& tensor, const char* what,
+constexpr std::string_view kOwnFilesDiffer =
+    "adapter_config.json and adapter_model.safetensors do not belong together: copy both again";
+
+/// What a run sets to start from an adapter with these targets.
+std::string fix_of_targets(const spec::LoraSpec& lora, bool are_parameters) {
+  constexpr size_t kMostNames = 16;  // a list that is still written by hand
+  if (are_parameters)
+    return fmt::format("set tuning.lora.target_parameters: [{}], as it has them",
+                       join(lora.target_parameters, ", "));
+  if (lora.target_pattern || lora.target_modules.size() > kMostNames)
+    return "merge the adapter into its base (sftrun merge), and set model.name to the result "
+           "without tuning.lora.init_from";
+  return fmt::format("set tuning.lora.target_modules: [{}], as it has them",
+                     join(lora.target_modules, ", "));
+}
+
+/// @param own of the run; equal: the adapter's files contradict each other
+[[noreturn]] void fail_saved(const std::string& tensor, const char* what, const spec::LoraSpec& own,
                              const weights::AdapterConfig& config, const fs::path& directory) {
+  const bool is_run = own.modules_to_save != config.lora.modules_to_save;
   throw DataError(fmt::format("the adapter {} {}, a fully trained module", what, tensor),
                   directory.string(),
-                  fmt::format("set tuning.lora.modules_to_save: [{}], as in the adapter",
-                              join(config.lora.modules_to_save, ", ")));
+                  is_run ? fmt::format("set tuning.lora.modules_to_save: [{}], as in the adapter",
+                                       join(config.lora.modules_to_save, ", "))
+                         : std::string(kOwnFilesDiffer));
 }
 
 /// A and B have to have the rank of the run.
@@ -155,6 +174,8 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
   const auto is_parameter = [&](const std::string& name) {
     return spec::is_target(own, name) || spec::is_target(config.lora, name);
   };
+  const bool is_run = own.target_texts() != config.lora.target_texts() ||
+                      own.target_parameters != config.lora.target_parameters;
   /// Loads a layer's adapter, or checks that neither file nor layer has one.
   /// @param parameter its name in target_parameters
   const auto take = [&](const std::string& name, auto& lora, const std::string& parameter) {
@@ -162,11 +183,8 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
     if (lora.has_value() != (found != tensors.lora.end())) {
       throw DataError(fmt::format("the adapter {} {}", lora ? "lacks" : "also has", name),
                       directory.string(),
-                      is_parameter(parameter)
-                          ? fmt::format("set tuning.lora.target_parameters: [{}], as it has them",
-                                        join(config.lora.target_parameters, ", "))
-                          : fmt::format("set tuning.lora.target_modules: [{}], as it has them",
-                                        join(config.lora.target_texts(), ", ")));
+                      !is_run ? std::string(kOwnFilesDiffer)
+                              : fix_of_targets(config.lora, is_parameter(parameter)));
     }
     if (!lora) return;
     require_same_rank(name, found->second.r, *(lora->a->shape.end() - 2), config, directory);
@@ -195,12 +213,12 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
     const std::string tensor = weights::saved_tensor(parameter.name);
     if (!spec::is_saved(own.modules_to_save, tensor)) continue;
     const auto found = tensors.saved.find(tensor);
-    if (found == tensors.saved.end()) fail_saved(tensor, "lacks", config, directory);
+    if (found == tensors.saved.end()) fail_saved(tensor, "lacks", own, config, directory);
     copy(parameter, found->second);
     tensors.saved.erase(found);
   }
   if (!tensors.saved.empty())
-    fail_saved(tensors.saved.begin()->first, "also has", config, directory);
+    fail_saved(tensors.saved.begin()->first, "also has", own, config, directory);
   if (!rescaled.empty()) {
     log::warn("the adapter's {} (tuning.lora.alpha, r, rslora, alpha_pattern): {}", rescaled,
               directory.string());

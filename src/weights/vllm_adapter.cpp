@@ -402,7 +402,7 @@ std::optional<VllmAdvice> vllm_advice(const spec::LoraSpec& lora, bool has_whole
 }
 
 void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::ArchSpec& arch) {
-  AdapterConfig config = load_adapter_config(from, arch);
+  AdapterConfig config = load_named_targets(from, arch);
   AdapterTensors adapter = load_adapter(from, config, arch);
   const auto is_adapted = [&](const std::string& name) { return adapter.lora.contains(name); };
   if (const auto refusal = vllm_refusal(config.lora, !adapter.saved.empty(), arch, is_adapted)) {
