@@ -64,9 +64,23 @@ class Applier {
   void report(const Field& field, const Complaint& complaint, const Assignment& assignment) {
     std::string message = fmt::format("`{}` {}", field.key, complaint.what);
     if (complaint.show_takes) message += "; it takes " + field.takes();
-    std::string fix = complaint.fix;
+    std::string fix =
+        complaint.fix.empty() ? fix_by_other_key(field, assignment.value) : complaint.fix;
     if (fix.empty()) fix = fmt::format("write, for example, {}: {}", field.leaf(), field.example);
     problems_.push_back({message, assignment.value_place, fix});
+  }
+
+  /// transformers 5 has one key for steps and shares of the warm-up. "": no other key takes the
+  /// value.
+  static std::string fix_by_other_key(const Field& field, const Value& value) {
+    const auto number =
+        value.kind == Value::Kind::kScalar ? parse_double(value.text) : std::optional<double>();
+    if (!number || *number <= 0) return {};
+    if (field.key == "train.warmup_steps" && *number < 1)
+      return fmt::format("a share of all steps is train.warmup_ratio: {}", value.text);
+    if (field.key == "train.warmup_ratio" && *number > 1)
+      return fmt::format("a number of steps is train.warmup_steps: {}", value.text);
+    return {};
   }
 
   /// Sets a key inside a field that is a map: data.chat_template_kwargs.enable_thinking=false.

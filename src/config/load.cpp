@@ -94,6 +94,7 @@ LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::stri
   if (yaml != nullptr) {
     const std::string file = yaml->string();
     const Value document = parse_yaml(read_text_file(*yaml), file, problems);
+    importing::require_own_run(document, *yaml);
     run = flatten(document, file, fields, problems);
   }
   const std::vector<Assignment> environment =

@@ -379,9 +379,13 @@ void Reading::set(const SourceKey& key, std::string_view field, Value value, boo
 }
 
 void Reading::set_default(std::string_view field, std::string_view text) {
+  set_default(field, Value::scalar(std::string(text)));
+}
+
+void Reading::set_default(std::string_view field, Value value) {
   const std::string source = fmt::format("the default of {}", table_.name);
   given.push_back({.assignment = {.key = std::string(field),
-                                  .value = Value::scalar(std::string(text)),
+                                  .value = std::move(value),
                                   .layer = Layer::kNamedFile,
                                   .place = source,
                                   .value_place = source,

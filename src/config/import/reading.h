@@ -63,6 +63,7 @@ class Reading {
            bool is_firm = true);
   /// A default of the tool.
   void set_default(std::string_view field, std::string_view text);
+  void set_default(std::string_view field, Value value);
   /// `key` is auto: the run's value is used.
   void note_auto(const SourceKey& key);
   void note_no_meaning(const SourceKey& key, std::string why);
@@ -109,6 +110,8 @@ Value interpolated(const Value& value, const Value& document);
 /// A value inside nested maps; nullptr: there is none. @param name in dots
 const Value* value_at(const Value& document, std::string_view name);
 
+/// @throws ConfigError if the file that is given as a run's YAML is of another tool
+void require_own_run(const Value& document, const std::filesystem::path& file);
 /// Reads the file and applies the table of `tool` (nullopt: recognised). What is wrong in it is in
 /// `problems` of the result.
 /// @throws ConfigError if the file is not YAML or JSON, or no tool is recognised; DataError if it

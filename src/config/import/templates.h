@@ -16,7 +16,13 @@ void set_seeds(Reading& reading, const SourceKey& key);
 void set_checkpointing(Reading& reading, const SourceKey& key);
 /// bf16: auto|true|false
 void set_bf16(Reading& reading, const SourceKey& key);
-/// A map of texts as a value.
-Value map_value(const nlohmann::ordered_json& json);
+/// Steps, or below 1 a share of all steps, as in transformers 5. Steps win over `warmup_ratio`.
+void set_warmup_steps(Reading& reading, const SourceKey& key);
+/// `warmup_ratio`, unless the file gives a number of steps.
+void set_warmup_ratio(Reading& reading, const SourceKey& key);
+/// no, steps, epoch or best.
+void set_save_strategy(Reading& reading, const SourceKey& key);
+/// An error: the key asks for another kind of training than there is here.
+void refuse_objective(Reading& reading, const SourceKey& key);
 
 }  // namespace sftrun::config::importing

@@ -136,7 +136,7 @@ TEST_F(TrainersTest, TorchtuneValuesNameOtherValues) {
 TEST_F(TrainersTest, AFileIsRecognisedByItsKeys) {
   test::expect_error<ConfigError>(
       [&] { import_config(write("a.yaml", "unheard: of\n"), std::nullopt); },
-      {"not recognised", "--from accelerate|deepspeed|axolotl|llama-factory|torchtune"});
+      {"not recognised", "--from accelerate|deepspeed|axolotl|llama-factory|trl|torchtune"});
   test::expect_error<ConfigError>(
       [&] { import_config(write("a.yaml", "tuning: {mode: lora}\n"), std::nullopt); },
       {"a configuration of sftrun already"});
