@@ -395,7 +395,7 @@ class RelationCheck {
     if (!parse_duration_s(train.save_every)) {
       report(fmt::format("`train.save_every` is `{}`; it takes a time such as 90s, 10m or 1h30m",
                          train.save_every),
-             {"train.save_every"}, "write 0 to save only by save_steps");
+             {"train.save_every"}, "write, for example, 30m");
     }
     if (parse_duration_s(config_.parallel.timeout).value_or(0) <= 0) {
       report(fmt::format("`parallel.timeout` is `{}`; it takes a time such as 90s, 10m or 1h30m",

@@ -150,9 +150,10 @@ void DatasetChecks::require_trained_ends(std::vector<Remark>& remarks) const {
                     shortened(last_answer(*first_kept_, *model_.tokenizer))),
         first_kept_place_,
         fmt::format(
-            "change the chat template to write a stop token of the model ({}) after each answer, "
-            "inside its generation marks if it has any (sftrun preview shows the labels); "
-            "if examples are truncated, raise model.max_seq_len",
+            "use a chat template that writes a stop token of the model ({}) after each answer, "
+            "inside its generation marks if it has any: remove model.chat_template if the model "
+            "has its own, or change it (sftrun preview shows the labels); if examples are "
+            "truncated, raise model.max_seq_len",
             stops));
   }
   if (without_end_.count() > 0) {
@@ -186,19 +187,17 @@ namespace {
 std::string advice_on_role(const std::string& role) {
   const std::string likely = likely_role(role);
   return (likely.empty() ? "" : fmt::format("did you mean `{}`? ", likely)) +
-         fmt::format(
-             "only turns of `assistant` are trained on; rename it by data.fields: "
-             "{{roles: {{{}: {}}}}}",
-             role, likely.empty() ? "user" : likely);
+         "only turns of `assistant` are trained on; rename it by " + fix_of_role(role);
 }
 
 }  // namespace
 
 void DatasetChecks::remark_on_roles(std::vector<Remark>& remarks) const {
   for (const auto& [role, records] : unknown_roles_) {
-    warn(remarks, records,
-         fmt::format("records have the role `{}`, which is not in the chat template", role),
-         advice_on_role(role));
+    warn(
+        remarks, records,
+        fmt::format("records have the role `{}`, which is not in the chat template", excerpt(role)),
+        advice_on_role(role));
   }
 }
 
@@ -211,8 +210,10 @@ void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
   warn(remarks, begins_with_answer_, "conversations begin with an assistant turn",
        "the model is trained to speak first; if that is not intended, add a user turn before it");
   warn(remarks, empty_answers_, "answers are empty",
-       "the model is trained to answer nothing; remove such records, or set \"train\": false "
-       "for the turn");
+       is_preference_
+           ? "the model is trained to answer nothing; remove such pairs"
+           : "the model is trained to answer nothing; remove such records, or give the messages of "
+             "such turns \"train\": false");
   warn(remarks, equal_pairs_, "pairs have the same chosen and rejected answer",
        "they train nothing; leave them out");
 }

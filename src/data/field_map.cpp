@@ -49,8 +49,11 @@ void read_turns(Json& record, const char* key, const std::string& where) {
   if (it == record.end() || !it->is_string()) return;
   Json turns = parse_json_text(it->get<std::string>());
   if (!turns.is_array()) {
+    const bool looks_like_list = trim(it->get<std::string>()).starts_with('[');
     throw DataError(fmt::format("\"{}\" is a string that is not a JSON list", key), where,
-                    "map text columns with data.fields: {prompt: …, completion: …}");
+                    looks_like_list
+                        ? "write the list as JSON (json.dumps), not as Python prints it"
+                        : "map text columns with data.fields: {prompt: …, completion: …}");
   }
   *it = std::move(turns);
 }
@@ -94,10 +97,8 @@ Json FieldMap::apply(Json record, const std::string& where) const {
     read_turns(record, key, where);
     if (const auto it = record.find(key); it != record.end()) rename_turns(*it);
   }
-  for (const char* key : {"prompt", "chosen", "rejected"}) {  // of preference records
-    const auto it = record.find(key);
-    if (record.contains("chosen") && it != record.end()) rename_turns(*it);
-  }
+  for (const char* key : {"prompt", "completion", "chosen", "rejected"})
+    if (const auto it = record.find(key); it != record.end()) rename_turns(*it);
   return record;
 }
 
@@ -124,24 +125,27 @@ void FieldMap::require_pairs(const Json& record, const std::string& where) const
 }
 
 void FieldMap::rename_turns(Json& turns) const {
+  if (turns.is_object()) rename_turn(turns);  // an answer of preference records
   if (!turns.is_array()) return;
+  for (Json& turn : turns)
+    if (turn.is_object()) rename_turn(turn);
+}
+
+void FieldMap::rename_turn(Json& turn) const {
   const std::string role = is_sharegpt_ ? "from" : "role",
                     content = is_sharegpt_ ? "value" : "content";
-  const auto rename = [](Json& turn, const std::string& theirs, const std::string& ours) {
+  const auto rename = [&](const std::string& theirs, const std::string& ours) {
     if (theirs.empty() || theirs == ours || !turn.contains(theirs)) return;
     Json value = turn[theirs];
     turn.erase(theirs);
     turn[ours] = std::move(value);
   };
-  for (Json& turn : turns) {
-    if (!turn.is_object()) continue;
-    rename(turn, role_, role);
-    rename(turn, content_, content);
-    const auto name = turn.find(role);
-    if (name == turn.end() || !name->is_string()) continue;
-    const auto mapped = roles_.find(name->get<std::string>());
-    if (mapped != roles_.end()) *name = mapped->second;
-  }
+  rename(role_, role);
+  rename(content_, content);
+  const auto name = turn.find(role);
+  if (name == turn.end() || !name->is_string()) return;
+  const auto mapped = roles_.find(name->get<std::string>());
+  if (mapped != roles_.end()) *name = mapped->second;
 }
 
 }  // namespace sftrun::data

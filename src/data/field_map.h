@@ -28,6 +28,7 @@ class FieldMap {
 
  private:
   void rename_turns(Json& turns) const;
+  void rename_turn(Json& turn) const;
 
   bool is_sharegpt_ = false;
   std::vector<std::pair<std::string, std::string>> columns_;  // ours, theirs

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "content_parts.h"
+#include "roles.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
@@ -26,7 +27,10 @@ bool is_preference(const Json& record) {
 }
 
 [[noreturn]] void refuse_preference(const Json& record, const std::string& where) {
-  const bool has_prompt = record.contains("prompt") && record["prompt"].is_string();
+  // Lists may hold the whole conversation, or the answer behind a prompt that is a list, too.
+  const bool is_list = record["chosen"].is_array();
+  const bool has_prompt = record.contains("prompt") && record["prompt"].is_array() == is_list &&
+                          !record["prompt"].is_null();
   throw DataError(
       "this is preference data (\"chosen\" and \"rejected\"), which train.objective sft does not "
       "read",
@@ -34,9 +38,9 @@ bool is_preference(const Json& record) {
       fmt::format(
           "set train.objective: dpo; or, to train on the chosen answers alone, data.fields: "
           "{{{}}}",
-          record["chosen"].is_array() ? "messages: chosen"
-          : has_prompt                ? "prompt: prompt, completion: chosen"
-                                      : "text: chosen"));
+          has_prompt ? "prompt: prompt, completion: chosen"
+          : is_list  ? "messages: chosen"
+                     : "text: chosen"));
 }
 
 const Json& require(const Json& record, const char* key, RecordFormat format,
@@ -171,24 +175,31 @@ void check_messages(const Json& messages, const char* key, const std::string& wh
     check_turn_weight(messages[i], fmt::format("{}[{}]", key, i), where);
 }
 
-/// "tools" as a list; some data sets store it as a JSON string.
-Json tools_of(const Json& record, const std::string& where) {
-  const auto it = record.find("tools");
+/// A value that tables store as JSON text, in which an empty cell is none. null: there is none.
+Json value_or_text(const Json& record, const char* key) {
+  const auto it = record.find(key);
   if (it == record.end() || it->is_null()) return nullptr;
-  Json tools = it->is_string() ? parse_json_text(it->get<std::string>()) : *it;
-  if (!tools.is_array())
-    throw DataError("\"tools\" must be a list of tool descriptions", where,
-                    R"(write "tools": [{"type": "function", "function": {…}}], or leave it out)");
+  if (!it->is_string()) return *it;
+  const auto text = it->get<std::string>();
+  return trim(text).empty() ? Json(nullptr) : parse_json_text(text);
+}
+
+Json tools_of(const Json& record, const std::string& where) {
+  Json tools = value_or_text(record, "tools");
+  if (!tools.is_array() && !tools.is_null())
+    throw DataError(
+        "\"tools\" must be a list of tool descriptions", where,
+        R"(write [{"type": "function", "function": {…}}], or null (in a table nothing))");
   return tools;
 }
 
 Json kwargs_of(const Json& record, const std::string& where) {
-  const auto it = record.find("chat_template_kwargs");
-  if (it == record.end() || it->is_null()) return Json::object();
-  if (!it->is_object())
+  Json kwargs = value_or_text(record, "chat_template_kwargs");
+  if (kwargs.is_null()) return Json::object();
+  if (!kwargs.is_object())
     throw DataError("\"chat_template_kwargs\" must be an object", where,
-                    R"(write "chat_template_kwargs": {"name": value}, or leave it out)");
-  return *it;
+                    R"(write {"name": value}, or null (in a table nothing))");
+  return kwargs;
 }
 
 Conversation conversation_of(const Json& record, Json messages, size_t num_prompt_messages,
@@ -216,11 +227,10 @@ std::string sharegpt_role(const std::string& from, const std::string& turn,
     if (from == name) return std::string(role);
   }
   throw DataError(
-      fmt::format("{}.from is \"{}\", which is not a known role", turn, from), where,
+      fmt::format("{}.from is \"{}\", which is not a known role", turn, excerpt(from)), where,
       fmt::format("known: human, user; gpt, assistant, chatgpt, model, bot, function_call; system; "
-                  "tool, observation, function_response; others by data.fields: {{roles: {{{}: "
-                  "user}}}}",
-                  from));
+                  "tool, observation, function_response; others by {}",
+                  fix_of_role(from)));
 }
 
 /// Most files say "conversations".
@@ -398,7 +408,23 @@ std::vector<NamedShape> preference_conversations(const Json& record, const std::
   return {{"chosen", with(chosen)}, {"rejected", with(rejected)}};
 }
 
-std::vector<NamedShape> preference_shapes(const Json& record, const std::string& where) {
+/// Beside a prompt of messages an answer may be one message, or its text.
+Json with_answers_as_messages(Json record) {
+  for (const char* key : {"chosen", "rejected"}) {
+    const auto answer = record.find(key);
+    if (answer == record.end()) continue;
+    if (answer->is_object())
+      *answer = Json::array({*answer});
+    else if (answer->is_string())
+      *answer = Json::array({message_of("assistant", answer->get<std::string>())});
+  }
+  return record;
+}
+
+std::vector<NamedShape> preference_shapes(const Json& given, const std::string& where) {
+  const auto prompt = given.find("prompt");
+  const bool has_messages = prompt != given.end() && prompt->is_array();
+  const Json record = has_messages ? with_answers_as_messages(given) : given;
   const Json &chosen = require(record, "chosen", RecordFormat::kPreference, where),
              &rejected = require(record, "rejected", RecordFormat::kPreference, where);
   if (chosen.is_string() && rejected.is_string()) {

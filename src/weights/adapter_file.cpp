@@ -482,6 +482,18 @@ std::set<std::string> targeted_modules(const spec::LoraSpec& lora, const spec::A
   return names;
 }
 
+/// Whether a target is the name of no module: as in PEFT it has no effect if others have one.
+bool names_no_module(const spec::LoraSpec& lora, const std::vector<std::string>& modules) {
+  if (lora.target_pattern) return false;
+  return std::any_of(
+      lora.target_modules.begin(), lora.target_modules.end(), [&](const std::string& target) {
+        return target != "all-linear" &&
+               std::none_of(modules.begin(), modules.end(), [&](const std::string& module) {
+                 return ends_with_name(module, target);
+               });
+      });
+}
+
 /// Takes the modules without tensors from the targets: as in PEFT they stay as in the base.
 void keep_modules_of_file(AdapterConfig& config, const SafetensorsFile& file,
                           const spec::ArchSpec& arch) {
@@ -494,7 +506,8 @@ void keep_modules_of_file(AdapterConfig& config, const SafetensorsFile& file,
   for (const std::string& module : targeted_modules(config.lora, arch))
     (in_file.contains(module) ? kept : config.without_tensors).push_back(module);
   const bool has_others = !config.lora.target_parameters.empty();
-  if (config.without_tensors.empty() || (kept.empty() && !has_others)) {
+  const bool is_exact = config.without_tensors.empty() && !names_no_module(config.lora, kept);
+  if (is_exact || (kept.empty() && !has_others)) {
     config.without_tensors.clear();
     return;
   }

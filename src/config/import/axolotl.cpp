@@ -186,6 +186,8 @@ class AxolotlSourceNotes {
           fmt::format("message_field_training: rename `{}` of the messages to `train`; false "
                       "removes the labels of an assistant's turn",
                       flag));
+    if (const std::string style = text_in(source_, "conversation"); !style.empty())
+      note(fmt::format("conversation {}: `model.chat_template` names a chat template", style));
     if (!text_in(source_, "message_field_training_detail").empty())
       note("message_field_training_detail: labels are of whole turns");
   }
@@ -254,7 +256,8 @@ void add_axolotl_source(Reading& reading, const SourceKey& key, const Value& sou
                                                           "roles",
                                                           "roles_to_train",
                                                           "train_on_eos",
-                                                          "train_on_eot"});
+                                                          "train_on_eot",
+                                                          "conversation"});
   const std::string name = text_in(source, "type");
   const Value* map = value_at(source, "type");
   const bool is_own_type = map != nullptr && map->kind == Value::Kind::kMap;
@@ -346,6 +349,8 @@ void axolotl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
 
 /// FSDP 2 has no key `fsdp`: its fsdp_config is enough.
 void axolotl_finish(Reading& reading) {
+  constexpr int64_t kLoggingSteps = 500;
+  complete_eval_steps(reading, kLoggingSteps);
   const auto section = reading.find("fsdp_config");
   if (!section) return;
   const std::vector<Value>& values = section->value.items;
@@ -426,6 +431,7 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     special("deepspeed", axolotl_deepspeed),
     special("ddp_timeout", set_seconds),
     nothing("save_safetensors", "files are always safetensors"),
+    nothing("tokenizer_type", "the tokenizer's files say what it is"),
 });
 
 constexpr auto kAxolotlSigns = std::to_array<std::string_view>(

@@ -319,6 +319,8 @@ constexpr auto kFactoryDefaults = std::to_array<ToolDefault>({
 
 /// lora_alpha is twice the rank by default; stage pt trains on every token of plain text.
 void factory_finish(Reading& reading) {
+  constexpr int64_t kLoggingSteps = 500;
+  complete_eval_steps(reading, kLoggingSteps);
   if (const auto rank = reading.count_of("lora_rank", 1); !reading.has("tuning.lora.alpha")) {
     constexpr int64_t kRank = 8;
     reading.set_default("tuning.lora.alpha", fmt::format("{}", 2 * rank.value_or(kRank)));

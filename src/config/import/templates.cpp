@@ -105,6 +105,13 @@ void set_warmup_ratio(Reading& reading, const SourceKey& key) {
   if (!is_off(key.value)) reading.note_lost(key, "`warmup_steps` of the file is used instead");
 }
 
+void complete_eval_steps(Reading& reading, int64_t logging_steps) {
+  if (ascii_lower(reading.text_of("eval_strategy")) != "steps" || reading.has("train.eval_steps"))
+    return;
+  const auto given = parse_int(reading.text_of("logging_steps"));
+  reading.set_default("train.eval_steps", fmt::format("{}", given.value_or(logging_steps)));
+}
+
 void set_save_strategy(Reading& reading, const SourceKey& key) {
   const std::string word = ascii_lower(key.value.text);
   if (word == "no" || parse_bool(word) == false) return reading.set(key, "train.save_every", "0");

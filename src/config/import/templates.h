@@ -20,6 +20,9 @@ void set_bf16(Reading& reading, const SourceKey& key);
 void set_warmup_steps(Reading& reading, const SourceKey& key);
 /// `warmup_ratio`, unless the file gives a number of steps.
 void set_warmup_ratio(Reading& reading, const SourceKey& key);
+/// transformers evaluates as often as it logs where `eval_strategy: steps` has no `eval_steps`.
+/// @param logging_steps its default in the tool
+void complete_eval_steps(Reading& reading, int64_t logging_steps);
 /// no, steps, epoch or best.
 void set_save_strategy(Reading& reading, const SourceKey& key);
 /// An error: the key asks for another kind of training than there is here.

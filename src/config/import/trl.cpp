@@ -214,7 +214,9 @@ void note_unlimited(Reading& reading) {
 
 /// The objective, what it trains on, and the defaults that depend on them.
 void trl_finish(Reading& reading) {
+  constexpr int64_t kLoggingSteps = 10;
   note_unlimited(reading);
+  complete_eval_steps(reading, kLoggingSteps);
   const bool is_dpo = is_dpo_of_trl(reading);
   reading.set_default("train.objective", is_dpo ? "dpo" : "sft");
   if (!reading.has("train.learning_rate"))
