@@ -83,7 +83,7 @@ Command add_import(CLI::App& config) {
   auto options = std::make_shared<ImportOptions>();
   CLI::App* command = add_command(
       config, "import",
-      "Translate a configuration of Accelerate, DeepSpeed, Axolotl, LLaMA-Factory or torchtune",
+      "Translate a configuration of Accelerate, DeepSpeed, Axolotl, LLaMA-Factory, TRL or torchtune",
       "sftrun config import axolotl.yaml --output run.yaml\n"
       "  sftrun config import ds_config.json --from deepspeed");
   command->add_option("file", options->file, "The file of the other tool")->type_name("FILE");

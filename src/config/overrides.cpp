@@ -66,6 +66,15 @@ const Field* find_misspelt(const Binding& fields, const std::string& name) {
   return found == fields.fields.end() ? nullptr : &*found;
 }
 
+constexpr std::string_view kNcclTimeout = "NCCL_TIMEOUT";
+
+/// Guides set it, but no version of NCCL or PyTorch reads it.
+std::string answer_to_nccl_timeout(const std::string& value) {
+  const auto seconds = parse_int(value);
+  return fmt::format("{} in the environment has no effect; set parallel.timeout={}", kNcclTimeout,
+                     seconds && *seconds > 0 ? fmt::format("{}s", *seconds) : "30m");
+}
+
 }  // namespace
 
 std::string environment_name(const std::string& key) {
@@ -100,8 +109,10 @@ std::vector<Assignment> from_environment(const Binding& fields, Problems& proble
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const size_t equals = text.find('=');
-    if (!text.starts_with(kPrefix) || equals == std::string_view::npos) continue;
+    if (equals == std::string_view::npos) continue;
     const std::string name(text.substr(0, equals)), value(text.substr(equals + 1));
+    if (name == kNcclTimeout && !value.empty()) warnings.push_back(answer_to_nccl_timeout(value));
+    if (!name.starts_with(kPrefix)) continue;
     if (name.find("__") == std::string::npos) {
       if (const Field* meant = find_misspelt(fields, name)) {
         warnings.push_back(fmt::format("{} in the environment has no effect; did you mean {}?",

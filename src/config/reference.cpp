@@ -38,10 +38,12 @@ A value is taken from the first of these sources that sets the key. A run prints
    `sftrun config init --machine` asks for them and writes the file
 6. the default
 
-Values are always YAML; an empty value or `null` means the default. `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1. Paths are
-relative to the current directory, or else to the directory of the YAML file. Unknown keys are errors. For keys of transformers, TRL, PEFT,
+Values are always YAML; an empty value or `null` means the default. `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1. Paths of inputs are
+relative to the current directory, or else to the directory of the YAML file; `output.dir` and `data.cache_dir` are relative to the current
+directory. Unknown keys are errors. For keys of transformers, TRL, PEFT,
 bitsandbytes, Axolotl, LLaMA-Factory, torchtune, Unsloth and Accelerate the error names the equivalent key, or the reason to remove it; for
-other keys it suggests the most similar one. `sftrun config import FILE` translates whole files of these tools. The first twenty problems of a file are reported together, with their number.
+other keys it suggests the most similar one. `sftrun config import FILE` translates whole files of
+Accelerate, DeepSpeed, Axolotl, LLaMA-Factory, TRL and torchtune. The first twenty problems of a file are reported together, with their number.
 
 With `make`, the keys of `train` and `model` are variables in capitals: `make train-distributed CONFIG=run.yaml TRAIN_BATCH_SIZE=1
 TRAIN_GRAD_ACCUM=32 MODEL_MAX_SEQ_LEN=1024` means `train.batch_size=1 train.grad_accum=32 model.max_seq_len=1024`. `make train-deepspeed` also passes
