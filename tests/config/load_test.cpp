@@ -9,6 +9,21 @@ namespace {
 
 using test::expect_error;
 
+TEST_F(ConfigTest, AShareOfTheStepsIsTheRatio) {
+  expect_error<ConfigError>([&] { load("train: {warmup_steps: 0.03}\n"); },
+                            {"`train.warmup_steps` is `0.03`", "train.warmup_ratio: 0.03"});
+  expect_error<ConfigError>([&] { load("train: {warmup_ratio: 20}\n"); },
+                            {"`train.warmup_ratio` is `20`", "train.warmup_steps: 20"});
+}
+
+TEST_F(ConfigTest, NcclTimeoutIsAnswered) {
+  ASSERT_EQ(setenv("NCCL_TIMEOUT", "1800", 1), 0);
+  const auto warnings = load("").warnings;
+  unsetenv("NCCL_TIMEOUT");
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("parallel.timeout=1800s"), std::string::npos) << warnings[0];
+}
+
 TEST_F(ConfigTest, DefaultsAreTheHeaders) {
   const LoadedConfig loaded = load("");
   EXPECT_EQ(loaded.config.model.max_seq_len, 2048);

@@ -34,6 +34,17 @@ TEST(FieldMap, DotsSelectInsideAColumn) {
   EXPECT_THROW(apply({{"completion", "answers.text.x"}}, record), DataError);
 }
 
+/// Also turns behind a prompt, and an answer that is one message.
+TEST(FieldMap, RenamesTurnsWhereverTheyAre) {
+  const Json fields = {{"role", "from"}, {"content", "value"}, {"roles", {{"gpt", "assistant"}}}};
+  const Json turn = {{"from", "gpt"}, {"value", "a"}},
+             message = {{"role", "assistant"}, {"content", "a"}};
+  EXPECT_EQ(apply(fields, {{"prompt", {turn}}, {"completion", {turn}}}),
+            Json({{"prompt", {message}}, {"completion", {message}}}));
+  EXPECT_EQ(apply(fields, {{"prompt", {turn}}, {"chosen", turn}, {"rejected", turn}}),
+            Json({{"prompt", {message}}, {"chosen", message}, {"rejected", message}}));
+}
+
 TEST(FieldMap, NumbersAreTexts) {
   EXPECT_EQ(apply({{"completion", "label"}}, {{"label", 3}})["completion"], "3");
   EXPECT_EQ(apply({{"completion", "label"}}, {{"label", true}})["completion"], "true");

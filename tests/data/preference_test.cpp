@@ -93,11 +93,12 @@ TEST(PreferenceConversations, AreRenderedAndLabelledBehindTheGenerationPrompt) {
 /// As Axolotl's and LLaMA-Factory's data sets have them.
 TEST(PreferenceConversations, AnAnswerMayBeOneMessageOrItsText) {
   const auto whole = pair_of(kTwoAnswers);
-  for (const char* answers :
-       {R"("chosen": {"role": "assistant", "content": "yes"}, "rejected": {"role": "assistant", "content": "no"})",
-        R"("chosen": "yes", "rejected": {"role": "assistant", "content": "no"})"}) {
-    const auto pair = pair_of(
-        std::string(R"({"prompt": [{"role": "user", "content": "q"}], )") + answers + "}");
+  for (
+      const char* answers :
+      {R"("chosen": {"role": "assistant", "content": "yes"}, "rejected": {"role": "assistant", "content": "no"})",
+       R"("chosen": "yes", "rejected": {"role": "assistant", "content": "no"})"}) {
+    const auto pair =
+        pair_of(std::string(R"({"prompt": [{"role": "user", "content": "q"}], )") + answers + "}");
     expect_pair(pair, text_and_labels(whole[0]), text_and_labels(whole[1]));
   }
   expect_pair_refused(R"({"chosen": {"role": "assistant", "content": "y"}, "rejected": "n"})",

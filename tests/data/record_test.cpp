@@ -142,6 +142,24 @@ TEST(RecordFormats, MistakesComeWithAFix) {
   }
 }
 
+/// What a remedy says is what works.
+TEST(RecordFormats, AnUnknownRoleComesWithItsMapping) {
+  for (const auto& [role, fix] :
+       {std::pair{"GPT", "data.fields: {roles: {GPT: assistant}}"},
+        std::pair{"Human", "data.fields: {roles: {Human: user}}"},
+        std::pair{"asistant", "data.fields: {roles: {asistant: assistant}}"},
+        std::pair{"Q: it's", "data.fields: {roles: {'Q: it''s': ROLE}}, where ROLE is user"}}) {
+    const std::string json =
+        std::string(R"({"conversations": [{"from": ")") + role + R"(", "value": "x"}]})";
+    try {
+      shape(json.c_str(), RecordFormat::kShareGpt);
+      ADD_FAILURE() << role;
+    } catch (const DataError& error) {
+      EXPECT_NE(error.fix().find(fix), std::string::npos) << error.fix();
+    }
+  }
+}
+
 TEST(RecordFormats, MessagesKeepTheirKeysInOrder) {
   const auto c = conversation(
       R"({"messages": [{"role": "user", "content": "", "z": 1, "a": 2}], "tools": [{"name": "f"}],
@@ -160,6 +178,18 @@ TEST(RecordFormats, ToolsMayBeAString) {
           RecordFormat::kMessages)
           .tools[0]["name"],
       "f");
+  // Cells of a table that are empty.
+  const auto c = conversation(
+      R"({"messages": [{"role": "user", "content": "q"}], "tools": "", "chat_template_kwargs": " "})",
+      RecordFormat::kMessages);
+  EXPECT_TRUE(c.tools.is_null());
+  EXPECT_TRUE(c.kwargs.empty());
+  EXPECT_EQ(
+      conversation(
+          R"({"messages": [{"role": "user", "content": "q"}], "chat_template_kwargs": "{\"a\": 1}"})",
+          RecordFormat::kMessages)
+          .kwargs["a"],
+      1);
 }
 
 TEST(RecordFormats, ShareGptRoles) {
@@ -222,6 +252,8 @@ TEST(RecordFormats, Errors) {
                kMessages, "must be an object");
   expect_error(R"({"conversations": [{"from": "alien", "value": "x"}]})", kShareGpt,
                "\"alien\", which is not a known role");
+  expect_error(R"({"conversations": [{"from": "GPT", "value": "x"}]})", kShareGpt,
+               "\"GPT\", which is not a known role");
   expect_error(R"({"conversations": [{"from": "human"}]})", kShareGpt, "conversations[0] needs");
   expect_error(R"({"conversations": {}})", kShareGpt, "must be a list, not object");
   expect_error(R"({"prompt": "p"})", kPromptCompletion, "no \"completion\"");
@@ -244,6 +276,11 @@ TEST(RecordFormats, RecognisesPreferenceData) {
   for (const auto& [json, fix] :
        {std::pair{R"({"prompt": "p", "chosen": "a", "rejected": "b"})",
                   "data.fields: {prompt: prompt, completion: chosen}"},
+        std::pair{R"({"prompt": [], "chosen": [{"role": "assistant"}], "rejected": []})",
+                  "data.fields: {prompt: prompt, completion: chosen}"},
+        std::pair{
+            R"({"prompt": "q", "chosen": [{"role": "user", "content": "q"}], "rejected": []})",
+            "data.fields: {messages: chosen}"},
         std::pair{R"({"chosen": [{"role": "user", "content": "q"}], "rejected": []})",
                   "data.fields: {messages: chosen}"},
         std::pair{R"({"chosen": "a", "rejected": "b"})", "data.fields: {text: chosen}"}}) {
