@@ -507,7 +507,8 @@ class RelationCheck {
     }
     if (train.eval_strategy == EvalStrategy::kNo) {
       report(fmt::format("`{}` needs evaluations, and `train.eval_strategy` is no", asks),
-             {asks, "train.eval_strategy"}, "set train.eval_strategy to steps or epoch");
+             {asks, "train.eval_strategy"},
+             "set train.eval_strategy to epoch, or to steps with train.eval_steps");
     }
   }
 

@@ -88,7 +88,7 @@ class Evaluation {
       throw DataError(
           fmt::format("the validation loss of the {} is NaN or infinite", measured.name),
           request.at("model").get<std::string>(),
-          "use --dtype fp32; if that does not help, the weights are broken: use an earlier checkpoint");
+          "use --dtype fp32; if that does not help, the weights are broken");
     }
     if (!asked_.empty()) {
       if (const int code = generate(text, *model.decoder, measured)) return code;

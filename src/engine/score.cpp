@@ -105,7 +105,7 @@ void require_finite_scores(const std::vector<ScoredRecord>& records,
     if (std::isfinite(scored.logprob)) continue;
     weights::require_finite(checkpoint, model);
     throw DataError("the record's log-probability is NaN or infinite", scored.input.where,
-                    "use --dtype fp32; if that does not help, the weights are broken: use an earlier checkpoint");
+                    "use --dtype fp32; if that does not help, the weights are broken");
   }
 }
 

@@ -16,6 +16,12 @@ TEST_F(ConfigTest, AShareOfTheStepsIsTheRatio) {
                             {"`train.warmup_ratio` is `20`", "train.warmup_steps: 20"});
 }
 
+TEST_F(ConfigTest, AKeyWithDotsIsAnsweredWithEachLevel) {
+  expect_error<ConfigError>([&] { load("tuning.lora.r: 4\n"); },
+                            {"unknown key `tuning.lora.r`",
+                             "write `r:` indented below `lora:` indented below `tuning:`"});
+}
+
 TEST_F(ConfigTest, NcclTimeoutIsAnswered) {
   ASSERT_EQ(setenv("NCCL_TIMEOUT", "1800", 1), 0);
   const auto warnings = load("").warnings;
