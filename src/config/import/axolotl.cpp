@@ -19,7 +19,6 @@ constexpr std::string_view kAxolotlUnits = "each layer is a unit that is gathere
 
 constexpr auto kAxolotlModes = std::to_array<WordPair>({{"lora", "lora"}, {"qlora", "qlora"}});
 constexpr auto kAxolotlInputs = std::to_array<WordPair>({{"true", "all"}, {"false", ""}});
-constexpr auto kAxolotlLinear = std::to_array<WordPair>({{"true", "all-linear"}, {"false", ""}});
 constexpr auto kAxolotlThinking = std::to_array<WordPair>({{"true", "split"}, {"false", ""}});
 
 std::string text_in(const Value& map, std::string_view name) {
@@ -384,6 +383,26 @@ void axolotl_trainable(Reading& reading, const SourceKey& key) {
   reading.set(key, "tuning.trainable", key.value);
 }
 
+void axolotl_adapter(Reading& reading, const SourceKey& key) {
+  set_mode(reading, key, kAxolotlModes);
+}
+
+/// All linear layers, with the embedding and head that `lora_target_modules` names beside them.
+void axolotl_linear(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  Json names = Json::array({"all-linear"});
+  if (const auto listed = reading.find("lora_target_modules"))
+    for (const Value& name : listed->value.items)
+      if (name.text == "embed_tokens" || name.text == "lm_head") names.push_back(name.text);
+  reading.set(key, "tuning.lora.target_modules", value_from_json(names));
+}
+void axolotl_modules(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (parse_bool(reading.text_of("lora_target_linear")) == true)
+    return reading.note_no_meaning(key, "lora_target_linear names all linear layers");
+  reading.set(key, "tuning.lora.target_modules", key.value);
+}
+
 /// Quantisation of a base beside plain LoRA; `adapter: qlora` already says 4 bits.
 void axolotl_4bit(Reading& reading, const SourceKey& key) {
   if (!is_off(key.value) && reading.text_of("adapter") == "lora")
@@ -394,11 +413,12 @@ void axolotl_8bit(Reading& reading, const SourceKey& key) {
 }
 
 constexpr auto kAxolotlRules = std::to_array<ImportRule>({
-    words("adapter", "tuning.mode", kAxolotlModes),
+    special("adapter", axolotl_adapter),
     special("load_in_4bit", axolotl_4bit),
     special("load_in_8bit", axolotl_8bit),
     special("unfrozen_parameters", axolotl_trainable),
-    words("lora_target_linear", "tuning.lora.target_modules", kAxolotlLinear),
+    special("lora_target_linear", axolotl_linear),
+    special("lora_target_modules", axolotl_modules),
     special("datasets", axolotl_datasets),
     special("pretraining_dataset", axolotl_pretraining),
     special("test_datasets", axolotl_test_datasets),

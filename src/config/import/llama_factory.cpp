@@ -22,6 +22,10 @@ constexpr auto kFactoryHistory =
 constexpr auto kFactoryInits = std::to_array<WordPair>({{"true", "pissa"}, {"false", ""}});
 constexpr auto kFactoryShuffle = std::to_array<WordPair>({{"true", "false"}, {"false", ""}});
 
+void factory_mode(Reading& reading, const SourceKey& key) {
+  set_mode(reading, key, kFactoryModes);
+}
+
 void factory_target(Reading& reading, const SourceKey& key) {
   if (ascii_lower(key.value.text) == "all")
     return reading.set(key, "tuning.lora.target_modules", "all-linear");
@@ -267,7 +271,7 @@ void factory_eval_dataset(Reading& reading, const SourceKey& key) {
 }
 
 constexpr auto kFactoryRules = std::to_array<ImportRule>({
-    words("finetuning_type", "tuning.mode", kFactoryModes),
+    special("finetuning_type", factory_mode),
     special("stage", factory_stage),
     special("lora_target", factory_target),
     special("quantization_bit", factory_bits),

@@ -122,6 +122,17 @@ void set_save_strategy(Reading& reading, const SourceKey& key) {
                     "--dry-run` prints");
 }
 
+void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> modes) {
+  if (is_off(key.value)) return;
+  const std::string name = ascii_lower(key.value.text);
+  const auto found = std::find_if(modes.begin(), modes.end(),
+                                  [&](const WordPair& pair) { return pair.theirs == name; });
+  if (found != modes.end()) return reading.set(key, "tuning.mode", found->ours);
+  reading.refuse(
+      key, fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),
+      "`tuning.mode` takes lora, qlora, full and partial: use the tool itself for other adapters");
+}
+
 void refuse_objective(Reading& reading, const SourceKey& key) {
   reading.refuse(key,
                  fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),

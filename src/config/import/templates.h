@@ -25,6 +25,8 @@ void set_warmup_ratio(Reading& reading, const SourceKey& key);
 void complete_eval_steps(Reading& reading, int64_t logging_steps);
 /// no, steps, epoch or best.
 void set_save_strategy(Reading& reading, const SourceKey& key);
+/// tuning.mode; an error for kinds of adapters that there are not here.
+void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> modes);
 /// An error: the key asks for another kind of training than there is here.
 void refuse_objective(Reading& reading, const SourceKey& key);
 

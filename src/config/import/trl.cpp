@@ -75,6 +75,24 @@ void trl_mixture(Reading& reading, const SourceKey& key) {
   reading.set(key, "data.train", value_from_json(sources));
 }
 
+/// alignment-handbook's map of data sets and the share of each that is used.
+void trl_mixer(Reading& reading, const SourceKey& key) {
+  std::string split;
+  if (const auto splits = reading.find("dataset_splits"))
+    for (const Value& one : splits->value.items)
+      if (split.empty() && one.text.starts_with("train")) split = one.text;
+  Json sources = Json::array();
+  for (size_t i = 0; i < key.value.keys.size(); ++i) {
+    Json source = {{"path", key.value.keys[i].text}};
+    if (!split.empty()) source["split"] = split;
+    const auto share = parse_double(key.value.items[i].text);
+    if (share && *share != 1) source["weight"] = *share;
+    sources.push_back(std::move(source));
+  }
+  if (sources.empty()) return reading.note_lost(key, "it is not a map of data sets and shares");
+  reading.set(key, "data.train", value_from_json(sources));
+}
+
 void trl_adapter(Reading& reading, const SourceKey& key) {
   if (parse_bool(key.value.text) == true) reading.set(key, "tuning.mode", "lora");
 }
@@ -133,6 +151,8 @@ constexpr auto kTrlRules = std::to_array<ImportRule>({
     special("dataset_train_split", trl_later),
     special("dataset_test_split", trl_later),
     special("datasets", trl_mixture),
+    special("dataset_mixer", trl_mixer),
+    nothing("dataset_splits", "the split for training is in data.train"),
     field("test_split_size", "data.val_split"),
     field("streaming", "data.streaming"),
     special("dataset_text_field", trl_text_field),
@@ -180,6 +200,7 @@ constexpr auto kTrlRules = std::to_array<ImportRule>({
 /// Keys that no other tool's file has at its top level.
 constexpr auto kTrlSigns = std::to_array<std::string_view>({"model_name_or_path",
                                                             "dataset_name",
+                                                            "dataset_mixer",
                                                             "dataset_config",
                                                             "dataset_train_split",
                                                             "dataset_test_split",

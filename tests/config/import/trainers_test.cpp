@@ -185,6 +185,33 @@ TEST_F(TrainersTest, PairsOfAxolotl) {
   EXPECT_TRUE(run.not_carried.empty());
 }
 
+TEST_F(TrainersTest, BothKeysOfTargetsOfAxolotl) {
+  const auto targets = [&](const std::string& more) {
+    return value_of(import(kAxolotlLora + more, ForeignTool::kAxolotl),
+                    "tuning.lora.target_modules");
+  };
+  EXPECT_EQ(targets("lora_target_linear: true\nlora_target_modules: [q_proj, embed_tokens]\n"),
+            R"(["all-linear","embed_tokens"])");
+  EXPECT_EQ(targets("lora_target_modules: [q_proj]\nlora_target_linear: false\n"), R"(["q_proj"])");
+}
+
+TEST_F(TrainersTest, OtherAdaptersAreRefused) {
+  for (const auto& [text, tool] : std::vector<std::pair<std::string, ForeignTool>>{
+           {"base_model: m\nadapter: llama-adapter\n", ForeignTool::kAxolotl},
+           {"model_name_or_path: m\nfinetuning_type: oft\n", ForeignTool::kLlamaFactory}})
+    test::expect_error<ConfigError>([&, &text = text, tool = tool] { import(text, tool); },
+                                    {"not supported", "tuning.mode"});
+}
+
+TEST_F(TrainersTest, MixturesOfTrl) {
+  const Import run = import(
+      "model_name_or_path: m\ndataset_mixer: {owner/a: 1.0, owner/b: 0.5}\n"
+      "dataset_splits: [train_sft, test_sft]\n",
+      ForeignTool::kTrl);
+  expect_values(run, {{"data.train", R"([{"path":"owner/a","split":"train_sft"},)"
+                                     R"({"path":"owner/b","split":"train_sft","weight":0.5}])"}});
+}
+
 TEST_F(TrainersTest, OtherObjectivesAreRefused) {
   for (const auto& [text, tool] : std::vector<std::pair<std::string, ForeignTool>>{
            {std::string(kAxolotlLora) + "rl: orpo\n", ForeignTool::kAxolotl},
