@@ -242,7 +242,11 @@ class ConfigReader {
       result.layers = {layers->get<int64_t>()};
     else if (layers != nullptr)
       result.layers = layer_numbers(*layers);
-    result.before_layer = name_or_names("layers_pattern");
+    for (const std::string& word : name_or_names("layers_pattern"))
+      result.before_layer.push_back(
+          spec::target_pattern(".*\\." + word, where_ + ": layers_pattern", ExitCode::kData));
+    const json* targets = find("target_modules");
+    if (targets != nullptr && targets->is_array()) result.whole_names = names("target_modules");
     return result;
   }
 
@@ -293,23 +297,27 @@ ordered_json written(const spec::NamePattern& pattern) {
 
 namespace {
 
-/// The number behind the last word that may stand before a layer's, as PEFT finds it.
-std::optional<int64_t> layer_of(const std::string& module, const std::vector<std::string>& before) {
+/// The last number in a name that is a layer's, as PEFT finds it.
+std::optional<int64_t> layer_of(const std::string& module,
+                                const std::vector<PythonRegex>& before_layer) {
   const std::vector<std::string> parts = split(module, '.');
   for (size_t i = parts.size() - 1; i-- > 2;) {
     int64_t number = 0;
     const char* const end = parts[i].data() + parts[i].size();
     const auto [read, code] = std::from_chars(parts[i].data(), end, number);
     if (code != std::errc() || read != end) continue;
-    const std::string ahead = join(
+    const std::string before = join(
         std::vector<std::string>(parts.begin(), parts.begin() + static_cast<ptrdiff_t>(i)), ".");
-    const bool is_layer =
-        before.empty() || std::any_of(before.begin(), before.end(), [&](const std::string& word) {
-          return ahead != word && ends_with_name(ahead, word);
-        });
-    if (is_layer) return number;
+    if (before_layer.empty() ||
+        std::any_of(before_layer.begin(), before_layer.end(),
+                    [&](const PythonRegex& pattern) { return pattern.matches(before); }))
+      return number;
   }
   return std::nullopt;
+}
+
+bool has_name(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 }  // namespace
@@ -319,7 +327,7 @@ bool AdapterConfig::LeftOut::covers(const std::string& module) const {
   if (std::any_of(names.begin(), names.end(),
                   [&](const std::string& name) { return ends_with_name(module, name); }))
     return true;
-  if (layers.empty()) return false;
+  if (layers.empty() || has_name(whole_names, module)) return false;
   const auto layer = layer_of(module, before_layer);
   return !layer || std::find(layers.begin(), layers.end(), *layer) == layers.end();
 }

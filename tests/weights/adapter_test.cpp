@@ -151,7 +151,13 @@ TEST(AdapterConfig, LeavesOutModulesAsPeftDoes) {
   EXPECT_FALSE(left_out("layers_to_transform", {3}, "layers").covers(q));
   EXPECT_FALSE(left_out("layers_to_transform", {3}, {"blocks", "layers"}).covers(q));
   EXPECT_TRUE(left_out("layers_to_transform", {3}, "blocks").covers(q));
+  EXPECT_FALSE(left_out("layers_to_transform", {3}, "lay.*").covers(q));  // an expression
   EXPECT_TRUE(left_out("layers_to_transform", {3}).covers("lm_head"));
+  EXPECT_TRUE(left_out("layers_to_transform", {3}).covers("layers.3.self_attn.q_proj"));
+  json named = peft_config();
+  named["layers_to_transform"] = {3};
+  named["target_modules"] = {"q_proj", "lm_head"};  // a whole name is always meant
+  EXPECT_FALSE(load_config(named).left_out.covers("lm_head"));
   EXPECT_TRUE(left_out("exclude_modules", json::array()).is_empty());
   EXPECT_TRUE(left_out("layers_to_transform", json::array()).is_empty());
 }

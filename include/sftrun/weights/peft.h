@@ -31,8 +31,9 @@ struct AdapterConfig {
     std::vector<std::string> names = {};  ///< endings
     std::optional<PythonRegex> pattern = {};
     std::vector<int64_t> layers = {};  ///< if not empty: all layers but these
-    /// Words before the layer's number; empty: any
-    std::vector<std::string> before_layer = {};
+    /// Match a name up to the layer's number; empty: any word is before it
+    std::vector<PythonRegex> before_layer = {};
+    std::vector<std::string> whole_names = {};  ///< targets that `layers` does not concern
 
     bool is_empty() const { return names.empty() && !pattern && layers.empty(); }
     bool covers(const std::string& module) const;
