@@ -227,6 +227,7 @@ std::vector<std::string> axolotl_files(const Value& source) {
   if (files->kind == Value::Kind::kScalar) return {files->text};
   std::vector<std::string> names;
   for (const Value& file : files->items) names.push_back(file.text);
+  if (names.empty()) names.push_back(text_in(source, "path"));
   return names;
 }
 
@@ -268,8 +269,9 @@ void add_axolotl_source(Reading& reading, const SourceKey& key, const Value& sou
   notes.note_others(kUsed);
   for (const std::string& file : axolotl_files(source)) {
     Json result = {{"path", file}};
-    for (const char* same : {"name", "split"})
-      if (const std::string text = text_in(source, same); !text.empty()) result[same] = text;
+    if (const std::string text = text_in(source, "name"); !text.empty()) result["name"] = text;
+    if (const std::string what = set_split(result, text_in(source, "split")); !what.empty())
+      notes.note(what);
     if (type != nullptr) result["format"] = std::string(type->format);
     if (const Json fields = axolotl_fields(source, type); !fields.empty())
       result["fields"] = fields;
@@ -298,8 +300,8 @@ void axolotl_pretraining(Reading& reading, const SourceKey& key) {
     for (const Value& source : key.value.items) {
       if (source.kind != Value::Kind::kMap) continue;
       add_axolotl_source(reading, key, source, sources);
-      sources.back()["format"] = "text";
     }
+    for (Json& source : sources) source["format"] = "text";
     if (sources.empty()) return reading.note_lost(key, "it is not a list of {path, type}");
     reading.set(key, "data.train", value_from_json(sources));
   }

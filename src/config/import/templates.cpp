@@ -133,6 +133,37 @@ void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> 
       "`tuning.mode` takes lora, qlora, full and partial: use the tool itself for other adapters");
 }
 
+namespace {
+
+bool is_data_file(std::string path) {
+  path = ascii_lower(std::move(path));
+  for (const std::string_view packed : {".gz", ".zst"})
+    if (path.ends_with(packed)) path.resize(path.size() - packed.size());
+  constexpr auto kEndings = std::to_array<std::string_view>(
+      {".json", ".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".txt"});
+  return std::any_of(kEndings.begin(), kEndings.end(),
+                     [&](std::string_view ending) { return path.ends_with(ending); });
+}
+
+}  // namespace
+
+std::string set_split(nlohmann::ordered_json& source, const std::string& split) {
+  if (split.empty()) return {};
+  const size_t bracket = std::min(split.find('['), split.size());
+  const std::string name = split.substr(0, bracket), slice = split.substr(bracket);
+  const bool is_file = is_data_file(source["path"].get<std::string>());
+  if (!is_file && !name.empty()) source["split"] = name;
+  if (is_file && name != "train") return fmt::format("split {}: a file has no splits", split);
+  if (slice.empty()) return {};
+  const auto count = slice.starts_with("[:") && slice.ends_with(']')
+                         ? parse_int(slice.substr(2, slice.size() - 3))
+                         : std::optional<int64_t>();
+  if (!count || *count < 1)
+    return fmt::format("split {}: `max_samples` takes the first records, as in [:100]", split);
+  source["max_samples"] = *count;
+  return {};
+}
+
 void refuse_objective(Reading& reading, const SourceKey& key) {
   reading.refuse(key,
                  fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),

@@ -27,6 +27,10 @@ void complete_eval_steps(Reading& reading, int64_t logging_steps);
 void set_save_strategy(Reading& reading, const SourceKey& key);
 /// tuning.mode; an error for kinds of adapters that there are not here.
 void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> modes);
+/// Gives a data set, {path, …}, the split that a tool names: of "train[:100]" the first 100 records.
+/// A file has no splits: "train" means the whole of it.
+/// @return what it cannot have; "": nothing
+std::string set_split(nlohmann::ordered_json& source, const std::string& split);
 /// An error: the key asks for another kind of training than there is here.
 void refuse_objective(Reading& reading, const SourceKey& key);
 

@@ -150,7 +150,7 @@ class TuneDataset {
         builder_ != nullptr && !builder_->subset.empty() && text("source").empty();
     if (has_subset) source["name"] = std::string(builder_->subset);
     if (!text("name").empty()) source["name"] = text("name");
-    if (!text("split").empty()) source["split"] = text("split");
+    if (const std::string what = set_split(source, text("split")); !what.empty()) note(what);
     if (builder_ == nullptr)
       note("this builder is not known: set `format` and `fields` of the data set");
     else

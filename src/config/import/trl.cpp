@@ -46,7 +46,8 @@ void trl_dataset(Reading& reading, const SourceKey& key) {
     Json source = {{"path", key.value.text}};
     if (const std::string name = reading.text_of("dataset_config"); !name.empty())
       source["name"] = name;
-    if (!split.empty()) source["split"] = split;
+    if (const std::string what = set_split(source, split); !what.empty())
+      reading.note_lost(key, what);
     return value_from_json(Json::array({source}));
   };
   if (key.value.kind != Value::Kind::kScalar || is_off(key.value)) return;
@@ -67,8 +68,9 @@ void trl_mixture(Reading& reading, const SourceKey& key) {
     };
     if (one.kind != Value::Kind::kMap || text("path").empty()) continue;
     Json source = {{"path", text("data_files").empty() ? text("path") : text("data_files")}};
-    for (const char* same : {"name", "split"})
-      if (!text(same).empty()) source[same] = text(same);
+    if (!text("name").empty()) source["name"] = text("name");
+    if (const std::string what = set_split(source, text("split")); !what.empty())
+      reading.note_lost(key, what);
     sources.push_back(std::move(source));
   }
   if (sources.empty()) return reading.note_lost(key, "it is not a list of {path, name, split}");

@@ -203,6 +203,23 @@ TEST_F(TrainersTest, OtherAdaptersAreRefused) {
                                     {"not supported", "tuning.mode"});
 }
 
+TEST_F(TrainersTest, SplitsOfFilesAndSlices) {
+  const auto source = [&](const std::string& path, const std::string& split) {
+    const Import run = import(kAxolotlLora + ("datasets: [{path: " + path + ", type: completion, " +
+                                              "split: '" + split + "'}]\n"),
+                              ForeignTool::kAxolotl);
+    return value_of(run, "data.train") + (has_key(run.not_carried, "datasets") ? " lost" : "");
+  };
+  EXPECT_EQ(source("o/n", "validation"),
+            R"([{"path":"o/n","split":"validation","format":"text"}])");
+  EXPECT_EQ(source("a.jsonl.gz", "train"), R"([{"path":"a.jsonl.gz","format":"text"}])");
+  EXPECT_EQ(source("a.jsonl", "test"), R"([{"path":"a.jsonl","format":"text"}] lost)");
+  EXPECT_EQ(source("a.json", "train[:5]"),
+            R"([{"path":"a.json","format":"text","max_samples":5}])");
+  EXPECT_EQ(source("o/n", "train[10%:]"),
+            R"([{"path":"o/n","split":"train","format":"text"}] lost)");
+}
+
 TEST_F(TrainersTest, MixturesOfTrl) {
   const Import run = import(
       "model_name_or_path: m\ndataset_mixer: {owner/a: 1.0, owner/b: 0.5}\n"
