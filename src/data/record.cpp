@@ -423,7 +423,7 @@ Json with_answers_as_messages(Json record) {
 
 std::vector<NamedShape> preference_shapes(const Json& given, const std::string& where) {
   const auto prompt = given.find("prompt");
-  const bool has_messages = prompt != given.end() && prompt->is_array();
+  const bool has_messages = prompt != given.end() && prompt->is_array() && !prompt->empty();
   const Json record = has_messages ? with_answers_as_messages(given) : given;
   const Json &chosen = require(record, "chosen", RecordFormat::kPreference, where),
              &rejected = require(record, "rejected", RecordFormat::kPreference, where);
