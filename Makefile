@@ -17,7 +17,8 @@ BOOTSTRAP_FLAGS ?=
 bootstrap = scripts/bootstrap.sh $(BOOTSTRAP_FLAGS)
 
 CONFIG ?=
-NUM_GPUS ?= auto
+# Empty: all GPUs, or as many as the machine file or a file of Accelerate says.
+NUM_GPUS ?=
 DEEPSPEED_CONFIG ?= configs/deepspeed/zero2.json
 # make train-distributed SFTRUN=/usr/local/bin/sftrun CONFIG=… uses that program, and builds nothing.
 SFTRUN = $(BUILD)/bin/sftrun
@@ -39,7 +40,7 @@ run_tests = ctest --test-dir $(1) --output-on-failure -j $(TEST_JOBS)
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	echo
-	echo "  Variables: CONFIG=run.yaml NUM_GPUS=$(NUM_GPUS) TRAIN_BATCH_SIZE=… MODEL_MAX_SEQ_LEN=… (any TRAIN_*, MODEL_* key)"
+	echo "  Variables: CONFIG=run.yaml NUM_GPUS=2 TRAIN_BATCH_SIZE=… MODEL_MAX_SEQ_LEN=… (any TRAIN_*, MODEL_* key)"
 	echo "             DEEPSPEED_CONFIG=$(DEEPSPEED_CONFIG)"
 	echo "             JOBS=$(JOBS) PREFIX=$(PREFIX) BOOTSTRAP_FLAGS=--cpu"
 
@@ -99,13 +100,13 @@ demo: build ## Fine-tune a real model on real data with two processes; show befo
 	@BUILD=$(BUILD) scripts/demo/run.sh
 
 needs_config = if [ -z "$(CONFIG)" ]; then echo "error: which run? make $@ CONFIG=run.yaml" >&2; exit 2; fi
-run_arguments = --config $(call quote,$(CONFIG)) --nproc-per-node $(NUM_GPUS) $(OVERRIDES)
+run_arguments = --config $(call quote,$(CONFIG)) $(if $(NUM_GPUS),--nproc-per-node $(NUM_GPUS)) $(OVERRIDES)
 deepspeed_arguments = --deepspeed $(call quote,$(DEEPSPEED_CONFIG))
 find_run_directory = run_directory=$$($(SFTRUN) config show --config $(call quote,$(CONFIG)) --json $(OVERRIDES) |
 find_run_directory += python3 -c 'import json, sys; print(json.load(sys.stdin)["output"]["dir"])')
 
 .PHONY: train-distributed
-train-distributed: $(built_program) ## Train CONFIG=run.yaml on NUM_GPUS= devices, with TRAIN_*= and MODEL_*= overrides
+train-distributed: $(built_program) ## Train CONFIG=run.yaml on NUM_GPUS= devices (all, or what the machine file says), with TRAIN_*= and MODEL_*= overrides
 	@$(needs_config)
 	$(SFTRUN) train $(run_arguments)
 
@@ -135,7 +136,7 @@ gpu-info: $(built_program) ## The GPUs of this machine; without one, its CPU and
 	@$(SFTRUN) gpu-info
 
 .PHONY: memory-check
-memory-check: $(built_program) ## Plan the memory of CONFIG=run.yaml on NUM_GPUS= devices; without CONFIG= the memory in use
+memory-check: $(built_program) ## Plan the memory of CONFIG=run.yaml on NUM_GPUS= devices (all); without CONFIG= the memory in use
 	@if [ -n "$(CONFIG)" ]; then $(SFTRUN) memory-check $(run_arguments); else $(SFTRUN) memory-check; fi
 
 .PHONY: bench

@@ -1,6 +1,7 @@
 #include "cli.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <array>
@@ -9,14 +10,21 @@
 #include <cstdlib>
 #include <optional>
 
+#include "data_source_finder.h"
 #include "model_source.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/dtype.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/json_depth.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/user_path.h"
 #include "sftrun/core/verbosity.h"
+#include "sftrun/data/input_records.h"
+#include "sftrun/launch/cpu_topology.h"
 #include "sftrun/observe/run_report.h"
 
 namespace sftrun::app {
@@ -88,13 +96,17 @@ std::string gguf_of_run(const std::filesystem::path& adapter) {
 /// The base model that `adapter_config.json` names.
 ModelAsked base_of(const std::filesystem::path& adapter) {
   const std::filesystem::path file = adapter / "adapter_config.json";
-  const auto json = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  const auto json = parse_python_json(read_utf8_file(file));
   if (!json.is_object())
     throw DataError("not a JSON object: the file is damaged or truncated", file.string(),
                     "copy or download the adapter again");
   const auto text = [&](const char* key) {
     const auto found = json.find(key);
-    return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+    const std::string value =
+        found != json.end() && found->is_string() ? found->get<std::string>() : "";
+    if (value.find('\0') != std::string::npos)
+      throw DataError(fmt::format("`{}` has a NUL byte", key), file.string(), "remove it");
+    return value;
   };
   ModelAsked base{.name = text("base_model_name_or_path"),
                   .revision = text("revision"),
@@ -164,6 +176,13 @@ CLI::App* add_command(CLI::App& parent, const std::string& name, const std::stri
 
 namespace {
 
+bool is_beyond_64_bits(const std::string& text) {
+  int64_t ignored = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ignored);
+  return error == std::errc::result_out_of_range && end == text.data() + text.size() &&
+         !text.starts_with('-');
+}
+
 std::optional<int64_t> whole_number(const std::string& text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -190,7 +209,7 @@ CLI::Validator one_of(std::vector<std::string> words) {
       [words = std::move(words)](std::string& text) -> std::string {
         if (std::find(words.begin(), words.end(), text) != words.end()) return {};
         const std::string near = nearest_of(text, words);
-        return fmt::format("`{}` is not one of {}{}", text, spelled(words),
+        return fmt::format("`{}` is not one of {}{}", excerpt(text), spelled(words),
                            near.empty() ? "" : fmt::format("; did you mean `{}`?", near));
       },
       listed);
@@ -209,14 +228,22 @@ CLI::Validator device_name() {
   return one_of({"auto", "cuda", "cpu"});
 }
 
-CLI::Validator at_least(int64_t min) {
+CLI::Validator at_least(int64_t min, int64_t max) {
   return CLI::Validator(
-      [min](std::string& text) -> std::string {
+      [min, max](std::string& text) -> std::string {
         int64_t number = 0;
-        if (CLI::detail::lexical_cast(text, number) && number >= min) return {};
-        return fmt::format("`{}` is not a whole number of at least {}", text, min);
+        const bool is_beyond = is_beyond_64_bits(text);  // CLI11 takes the nearest number
+        const bool is_number = CLI::detail::lexical_cast(text, number) && number >= min;
+        if (is_number && !is_beyond && number <= max) return {};
+        if (is_number || is_beyond)
+          return fmt::format("`{}` is above the largest value, {}", excerpt(text), max);
+        return fmt::format("`{}` is not a whole number of at least {}", excerpt(text), min);
       },
       "N");
+}
+
+CLI::Validator thread_count() {
+  return at_least(1, launch::most_threads());
 }
 
 CLI::Validator in_range(double min, double max) {
@@ -224,7 +251,7 @@ CLI::Validator in_range(double min, double max) {
       [min, max](std::string& text) -> std::string {
         double number = 0;
         if (CLI::detail::lexical_cast(text, number) && number >= min && number <= max) return {};
-        return fmt::format("`{}` is not a number from {} to {}", text, min, max);
+        return fmt::format("`{}` is not a number from {} to {}", excerpt(text), min, max);
       },
       "NUMBER");
 }
@@ -249,13 +276,36 @@ void add_compute_flags(CLI::App& command, ComputeFlags& flags) {
       ->transform(compute_dtype())
       ->capture_default_str();
   command.add_option("--threads", flags.threads, "CPU threads [all that the process may use]")
-      ->check(at_least(1));
+      ->check(thread_count());
 }
 
 void add_as_stored_flag(CLI::App& command, bool& as_stored) {
   command.add_flag("--as-stored", as_stored,
                    "Load the base model in the precision of its files [that of the adapter's "
                    "training run]");
+}
+
+namespace {
+
+/// CLI::Validator: an error, or nothing.
+std::string json_object_error(const std::string& text) {
+  constexpr size_t kMostDepth = 64;
+  if (is_modest_json(text, kMostDepth) &&
+      nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false).is_object())
+    return {};
+  return fmt::format("{} is not a JSON object: write '{{\"enable_thinking\": false}}'",
+                     excerpt(text));
+}
+
+}  // namespace
+
+void add_template_flag(CLI::App& command, std::string& variables) {
+  command
+      .add_option("--chat-template-kwargs", variables,
+                  "Variables for the chat template, over those of the training run: "
+                  "'{\"enable_thinking\": false}'")
+      ->check(CLI::Validator([](std::string& text) { return json_object_error(text); }, ""))
+      ->type_name("JSON");
 }
 
 void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {
@@ -330,10 +380,15 @@ void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& 
                       const std::string& written) {
   command
       .add_option("--input", flags.input,
-                  fmt::format("Records with {}: JSON lines, a JSON array, CSV, Parquet or Arrow, "
-                              "also compressed; -: standard input",
+                  fmt::format("Records with {}: a file, a folder, a pattern or a data set on the "
+                              "hub, as data.train has them; -: standard input",
                               holds))
-      ->type_name("FILE");
+      ->type_name("DATA");
+  command.add_option("--subset", flags.subset, "Subset of a data set [the default one]")
+      ->type_name("NAME");
+  command
+      .add_option("--split", flags.split, "Split of a folder or of a data set on the hub [train]")
+      ->type_name("NAME");
   command
       .add_option("--output", flags.output,
                   fmt::format("Write {} here as JSON lines; -: standard output", written))
@@ -343,17 +398,67 @@ void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& 
                                         : "Replace --output if it exists");
 }
 
-void check_record_flags(const RecordFlags& flags) {
-  if (!flags.input.empty() && flags.input != "-") require_exists("--input", flags.input);
+config::DataSource input_of(const RecordFlags& flags) {
+  config::DataSource input;
+  input.path = flags.input;
+  input.name = flags.subset;
+  input.split = flags.split;
+  return input;
+}
+
+void put_input(const RecordFlags& flags, nlohmann::ordered_json& request) {
+  request["input"] = or_null(flags.input);
+  if (!flags.subset.empty()) request["subset"] = flags.subset;
+  if (!flags.split.empty()) request["split"] = flags.split;
+}
+
+namespace {
+
+/// Finds the input, and errors in its name, before a model is loaded.
+void find_input(RecordFlags& flags) {
+  const bool has_parts = !flags.input.empty() && flags.input != "-";
+  if (!has_parts && !(flags.subset.empty() && flags.split.empty())) {
+    throw ConfigError("--subset and --split choose among the files of --input",
+                      std::string(kCommandLine), "leave them away, or name a folder with --input");
+  }
+  if (!has_parts) return;
+  if (!may_be_on_hub(flags.input) && !is_glob(flags.input)) require_exists("--input", flags.input);
+  config::DataSource input = input_of(flags);
+  find_data_source(input, SplitRole::kTrain, "--input on the command line", /*quiet=*/false);
+  flags.input = input.path;
+  data::input_files(input);
+}
+
+/// Else the command would read its own output when it is repeated.
+void require_apart_from_input(const RecordFlags& flags) {
+  namespace fs = std::filesystem;
+  if (flags.input.empty() || flags.input == "-") return;
+  std::error_code ignored;
+  const fs::path below = fs::weakly_canonical(flags.output, ignored)
+                             .lexically_relative(fs::weakly_canonical(flags.input, ignored));
+  std::string problem;
+  if (fs::is_directory(flags.input, ignored) && !below.empty() && *below.begin() != "..")
+    problem = "is in the folder that --input reads";
+  if (is_glob(flags.input) && ::fnmatch(flags.input.c_str(), flags.output.c_str(), 0) == 0)
+    problem = "is among the files that --input names";
+  for (const fs::path& file : data::input_files(input_of(flags))) {
+    if (fs::equivalent(file, flags.output, ignored)) problem = "is the file that --input reads";
+  }
+  if (problem.empty()) return;
+  throw ConfigError(fmt::format("{} {}", flags.output, problem), "--output on the command line",
+                    "name another file");
+}
+
+}  // namespace
+
+void check_record_flags(RecordFlags& flags) {
+  find_input(flags);
   if (flags.output.empty() || flags.output == "-") return;
   require_writable_file("--output", flags.output);
   std::error_code ignored;
   const bool holds_something = std::filesystem::is_regular_file(flags.output, ignored) &&
                                !std::filesystem::is_empty(flags.output, ignored);
-  if (holds_something && std::filesystem::equivalent(flags.input, flags.output, ignored)) {
-    throw ConfigError(fmt::format("{} is the file that --input reads", flags.output),
-                      "--output on the command line", "name another file");
-  }
+  require_apart_from_input(flags);
   const bool is_own = flags.replaces_jsonl && flags.output.ends_with(".jsonl");
   if (!holds_something || flags.overwrite || is_own) return;
   throw ConfigError(fmt::format("{} exists", flags.output), "--output on the command line",
@@ -419,12 +524,50 @@ void check_extras(const CLI::App& command) {
   if (extras.empty()) return;
   const std::string word = extras.front().substr(0, extras.front().find('='));
   if (!word.starts_with('-')) {
-    throw ConfigError(fmt::format("unexpected argument `{}`", extras.front()),
+    throw ConfigError(fmt::format("unexpected argument `{}`", excerpt(extras.front())),
                       std::string(kCommandLine),
                       fmt::format("`{} --help` shows how to call it", full_name(command)));
   }
-  throw ConfigError(fmt::format("unknown flag {}", word), std::string(kCommandLine),
+  throw ConfigError(fmt::format("unknown flag {}", excerpt(word)), std::string(kCommandLine),
                     unknown_flag_fix(command, word));
+}
+
+namespace {
+
+/// Flags and arguments that name a file or a directory, in all commands.
+constexpr std::array<std::string_view, 16> kPaths = {
+    "config",   "model",       "adapter", "checkpoint", "input",
+    "output",   "predictions", "data",    "arch",       "html",
+    "file",     "run_dirs",    "resume",  "profile",    "accelerate-config",
+    "deepspeed"};
+
+/// What "none" means for a flag.
+std::string none_of(const std::string& command, const std::string& flag) {
+  if (flag == "resume") return "never";
+  return command == "eval" && flag == "adapter" ? "none" : "";
+}
+
+/// Also of "NAME=~/adapter".
+std::string expanded_path(const std::string& flag, const std::string& text) {
+  const size_t sign = flag == "adapter" ? text.find('=') : std::string::npos;
+  if (sign == std::string::npos || text.starts_with('~')) return expanded_home(text);
+  return text.substr(0, sign + 1) + expanded_home(text.substr(sign + 1));
+}
+
+}  // namespace
+
+void read_paths(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    const std::string name =
+        option->get_lnames().empty() ? option->get_name() : option->get_lnames().front();
+    if (std::find(kPaths.begin(), kPaths.end(), name) == kPaths.end()) continue;
+    option->transform(CLI::Validator(
+        [name, none = none_of(command.get_name(), name)](std::string& text) {
+          text = is_none_word(text) ? none : expanded_path(name, text);
+          return std::string();
+        },
+        /*description=*/""));
+  }
 }
 
 std::vector<std::string> with_hyphens(int argc, const char* const* argv) {

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "commands.h"
+#include "sftrun/config/run_config.h"
 #include "sftrun/hub/hub.h"
 
 /// Helpers that the subcommands' parsers share. Each `add_<command>` registers one subcommand with
@@ -61,7 +63,11 @@ CLI::Validator stored_dtype();   ///< auto, bf16, f16, f32
 /// "f32", "f16" or "bf16" for any name of these types; other texts are returned unchanged.
 std::string stored_dtype_word(std::string text);
 CLI::Validator device_name();  ///< auto, cuda, cpu
-CLI::Validator at_least(int64_t min);
+/// A whole number. The largest one leaves room for products with others in 64 bits.
+constexpr int64_t kLargestCount = 1'000'000'000;
+CLI::Validator at_least(int64_t min, int64_t max = kLargestCount);
+constexpr int64_t kMostMachines = 65'536, kMostRows = 65'536;
+CLI::Validator thread_count();  ///< of --threads: up to launch::most_threads
 CLI::Validator in_range(double min, double max);
 
 /// Device and compute dtype of a command.
@@ -80,7 +86,7 @@ struct NamedAdapters {
 void add_named_adapters(CLI::App& command, NamedAdapters& flags);
 /// `model` and `models` of the engine's request: the adapters in their order, then the base model.
 /// @throws ConfigError for two of the same name, and as find_model
-nlohmann::json named_models(const CLI::App& command, const NamedAdapters& flags);
+nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters& flags);
 
 /// `--device`, `--dtype` and `--threads`
 void add_compute_flags(CLI::App& command, ComputeFlags& flags);
@@ -88,6 +94,8 @@ void add_compute_flags(CLI::App& command, ComputeFlags& flags);
 void apply_machine_file(LaunchFlags& flags, const CLI::App& command);
 /// `--as-stored`
 void add_as_stored_flag(CLI::App& command, bool& as_stored);
+/// --chat-template-kwargs, the text of a JSON object; other texts are refused when they are parsed.
+void add_template_flag(CLI::App& command, std::string& variables);
 
 /// How text is generated.
 struct SamplingFlags {
@@ -102,7 +110,7 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
 /// Warns of flags without an effect. @throws ConfigError for an empty --stop and several beams
 void check_sampling_flags(const SamplingFlags& flags);
 /// Adds the flags to a request.
-void put_sampling_flags(const SamplingFlags& flags, nlohmann::json& request);
+void put_sampling_flags(const SamplingFlags& flags, nlohmann::ordered_json& request);
 /// `--batch-size`
 void add_batch_size_flag(CLI::App& command, std::optional<int64_t>& batch_size);
 
@@ -140,15 +148,20 @@ void require_page(const std::string& flag, const std::filesystem::path& path);
 /// --input and --output of the commands that process records. Both may be `-`.
 struct RecordFlags {
   std::string input, output;
+  std::string subset, split;  ///< of the input, where that is a folder or a data set on the hub
   bool overwrite = false;
   bool replaces_jsonl = false;  ///< an output that ends in .jsonl is replaced without --overwrite
 };
 /// @param holds describes the records of the input   @param written describes the output
 void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& holds,
                       const std::string& written);
+/// Replaces an input on the hub by its files here.
 /// @throws DataError if the input does not exist; ConfigError if the output cannot be created, is
-/// the input, or exists and may not be overwritten
-void check_record_flags(const RecordFlags& flags);
+/// of the input, or exists and may not be overwritten
+void check_record_flags(RecordFlags& flags);
+/// The keys `input`, `subset` and `split` of a request; the last two only if they were given.
+void put_input(const RecordFlags& flags, nlohmann::ordered_json& request);
+config::DataSource input_of(const RecordFlags& flags);
 
 /// The path of the model to load: `model`, or the base of `adapter` if only that is given.
 /// @throws ConfigError, and as find_model
@@ -199,16 +212,20 @@ void apply_launch_files(TrainOptions& options, const CLI::App& command);
 
 /// null for an option that was not given, else its value.
 template <class T>
-nlohmann::json or_null(const std::optional<T>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+nlohmann::ordered_json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
-inline nlohmann::json or_null(const std::string& value) {
-  return value.empty() ? nlohmann::json(nullptr) : nlohmann::json(value);
+inline nlohmann::ordered_json or_null(const std::string& value) {
+  return value.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(value);
 }
 
 /// Checks the command for unknown flags and words. @throws ConfigError that suggests the nearest
 /// flag
 void check_extras(const CLI::App& command);
+
+/// Lets the command's flags that take a path read `~` as a home directory, and "none", "None", "null" and the like as if the flag had
+/// not been given (core/user_path.h).
+void read_paths(CLI::App& command);
 
 /// Rewrites `--nproc_per_node` to `--nproc-per-node`, up to the first "--".
 std::vector<std::string> with_hyphens(int argc, const char* const* argv);

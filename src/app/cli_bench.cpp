@@ -13,29 +13,30 @@ struct BenchOptions {
   std::vector<std::string> overrides;
 };
 
-nlohmann::json request(const BenchOptions& options, const CLI::App& command) {
+nlohmann::ordered_json request(const BenchOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--arch", "--model"});
   require(!options.arch.empty() || !options.model.empty(), command, "--arch or --model");
   if (!options.arch.empty()) require_exists("--arch", options.arch);
   config::config_from_overrides(options.overrides);  // reports mistakes before the engine is loaded
-  return {
-      {"arch", or_null(options.arch)},
-      {"model", options.model.empty() ? nlohmann::json(nullptr)
-                                      : nlohmann::json(checked_model(command, options.model, ""))},
-      {"seq_len", options.seq_len},
-      {"batch_size", options.batch_size},
-      {"steps", options.steps},
-      {"dtype", options.dtype},
-      {"device", options.device},
-      {"threads", or_null(options.threads)},
-      {"json", options.json},
-      {"profile", or_null(options.profile)},
-      {"overrides", options.overrides}};
+  return {{"arch", or_null(options.arch)},
+          {"model", options.model.empty()
+                        ? nlohmann::ordered_json(nullptr)
+                        : nlohmann::ordered_json(checked_model(command, options.model, ""))},
+          {"seq_len", options.seq_len},
+          {"batch_size", options.batch_size},
+          {"steps", options.steps},
+          {"dtype", options.dtype},
+          {"device", options.device},
+          {"threads", or_null(options.threads)},
+          {"json", options.json},
+          {"profile", or_null(options.profile)},
+          {"overrides", options.overrides}};
 }
 
 }  // namespace
 
 Command add_bench(CLI::App& sftrun) {
+  constexpr int64_t kMostTokens = 10'000'000, kMostExamples = 100'000;
   auto options = std::make_shared<BenchOptions>();
   CLI::App* command = add_command(
       sftrun, "bench",
@@ -47,10 +48,10 @@ Command add_bench(CLI::App& sftrun) {
                       "Directory in Hugging Face layout, .gguf file, or a name on the hub");
   add_overrides(*command, options->overrides);
   command->add_option("--seq-len", options->seq_len, "Tokens per example")
-      ->check(at_least(1))
+      ->check(at_least(1, kMostTokens))
       ->capture_default_str();
   command->add_option("--batch-size", options->batch_size, "Examples per step")
-      ->check(at_least(1))
+      ->check(at_least(1, kMostExamples))
       ->capture_default_str();
   command->add_option("--steps", options->steps, "Steps to measure, after one warm-up step")
       ->check(at_least(1))
@@ -62,7 +63,7 @@ Command add_bench(CLI::App& sftrun) {
       ->check(device_name())
       ->capture_default_str();
   command->add_option("--threads", options->threads, "CPU threads [all that the process may use]")
-      ->check(at_least(1));
+      ->check(thread_count());
   command->add_flag("--json", options->json, "Print one JSON object");
   command
       ->add_option("--profile", options->profile,

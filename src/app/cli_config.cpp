@@ -23,7 +23,7 @@ Command add_action(CLI::App& config, const std::string& action, const std::strin
       ->add_option("--world-size", options->world_size,
                    "Number of devices for automatic batch sizes [the number that the batch sizes "
                    "imply, else 1]")
-      ->check(at_least(1));
+      ->check(at_least(1, 4096 * kMostMachines));
   return {command, [options, command] {
             require_config(*command, options->config, options->overrides);
             return run_config(*options);
@@ -81,11 +81,11 @@ Command add_init(CLI::App& config) {
 
 Command add_import(CLI::App& config) {
   auto options = std::make_shared<ImportOptions>();
-  CLI::App* command = add_command(
-      config, "import",
-      "Translate a configuration of Accelerate, DeepSpeed, Axolotl, LLaMA-Factory or torchtune",
-      "sftrun config import axolotl.yaml --output run.yaml\n"
-      "  sftrun config import ds_config.json --from deepspeed");
+  CLI::App* command = add_command(config, "import",
+                                  "Translate a configuration of Accelerate, DeepSpeed, Axolotl, "
+                                  "LLaMA-Factory, TRL or torchtune",
+                                  "sftrun config import axolotl.yaml --output run.yaml\n"
+                                  "  sftrun config import ds_config.json --from deepspeed");
   command->add_option("file", options->file, "The file of the other tool")->type_name("FILE");
   command->add_option("-o,--output", options->output, "Write the YAML here [standard output]")
       ->type_name("FILE");

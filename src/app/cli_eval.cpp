@@ -9,6 +9,7 @@
 #include "model_source.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/user_path.h"
 #include "sftrun/observe/run_report.h"
 
 namespace sftrun::app {
@@ -60,13 +61,14 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
 }
 
 /// A model to evaluate, as the engine reads it.
-nlohmann::json entry(const char* name, const std::string& model, const std::string& adapter = {}) {
+nlohmann::ordered_json entry(const char* name, const std::string& model,
+                             const std::string& adapter = {}) {
   return {{"name", name}, {"model", model}, {"adapter", or_null(adapter)}};
 }
 
 /// What the run has trained: its model, or the adapter that --adapter or its directory names.
-nlohmann::json trained_entry(const EvalOptions& options, const config::RunConfig& config,
-                             const std::string& base) {
+nlohmann::ordered_json trained_entry(const EvalOptions& options, const config::RunConfig& config,
+                                     const std::string& base) {
   const fs::path run = config.output.dir;
   if (options.adapter.empty() && fs::exists(run / "model" / "config.json"))
     return entry("model", (run / "model").string());
@@ -81,10 +83,10 @@ nlohmann::json trained_entry(const EvalOptions& options, const config::RunConfig
   return entry("adapter", base, adapter);
 }
 
-nlohmann::json models_of(const EvalOptions& options, const config::RunConfig& config,
-                         const std::string& base) {
-  nlohmann::json models = nlohmann::json::array();
-  const bool only_base = options.adapter == "none";
+nlohmann::ordered_json models_of(const EvalOptions& options, const config::RunConfig& config,
+                                 const std::string& base) {
+  nlohmann::ordered_json models = nlohmann::ordered_json::array();
+  const bool only_base = is_none_word(options.adapter);
   if (only_base || options.base) models.push_back(entry("base", base));
   if (!only_base) models.push_back(trained_entry(options, config, base));
   return models;
@@ -104,7 +106,7 @@ config::LoadedConfig load_evaluated(const EvalOptions& options) {
   return loaded;
 }
 
-nlohmann::json request(const EvalOptions& options) {
+nlohmann::ordered_json request(const EvalOptions& options) {
   const config::LoadedConfig loaded = load_evaluated(options);
   const config::RunConfig& config = loaded.config;
   const std::string base = find_model({.name = config.model.name,
@@ -113,7 +115,7 @@ nlohmann::json request(const EvalOptions& options) {
                                .path.string();
   const nlohmann::ordered_json settings = config::to_json(config);
   const std::string& dtype = options.compute.dtype;
-  nlohmann::json request = {
+  nlohmann::ordered_json request = {
       {"config", settings},
       {"models", models_of(options, config, base)},
       {"generate", !options.no_generate},
@@ -179,8 +181,8 @@ Command add_eval(CLI::App& sftrun) {
   add_worker_request(*command, options->worker_request);
   return {command, [options, command] {
             if (!options->worker_request.empty()) {
-              return run_as_worker("eval",
-                                   nlohmann::json::parse(read_text_file(options->worker_request)));
+              return run_as_worker(
+                  "eval", nlohmann::ordered_json::parse(read_text_file(options->worker_request)));
             }
             check(*options, *command);
             options->launch.device = options->compute.device;

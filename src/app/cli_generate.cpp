@@ -8,7 +8,7 @@ namespace sftrun::app {
 namespace {
 
 struct GenerateOptions {
-  std::string model, adapter, prompt, system;
+  std::string model, adapter, prompt, system, template_variables;
   RecordFlags records;
   ComputeFlags compute;
   LaunchFlags launch;
@@ -19,7 +19,7 @@ struct GenerateOptions {
   bool json = false, as_stored = false;
 };
 
-void check(const GenerateOptions& options, const CLI::App& command) {
+void check(GenerateOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--prompt", "--input"});
   require(command.count("--prompt") + command.count("--input") > 0, command, "--prompt or --input");
   require_at_most_one(command, {"--input", "--system"});
@@ -48,17 +48,17 @@ std::filesystem::path folder_of(const RecordFlags& records) {
   return records.output + ".parts";
 }
 
-nlohmann::json request(const GenerateOptions& options, const CLI::App& command) {
+nlohmann::ordered_json request(const GenerateOptions& options, const CLI::App& command) {
   const bool prompt = command.count("--prompt") > 0;
-  nlohmann::json request = {
+  nlohmann::ordered_json request = {
       {"model", checked_model(command, options.model, options.adapter)},
       {"adapter", or_null(options.adapter)},
-      {"prompt", prompt ? nlohmann::json(options.prompt) : nlohmann::json(nullptr)},
-      {"input", or_null(options.records.input)},
+      {"prompt", prompt ? nlohmann::ordered_json(options.prompt) : nlohmann::ordered_json(nullptr)},
       {"output", or_null(options.records.output)},
       {"system", or_null(options.system)},
-      {"chat",
-       command.count("--chat") > 0 ? nlohmann::json(options.chat) : nlohmann::json(nullptr)},
+      {"chat", command.count("--chat") > 0 ? nlohmann::ordered_json(options.chat)
+                                           : nlohmann::ordered_json(nullptr)},
+      {"chat_template_kwargs", or_null(options.template_variables)},
       {"device", options.compute.device},
       {"dtype", options.compute.dtype},
       {"as_stored", options.as_stored},
@@ -66,6 +66,7 @@ nlohmann::json request(const GenerateOptions& options, const CLI::App& command) 
       {"batch_size", or_null(options.batch_size)},
       {"overwrite", options.records.overwrite},
       {"json", options.json}};
+  put_input(options.records, request);
   put_sampling_flags(options.sampling, request);
   return request;
 }
@@ -87,6 +88,7 @@ Command add_generate(CLI::App& sftrun) {
   command->add_flag(
       "--chat,!--no-chat", options->chat,
       "Apply the chat template to prompts that are strings, or not [if the model has one]");
+  add_template_flag(*command, options->template_variables);
   add_sampling_flags(*command, options->sampling);
   add_batch_size_flag(*command, options->batch_size);
   add_as_stored_flag(*command, options->as_stored);
@@ -96,13 +98,13 @@ Command add_generate(CLI::App& sftrun) {
   add_worker_request(*command, options->worker_request);
   return {command, [options, command] {
             if (!options->worker_request.empty()) {
-              return run_as_worker("generate",
-                                   nlohmann::json::parse(read_text_file(options->worker_request)));
+              return run_as_worker("generate", nlohmann::ordered_json::parse(
+                                                   read_text_file(options->worker_request)));
             }
             check(*options, *command);
             find_adapter(options->adapter);
             options->launch.device = options->compute.device;
-            const nlohmann::json asked = request(*options, *command);
+            const nlohmann::ordered_json asked = request(*options, *command);
             if (options->records.input.empty()) return run_in_engine("generate", asked);
             return run_on_devices({.name = "generate",
                                    .request = asked,

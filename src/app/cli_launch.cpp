@@ -23,11 +23,22 @@ int64_t to_number(const std::string& text, int64_t fallback) {
   return CLI::detail::lexical_cast(text, number) ? number : fallback;
 }
 
+namespace {
+
+constexpr int64_t kMaxProcesses = 65536;  // of a machine; their products are numbers of ranks
+
+bool is_count(const std::string& text) {
+  return to_number(text, 0) >= 1 && to_number(text, 0) <= kMaxProcesses;
+}
+
+}  // namespace
+
 CLI::Validator process_count() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
-        if (text == "auto" || text == "gpu" || text == "cpu" || to_number(text, 0) >= 1) return {};
-        return fmt::format("`{}` is neither auto nor a whole number of at least 1", text);
+        if (text == "auto" || text == "gpu" || text == "cpu" || is_count(text)) return {};
+        return fmt::format("`{}` is neither auto nor a whole number from 1 to {}", excerpt(text),
+                           kMaxProcesses);
       },
       "auto|N");
 }
@@ -38,8 +49,9 @@ CLI::Validator gpu_list() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
         for (const std::string& item : split(text, ',')) {
-          if (to_number(item, -1) < 0)
-            return fmt::format("`{}` is neither a number of GPUs nor a list like 0,2,3", text);
+          if (to_number(item, -1) < 0 || to_number(item, -1) > kMaxProcesses)
+            return fmt::format("`{}` is neither a number of GPUs nor a list like 0,2,3",
+                               excerpt(text));
         }
         if (text == "0")
           return "0 would be a number of GPUs; to use only GPU 0 set CUDA_VISIBLE_DEVICES=0, to "
@@ -62,10 +74,10 @@ void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
       ->check(gpu_list())
       ->type_name("N|0,2,3");
   command.add_option("--nnodes", flags.nnodes, "Machines in the run")
-      ->check(at_least(1))
+      ->check(at_least(1, kMostMachines))
       ->capture_default_str();
   command.add_option("--node-rank", flags.node_rank, "Number of this machine, from 0")
-      ->check(at_least(0))
+      ->check(at_least(0, kMostMachines))
       ->capture_default_str();
   command.add_option("--master-addr", flags.master_addr, "Address of machine 0")
       ->capture_default_str();

@@ -219,7 +219,8 @@ void write_modelfile(const std::filesystem::path& model, const MergeOptions& opt
   const auto base = weights::Checkpoint::open(model);
   const std::optional<std::string> own = weights::read_chat_template(options.adapter);
   weights::OllamaModelfile modelfile = weights::ollama_modelfile(
-      *base, own ? own : base->chat_template(), weights::added_bos_of(weights::GgufFile(model)));
+      *base, own ? own : base->chat_template(), weights::added_bos_of(weights::GgufFile(model)),
+      weights::read_template_variables(options.adapter));
   modelfile.from = std::filesystem::absolute(model).string();
   modelfile.adapter = "./" + adapter.filename().string();
   modelfile.write_to(adapter.parent_path());

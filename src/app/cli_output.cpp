@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <filesystem>
 
 #include "cli.h"
@@ -20,7 +21,7 @@ int64_t parse_size(const std::string& text, const std::string& flag) {
     std::string_view name;
     double bytes;
   };
-  constexpr double kKibi = 1024, kKilo = 1000;
+  constexpr double kKibi = 1024, kKilo = 1000, kMostBytes = 0x1p62;
   const Unit units[] = {{"gib", kKibi * kKibi * kKibi},
                         {"mib", kKibi * kKibi},
                         {"kib", kKibi},
@@ -35,9 +36,10 @@ int64_t parse_size(const std::string& text, const std::string& flag) {
   for (const Unit& candidate : units) {
     if (unit != candidate.name || !CLI::detail::lexical_cast(text.substr(0, digits), number))
       continue;
-    if (number * candidate.bytes >= 1) return static_cast<int64_t>(number * candidate.bytes);
+    const double bytes = number * candidate.bytes;
+    if (bytes >= 1 && bytes < kMostBytes) return static_cast<int64_t>(bytes);
   }
-  throw ConfigError(fmt::format("`{}` is not a size", text), flag + " on the command line",
+  throw ConfigError(fmt::format("`{}` is not a size", excerpt(text)), flag + " on the command line",
                     "write, for example, 5GB or 500MB");
 }
 

@@ -60,7 +60,7 @@ int quantize(const QuantizeOptions& options, const CLI::App& command) {
   check(options, command);
   const std::string model = checked_model(command, options.model, "");
   require_apart(options.output, model);
-  nlohmann::json request = {
+  nlohmann::ordered_json request = {
       {"model", model},
       {"output", options.output.path.string()},
       {"overwrite", options.output.overwrite},

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "cli.h"
 #include "sftrun/core/error.h"
@@ -31,7 +32,8 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
                   "Sample from tokens with at least this share of the most likely token's "
                   "probability [0: all]")
       ->check(in_range(0, 1));
-  command.add_option("--seed", flags.seed, "Seed of the sampling [0]")->check(at_least(0));
+  command.add_option("--seed", flags.seed, "Seed of the sampling [0]")
+      ->check(at_least(0, std::numeric_limits<int64_t>::max()));
   command
       .add_option("--repetition-penalty", flags.repetition_penalty,
                   "Above 1: make tokens of the prompt and tokens already generated less likely [1]")
@@ -63,7 +65,7 @@ void check_sampling_flags(const SamplingFlags& flags) {
     throw ConfigError("--stop is empty", "--stop on the command line", "give a text to stop at");
 }
 
-void put_sampling_flags(const SamplingFlags& flags, nlohmann::json& request) {
+void put_sampling_flags(const SamplingFlags& flags, nlohmann::ordered_json& request) {
   request["max_new_tokens"] = flags.max_new_tokens;
   request["temperature"] = flags.temperature;
   request["top_p"] = or_null(flags.top_p);
@@ -76,7 +78,7 @@ void put_sampling_flags(const SamplingFlags& flags, nlohmann::json& request) {
 
 void add_batch_size_flag(CLI::App& command, std::optional<int64_t>& batch_size) {
   command.add_option("--batch-size", batch_size, "Records generated at the same time [8]")
-      ->check(at_least(1));
+      ->check(at_least(1, kMostRows));
 }
 
 }  // namespace sftrun::app

@@ -7,13 +7,13 @@ namespace sftrun::app {
 namespace {
 
 struct ScoreOptions {
-  std::string model, adapter;
+  std::string model, adapter, template_variables;
   RecordFlags records{.replaces_jsonl = true};  // the same input always gives the same scores
   ComputeFlags compute;
   bool as_stored = false, json = false;
 };
 
-void check(const ScoreOptions& options, const CLI::App& command) {
+void check(ScoreOptions& options, const CLI::App& command) {
   require(!options.records.input.empty(), command, "--input");
   require(!options.records.output.empty(), command, "--output");
   check_record_flags(options.records);
@@ -38,6 +38,7 @@ Command add_score(CLI::App& sftrun) {
   add_model_flags(*command, options->model, options->adapter);
   add_record_flags(*command, options->records, "text, messages or prompt and completion",
                    "the records with their scores");
+  add_template_flag(*command, options->template_variables);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
   command->add_flag("--json", options->json,
@@ -45,16 +46,18 @@ Command add_score(CLI::App& sftrun) {
   return {command, [options, command] {
             check(*options, *command);
             find_adapter(options->adapter);
-            return run_in_engine(
-                "score", {{"model", checked_model(*command, options->model, options->adapter)},
-                          {"adapter", or_null(options->adapter)},
-                          {"input", options->records.input},
-                          {"output", options->records.output},
-                          {"device", options->compute.device},
-                          {"dtype", options->compute.dtype},
-                          {"as_stored", options->as_stored},
-                          {"threads", or_null(options->compute.threads)},
-                          {"json", options->json}});
+            nlohmann::ordered_json request = {
+                {"model", checked_model(*command, options->model, options->adapter)},
+                {"adapter", or_null(options->adapter)},
+                {"output", options->records.output},
+                {"chat_template_kwargs", or_null(options->template_variables)},
+                {"device", options->compute.device},
+                {"dtype", options->compute.dtype},
+                {"as_stored", options->as_stored},
+                {"threads", or_null(options->compute.threads)},
+                {"json", options->json}};
+            put_input(options->records, request);
+            return run_in_engine("score", request);
           }};
 }
 

@@ -46,7 +46,7 @@ NamedAdapter split_name(const std::string& text) {
   return {text.substr(0, sign), text.substr(sign + 1)};
 }
 
-void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::json& request) {
+void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::ordered_json& request) {
   request["device"] = flags.device;
   request["dtype"] = flags.dtype;
   request["threads"] = or_null(flags.threads);
@@ -56,7 +56,7 @@ void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::json& requ
 struct ServeOptions {
   NamedAdapters models;
   ComputeFlags compute;
-  std::string host = "127.0.0.1", token, cache_memory;
+  std::string host = "127.0.0.1", token, cache_memory, template_variables;
   int64_t port = 8000, batch_size = 8, max_waiting = 256, max_new_tokens = 2048;
   std::optional<int64_t> max_model_len;
   bool as_stored = false;
@@ -71,9 +71,9 @@ void require_no_empty_token(const ServeOptions& options, const CLI::App& command
                     "give a token, or leave it away");
 }
 
-nlohmann::json request(const ServeOptions& options, const CLI::App& command) {
+nlohmann::ordered_json request(const ServeOptions& options, const CLI::App& command) {
   require_no_empty_token(options, command);
-  nlohmann::json request = named_models(command, options.models);
+  nlohmann::ordered_json request = named_models(command, options.models);
   request["host"] = options.host;
   request["port"] = options.port;
   request["token"] = or_null(options.token);
@@ -81,9 +81,11 @@ nlohmann::json request(const ServeOptions& options, const CLI::App& command) {
   request["max_waiting"] = options.max_waiting;
   request["max_new_tokens"] = options.max_new_tokens;
   request["max_model_len"] = or_null(options.max_model_len);
-  request["cache_bytes"] = options.cache_memory.empty()
-                               ? nlohmann::json(nullptr)
-                               : nlohmann::json(parse_size(options.cache_memory, "--cache-memory"));
+  request["cache_bytes"] =
+      options.cache_memory.empty()
+          ? nlohmann::ordered_json(nullptr)
+          : nlohmann::ordered_json(parse_size(options.cache_memory, "--cache-memory"));
+  request["chat_template_kwargs"] = or_null(options.template_variables);
   put_compute(options.compute, options.as_stored, request);
   return request;
 }
@@ -92,14 +94,15 @@ struct ChatOptions {
   NamedAdapters models;
   ComputeFlags compute;
   SamplingFlags sampling;
-  std::string system;
+  std::string system, template_variables;
   bool as_stored = false;
 };
 
-nlohmann::json request(const ChatOptions& options, const CLI::App& command) {
-  nlohmann::json request = named_models(command, options.models);
+nlohmann::ordered_json request(const ChatOptions& options, const CLI::App& command) {
+  nlohmann::ordered_json request = named_models(command, options.models);
   put_sampling_flags(options.sampling, request);
   request["system"] = or_null(options.system);
+  request["chat_template_kwargs"] = or_null(options.template_variables);
   put_compute(options.compute, options.as_stored, request);
   return request;
 }
@@ -119,8 +122,8 @@ void add_named_adapters(CLI::App& command, NamedAdapters& flags) {
       ->type_name("[NAME=]ADAPTER");
 }
 
-nlohmann::json named_models(const CLI::App& command, const NamedAdapters& flags) {
-  nlohmann::json models = nlohmann::json::array();
+nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters& flags) {
+  nlohmann::ordered_json models = nlohmann::ordered_json::array();
   std::string first;  // adapter, whose base is used without --model
   for (const std::string& text : flags.adapters) {
     NamedAdapter adapter = split_name(text);
@@ -143,6 +146,7 @@ nlohmann::json named_models(const CLI::App& command, const NamedAdapters& flags)
 }
 
 Command add_serve(CLI::App& sftrun) {
+  constexpr int64_t kMostWaiting = 1'000'000;
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command = add_command(
       sftrun, "serve", "Answer requests of OpenAI's API over HTTP",
@@ -164,12 +168,12 @@ Command add_serve(CLI::App& sftrun) {
   command
       ->add_option("--batch-size", options->batch_size,
                    "Answers of a model that are generated at the same time")
-      ->check(at_least(1))
+      ->check(at_least(1, kMostRows))
       ->capture_default_str();
   command
       ->add_option("--max-waiting", options->max_waiting,
                    "Answers that may wait for their turn; further requests are refused (429)")
-      ->check(at_least(0))
+      ->check(at_least(0, kMostWaiting))
       ->capture_default_str();
   command
       ->add_option("--max-new-tokens", options->max_new_tokens,
@@ -182,6 +186,7 @@ Command add_serve(CLI::App& sftrun) {
       ->check(at_least(2));
   command->add_option("--cache-memory", options->cache_memory,
                       "Most memory of the key-value caches: 4GiB, 500MB [half of what is free]");
+  add_template_flag(*command, options->template_variables);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
   return {command,
@@ -198,6 +203,7 @@ Command add_chat(CLI::App& sftrun) {
       "/help lists the commands of a conversation.");
   add_named_adapters(*command, options->models);
   command->add_option("--system", options->system, "System message of the conversation");
+  add_template_flag(*command, options->template_variables);
   options->sampling.max_new_tokens = 2048;
   add_sampling_flags(*command, options->sampling);
   add_as_stored_flag(*command, options->as_stored);

@@ -25,7 +25,7 @@ Command add_tokenize(CLI::App& sftrun) {
             options->model =
                 checked_model(*command, options->model.string(), "", hub::ModelParts::kText);
             check_record_flags(*records);
-            options->input = records->input;
+            options->input = input_of(*records);
             options->output = records->output;
             return run_tokenize(*options);
           }};

@@ -53,7 +53,8 @@ struct TrainOptions : LaunchFlags {
 int run_train(const TrainOptions& options);
 
 struct TokenizeOptions {
-  std::filesystem::path model, input, output;
+  std::filesystem::path model, output;
+  config::DataSource input;
   bool chat = false;
 };
 int run_tokenize(const TokenizeOptions& options);
@@ -124,15 +125,15 @@ struct ImportOptions {
 int run_import(const ImportOptions& options);
 
 /// Loads the engine beside this executable and calls it. @param request see engine_api.h
-int run_in_engine(const std::string& command, const nlohmann::json& request);
+int run_in_engine(const std::string& command, const nlohmann::ordered_json& request);
 /// The same in a process that a launcher of this program has started. With another exit code than 0
 /// the process ends at once.
-int run_as_worker(const std::string& command, const nlohmann::json& request);
+int run_as_worker(const std::string& command, const nlohmann::ordered_json& request);
 
 /// A command of the engine whose processes share the records of a file.
 struct RecordsCommand {
-  std::string name;        ///< of the subcommand and of the engine's command
-  nlohmann::json request;  ///< "folder" is added
+  std::string name;                ///< of the subcommand and of the engine's command
+  nlohmann::ordered_json request;  ///< "folder" is added
   LaunchFlags launch;
   /// Holds what is finished, and logs, while the command runs; empty: the command is one process.
   /// What rank 0 writes to `result` in it is printed at the end, if this process is the launcher.

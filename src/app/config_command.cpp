@@ -8,6 +8,7 @@
 #include "engine_location.h"
 #include "run_check.h"
 #include "run_forecast.h"
+#include "run_resolution.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -109,7 +110,10 @@ config::LoadedConfig load_resolved(const ConfigOptions& options) {
 
 /// Whether a run on this machine would compute on GPUs.
 bool trains_on_gpu(const config::MachineSettings& machine) {
-  return machine.devices != "cpu" && !launch::this_machine(has_cuda_kernels()).gpus.gpus.empty();
+  const launch::GpuReport gpus = launch::this_machine(has_cuda_kernels()).gpus;
+  return machine.devices != "cpu" &&
+         std::any_of(gpus.gpus.begin(), gpus.gpus.end(),
+                     [](const launch::GpuInfo& gpu) { return !gpu.is_too_old(); });
 }
 
 bool is_here(const std::vector<config::DataSource>& sources) {
@@ -134,9 +138,11 @@ std::vector<std::string> look_at_model(config::RunConfig& config, const BatchReq
   resolve_auto(config, headers, on_gpu);
   const std::string positions = plan::position_warning(config.model, headers.arch);
   if (!positions.empty()) log::warn("{}", positions);
+  if (!headers.has_weights)
+    log::warn("{} has no weights: a run would end with an error", model.string());
   if (!is_here(config.data.train) || !is_here(config.data.val))
     return {"the data are not local: the number of steps is unknown"};
-  RunCheck check = check_run(config, model, headers);
+  RunCheck check = check_run(config, model, headers, sizes_follow_data(config, batches));
   const Forecast steps = forecast(config, check.train, batches);
   apply_sizes(steps, config);
   for (std::string& line : lines_of(steps, config)) check.lines.push_back(std::move(line));
@@ -235,12 +241,32 @@ int check(const ConfigOptions& options) {
   return static_cast<int>(ExitCode::kDone);
 }
 
-int show(const ConfigOptions& options) {
-  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
-  const int world_size = world_size_of(options, loaded.config);
+/// Resolves `loaded` as a run on so many devices of this machine would, if the model is here.
+BatchRequest resolve_shown(config::LoadedConfig& loaded, const ConfigOptions& options,
+                           int world_size) {
+  const std::filesystem::path model = loaded.config.model.name;
+  std::error_code ignored;
+  if (std::filesystem::exists(model, ignored)) {
+    const char* device = trains_on_gpu(loaded.machine) ? "auto" : "cpu";
+    try {
+      const ModelHeaders headers = read_headers(model);
+      Run run = resolve_run(loaded, model, &headers, options.config,
+                            place_here(loaded.config, world_size, world_size, device));
+      loaded = std::move(run.loaded);
+      return run.batches;
+    } catch (const Error&) {  // try_model warns of the model, and the configuration is still shown
+    }
+  }
   BatchRequest batches = batch_request(loaded.config.train);
   config::resolve(loaded, options.config, world_size);
   batches.dp_size = config::data_parallel_size(loaded.config.parallel, world_size);
+  return batches;
+}
+
+int show(const ConfigOptions& options) {
+  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  const int world_size = world_size_of(options, loaded.config);
+  const BatchRequest batches = resolve_shown(loaded, options, world_size);
   warn(all_warnings(loaded));
   const std::vector<std::string> found =
       try_model(loaded.config, batches, trains_on_gpu(loaded.machine));

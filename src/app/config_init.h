@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "commands.h"
 #include "interview.h"
@@ -18,8 +19,12 @@ struct MachineView {
   observe::MemoryInfo memory;
   double cpus = 1;
 
-  bool trains_on_gpu() const { return can_use_gpus && !gpus.gpus.empty(); }
-  uint64_t device_bytes() const;  ///< of the smallest device
+  /// Indices of the GPUs that runs can use.
+  std::vector<int> usable_gpus() const;
+  bool trains_on_gpu() const { return !usable_gpus().empty(); }
+  /// "auto" unless a GPU is too old, which a run would refuse: then those that are not, or "cpu".
+  std::string suggested_devices() const;
+  uint64_t device_bytes() const;  ///< of the smallest device that runs can use
   std::string text() const;       ///< "This machine: 2 GPUs (…), 64 processors, …"
 };
 MachineView view_of_machine();

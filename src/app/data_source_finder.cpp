@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "model_source.h"
-#include "sftrun/core/data_splits.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/data/data_extensions.h"
@@ -31,7 +30,10 @@ std::optional<hub::RepoName> name_by_form(const std::string& path) {
   return is_file ? std::nullopt : hub::parse_dataset_name(path);
 }
 
-void find(config::DataSource& source, SplitRole role, const std::string& where, bool quiet) {
+}  // namespace
+
+void find_data_source(config::DataSource& source, SplitRole role, const std::string& where,
+                      bool quiet) {
   const auto name = name_by_form(source.path);
   if (!name) return;
   if (is_path_here(source.path, *name)) {
@@ -56,8 +58,6 @@ void find(config::DataSource& source, SplitRole role, const std::string& where, 
   }
 }
 
-}  // namespace
-
 bool may_be_on_hub(const std::string& path) {
   if (hub::begins_as_hub_name(path)) return true;
   const auto name = name_by_form(path);
@@ -66,9 +66,9 @@ bool may_be_on_hub(const std::string& path) {
 
 void find_data(config::LoadedConfig& loaded, bool quiet) {
   for (config::DataSource& source : loaded.config.data.train)
-    find(source, SplitRole::kTrain, loaded.place_of("data.train"), quiet);
+    find_data_source(source, SplitRole::kTrain, loaded.place_of("data.train"), quiet);
   for (config::DataSource& source : loaded.config.data.val)
-    find(source, SplitRole::kValidation, loaded.place_of("data.val"), quiet);
+    find_data_source(source, SplitRole::kValidation, loaded.place_of("data.val"), quiet);
 }
 
 }  // namespace sftrun::app

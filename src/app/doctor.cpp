@@ -12,6 +12,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/hub/settings.h"
@@ -185,7 +186,7 @@ int print(const Diagnosis& diagnosis, bool json) {
     fmt::print("{}\n", as_json(diagnosis).dump(2, ' ', false, Json::error_handler_t::replace));
   else
     fmt::print("{}", as_text(diagnosis));
-  std::fflush(stdout);
+  require_standard_output();
   return static_cast<int>(diagnosis.count(Verdict::kProblem) == 0 ? ExitCode::kDone
                                                                   : ExitCode::kWorkerFailed);
 }
@@ -253,7 +254,8 @@ Json run_all_reduce(const launch::LaunchPlan& plan, const launch::Environment& e
                                       .command = command,
                                       .restart_command = command,
                                       .run_dir = scratch.path(),
-                                      .stall_s = 20});
+                                      .stall_s = 20})
+                       .exit_code;
   if (code != 0) throw Error(static_cast<ExitCode>(code), "stopped before the all-reduce was done");
   return plan.node_rank == 0 ? read_result(file) : Json();
 }

@@ -35,10 +35,9 @@ std::filesystem::path require_engine() {
                           : "build it again (make build)");
 }
 
-/// GNU OpenMP's threads spin for milliseconds at the end of every loop before they sleep. If other
-/// processes use the cores, spinning takes time from the thread that is waited for: generation was
-/// four times slower. A tenth of a millisecond costs nothing on an idle machine. OpenMP reads the
-/// variable when it is loaded.
+/// GNU OpenMP's threads spin for milliseconds at the end of every loop before they sleep. A tenth of
+/// a millisecond is enough for most waits on an idle machine. (On cores that other programs use, the
+/// engine ends the spinning: src/engine/spinning.h.) OpenMP reads the variable when it is loaded.
 void limit_spinning() {
   constexpr int kKeepTheUsers = 0;
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", "10000", kKeepTheUsers);
@@ -55,13 +54,23 @@ SftrunEngineRun load_engine() {
   return run;
 }
 
-}  // namespace
-
-int run_in_engine(const std::string& command, const nlohmann::json& request) {
-  return load_engine()(command.c_str(), request.dump().c_str());
+/// A request's texts come from flags and files; the system takes bytes for names, JSON only UTF-8.
+std::string text_of(const nlohmann::ordered_json& request) {
+  try {
+    return request.dump();
+  } catch (const nlohmann::json::type_error&) {
+    throw ConfigError("a flag or a path is not valid UTF-8", "the command line",
+                      "write it in UTF-8, or rename the file");
+  }
 }
 
-int run_as_worker(const std::string& command, const nlohmann::json& request) {
+}  // namespace
+
+int run_in_engine(const std::string& command, const nlohmann::ordered_json& request) {
+  return load_engine()(command.c_str(), text_of(request).c_str());
+}
+
+int run_as_worker(const std::string& command, const nlohmann::ordered_json& request) {
   ::prctl(PR_SET_NAME, "sftrun");  // started through /proc/self/exe, it is listed as "exe"
   const int code = run_in_engine(command, request);
   if (code == 0) return code;

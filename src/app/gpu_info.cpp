@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/cpu_topology.h"
@@ -19,6 +20,33 @@ namespace {
 using Json = nlohmann::ordered_json;
 using launch::GpuInfo;
 using launch::GpuReport;
+using launch::GpuVisibility;
+
+/// The GPUs that CUDA shows, and what it hides.
+struct GpuView {
+  GpuReport shown;  ///< `gpus` and `links` without the hidden ones, in CUDA's order
+  std::vector<GpuInfo> hidden;
+  std::optional<GpuVisibility> visibility;  ///< nullopt: CUDA_VISIBLE_DEVICES is not set
+
+  bool has_slice() const { return visibility && !visibility->mig_slice.empty(); }
+  size_t num_gpus() const { return has_slice() ? 1 : shown.gpus.size(); }
+};
+
+GpuView view_of(GpuReport all) {
+  GpuView view;
+  view.visibility = launch::gpu_visibility(all);
+  view.shown = all;
+  if (!view.visibility || (view.has_slice() && view.visibility->visible.empty())) return view;
+  view.shown.gpus.clear();
+  view.shown.links.clear();
+  for (const size_t i : view.visibility->visible) {
+    view.shown.gpus.push_back(all.gpus[i]);
+    std::vector<std::string>& row = view.shown.links.emplace_back();
+    for (const size_t j : view.visibility->visible) row.push_back(all.links[i][j]);
+  }
+  for (const size_t i : view.visibility->hidden) view.hidden.push_back(all.gpus[i]);
+  return view;
+}
 
 struct HostInfo {
   std::string model;
@@ -86,17 +114,30 @@ Json json_of(const HostInfo& host) {
             {"limited_by_cgroup", host.memory.limited_by_cgroup}}}};
 }
 
-Json as_json(const GpuReport& report, const HostInfo& host) {
+Json hidden_json(const GpuView& view) {
+  Json hidden = Json::array();
+  for (const GpuInfo& gpu : view.hidden)
+    hidden.push_back({{"index", gpu.index}, {"name", gpu.name}, {"uuid", gpu.uuid}});
+  return hidden;
+}
+
+Json as_json(const GpuView& view, const HostInfo& host) {
+  const GpuReport& report = view.shown;
   const std::string versions = version_text();
   Json gpus = Json::array();
   for (const GpuInfo& gpu : report.gpus) gpus.push_back(json_of(gpu));
   Json problems = Json::array();
+  if (view.visibility && !view.visibility->problem.empty())
+    problems.push_back(view.visibility->problem);
   if (!report.problem.empty()) problems.push_back(report.problem);
   if (const auto complaint = launch::driver_complaint(report); !complaint.empty())
     problems.push_back(complaint);
   Json answer = {
-      {"num_gpus", report.gpus.size()},
+      {"num_gpus", view.num_gpus()},
       {"gpus", gpus},
+      {"cuda_visible_devices", view.visibility ? Json(view.visibility->setting) : Json()},
+      {"hidden_gpus", hidden_json(view)},
+      {"mig_slice", view.has_slice() ? Json(view.visibility->mig_slice) : Json()},
       {"links", report.links},
       {"driver_version", report.driver_version},
       {"cuda_driver_version",
@@ -191,35 +232,55 @@ std::string text_of(const HostInfo& host) {
   return text;
 }
 
-std::string as_text(const GpuReport& report, const HostInfo& host) {
-  std::string text = fmt::format("Number of GPUs: {}\n", report.gpus.size());
-  if (report.gpus.empty())
+/// What CUDA_VISIBLE_DEVICES does, in lines.
+std::string visibility_text(const GpuView& view) {
+  if (!view.visibility) return {};
+  const std::string variable =
+      fmt::format("CUDA_VISIBLE_DEVICES={}", excerpt(view.visibility->setting));
+  std::string text;
+  if (!view.visibility->problem.empty())
+    text += fmt::format("warning: {}\n", view.visibility->problem);
+  if (view.has_slice()) text += fmt::format("{}: a MIG slice; below are whole GPUs\n", variable);
+  if (view.hidden.empty()) return text;
+  std::vector<std::string> names;
+  for (const GpuInfo& gpu : view.hidden)
+    names.push_back(fmt::format("{} ({})", gpu.index, gpu.name));
+  return text + fmt::format("Hidden by {}: GPU {}\n", variable, join(names, ", "));
+}
+
+std::string as_text(const GpuView& view, const HostInfo& host) {
+  const GpuReport& report = view.shown;
+  std::string text = fmt::format("Number of GPUs: {}\n", view.num_gpus());
+  if (report.gpus.empty() && view.hidden.empty())
     text += fmt::format("No GPU was found: {}. Training runs on the CPU.\n", report.problem);
+  else if (report.gpus.empty())
+    text += "No GPU is visible. Training runs on the CPU.\n";
   else if (!report.problem.empty())
     text += fmt::format("warning: {}\n", report.problem);
+  text += visibility_text(view);
   for (const GpuInfo& gpu : report.gpus) text += text_of(gpu);
   return text + matrix_text(report) + versions_text(report) + text_of(host);
 }
 
 void print_once(const GpuInfoOptions& options) {
-  const GpuReport report = launch::query_gpus();
+  const GpuView view = view_of(launch::query_gpus());
   const HostInfo host = host_info();
   const bool clear = options.watch && !options.json && ::isatty(STDOUT_FILENO);
   if (clear) fmt::print("\x1b[H\x1b[2J");
   if (options.json) {
     fmt::print("{}\n",
-               as_json(report, host).dump(options.watch ? -1 : 2));  // watched: an object a line
+               as_json(view, host).dump(options.watch ? -1 : 2));  // watched: an object a line
   } else {
-    fmt::print("{}", as_text(report, host));
+    fmt::print("{}", as_text(view, host));
   }
-  std::fflush(stdout);
+  require_standard_output();
 }
 
 }  // namespace
 
 int run_gpu_info(const GpuInfoOptions& options) {
   print_once(options);
-  while (options.watch && std::ferror(stdout) == 0) {
+  while (options.watch) {
     std::this_thread::sleep_for(std::chrono::seconds(1));
     print_once(options);
   }

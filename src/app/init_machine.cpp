@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <numeric>
 
 #include "cli.h"
 #include "config_init.h"
@@ -24,21 +26,42 @@ std::optional<int64_t> whole(const std::string& text) {
   return number;
 }
 
-/// Devices that exist.   @param num_gpus 0: a number is one of processes on the CPU
-AnswerCheck devices_check(size_t num_gpus) {
-  return [num_gpus](std::string& text) -> std::string {
+/// The first of the GPUs that is too old, in words; empty: none is.
+/// @param indices of the GPUs that a run would use
+std::string old_gpu(const launch::GpuReport& report, const std::vector<int64_t>& indices) {
+  for (const launch::GpuInfo& gpu : report.gpus) {
+    const bool is_used = std::find(indices.begin(), indices.end(), gpu.index) != indices.end();
+    if (is_used && gpu.is_too_old())
+      return fmt::format("GPU {} ({}, sm_{}{}) is too old: sm_80 (Ampere) or newer is required",
+                         gpu.index, gpu.name, gpu.compute_major, gpu.compute_minor);
+  }
+  return {};
+}
+
+/// Devices that exist and that a run takes. Without GPUs a number is one of processes on the CPU.
+AnswerCheck devices_check(const MachineView& machine) {
+  const size_t num_gpus = machine.can_use_gpus ? machine.gpus.gpus.size() : 0;
+  return [num_gpus, report = machine.gpus](std::string& text) -> std::string {
     std::erase(text, ' ');
     if (!config::is_device_list(text))
       return fmt::format("`{}` is not auto, cpu, a number or a list like 0,2,3", text);
-    if (text == "auto" || text == "cpu" || num_gpus == 0) return {};
+    if (text == "cpu" || num_gpus == 0) return {};
     const bool is_list = text.find(',') != std::string::npos;
+    std::vector<int64_t> used;
+    if (!is_list) {
+      const int64_t asked = text == "auto" ? INT64_MAX : whole(text).value_or(0);
+      used.resize(std::min(num_gpus, static_cast<size_t>(asked)));
+      std::iota(used.begin(), used.end(), 0);
+    }
+    if (text == "auto") return old_gpu(report, used);
     for (const std::string& item : split(text, ',')) {
       const int64_t number = whole(item).value_or(INT64_MAX);
       const bool exists = is_list ? number < static_cast<int64_t>(num_gpus)
                                   : number >= 1 && number <= static_cast<int64_t>(num_gpus);
       if (!exists) return fmt::format("`{}`: this machine has {}", text, counted(num_gpus, "GPU"));
+      if (is_list) used.push_back(number);
     }
-    return {};
+    return old_gpu(report, used);
   };
 }
 
@@ -88,10 +111,9 @@ config::MachineAnswers ask_about_machine(const InitOptions& options, const Machi
     return interview.ask({flag, text, why, std::move(initial), std::move(check)}, given);
   };
   config::MachineAnswers answers;
-  answers.devices =
-      ask("--devices", "Devices", "auto: all GPUs, or the CPU where there is none",
-          earlier.get("devices", "auto"),
-          devices_check(machine.can_use_gpus ? machine.gpus.gpus.size() : 0), options.devices);
+  answers.devices = ask("--devices", "Devices", "auto: all GPUs, or the CPU where there is none",
+                        earlier.get("devices", machine.suggested_devices()), devices_check(machine),
+                        options.devices);
   answers.dtype =
       ask("--dtype", "Compute dtype", "auto: bf16 where the hardware multiplies it fast, else fp32",
           earlier.get("dtype", "auto"), compute_dtype(), options.dtype);

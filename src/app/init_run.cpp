@@ -204,8 +204,9 @@ int init_run(const InitOptions& options) {
   write_file_atomically(file, yaml_of(answers, shell_word(file.string())));
   fmt::print("\nWrote {}\n", file.string());
   const int code = run_config({.action = "check", .config = file});
-  fmt::print("Next: sftrun preview --config {0}, then sftrun train --config {0}\n",
-             shell_word(file.string()));
+  const bool on_cpu = machine.can_use_gpus && machine.suggested_devices() == "cpu";
+  fmt::print("Next: sftrun preview --config {0}, then sftrun train --config {0}{1}\n",
+             shell_word(file.string()), on_cpu ? " --device cpu" : "");
   return code;
 }
 

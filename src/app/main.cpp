@@ -1,5 +1,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,9 +9,13 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <system_error>
 
 #include "cli.h"
+#include "sftrun/core/console_writer.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/json_reason.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/verbosity.h"
 
@@ -33,6 +38,7 @@ std::vector<Command> add_commands(CLI::App& sftrun) {
       add_merge(sftrun),    add_quantize(sftrun),     add_bench(sftrun),    add_download(sftrun),
       add_gpu_info(sftrun), add_memory_check(sftrun), add_report(sftrun),   add_doctor(sftrun)};
   for (Command& command : add_config(sftrun)) commands.push_back(std::move(command));
+  for (const Command& command : commands) read_paths(*command.parser);
   return commands;
 }
 
@@ -48,11 +54,12 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
 [[noreturn]] void unknown_command(const CLI::App& app, const std::string& prefix) {
   const std::string word = app.remaining().front();
   if (word.starts_with('-')) {
-    throw ConfigError(fmt::format("unknown flag {}", word), "the command line",
+    throw ConfigError(fmt::format("unknown flag {}", excerpt(word)), "the command line",
                       fmt::format("flags follow the command: `{} --help`", prefix));
   }
   const std::string near = nearest(word, subcommands_of(app));
-  throw ConfigError(fmt::format("unknown command `{} {}`", prefix, word), "the command line",
+  throw ConfigError(fmt::format("unknown command `{} {}`", prefix, excerpt(word)),
+                    "the command line",
                     near.empty() ? fmt::format("`{} --help` lists the commands", prefix)
                                  : fmt::format("did you mean `{} {}`?", prefix, near));
 }
@@ -76,8 +83,9 @@ int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
 void check_verbosity() {
   const char* word = std::getenv(log::kVerbosityVariable);
   if (word == nullptr || log::parse_verbosity(word)) return;
-  throw ConfigError(fmt::format("SFTRUN_LOG={} is neither quiet, normal nor verbose", word),
-                    "environment variable SFTRUN_LOG", "set one of these words, or unset it");
+  throw ConfigError(
+      fmt::format("SFTRUN_LOG={} is neither quiet, normal nor verbose", excerpt(word)),
+      "environment variable SFTRUN_LOG", "set one of these words, or unset it");
 }
 
 int run(int argc, char** argv) {
@@ -102,7 +110,7 @@ int run(int argc, char** argv) {
     fmt::print("{}", sftrun.help());
     return static_cast<int>(ExitCode::kDone);
   } catch (const CLI::ParseError& error) {
-    throw ConfigError(error.what(), "the command line",
+    throw ConfigError(excerpt(error.what()), "the command line",
                       "add --help after the command to see its flags");
   }
   check_verbosity();
@@ -113,9 +121,8 @@ int run(int argc, char** argv) {
   return dispatch(sftrun, commands);
 }
 
-/// Not fmt::print, which throws if stderr is closed.
 int fail(ExitCode code, const std::string& text) {
-  std::fputs((text + "\n").c_str(), stderr);
+  ConsoleWriter::of_process().write(STDERR_FILENO, text + "\n");
   return static_cast<int>(code);
 }
 
@@ -126,6 +133,7 @@ bool is_loaded(const char* library) {
 /// Ends the process. On a CPU without the destructors of LibTorch's static objects, which take a tenth of a
 /// second; on a GPU with them, because profilers write what they have found in those. Sanitizers look for leaks there.
 int leave(int code) {
+  ConsoleWriter::of_process().flush();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   if (is_loaded("libtorch_cpu.so") && !is_loaded("libtorch_cuda.so")) {
     std::fflush(nullptr);
@@ -135,13 +143,33 @@ int leave(int code) {
   return code;
 }
 
+/// What the process was started with, and what a run needs.
+void set_up_process() {
+  open_standard_streams();
+  ::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error with a message, not the end
+  ::signal(SIGCHLD, SIG_DFL);  // if it was ignored, how workers end would be unknown
+}
+
+int run_and_write(int argc, char** argv) {
+  try {
+    const int code = run(argc, argv);
+    if (code == 0) require_standard_output();
+    return code;
+  } catch (const std::system_error& error) {  // fmt::print
+    require_standard_output(error.code().value());
+    throw;
+  }
+}
+
 int guarded_run(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    return run_and_write(argc, argv);
   } catch (const Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::kOutOfMemory, "error: out of memory");
+  } catch (const nlohmann::json::exception& error) {
+    return fail(ExitCode::kWorkerFailed, "error: " + json_reason(error));
   } catch (const std::exception& error) {
     return fail(ExitCode::kWorkerFailed, std::string("error: ") + error.what());
   }
@@ -151,6 +179,7 @@ int guarded_run(int argc, char** argv) {
 }  // namespace sftrun::app
 
 int main(int argc, char** argv) {
+  sftrun::app::set_up_process();
   sftrun::end_on_bad_alloc();
   return sftrun::app::leave(sftrun::app::guarded_run(argc, argv));
 }

@@ -8,9 +8,11 @@
 #include "engine_location.h"
 #include "model_source.h"
 #include "run_forecast.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/plan/auto_values.h"
@@ -60,7 +62,9 @@ PlannedDevices cards_by_name(const TrainOptions& options, const config::RunConfi
   std::vector<std::string> texts;
   int64_t count = 0;
   uint64_t smallest = UINT64_MAX;
-  for (const plan::GpuCards& cards : plan::parse_gpu_cards(options.gpus, where)) {
+  const std::vector<plan::GpuCards> named = plan::parse_gpu_cards(options.gpus, where);
+  plan::require_usable(named, where);
+  for (const plan::GpuCards& cards : named) {
     texts.push_back(fmt::format("{} x {}", cards.count, cards.card.name));
     count += cards.count;
     smallest = std::min(smallest, cards.card.memory_bytes);
@@ -120,7 +124,7 @@ void assume_files(const std::filesystem::path& model, ModelHeaders& headers,
   if (headers.has_weights || headers.knows_form) return;
   const std::filesystem::path file = model / "config.json";
   const auto config =
-      spec::read_quantization_config(nlohmann::json::parse(read_text_file(file)), file.string());
+      spec::read_quantization_config(parse_python_json(read_utf8_file(file)), file.string());
   if (!config) return;
   plan::AssumedFiles assumed = plan::assumed_files(headers.arch, *config);
   headers.knows_form = true;
@@ -128,6 +132,37 @@ void assume_files(const std::filesystem::path& model, ModelHeaders& headers,
       "the weights are not here: their sizes are those of {} by config.json", config->method));
   headers.stored = std::move(assumed.stored);
   headers.block_kinds = {assumed.kind};
+}
+
+/// Batch sizes and packed sequences that follow from the data, where the data are here. Without them
+/// the plan is for a large data set.
+void fit_to_data(const std::filesystem::path& model_path, const ModelHeaders& model,
+                 const BatchRequest& batches, MemoryReport& report) {
+  config::RunConfig& config = report.config;
+  const std::vector<config::DataSource>& sources = config.data.train;
+  const auto is_here = [](const config::DataSource& s) { return exists_or_matches(s.path); };
+  if (config.data.streaming || !std::all_of(sources.begin(), sources.end(), is_here)) return;
+  plan::RunDevices& devices = report.devices.place.devices;
+  using enum config::LongestBatchFirst;
+  const config::LongestBatchFirst longest = config.train.longest_batch_first;
+  const bool tries_longest = longest == kOn || (longest == kAuto && devices.on_gpu);
+  try {
+    const Forecast found =
+        forecast(config, try_training_data(config, model_path, model, /*counts_small_data=*/true),
+                 batches, tries_longest);
+    devices.tokens_of_bin = found.tokens_of_bin;
+    config.train.batch_size = found.sizes.batch_size;
+    config.train.grad_accum = found.sizes.grad_accum;
+    config.train.global_batch_size = found.sizes.global_batch_size;
+    if (found.bin_tokens > 0) config.data.bin_tokens.value = found.bin_tokens;
+    if (!found.knows_sizes)
+      report.notes.emplace_back("batch sizes are estimated from the first records of the data");
+  } catch (const Error& error) {
+    report.notes.push_back(fmt::format(
+        "the data were not read ({}): the sizes are those of a run with much data, and a run with "
+        "little has smaller ones",
+        error.message()));
+  }
 }
 
 /// The largest sizes, and what would make a run fit.
@@ -189,6 +224,7 @@ MemoryReport memory_report(const TrainOptions& options) {
   place.devices.element_bytes =
       report.config.model.dtype == config::DTypeChoice::kFp32 ? kFullBytes : kHalfBytes;
   report.arch = model.arch;
+  fit_to_data(path, model, run.batches, report);
   const std::vector<std::string>& warnings = run.loaded.warnings;
   report.notes.insert(report.notes.end(), warnings.begin(), warnings.end());
   report.plan = plan::memory_plan(report.arch, report.config, place.devices, model.stored);
@@ -196,7 +232,7 @@ MemoryReport memory_report(const TrainOptions& options) {
   report.kinds = plan::layer_kinds(report.arch, report.config,
                                    plan::micro_batch_shape(report.config, place.devices));
   for (plan::StrategyChoice& choice :
-       plan::strategy_choices(report.arch, report.config, place.devices)) {
+       plan::strategy_choices(report.arch, report.config, place.devices, model.stored)) {
     StrategyRow row{.choice = std::move(choice)};
     if (row.choice.config)
       row.plan =

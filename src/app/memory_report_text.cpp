@@ -222,8 +222,7 @@ std::string text_of_error(const MemoryReport& report) {
   return fmt::format(
       "\nHow far off this may be: tensors {:.0f}%{}, {} {}. docs/memory.md explains the terms.\n",
       100 * kTensorError,
-      on_gpu ? " (by runs on a CPU, with LibTorch's allocator for GPUs and on an H100)"
-             : "",
+      on_gpu ? " (by runs on a CPU, with LibTorch's allocator for GPUs and on an H100)" : "",
       on_gpu ? "CUDA context and communication (assumed)" : "the program's own memory",
       format_bytes(static_cast<uint64_t>(process_error_bytes(on_gpu))));
 }

@@ -127,6 +127,20 @@ std::filesystem::path model_at(const ModelAsked& asked) {
   return gguf_in(path, asked);
 }
 
+/// Both forms of weights: an older save beside a newer one.
+void warn_of_unread_shards(const std::filesystem::path& model) {
+  constexpr const char* kSingle = "model.safetensors";
+  constexpr const char* kIndex = "model.safetensors.index.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(model / kSingle, ignored) ||
+      !std::filesystem::exists(model / kIndex, ignored))
+    return;
+  log::warn(
+      "{} has {} and {}: the single file is read, as in transformers, and the files that the index "
+      "names are not; remove the one that is out of date",
+      model.string(), kSingle, kIndex);
+}
+
 /// @param may_be_on_hub the name has the form of names on the hub
 [[noreturn]] void throw_no_model(const ModelAsked& asked, bool may_be_on_hub) {
   const std::string near = near_path(asked.name);
@@ -170,6 +184,7 @@ ModelSource find_model(const ModelAsked& asked) {
     if (!asked.revision.empty() && !asked.quiet)
       log::warn("model.revision has no effect: {} is a local file or directory", asked.name);
     const std::filesystem::path path = model_at(asked);
+    if (!asked.quiet) warn_of_unread_shards(path);
     return {path, path.string(), ""};
   }
   bool is_path = false;

@@ -11,6 +11,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/core/terminal.h"
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
@@ -58,13 +59,15 @@ int run_preview(const PreviewOptions& options) {
   }
   if (options.json) {
     std::printf("%s\n", data::preview_json(previews, model).dump().c_str());
+    std::fflush(stdout);
+    refusals.throw_if_any();
     return static_cast<int>(ExitCode::kDone);
   }
   for (const data::Preview& preview : previews) {
     std::printf("%s\n%s", preview.name.c_str(),
                 data::preview_text(preview, model, wants_colour()).c_str());
   }
-  std::fflush(stdout);
+  require_standard_output();
   refusals.throw_if_any();
   return static_cast<int>(ExitCode::kDone);
 }

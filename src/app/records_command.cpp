@@ -30,7 +30,7 @@ launch::LaunchRequest records_launch(const LaunchFlags& flags, const launch::Env
 /// Starts the processes of this machine, and gives them the request in a file.
 int launch_processes(const RecordsCommand& command, const launch::LaunchPlan& plan,
                      const launch::Environment& env) {
-  nlohmann::json request = command.request;
+  nlohmann::ordered_json request = command.request;
   request["device"] = plan.workers_device;
   const fs::path file = command.folder / fmt::format("request-{}.json", plan.node_rank);
   write_file_atomically(file, request.dump());
@@ -38,13 +38,14 @@ int launch_processes(const RecordsCommand& command, const launch::LaunchPlan& pl
       .executable = "/proc/self/exe",
       .arguments = {"sftrun", command.name, "--worker-request", file.string()}};
   log::info("{}", launch::describe(plan));
-  const int code = launch::supervise(
-      {.plan = plan,
-       .environment = env,
-       .command = worker,
-       .restart_command = worker,
-       .run_dir = command.folder,
-       .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s)});
+  const int code = launch::supervise({.plan = plan,
+                                      .environment = env,
+                                      .command = worker,
+                                      .restart_command = worker,
+                                      .run_dir = command.folder,
+                                      .grace_s = launch::grace_from_environment(
+                                          env, launch::SuperviseOptions{}.grace_s)})
+                       .exit_code;
   const fs::path result = command.folder / "result";
   if (code == 0 && fs::exists(result)) fmt::print("{}", read_text_file(result));
   return code;

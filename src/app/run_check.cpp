@@ -7,10 +7,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "run_forecast.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/data_problems.h"
@@ -116,7 +119,7 @@ spec::ArchSpec read_arch(const fs::path& model) {
   const fs::path file = model / "config.json";
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return arch_of_checkpoint(model);
-  const auto config = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  const auto config = parse_python_json(read_utf8_file(file));
   if (config.is_discarded() && has_weight_files(model))
     return arch_of_checkpoint(model);  // its error names the file
   if (config.is_discarded()) throw DataError("not valid JSON", file.string(), "download it again");
@@ -127,7 +130,7 @@ namespace {
 
 /// Weights that are not local are assumed to be dense, unless config.json names a format.
 bool says_quantised(const fs::path& config_json) {
-  const auto config = nlohmann::json::parse(read_text_file(config_json), nullptr, false);
+  const auto config = parse_python_json(read_utf8_file(config_json));
   return !config.is_object() || config.contains("quantization_config");
 }
 
@@ -145,6 +148,12 @@ ModelHeaders read_headers(const fs::path& model) {
   }
   return_freed_memory();
   return headers;
+}
+
+void require_weights(const std::string& name, const fs::path& model) {
+  std::error_code ignored;
+  if (!fs::exists(name, ignored) || may_have_weights(model)) return;
+  weights::Checkpoint::open(model);  // its error says what is missing
 }
 
 namespace {
@@ -223,8 +232,45 @@ std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& 
 
 }  // namespace
 
+namespace {
+
+data::TextModel text_model(const config::RunConfig& config, const fs::path& model,
+                           const spec::ArchSpec& arch) {
+  data::TextModel text = load_text_model(model, config.model.chat_template);
+  text.num_embeddings = arch.vocab_size;
+  return text;
+}
+
+/// @param counts whether to read all records of a small data set
+data::DatasetTrial try_source(const config::RunConfig& config, const config::DataSource& source,
+                              bool is_validation, const data::TextModel& text, bool counts) {
+  constexpr double kMostTokens = 8e6;  // some seconds
+  data::DatasetTrial trial = data::try_dataset(config, source, is_validation, text);
+  if (!counts || trial.is_whole) return trial;
+  const double times = static_cast<double>(trial.num_records_estimated) /
+                       static_cast<double>(std::max<int64_t>(1, trial.stats.num_records));
+  const double tokens = times * static_cast<double>(trial.stats.num_tokens),
+               examples = times * static_cast<double>(trial.stats.num_examples) /
+                          static_cast<double>(data::documents_together(config));
+  if (tokens > kMostTokens || !may_decide_sizes(config, tokens, examples)) return trial;
+  return data::try_dataset(config, source, is_validation, text, INT64_MAX);
+}
+
+}  // namespace
+
+std::vector<data::DatasetTrial> try_training_data(const config::RunConfig& config,
+                                                  const fs::path& model,
+                                                  const ModelHeaders& headers,
+                                                  bool counts_small_data) {
+  const data::TextModel text = text_model(config, model, headers.arch);
+  std::vector<data::DatasetTrial> trials;
+  for (const config::DataSource& source : config.data.train)
+    trials.push_back(try_source(config, source, /*is_validation=*/false, text, counts_small_data));
+  return trials;
+}
+
 RunCheck check_run(const config::RunConfig& config, const fs::path& model,
-                   const ModelHeaders& headers) {
+                   const ModelHeaders& headers, bool counts_small_data) {
   const auto& [arch, stored, block_kinds, has_weights, knows_form] = headers;
   check_tuning(config.tuning, arch);
   if (config.tuning.trains_adapter() && config.tuning.keeps_blocks() && has_weights)
@@ -232,8 +278,7 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
   plan::require_pissa_over(config.tuning, arch, stored, block_kinds);
   spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture);
   log_vllm_support(config.tuning, arch);
-  data::TextModel text = load_text_model(model, config.model.chat_template);
-  text.num_embeddings = arch.vocab_size;
+  const data::TextModel text = text_model(config, model, arch);
   RunCheck check{.lines = {text_of(config.tuning, arch)}};
   std::vector<std::string>& lines = check.lines;
   if (config.tuning.trains_adapter()) lines.push_back(text_of_base(config, arch, stored));
@@ -242,7 +287,8 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
       !idle.empty())
     log::warn("{}", idle);
   const auto look = [&](const config::DataSource& source, bool is_validation) {
-    data::DatasetTrial trial = data::try_dataset(config, source, is_validation, text);
+    data::DatasetTrial trial =
+        try_source(config, source, is_validation, text, counts_small_data && !is_validation);
     for (const std::string& warning : trial.warnings) log::warn("{}", warning);
     lines.push_back(text_of(trial));
     if (!is_validation) check.train.push_back(std::move(trial));

@@ -28,6 +28,10 @@ struct ModelHeaders {
 /// @throws as read_arch, and DataError for invalid headers of the weights
 ModelHeaders read_headers(const std::filesystem::path& model);
 
+/// @throws DataError if the model is a local directory without weights   @param name as configured;
+/// of a model on a hub a dry run has no weights
+void require_weights(const std::string& name, const std::filesystem::path& model);
+
 /// Checks that the names in `tuning` select parameters. @throws ConfigError that lists the existing
 /// names
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch);
@@ -42,8 +46,16 @@ struct RunCheck {
 /// Reads tokenizer, template and the first records of each data set. Logs the warnings that
 /// training would log.
 /// @param config with dtype resolved   @param headers of the model
+/// @param counts_small_data reads all records of data sets that are so small that their size decides
+/// batch sizes (data/small_data.h)
 /// @throws the errors that the run would throw
 RunCheck check_run(const config::RunConfig& config, const std::filesystem::path& model,
-                   const ModelHeaders& headers);
+                   const ModelHeaders& headers, bool counts_small_data = false);
+
+/// The trials of check_run for the training data alone, without a report.
+std::vector<data::DatasetTrial> try_training_data(const config::RunConfig& config,
+                                                  const std::filesystem::path& model,
+                                                  const ModelHeaders& headers,
+                                                  bool counts_small_data);
 
 }  // namespace sftrun::app

@@ -23,8 +23,51 @@ struct Epoch {
   bool is_exact = true;
 };
 
+/// Whether each record of the data was read, and is known to be held out or not.
+bool are_counted(const config::RunConfig& config, const std::vector<data::DatasetTrial>& train) {
+  const auto is_counted = [&](const data::DatasetTrial& trial) {
+    return trial.is_whole &&
+           (config.data.val_split == 0 || trial.records.size() == trial.lengths.size());
+  };
+  return !config.data.streaming && std::all_of(train.begin(), train.end(), is_counted);
+}
+
+/// The trials without the examples that data.val_split holds out.   @pre are_counted
+std::vector<data::DatasetTrial> without_held_out(const config::RunConfig& config,
+                                                 std::vector<data::DatasetTrial> train) {
+  if (config.data.val_split == 0) return train;
+  std::vector<int64_t> records;
+  for (const data::DatasetTrial& trial : train) {
+    const int64_t first = records.empty() ? 0 : records.back() + 1;
+    for (const int64_t record : trial.records) records.push_back(first + record);
+  }
+  const std::vector<bool> is_held_out =
+      data::held_out(records, config.data.val_split, static_cast<uint64_t>(config.data.seed));
+  size_t example = 0;
+  for (data::DatasetTrial& trial : train) {
+    std::vector<int64_t> kept;
+    for (const int64_t length : trial.lengths)
+      if (!is_held_out[example++]) kept.push_back(length);
+    trial.lengths = std::move(kept);
+  }
+  return train;
+}
+
+/// @pre are_counted
+Epoch counted_epoch(const config::RunConfig& config, const std::vector<data::DatasetTrial>& kept) {
+  Epoch epoch;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const double weight = config.data.train[i].weight;
+    for (const int64_t length : kept[i].lengths)
+      epoch.tokens += weight * static_cast<double>(length);
+    epoch.examples += weight * static_cast<double>(kept[i].lengths.size());
+  }
+  epoch.examples /= static_cast<double>(data::documents_together(config));
+  return epoch;
+}
+
 Epoch epoch_of(const config::RunConfig& config, const std::vector<data::DatasetTrial>& train) {
-  Epoch epoch{.is_exact = config.data.val_split == 0 && !config.data.streaming};
+  Epoch epoch{.is_exact = false};
   for (size_t i = 0; i < train.size(); ++i) {
     const data::DatasetTrial& trial = train[i];
     const double all = static_cast<double>(trial.num_records_estimated),
@@ -34,7 +77,6 @@ Epoch epoch_of(const config::RunConfig& config, const std::vector<data::DatasetT
     epoch.examples += times * static_cast<double>(trial.stats.num_examples) /
                       static_cast<double>(data::documents_together(config));
     epoch.records += all;
-    epoch.is_exact = epoch.is_exact && trial.is_whole;
   }
   const double held_out = config.data.val_split < 1
                               ? config.data.val_split
@@ -120,9 +162,26 @@ BatchRequest batch_request(const config::TrainConfig& asked) {
           .max_micro_batch = config::kMaxAutoMicroBatch};
 }
 
-Forecast forecast(const config::RunConfig& config, const std::vector<data::DatasetTrial>& train,
-                  const BatchRequest& batches) {
-  const Epoch known = epoch_of(config, train);
+bool sizes_follow_data(const config::RunConfig& config, const BatchRequest& batches) {
+  const bool finds_bins = config.data.packing && config.data.bin_tokens.is_auto();
+  return !config.data.streaming && !config.train.max_steps &&
+         (batches.steps_are_auto || finds_bins);
+}
+
+bool may_decide_sizes(const config::RunConfig& config, double tokens, double examples) {
+  constexpr double kNear = 1.25;  // what an estimate may be off
+  const double bins =
+      config.data.packing ? tokens / static_cast<double>(config.model.max_seq_len) : examples;
+  const int64_t per_step =
+      std::max(config::kTargetGlobalBatch, config.train.global_batch_size.value.value_or(1));
+  return bins < kNear * static_cast<double>(data::kStepsInEpoch * per_step);
+}
+
+Forecast forecast(const config::RunConfig& config, const std::vector<data::DatasetTrial>& all,
+                  const BatchRequest& batches, bool tries_longest) {
+  const bool is_exact = are_counted(config, all);
+  const std::vector<data::DatasetTrial> train = is_exact ? without_held_out(config, all) : all;
+  const Epoch known = is_exact ? counted_epoch(config, train) : epoch_of(config, train);
   const double bins = config.data.packing
                           ? known.tokens / static_cast<double>(config.model.max_seq_len)
                           : known.examples;
@@ -137,7 +196,13 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
                                                   batches.max_micro_batch, target));
   }
   const int64_t global_batch_size = *sizes.global_batch_size.value;
-  Forecast result{.tokens_per_epoch = epoch.tokens, .sizes = sizes, .is_exact = known.is_exact};
+  Forecast result{.tokens_per_epoch = epoch.tokens,
+                  .sizes = sizes,
+                  .is_exact = known.is_exact,
+                  .knows_sizes = is_exact || !batches.steps_are_auto || is_counted ||
+                                 config.data.streaming ||
+                                 !may_decide_sizes(config, known.tokens, known.examples),
+                  .asked_batch_size = batches.batch_size};
   if (config.data.packing) {
     const int64_t longest = config.model.max_seq_len;
     result.bin_tokens = config.data.bin_tokens.value.value_or(
@@ -158,10 +223,20 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
   result.steps_per_epoch = steps_of_epoch(0);
   result.steps =
       is_counted ? *config.train.max_steps : steps_in(config.train.epochs, steps_of_epoch);
+  if (plan) {
+    const int64_t bins_together = *sizes.batch_size.value;
+    const int64_t tokens = tries_longest ? plan->longest_tokens(bins_together)
+                                         : plan->most_tokens(bins_together, result.steps);
+    result.tokens_of_bin = static_cast<double>(tokens) / static_cast<double>(bins_together);
+  }
   return result;
 }
 
 void apply_sizes(const Forecast& forecast, config::RunConfig& config) {
+  if (!forecast.knows_sizes) {
+    config.train.batch_size = forecast.asked_batch_size;
+    config.train.grad_accum = config.train.global_batch_size = {};
+  }
   if (!forecast.is_exact) return;
   config.train.batch_size = forecast.sizes.batch_size;
   config.train.grad_accum = forecast.sizes.grad_accum;

@@ -25,17 +25,28 @@ struct BatchRequest {
 };
 BatchRequest batch_request(const config::TrainConfig& asked);
 
+/// Whether the number of tokens in the data decides batch sizes, or the tokens of a packed sequence
+/// (data/small_data.h).
+bool sizes_follow_data(const config::RunConfig& config, const BatchRequest& batches);
+/// Whether an epoch of about this many tokens and examples (of dpo pairs) is small enough for it.
+bool may_decide_sizes(const config::RunConfig& config, double tokens, double examples);
+
 struct Forecast {
   int64_t steps = 0, steps_per_epoch = 0, tokens_per_epoch = 0;
   config::TrainConfig sizes;  ///< batch sizes, resolved by the data
   int64_t bin_tokens = 0;     ///< 0: without packing
   bool is_exact = false;      ///< all records were read; else estimated from the first ones
+  double tokens_of_bin = 0;   ///< plan::RunDevices::tokens_of_bin; 0: not all records were read
+  bool knows_sizes = true;    ///< whether `sizes` are those of the run, and not estimates
+  config::AutoInt asked_batch_size;  ///< as configured
 };
 /// @param config resolved   @param train the trials of config.data.train, in their order
+/// @param tries_longest whether the longest micro-batch comes first (train.longest_batch_first)
 Forecast forecast(const config::RunConfig& config, const std::vector<data::DatasetTrial>& train,
-                  const BatchRequest& batches);
+                  const BatchRequest& batches, bool tries_longest = false);
 
-/// Writes the resolved batch sizes into `config`, if they are known exactly.
+/// Writes the resolved batch sizes into `config`, if they are known exactly; makes sizes `auto` that
+/// the run will find by counting its data.
 void apply_sizes(const Forecast& forecast, config::RunConfig& config);
 
 /// One line each for steps, tokens and duration. The duration is known only if output.dir holds an

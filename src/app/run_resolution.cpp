@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine_location.h"
+#include "sftrun/config/idle_settings.h"
 #include "sftrun/core/error.h"
 #include "sftrun/launch/gpu.h"
 #include "sftrun/launch/launch_plan.h"
@@ -74,15 +75,13 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
   constexpr double kUnitsShare = 0.7;  // of a device's memory; activations need the rest
   config::RunConfig undivided = loaded.config;
   undivided.parallel.strategy = config::Strategy::kSingle;
-  const auto all_bytes = static_cast<double>(
-      plan::static_bytes(headers.arch, undivided, devices.element_bytes, headers.stored,
-                         {.on_gpu = devices.on_gpu, .shards = 1}));
-  const plan::DeviceStages stages =
-      plan::place_units(headers.arch, parallel,
-                        {.num_gpus = num_gpus,
-                         .unit_bytes = all_bytes,
-                         .device_bytes = kUnitsShare * static_cast<double>(devices.memory_bytes)},
-                        place);
+  const plan::DeviceStages stages = plan::place_units(
+      headers.arch, parallel,
+      {.num_gpus = num_gpus,
+       .unit_bytes = plan::unit_bytes(headers.arch, undivided, devices.element_bytes,
+                                      headers.stored, {.on_gpu = devices.on_gpu}),
+       .device_bytes = kUnitsShare * static_cast<double>(devices.memory_bytes)},
+      place);
   parallel.strategy = config::Strategy::kDeviceMap;
   parallel.device_map = plan::as_places(stages, headers.arch);
   parallel.pp = static_cast<int64_t>(stages.devices.size());
@@ -92,14 +91,7 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
 /// Resolves parallel.pp.
 void resolve_stages(config::LoadedConfig& loaded, const spec::ArchSpec& arch, int world_size) {
   config::ParallelConfig& parallel = loaded.config.parallel;
-  const auto warn = [&](const std::string& text) { loaded.warnings.push_back(text); };
-  if (parallel.strategy != config::Strategy::kPipeline) {
-    if (parallel.pp.value_or(1) > 1)
-      warn(fmt::format("parallel.pp has no effect with parallel.strategy {}",
-                       config::strategy_name(parallel.strategy)));
-    return;
-  }
-  if (world_size == 1) return warn("parallel.strategy pipeline has no effect on one process");
+  if (parallel.strategy != config::Strategy::kPipeline || world_size == 1) return;
   const std::string place = loaded.place_of(parallel.pp ? "parallel.pp" : "parallel.strategy");
   config::resolve_stages(parallel, world_size, loaded.places);
   plan::require_stages(arch, loaded.config, place);
@@ -108,16 +100,7 @@ void resolve_stages(config::LoadedConfig& loaded, const spec::ArchSpec& arch, in
 /// Resolves parallel.tp.
 void resolve_tensor_size(config::LoadedConfig& loaded, const spec::ArchSpec& arch, int world_size) {
   config::ParallelConfig& parallel = loaded.config.parallel;
-  if (parallel.strategy != config::Strategy::kTensor) {
-    if (parallel.tp.value_or(1) > 1)
-      loaded.warnings.push_back(fmt::format("parallel.tp has no effect with parallel.strategy {}",
-                                            config::strategy_name(parallel.strategy)));
-    return;
-  }
-  if (world_size == 1) {
-    loaded.warnings.emplace_back("parallel.strategy tensor has no effect on one process");
-    return;
-  }
+  if (parallel.strategy != config::Strategy::kTensor || world_size == 1) return;
   const std::string place = loaded.place_of(parallel.tp ? "parallel.tp" : "parallel.strategy");
   config::resolve_tensor_size(parallel, world_size, loaded.places);
   spec::require_divisible(arch, {.size = *parallel.tp}, place);
@@ -129,31 +112,17 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
   config::ParallelConfig& parallel = loaded.config.parallel;
   const plan::RunDevices& devices = place.devices;
   if (has_device_map(parallel)) return resolve_device_map(loaded, headers, devices, place.num_gpus);
-  const auto warn = [&](const std::string& text) { loaded.warnings.push_back(text); };
-  if (devices.world_size == 1 && config::is_sharded(parallel.strategy))
-    warn(fmt::format("parallel.strategy {} has no effect on one process",
-                     config::strategy_name(parallel.strategy)));
-  const bool has_stages = parallel.pp.value_or(1) > 1, has_parts = parallel.tp.value_or(1) > 1;
-  if (has_stages && has_parts) {
-    throw ConfigError("parallel.pp and parallel.tp are both set, and a run uses one of the two",
-                      loaded.place_of("parallel.tp"),
-                      "remove one; either can be combined with data parallelism");
-  }
-  if (parallel.strategy == config::Strategy::kAuto && has_stages)
+  if (parallel.strategy == config::Strategy::kAuto && parallel.pp.value_or(1) > 1)
     parallel.strategy = config::Strategy::kPipeline;
-  if (parallel.strategy == config::Strategy::kAuto && has_parts)
+  if (parallel.strategy == config::Strategy::kAuto && parallel.tp.value_or(1) > 1)
     parallel.strategy = config::Strategy::kTensor;
+  if (parallel.strategy == config::Strategy::kAuto && parallel.dp_shard.value_or(1) > 1)
+    parallel.strategy = config::Strategy::kHybrid;
   if (parallel.strategy == config::Strategy::kAuto)
     parallel.strategy = plan::auto_strategy(headers.arch, loaded.config, devices, headers.stored);
   resolve_stages(loaded, headers.arch, devices.world_size);
   resolve_tensor_size(loaded, headers.arch, devices.world_size);
-  if (parallel.strategy != config::Strategy::kHybrid) {
-    if (parallel.dp_shard)
-      warn(fmt::format("parallel.dp_shard has no effect with parallel.strategy {}",
-                       config::strategy_name(parallel.strategy)));
-    return;
-  }
-  if (devices.world_size == 1) return;
+  if (parallel.strategy != config::Strategy::kHybrid || devices.world_size == 1) return;
   const std::string chosen = parallel.dp_shard
                                  ? fmt::format("parallel.dp_shard is {}", *parallel.dp_shard)
                                  : fmt::format(
@@ -185,6 +154,7 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
                 const RunPlace& place) {
   const plan::RunDevices& devices = place.devices;
   const int world_size = devices.world_size;
+  const config::LoadedConfig asked = loaded;
   Run run{.model_path = model_path, .batches = batch_request(loaded.config.train)};
   if (place.device == "cpu" && world_size > 1 &&
       loaded.config.parallel.backend == config::CommBackend::kNccl) {
@@ -209,6 +179,9 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   }
   run.batches.max_micro_batch = std::min(run.batches.max_micro_batch, place.max_micro_batch);
   config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);
+  for (config::IdleSetting& idle : config::idle_settings(
+           asked, loaded.config, {.world_size = world_size, .on_gpu = devices.on_gpu}))
+    loaded.warnings.push_back(std::move(idle.warning));
   run.loaded = std::move(loaded);
   return run;
 }

@@ -7,6 +7,7 @@
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/sequence.h"
 #include "sftrun/observe/system.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "text_model_loader.h"
 
 namespace sftrun::app {
@@ -67,9 +68,10 @@ Json tokenized_chat(const Json& record, const data::TextModel& model, const std:
 }  // namespace
 
 int run_tokenize(const TokenizeOptions& options) {
-  const data::TextModel model = load_text_model(options.model, "");
+  data::TextModel model = load_text_model(options.model, "");
+  model.render_defaults.kwargs = weights::read_template_variables(options.model);
   const auto num_threads = static_cast<int>(observe::available_cpus());
-  const auto records = data::read_input_records(options.input.string(), num_threads);
+  const auto records = data::read_input_records(options.input, num_threads);
   std::vector<std::string> results(records.size());
   const auto tokenize = options.chat ? tokenized_chat : tokenized_text;
   data::parallel_for(static_cast<int64_t>(records.size()), num_threads, [&](int64_t i) {

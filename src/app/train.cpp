@@ -18,10 +18,12 @@
 #include "sftrun/core/stall.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/launch/error_file.h"
 #include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/gpu.h"
 #include "sftrun/launch/run_lock.h"
 #include "sftrun/launch/scheduler_env.h"
+#include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/supervisor.h"
 #include "sftrun/observe/html_report.h"
 #include "sftrun/observe/run_report.h"
@@ -134,8 +136,8 @@ void announce(const config::RunConfig& asked, const Run& run, const config::RunC
   if (!resolved.empty()) log::info("resolved: {}", join(resolved, ", "));
 }
 
-nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
-  nlohmann::json overrides = nlohmann::json::array();
+Json engine_request(const TrainOptions& options, const Run& run) {
+  Json overrides = Json::array();
   for (const config::Override& override : run.loaded.overrides) {
     overrides.push_back(
         {{"key", override.key}, {"value", override.value}, {"source", override.source}});
@@ -143,7 +145,7 @@ nlohmann::json engine_request(const TrainOptions& options, const Run& run) {
   const auto& batch_size = run.batches.batch_size.value;
   return {{"config", config::to_json(run.loaded.config)},
           {"steps_are_auto", run.batches.steps_are_auto},
-          {"batch_size", batch_size ? nlohmann::json(*batch_size) : nlohmann::json()},
+          {"batch_size", batch_size ? Json(*batch_size) : Json()},
           {"max_micro_batch", run.batches.max_micro_batch},
           {"model_path", run.model_path.string()},
           {"config_path", options.config.string()},
@@ -180,11 +182,14 @@ void warn_and_announce(const config::RunConfig& asked, const Run& run,
 void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHeaders& headers,
                    bool on_gpu, const std::string& launch) {
   config::RunConfig shown = shown_config(run, headers, on_gpu);
-  const RunCheck found = check_run(shown, run.model_path, headers);
+  const RunCheck found =
+      check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
   const Forecast steps = forecast(shown, found.train, run.batches);
+  config::RunConfig sized = shown;
+  sized.train = steps.sizes;  // numbers, also where they are estimates
   apply_sizes(steps, shown);
   warn(run, &headers);
-  if (const auto waiting = plan::waiting_stages_warning(shown)) log::warn("{}", *waiting);
+  if (const auto waiting = plan::waiting_stages_warning(sized)) log::warn("{}", *waiting);
   for (const std::string& line : override_lines(run)) fmt::print("# override: {}\n", line);
   for (const std::string& line : run.loaded.notes) fmt::print("# {}\n", line);
   std::vector<std::string> resolved = resolved_values(asked, shown);
@@ -222,7 +227,10 @@ class ReportAtEnd {
 
 /// What metrics.jsonl says of a run whose rank 0 was killed, so that run.json does not say it.
 void add_last_metrics(const std::filesystem::path& run_dir, launch::Event& event) {
-  const std::vector<std::string> lines = split(read_text_file(run_dir / "metrics.jsonl"), '\n');
+  std::error_code ignored;
+  const std::filesystem::path file = run_dir / "metrics.jsonl";
+  if (!std::filesystem::is_regular_file(file, ignored)) return;  // before the first step
+  const std::vector<std::string> lines = split(read_text_file(file), '\n');
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const auto metrics = nlohmann::ordered_json::parse(*line, nullptr, /*allow_exceptions=*/false);
     if (!metrics.is_object() || !metrics.contains("step")) continue;  // the last may be incomplete
@@ -233,58 +241,103 @@ void add_last_metrics(const std::filesystem::path& run_dir, launch::Event& event
   }
 }
 
-/// Makes run.json say that the run failed, if rank 0 was killed before it could.
-void note_failure(const std::filesystem::path& file, observe::RunReport report, int64_t last_step) {
-  if (report.status != "running") return;
-  report.status = "failed";
+/// How a training has ended.
+struct TrainEnd : launch::SuperviseEnd {
+  std::string error;  ///< as the terminal had it; empty: it has not failed, or that is not known
+
+  bool has_failed() const {
+    const auto is = [this](ExitCode code) { return exit_code == static_cast<int>(code); };
+    return !is(ExitCode::kDone) && !is(ExitCode::kStopped) && !is(ExitCode::kInterrupted);
+  }
+  std::string status() const {
+    if (has_failed()) return "failed";
+    return exit_code == static_cast<int>(ExitCode::kInterrupted) ? "interrupted" : "stopped";
+  }
+};
+
+/// Makes run.json say how the run ended, if rank 0 was killed before it could.
+/// @param begun_at_s when this process began the run: an earlier one may have left the file
+void note_end(const std::filesystem::path& file, observe::RunReport& report, const TrainEnd& end,
+              int64_t last_step, double begun_at_s) {
+  const bool is_of_this_start = report.started_at >= begun_at_s;
+  if (report.status != "running" || !is_of_this_start || end.exit_code == 0) return;
+  report.status = end.status();
+  report.error = end.error;
+  if (!end.has_failed())
+    report.error = "the processes were killed before they had written a checkpoint";
   report.last_step = last_step;
   report.finished_at = unix_seconds();
-  observe::write_run_report(file, report);
+  observe::rewrite_run_report(file, report);
 }
 
 /// The event of a run's end. What run.json says is added, if the run came so far.
-launch::Event end_event(const config::RunConfig& config, int exit_code) {
+launch::Event end_event(const config::RunConfig& config, const TrainEnd& end, double begun_at_s) {
   const std::filesystem::path run_dir = config.output.dir;
-  const bool has_failed = exit_code != static_cast<int>(ExitCode::kDone) &&
-                          exit_code != static_cast<int>(ExitCode::kStopped) &&
-                          exit_code != static_cast<int>(ExitCode::kInterrupted);
-  launch::Event event{.name = has_failed ? "failure" : "end",
-                      .details = {{"exit_code", exit_code}}};
+  launch::Event event{.name = end.has_failed() ? "failure" : "end",
+                      .details = {{"exit_code", end.exit_code}}};
   const std::filesystem::path report_file = run_dir / "run.json";
   try {
-    const observe::RunReport report = observe::read_run_report(report_file);
+    observe::RunReport report = observe::read_run_report(report_file);
     event.step = report.last_step;
-    event.details["status"] = has_failed ? "failed" : report.status;
+    event.details["status"] = end.has_failed() ? "failed" : report.status;
     event.details["evaluation"] = report.evaluation;
     event.details["best_evaluation"] = report.best;
-    if (!has_failed) return event;
+    if (!end.has_failed() && report.status != "running") return event;
     add_last_metrics(run_dir, event);
-    note_failure(report_file, report, event.step);
+    note_end(report_file, report, end, event.step, begun_at_s);
+    event.details["status"] = end.has_failed() ? "failed" : report.status;
   } catch (const std::exception&) {  // it failed before, or these files are damaged
   }
   return event;
 }
 
-/// Runs a training, then starts the user's command for its end (`callbacks`).
-int with_end_event(const config::RunConfig& config, const std::function<int()>& train) {
-  launch::EventCommandOptions options{
-      .command = config.callbacks.command,
-      .events = config.callbacks.events,
-      .timeout_s = parse_duration_s(config.callbacks.timeout).value(),
-      .run_dir = config.output.dir};
-  const auto tell = [&](launch::Event event) {
-    launch::EventCommands(std::move(options)).tell(std::move(event));
+/// Without "error: ".
+std::string text_of_error(std::string_view what) {
+  constexpr std::string_view kError = "error: ";
+  if (what.starts_with(kError)) what.remove_prefix(kError.size());
+  return std::string(what);
+}
+
+/// Runs a training, then starts the user's command for its end (`callbacks`). While that runs, a stop
+/// ends the command at once.
+int with_end_event(const config::RunConfig& config, const std::function<TrainEnd()>& train) {
+  const double begun_at_s = unix_seconds();
+  const auto tell = [&](const TrainEnd& end) {
+    const launch::StopSignals stop;
+    launch::Event event = end_event(config, end, begun_at_s);
+    if (!end.error.empty()) event.details["error"] = "error: " + end.error;
+    launch::EventCommands({.command = config.callbacks.command,
+                           .events = config.callbacks.events,
+                           .timeout_s = parse_duration_s(config.callbacks.timeout).value(),
+                           .run_dir = config.output.dir,
+                           .should_end = [&] { return end.wants_at_once || stop.requested(); }})
+        .tell(std::move(event));
   };
+  TrainEnd end;
   try {
-    const int exit_code = train();
-    tell(end_event(config, exit_code));
-    return exit_code;
+    end = train();
   } catch (const Error& error) {
-    launch::Event event = end_event(config, static_cast<int>(error.code()));
-    event.details["error"] = error.what();
-    tell(std::move(event));
+    tell({{.exit_code = static_cast<int>(error.code())}, text_of_error(error.what())});
+    throw;
+  } catch (const std::exception& error) {
+    tell({{.exit_code = static_cast<int>(ExitCode::kWorkerFailed)}, error.what()});
     throw;
   }
+  tell(end);
+  return end.exit_code;
+}
+
+/// Trains as a rank of another launcher. If this is rank 0, its error is kept for run.json.
+TrainEnd train_as_rank(const nlohmann::json& request, const std::filesystem::path& run_dir) {
+  const std::filesystem::path file =
+      std::filesystem::absolute(run_dir) / "logs" / "error-rank-0.json";
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+  ::setenv("SFTRUN_ERROR_FILE", file.c_str(), /*overwrite=*/1);
+  TrainEnd end{{.exit_code = run_in_engine("worker", request)}, {}};
+  if (!end.has_failed()) return end;
+  if (const auto error = launch::read_error_file(file)) end.error = text_of_error(error->message);
+  return end;
 }
 
 /// Runs as a rank that another launcher (torchrun, Slurm, MPI) has started.
@@ -316,7 +369,10 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   const bool on_gpu =
       options.device != "cpu" && !launch::this_machine(has_cuda_kernels()).gpus.gpus.empty();
   if (options.dry_run) {
-    if (worker.rank == 0) print_dry_run(asked, run, *headers, on_gpu, launch);
+    if (worker.rank == 0) {
+      require_weights(asked.model.name, model_path);
+      print_dry_run(asked, run, *headers, on_gpu, launch);
+    }
     return static_cast<int>(ExitCode::kDone);
   }
   check_tuning_of(run, headers);
@@ -328,8 +384,10 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
     lock.emplace(run.loaded.config.output.dir);
     report.emplace(run.loaded.config.output.dir);
   }
-  const auto train = [&] { return run_in_engine("worker", engine_request(options, run)); };
-  return worker.rank == 0 ? with_end_event(run.loaded.config, train) : train();
+  const nlohmann::json request = engine_request(options, run);
+  if (worker.rank != 0) return run_in_engine("worker", request);
+  return with_end_event(run.loaded.config,
+                        [&] { return train_as_rank(request, run.loaded.config.output.dir); });
 }
 
 launch::LaunchRequest launch_request(const TrainOptions& options, const config::RunConfig& config,
@@ -425,6 +483,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
                               options.config, place);
   const bool on_gpu = plan.device == "cuda";
   if (options.dry_run) {
+    require_weights(asked.model.name, model_path);
     print_dry_run(asked, run, *headers, on_gpu, launch::describe(plan));
     return static_cast<int>(ExitCode::kDone);
   }
@@ -447,8 +506,10 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
       .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s),
       .memory_fix = [&] { return memory_fix(run, headers, place); },
       .start_smaller = [&] { return start_smaller(options, run, asked.train, plan); }};
-  const auto train = [&] { return launch::supervise(workers); };
-  return plan.node_rank == 0 ? with_end_event(run.loaded.config, train) : train();
+  if (plan.node_rank != 0) return launch::supervise(workers).exit_code;
+  return with_end_event(run.loaded.config, [&] {
+    return TrainEnd{launch::supervise(workers), {}};
+  });
 }
 
 }  // namespace

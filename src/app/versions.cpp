@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <CLI/Version.hpp>
-#include <regex>
 
 #include "commands.h"
 #include "engine_location.h"
@@ -21,29 +20,40 @@ std::optional<std::filesystem::path> torch_directory(const std::filesystem::path
   return std::nullopt;
 }
 
-/// The first group of `pattern` in a file that may not exist.
-std::string match_in_file(const std::filesystem::path& path, const std::string& pattern) {
+/// Of a file that may not exist.
+std::string text_of_file(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return {};
-  const std::string text = read_text_file(path);
-  std::smatch match;
-  return std::regex_search(text, match, std::regex(pattern)) ? match[1].str() : "";
+  return std::filesystem::exists(path, ignored) ? read_text_file(path) : "";
+}
+
+/// The text in single quotes that a line assigns to `name`, which may have a type: "cuda: Optional[str] = '12.6'".
+std::string assigned_in(const std::string& text, std::string_view name) {
+  for (const std::string& line : split(text, '\n')) {
+    const size_t begin = line.find("= '"), end = line.find('\'', begin + 3);
+    const bool is_named = line.starts_with(name) && line.size() > name.size() &&
+                          (line[name.size()] == ' ' || line[name.size()] == ':');
+    if (is_named && begin != std::string::npos && end != std::string::npos)
+      return line.substr(begin + 3, end - begin - 3);
+  }
+  return {};
 }
 
 /// The version of the wheel (version.py) or of the C++ package (build-version).
 std::string torch_version(const std::filesystem::path& torch) {
-  const std::string wheel = match_in_file(torch / "version.py", "__version__ = '([^']+)'");
-  return wheel.empty() ? match_in_file(torch / "build-version", "(\\S+)") : wheel;
+  const std::string wheel = assigned_in(text_of_file(torch / "version.py"), "__version__");
+  if (!wheel.empty()) return wheel;
+  return std::string(trim(split(text_of_file(torch / "build-version"), '\n').front()));
 }
 
 /// The version of the wheel's dependency, from its installation record.
 std::string nccl_version(const std::filesystem::path& torch) {
-  static const std::regex kRecord("nvidia_nccl_cu[0-9]+-([0-9.]+)\\.dist-info");
+  constexpr std::string_view kBegin = "nvidia_nccl_cu", kEnd = ".dist-info";
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(torch.parent_path(), ignored)) {
-    std::smatch match;
     const std::string name = entry.path().filename().string();
-    if (std::regex_match(name, match, kRecord)) return match[1].str();
+    const size_t dash = name.find('-');
+    if (name.starts_with(kBegin) && name.ends_with(kEnd) && dash != std::string::npos)
+      return name.substr(dash + 1, name.size() - kEnd.size() - dash - 1);
   }
   return {};
 }
@@ -66,7 +76,7 @@ std::string engine_lines() {
   const std::string version = torch_version(*torch);
   text += line("LibTorch",
                fmt::format("{} ({})", version.empty() ? "unknown" : version, torch->string()));
-  if (const std::string cuda = match_in_file(*torch / "version.py", "cuda[^=\n]*= '([^']+)'");
+  if (const std::string cuda = assigned_in(text_of_file(*torch / "version.py"), "cuda");
       !cuda.empty()) {
     text += line("CUDA", cuda);
   }

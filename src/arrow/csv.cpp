@@ -51,7 +51,8 @@ std::unique_ptr<data::RecordReader> read_csv(const std::filesystem::path& file,
                          return batch;
                        },
                        .file_position = [input] { return input.file_position(); },
-                       .take_bad_rows = [bad] { return std::exchange(*bad, {}); }});
+                       .take_bad_rows = [bad] { return std::exchange(*bad, {}); },
+                       .has_text_cells = true});
 }
 
 }  // namespace sftrun::arrow_readers

@@ -54,6 +54,7 @@ struct TableSource {
   std::function<uint64_t()> file_position;
   /// Bad rows that were found meanwhile; each is asked for once. Empty: there are none.
   std::function<std::vector<BadRow>()> take_bad_rows = {};
+  bool has_text_cells = false;
 };
 std::unique_ptr<data::RecordReader> read_batches(TableSource source);
 

@@ -1,11 +1,16 @@
 #include <arrow/array.h>
+#include <arrow/array/util.h>
 #include <arrow/extension_type.h>
 #include <arrow/scalar.h>
+#include <arrow/type_traits.h>
+#include <arrow/util/float16.h>
 
 #include <algorithm>
 
 #include "readers.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
+#include "sftrun/core/json_depth.h"
 #include "sftrun/core/read_limits.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
@@ -13,7 +18,7 @@
 namespace sftrun::arrow_readers {
 namespace {
 
-/// Reads the values of one row, column by column.
+/// Reads the values of one row, column by column, as Python's to_pylist() has them.
 class RowReader {
  public:
   explicit RowReader(const std::string& where) : where_(where) {}
@@ -50,8 +55,26 @@ class RowReader {
         const auto& dictionary = static_cast<const arrow::DictionaryArray&>(array);
         return value(*dictionary.dictionary(), dictionary.GetValueIndex(row));
       }
+      case arrow::Type::DENSE_UNION: {
+        const auto& variants = static_cast<const arrow::DenseUnionArray&>(array);
+        return value(*variants.field(variants.child_id(row)), variants.value_offset(row));
+      }
+      case arrow::Type::SPARSE_UNION: {
+        const auto& variants = static_cast<const arrow::SparseUnionArray&>(array);
+        return value(*variants.field(variants.child_id(row)), row);
+      }
       case arrow::Type::EXTENSION:
-        return value(*static_cast<const arrow::ExtensionArray&>(array).storage(), row);
+        return extension(static_cast<const arrow::ExtensionArray&>(array), row);
+      case arrow::Type::UINT64:
+        return static_cast<const arrow::UInt64Array&>(array).Value(row);
+      case arrow::Type::HALF_FLOAT:
+        return arrow::util::Float16::FromBits(
+                   static_cast<const arrow::HalfFloatArray&>(array).Value(row))
+            .ToDouble();
+      case arrow::Type::FLOAT:
+        return static_cast<double>(static_cast<const arrow::FloatArray&>(array).Value(row));
+      case arrow::Type::DOUBLE:
+        return static_cast<const arrow::DoubleArray&>(array).Value(row);
       default:
         return scalar(array, row);
     }
@@ -72,8 +95,8 @@ class RowReader {
   Json structure(const arrow::StructArray& array, int64_t row) const {
     Json json = Json::object();
     for (int i = 0; i < array.num_fields(); ++i) {
-      const arrow::Array& field = *array.field(i);
-      if (!field.IsNull(row)) json[array.struct_type()->field(i)->name()] = value(field, row);
+      if (Json item = value(*array.field(i), row); !item.is_null())
+        json[array.struct_type()->field(i)->name()] = std::move(item);
     }
     return json;
   }
@@ -82,24 +105,43 @@ class RowReader {
     Json json = Json::object();
     for (int64_t i = array.value_offset(row); i < array.value_offset(row + 1); ++i) {
       const Json key = value(*array.keys(), i);
-      json[key.is_string() ? key.get<std::string>() : key.dump()] = value(*array.items(), i);
+      json[key.is_string() ? key.get<std::string>() : to_json_text(key)] = value(*array.items(), i);
     }
     return json;
   }
 
-  /// Numbers become JSON numbers; times and similar types become strings as Arrow prints them.
+  Json extension(const arrow::ExtensionArray& array, int64_t row) const {
+    const std::string name =
+        static_cast<const arrow::ExtensionType&>(*array.type()).extension_name();
+    Json stored = value(*array.storage(), row);
+    if (name == "arrow.bool8" && stored.is_number()) return stored != 0;
+    const bool is_json = name == "arrow.json" && stored.is_string();
+    return is_json ? parsed(stored.get_ref<const std::string&>()) : stored;
+  }
+
+  Json parsed(const std::string& text) const {
+    constexpr size_t kMostDepth = 512;  // as of JSON lines
+    const bool is_modest = text.find('\0') == std::string::npos && is_modest_json(text, kMostDepth);
+    try {
+      if (is_modest) return parse_exact_json(text);
+    } catch (const Json::exception&) {  // the error below says more
+    }
+    throw DataError("a value of the type JSON cannot be read: " + excerpt(text), where_,
+                    "write the file again");
+  }
+
+  /// Integers and decimals become numbers; times and similar types become strings as Arrow prints
+  /// them.
   Json scalar(const arrow::Array& array, int64_t row) const {
     const auto found = array.GetScalar(row);
     if (!found.ok()) throw DataError(found.status().message(), where_);
+    if (array.type_id() == arrow::Type::RUN_END_ENCODED) {
+      const auto& run = *static_cast<const arrow::RunEndEncodedScalar&>(**found).value;
+      return value(**arrow::MakeArrayFromScalar(run, 1), 0);
+    }
     const std::string printed = (*found)->ToString();
-    if (!is_number(array.type_id())) return text(printed);  // bytes are printed as they are
-    Json number = Json::parse(printed, nullptr, /*allow_exceptions=*/false);
-    return number.is_number() ? number : Json(printed);  // nan, inf
-  }
-  static bool is_number(arrow::Type::type type) {
-    return (type >= arrow::Type::UINT8 && type <= arrow::Type::INT64) ||
-           type == arrow::Type::HALF_FLOAT || type == arrow::Type::FLOAT ||
-           type == arrow::Type::DOUBLE;
+    const bool is_number = arrow::is_integer(array.type_id()) || arrow::is_decimal(array.type_id());
+    return is_number ? exact_number(printed) : text(printed);  // bytes are printed as they are
   }
 
   const std::string& where_;
@@ -151,6 +193,7 @@ class TableReader final : public data::RecordReader {
     return block_of(std::move(slice));
   }
   bool is_table() const override { return true; }
+  bool has_text_cells() const override { return source_.has_text_cells; }
   uint64_t file_position() const override { return source_.file_position(); }
 
  private:
@@ -219,8 +262,8 @@ Json row_of(const arrow::RecordBatch& batch, int64_t row, const std::string& whe
   const RowReader reader(where);
   Json record = Json::object();
   for (int i = 0; i < batch.num_columns(); ++i) {
-    const arrow::Array& column = *batch.column(i);
-    if (!column.IsNull(row)) record[batch.column_name(i)] = reader.value(column, row);
+    if (Json value = reader.value(*batch.column(i), row); !value.is_null())
+      record[batch.column_name(i)] = std::move(value);
   }
   return record;
 }

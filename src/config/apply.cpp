@@ -51,8 +51,22 @@ class Applier {
     return assignment;
   }
 
+  /// Templates would see another number.
+  bool has_long_integer(const Field& field, const Assignment& assignment) {
+    const Value* number =
+        field.type == FieldType::kObject ? find_long_integer(assignment.value) : nullptr;
+    if (number == nullptr) return false;
+    problems_.push_back({fmt::format("`{}` has the number {}, which has more than 64 bits",
+                                     assignment.key, excerpt(number->text)),
+                         assignment.value_place, "write it in quotes, as a text"});
+    return true;
+  }
+
   void set(Field& field, const Assignment& assignment) {
-    if (assignment.value.kind == Value::Kind::kNull) {
+    if (has_long_integer(field, assignment)) return;
+    if (const std::string word = null_path(field, assignment.value); !word.empty()) {
+      field.assign(Value::scalar(word));
+    } else if (assignment.value.kind == Value::Kind::kNull) {
       field.reset();
     } else if (const auto complaint = field.assign(assignment.value)) {
       report(field, *complaint, assignment);
@@ -61,24 +75,46 @@ class Applier {
     note(assignment, field.type == FieldType::kChoice ? field.get() : to_json(assignment.value));
   }
 
+  /// "null" or "~" for a path, which says that there is none. A value that is left out means the default.
+  static std::string null_path(const Field& field, const Value& value) {
+    const bool is_null = value.kind == Value::Kind::kNull && !value.text.empty();
+    return is_null && field.is_path() ? value.text : "";
+  }
+
   void report(const Field& field, const Complaint& complaint, const Assignment& assignment) {
     std::string message = fmt::format("`{}` {}", field.key, complaint.what);
     if (complaint.show_takes) message += "; it takes " + field.takes();
-    std::string fix = complaint.fix;
+    std::string fix =
+        complaint.fix.empty() ? fix_by_other_key(field, assignment.value) : complaint.fix;
     if (fix.empty()) fix = fmt::format("write, for example, {}: {}", field.leaf(), field.example);
     problems_.push_back({message, assignment.value_place, fix});
   }
 
+  /// transformers 5 has one key for steps and shares of the warm-up. "": no other key takes the
+  /// value.
+  static std::string fix_by_other_key(const Field& field, const Value& value) {
+    const auto number =
+        value.kind == Value::Kind::kScalar ? parse_double(value.text) : std::optional<double>();
+    if (!number || *number <= 0) return {};
+    if (field.key == "train.warmup_steps" && *number < 1)
+      return fmt::format("a share of all steps is train.warmup_ratio: {}", value.text);
+    if (field.key == "train.warmup_ratio" && *number > 1)
+      return fmt::format("a number of steps is train.warmup_steps: {}", value.text);
+    return {};
+  }
+
   /// Sets a key inside a field that is a map: data.chat_template_kwargs.enable_thinking=false.
   void set_inside(Field& object, const Assignment& assignment) {
+    if (has_long_integer(object, assignment)) return;
     nlohmann::ordered_json json = object.get();
-    std::string pointer = assignment.key.substr(object.key.size());
-    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    nlohmann::ordered_json::json_pointer pointer;  // its text would give / and ~ a meaning
+    for (const std::string& part : split(assignment.key.substr(object.key.size() + 1), '.'))
+      pointer.push_back(part);
     try {
-      json[nlohmann::ordered_json::json_pointer(pointer)] = to_json(assignment.value);
+      json[pointer] = to_json(assignment.value);
     } catch (const nlohmann::json::exception&) {
       problems_.push_back(
-          {fmt::format("`{}` is a key of a value that is not a map", assignment.key),
+          {fmt::format("`{}` is a key of a value that is not a map", excerpt(assignment.key)),
            assignment.place, fmt::format("set all of {}", object.key)});
       return;
     }
@@ -96,11 +132,12 @@ class Applier {
 
   void answer_later(const UnsupportedKey& later, const Assignment& assignment) {
     if (later.only_evaluation) {
-      loaded_.warnings.push_back(fmt::format("{} has no effect: {} ({})", assignment.key,
+      loaded_.warnings.push_back(fmt::format("{} has no effect: {} ({})", excerpt(assignment.key),
                                              later.instead, assignment.place));
     } else if (!is_harmless(later, assignment.value)) {
-      problems_.push_back({fmt::format("`{}` is not supported in this version", assignment.key),
-                           assignment.place, std::string(later.instead)});
+      problems_.push_back(
+          {fmt::format("`{}` is not supported in this version", excerpt(assignment.key)),
+           assignment.place, std::string(later.instead)});
     }
   }
 

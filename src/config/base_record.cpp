@@ -5,8 +5,10 @@
 #include <array>
 
 #include "choices.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/json_reason.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config {
@@ -59,7 +61,7 @@ BaseRecord BaseRecord::from_json(const Json& json, const std::string& where) {
             .norms = json.value("norms", std::vector<double>()),
             .layout = json.value("layout", "")};
   } catch (const Json::exception& error) {
-    throw DataError(fmt::format("does not describe the base of an adapter: {}", error.what()),
+    throw DataError(fmt::format("does not describe the base of an adapter: {}", json_reason(error)),
                     where);
   } catch (const ConfigError& error) {
     throw DataError(fmt::format("does not describe the base of an adapter: {}", error.message()),
@@ -94,7 +96,7 @@ std::optional<BaseRecord> read_base_record(const std::filesystem::path& adapter)
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) return std::nullopt;
   return BaseRecord::from_json(
-      Json::parse(read_text_file(file), nullptr, /*allow_exceptions=*/false), file.string());
+      Json::parse(read_utf8_file(file), nullptr, /*allow_exceptions=*/false), file.string());
 }
 
 }  // namespace sftrun::config

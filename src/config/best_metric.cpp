@@ -1,8 +1,28 @@
 #include "sftrun/config/best_metric.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 namespace sftrun::config {
+namespace {
+
+/// "a/b/c.jsonl": c, c.jsonl, b/c, b/c.jsonl, a/b/c, a/b/c.jsonl. The whole name is the last.
+std::vector<std::string> ends_of(const std::string& set) {
+  std::vector<std::string> ends;
+  for (size_t begin = set.rfind('/');; begin = set.rfind('/', begin - 1)) {
+    const std::filesystem::path end = begin == std::string::npos ? set : set.substr(begin + 1);
+    ends.push_back((end.parent_path() / end.stem()).string());
+    ends.push_back(end.string());
+    if (begin == std::string::npos || begin == 0) break;
+  }
+  ends.push_back(set);
+  return ends;
+}
+
+}  // namespace
 
 std::string best_metric(const TrainConfig& config) {
   const std::string& name = config.metric_for_best_model;
@@ -12,7 +32,8 @@ std::string best_metric(const TrainConfig& config) {
 
 bool is_judged_by_answers(const TrainConfig& config) {
   const std::string metric = best_metric(config);
-  return metric.starts_with("eval_rouge") || metric == "eval_exact_match";
+  return metric == "eval_rouge1" || metric == "eval_rouge2" || metric == "eval_rouge_l" ||
+         metric == "eval_exact_match";
 }
 
 bool is_greater_better(const TrainConfig& config) {
@@ -22,8 +43,41 @@ bool is_greater_better(const TrainConfig& config) {
 }
 
 bool is_loss_of_set(const std::string& name, const std::string& set) {
-  return name == "eval_" + set + "_loss" ||
-         name == "eval_" + std::filesystem::path(set).stem().string() + "_loss";
+  const std::vector<std::string> ends = ends_of(set);
+  return std::any_of(ends.begin(), ends.end(),
+                     [&](const std::string& end) { return name == "eval_" + end + "_loss"; });
+}
+
+std::vector<std::string> distinct_set_names(std::vector<std::string> names) {
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    const std::string plain = *name;
+    for (int number = 2; std::find(names.begin(), name, *name) != name; ++number)
+      *name = fmt::format("{} #{}", plain, number);
+  }
+  return names;
+}
+
+std::vector<std::string> losses_of_sets(const std::vector<std::string>& sets) {
+  std::vector<std::string> losses;
+  for (const std::string& set : sets) {
+    for (const std::string& end : ends_of(set)) {
+      const std::string loss = "eval_" + end + "_loss";
+      if (sets_of_loss(loss, sets).size() > 1) continue;
+      losses.push_back(loss);
+      break;
+    }
+  }
+  return losses;
+}
+
+std::vector<std::string> sets_of_loss(const std::string& name,
+                                      const std::vector<std::string>& sets) {
+  std::vector<std::string> named;
+  for (const std::string& set : sets)
+    if (name == "eval_" + set + "_loss") return {set};
+  std::copy_if(sets.begin(), sets.end(), std::back_inserter(named),
+               [&](const std::string& set) { return is_loss_of_set(name, set); });
+  return named;
 }
 
 }  // namespace sftrun::config

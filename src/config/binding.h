@@ -43,6 +43,7 @@ struct Field {
   std::function<nlohmann::ordered_json()> get;
   std::function<void()> reset;  ///< to the default
 
+  bool is_path() const { return limits.is_path || type == FieldType::kSources; }
   std::string section() const { return key.substr(0, key.rfind('.')); }
   std::string leaf() const { return key.substr(key.rfind('.') + 1); }
   /// "auto or a whole number of at least 1", "lora, full or partial", …

@@ -37,7 +37,7 @@ Complaint unknown_key(const std::string& key, const Value& value) {
     return std::find(names.begin(), names.end(), key) != names.end();
   };
   const bool is_other_name = is_one_of(kOtherNamesOfPath) || is_one_of(kOtherNamesOfName);
-  const std::string what = fmt::format("has a data set with the unknown key `{}`", key);
+  const std::string what = fmt::format("has a data set with the unknown key `{}`", excerpt(key));
   if (const ForeignKey* foreign = is_other_name ? nullptr : find_foreign_key(key))
     return {what, advice_on(*foreign, value), false};
   const std::vector<std::string> keys(kDataSourceKeys.begin(), kDataSourceKeys.end());
@@ -52,7 +52,7 @@ Complaint unknown_key(const std::string& key, const Value& value) {
 
 std::optional<Complaint> set(DataSource& source, const std::string& key, const Value& value) {
   if (value.kind == Value::Kind::kNull) return std::nullopt;
-  if (key == "path") return parse_field(value, any(), source.path);
+  if (key == "path") return parse_field(value, a_path(), source.path);
   if (key == "name") return parse_field(value, any(), source.name);
   if (key == "split") return parse_field(value, any(), source.split);
   if (key == "weight")
@@ -63,7 +63,10 @@ std::optional<Complaint> set(DataSource& source, const std::string& key, const V
 }
 
 std::optional<Complaint> parse_source(const Value& value, DataSource& source) {
-  if (value.kind == Value::Kind::kScalar) return parse_field(value, any(), source.path);
+  if (value.kind == Value::Kind::kScalar) {
+    if (is_none_word(value.text)) return wrong_type(value);
+    return parse_field(value, a_path(), source.path);
+  }
   if (value.kind != Value::Kind::kMap) return wrong_type(value);
   for (size_t i = 0; i < value.items.size(); ++i) {
     const std::string& key = value.keys[i].text;
@@ -99,7 +102,7 @@ std::optional<Complaint> parse_field(const Value& value, const Limits&,
   std::vector<DataSource> sources;
   const bool is_list = value.kind == Value::Kind::kList;
   // An empty path means no data set: `data.val=` on the command line removes the file's value.
-  if (value.kind == Value::Kind::kScalar && value.text.empty()) {
+  if (value.kind == Value::Kind::kScalar && (value.text.empty() || is_none_word(value.text))) {
     member.clear();
     return std::nullopt;
   }

@@ -30,7 +30,8 @@ Complaint no_device(const std::string& text) {
             "name GPUs; parallel.offload.base: cpu keeps frozen weights in the host's memory",
             /*show_takes=*/false};
   }
-  return {fmt::format("has the device `{}`", text), "name a GPU by its number: 0, or cuda:0",
+  return {fmt::format("has the device `{}`", excerpt(text)),
+          "name a GPU by its number: 0, or cuda:0",
           /*show_takes=*/false};
 }
 
@@ -40,7 +41,7 @@ Complaint no_rule(const std::string& text) {
             "use balanced, or a map with fewer layers on GPU 0", /*show_takes=*/false};
   }
   const std::string near = nearest(text, std::vector<std::string>(kRules.begin(), kRules.end()));
-  return {fmt::format("is `{}`", text),
+  return {fmt::format("is `{}`", excerpt(text)),
           near.empty() ? std::string() : fmt::format("did you mean `{}`?", near)};
 }
 

@@ -22,6 +22,8 @@ struct Limits {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool above_min = false, below_max = false;  ///< the bound itself is out
+  bool is_path = false;
+  std::string none = {};   ///< of a path: its value where the configuration says that there is none
   std::string unset = {};  ///< the default in words, where the value implied depends on others
 
   Limits otherwise(std::string words) const {
@@ -32,6 +34,10 @@ struct Limits {
 };
 inline Limits any() {
   return {};
+}
+/// A path, in which `~` is a home directory. "none", "null" and the like mean `none`.
+inline Limits a_path(std::string none = {}) {
+  return {.is_path = true, .none = std::move(none)};
 }
 inline Limits at_least(double min) {
   return {.min = min};
@@ -45,6 +51,12 @@ inline Limits between(double min, double max) {
 inline Limits from_until(double min, double max) {
   return {.min = min, .max = max, .below_max = true};
 }
+
+/// Numbers of steps, tokens and records: far from overflow in products, and in what clocks and files hold.
+inline constexpr double kMaxCount = 1e12;
+inline constexpr double kMaxTokens = 1 << 24;           ///< of a sequence
+inline constexpr double kMaxDevices = 1 << 16;          ///< of a run
+inline constexpr double kMaxSeed = 9007199254740992.0;  ///< 2^53: what JSON's readers keep
 
 /// Whether a run may resume a checkpoint that was written with another value of a field.
 enum class OnResume {
@@ -61,26 +73,27 @@ template <class Visitor>
 void visit_fields(ModelConfig& model, Visitor&& field) {
   using enum OnResume;
   field(
-      model.name, "name", any().otherwise("required"), kCompared,
+      model.name, "name", a_path().otherwise("required"), kCompared,
       "The model to fine-tune: a directory in Hugging Face layout, a .gguf file, or a name on the "
       "hub: owner/name, owner/name@revision, hf://owner/name/file.gguf (docs/hub.md).",
       "models/SmolLM2-135M-Instruct");
   field(model.revision, "revision", any().otherwise("main"), kCompared,
         "Branch, tag or commit of a model on the hub.", "main");
-  field(model.max_seq_len, "max_seq_len", at_least(1), kSame,
+  field(model.max_seq_len, "max_seq_len", between(1, kMaxTokens), kSame,
         "Tokens per packed sequence; without packing the maximum length of an example.", "2048");
   field(model.dtype, "dtype", any(), kSame,
         "Compute dtype. auto: bf16 on GPUs and on CPUs with bf16 instructions (AVX512-BF16), else "
         "fp32.",
         "bf16");
-  field(model.attention, "attention", any(), kAny,
-        "Attention kernel on CUDA. auto: cuDNN on Hopper GPUs for documents of one length from 1024 "
-        "tokens, else FlashAttention 2. flash: FlashAttention 2. cudnn: cuDNN wherever it can be "
-        "used (docs/attention.md), else FlashAttention. measure: times both at the first batch of "
-        "each shape and uses the faster one, so two runs may differ in their last bits.",
-        "flash");
   field(
-      model.chat_template, "chat_template", any().otherwise("the model's own"), kCompared,
+      model.attention, "attention", any(), kAny,
+      "Attention kernel on CUDA. auto: cuDNN on Hopper GPUs for documents of one length from 1024 "
+      "tokens, else FlashAttention 2. flash: FlashAttention 2. cudnn: cuDNN wherever it can be "
+      "used (docs/attention.md), else FlashAttention. measure: times both at the first batch of "
+      "each shape and uses the faster one, so two runs may differ in their last bits.",
+      "flash");
+  field(
+      model.chat_template, "chat_template", a_path().otherwise("the model's own"), kCompared,
       "A Jinja chat template: a file, the template itself, or the name of a built-in one (chatml, "
       "llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, alpaca).",
       "chatml");
@@ -105,7 +118,7 @@ void visit_fields(LoraConfig& lora, Visitor&& field) {
         "Scale by alpha / sqrt(r) instead of alpha / r (rank-stabilised LoRA).", "true");
   field(lora.rank_pattern, "rank_pattern", any(), kSame,
         "Ranks of modules that differ from `r`. Keys are names, endings of names, or regular "
-        "expressions, as in PEFT; the first match applies.",
+        "expressions of Python's re, as in PEFT; the first match applies.",
         "{o_proj: 8, 'layers.[01].mlp.down_proj': 32}");
   field(lora.alpha_pattern, "alpha_pattern", any(), kSame,
         "The same for `alpha`, which is divided by the rank of the module.", "{o_proj: 16}");
@@ -119,7 +132,7 @@ void visit_fields(LoraConfig& lora, Visitor&& field) {
         "Initial LoRA weights. default: A random, B zero. pissa: the largest singular values of "
         "the base weights, which are subtracted from the base.",
         "pissa");
-  field(lora.init_from, "init_from", any().otherwise("new LoRA weights"), kAny,
+  field(lora.init_from, "init_from", a_path().otherwise("new LoRA weights"), kAny,
         "A PEFT adapter to start from: its directory, its run directory, or a name on the hub.",
         "runs/first");
 }
@@ -176,7 +189,7 @@ void visit_fields(DataConfig& data, Visitor&& field) {
       "[{path: chat.jsonl, weight: 2}, 'code/*.parquet']");
   field(data.val, "val", any().otherwise("none"), kAny,
         "Validation data, in the same form as `train`.", "data/val.jsonl");
-  field(data.val_split, "val_split", at_least(0), kSame,
+  field(data.val_split, "val_split", between(0, kMaxCount), kSame,
         "Instead of `val`: share (below 1) or number (1 or more) of training records to hold out.",
         "0.05");
   field(data.format, "format", any(), kSame,
@@ -199,13 +212,13 @@ void visit_fields(DataConfig& data, Visitor&& field) {
         "1024");
   field(data.group_by_length, "group_by_length", any(), kSame,
         "Without packing: batches with examples of similar length, in random order.", "true");
-  field(data.seed, "seed", at_least(0), kSame, "Seed of the order of examples and of val_split.",
-        "42");
+  field(data.seed, "seed", between(0, kMaxSeed), kSame,
+        "Seed of the order of examples and of val_split.", "42");
   field(data.streaming, "streaming", any(), kSame,
         "Tokenize during training instead of before it. Requires train.max_steps.", "true");
   field(data.shuffle_buffer, "shuffle_buffer", between(1, 1 << 24), kSame,
         "Streaming: number of records that are shuffled and packed together.", "65536");
-  field(data.cache_dir, "cache_dir", any().otherwise("~/.cache/sftrun/data"), kAny,
+  field(data.cache_dir, "cache_dir", a_path("none").otherwise("~/.cache/sftrun/data"), kAny,
         "Directory of cached tokenized data sets, for later runs and all ranks. none: no cache.",
         "none");
   field(data.loss_on, "loss_on", any(), kSame,
@@ -256,7 +269,7 @@ void visit_batch_fields(TrainConfig& train, Visitor&& field) {
   using enum OnResume;
   field(train.epochs, "epochs", Limits{.min = 0, .max = kMaxEpochs, .above_min = true}, kLength,
         "Passes over the data.", "3");
-  field(train.max_steps, "max_steps", at_least(1).otherwise("from epochs"), kLength,
+  field(train.max_steps, "max_steps", between(1, kMaxCount).otherwise("from epochs"), kLength,
         "Stop after this number of optimizer steps; overrides epochs.", "200");
   field(train.batch_size, "batch_size", between(1, kMaxBatch), kAny,
         "Packed sequences of max_seq_len tokens (without packing: examples, with dpo pairs) per "
@@ -283,8 +296,8 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
   field(train.warmup_ratio, "warmup_ratio",
         between(0, 1).otherwise(fmt::format("{} without warmup_steps", kWarmupRatio)), kSame,
         "Share of all steps with linear warm-up.", "0.1");
-  field(train.warmup_steps, "warmup_steps", at_least(0).otherwise("from warmup_ratio"), kSame,
-        "Optimizer steps with linear warm-up.", "20");
+  field(train.warmup_steps, "warmup_steps", between(0, kMaxCount).otherwise("from warmup_ratio"),
+        kSame, "Optimizer steps with linear warm-up.", "20");
   field(train.warmup_from, "warmup_from",
         any().otherwise("zero if warmup_ratio or warmup_steps is set, else first_step"), kSame,
         "Learning rate of the first warm-up step. zero: 0, as in transformers, so that the first "
@@ -335,8 +348,8 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
         "a third more time. attention, mlp: only the attention or only the MLP block of each layer "
         "(docs/parallelism.md).",
         "true");
-  field(train.seed, "seed", at_least(0), kSame, "Seed of dropout and of initial LoRA weights.",
-        "42");
+  field(train.seed, "seed", between(0, kMaxSeed), kSame,
+        "Seed of dropout and of initial LoRA weights.", "42");
 }
 
 /// Answers that are generated during the training.
@@ -351,14 +364,14 @@ void visit_answer_fields(TrainConfig& train, Visitor&& field) {
         "At each evaluation, answer the validation prompts and score the answers by ROUGE and "
         "exact match (docs/evaluation.md).",
         "true");
-  field(train.generation_max_new_tokens, "generation_max_new_tokens", at_least(1), kAny,
+  field(train.generation_max_new_tokens, "generation_max_new_tokens", between(1, kMaxTokens), kAny,
         "Most tokens of such an answer.", "64");
-  field(train.generation_num_beams, "generation_num_beams", at_least(1), kAny,
+  field(train.generation_num_beams, "generation_num_beams", between(1, kMaxBatch), kAny,
         "Answers are greedy: 1 is the only value.", "1");
   field(train.generation_batch_size, "generation_batch_size", between(1, kMaxBatch), kAny,
         "Answers that a device generates at the same time.", "16");
   field(train.generation_max_samples, "generation_max_samples",
-        at_least(1).otherwise("all examples"), kAny,
+        between(1, kMaxCount).otherwise("all examples"), kAny,
         "Number of validation examples to answer, from the first.", "200");
   field(train.generation_time_budget, "generation_time_budget", at_least(0), kAny,
         "Most time for answers: one minute, and this share of the time trained so far. If the "
@@ -383,7 +396,7 @@ void visit_best_fields(TrainConfig& train, Visitor&& field) {
         any().otherwise("false for losses and perplexity, else true"), kAny,
         "Whether larger values of metric_for_best_model are better.", "true");
   field(train.early_stopping_patience, "early_stopping_patience",
-        at_least(1).otherwise("no early stopping"), kAny,
+        between(1, kMaxCount).otherwise("no early stopping"), kAny,
         "Stop after this number of evaluations in a row without an improvement.", "3");
   field(train.early_stopping_threshold, "early_stopping_threshold", at_least(0), kAny,
         "Early stopping: how much better than the best an evaluation must be to be an "
@@ -398,7 +411,7 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "When to evaluate. auto: every eval_steps if set, else every epoch if there is validation "
         "data. steps and epoch also evaluate after the last step.",
         "steps");
-  field(train.eval_steps, "eval_steps", at_least(1).otherwise("none"), kAny,
+  field(train.eval_steps, "eval_steps", between(1, kMaxCount).otherwise("none"), kAny,
         "Optimizer steps between evaluations.", "200");
   field(train.eval_on_start, "eval_on_start", any(), kAny, "Evaluate before the first step too.",
         "true");
@@ -406,11 +419,12 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "Packed sequences or examples per device in evaluation. auto: batch_size.", "8");
   visit_answer_fields(train, field);
   visit_best_fields(train, field);
-  field(train.save_steps, "save_steps", at_least(1).otherwise("none"), kAny,
+  field(train.save_steps, "save_steps", between(1, kMaxCount).otherwise("none"), kAny,
         "Optimizer steps between checkpoints.", "500");
   field(train.save_every, "save_every", any(), kAny,
         "Time between checkpoints (90s, 10m, 1h30m). 0: only by save_steps and at the end.", "30m");
-  field(train.save_total_limit, "save_total_limit", at_least(1).otherwise("all are kept"), kAny,
+  field(train.save_total_limit, "save_total_limit", between(1, kMaxCount).otherwise("all are kept"),
+        kAny,
         "Number of checkpoints to keep; older ones are removed. The one of the best evaluation is "
         "kept, too (docs/evaluation.md).",
         "3");
@@ -427,7 +441,7 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "auto: where base weights train and each rank owns a part of them, each rank writes its "
         "part; else whole. whole: rank 0 writes whole tensors, which all ranks put together.",
         "whole");
-  field(train.logging_steps, "logging_steps", at_least(1), kAny,
+  field(train.logging_steps, "logging_steps", between(1, kMaxCount), kAny,
         "Optimizer steps between log lines. metrics.jsonl has every step.", "10");
 }
 
@@ -445,7 +459,7 @@ void visit_device_fields(TrainConfig& train, Visitor&& field) {
       "How ddp and pipeline send gradients. none: in fp32. bf16: rounded to bf16, half the bytes; "
       "the sums are then rounded, too.",
       "bf16");
-  field(train.ddp_bucket_cap_mb, "ddp_bucket_cap_mb", at_least(1), kAny,
+  field(train.ddp_bucket_cap_mb, "ddp_bucket_cap_mb", between(1, kMaxBatch), kAny,
         "Size of a gradient bucket for the all-reduce, in MiB.", "200");
   field(train.dataloader_num_workers, "dataloader_num_workers", between(0, 256), kAny,
         "Threads that prepare data. 0: all that the process may use.", "4");
@@ -502,17 +516,18 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "layer together. device_map: the same inside one process, see `device_map`. "
         "All give the same losses.",
         "fsdp");
-  field(parallel.dp_shard, "dp_shard", at_least(1).otherwise("the devices of one node"), kAny,
-        "For hybrid: the number of devices over which one copy of the model is divided. It divides "
-        "the number of all devices.",
+  field(parallel.dp_shard, "dp_shard", between(1, kMaxDevices).otherwise("the devices of one node"),
+        kAny,
+        "For hybrid, which strategy auto then means: the number of devices over which one copy of "
+        "the model is divided. It divides the number of all devices.",
         "8");
-  field(parallel.pp, "pp", at_least(1).otherwise("all devices"), kAny,
+  field(parallel.pp, "pp", between(1, kMaxDevices).otherwise("all devices"), kAny,
         "For pipeline: the number of stages, into which the layers are divided. It divides the "
         "number of all devices; the quotient is the number of pipelines, each with its part of the "
         "batch. For device_map: the number of devices to use. train.grad_accum should be several "
         "times as large.",
         "4");
-  field(parallel.tp, "tp", at_least(1).otherwise("all devices"), kAny,
+  field(parallel.tp, "tp", between(1, kMaxDevices).otherwise("all devices"), kAny,
         "For tensor: the number of devices that divide each matrix. It divides the number of all "
         "devices and the key-value heads of the model. Each such group has its part of the batch.",
         "2");
@@ -526,7 +541,8 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
   field(
       parallel.device_map, "device_map", any().otherwise("none"), kAny,
       "One process with the layers on several GPUs of the machine. auto, balanced: the same number "
-      "of bytes on each. sequential: the first GPU is filled, then the next. Or a map of modules "
+      "of bytes on each (weights in their own formats, with what trains). sequential: the first "
+      "GPU is filled, then the next. Or a map of modules "
       "to GPUs, as in transformers: `{model.embed_tokens: 0, model.layers.0-15: 0, "
       "model.layers.16-31: 1, lm_head: 1}`.",
       "auto");
@@ -541,11 +557,11 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
       "Time without progress after which the log says which ranks the others wait for, what these "
       "do and since when. Nothing is ended by it. At most a third of `timeout`.",
       "1m");
-  field(parallel.accelerate, "accelerate", any().otherwise("none"), kAny,
+  field(parallel.accelerate, "accelerate", a_path().otherwise("none"), kAny,
         "A configuration file of Accelerate (`accelerate config`): number of processes and "
         "machines, strategy, dtype (docs/coming-from.md).",
         "configs/accelerate/multi_gpu_fsdp.yaml");
-  field(parallel.deepspeed, "deepspeed", any().otherwise("none"), kAny,
+  field(parallel.deepspeed, "deepspeed", a_path().otherwise("none"), kAny,
         "A configuration file of DeepSpeed, in JSON: ZeRO stage, dtype, batch sizes, optimizer, "
         "schedule. `auto` in it takes the run's value (docs/coming-from.md).",
         "configs/deepspeed/zero2.json");
@@ -554,8 +570,8 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
 template <class Visitor>
 void visit_fields(OutputConfig& output, Visitor&& field) {
   using enum OnResume;
-  field(output.dir, "dir", any().otherwise("runs/<name of the YAML file>"), kAny, "Run directory.",
-        "runs/first");
+  field(output.dir, "dir", a_path().otherwise("runs/<name of the YAML file>"), kAny,
+        "Run directory.", "runs/first");
   field(output.tensorboard, "tensorboard", any(), kAny, "Write TensorBoard event files.", "true");
 }
 

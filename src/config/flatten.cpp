@@ -45,10 +45,13 @@ class Flattener {
 
   /// Reports `train.epochs: 1`: a path of keys in an override, but a single key in YAML.
   void report_dots(const std::string& key, const MapKey& name) {
-    const size_t dot = key.rfind('.');
+    std::string below, rest = excerpt(key);
+    for (size_t dot = rest.rfind('.'); dot != std::string::npos; dot = rest.rfind('.')) {
+      below += fmt::format("`{}:` indented below ", rest.substr(dot + 1));
+      rest.resize(dot);
+    }
     problems_.push_back({fmt::format("unknown key `{}`", excerpt(key)), place_in(file_, name.mark),
-                         fmt::format("write `{}:` indented below `{}:`",
-                                     excerpt(key.substr(dot + 1)), excerpt(key.substr(0, dot)))});
+                         fmt::format("write {}`{}:`", below, rest)});
   }
 
   /// All keys of the section are none.

@@ -42,7 +42,8 @@ constexpr std::string_view kTokenizer =
     "not supported: the model's own tokenizer is used; change the tokenizer's files in a copy of "
     "the model's directory and set `model.name` to it";
 constexpr std::string_view kAttention =
-    "remove it: `model.attention` chooses the attention kernel on CUDA (auto: FlashAttention 2, cuDNN's for long documents on Hopper)";
+    "remove it: `model.attention` chooses the attention kernel on CUDA (auto: FlashAttention 2, "
+    "cuDNN's for long documents on Hopper)";
 constexpr std::string_view kGeneration =
     "not supported: answers are greedy (`train.predict_with_generate`, "
     "`train.generation_max_new_tokens`), and `sftrun eval` samples them; remove it";
@@ -394,8 +395,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"use_nested_quant", "tuning.double_quant", ""},
     {"double_quantization", "tuning.double_quant", ""},
     {"bnb_4bit_compute_dtype", "model.dtype", ""},
-    {"bnb_4bit_quant_storage", "",
-     "not needed: it matters to sharded models only, which there are not here; remove it"},
+    {"bnb_4bit_quant_storage", "", "not needed: 4-bit weights are divided as they are; remove it"},
     {"llm_int8_skip_modules", "tuning.skip_modules", ""},
     {"llm_int8_threshold", "",
      "not supported: `tuning.quant: int8` multiplies by the values of the 8-bit weights, without "
@@ -869,8 +869,11 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"main_process_port", "", "use the flag --master-port PORT; remove it"},
     {"local_rank", "", kLauncher},
     {"world_size", "", kLauncher},
-    {"ddp", "", "not needed: several devices always train with DDP; remove it"},
+    {"ddp", "", "not needed: `parallel.strategy` ddp is the default where a run fits; remove it"},
     {"ddp_backend", "parallel.backend", ""},
+    {"distributed_backend", "parallel.backend", ""},
+    {"enable_distributed_training", "",
+     "not needed: a run uses all GPUs (`sftrun train --nproc-per-node 1` one of them); remove it"},
     {"ddp_timeout", "parallel.timeout", "use `parallel.timeout`: 1800 seconds are 30m"},
     {"ddp_static_graph", "", kCollectives},
     {"ddp_bucket_size", "train.ddp_bucket_cap_mb", ""},
@@ -1025,7 +1028,8 @@ constexpr auto kForeignValues = std::to_array<ForeignValue>({
     {"bias", "none", "not needed: biases do not train beside LoRA; remove it"},
     {"flash_attention", "true",
      "not needed: GPUs use FlashAttention 2 or faster kernels (`model.attention`); remove it"},
-    {"flash_attn", "fa2", "set `model.attention: flash`, or remove it: the default is at least as fast"},
+    {"flash_attn", "fa2",
+     "set `model.attention: flash`, or remove it: the default is at least as fast"},
     {"attn_implementation", "sdpa", kAttention},
     {"attn_implementation", "eager", kAttention},
     {"chat_template", "tokenizer_default",

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "import/named_files.h"
 #include "layers.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/user_path.h"
 #include "yaml_reader.h"
 
 namespace sftrun::config {
@@ -17,10 +17,7 @@ namespace {
 /// exists.
 std::string rebased(const std::string& text, const std::filesystem::path& directory) {
   if (text.empty()) return text;
-  std::filesystem::path path = text;
-  const char* home = std::getenv("HOME");
-  if (text.starts_with("~/") && home != nullptr)
-    path = std::filesystem::path(home) / text.substr(2);
+  const std::filesystem::path path = expanded_home(text);
   if (path.is_absolute() || exists_or_matches(path)) return path.string();
   const std::filesystem::path beside = (directory / path).lexically_normal();
   return exists_or_matches(beside) ? beside.string() : path.string();
@@ -94,6 +91,7 @@ LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::stri
   if (yaml != nullptr) {
     const std::string file = yaml->string();
     const Value document = parse_yaml(read_text_file(*yaml), file, problems);
+    importing::require_own_run(document, *yaml);
     run = flatten(document, file, fields, problems);
   }
   const std::vector<Assignment> environment =

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <regex>
 
 #include "layers.h"
 #include "parse_field.h"
 #include "sftrun/config/machine_file.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/user_path.h"
 #include "yaml_reader.h"
 
 namespace sftrun::config {
@@ -49,15 +49,16 @@ std::optional<Complaint> parse_setting(const std::string& key, const Value& valu
                                        MachineSettings& settings) {
   if (value.kind == Value::Kind::kNull) return std::nullopt;
   if (key == "devices") return parse_devices(value, settings.devices);
-  if (key == "nodes") return parse_field(value, at_least(1), settings.nodes);
-  if (key == "node_rank") return parse_field(value, at_least(0), settings.node_rank);
+  if (key == "nodes") return parse_field(value, between(1, kMaxDevices), settings.nodes);
+  if (key == "node_rank") return parse_field(value, between(0, kMaxDevices), settings.node_rank);
   return parse_field(value, any(), settings.master);
 }
 
 }  // namespace
 
 std::filesystem::path machine_file_path() {
-  if (const std::string given = variable("SFTRUN_MACHINE_CONFIG"); !given.empty()) return given;
+  if (const std::string given = variable("SFTRUN_MACHINE_CONFIG"); !given.empty())
+    return expanded_home(given);
   std::filesystem::path base = variable("XDG_CONFIG_HOME");
   if (base.empty()) {
     const std::string home = variable("HOME");
@@ -68,8 +69,11 @@ std::filesystem::path machine_file_path() {
 }
 
 bool is_device_list(const std::string& text) {
-  static const std::regex kForm("auto|cpu|[0-9]+(,[0-9]+)*");
-  return std::regex_match(text, kForm);
+  if (text == "auto" || text == "cpu") return true;
+  const std::vector<std::string> numbers = split(text, ',');
+  return std::all_of(numbers.begin(), numbers.end(), [](const std::string& number) {
+    return !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
+  });
 }
 
 std::string to_yaml(const MachineAnswers& answers) {
@@ -113,7 +117,7 @@ std::vector<Assignment> from_machine_file(MachineSettings& settings, Problems& p
                              Layer::kMachine, place, place, fmt::format("{}:{}", file, mark.line)});
     } else if (std::find(known.begin(), known.end(), key) == known.end()) {
       const std::string near = nearest(key, known);
-      problems.push_back({fmt::format("unknown key `{}` in the machine file", key), place,
+      problems.push_back({fmt::format("unknown key `{}` in the machine file", excerpt(key)), place,
                           near.empty() ? fmt::format("its keys are {}", join(known, ", "))
                                        : fmt::format("did you mean `{}`?", near)});
     } else if (const auto complaint = parse_setting(key, value, settings)) {

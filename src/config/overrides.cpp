@@ -66,6 +66,15 @@ const Field* find_misspelt(const Binding& fields, const std::string& name) {
   return found == fields.fields.end() ? nullptr : &*found;
 }
 
+constexpr std::string_view kNcclTimeout = "NCCL_TIMEOUT";
+
+/// Guides set it, but no version of NCCL or PyTorch reads it.
+std::string answer_to_nccl_timeout(const std::string& value) {
+  const auto seconds = parse_int(value);
+  return fmt::format("{} in the environment has no effect; set parallel.timeout={}", kNcclTimeout,
+                     seconds && *seconds > 0 ? fmt::format("{}s", *seconds) : "30m");
+}
+
 }  // namespace
 
 std::string environment_name(const std::string& key) {
@@ -76,12 +85,12 @@ std::vector<Assignment> from_command_line(const std::vector<std::string>& words,
                                           const Binding& fields, Problems& problems) {
   std::vector<Assignment> assignments;
   for (const std::string& word : words) {
-    const std::string place = word + " from the command line";
+    const std::string place = excerpt(word) + " from the command line";
     const size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0) {
       const std::string setting = setting_named(word);
       const std::string near = setting.empty() ? nearest_key(word, fields) : setting;
-      problems.push_back({fmt::format("`{}` is not of the form section.key=value", word),
+      problems.push_back({fmt::format("`{}` is not of the form section.key=value", excerpt(word)),
                           "the command line",
                           near.empty() ? "write, for example, train.epochs=1"
                                        : fmt::format("write {}=VALUE", near)});
@@ -100,8 +109,10 @@ std::vector<Assignment> from_environment(const Binding& fields, Problems& proble
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const size_t equals = text.find('=');
-    if (!text.starts_with(kPrefix) || equals == std::string_view::npos) continue;
+    if (equals == std::string_view::npos) continue;
     const std::string name(text.substr(0, equals)), value(text.substr(equals + 1));
+    if (name == kNcclTimeout && !value.empty()) warnings.push_back(answer_to_nccl_timeout(value));
+    if (!name.starts_with(kPrefix)) continue;
     if (name.find("__") == std::string::npos) {
       if (const Field* meant = find_misspelt(fields, name)) {
         warnings.push_back(fmt::format("{} in the environment has no effect; did you mean {}?",
@@ -112,8 +123,8 @@ std::vector<Assignment> from_environment(const Binding& fields, Problems& proble
     if (value.empty()) continue;  // `export NAME=` and make's unset variables
     const std::string key = mapped(replaced(name.substr(kPrefix.size()), "__", "."), std::tolower);
     add(assignments, key, value, Layer::kEnvironment,
-        fmt::format("{}={} from the environment", name, value), name, find_field(fields, key),
-        problems);
+        fmt::format("{}={} from the environment", excerpt(name), excerpt(value)), name,
+        find_field(fields, key), problems);
   }
   std::sort(assignments.begin(), assignments.end(),
             [](const Assignment& a, const Assignment& b) { return a.key < b.key; });

@@ -10,6 +10,7 @@
 #include "binding.h"
 #include "choices.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/user_path.h"
 #include "sftrun/core/utf8.h"
 
 /// Assigns values to members, one overload per type. A complaint is the end of a sentence:
@@ -68,12 +69,20 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits& li
   return std::nullopt;
 }
 
-inline std::optional<Complaint> parse_field(const Value& value, const Limits& /*limits*/,
+/// The system takes a NUL for the end of a name.
+inline std::optional<Complaint> check_text(const std::string& text) {
+  if (!is_valid_utf8(text)) return Complaint{"is not valid UTF-8", "save the file as UTF-8", false};
+  if (text.find('\0') != std::string::npos) return Complaint{"has a NUL byte", "remove it", false};
+  return std::nullopt;
+}
+
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
                                             std::string& member) {
   if (value.kind != Value::Kind::kScalar) return wrong_type(value);
-  if (!is_valid_utf8(value.text))
-    return Complaint{"is not valid UTF-8", "save the file as UTF-8", false};
-  member = value.text;
+  if (auto complaint = check_text(value.text)) return complaint;
+  member = !limits.is_path            ? value.text
+           : is_none_word(value.text) ? limits.none
+                                      : expanded_home(value.text);
   return std::nullopt;
 }
 
@@ -134,7 +143,7 @@ requires std::is_enum_v<E> std::optional<Complaint> parse_field(const Value& val
     return std::nullopt;
   }
   const std::string near = nearest(text, known);
-  return Complaint{fmt::format("is `{}`", value.text),
+  return Complaint{fmt::format("is `{}`", excerpt(value.text)),
                    near.empty() ? std::string() : fmt::format("did you mean `{}`?", near)};
 }
 

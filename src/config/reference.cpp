@@ -38,10 +38,14 @@ A value is taken from the first of these sources that sets the key. A run prints
    `sftrun config init --machine` asks for them and writes the file
 6. the default
 
-Values are always YAML; an empty value or `null` means the default. `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1. Paths are
-relative to the current directory, or else to the directory of the YAML file. Unknown keys are errors. For keys of transformers, TRL, PEFT,
+Values are always YAML; an empty value or `null` means the default. `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1. The file is
+UTF-8, YAML or JSON. Paths of inputs are relative to the current directory, or else to the directory of the YAML file; `output.dir` and
+`data.cache_dir` are relative to the current directory; `~` is the home directory. For
+a path `none`, `None`, `null` and `~` mean that there is none (a file of such a name is `./none`): no validation data, no cache, the model's
+own template, the default run directory. The order of a map's keys is kept. Unknown keys are errors. For keys of transformers, TRL, PEFT,
 bitsandbytes, Axolotl, LLaMA-Factory, torchtune, Unsloth and Accelerate the error names the equivalent key, or the reason to remove it; for
-other keys it suggests the most similar one. `sftrun config import FILE` translates whole files of these tools. The first twenty problems of a file are reported together, with their number.
+other keys it suggests the most similar one. `sftrun config import FILE` translates whole files of
+Accelerate, DeepSpeed, Axolotl, LLaMA-Factory, TRL and torchtune. The first twenty problems of a file are reported together, with their number.
 
 With `make`, the keys of `train` and `model` are variables in capitals: `make train-distributed CONFIG=run.yaml TRAIN_BATCH_SIZE=1
 TRAIN_GRAD_ACCUM=32 MODEL_MAX_SEQ_LEN=1024` means `train.batch_size=1 train.grad_accum=32 model.max_seq_len=1024`. `make train-deepspeed` also passes
@@ -60,7 +64,8 @@ directory. `config.resolved.yaml` in the run directory has the values that were 
 | `parallel.strategy` | `single` on one process; on several `ddp` if the run fits into a device by the estimate, else the first of `zero1`, `zero2` (full training), `hybrid` (several machines) and `fsdp` that does |
 
 Both commands also print optimizer steps and tokens per epoch: exact numbers if all records were read (data sets of fewer than 100 records,
-without `val_split`), else estimates from the first 100 records of each data set. They estimate a duration only if `output.dir` has the
+and those whose number of tokens decides batch sizes, see below), else estimates from the first 100 records of each data set. Batch sizes that
+only the run finds, because it reads more of its data, are shown as `auto`. They estimate a duration only if `output.dir` has the
 metrics of an earlier run, from its tokens per second, without evaluation.
 
 ## Batch sizes
@@ -76,6 +81,12 @@ Small data sets: an epoch should have 50 steps. (A bin is a packed sequence.) If
 per step give fewer steps, a step gets fewer bins, down to one per device. If that is not enough and `data.bin_tokens` is `auto`, bins get
 fewer tokens, down to 256; a longer example then has a bin of its own. A resumed run keeps its values. With `train.max_steps` or
 `data.streaming` nothing is changed.
+
+## Settings without an effect
+A setting that is valid and changes nothing in a run gives a warning with the reason: `train.beta` with objective `sft`, `parallel.offload.base`
+on a CPU, `train.generation_batch_size` without `train.predict_with_generate`. Defaults give none. `sftrun config check` knows those that follow
+from the configuration alone; `train`, its dry run, `config show` and `memory-check` also those that follow from the devices. Sizes for two
+strategies (`parallel.pp` and `parallel.dp_shard`) contradict each other, which is an error.
 
 ## Accepted without an effect
 These keys of other trainers say how an evaluation keeps its logits: `train.eval_accumulation_steps`, `train.eval_do_concat_batches`,

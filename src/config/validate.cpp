@@ -8,7 +8,9 @@
 #include "choices.h"
 #include "layers.h"
 #include "sftrun/config/best_metric.h"
+#include "sftrun/config/idle_settings.h"
 #include "sftrun/config/optimizer_state.h"
+#include "sftrun/core/python_syntax.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -22,33 +24,7 @@ constexpr std::array kRecordFields = {
     "output",   "system", "text",    "tools",  "conversations", "chosen",      "rejected"};
 
 constexpr int64_t kMostRank = 65536;
-
-struct OptimizerSetting {
-  std::string name;  ///< without "train."
-  std::vector<Optimizer> readers;
-};
-
-/// The settings of `train` that only some optimizers read.
-const std::vector<OptimizerSetting>& settings_of_optimizers() {
-  using enum Optimizer;
-  static const std::vector<OptimizerSetting> settings = {
-      {"adam_beta1", {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit, kLion, kMuon}},
-      {"adam_beta2", {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit, kLion, kMuon}},
-      {"adam_epsilon", {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit, kMuon}},
-      {"momentum", {kSgd, kMuon}},
-      {"nesterov", {kSgd, kMuon}},
-      {"muon_lr", {kMuon}},
-  };
-  return settings;
-}
-
-/// "muon reads", "sgd and muon read"
-std::string who_read(const std::vector<Optimizer>& readers) {
-  std::string text(word_of(readers.front()));
-  for (size_t i = 1; i < readers.size(); ++i)
-    text += fmt::format("{}{}", i + 1 == readers.size() ? " and " : ", ", word_of(readers[i]));
-  return text + (readers.size() == 1 ? " reads" : " read");
-}
+constexpr const char* kBestMetric = "train.metric_for_best_model";
 
 /// Checks relations between fields. Changes nothing.
 class RelationCheck {
@@ -88,7 +64,7 @@ class RelationCheck {
              "add `trainable:` below `tuning:`, for example ['layers\\.29\\.', 'norm']");
     }
     for (const std::string& pattern : tuning.trainable)
-      check_expression("tuning.trainable", pattern);
+      check_expression("tuning.trainable", pattern, regex_problem(pattern));
     if (tuning.mode != TuningMode::kPartial && !tuning.trainable.empty()) {
       report("`tuning.trainable` is for mode partial only", {"tuning.trainable", "tuning.mode"},
              "set tuning.mode to partial, or remove trainable");
@@ -102,7 +78,7 @@ class RelationCheck {
       report("`train.loraplus_lr_ratio` is for modes lora and qlora only",
              {"train.loraplus_lr_ratio", "tuning.mode"}, "remove it, or set tuning.mode to lora");
     }
-    if (!lora) return warn_of_idle_lora();
+    if (!lora) return;
     check_targets(tuning.lora);
     check_variants(tuning.lora);
     check_pattern(tuning.lora.rank_pattern, "tuning.lora.rank_pattern", /*whole=*/true);
@@ -128,8 +104,6 @@ class RelationCheck {
       report("`data.group_by_length` is only for runs without packing", {"data.group_by_length"},
              "set data.packing to false, or remove group_by_length");
     }
-    if (data.bin_tokens.value && !data.packing)
-      warn("data.bin_tokens has no effect without data.packing", "data.bin_tokens");
     if (data.bin_tokens.value.value_or(0) > config_.model.max_seq_len) {
       report(fmt::format("`data.bin_tokens` {} is more than `model.max_seq_len` {}",
                          *data.bin_tokens.value, config_.model.max_seq_len),
@@ -143,26 +117,11 @@ class RelationCheck {
   void check_objective() {
     const bool is_dpo = config_.train.objective == Objective::kDpo;
     check_formats(is_dpo);
-    if (is_dpo) return check_dpo();
-    if (config_.train.beta != TrainConfig{}.beta)
-      warn("train.beta has no effect with train.objective sft", "train.beta");
+    if (is_dpo) check_dpo();
   }
 
-  /// Settings that the chosen optimizer does not read.
   void check_optimizer() {
     const TrainConfig& train = config_.train;
-    // config.resolved.yaml sets every key: a default value is no reason to warn.
-    const auto train_of = [](const RunConfig& config) { return to_json(config)["train"]; };
-    const nlohmann::ordered_json mine = train_of(config_), defaults = train_of(RunConfig{});
-    for (const auto& [name, readers] : settings_of_optimizers()) {
-      const std::string key = "train." + name;
-      const bool is_read =
-          std::find(readers.begin(), readers.end(), train.optimizer) != readers.end();
-      if (is_read || !set(key) || mine.at(name) == defaults.at(name)) continue;
-      warn(fmt::format("{} has no effect with train.optimizer {}: only {} it", key,
-                       word_of(train.optimizer), who_read(readers)),
-           key);
-    }
     if (train.optimizer == Optimizer::kSgd && train.resolved_nesterov() &&
         train.resolved_momentum() == 0) {
       report("`train.nesterov` needs momentum, and `train.momentum` is 0", {"train.nesterov"},
@@ -177,12 +136,6 @@ class RelationCheck {
     if (steps && !train.eval_steps) {
       report("`train.eval_strategy` is steps, but `train.eval_steps` is not set",
              {"train.eval_strategy"}, "add, for example, eval_steps: 200");
-    }
-    const bool off =
-        train.eval_strategy == EvalStrategy::kNo || train.eval_strategy == EvalStrategy::kEpoch;
-    if (off && train.eval_steps) {
-      warn("train.eval_steps has no effect unless train.eval_strategy is steps",
-           "train.eval_steps");
     }
     if (has_val || !needs_data || train.eval_strategy == EvalStrategy::kNo) return;
     const char* asks = steps || train.eval_strategy == EvalStrategy::kEpoch ? "train.eval_strategy"
@@ -201,15 +154,6 @@ class RelationCheck {
     const TrainConfig& train = config_.train;
     if (train.predict_with_generate) check_answers();
     if (train.eval_token_accuracy) check_token_accuracy();
-    const char* measures = train.predict_with_generate ? "train.predict_with_generate"
-                           : train.eval_token_accuracy ? "train.eval_token_accuracy"
-                                                       : nullptr;
-    if (measures != nullptr && train.eval_strategy == EvalStrategy::kNo && !train.eval_on_start)
-      warn(fmt::format("{} has no effect: train.eval_strategy is no", measures), measures);
-    if (train.early_stopping_threshold > 0 && !train.early_stopping_patience) {
-      warn("train.early_stopping_threshold has no effect without train.early_stopping_patience",
-           "train.early_stopping_threshold");
-    }
     const char* asks = train.early_stopping_patience          ? "train.early_stopping_patience"
                        : train.load_best_model_at_end         ? "train.load_best_model_at_end"
                        : !train.metric_for_best_model.empty() ? "train.metric_for_best_model"
@@ -230,30 +174,37 @@ class RelationCheck {
           {"callbacks.events"},
           near.empty() ? "events: " + join(known, ", ") : fmt::format("did you mean `{}`?", near));
     }
-    if (parse_duration_s(callbacks.timeout).value_or(0) <= 0) {
-      report(fmt::format("`callbacks.timeout` is `{}`; it takes a time such as 90s, 10m or 1h30m",
-                         callbacks.timeout),
-             {"callbacks.timeout"}, "write 1m, the default");
-    }
-    if (!callbacks.command.empty() && callbacks.events.empty())
-      warn("callbacks.command is never started: callbacks.events is empty", "callbacks.events");
-    if (callbacks.command.empty() && set("callbacks.events") && callbacks.events != known)
-      warn("callbacks.events has no effect without callbacks.command", "callbacks.events");
+    check_time("callbacks.timeout", callbacks.timeout, /*may_be_zero=*/false,
+               "write 1m, the default");
   }
 
-  void check_comm_hook() {
-    if (config_.train.ddp_comm_hook == CommHook::kNone) return;
-    const Strategy strategy = config_.parallel.strategy;
-    const OffloadConfig& offload = config_.parallel.offload;
-    const std::string setting = is_sharded(strategy)
-                                    ? fmt::format("parallel.strategy {}", word_of(strategy))
-                                : offload.params == Offload::kCpu ? "parallel.offload.params"
-                                : offload.base == Offload::kCpu   ? "parallel.offload.base"
-                                                                  : "";
-    if (setting.empty()) return;
-    warn(fmt::format("train.ddp_comm_hook has no effect with {}, which sums gradients in fp32",
-                     setting),
-         "train.ddp_comm_hook");
+  /// Each size is for some strategies, and a run has one strategy.
+  void check_sizes() {
+    using enum Strategy;
+    const ParallelConfig& parallel = config_.parallel;
+    std::vector<const char*> given;  // of which a run can follow one
+    const auto check = [&](const char* key, const std::optional<int64_t>& size, Strategy its) {
+      if (size.value_or(1) == 1) return;
+      const bool is_its =
+          parallel.strategy == its || (its == kPipeline && parallel.strategy == kDeviceMap);
+      if (parallel.strategy == kAuto || is_its) return given.push_back(key);
+      report(fmt::format("`{}` is for parallel.strategy {}, and `parallel.strategy` is {}", key,
+                         word_of(its), word_of(parallel.strategy)),
+             {key, "parallel.strategy"},
+             fmt::format("remove {}, or set parallel.strategy to {}; a run has one of the two", key,
+                         word_of(its)));
+    };
+    check("parallel.pp", parallel.pp, kPipeline);
+    check("parallel.tp", parallel.tp, kTensor);
+    check("parallel.dp_shard", parallel.dp_shard, kHybrid);
+    if (parallel.device_map) {  // `pp` limits the number of its devices
+      std::erase(given, std::string_view("parallel.pp"));
+      given.insert(given.begin(), "parallel.device_map");
+    }
+    if (given.size() < 2) return;
+    report(fmt::format("`{}` and `{}` are both set, and a run uses one of the two", given[0],
+                       given[1]),
+           {given[0], given[1]}, "remove one; either can be combined with data parallelism");
   }
 
   void check_tensor_parallelism() {
@@ -342,9 +293,6 @@ class RelationCheck {
              {"parallel.offload.base", "parallel.strategy"},
              "remove parallel.offload.base, or use parallel.strategy fsdp");
     }
-    if (config_.tuning.mode == TuningMode::kFull)
-      warn("parallel.offload.base has no effect with tuning.mode full: no weight is frozen",
-           "parallel.offload.base");
   }
 
   void check_offload_of_params() {
@@ -387,29 +335,24 @@ class RelationCheck {
       report("`train.warmup_ratio` and `train.warmup_steps` are both set",
              {"train.warmup_ratio", "train.warmup_steps"}, "keep one of them");
     }
-    const bool warms = train.warmup_ratio.value_or(0) > 0 || train.warmup_steps.value_or(0) > 0;
-    if (train.scheduler == Scheduler::kConstant && warms) {
-      warn("warm-up has no effect with train.scheduler constant; constant_with_warmup has one",
-           "train.scheduler");
-    }
-    if (!parse_duration_s(train.save_every)) {
-      report(fmt::format("`train.save_every` is `{}`; it takes a time such as 90s, 10m or 1h30m",
-                         train.save_every),
-             {"train.save_every"}, "write 0 to save only by save_steps");
-    }
-    if (parse_duration_s(config_.parallel.timeout).value_or(0) <= 0) {
-      report(fmt::format("`parallel.timeout` is `{}`; it takes a time such as 90s, 10m or 1h30m",
-                         config_.parallel.timeout),
-             {"parallel.timeout"}, "write 30m, the default");
-    }
-    if (parse_duration_s(config_.parallel.stall_after).value_or(0) <= 0) {
-      report(fmt::format("`parallel.stall_after` is `{}`; it takes a time such as 30s or 2m",
-                         config_.parallel.stall_after),
-             {"parallel.stall_after"}, "write 30s, the default");
-    }
+    check_time("train.save_every", train.save_every, /*may_be_zero=*/true,
+               "write, for example, 30m");
+    check_time("parallel.timeout", config_.parallel.timeout, /*may_be_zero=*/false,
+               "write 30m, the default");
+    check_time("parallel.stall_after", config_.parallel.stall_after, /*may_be_zero=*/false,
+               "write 30s, the default");
   }
 
  private:
+  void check_time(const char* key, const std::string& text, bool may_be_zero,
+                  const std::string& fix) {
+    const auto seconds = parse_duration_s(text);
+    if (seconds && (may_be_zero || *seconds > 0)) return;
+    report(fmt::format("`{}` is `{}`; it takes a time such as 90s, 10m or 1h30m, at most 3650d",
+                       key, excerpt(text)),
+           {key}, fix);
+  }
+
   void check_answers() {
     if (config_.train.generation_num_beams > 1) {
       report(fmt::format("`train.generation_num_beams` is {}, and answers are generated without "
@@ -452,31 +395,34 @@ class RelationCheck {
     return config_.data.val.empty() ? config_.data.train : config_.data.val;
   }
 
-  /// Whether the metric may be the loss of a validation set. Names of subsets are known only when the
-  /// data is loaded, which checks them again.
-  bool names_validation_set(const std::string& metric) const {
-    const std::vector<DataSource>& sources = validation_sources();
-    if (sources.size() < 2) return false;
-    return std::any_of(sources.begin(), sources.end(), [&](const DataSource& source) {
-      const std::string file = std::filesystem::path(source.path).filename().string();
-      return !source.name.empty() || is_loss_of_set(metric, source.path) ||
-             is_loss_of_set(metric, file);
-    });
+  /// Names of the sets, as evaluations have them. Names of subsets are known only when the data is
+  /// loaded.
+  std::vector<std::string> validation_sets() const {
+    std::vector<std::string> names;
+    for (const DataSource& source : validation_sources()) names.push_back(source.path);
+    return distinct_set_names(names);
   }
 
-  std::vector<std::string> losses_of_sets() const {
-    std::vector<std::string> names = {"eval_loss"};
-    if (validation_sources().size() < 2) return names;
-    for (const DataSource& source : validation_sources())
-      names.push_back(
-          fmt::format("eval_{}_loss", std::filesystem::path(source.path).stem().string()));
-    return names;
+  void check_loss_of_set(const std::string& metric) {
+    const std::vector<std::string> sets = validation_sets();
+    const std::vector<DataSource>& sources = validation_sources();
+    const auto is_subset = [](const DataSource& source) { return !source.name.empty(); };
+    if (sets.size() > 1 && std::any_of(sources.begin(), sources.end(), is_subset)) return;
+    const auto named = sets.size() > 1 ? sets_of_loss(metric, sets) : std::vector<std::string>();
+    if (named.size() == 1) return;
+    std::vector<std::string> known = losses_of_sets(named.empty() ? sets : named);
+    if (named.empty() && sets.size() < 2) known.clear();
+    if (named.empty()) known.insert(known.begin(), "eval_loss");
+    report(fmt::format("`{}` is `{}`, {}", kBestMetric, excerpt(metric),
+                       named.empty() ? "but no validation set has this name"
+                                     : "which is the loss of " + join(named, " and of ")),
+           {kBestMetric}, "use " + join(known, " or "));
   }
 
   /// @param asks the setting that needs the best evaluation
   void check_best(const char* asks) {
     const TrainConfig& train = config_.train;
-    constexpr const char* kKey = "train.metric_for_best_model";
+    constexpr const char* kKey = kBestMetric;
     const std::string metric = best_metric(train);
     const std::vector<std::string> known = best_metrics();
     const bool is_known = std::find(known.begin(), known.end(), metric) != known.end();
@@ -487,10 +433,8 @@ class RelationCheck {
              {kKey},
              near.empty() ? "use " + join(known, ", ") + " or eval_SET_loss"
                           : fmt::format("did you mean `{}`?", near));
-    } else if (!is_known && !names_validation_set(metric)) {
-      report(fmt::format("`{}` is `{}`, but no validation set has this name", kKey,
-                         excerpt(train.metric_for_best_model)),
-             {kKey}, "use " + join(losses_of_sets(), " or "));
+    } else if (!is_known) {
+      check_loss_of_set(metric);
     } else if (is_judged_by_answers(train) && !train.predict_with_generate) {
       report(fmt::format("`{}` is {}, which needs answers", kKey, metric), {kKey},
              "set train.predict_with_generate: true");
@@ -507,7 +451,8 @@ class RelationCheck {
     }
     if (train.eval_strategy == EvalStrategy::kNo) {
       report(fmt::format("`{}` needs evaluations, and `train.eval_strategy` is no", asks),
-             {asks, "train.eval_strategy"}, "set train.eval_strategy to steps or epoch");
+             {asks, "train.eval_strategy"},
+             "set train.eval_strategy to epoch, or to steps with train.eval_steps");
     }
   }
 
@@ -589,10 +534,6 @@ class RelationCheck {
       refuse("its loss has no load-balancing term", "train.router_aux_loss_coef",
              "set train.router_aux_loss_coef to 0");
     }
-    if (tuning.lora.dropout > 0) {
-      warn("tuning.lora.dropout has no effect with train.objective dpo, as in TRL",
-           "tuning.lora.dropout");
-    }
     check_dpo_data();
   }
 
@@ -601,10 +542,6 @@ class RelationCheck {
     if (data.thinking == Thinking::kSplit) {
       report("`data.thinking` is split, which makes several examples of one conversation",
              {"data.thinking", "train.objective"}, "set data.thinking to template or keep");
-    }
-    if (data.loss_on != LossOnChoice::kAssistant) {
-      warn("data.loss_on has no effect with train.objective dpo: the two answers carry the labels",
-           "data.loss_on");
     }
   }
 
@@ -640,20 +577,23 @@ class RelationCheck {
       const bool is_roles = name == "roles";
       if (known == kRecordFields.end() && !is_roles) {
         report(
-            fmt::format("`{}` has the unknown field `{}`", key, name), {key},
+            fmt::format("`{}` has the unknown field `{}`", key, excerpt(name)), {key},
             fmt::format(
                 "known fields: {}, roles; write {{field: column}}",
                 join(std::vector<std::string>(kRecordFields.begin(), kRecordFields.end()), ", ")));
       } else if (!is_roles && !column.is_string()) {
         report(fmt::format("`{}` has `{}: {}`; the value must be the name of a column", key, name,
-                           column.dump()),
+                           shown(column)),
                {key}, fmt::format("write, for example, {{{}: question}}", name));
       } else if (is_roles && !is_map_of_texts(column)) {
         report(fmt::format("`{}` has `roles: {}`; the value must be a map of roles", key,
-                           column.dump()),
+                           shown(column)),
                {key}, "write, for example, roles: {human: user, gpt: assistant}");
       }
     }
+  }
+  static std::string shown(const nlohmann::ordered_json& value) {
+    return excerpt(value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   }
   static bool is_map_of_texts(const nlohmann::ordered_json& json) {
     return json.is_object() &&
@@ -672,21 +612,8 @@ class RelationCheck {
     }
   }
 
-  void warn_of_idle_lora() {
-    constexpr std::string_view kSection = "tuning.lora.";
-    const auto lora_of = [](const RunConfig& config) { return to_json(config)["tuning"]["lora"]; };
-    const nlohmann::ordered_json mine = lora_of(config_), defaults = lora_of(RunConfig{});
-    std::vector<std::string> keys;
-    for (const auto& [name, value] : mine.items())
-      if (value != defaults[name]) keys.push_back(name);
-    if (keys.empty()) return;
-    warn(fmt::format("tuning.lora ({}) has no effect with tuning.mode {}", join(keys, ", "),
-                     word_of(config_.tuning.mode)),
-         std::string(kSection) + keys.front());
-  }
-
   void check_quant(const TuningConfig& tuning) {
-    if (tuning.quantises_base() && !tuning.trains_adapter()) {
+    if ((tuning.quantises_base() || tuning.keeps_blocks()) && !tuning.trains_adapter()) {
       report(fmt::format("`tuning.quant` is {}, but quantised weights cannot be trained",
                          word_of(tuning.quant)),
              {"tuning.quant", "tuning.mode"}, "set tuning.mode to qlora, or quant to none");
@@ -711,9 +638,9 @@ class RelationCheck {
     for (const std::string& target : lora.target_modules) {
       if (target.find(',') == std::string::npos) continue;
       report(fmt::format("`tuning.lora.target_modules` has `{}`, which is not the name of a module",
-                         target),
+                         excerpt(target)),
              {"tuning.lora.target_modules"},
-             fmt::format("write a list: [{}]", join(split(target, ','), ", ")));
+             excerpt(fmt::format("write a list: [{}]", join(split(target, ','), ", "))));
     }
   }
 
@@ -736,8 +663,8 @@ class RelationCheck {
     }
   }
 
-  void check_expression(const char* key, const std::string& expression) {
-    const std::string problem = regex_problem(expression);
+  void check_expression(const char* key, const std::string& expression,
+                        const std::string& problem) {
     if (problem.empty()) return;
     report(fmt::format("`{}` has `{}`, which is not a regular expression: {}", key,
                        excerpt(expression), problem),
@@ -746,17 +673,15 @@ class RelationCheck {
 
   void check_pattern(const nlohmann::ordered_json& pattern, const char* key, bool whole) {
     for (const auto& [name, value] : pattern.items()) {
-      const std::string shown =
-          value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
       const bool fits = whole ? value.is_number_integer() && value.get<int64_t>() >= 1 &&
                                     value.get<int64_t>() <= kMostRank
                               : value.is_number() && value.get<double>() > 0;
       if (!fits) {
-        report(fmt::format("`{}` is {} for `{}`", key, excerpt(shown), excerpt(name)), {key},
+        report(fmt::format("`{}` is {} for `{}`", key, shown(value), excerpt(name)), {key},
                whole ? fmt::format("write a whole number from 1 to {}", kMostRank)
                      : "write a number above 0");
       }
-      check_expression(key, name);
+      check_expression(key, name, peft_key_problem(name));
     }
   }
 
@@ -801,7 +726,8 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   check.check_fetch();
   check.check_offload();
   check.check_device_map();
-  check.check_comm_hook();
+  check.check_sizes();
+  for (const IdleSetting& idle : idle_settings(loaded)) warnings.push_back(idle.warning);
 }
 
 }  // namespace sftrun::config

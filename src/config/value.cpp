@@ -9,6 +9,8 @@
 #include <cmath>
 #include <utility>
 
+#include "sftrun/core/strings.h"
+
 namespace sftrun::config {
 namespace {
 
@@ -25,14 +27,21 @@ std::string_view without_plus(std::string_view text) {
   return signed_number ? text.substr(1) : text;
 }
 
+template <class Integer>
+std::optional<Integer> whole_of(std::string_view text) {
+  const std::string_view digits = without_plus(text);
+  Integer integer = 0;
+  const auto [end, failure] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), integer);
+  const bool is_whole = failure == std::errc() && end == digits.data() + digits.size();
+  return is_whole ? std::optional(integer) : std::nullopt;
+}
+
 nlohmann::ordered_json scalar_to_json(const Value& value) {
   if (value.quoted) return value.text;
   if (const auto truth = parse_bool(value.text); truth && value.text.size() > 1) return *truth;
-  int64_t integer = 0;
-  const std::string_view digits = without_plus(value.text);
-  const auto [end, failure] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), integer);
-  if (failure == std::errc() && end == digits.data() + digits.size()) return integer;
+  if (const auto integer = whole_of<int64_t>(value.text)) return *integer;
+  if (const auto integer = whole_of<uint64_t>(value.text)) return *integer;
   if (const auto number = parse_double(value.text)) return *number;
   return value.text;
 }
@@ -79,12 +88,25 @@ std::optional<int64_t> parse_int(std::string_view text) {
   return static_cast<int64_t>(*number);
 }
 
+const Value* find_long_integer(const Value& value) {
+  for (const Value& item : value.items) {
+    if (const Value* found = find_long_integer(item)) return found;
+  }
+  if (value.kind != Value::Kind::kScalar || value.quoted) return nullptr;
+  const std::string_view digits = without_plus(value.text);
+  const bool is_whole = digits.find_first_not_of("0123456789", digits.starts_with('-') ? 1 : 0) ==
+                            std::string_view::npos &&
+                        digits.size() > 1;
+  const bool is_short = whole_of<int64_t>(value.text) || whole_of<uint64_t>(value.text);
+  return is_whole && !is_short ? &value : nullptr;
+}
+
 std::string describe(const Value& value) {
   switch (value.kind) {
     case Value::Kind::kNull:
       return "empty";
     case Value::Kind::kScalar:
-      return fmt::format("`{}`", value.text);
+      return fmt::format("`{}`", excerpt(value.text));
     case Value::Kind::kList:
       return "a list";
     case Value::Kind::kMap:
@@ -106,8 +128,10 @@ nlohmann::ordered_json to_json(const Value& value) {
     }
     case Value::Kind::kMap: {
       auto object = nlohmann::ordered_json::object();
+      // The reader has refused duplicate keys; `object[key]` would look for the key among all others.
+      auto& pairs = object.get_ref<nlohmann::ordered_json::object_t&>();
       for (size_t i = 0; i < value.items.size(); ++i) {
-        object[value.keys[i].text] = to_json(value.items[i]);
+        pairs.emplace_back(value.keys[i].text, to_json(value.items[i]));
       }
       return object;
     }

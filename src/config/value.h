@@ -24,7 +24,7 @@ struct Value {
   enum class Kind { kNull, kScalar, kList, kMap };
 
   Kind kind = Kind::kNull;
-  std::string text;          ///< of a scalar
+  std::string text;          ///< of a scalar; of null as written: "", "~", "null"
   bool quoted = false;       ///< "4" and !!str 4, in contrast to 4
   std::vector<Value> items;  ///< of a list; of a map, parallel to keys
   std::vector<MapKey> keys;
@@ -39,6 +39,9 @@ std::optional<bool> parse_bool(std::string_view text);
 std::optional<int64_t> parse_int(std::string_view text);
 /// Finite numbers; also 2e-4, which YAML 1.1 reads as text.
 std::optional<double> parse_double(std::string_view text);
+
+/// A whole number of more than 64 bits in the value, which JSON's numbers cannot hold; null: none.
+const Value* find_long_integer(const Value& value);
 
 /// Describes the value for messages: `four`, a list, a map, nothing.
 std::string describe(const Value& value);

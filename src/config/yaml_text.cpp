@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <regex>
+#include <algorithm>
 
+#include "sftrun/core/strings.h"
 #include "value.h"
 
 namespace sftrun::config {
@@ -11,10 +12,15 @@ namespace {
 
 /// Whether a plain text is not a number, a date, a boolean, null or YAML syntax.
 bool is_plain(const std::string& text) {
-  static const std::regex kPlain(R"([A-Za-z_/.][A-Za-z0-9_./+-]*)");
-  static const std::regex kNull("null|Null|NULL|");
-  return std::regex_match(text, kPlain) && !std::regex_match(text, kNull) && !parse_bool(text) &&
-         !parse_double(text) && text.front() != '.';
+  constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/",
+                             kOthers = "0123456789.+-";
+  const auto is_letter = [&](char c) { return kLetters.find(c) != std::string_view::npos; };
+  const auto is_plain_char = [&](char c) {
+    return is_letter(c) || kOthers.find(c) != std::string_view::npos;
+  };
+  return !text.empty() && is_letter(text.front()) &&
+         std::all_of(text.begin(), text.end(), is_plain_char) && ascii_lower(text) != "null" &&
+         !parse_bool(text) && !parse_double(text);
 }
 
 /// Double-quoted text in YAML has JSON's escapes.

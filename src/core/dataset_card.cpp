@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 
 #include "sftrun/core/error.h"
 
@@ -46,7 +47,8 @@ class CardReader {
     if (!head.IsMap()) return card;
     if (const YAML::Node configs = head["configs"]; configs && !configs.IsNull()) {
       if (!configs.IsSequence()) refuse(configs, "`configs` is no list");
-      for (const YAML::Node& config : configs) add(read_subset(config), card.subsets);
+      std::unordered_map<std::string, size_t> places;
+      for (const YAML::Node& config : configs) add(read_subset(config), card.subsets, places);
     }
     card.described = described(head["dataset_info"]);
     return card;
@@ -65,13 +67,13 @@ class CardReader {
   }
 
   /// A later subset replaces an earlier one of the same name.
-  static void add(Subset subset, std::vector<Subset>& subsets) {
-    const auto same = std::find_if(subsets.begin(), subsets.end(),
-                                   [&](const Subset& other) { return other.name == subset.name; });
-    if (same == subsets.end())
+  static void add(Subset subset, std::vector<Subset>& subsets,
+                  std::unordered_map<std::string, size_t>& places) {
+    const auto [place, is_new] = places.emplace(subset.name, subsets.size());
+    if (is_new)
       subsets.push_back(std::move(subset));
     else
-      *same = std::move(subset);
+      subsets[place->second] = std::move(subset);
   }
 
   Subset read_subset(const YAML::Node& config) const {

@@ -7,6 +7,7 @@
 #include <exception>
 #include <new>
 
+#include "sftrun/core/short_words.h"
 #include "sftrun/core/utf8.h"
 
 namespace sftrun {
@@ -22,6 +23,7 @@ std::string render(const std::string& message, const std::string& where, const s
 /// Truncates long texts, so that a quote of a file does not fill the console.
 std::string bounded(std::string text) {
   constexpr size_t kMostBytes = 16 << 10;
+  text = with_short_words(text);
   if (text.size() <= kMostBytes) return text;
   return fmt::format("{}… ({} bytes)", utf8_prefix(text, kMostBytes), text.size());
 }

@@ -12,7 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/overwrite_file.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun {
 namespace fs = std::filesystem;
@@ -21,24 +24,18 @@ namespace {
 /// Hidden, and not a prefix of any name that readers of a folder look for.
 constexpr const char* kTemporaryPrefix = ".tmp-";
 
-std::string reason() {
-  return std::strerror(errno);
+/// The system takes a NUL for the end of a name, and would open another file.
+bool has_nul(const fs::path& path) {
+  return path.native().find('\0') != std::string::npos;
 }
 
-std::string fix_for_write(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-      return "free disk space, or write elsewhere";
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return "choose a directory you may write to";
-    case EFBIG:
-      return "raise the limit on the size of files (ulimit -f), or choose another file system";
-    default:
-      return {};
-  }
+void require_no_nul(const fs::path& path) {
+  if (!has_nul(path)) return;
+  throw DataError("the file's name has a NUL byte", excerpt(path.native().c_str()), "rename it");
+}
+
+std::string reason() {
+  return std::strerror(errno);
 }
 
 [[noreturn]] void throw_write_error(const fs::path& path) {
@@ -94,13 +91,18 @@ std::string_view special_kind(mode_t mode) {
 
 int open_or_throw(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw DataError(fmt::format("cannot open file: {}", reason()), path.string());
+  if (fd < 0) {
+    const int error = errno;
+    throw DataError(fmt::format("cannot open file: {}", std::strerror(error)), path.string(),
+                    fix_for_descriptors(error));
+  }
   return fd;
 }
 
 }  // namespace
 
 void require_no_special_file(const fs::path& path) {
+  require_no_nul(path);
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return;
   const std::string_view kind = special_kind(info.st_mode);
@@ -164,12 +166,24 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+namespace {
+
+/// Whether the path names an open file of a process, such as /dev/stdout: the link must stay.
+bool names_descriptor(const fs::path& path) {
+  const std::string text = path.lexically_normal().string();
+  if (text == "/dev/stdout" || text == "/dev/stderr" || text.starts_with("/dev/fd/")) return true;
+  return text.starts_with("/proc/") && text.find("/fd/") != std::string::npos;
+}
+
+}  // namespace
+
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
+  require_no_nul(target_);
   // A device or a pipe is written directly, without a temporary file.
   std::error_code code;
   const fs::file_status status = fs::status(target_, code);
-  if (fs::is_character_file(status) || fs::is_fifo(status)) {
-    fd_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fs::is_character_file(status) || fs::is_fifo(status) || names_descriptor(target_)) {
+    fd_ = ::open(target_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
     if (fd_ < 0) throw_write_error(target_);
     return;
   }
@@ -227,6 +241,22 @@ void write_file_atomically(const fs::path& path, std::string_view text) {
   file.commit();
 }
 
+void overwrite_file(const fs::path& path, std::string_view text) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) throw_write_error(path);
+  constexpr uintmax_t kBlock = 512;  // of st_blocks, on every file system
+  struct stat info {};
+  const bool fits =
+      ::fstat(fd, &info) == 0 && text.size() <= static_cast<uintmax_t>(info.st_blocks) * kBlock;
+  int error = fits ? 0 : ENOSPC;
+  if (fits && ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    error = errno;
+  if (error == 0 && ::ftruncate(fd, static_cast<off_t>(text.size())) != 0) error = errno;
+  ::close(fd);
+  errno = error;
+  if (error != 0) throw_write_error(path);
+}
+
 void shrink_file(const fs::path& path, std::string_view content, std::string_view kept) {
   if (!content.starts_with(kept)) return write_file_atomically(path, kept);
   std::error_code code;
@@ -248,6 +278,7 @@ bool is_glob(const fs::path& path) {
 std::vector<fs::path> expand_glob(const fs::path& pattern) {
   glob_t found{};
   std::vector<fs::path> paths;
+  if (has_nul(pattern)) return paths;
   if (::glob(pattern.c_str(), GLOB_TILDE, nullptr, &found) == 0)
     paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
@@ -256,6 +287,7 @@ std::vector<fs::path> expand_glob(const fs::path& pattern) {
 
 bool exists_or_matches(const fs::path& path) {
   std::error_code ignored;
+  if (has_nul(path)) return false;
   return fs::exists(path, ignored) || (is_glob(path) && !expand_glob(path).empty());
 }
 
@@ -267,6 +299,7 @@ void sync_directory(const fs::path& path) {
 }
 
 void make_directories(const fs::path& path) {
+  require_no_nul(path);
   std::error_code code;
   fs::create_directories(path, code);
   if (code) {
@@ -276,6 +309,7 @@ void make_directories(const fs::path& path) {
 }
 
 LineFile::LineFile(const fs::path& path) : path_(path) {
+  require_no_nul(path);
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) throw_write_error(path_);
 }

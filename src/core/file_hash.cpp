@@ -16,6 +16,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/xxh3.h"
 
@@ -152,6 +153,7 @@ class Hashing {
       for (;;) {
         const size_t i = next_.fetch_add(1);
         if (i >= pieces_.size() || stop_.stop_requested()) return;
+        interruption_point();
         const uint64_t offset = begin_ + i * kPieceBytes;
         const std::span bytes = std::span(buffer).first(std::min(kPieceBytes, end_ - offset));
         file_.read(offset, bytes);

@@ -1,11 +1,15 @@
+#include "sftrun/core/console_writer.h"
+#include "sftrun/core/short_words.h"
 #include "sftrun/core/terminal.h"
 #include "sftrun/core/thread_log.h"
 #include "sftrun/core/verbosity.h"
 #include "sftrun/core/warnings.h"
 
+#include <spdlog/details/os.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -46,11 +50,47 @@ Level wished(Level console) {
   return console;
 }
 
+/// Standard error, with coloured levels on a terminal. Nobody waits for a console that nobody reads.
+class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  ConsoleSink()
+      : has_colors_(!wants_no_color() && spdlog::details::os::in_terminal(stderr) &&
+                    spdlog::details::os::is_color_terminal()) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    message.color_range_start = message.color_range_end = 0;  // the formatter sets them
+    spdlog::memory_buf_t formatted;
+    formatter_->format(message, formatted);
+    std::string line(formatted.data(), formatted.size());
+    if (has_colors_ && message.color_range_end > message.color_range_start) {
+      line.insert(message.color_range_end, "\033[m");
+      line.insert(message.color_range_start, color_of(message.level));
+    }
+    ConsoleWriter::of_process().write(STDERR_FILENO, line);
+  }
+  void flush_() override {}  // `log::flush` waits for the writer
+
+  static const char* color_of(spdlog::level::level_enum level) {
+    switch (level) {
+      case spdlog::level::warn:
+        return "\033[33m\033[1m";  // yellow, bold
+      case spdlog::level::err:
+        return "\033[31m\033[1m";  // red, bold
+      case spdlog::level::info:
+        return "\033[32m";  // green
+      default:
+        return "\033[36m";  // cyan
+    }
+  }
+
+  const bool has_colors_;
+};
+
 /// @param file null: none
 Logger make_logger(Level console_level, const spdlog::sink_ptr& file, const std::string& pattern) {
-  auto console = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+  auto console = std::make_shared<ConsoleSink>();
   console->set_level(to_spdlog(wished(console_level)));
-  if (wants_no_color()) console->set_color_mode(spdlog::color_mode::never);
   std::vector<spdlog::sink_ptr> sinks = {std::move(console)};
   if (file) sinks.push_back(file);
   auto logger = std::make_shared<spdlog::logger>("sftrun", sinks.begin(), sinks.end());
@@ -118,8 +158,9 @@ void configure(const Options& options) {
 
 void write(Level level, std::string_view message) {
   if (logs_only_errors && level < Level::kError) level = Level::kDebug;
-  if (level == Level::kWarn) remember(message);
-  current().of_run->log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+  const std::string shown = with_short_words(message);
+  if (level == Level::kWarn) remember(shown);
+  current().of_run->log(to_spdlog(level), spdlog::string_view_t(shown.data(), shown.size()));
 }
 
 void write_of_rank(int rank, std::string_view message) {
@@ -133,6 +174,7 @@ std::vector<std::string> written_warnings() {
 
 void flush() {
   current().of_run->flush();
+  ConsoleWriter::of_process().flush();
 }
 
 }  // namespace sftrun::log

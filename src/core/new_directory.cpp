@@ -1,11 +1,15 @@
 #include "sftrun/core/new_directory.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "sftrun/core/error.h"
 
@@ -41,12 +45,49 @@ void remove_leftovers_of(const fs::path& target) {
 
 }  // namespace
 
+OutputLock::OutputLock(const fs::path& output, const std::string& what)
+    : path_(beside(output, ".lock")) {
+  while (!try_lock(what)) {
+  }
+}
+
+/// @return false: the file was removed between its opening and the lock
+bool OutputLock::try_lock(const std::string& what) {
+  constexpr mode_t kAsUmaskSays = 0666;
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kAsUmaskSays);
+  if (fd_ < 0) return true;  // the output itself cannot be written either, and says why
+  const bool is_locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+  if (!is_locked && errno == EWOULDBLOCK) {
+    ::close(std::exchange(fd_, -1));
+    throw ConfigError(fmt::format("another command is writing {} now", what), path_.string(),
+                      "wait for its end, or name another output");
+  }
+  struct stat held {};
+  if (!is_locked || (::fstat(fd_, &held) == 0 && held.st_nlink > 0)) return true;
+  ::close(std::exchange(fd_, -1));
+  return false;
+}
+
+OutputLock::~OutputLock() {
+  if (fd_ < 0) return;
+  std::error_code ignored;
+  fs::remove(path_, ignored);  // while it is locked
+  ::close(fd_);
+}
+
 void write_new_directory(const fs::path& target, const std::string& what,
                          const std::function<void(const fs::path&)>& write, Existing existing) {
+  std::error_code code;
+  fs::create_directories(fs::absolute(beside(target, "")).parent_path(), code);
+  const OutputLock lock(target, what);
+  const bool is_new = !fs::exists(target, code) || fs::is_empty(target, code);
+  if (existing == Existing::kMustBeEmpty && !is_new) {
+    throw DeviceError(fmt::format("cannot put {} into place: it exists", what), target.string(),
+                      "another command has written it: name another output");
+  }
   remove_leftovers_of(target);
   const fs::path temporary = beside(target, kUnfinishedOf + std::to_string(::getpid())),
                  replaced = beside(target, ".replaced");
-  std::error_code code;
   try {
     write(temporary);
   } catch (...) {
@@ -60,8 +101,9 @@ void write_new_directory(const fs::path& target, const std::string& what,
   }
   fs::rename(temporary, target, code);
   if (code) {
-    throw DeviceError(fmt::format("cannot put {} into place: {}", what, code.message()),
-                      target.string());
+    const std::string why = code.message();
+    fs::remove_all(temporary, code);
+    throw DeviceError(fmt::format("cannot put {} into place: {}", what, why), target.string());
   }
   if (existing == Existing::kReplace) fs::remove_all(replaced, code);
 }

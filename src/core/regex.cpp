@@ -1,6 +1,7 @@
 #include "sftrun/core/regex.h"
 
 #include "sftrun/core/onig.h"
+#include "sftrun/core/python_syntax.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 
@@ -16,6 +17,11 @@ constexpr OnigLimits kLimits{.pattern_bytes = 64 << 10,
 OnigPattern compile(const std::string& pattern, PythonRegex::Matches how) {
   if (!is_valid_utf8(pattern)) throw OnigError("invalid UTF-8");
   if (pattern.find('\0') != std::string::npos) throw OnigError("a NUL byte");
+  if (pattern.size() > kLimits.pattern_bytes)
+    throw OnigError(
+        fmt::format("it has {} bytes, more than {}", pattern.size(), kLimits.pattern_bytes));
+  if (const std::string problem = python_syntax_problem(pattern); !problem.empty())
+    throw OnigError(problem);
   OnigPattern alone(pattern, OnigSyntax::kPython, kLimits);
   if (how != PythonRegex::Matches::kWhole) return alone;
   OnigLimits limits = kLimits;

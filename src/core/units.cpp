@@ -13,7 +13,8 @@ std::string format_bytes(uint64_t num_bytes) {
   constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   double value = static_cast<double>(num_bytes);
   size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kUnits.size()) {
+  constexpr double kRoundedUp = 1023.995;  // shown as 1024.00
+  while (value >= (unit == 0 ? 1024 : kRoundedUp) && unit + 1 < kUnits.size()) {
     value /= 1024;
     ++unit;
   }
@@ -21,8 +22,10 @@ std::string format_bytes(uint64_t num_bytes) {
 }
 
 std::string format_duration(double seconds) {
-  if (!(seconds >= 0) || !std::isfinite(seconds)) return "?";
-  if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);
+  constexpr double kTooLong = 1e15;  // beyond what the rounded number holds
+  if (!(seconds >= 0) || seconds > kTooLong) return "?";
+  if (const auto rounded_ms = std::llround(seconds * 1e3); rounded_ms < 1000)
+    return fmt::format("{} ms", rounded_ms);
   const auto whole = static_cast<int64_t>(std::llround(seconds));
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{}m {:02}s", whole / 60, whole % 60);
@@ -32,10 +35,18 @@ std::string format_duration(double seconds) {
 std::string format_count(uint64_t count) {
   const double value = static_cast<double>(count);
   if (count < 10'000) return fmt::format("{}", count);
-  if (value < 1e6) return fmt::format("{:.1f}k", value / 1e3);
-  if (value < 1e9) return fmt::format("{:.1f}M", value / 1e6);
-  return fmt::format("{:.2f}B", value / 1e9);
+  if (value < 999.95e3) return fmt::format("{:.1f}k", value / 1e3);  // not 1000.0k
+  if (value < 999.95e6) return fmt::format("{:.1f}M", value / 1e6);
+  if (value < 999.995e9) return fmt::format("{:.2f}B", value / 1e9);
+  return fmt::format("{:.2f}T", value / 1e12);
 }
+
+namespace {
+
+/// Ten years. Clocks count nanoseconds, of which they have 292 years.
+constexpr double kMaxDurationS = 3650.0 * 86400;
+
+}  // namespace
 
 std::optional<double> parse_duration_s(std::string_view text) {
   if (text.empty()) return std::nullopt;
@@ -67,6 +78,7 @@ std::optional<double> parse_duration_s(std::string_view text) {
     }
     total += value * unit_s;
   }
+  if (total > kMaxDurationS) return std::nullopt;
   return total;
 }
 

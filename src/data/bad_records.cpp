@@ -58,7 +58,8 @@ void BadRecords::require_usable(config::BadRecords choice, int64_t num_records,
                                 const std::string& scope) const {
   if (count_ == 0) return;
   const bool may_skip = choice == config::BadRecords::kSkip;
-  if (!may_skip || count_ == num_records) refuse(num_records, scope);
+  const bool are_all = scope.empty();  // else good ones may follow
+  if (!may_skip || (count_ == num_records && are_all)) refuse(num_records, scope);
 }
 
 void BadRecords::refuse(int64_t num_records, const std::string& scope) const {

@@ -30,7 +30,9 @@ class BadRecords {
   /// Whether reading on, only to count, should stop.
   bool took_long() const;
 
-  /// @throws DataError as `refuse`, unless bad records may be left out and other records exist
+  /// @param scope see `refuse`; empty: these are all records
+  /// @throws DataError as `refuse`, unless bad records may be left out and there are others, or may
+  /// be behind those of the scope
   void require_usable(config::BadRecords choice, int64_t num_records,
                       const std::string& scope = {}) const;
   /// @param num_records records that were read, including the bad ones

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -177,6 +178,34 @@ int64_t BatchPlan::label_tokens(const std::vector<Bin>& bins) const {
   for (const Bin& bin : bins)
     for (const int64_t example : bin) sum += label_tokens_.at(static_cast<size_t>(example));
   return sum;
+}
+
+int64_t BatchPlan::tokens_of(const Bin& bin) const {
+  int64_t tokens = 0;
+  for (const int64_t example : bin) tokens += lengths_.at(static_cast<size_t>(example));
+  return tokens;
+}
+
+int64_t BatchPlan::most_tokens(int64_t num_bins, int64_t num_steps) const {
+  SFTRUN_CHECK(num_bins > 0);
+  int64_t most = 0;
+  for (int64_t step = 0; step < std::min(num_steps, steps_per_epoch(0)); ++step) {
+    int64_t tokens = 0, bins = 0;
+    for (const Bin& bin : global_batch(0, step)) {
+      tokens += tokens_of(bin);
+      most = std::max(most, tokens);
+      if (++bins % num_bins == 0) tokens = 0;
+    }
+  }
+  return most;
+}
+
+int64_t BatchPlan::longest_tokens(int64_t num_bins) const {
+  std::vector<int64_t> tokens;
+  for (const Bin& bin : bins_of(0)) tokens.push_back(tokens_of(bin));
+  const auto end = tokens.begin() + std::min(num_bins, std::ssize(tokens));
+  std::partial_sort(tokens.begin(), end, tokens.end(), std::greater<>());
+  return std::accumulate(tokens.begin(), end, int64_t{0});
 }
 
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,

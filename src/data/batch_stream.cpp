@@ -55,6 +55,7 @@ class EndlessSource {
 
   /// Appends the examples of the next `count` records, and adds the bad ones among them to `bad`.
   void take(int64_t count, std::vector<Example>& examples, BadRecords& bad) {
+    const int64_t wanted = count;
     while (count > 0) {
       if (next_ == block_.records.size() && !read_block()) continue;
       const size_t i = next_++;
@@ -72,6 +73,7 @@ class EndlessSource {
         examples.push_back(std::move(outcome.example));
       }
     }
+    warn_of_repeats(wanted);
     if (!checks_ || checks_->stats().num_records == 0) return;  // all bad so far
     say(checks_->conclude());
     checks_.reset();
@@ -102,9 +104,25 @@ class EndlessSource {
                       "see the output of sftrun preview");
     }
     any_in_pass_ = false;
+    num_records_ = position_.record;
     position_ = {position_.pass + 1, 0};
     reopen();
     return false;
+  }
+
+  /// A window holds such records several times, so that steps see some again before others.
+  void warn_of_repeats(int64_t num_in_window) {
+    if (num_records_ == 0 || num_records_ >= num_in_window || warned_) return;
+    warned_ = true;
+    const double share = static_cast<double>(num_records_) / static_cast<double>(num_in_window);
+    const auto fitting =
+        static_cast<int64_t>(share * static_cast<double>(config_.data.shuffle_buffer));
+    log::warn(
+        "data: {} has {} records, and a window of data.shuffle_buffer = {} takes {} from it: some "
+        "are seen again before others are seen once; set data.shuffle_buffer to at most {}, or "
+        "data.streaming: false",
+        shown_name(source_.path), num_records_, config_.data.shuffle_buffer, num_in_window,
+        std::max<int64_t>(1, fitting));
   }
 
   void refuse_bad_records() const {
@@ -125,6 +143,8 @@ class EndlessSource {
   size_t next_ = 0;
   SourcePosition position_;
   bool any_in_pass_ = true;  // unknown after a seek
+  int64_t num_records_ = 0;  // of a pass; 0: no pass has ended yet
+  bool warned_ = false;
   double estimated_records_ = 0;
   std::optional<DatasetChecks> checks_;
 };

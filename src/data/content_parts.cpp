@@ -1,53 +1,141 @@
 #include "content_parts.h"
 
-#include <vector>
+#include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "tool_calls.h"
 
 namespace sftrun::data {
 namespace {
 
-Json probe(const Json& content) {
-  return Json::array({{{"role", "user"}, {"content", content}}});
+/// Keys beside a part's text that are not for the model.
+constexpr std::array<std::string_view, 6> kNotes = {"cache_control", "annotations", "citations",
+                                                    "logprobs",      "id",          "index"};
+
+bool is_nothing(const Json& value) {
+  return value.is_null() || (value.is_structured() && value.empty()) || value == Json("");
+}
+
+void check_part(const Json& part, const std::string& name, const std::string& where) {
+  constexpr const char* kFix = R"(write {"type": "text", "text": "…"})";
+  const Json type = part.is_object() ? part.value("type", Json()) : Json();
+  if (type.is_string() && type != "text") {
+    throw DataError(fmt::format("{} has the type {}", name, excerpt(type.dump())), where,
+                    "sftrun reads only text: remove this part, or the record");
+  }
+  const bool is_text = part.is_object() && (type.is_null() || type.is_string()) &&
+                       part.contains("text") && part["text"].is_string();
+  if (!is_text) throw DataError(fmt::format("{} is not a text part", name), where, kFix);
+  for (const auto& [key, value] : part.items()) {
+    if (key == "type" || key == "text" || is_nothing(value)) continue;
+    if (std::find(kNotes.begin(), kNotes.end(), key) != kNotes.end()) continue;
+    throw DataError(
+        fmt::format("{} has \"{}\" beside its text, which is not read", name, excerpt(key)), where,
+        "sftrun reads only text: remove the key, or the record");
+  }
+}
+
+/// A conversation whose message of `role` has the content.
+Json conversation_about(const std::string& role, const Json& content) {
+  const Json question = {{"role", "user"}, {"content", "q"}};
+  Json message = {{"role", role}, {"content", content}};
+  if (role == "user") return Json::array({message});
+  if (role == "system" || role == "developer") return Json::array({message, question});
+  if (role != "tool") return Json::array({question, message});
+  message["name"] = kProbedName;
+  message["tool_call_id"] = kProbedId;
+  return Json::array({question, calling_answer(Json::object()), message});
+}
+
+Json part_of(const std::string& text) {
+  return {{"type", "text"}, {"text", text}};
+}
+
+/// What the template makes of a message of `role` with this content, beside messages of either form;
+/// empty: it fails.
+std::string rendered_content(const TextModel& model, const std::string& role, const Json& content) {
+  const Json messages = conversation_about(role, content);
+  std::string all;
+  for (const Json& form : {messages, strings_as_parts(messages)}) {
+    const auto own = std::find_if(form.begin(), form.end(),
+                                  [&](const Json& message) { return message["role"] == role; });
+    if ((*own)["content"].type() != content.type()) continue;
+    try {
+      all += model.chat_template->render(form, model.render_defaults).text;
+    } catch (const DataError&) {  // a template for strings concatenates them
+    }
+  }
+  return all;
+}
+
+bool reads_parts(const TextModel& model, const std::string& role,
+                 const std::vector<std::string>& texts) {
+  Json parts = Json::array();
+  for (const std::string& text : texts) parts.push_back(part_of(text));
+  const std::string all = rendered_content(model, role, parts);
+  const auto holds = [&](const std::string& what) { return all.find(what) != std::string::npos; };
+  const bool prints_list = holds("'text'") || holds(R"("text")");
+  return std::all_of(texts.begin(), texts.end(), holds) && !prints_list;
+}
+
+bool reads_strings(const TextModel& model, const std::string& role) {
+  return rendered_content(model, role, "sftrunq").find("sftrunq") != std::string::npos;
 }
 
 }  // namespace
 
 void check_parts(const Json& parts, const std::string& name, const std::string& where) {
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const Json& part = parts[i];
-    const bool typed = part.is_object() && part.contains("type") && part["type"].is_string();
-    if (typed && part["type"] != "text") {
-      throw DataError(fmt::format("{}[{}] has the type {}", name, i, part["type"].dump()), where,
-                      "sftrun reads only text: remove this part, or the record");
-    }
-    if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) {
-      throw DataError(fmt::format("{}[{}] is not a text part", name, i), where,
-                      R"(write {"type": "text", "text": "…"})");
-    }
-  }
+  for (size_t i = 0; i < parts.size(); ++i)
+    check_part(parts[i], fmt::format("{}[{}]", name, i), where);
 }
 
-bool reads_parts(const TextModel& model) {
-  try {
-    const Json parts = Json::array({{{"type", "text"}, {"text", "sftrun"}}});
-    const std::string text = model.chat_template->render(probe(parts), model.render_defaults).text;
-    const auto holds = [&](const char* what) { return text.find(what) != std::string::npos; };
-    return holds("sftrun") && !holds(": 'sftrun'") && !holds(R"(: "sftrun")");
-  } catch (const DataError&) {  // a template for strings concatenates them
-    return false;
+PartSupport part_support(const TextModel& model) {
+  PartSupport support;
+  for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
+    if (reads_parts(model, role, {"sftrunq", "sftrunz"})) support.reads.insert(role);
+    const bool reads_one = support.reads.contains(role) || reads_parts(model, role, {"sftrunq"});
+    if (reads_one && !reads_strings(model, role)) support.needs.insert(role);
   }
+  return support;
 }
 
-void join_parts(Json& messages) {
+Json strings_as_parts(Json messages) {
   for (Json& message : messages) {
     const auto content = message.find("content");
-    if (content == message.end() || !content->is_array()) continue;
-    std::vector<std::string> texts;
-    for (const Json& part : *content) texts.push_back(part["text"].get<std::string>());
-    *content = join(texts, "\n");
+    if (content == message.end() || !content->is_string()) continue;
+    *content = Json::array({part_of(content->get<std::string>())});
   }
+  return messages;
+}
+
+void set_parts(Json& message, const PartSupport& support) {
+  const auto content = message.find("content");
+  if (content == message.end() || content->is_null()) return;
+  const auto& role = message["role"].get_ref<const std::string&>();
+  std::vector<std::string> texts;
+  for (const std::string* text : texts_of(message)) texts.push_back(*text);
+  const bool reads = support.reads.contains(role);
+  const bool becomes_string = content->is_string() || texts.empty() || !reads;
+  if (texts.empty() || !reads) texts = {join(texts, "\n")};
+  if (becomes_string && !support.needs.contains(role)) {
+    *content = join(texts, "\n");
+    return;
+  }
+  *content = Json::array();
+  for (const std::string& text : texts) content->push_back(part_of(text));
+}
+
+std::vector<const std::string*> texts_of(const Json& message) {
+  const auto content = message.find("content");
+  if (content == message.end()) return {};
+  if (content->is_string()) return {&content->get_ref<const std::string&>()};
+  std::vector<const std::string*> texts;
+  if (!content->is_array()) return texts;
+  for (const Json& part : *content) texts.push_back(&part["text"].get_ref<const std::string&>());
+  return texts;
 }
 
 }  // namespace sftrun::data

@@ -11,6 +11,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/data_extensions.h"
 #include "sftrun/data/data_problems.h"
 #include "token_cache.h"
 #include "tokenized_source.h"
@@ -54,6 +55,24 @@ std::string fingerprint_of(const std::vector<std::string>& contents, RecordForma
       .hex();
 }
 
+/// The same for every spelling of a path and for links, except that the ending says how to read.
+std::string identity_of(const fs::path& path) {
+  std::error_code code;
+  const fs::path canonical = fs::canonical(path, code);
+  return (code ? path : canonical).string() + '\n' + inner_extension(path);
+}
+
+/// A remark names places by the paths of the run that tokenized the data.
+std::string with_path(std::string text, const std::string& old, const std::string& now) {
+  if (old == now) return text;
+  for (const char* next : {":", ", row "}) {  // SourceFile::where
+    const std::string from = " " + old + next, to = " " + now + next;
+    for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+      text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
 /// Of everything that the examples depend on, and of the program that makes them.
 std::string cache_key(const std::string& fingerprint, const std::vector<SourceFile>& files,
                       const config::RunConfig& config, const LengthRule& rule,
@@ -67,9 +86,11 @@ std::string cache_key(const std::string& fingerprint, const std::vector<SourceFi
        {model.render_defaults.bos_token, model.render_defaults.eos_token,
         model.render_defaults.unk_token, model.render_defaults.pad_token})
     key.add(special);
+  if (const auto* difference = model.tokenizer->class_difference())  // a remark has it
+    key.add(difference->class_name);
   if (has_tokens_beyond_embeddings(model))  // what one model has rows for another may not
     key.add(static_cast<uint64_t>(*model.num_embeddings));
-  for (const SourceFile& file : files) key.add(file.path);
+  for (const SourceFile& file : files) key.add(identity_of(file.path));
   for (const auto value :
        {static_cast<int64_t>(data.loss_on), static_cast<int64_t>(data.thinking),
         static_cast<int64_t>(data.empty_thinking), static_cast<int64_t>(data.bad_records),
@@ -155,9 +176,17 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   });
   const Json& header = loaded.examples.header();
   loaded.stats = stats_from_json(header.at("stats"));
+  const Json& files = header.at("files");
+  for (size_t i = 0; i < num_files; ++i)
+    loaded.part.files.push_back({records.files()[i].path, files.at(i).at(1).get<bool>()});
   std::vector<Remark> remarks;
-  for (const Json& remark : header.at("remarks"))
-    remarks.push_back({remark.at(0).get<bool>(), remark.at(1).get<std::string>()});
+  for (const Json& remark : header.at("remarks")) {
+    auto text = remark.at(1).get<std::string>();
+    for (size_t i = 0; i < num_files; ++i)
+      text = with_path(std::move(text), files.at(i).at(0), records.files()[i].path);
+    remarks.push_back({remark.at(0).get<bool>(), std::move(text)});
+  }
+  if (records.reads_json_as_text()) log::warn("{}", json_as_text_warning(source));
   say(remarks);
   if (loaded.stats.num_bad > 0) {  // this program reports which ones
     loaded.fingerprint = Fingerprint()
@@ -165,10 +194,10 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
                              .add(header.at("bad_records").get<std::string>())
                              .hex();
   }
-  loaded.part = {.name = source.path + subset, .format = format, .weight = source.weight};
+  loaded.part.name = source.path + subset;
+  loaded.part.format = format;
+  loaded.part.weight = source.weight;
   loaded.part.fingerprint = loaded.fingerprint;
-  for (const Json& file : header.at("files"))
-    loaded.part.files.push_back({file.at(0).get<std::string>(), file.at(1).get<bool>()});
   return loaded;
 }
 

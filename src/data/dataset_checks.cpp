@@ -65,13 +65,13 @@ void DatasetChecks::add(const std::vector<Outcome>& record, const std::string& p
     equal_pairs_.add(1, place);
 }
 
-void DatasetChecks::add(const TokenizedSource::Block& block) {
+void DatasetChecks::add(const TokenizedSource::Block& block, bool gives_up) {
   for (size_t i = 0; i < block.records.size(); ++i) {
     if (const auto& error = block.bad[i]) bad_.add(*error, stats_.num_records);
     add(block.records[i], block.places[i]);
   }
   stats_.num_bad = bad_.count();
-  if (bad_.is_hopeless(stats_.num_records)) bad_.refuse(stats_.num_records);
+  if (gives_up && bad_.is_hopeless(stats_.num_records)) bad_.refuse(stats_.num_records);
 }
 
 void DatasetChecks::require_usable_records(const std::string& scope) const {
@@ -82,6 +82,10 @@ void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
   count(outcome, place);
   for (const std::string& role : outcome.unknown_roles) unknown_roles_[role].add(1, place);
   for (const std::string& column : outcome.unread_columns) unread_columns_[column].add(1, place);
+  for (const std::string& key : outcome.unread_turn_keys) unread_turn_keys_[key].add(1, place);
+  two_systems_.add(outcome.has_two_systems ? 1 : 0, place);
+  differs_in_class_.add(outcome.differs_in_class ? 1 : 0, place);
+  null_arguments_.add(outcome.has_null_arguments ? 1 : 0, place);
   begins_with_answer_.add(outcome.begins_with_answer ? 1 : 0, place);
   empty_answers_.add(outcome.num_empty_answers, place);
   empty_thinking_.add(outcome.num_empty_thinking, place);
@@ -89,6 +93,8 @@ void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
   reasoning_.add(outcome.left_out.reasoning, place);
   earlier_reasoning_.add(outcome.left_out.earlier_reasoning, place);
   tools_.add(outcome.left_out.tools, place);
+  answer_texts_.add(outcome.left_out.answer_texts, place);
+  messages_.add(outcome.left_out.messages, place);
   control_tokens_.add(outcome.num_control_tokens, place);
   if (outcome.example.tokens.empty()) return;
   if (!first_kept_) {
@@ -134,6 +140,7 @@ std::vector<Remark> DatasetChecks::conclude() const {
   if (first_kept_) require_trained_ends(remarks);
   remark_on_thinking(remarks);
   remark_on_templates(remarks);
+  remark_on_class(remarks);
   if (!first_kept_) refuse_empty();
   remark_on_lengths(remarks);
   return remarks;
@@ -150,9 +157,10 @@ void DatasetChecks::require_trained_ends(std::vector<Remark>& remarks) const {
                     shortened(last_answer(*first_kept_, *model_.tokenizer))),
         first_kept_place_,
         fmt::format(
-            "change the chat template to write a stop token of the model ({}) after each answer, "
-            "inside its generation marks if it has any (sftrun preview shows the labels); "
-            "if examples are truncated, raise model.max_seq_len",
+            "use a chat template that writes a stop token of the model ({}) after each answer, "
+            "inside its generation marks if it has any: remove model.chat_template if the model "
+            "has its own, or change it (sftrun preview shows the labels); if examples are "
+            "truncated, raise model.max_seq_len",
             stops));
   }
   if (without_end_.count() > 0) {
@@ -186,19 +194,17 @@ namespace {
 std::string advice_on_role(const std::string& role) {
   const std::string likely = likely_role(role);
   return (likely.empty() ? "" : fmt::format("did you mean `{}`? ", likely)) +
-         fmt::format(
-             "only turns of `assistant` are trained on; rename it by data.fields: "
-             "{{roles: {{{}: {}}}}}",
-             role, likely.empty() ? "user" : likely);
+         "only turns of `assistant` are trained on; rename it by " + fix_of_role(role);
 }
 
 }  // namespace
 
 void DatasetChecks::remark_on_roles(std::vector<Remark>& remarks) const {
   for (const auto& [role, records] : unknown_roles_) {
-    warn(remarks, records,
-         fmt::format("records have the role `{}`, which is not in the chat template", role),
-         advice_on_role(role));
+    warn(
+        remarks, records,
+        fmt::format("records have the role `{}`, which is not in the chat template", excerpt(role)),
+        advice_on_role(role));
   }
 }
 
@@ -208,22 +214,69 @@ void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
     warn(remarks, records, fmt::format("records have \"{}\", which is not read", column),
          advice_on_column(column));
   }
+  remark_on_turn_keys(remarks);
+  warn(remarks, two_systems_, "records have a \"system\" and a turn of that role",
+       kTwoSystemsAdvice);
+  if (null_arguments_.count() > 0) {
+    remarks.push_back({false, fmt::format("data: in {} records, nulls inside of arguments or tools "
+                                          "are left out, as missing values: {}",
+                                          null_arguments_.count(), null_arguments_.places())});
+  }
   warn(remarks, begins_with_answer_, "conversations begin with an assistant turn",
        "the model is trained to speak first; if that is not intended, add a user turn before it");
   warn(remarks, empty_answers_, "answers are empty",
-       "the model is trained to answer nothing; remove such records, or set \"train\": false "
-       "for the turn");
+       is_preference_
+           ? "the model is trained to answer nothing; remove such pairs"
+           : "the model is trained to answer nothing; remove such records, or give the messages of "
+             "such turns \"train\": false");
   warn(remarks, equal_pairs_, "pairs have the same chosen and rejected answer",
        "they train nothing; leave them out");
 }
 
+/// A warning for each flag, and one for all other keys.
+void DatasetChecks::remark_on_turn_keys(std::vector<Remark>& remarks) const {
+  std::vector<std::string> others;
+  const Tally* most = nullptr;
+  for (const auto& [key, records] : unread_turn_keys_) {
+    const std::string shown = '"' + excerpt(key) + '"';
+    if (is_loss_flag(key)) {
+      warn(remarks, records, fmt::format("records have turns with {}, which is not read", shown),
+           kLossFlagAdvice);
+      continue;
+    }
+    others.push_back(shown);
+    if (most == nullptr || records.count() > most->count()) most = &records;
+  }
+  if (most == nullptr) return;
+  constexpr size_t kMostNamed = 8;
+  const bool is_one = others.size() == 1;
+  if (others.size() > kMostNamed) {
+    others.resize(kMostNamed);
+    others.emplace_back("…");
+  }
+  warn(remarks, *most,
+       fmt::format("records have turns with {}, which {} not read", join(others, ", "),
+                   is_one ? "is" : "are"),
+       "the chat template does not name them; what shall be trained on belongs in the content");
+}
+
 void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
+  // No built-in template writes calls, reasoning and tools.
   const std::string other_template =
-      "they are not trained on; set model.chat_template to a template that writes them";
+      "set model.chat_template to the Jinja file of a model whose template writes them (its "
+      "chat_template.jinja; the built-in templates do not)";
   warn(remarks, tool_calls_, "answers call tools, but the chat template omits the calls",
-       other_template);
+       "they are not trained on; " + other_template);
   warn(remarks, reasoning_, "answers have reasoning, but the chat template omits it",
-       other_template);
+       "it is not trained on; " + other_template +
+           ", or write the reasoning into the content, between the marks that the model knows");
+  warn(remarks, answer_texts_,
+       "answers have text outside their reasoning that the chat template omits",
+       "it is not trained on; templates keep what is between the first <think> and </think> and "
+       "what follows the last </think>: leave one pair in each answer");
+  warn(remarks, messages_, "messages have text that the chat template omits",
+       "the model does not see it; give them a role that the template writes, for example by "
+       "data.fields: {roles: {developer: system}}, or another template");
   warn(remarks, earlier_reasoning_,
        "answers before the last one of a conversation have reasoning, but the chat template omits "
        "it",
@@ -233,7 +286,7 @@ void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
            : "they are trained on without it; data.thinking: split trains on each answer with its "
              "reasoning, keep asks the template to keep it");
   warn(remarks, tools_, "conversations have tools, but the chat template omits them",
-       "the model does not see them; set model.chat_template to a template that writes them");
+       "the model does not see them; " + other_template);
   warn(remarks, control_tokens_, "the text of messages contains control tokens of the model",
        "they are read as if the chat template had written them; take them out where that is not "
        "meant");
@@ -242,6 +295,17 @@ void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
        fmt::format("conversations begin without {}, which the tokenizer puts before texts",
                    model_.tokenizer->id_to_token(*model_.tokenizer->bos_id())),
        "change the chat template to begin with {{ bos_token }}");
+}
+
+void DatasetChecks::remark_on_class(std::vector<Remark>& remarks) const {
+  const text::ClassDifference* difference = model_.tokenizer->class_difference();
+  if (difference == nullptr) return;
+  warn(remarks, differs_in_class_,
+       fmt::format("examples have other tokens in transformers 5, which uses the class {} instead "
+                   "of the {} of tokenizer.json",
+                   difference->class_name, difference->parts),
+       "sftrun uses the file, as transformers 4 does; to make transformers 5 use it, " +
+           difference->remedy);
 }
 
 void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {

@@ -43,8 +43,8 @@ class DatasetChecks {
                 const LengthRule& rule);
 
   void add(const std::vector<Outcome>& record, const std::string& place);
-  /// @throws DataError if the first thousand records are all bad
-  void add(const TokenizedSource::Block& block);
+  /// @param gives_up refuse if the first thousand records are all bad   @throws DataError
+  void add(const TokenizedSource::Block& block, bool gives_up = true);
   const BadRecords& bad_records() const { return bad_; }
 
   /// @param scope see BadRecords   @throws DataError for bad records, unless they are left out
@@ -60,8 +60,10 @@ class DatasetChecks {
   void require_trained_ends(std::vector<Remark>& remarks) const;
   void remark_on_thinking(std::vector<Remark>& remarks) const;
   void remark_on_templates(std::vector<Remark>& remarks) const;
+  void remark_on_class(std::vector<Remark>& remarks) const;
   void remark_on_roles(std::vector<Remark>& remarks) const;
   void remark_on_records(std::vector<Remark>& remarks) const;
+  void remark_on_turn_keys(std::vector<Remark>& remarks) const;
   void remark_on_lengths(std::vector<Remark>& remarks) const;
   std::string unknown_roles_fix() const;
   [[noreturn]] void refuse_empty() const;
@@ -79,9 +81,10 @@ class DatasetChecks {
   std::optional<std::pair<std::string, std::string>> first_without_labels_;  // text, place
   std::optional<std::pair<int64_t, std::string>> shortest_too_long_;         // length, place
   Tally without_end_, empty_thinking_, tool_calls_, reasoning_, earlier_reasoning_, tools_,
-      control_tokens_, empty_answers_, begins_with_answer_, missing_bos_, too_long_, truncated_,
-      labels_cut_off_, without_labels_, others_left_out_, equal_pairs_;
-  std::map<std::string, Tally> unknown_roles_, unread_columns_;
+      answer_texts_, messages_, differs_in_class_, control_tokens_, empty_answers_,
+      begins_with_answer_, missing_bos_, too_long_, truncated_, labels_cut_off_, without_labels_,
+      others_left_out_, equal_pairs_, two_systems_, null_arguments_;
+  std::map<std::string, Tally> unknown_roles_, unread_columns_, unread_turn_keys_;
   BadRecords bad_;
 };
 

@@ -1,7 +1,6 @@
 #include "empty_thinking.h"
 
-#include <array>
-#include <string_view>
+#include <algorithm>
 #include <utility>
 
 namespace sftrun::data {
@@ -14,35 +13,50 @@ std::string_view without_leading_space(std::string_view text) {
   return first == std::string_view::npos ? std::string_view{} : text.substr(first);
 }
 
-/// Size of the empty reasoning at the beginning of `text`, with the white space around it; 0: none.
-size_t empty_thinking_bytes(std::string_view text) {
-  using Pair = std::pair<std::string_view, std::string_view>;
-  static constexpr std::array kMarks = {
-      Pair{"<think>", "</think>"}, Pair{"<|START_THINKING|>", "<|END_THINKING|>"},
-      Pair{"[THINK]", "[/THINK]"}, Pair{"<seed:think>", "</seed:think>"}};
-  const std::string_view answer = without_leading_space(text);
-  for (const auto& [opener, closer] : kMarks) {
-    if (!answer.starts_with(opener)) continue;
-    const std::string_view inside = without_leading_space(answer.substr(opener.size()));
-    if (!inside.starts_with(closer)) continue;
-    return text.size() - without_leading_space(inside.substr(closer.size())).size();
-  }
-  return 0;
+std::string_view without_trailing_space(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(kSpace) + 1);  // npos + 1 is 0
 }
 
 }  // namespace
 
-int64_t find_empty_thinking(text::LabelledConversation& conversation, bool drop) {
-  int64_t found = 0;
-  for (text::LabelledConversation::Run& run : conversation.runs) {
-    const std::string_view text = std::string_view(conversation.rendered.text)
-                                      .substr(run.span.begin, run.span.end - run.span.begin);
-    const size_t bytes = empty_thinking_bytes(text);
-    if (bytes == 0) continue;
-    ++found;
-    if (drop) run.span.begin += static_cast<uint32_t>(bytes);
+std::optional<text::ByteSpan> empty_thinking_at(std::string_view text, text::ByteSpan answer) {
+  const std::string_view before = without_trailing_space(text.substr(0, answer.begin)),
+                         own = text.substr(answer.begin, answer.end - answer.begin);
+  for (const auto& [opener, closer] : kThinkingMarks) {
+    std::string_view rest = without_leading_space(own);
+    if (!before.ends_with(opener)) {
+      if (!rest.starts_with(opener)) continue;
+      rest = without_leading_space(rest.substr(opener.size()));
+    }
+    if (!rest.starts_with(closer)) continue;
+    rest = without_leading_space(rest.substr(closer.size()));
+    return text::ByteSpan{answer.begin, answer.end - static_cast<uint32_t>(rest.size())};
+  }
+  return std::nullopt;
+}
+
+std::vector<text::ByteSpan> find_empty_thinking(const text::LabelledConversation& conversation) {
+  std::vector<text::ByteSpan> found;
+  for (const text::LabelledConversation::Run& run : conversation.runs) {
+    if (const auto span = empty_thinking_at(conversation.rendered.text, run.span))
+      found.push_back(*span);
   }
   return found;
+}
+
+void drop_spans(std::vector<text::LabelledConversation::Run>& runs,
+                const std::vector<text::ByteSpan>& spans) {
+  using Run = text::LabelledConversation::Run;
+  for (const text::ByteSpan& span : spans) {
+    std::vector<Run> left;
+    for (const Run& run : runs) {
+      const Run before{{run.span.begin, std::min(run.span.end, span.begin)}, run.message},
+          after{{std::max(run.span.begin, span.end), run.span.end}, run.message};
+      for (const Run& part : {before, after})
+        if (part.span.begin < part.span.end) left.push_back(part);
+    }
+    runs = std::move(left);
+  }
 }
 
 }  // namespace sftrun::data

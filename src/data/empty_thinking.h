@@ -1,13 +1,35 @@
 #pragma once
 
+#include <array>
+#include <optional>
+#include <string_view>
+#include <vector>
+
 #include "sftrun/text/chat_labels.h"
 
 /// Empty reasoning that a template writes (`<think>\n\n</think>`): training on it teaches a
 /// reasoning model not to reason.
 namespace sftrun::data {
 
-/// Number of runs that begin with empty reasoning. With `drop` the runs are shortened to begin
-/// after it.
-int64_t find_empty_thinking(text::LabelledConversation& conversation, bool drop);
+/// What encloses reasoning, by families of models.
+struct ThinkingMarks {
+  std::string_view opener, closer;
+};
+inline constexpr std::array kThinkingMarks = {
+    ThinkingMarks{"<think>", "</think>"}, ThinkingMarks{"<|START_THINKING|>", "<|END_THINKING|>"},
+    ThinkingMarks{"[THINK]", "[/THINK]"}, ThinkingMarks{"<seed:think>", "</seed:think>"},
+    ThinkingMarks{"<|channel>thought", "<channel|>"}};
+
+/// The empty reasoning with which an answer begins, with the white space around it; nullopt: none.
+/// Where the generation prompt opens the reasoning (Qwen 3.5), it is what closes it.
+/// @param answer from the end of its generation prompt
+std::optional<text::ByteSpan> empty_thinking_at(std::string_view text, text::ByteSpan answer);
+
+/// The empty reasoning in the runs of a conversation. Each begins an answer.
+std::vector<text::ByteSpan> find_empty_thinking(const text::LabelledConversation& conversation);
+
+/// Removes these spans from the runs.
+void drop_spans(std::vector<text::LabelledConversation::Run>& runs,
+                const std::vector<text::ByteSpan>& spans);
 
 }  // namespace sftrun::data

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <optional>
 
+#include "nulls.h"
 #include "record.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/strings.h"
+#include "text_cells.h"
 
 namespace sftrun::data {
 namespace {
@@ -15,31 +19,39 @@ bool is_optional(const std::string& field) {
   return field == "input" || field == "system" || field == "tools";
 }
 
-/// The value of a column, or inside it if the name has dots: "answers.text.0".
-const Json* find_column(const Json& record, const std::string& column) {
-  if (const auto whole = record.find(column); whole != record.end()) return &*whole;
-  const Json* at = &record;
-  for (const std::string& part : split(column, '.')) {
-    if (at->is_object()) {
-      const auto it = at->find(part);
-      if (it == at->end()) return nullptr;
-      at = &*it;
-    } else if (at->is_array()) {
-      size_t index = 0;
-      const auto [end, code] = std::from_chars(part.data(), part.data() + part.size(), index);
-      if (code != std::errc() || end != part.data() + part.size() || index >= at->size())
-        return nullptr;
-      at = &(*at)[index];
-    } else {
-      return nullptr;
-    }
+/// A member of an object, or an element of a list; null: there is none.
+const Json* find_part(const Json& value, const std::string& part) {
+  if (value.is_object()) {
+    const auto it = value.find(part);
+    return it == value.end() ? nullptr : &*it;
   }
-  return at;
+  size_t index = 0;
+  const auto [end, code] = std::from_chars(part.data(), part.data() + part.size(), index);
+  const bool is_index = code == std::errc() && end == part.data() + part.size();
+  return value.is_array() && is_index && index < value.size() ? &value[index] : nullptr;
+}
+
+/// The value of a column, or inside it if the name has dots: "answers.text.0".
+std::optional<Json> find_column(const Json& record, const std::string& column,
+                                bool has_text_cells) {
+  if (const auto whole = record.find(column); whole != record.end()) return *whole;
+  const Json* at = &record;
+  Json parsed;  // of a cell
+  for (const std::string& part : split(column, '.')) {
+    if (has_text_cells && at->is_string()) {
+      Json cell = parse_exact_text(at->get_ref<const std::string&>());
+      parsed = std::move(cell);
+      at = &parsed;
+    }
+    at = find_part(*at, part);
+    if (at == nullptr) return std::nullopt;
+  }
+  return *at;
 }
 
 /// Class labels and numbers are converted to text.
 Json as_text(const Json& value) {
-  if (value.is_number() || value.is_boolean()) return value.dump();
+  if (value.is_boolean() || value.is_number() || value.is_binary()) return to_json_text(value);
   return value;
 }
 
@@ -49,8 +61,11 @@ void read_turns(Json& record, const char* key, const std::string& where) {
   if (it == record.end() || !it->is_string()) return;
   Json turns = parse_json_text(it->get<std::string>());
   if (!turns.is_array()) {
+    const bool looks_like_list = trim(it->get<std::string>()).starts_with('[');
     throw DataError(fmt::format("\"{}\" is a string that is not a JSON list", key), where,
-                    "map text columns with data.fields: {prompt: …, completion: …}");
+                    looks_like_list
+                        ? "write the list as JSON (json.dumps), not as Python prints it"
+                        : "map text columns with data.fields: {prompt: …, completion: …}");
   }
   *it = std::move(turns);
 }
@@ -74,30 +89,30 @@ FieldMap::FieldMap(const Json& fields, config::DataFormat format)
   }
 }
 
-Json FieldMap::apply(Json record, const std::string& where) const {
+Json FieldMap::apply(Json record, const std::string& where, bool has_text_cells) const {
   Json mapped = Json::object();
   for (const auto& [ours, theirs] : columns_) {
-    const Json* value = find_column(record, theirs);
-    if (value == nullptr && !is_optional(ours)) {
+    const std::optional<Json> value = find_column(record, theirs, has_text_cells);
+    if (!value && !is_optional(ours)) {
       throw DataError(fmt::format("the record has no \"{}\", which data.fields maps to {} (its "
                                   "keys: {})",
                                   theirs, ours, keys_of(record)),
                       where, "correct data.fields, or the record");
     }
-    if (value != nullptr) mapped[ours] = as_text(*value);
+    if (value) mapped[ours] = as_text(*value);
   }
   for (const auto& [ours, theirs] : columns_) {
     if (theirs != ours) record.erase(theirs);
   }
   for (auto& [key, value] : mapped.items()) record[key] = std::move(value);
+  if (has_text_cells) read_text_cells(record, role_.empty() ? "role" : role_);
   for (const char* key : {"messages", "conversations"}) {
     read_turns(record, key, where);
     if (const auto it = record.find(key); it != record.end()) rename_turns(*it);
   }
-  for (const char* key : {"prompt", "chosen", "rejected"}) {  // of preference records
-    const auto it = record.find(key);
-    if (record.contains("chosen") && it != record.end()) rename_turns(*it);
-  }
+  for (const char* key : {"prompt", "completion", "chosen", "rejected"})
+    if (const auto it = record.find(key); it != record.end()) rename_turns(*it);
+  round_fractions(record);
   return record;
 }
 
@@ -107,7 +122,8 @@ void FieldMap::require_pairs(const Json& record, const std::string& where) const
                        [&](const auto& column) { return column.first == name; });
   };
   // A preference record: detect_format names what is missing.
-  const bool has_answers = record.contains("chosen") && record.contains("rejected");
+  const bool has_answers =
+      value_of(record, "chosen") != nullptr && value_of(record, "rejected") != nullptr;
   if (maps("chosen") || maps("rejected") || has_answers) return;
   constexpr std::array<std::pair<const char*, const char*>, 4> kPairs = {
       {{"prompt", "completion"},
@@ -115,7 +131,7 @@ void FieldMap::require_pairs(const Json& record, const std::string& where) const
        {"instruction", "output"},
        {"output", "instruction"}}};
   for (const auto& [one, other] : kPairs) {
-    if (!maps(one) || maps(other) || record.contains(other)) continue;
+    if (!maps(one) || maps(other) || value_of(record, other) != nullptr) continue;
     throw DataError(fmt::format("data.fields maps {}, but {} is neither mapped nor a column (the "
                                 "record's keys: {})",
                                 one, other, keys_of(record)),
@@ -124,24 +140,27 @@ void FieldMap::require_pairs(const Json& record, const std::string& where) const
 }
 
 void FieldMap::rename_turns(Json& turns) const {
+  if (turns.is_object()) rename_turn(turns);  // an answer of preference records
   if (!turns.is_array()) return;
+  for (Json& turn : turns)
+    if (turn.is_object()) rename_turn(turn);
+}
+
+void FieldMap::rename_turn(Json& turn) const {
   const std::string role = is_sharegpt_ ? "from" : "role",
                     content = is_sharegpt_ ? "value" : "content";
-  const auto rename = [](Json& turn, const std::string& theirs, const std::string& ours) {
-    if (theirs.empty() || theirs == ours || !turn.contains(theirs)) return;
+  const auto rename = [&](const std::string& theirs, const std::string& ours) {
+    if (theirs.empty() || theirs == ours || value_of(turn, theirs.c_str()) == nullptr) return;
     Json value = turn[theirs];
     turn.erase(theirs);
     turn[ours] = std::move(value);
   };
-  for (Json& turn : turns) {
-    if (!turn.is_object()) continue;
-    rename(turn, role_, role);
-    rename(turn, content_, content);
-    const auto name = turn.find(role);
-    if (name == turn.end() || !name->is_string()) continue;
-    const auto mapped = roles_.find(name->get<std::string>());
-    if (mapped != roles_.end()) *name = mapped->second;
-  }
+  rename(role_, role);
+  rename(content_, content);
+  const auto name = turn.find(role);
+  if (name == turn.end() || !name->is_string()) return;
+  const auto mapped = roles_.find(name->get<std::string>());
+  if (mapped != roles_.end()) *name = mapped->second;
 }
 
 }  // namespace sftrun::data

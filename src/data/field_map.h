@@ -18,9 +18,11 @@ class FieldMap {
   FieldMap(const Json& fields, config::DataFormat format);
 
   /// The record with renamed columns, and conversations as lists (tables often store them as JSON
-  /// strings). Other columns are kept.
-  /// @throws DataError for a column that does not exist
-  Json apply(Json record, const std::string& where) const;
+  /// strings). Other columns are kept. A number that becomes a text stays as the file writes it;
+  /// fractions elsewhere become doubles.
+  /// @param has_text_cells the record is a row of a CSV file   @throws DataError for a column that
+  /// does not exist
+  Json apply(Json record, const std::string& where, bool has_text_cells = false) const;
 
   /// @throws DataError if the map names one column of a pair, and `record`, already mapped, lacks
   /// the other
@@ -28,6 +30,7 @@ class FieldMap {
 
  private:
   void rename_turns(Json& turns) const;
+  void rename_turn(Json& turn) const;
 
   bool is_sharegpt_ = false;
   std::vector<std::pair<std::string, std::string>> columns_;  // ours, theirs

@@ -7,6 +7,7 @@
 #include "bad_records.h"
 #include "dataset_checks.h"
 #include "roles.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/data/dataset.h"
 #include "tokenized_source.h"
 #include "unread_columns.h"
@@ -23,13 +24,16 @@ std::string scope_of(int64_t num_records, bool is_whole) {
 
 /// Parts of records that a run would not read or not train on.
 struct Doubts {
-  std::map<std::string, int64_t> roles, columns;
+  std::map<std::string, int64_t> roles, columns, loss_flags;
+  int64_t num_with_two_systems = 0;
   BadRecords bad;
 
   void add(const Json& record, RecordFormat format, const std::string& where) {
     const std::vector<NamedShape> shapes = shapes_of(record, format, TemplateTraits{}, where);
     for (const std::string& column : unread_columns(record, format, shapes.front().shape))
       ++columns[column];
+    for (const std::string& key : unread_turn_keys(record, format, "")) ++loss_flags[key];
+    num_with_two_systems += has_two_systems(record, format) ? 1 : 0;
     std::set<std::string> unknown;
     for (const NamedShape& one : shapes) {
       const auto* conversation = std::get_if<Conversation>(&one.shape);
@@ -51,6 +55,16 @@ struct Doubts {
           fmt::format("{}: {} of the first {} records have \"{}\", which is not "
                       "read; {}",
                       look.name, count, look.num_records, column, advice_on_column(column)));
+    }
+    for (const auto& [key, count] : loss_flags) {
+      warnings.push_back(fmt::format(
+          "{}: {} of the first {} records have turns with \"{}\", which is not read; {}", look.name,
+          count, look.num_records, excerpt(key), kLossFlagAdvice));
+    }
+    if (num_with_two_systems > 0) {
+      warnings.push_back(fmt::format(
+          "{}: {} of the first {} records have a \"system\" and a turn of that role; {}", look.name,
+          num_with_two_systems, look.num_records, kTwoSystemsAdvice));
     }
     for (const auto& [role, count] : roles) {
       const std::string likely = likely_role(role);
@@ -138,7 +152,7 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
       ++look.num_records;
     }
   }
-  const bool is_whole = look.num_records < num_records;
+  const bool is_whole = look.num_records < num_records || source.max_samples == look.num_records;
   doubts.bad.require_usable(config.data.bad_records, look.num_records,
                             scope_of(look.num_records, is_whole));
   look.warnings = doubts.warnings(look);
@@ -153,24 +167,39 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   TokenizedSource records(config, first, role, model, /*num_threads=*/1);
   records.require_one_format();
   DatasetChecks checks(model, config.data, records.format().format, records.rule());
-  std::vector<int64_t> lengths;
+  std::vector<int64_t> lengths, numbers;
+  int64_t number = 0;
+  // With bad records left out, the rest of the file decides.
+  const bool gives_up = config.data.bad_records == config::BadRecords::kError;
   while (const auto block = records.next()) {
-    checks.add(*block);
+    checks.add(*block, gives_up);
     for (const auto& outcomes : block->records) {
-      for (const Outcome& outcome : outcomes)
-        if (!outcome.example.tokens.empty()) lengths.push_back(std::ssize(outcome.example.tokens));
+      for (const Outcome& outcome : outcomes) {
+        if (outcome.example.tokens.empty()) continue;
+        lengths.push_back(std::ssize(outcome.example.tokens));
+        numbers.push_back(number);
+      }
+      if (!numbers.empty() && numbers.back() == number) ++number;
     }
   }
   DatasetTrial trial{.name = shown_name(source.path) + subset_of(source),
                      .num_files = records.files().size(),
                      .format = records.format().format,
                      .stats = checks.stats(),
-                     .lengths = std::move(lengths)};
+                     .lengths = std::move(lengths),
+                     .records = std::move(numbers)};
   const int64_t seen = trial.stats.num_records;
   trial.is_whole = seen < num_records || source.max_samples == seen;
   trial.num_records_estimated =
       trial.is_whole ? seen : std::llround(SourceRecords(config, source, role).estimated_records());
   checks.require_usable_records(scope_of(seen, trial.is_whole));
+  if (checks.bad_records().count() == seen) {  // they are left out, and others may follow
+    constexpr int64_t kMost = 1000;
+    if (num_records < kMost) return try_dataset(config, source, is_validation, model, kMost);
+    trial.warnings.push_back("data: " + checks.bad_records().left_out());
+    return trial;
+  }
+  if (records.reads_json_as_text()) trial.warnings.push_back(json_as_text_warning(source));
   try {
     for (const Remark& remark : checks.conclude())
       if (remark.is_warning) trial.warnings.push_back(remark.text);
@@ -213,7 +242,9 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
       }
     }
   }
-  bad.require_usable(config.data.bad_records, seen);
+  const bool is_whole = seen < num_records || source.max_samples == seen;
+  if (is_whole || config.data.bad_records == config::BadRecords::kError)
+    bad.require_usable(config.data.bad_records, seen);
   constexpr int64_t kTried = 1000;
   try {
     preview.warnings =

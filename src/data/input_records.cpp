@@ -1,14 +1,18 @@
 #include "sftrun/data/input_records.h"
 
-#include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <utility>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/record_reader.h"
+#include "source_files.h"
+#include "text_cells.h"
 
 namespace sftrun::data {
 namespace {
@@ -67,17 +71,34 @@ std::vector<InputRecord> read_input_records(const std::string& input, int num_th
       read.where = file.where(block->number(index));
       read.record = block->parse(index, read.where);
       const std::string_view line = block->line(index);
-      read.line = line.empty() ? read.record.dump() : std::string(line);
+      read.line = line.empty() ? to_json_text(read.record) : std::string(line);
+      if (reader->has_text_cells()) read_text_cells(read.record);
       read_conversations(read.record);
+      round_fractions(read.record);
     });
   }
   return records;
 }
 
-void write_records(const std::string& output, std::string_view lines) {
+std::vector<InputRecord> read_input_records(const config::DataSource& input, int num_threads) {
+  if (input.path == "-") return read_input_records(input.path, num_threads);
+  std::vector<InputRecord> records;
+  for (const std::filesystem::path& file : input_files(input)) {
+    std::vector<InputRecord> more = read_input_records(file.string(), num_threads);
+    records.insert(records.end(), std::make_move_iterator(more.begin()),
+                   std::make_move_iterator(more.end()));
+  }
+  return records;
+}
+
+std::vector<std::filesystem::path> input_files(const config::DataSource& input) {
+  return source_files(input, SplitRole::kTrain);
+}
+
+void write_records(const std::string& output, std::string_view lines,
+                   const std::function<int()>& stop_code) {
   if (output != "-") return write_file_atomically(output, lines);
-  std::fwrite(lines.data(), 1, lines.size(), stdout);
-  if (std::fflush(stdout) != 0) throw DeviceError("cannot write", "standard output");
+  write_standard_output(lines, stop_code);
 }
 
 }  // namespace sftrun::data

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/json_depth.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
@@ -19,6 +20,13 @@ std::string reason_of(const nlohmann::json::parse_error& error) {
   const size_t colon = column == std::string_view::npos ? column : text.find(": ", column);
   // The message quotes the last text, which may be megabytes.
   return excerpt(colon == std::string_view::npos ? text : text.substr(colon + 2));
+}
+
+/// The number of nlohmann's "[…] number overflow parsing '1e400'".
+std::string number_in(const Json::out_of_range& error) {
+  const std::string_view text = error.what();
+  const size_t begin = text.find('\''), end = text.rfind('\'');
+  return begin == end ? std::string() : std::string(text.substr(begin + 1, end - begin - 1));
 }
 
 /// @param column of the refused byte, from 1
@@ -60,38 +68,50 @@ Json parse_json_line(std::string_view line, const std::string& where) {
   if (const std::string excess = json_excess(shape); !excess.empty())
     throw DataError(excess, where, "remove it");
   try {
-    Json record = Json::parse(line);
+    Json record = parse_exact_json(line);
     if (record.is_object()) return record;
-    throw DataError(fmt::format("a record must be a JSON object, not {}", record.type_name()),
-                    where, "write one JSON object per line");
+    throw DataError(fmt::format("a record must be a JSON object, not {}", json_type(record)), where,
+                    "write one JSON object per line");
   } catch (const Json::parse_error& error) {
     const std::string reason = reason_of(error);
     throw DataError("malformed JSON: " + reason, fmt::format("{}:{}", where, error.byte),
                     fix_for(line, reason, error.byte));
-  } catch (const Json::exception& error) {  // a number beyond double's range
-    throw DataError(fmt::format("malformed JSON: {}", error.what()), where);
+  } catch (const Json::out_of_range& error) {
+    throw DataError(fmt::format("the number {} is beyond what a 64-bit float can hold",
+                                excerpt(number_in(error))),
+                    where, "write it as a string, or remove it");
+  }
+}
+
+Json parse_exact_text(std::string_view text) {
+  const bool is_readable =
+      text.find('\0') == std::string_view::npos && is_modest_json(text, kMostDepth);
+  if (!is_readable) return Json(Json::value_t::discarded);
+  try {
+    return parse_exact_json(text);
+  } catch (const Json::exception&) {
+    return Json(Json::value_t::discarded);
   }
 }
 
 Json parse_json_text(std::string_view text) {
-  const bool is_readable =
-      text.find('\0') == std::string_view::npos && is_modest_json(text, kMostDepth);
-  if (!is_readable) return Json(Json::value_t::discarded);
-  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json value = parse_exact_text(text);
+  round_fractions(value);
+  return value;
 }
 
 std::string extend_json_line(std::string_view line, const Json& record, const Json& additions) {
   bool replaces = false;
   for (const auto& [key, value] : additions.items()) replaces = replaces || record.contains(key);
   if (replaces) {
-    Json extended = record;
+    Json extended = parse_exact_json(line);  // the record's fractions may be rounded
     for (const auto& [key, value] : additions.items()) extended[key] = value;
-    return extended.dump();
+    return to_json_text(extended);
   }
   if (additions.empty()) return std::string(line);
   std::string extended(trim(line.substr(0, line.rfind('}'))));
   if (!record.empty()) extended += ", ";
-  extended += std::string_view(additions.dump()).substr(1);
+  extended += std::string_view(to_json_text(additions)).substr(1);
   return extended;
 }
 

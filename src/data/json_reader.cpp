@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
@@ -11,6 +12,23 @@ namespace sftrun::data {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr const char* kSpaces = " \t\r\n";
+
+/// Whether a list ends where the text ends, brackets in strings aside.
+bool is_one_list(std::string_view text) {
+  int64_t depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') in_string = !in_string;
+    if (in_string) i += c == '\\' ? 1 : 0;
+    if (in_string) continue;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (depth == 0) return c == ']' && i + 1 == text.size();
+  }
+  return false;
+}
 
 class JsonBlock : public RecordBlock {
  public:
@@ -197,10 +215,10 @@ class ArraySplitter final : public Splitter {
 
 class JsonReader final : public RecordReader {
  public:
-  JsonReader(std::unique_ptr<ByteStream> stream, std::string name, bool may_be_text,
+  JsonReader(std::unique_ptr<ByteStream> stream, std::string name, LineForm form,
              const ReadSizes& sizes)
       : stream_(std::move(stream)), name_(std::move(name)), sizes_(sizes) {
-    begin(may_be_text);
+    begin(form);
   }
 
   std::unique_ptr<RecordBlock> next() override {
@@ -229,11 +247,11 @@ class JsonReader final : public RecordReader {
 
  private:
   /// An array begins with its bracket; everything else is lines.
-  void begin(bool may_be_text) {
+  void begin(LineForm form) {
     size_t blank = 0;  // bytes without a character
     const auto first_character = [&] {
       if (blank == 0 && text_.starts_with(kByteOrderMark)) blank = kByteOrderMark.size();
-      const size_t first = text_.find_first_not_of(" \t\r\n", blank);
+      const size_t first = text_.find_first_not_of(kSpaces, blank);
       blank = std::min(first, text_.size());
       return first;
     };
@@ -243,16 +261,55 @@ class JsonReader final : public RecordReader {
       if (text_.size() > sizes_.limits.blank_bytes && first_character() == std::string::npos)
         fail_blank(1);
     }
+    require_no_wide_encoding(text_, name_);
     const size_t first = first_character();
-    is_text_ =
-        may_be_text && first != std::string::npos && text_[first] != '{' && text_[first] != '[';
-    const bool is_array = first != std::string::npos && text_[first] == '[';
+    const bool is_empty = first == std::string::npos;
+    is_text_ = form == LineForm::kText ||
+               (form == LineForm::kEither && !is_empty && !begins_like_json(first));
+    const bool is_array =
+        !is_text_ && !is_empty && text_[first] == '[' && !first_line_is_a_record(first);
     if (text_.starts_with(kByteOrderMark)) text_.erase(0, kByteOrderMark.size());
     if (is_array) {
       splitter_ = std::make_unique<ArraySplitter>(name_);
     } else {
       splitter_ = std::make_unique<LineSplitter>(/*keeps_spaces=*/is_text_);
     }
+  }
+
+  /// The position of a character from `begin` on that is no space; npos: there is none, or it is
+  /// far.
+  size_t next_character(size_t begin) {
+    size_t found = text_.find_first_not_of(kSpaces, begin);
+    while (found == std::string::npos && !at_end_ &&
+           text_.size() - begin <= sizes_.limits.blank_bytes) {
+      read_more();
+      found = text_.find_first_not_of(kSpaces, begin);
+    }
+    return found;
+  }
+
+  /// {"… and [{… are JSON, [Verse 1] is text.
+  bool begins_like_json(size_t first) {
+    const char begin = text_[first];
+    if (begin != '{' && begin != '[') return false;
+    const size_t second = next_character(first + 1);
+    if (second == std::string::npos) return true;
+    return std::string_view(begin == '{' ? "\"}" : "{[]").find(text_[second]) !=
+           std::string_view::npos;
+  }
+
+  /// Lines of JSON of which the first is a list, a bad record: the list ends with its line, and
+  /// other lines follow. A longer line is an array's.
+  bool first_line_is_a_record(size_t first) {
+    constexpr size_t kLongest = size_t{1} << 20;
+    size_t end = text_.find('\n', first);
+    while (end == std::string::npos && !at_end_ && text_.size() - first <= kLongest) {
+      read_more();
+      end = text_.find('\n', first);
+    }
+    if (end == std::string::npos || end - first > kLongest) return false;
+    return is_one_list(trim(std::string_view(text_).substr(first, end - first))) &&
+           next_character(end) != std::string::npos;
   }
 
   void require_within_limits() const {
@@ -290,9 +347,9 @@ class JsonReader final : public RecordReader {
 }  // namespace
 
 std::unique_ptr<RecordReader> read_json_records(std::unique_ptr<ByteStream> stream,
-                                                const std::string& name, bool may_be_text,
+                                                const std::string& name, LineForm form,
                                                 const ReadSizes& sizes) {
-  return std::make_unique<JsonReader>(std::move(stream), name, may_be_text, sizes);
+  return std::make_unique<JsonReader>(std::move(stream), name, form, sizes);
 }
 
 }  // namespace sftrun::data

@@ -6,16 +6,19 @@
 /// Finds parts of a conversation that are missing or misread in its rendered text.
 namespace sftrun::data {
 
-/// Parts of the conversation that are not in the text: tool calls of an answer that is trained on,
-/// answers' reasoning, the record's tools.
+/// What is missing in the text: tool calls and reasoning of answers that are trained on, the record's
+/// tools, and texts of messages. Text that cannot be followed through the template is only missing
+/// if the template gives the same without it.
+/// @param messages as they were rendered with `render`
 LeftOut find_left_out(const text::LabelledConversation& conversation, const Json& messages,
-                      const Json& tools);
+                      const text::ChatTemplate& chat_template, const text::RenderOptions& render);
 
 /// Removes the labels of answers of which the text shows nothing, because the template omits their
 /// tool calls: training on the end of the turn would teach the model to answer nothing.
 void drop_empty_answers(text::LabelledConversation& conversation, const Json& messages);
 
 /// Number of answers that are trained on although they are empty: no text, no call, no reasoning.
+/// Parts without text and marks around no reasoning are empty, too.
 int64_t count_empty_answers(const text::LabelledConversation& conversation, const Json& messages);
 
 /// Number of messages whose text contains control tokens of the model (`<|im_end|>` typed by a

@@ -1,31 +1,34 @@
 #include "sftrun/data/message_form.h"
 
 #include "content_parts.h"
+#include "nulls.h"
 #include "tool_calls.h"
 
 namespace sftrun::data {
 
+struct MessageForm::Support {
+  PartSupport parts;
+  CallSupport calls;
+};
+
 MessageForm::MessageForm(const TextModel& model) {
   if (model.chat_template == nullptr) return;
-  joins_parts_ = !reads_parts(model);
-  const CallSupport calls = call_support(model);
-  writes_calls_ = calls.writes;
-  parses_calls_ = calls.writes && !calls.takes_strings;
-  fills_content_ = !calls.takes_missing_content;
+  support_ = std::make_shared<const Support>(Support{part_support(model), call_support(model)});
+}
+
+bool MessageForm::writes_calls() const {
+  return support_ != nullptr && support_->calls.writes;
 }
 
 void MessageForm::apply(Json& messages) const {
+  drop_nulls(messages);
   for (Json& message : messages) {
-    for (auto it = message.begin(); it != message.end();) {
-      if (it->is_null())
-        it = message.erase(it);
-      else
-        ++it;
-    }
-    if (fills_content_ && !message.contains("content")) message["content"] = "";
+    if (support_ == nullptr) continue;
+    set_parts(message, support_->parts);
+    set_calls(message, support_->calls);
+    if (!support_->calls.takes_missing_content && !message.contains("content"))
+      message["content"] = "";
   }
-  if (joins_parts_) join_parts(messages);
-  if (parses_calls_) parse_arguments(messages);
 }
 
 }  // namespace sftrun::data

@@ -1,9 +1,11 @@
 #include "preference.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "empty_thinking.h"
 #include "left_out.h"
 #include "roles.h"
 #include "sftrun/core/strings.h"
@@ -31,8 +33,7 @@ void label_answers(std::vector<Sequence>& pair, const std::vector<text::TokenId>
   }
 }
 
-Sequence tokenised(std::string text, const TextModel& model, bool add_special_tokens) {
-  text::Encoding encoding = model.tokenizer->encode_with_spans(text, add_special_tokens);
+Sequence sequence_of(text::Encoding encoding, std::string text) {
   return {
       .ids = std::move(encoding.ids), .spans = std::move(encoding.spans), .text = std::move(text)};
 }
@@ -45,7 +46,8 @@ Sequence text_of_answer(const PlainText& record, const TextModel& model,
     const std::string end = model.tokenizer->id_to_token(*eos);
     if (!record.completion.ends_with(end)) text += end;
   }
-  Sequence sequence = tokenised(std::move(text), model, /*add_special_tokens=*/true);
+  text::Encoding encoding = encode_open_text(*model.tokenizer, text);  // its EOS is in the text
+  Sequence sequence = sequence_of(std::move(encoding), std::move(text));
   sequence.num_empty_answers = trim(record.completion).empty() ? 1 : 0;
   if (!options.with_parts) return sequence;
   const auto prompt_bytes = static_cast<uint32_t>(record.prompt.size());
@@ -62,8 +64,10 @@ Sequence conversation_with_answer(const Conversation& conversation, const TextMo
   text::LabelledConversation rendered{.rendered = model.chat_template->render(messages, render)};
   for (size_t i = conversation.num_prompt_messages; i < messages.size(); ++i)
     rendered.runs.push_back({.message = static_cast<int32_t>(i)});  // the answers' messages
-  Sequence sequence = tokenised(rendered.rendered.text, model, /*add_special_tokens=*/false);
-  sequence.left_out = find_left_out(rendered, messages, render.tools);
+  const std::string& text = rendered.rendered.text;
+  Sequence sequence =
+      sequence_of(model.tokenizer->encode_with_spans(text, /*add_special_tokens=*/false), text);
+  sequence.left_out = find_left_out(rendered, messages, *model.chat_template, render);
   sequence.num_empty_answers = count_empty_answers(rendered, messages);
   sequence.num_control_tokens = count_control_tokens(
       rendered, {.ids = sequence.ids, .spans = sequence.spans}, *model.tokenizer);
@@ -73,15 +77,37 @@ Sequence conversation_with_answer(const Conversation& conversation, const TextMo
 }
 
 /// The prompt alone, as it is rendered before an answer is generated.
-std::vector<text::TokenId> prompt_of(const Conversation& conversation, const TextModel& model,
-                                     const SequenceOptions& options) {
+std::string prompt_of(const Conversation& conversation, const TextModel& model,
+                      const SequenceOptions& options) {
   text::RenderOptions render = render_options(conversation, model, options);
   render.add_generation_prompt = true;
   Json messages = conversation.messages;
   messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(conversation.num_prompt_messages),
                  messages.end());
-  return model.tokenizer->encode(model.chat_template->render(messages, render).text,
-                                 /*add_special_tokens=*/false);
+  return model.chat_template->render(messages, render).text;
+}
+
+/// Empty reasoning with which the answer begins, behind what the text has of the prompt.
+std::optional<text::ByteSpan> empty_thinking_of(const Sequence& sequence,
+                                                const std::string& prompt) {
+  const auto [end, unused] =
+      std::mismatch(sequence.text.begin(), sequence.text.end(), prompt.begin(), prompt.end());
+  return empty_thinking_at(sequence.text, {static_cast<uint32_t>(end - sequence.text.begin()),
+                                           static_cast<uint32_t>(sequence.text.size())});
+}
+
+/// What both answers begin with trains nothing; only a chosen answer that lacks the other's
+/// reasoning trains the model not to reason.
+void treat_empty_thinking(std::vector<Sequence>& pair, const std::string& prompt, bool drop) {
+  const auto of_chosen = empty_thinking_of(pair.front(), prompt);
+  const bool both = empty_thinking_of(pair.back(), prompt).has_value();
+  if (!of_chosen || both) return;
+  pair.front().num_empty_thinking = 1;
+  if (!drop) return;
+  for (size_t i = 0; i < pair.front().ids.size(); ++i) {
+    const text::ByteSpan& span = pair.front().spans[i];
+    if (span.begin >= of_chosen->begin && span.begin < of_chosen->end) pair.front().mask[i] = 0;
+  }
 }
 
 }  // namespace
@@ -93,7 +119,7 @@ std::vector<Sequence> preference_pair_of_texts(const std::vector<NamedShape>& pa
   for (const NamedShape& one : pair)
     sequences.push_back(text_of_answer(std::get<PlainText>(one.shape), model, options));
   const std::string& prompt = std::get<PlainText>(pair.front().shape).prompt;
-  label_answers(sequences, model.tokenizer->encode(prompt, /*add_special_tokens=*/true));
+  label_answers(sequences, encode_open_text(*model.tokenizer, prompt).ids);
   return sequences;
 }
 
@@ -104,7 +130,9 @@ std::vector<Sequence> preference_pair_of_conversations(const std::vector<NamedSh
   for (const NamedShape& one : pair)
     sequences.push_back(
         conversation_with_answer(std::get<Conversation>(one.shape), model, options));
-  label_answers(sequences, prompt_of(std::get<Conversation>(pair.front().shape), model, options));
+  const std::string prompt = prompt_of(std::get<Conversation>(pair.front().shape), model, options);
+  label_answers(sequences, model.tokenizer->encode(prompt, /*add_special_tokens=*/false));
+  treat_empty_thinking(sequences, prompt, options.empty_thinking == config::EmptyThinking::kDrop);
   return sequences;
 }
 

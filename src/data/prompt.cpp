@@ -3,8 +3,10 @@
 #include <utility>
 #include <variant>
 
+#include "nulls.h"
 #include "record.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/data/sequence.h"
 
 namespace sftrun::data {
@@ -17,14 +19,14 @@ struct Asked {
 };
 
 Asked asked_by(const Json& record, const std::string& where) {
-  const auto has = [&](const char* key) { return record.contains(key); };
+  const auto has = [&](const char* key) { return value_of(record, key) != nullptr; };
   if (has("messages") || has("conversations")) return {record, detect_format(record, where).format};
   Asked asked{.record = record};
   if (has("prompt")) {
     const Json& prompt = record["prompt"];
     if (!prompt.is_string() && !prompt.is_array()) {
       throw DataError(fmt::format("\"prompt\" must be a string or a list of messages, not {}",
-                                  prompt.type_name()),
+                                  json_type(prompt)),
                       where);
     }
     asked.format = RecordFormat::kPromptCompletion;
@@ -101,10 +103,12 @@ std::vector<text::TokenId> PromptBuilder::build(const Json& record,
     form_.apply(conversation.messages);
     text = render(conversation, model_, where);
   }
-  std::vector<text::TokenId> tokens =
-      model_.tokenizer->encode(text, /*add_special_tokens=*/continues);
-  require_embedded(tokens, model_, where);
-  return tokens;
+  text::Encoding encoding =
+      continues ? encode_open_text(*model_.tokenizer, text)
+                : model_.tokenizer->encode_with_spans(text, /*add_special_tokens=*/false);
+  require_one_bos(encoding.ids, encoding.spans, *model_.tokenizer, where);
+  require_embedded(encoding.ids, model_, where);
+  return std::move(encoding.ids);
 }
 
 }  // namespace sftrun::data

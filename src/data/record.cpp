@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "content_parts.h"
+#include "nulls.h"
+#include "roles.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/data/message_form.h"
@@ -15,18 +18,22 @@
 namespace sftrun::data {
 std::string keys_of(const Json& record) {
   std::vector<std::string> keys;
-  for (const auto& [key, value] : record.items()) keys.push_back('"' + key + '"');
-  return keys.empty() ? "none" : join(keys, ", ");
+  for (const auto& [key, value] : record.items())
+    if (!value.is_null()) keys.push_back('"' + key + '"');
+  return keys.empty() ? "none" : excerpt(join(keys, ", "));
 }
 
 namespace {
 
 bool is_preference(const Json& record) {
-  return record.contains("chosen") && record.contains("rejected");
+  return value_of(record, "chosen") != nullptr && value_of(record, "rejected") != nullptr;
 }
 
 [[noreturn]] void refuse_preference(const Json& record, const std::string& where) {
-  const bool has_prompt = record.contains("prompt") && record["prompt"].is_string();
+  // Lists may hold the whole conversation, or the answer behind a prompt that is a list, too.
+  const bool is_list = record["chosen"].is_array();
+  const Json* prompt = value_of(record, "prompt");
+  const bool has_prompt = prompt != nullptr && prompt->is_array() == is_list;
   throw DataError(
       "this is preference data (\"chosen\" and \"rejected\"), which train.objective sft does not "
       "read",
@@ -34,9 +41,9 @@ bool is_preference(const Json& record) {
       fmt::format(
           "set train.objective: dpo; or, to train on the chosen answers alone, data.fields: "
           "{{{}}}",
-          record["chosen"].is_array() ? "messages: chosen"
-          : has_prompt                ? "prompt: prompt, completion: chosen"
-                                      : "text: chosen"));
+          has_prompt ? "prompt: prompt, completion: chosen"
+          : is_list  ? "messages: chosen"
+                     : "text: chosen"));
 }
 
 const Json& require(const Json& record, const char* key, RecordFormat format,
@@ -54,35 +61,37 @@ std::string require_string(const Json& record, const char* key, RecordFormat for
                            const std::string& where) {
   const Json& value = require(record, key, format, where);
   if (value.is_string()) return value.get<std::string>();
-  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, value.type_name()), where,
+  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, json_type(value)), where,
                   "write the text in quotes");
 }
 
 std::string optional_string(const Json& record, const char* key, const std::string& where) {
-  const auto it = record.find(key);
-  if (it == record.end() || it->is_null()) return {};
-  if (it->is_string()) return it->get<std::string>();
-  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, it->type_name()), where,
+  const Json* value = value_of(record, key);
+  if (value == nullptr) return {};
+  if (value->is_string()) return value->get<std::string>();
+  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, json_type(*value)), where,
                   "write the text in quotes, or leave the key out");
 }
 
 /// Refuses values such as `"train": "false"`, which would be trained on.
 void check_turn_weight(const Json& message, const std::string& name, const std::string& where) {
-  const auto train = message.find("train");
-  if (train != message.end() && !train->is_boolean()) {
-    throw DataError(fmt::format("{}.train must be true or false, not {}", name, train->dump()),
-                    where, "write true or false without quotes");
+  const Json* train = value_of(message, "train");
+  if (train != nullptr && !train->is_boolean()) {
+    throw DataError(
+        fmt::format("{}.train must be true or false, not {}", name, excerpt(to_json_text(*train))),
+        where, "write true or false without quotes");
   }
-  const auto weight = message.find("weight");
-  if (weight == message.end()) return;
+  const Json* weight = value_of(message, "weight");
+  if (weight == nullptr) return;
   if (!weight->is_number() || (*weight != 0 && *weight != 1)) {
-    throw DataError(fmt::format("{}.weight must be 0 or 1, not {}", name, weight->dump()), where,
-                    "other weights of a turn are not supported");
+    throw DataError(
+        fmt::format("{}.weight must be 0 or 1, not {}", name, excerpt(to_json_text(*weight))),
+        where, "other weights of a turn are not supported");
   }
 }
 
 bool is_sharegpt_turn(const Json& turn) {
-  return turn.is_object() && turn.contains("from") && turn.contains("value");
+  return value_of(turn, "from") != nullptr && value_of(turn, "value") != nullptr;
 }
 
 std::string fix_for_turn(const Json& turn, const std::string& key) {
@@ -96,8 +105,8 @@ std::string fix_for_turn(const Json& turn, const std::string& key) {
 /// Keys that a message may have instead of content.
 bool may_lack_content(const Json& message) {
   for (const char* key : {"tool_calls", "function_call", "tool_responses"}) {
-    const auto value = message.find(key);
-    if (value != message.end() && !value->is_null() && !value->empty()) return true;
+    const Json* value = value_of(message, key);
+    if (value != nullptr && !value->empty()) return true;
   }
   return false;
 }
@@ -117,7 +126,7 @@ void check_content_key(const Json& message, const std::string& name, const std::
                     where, "write the text, or remove the record");
   }
   for (const auto& [key, value] : message.items()) {
-    if (std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
+    if (value.is_null() || std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
     throw DataError(fmt::format("{} has no \"content\" (its keys: {})", name, keys_of(message)),
                     where,
                     fmt::format("call it \"content\", or set data.fields: {{content: {}}}", key));
@@ -133,7 +142,7 @@ void check_content_key(const Json& message, const std::string& name, const std::
 void require_messages(const Json& messages, const std::string& key, const std::string& where) {
   if (!messages.is_array()) {
     throw DataError(
-        fmt::format("\"{}\" must be a list of messages, not {}", key, messages.type_name()), where,
+        fmt::format("\"{}\" must be a list of messages, not {}", key, json_type(messages)), where,
         R"(write [{"role": "user", "content": "…"}, …])");
   }
   if (messages.empty()) {
@@ -155,11 +164,12 @@ void require_messages(const Json& messages, const std::string& key, const std::s
     if (!usable) {
       throw DataError(
           fmt::format("{}[{}].content must be a string, a list of parts or null, not {}", key, i,
-                      content->type_name()),
+                      json_type(*content)),
           where, R"(write "content": "…")");
     }
     if (content != message.end() && content->is_array())
       check_parts(*content, fmt::format("{}[{}].content", key, i), where);
+    check_calls(message, fmt::format("{}[{}]", key, i), where);
   }
 }
 
@@ -171,24 +181,32 @@ void check_messages(const Json& messages, const char* key, const std::string& wh
     check_turn_weight(messages[i], fmt::format("{}[{}]", key, i), where);
 }
 
-/// "tools" as a list; some data sets store it as a JSON string.
+/// A value that tables store as JSON text, in which an empty cell is none. null: there is none.
+Json value_or_text(const Json& record, const char* key) {
+  const Json* value = value_of(record, key);
+  if (value == nullptr || !value->is_string()) return value == nullptr ? Json() : *value;
+  const std::string& text = value->get_ref<const std::string&>();
+  return trim(text).empty() ? Json() : parse_json_text(text);
+}
+
 Json tools_of(const Json& record, const std::string& where) {
-  const auto it = record.find("tools");
-  if (it == record.end() || it->is_null()) return nullptr;
-  Json tools = it->is_string() ? parse_json_text(it->get<std::string>()) : *it;
-  if (!tools.is_array())
-    throw DataError("\"tools\" must be a list of tool descriptions", where,
-                    R"(write "tools": [{"type": "function", "function": {…}}], or leave it out)");
+  Json tools = value_or_text(record, "tools");
+  if (!tools.is_array() && !tools.is_null())
+    throw DataError(
+        "\"tools\" must be a list of tool descriptions", where,
+        R"(write [{"type": "function", "function": {…}}], or null (in a table nothing))");
+  drop_nulls(tools);
   return tools;
 }
 
 Json kwargs_of(const Json& record, const std::string& where) {
-  const auto it = record.find("chat_template_kwargs");
-  if (it == record.end() || it->is_null()) return Json::object();
-  if (!it->is_object())
+  Json kwargs = value_or_text(record, "chat_template_kwargs");
+  if (kwargs.is_null()) return Json::object();
+  if (!kwargs.is_object())
     throw DataError("\"chat_template_kwargs\" must be an object", where,
-                    R"(write "chat_template_kwargs": {"name": value}, or leave it out)");
-  return *it;
+                    R"(write {"name": value}, or null (in a table nothing))");
+  drop_nulls(kwargs);
+  return kwargs;
 }
 
 Conversation conversation_of(const Json& record, Json messages, size_t num_prompt_messages,
@@ -216,24 +234,24 @@ std::string sharegpt_role(const std::string& from, const std::string& turn,
     if (from == name) return std::string(role);
   }
   throw DataError(
-      fmt::format("{}.from is \"{}\", which is not a known role", turn, from), where,
+      fmt::format("{}.from is \"{}\", which is not a known role", turn, excerpt(from)), where,
       fmt::format("known: human, user; gpt, assistant, chatgpt, model, bot, function_call; system; "
-                  "tool, observation, function_response; others by data.fields: {{roles: {{{}: "
-                  "user}}}}",
-                  from));
+                  "tool, observation, function_response; others by {}",
+                  fix_of_role(from)));
 }
 
 /// Most files say "conversations".
 const char* turns_key(const Json& record) {
-  return !record.contains("conversations") && record.contains("messages") ? "messages"
-                                                                          : "conversations";
+  const bool under_messages =
+      value_of(record, "conversations") == nullptr && value_of(record, "messages") != nullptr;
+  return under_messages ? "messages" : "conversations";
 }
 
 Conversation shape_of_sharegpt(const Json& record, bool writes_calls, const std::string& where) {
   const char* key = turns_key(record);
   const Json& turns = require(record, key, RecordFormat::kShareGpt, where);
   if (!turns.is_array()) {
-    throw DataError(fmt::format("\"{}\" must be a list, not {}", key, turns.type_name()), where,
+    throw DataError(fmt::format("\"{}\" must be a list, not {}", key, json_type(turns)), where,
                     R"(write [{"from": "human", "value": "…"}, …])");
   }
   Json messages = Json::array();
@@ -241,13 +259,12 @@ Conversation shape_of_sharegpt(const Json& record, bool writes_calls, const std:
     messages.push_back(message_of("system", system));
   }
   for (size_t i = 0; i < turns.size(); ++i) {
-    if (turns[i].is_object() && turns[i].contains("role")) {  // messages under ShareGPT's key
+    if (value_of(turns[i], "role") != nullptr) {  // messages under ShareGPT's key
       messages.push_back(turns[i]);
       continue;
     }
-    const bool usable = turns[i].is_object() && turns[i].contains("from") &&
-                        turns[i]["from"].is_string() && turns[i].contains("value") &&
-                        turns[i]["value"].is_string();
+    const bool usable =
+        is_sharegpt_turn(turns[i]) && turns[i]["from"].is_string() && turns[i]["value"].is_string();
     if (!usable) {
       throw DataError(
           fmt::format(
@@ -263,7 +280,7 @@ Conversation shape_of_sharegpt(const Json& record, bool writes_calls, const std:
         writes_calls && turns[i]["from"] == "function_call" ? calls_of_text(value) : std::nullopt;
     if (calls) message["content"] = "", message["tool_calls"] = *calls;
     for (const char* key : {"train", "weight"}) {
-      if (turns[i].contains(key)) message[key] = turns[i][key];
+      if (const Json* given = value_of(turns[i], key)) message[key] = *given;
     }
     messages.push_back(std::move(message));
   }
@@ -282,7 +299,7 @@ RecordShape shape_of_prompt_completion(const Json& record, const std::string& wh
     throw DataError(
         fmt::format("\"prompt\" ({}) and \"completion\" ({}) must be two strings or two lists of "
                     "messages",
-                    prompt.type_name(), completion.type_name()),
+                    json_type(prompt), json_type(completion)),
         where, "write two strings, or leave the record out where one is missing");
   }
   check_messages(prompt, "prompt", where);
@@ -321,12 +338,11 @@ size_t end_of_common_part(size_t chosen, size_t rejected, Equal&& is_equal) {
 
 std::vector<NamedShape> preference_texts(const Json& record, const std::string& chosen,
                                          const std::string& rejected, const std::string& where) {
-  const auto prompt = record.find("prompt");
-  if (prompt != record.end() && !prompt->is_null()) {
+  if (const Json* prompt = value_of(record, "prompt")) {
     if (!prompt->is_string()) {
       throw DataError(
           fmt::format("\"prompt\" is of type {}, but \"chosen\" and \"rejected\" are strings",
-                      prompt->type_name()),
+                      json_type(*prompt)),
           where, "write three strings, or three lists of messages");
     }
     const auto text = prompt->get<std::string>();
@@ -374,6 +390,8 @@ std::vector<NamedShape> preference_conversations(const Json& record, const std::
   Json prompt = Json::array(), chosen = record["chosen"], rejected = record["rejected"];
   check_messages(chosen, "chosen", where);
   check_messages(rejected, "rejected", where);
+  drop_nulls(chosen);
+  drop_nulls(rejected);
   const auto given = record.find("prompt");
   if (given != record.end() && given->is_array()) {
     check_messages(*given, "prompt", where);
@@ -398,7 +416,23 @@ std::vector<NamedShape> preference_conversations(const Json& record, const std::
   return {{"chosen", with(chosen)}, {"rejected", with(rejected)}};
 }
 
-std::vector<NamedShape> preference_shapes(const Json& record, const std::string& where) {
+/// Beside a prompt of messages an answer may be one message, or its text.
+Json with_answers_as_messages(Json record) {
+  for (const char* key : {"chosen", "rejected"}) {
+    const auto answer = record.find(key);
+    if (answer == record.end()) continue;
+    if (answer->is_object())
+      *answer = Json::array({*answer});
+    else if (answer->is_string())
+      *answer = Json::array({message_of("assistant", answer->get<std::string>())});
+  }
+  return record;
+}
+
+std::vector<NamedShape> preference_shapes(const Json& given, const std::string& where) {
+  const auto prompt = given.find("prompt");
+  const bool has_messages = prompt != given.end() && prompt->is_array() && !prompt->empty();
+  const Json record = has_messages ? with_answers_as_messages(given) : given;
   const Json &chosen = require(record, "chosen", RecordFormat::kPreference, where),
              &rejected = require(record, "rejected", RecordFormat::kPreference, where);
   if (chosen.is_string() && rejected.is_string()) {
@@ -407,7 +441,7 @@ std::vector<NamedShape> preference_shapes(const Json& record, const std::string&
   if (chosen.is_array() && rejected.is_array()) return preference_conversations(record, where);
   throw DataError(fmt::format("\"chosen\" ({}) and \"rejected\" ({}) must be two strings or two "
                               "lists of messages",
-                              chosen.type_name(), rejected.type_name()),
+                              json_type(chosen), json_type(rejected)),
                   where, "write two strings, or leave the record out where one is missing");
 }
 
@@ -469,7 +503,7 @@ std::string name_of(RecordFormat format) {
 
 DetectedFormat detect_format(const Json& record, const std::string& where,
                              config::Objective objective) {
-  const auto has = [&](const char* key) { return record.contains(key); };
+  const auto has = [&](const char* key) { return value_of(record, key) != nullptr; };
   if (objective == config::Objective::kDpo) {
     if (is_preference(record))
       return {RecordFormat::kPreference, "it has \"chosen\" and \"rejected\""};
@@ -483,7 +517,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
   if (has("messages")) {
     const Json& turns = record["messages"];
     if (turns.is_array() && !turns.empty() && is_sharegpt_turn(turns[0]) &&
-        !turns[0].contains("role"))
+        value_of(turns[0], "role") == nullptr)
       return {RecordFormat::kShareGpt, "its \"messages\" have \"from\" and \"value\""};
     return {RecordFormat::kMessages, "it has \"messages\""};
   }

@@ -23,7 +23,7 @@ struct PlainText {
 };
 using RecordShape = std::variant<Conversation, PlainText>;
 
-/// A record's keys for messages: `"id", "text"`; "none".
+/// A record's keys with values, for messages: `"id", "text"`; "none".
 std::string keys_of(const Json& record);
 
 /// The conversation "chosen" or "rejected", or the text; of a record of another format the only one.

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "arrow_library.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/data/data_extensions.h"
@@ -79,7 +80,7 @@ std::string SourceFile::where(int64_t number) const {
   return fmt::format("{}{}{}", path, is_table ? ", row " : ":", number);
 }
 
-std::unique_ptr<RecordReader> open_records(const fs::path& file) {
+std::unique_ptr<RecordReader> open_records(const fs::path& file, LineForm text_form) {
   const std::string magic = first_bytes(file);
   const std::string extension = inner_extension(file);
   if (magic.starts_with("PAR1")) return arrow_library().read_parquet(file);
@@ -94,12 +95,12 @@ std::unique_ptr<RecordReader> open_records(const fs::path& file) {
   }
   const Compression compression = compression_of(magic);
   const bool is_csv = (extension == ".csv" || extension == ".tsv") && !magic.empty();
+  if (is_csv) require_no_wide_encoding(magic, file.string());
   if (is_csv) return arrow_library().read_csv(file, compression, extension == ".csv" ? ',' : '\t');
-  const bool may_be_text = extension == ".txt";
+  const LineForm form = extension == ".txt" ? text_form : LineForm::kJson;
   if (compression != Compression::kNone)
-    return read_json_records(arrow_library().decompress(file, compression), file.string(),
-                             may_be_text);
-  return read_json_records(std::make_unique<FileStream>(file), file.string(), may_be_text);
+    return read_json_records(arrow_library().decompress(file, compression), file.string(), form);
+  return read_json_records(std::make_unique<FileStream>(file), file.string(), form);
 }
 
 }  // namespace sftrun::data

@@ -1,7 +1,10 @@
 #include "roles.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 #include "sftrun/core/strings.h"
 
@@ -37,6 +40,22 @@ std::string likely_role(const std::string& role) {
   }
   if (lower == "human") return "user";
   return nearest(lower, std::vector<std::string>(kKnown.begin(), kKnown.end()));
+}
+
+std::string fix_of_role(const std::string& role) {
+  const bool is_plain = std::all_of(role.begin(), role.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-';
+  });
+  std::string key = excerpt(role);
+  if (!is_plain || role.empty()) {  // as YAML quotes it
+    for (size_t at = key.find('\''); at != std::string::npos; at = key.find('\'', at + 2))
+      key.insert(at, 1, '\'');
+    key = '\'' + key + '\'';
+  }
+  const std::string likely = likely_role(role);
+  if (!likely.empty()) return fmt::format("data.fields: {{roles: {{{}: {}}}}}", key, likely);
+  return fmt::format(
+      "data.fields: {{roles: {{{}: ROLE}}}}, where ROLE is user, assistant, system or tool", key);
 }
 
 }  // namespace sftrun::data

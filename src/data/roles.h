@@ -16,4 +16,7 @@ std::vector<std::string> unknown_roles(const Json& messages, const std::string& 
 /// The role that is probably meant: "assistant" for "asistant" and "gpt"; empty: unknown.
 std::string likely_role(const std::string& role);
 
+/// The setting that gives a role its known name: "data.fields: {roles: {GPT: assistant}}".
+std::string fix_of_role(const std::string& role);
+
 }  // namespace sftrun::data

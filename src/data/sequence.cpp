@@ -111,17 +111,47 @@ std::vector<Sequence::Part> parts_of(const text::Rendered& rendered, const Json&
   return parts;
 }
 
+namespace {
+
+Json variables_of(config::Thinking thinking, const Json& configured) {
+  Json variables = Json::object();
+  if (thinking == config::Thinking::kKeep) ask_to_keep_thinking(variables);
+  merge_into(variables, configured);
+  return variables;
+}
+
+}  // namespace
+
+Json template_variables(const config::DataConfig& data) {
+  return variables_of(data.thinking, data.chat_template_kwargs);
+}
+
 text::RenderOptions render_options(const Conversation& conversation, const TextModel& model,
                                    const SequenceOptions& options) {
   text::RenderOptions render = model.render_defaults;
   render.tools = conversation.tools;
-  if (options.thinking == config::Thinking::kKeep) ask_to_keep_thinking(render.kwargs);
-  merge_into(render.kwargs, options.chat_template_kwargs);
+  merge_into(render.kwargs, variables_of(options.thinking, options.chat_template_kwargs));
   merge_into(render.kwargs, conversation.kwargs);
   return render;
 }
 
 namespace {
+
+/// The answers' turns, where everything is trained on: only those tell reasoning from other text.
+LabelledConversation answers_of(const LabelledConversation& all, const Json& messages,
+                                const TextModel& model, const text::RenderOptions& render) {
+  const bool may_think =
+      std::any_of(kThinkingMarks.begin(), kThinkingMarks.end(), [&](const ThinkingMarks& marks) {
+        return all.rendered.text.find(marks.closer) != std::string::npos;
+      });
+  if (!may_think) return {};
+  try {
+    return text::label_conversation(*model.chat_template, *model.tokenizer, messages, render,
+                                    text::LossOn::kAssistant);
+  } catch (const DataError&) {  // the template leaves an answer out
+    return {};
+  }
+}
 
 Sequence render_slice(const Json& messages, const Slice& slice, const TextModel& model,
                       const text::RenderOptions& render, const SequenceOptions& options,
@@ -135,40 +165,27 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
   if (options.loss_on == LossOnChoice::kCompletion && num_prompt_messages > 0) {
     extend_to_end(conversation);
   }
-  const LeftOut left_out = find_left_out(conversation, shown, render.tools);
+  const LeftOut left_out = find_left_out(conversation, shown, *model.chat_template, render);
   if (options.loss_on != LossOnChoice::kAll) drop_empty_answers(conversation, shown);
   const int64_t num_empty_answers = count_empty_answers(conversation, shown);
-  const int64_t num_empty_thinking =
-      find_empty_thinking(conversation, options.empty_thinking == config::EmptyThinking::kDrop);
+  const std::vector<text::ByteSpan> empty_thinking =
+      options.loss_on == LossOnChoice::kAll
+          ? find_empty_thinking(answers_of(conversation, shown, model, render))
+          : find_empty_thinking(conversation);
+  if (options.empty_thinking == config::EmptyThinking::kDrop)
+    drop_spans(conversation.runs, empty_thinking);
   text::LabelledTokens tokens = text::tokenize_labelled(*model.tokenizer, conversation);
   const int64_t num_control_tokens = count_control_tokens(conversation, tokens, *model.tokenizer);
   Sequence sequence{.ids = std::move(tokens.ids),
                     .mask = std::move(tokens.mask),
                     .spans = std::move(tokens.spans),
                     .num_empty_answers = num_empty_answers,
-                    .num_empty_thinking = num_empty_thinking,
+                    .num_empty_thinking = std::ssize(empty_thinking),
                     .num_control_tokens = num_control_tokens,
                     .left_out = left_out};
   if (options.with_parts) sequence.parts = parts_of(conversation.rendered, messages);
   sequence.text = std::move(conversation.rendered.text);
   return sequence;
-}
-
-/// Refuses two BOS tokens: training would work, but the model would be worse.
-void refuse_doubled_bos(const Sequence& sequence, const text::Tokenizer& tokenizer,
-                        const std::string& where) {
-  const auto bos = tokenizer.bos_id();
-  const auto& ids = sequence.ids;
-  if (!bos || ids.size() < 2 || ids[0] != *bos || ids[1] != *bos) return;
-  const bool by_tokenizer = sequence.spans[0].begin == sequence.spans[0].end;
-  std::string shown;
-  for (size_t i = 0; i < std::min<size_t>(ids.size(), 8); ++i)
-    shown += (i == 0 ? "" : " ") + tokenizer.id_to_token(ids[i]);
-  throw DataError(
-      fmt::format("the example begins with {} twice: {} …", tokenizer.id_to_token(*bos), shown),
-      where,
-      by_tokenizer ? "the tokenizer adds one; remove it from the text"
-                   : "remove one of them from the text or the chat template");
 }
 
 bool has_label(const Sequence& sequence) {
@@ -205,21 +222,24 @@ std::vector<Sequence> build_conversation(const Conversation& conversation, const
   return sequences;
 }
 
+bool uses_tools(const Conversation& conversation) {
+  return !conversation.tools.is_null() ||
+         std::any_of(conversation.messages.begin(), conversation.messages.end(),
+                     [](const Json& message) {
+                       return message.contains("tool_calls") || message.contains("function_call");
+                     });
+}
+
 Sequence build_text(const PlainText& record, const TextModel& model,
                     const SequenceOptions& options) {
   Sequence sequence{.text = record.prompt + record.completion};
   const auto prompt_bytes = static_cast<uint32_t>(record.prompt.size());
-  const auto text_bytes = static_cast<uint32_t>(sequence.text.size());
-  text::Encoding encoding =
-      model.tokenizer->encode_with_spans(sequence.text, /*add_special_tokens=*/true);
+  text::Encoding encoding = options.append_eos ? encode_whole_text(*model.tokenizer, sequence.text)
+                                               : encode_open_text(*model.tokenizer, sequence.text);
   sequence.ids = std::move(encoding.ids);
   sequence.spans = std::move(encoding.spans);
+  const auto text_bytes = static_cast<uint32_t>(sequence.text.size());
   const auto eos = model.tokenizer->eos_id();
-  const bool ends_in_eos = eos && !sequence.ids.empty() && sequence.ids.back() == *eos;
-  if (options.append_eos && eos && !ends_in_eos) {
-    sequence.ids.push_back(*eos);
-    sequence.spans.push_back({text_bytes, text_bytes});
-  }
   const bool everything = options.loss_on == LossOnChoice::kAll;
   for (size_t i = 0; i < sequence.ids.size(); ++i) {
     const bool is_end = i + 1 == sequence.ids.size() && eos && sequence.ids[i] == *eos;
@@ -240,13 +260,28 @@ Sequence build_text(const PlainText& record, const TextModel& model,
 
 }  // namespace
 
+namespace {
+
+/// The template is tested with the variables of the run, which it may require.
+MessageForm form_for(TextModel model, const SequenceOptions& options) {
+  merge_into(model.render_defaults.kwargs,
+             variables_of(options.thinking, options.chat_template_kwargs));
+  return MessageForm(model);
+}
+
+}  // namespace
+
 SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceOptions options)
-    : format_(format), model_(std::move(model)), options_(std::move(options)), form_(model_) {}
+    : format_(format),
+      model_(std::move(model)),
+      options_(std::move(options)),
+      form_(form_for(model_, options_)) {}
 
 std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where) const {
   std::vector<Sequence> sequences = build_unchecked(record, where);
-  for (const Sequence& sequence : sequences) {
-    refuse_doubled_bos(sequence, *model_.tokenizer, where);
+  for (Sequence& sequence : sequences) {
+    sequence.differs_in_class = model_.tokenizer->differs_in_class(sequence.text);
+    require_one_bos(sequence.ids, sequence.spans, *model_.tokenizer, where);
     require_embedded(sequence.ids, model_, where);
   }
   return sequences;
@@ -273,9 +308,14 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
     return {std::move(sequence)};
   }
   if (!has_template) {
-    throw DataError("this record is a conversation, and the model has no chat template", where,
-                    "use the model's instruct version, or set model.chat_template to a built-in "
-                    "one (chatml, llama3, …: docs/configuration.md) or to a Jinja file");
+    const bool has_calls = uses_tools(std::get<Conversation>(shape));
+    throw DataError(
+        "this record is a conversation, and the model has no chat template", where,
+        fmt::format("use the model's instruct version, or set model.chat_template to {}",
+                    has_calls ? "a Jinja file that writes calls of tools (the built-in "
+                                "templates do not)"
+                              : "a built-in one (chatml, llama3, …: "
+                                "docs/configuration.md) or to a Jinja file"));
   }
   try {
     for (NamedShape& one : shapes) form_.apply(std::get<Conversation>(one.shape).messages);
@@ -284,6 +324,10 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
             ? preference_pair_of_conversations(shapes, model_, options_)
             : build_conversation(std::get<Conversation>(shape), model_, options_);
     sequences.front().unread_columns = std::move(unread);
+    sequences.front().unread_turn_keys =
+        unread_turn_keys(record, format_, model_.chat_template->source());
+    sequences.front().has_two_systems = has_two_systems(record, format_);
+    sequences.front().has_null_arguments = has_null_arguments(record, format_);
     return sequences;
   } catch (const DataError& error) {
     throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sftrun/core/dataset_card.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
@@ -52,7 +53,7 @@ DatasetCard card_of(const fs::path& folder) {
   const fs::path file = folder / kDatasetCard;
   std::error_code ignored;
   if (!fs::is_regular_file(file, ignored)) return {};
-  return parse_dataset_card(read_text_file(file), file.string());
+  return parse_dataset_card(read_utf8_file(file), file.string());
 }
 
 /// `datasets` calls what has no subsets `default`.

@@ -76,12 +76,22 @@ SourceRecords::SourceRecords(const config::RunConfig& config, const config::Data
   estimated_records_ = static_cast<double>(first_->count) / std::clamp(fraction_read(), 1e-9, 1.0);
   if (source.max_samples)
     estimated_records_ = std::min(estimated_records_, static_cast<double>(*source.max_samples));
+  if (reader_->is_plain_text()) reads_json_as_text_ = first_line_is_json();
   const config::DataFormat configured = format_of(config.data, source);
   if (configured != config::DataFormat::kAuto) {
     format_ = {record_format(configured), "set by data.format"};
     return;
   }
   format_ = detect();
+}
+
+bool SourceRecords::first_line_is_json() const {
+  try {
+    const Json record = first_->records->parse(0, where(*first_, 0));
+    return parse_json_text(record.at("text").get_ref<const std::string&>()).is_object();
+  } catch (const DataError&) {
+    return false;  // a bad record
+  }
 }
 
 /// The format of the first record that has one; records before it may be bad.
@@ -116,7 +126,7 @@ void SourceRecords::require_same_format(size_t file) const {
   const std::string place = named.where(block->number(0));
   DetectedFormat other;
   try {
-    const Json record = fields_.apply(block->parse(0, place), place);
+    const Json record = fields_.apply(block->parse(0, place), place, reader->has_text_cells());
     other = detect_format(record, place, objective_);
     if (other.format == format_.format) return;
     shapes_of(record, format_.format, TemplateTraits{}, place);
@@ -133,7 +143,7 @@ void SourceRecords::require_same_format(size_t file) const {
 }
 
 std::unique_ptr<RecordReader> SourceRecords::open(size_t file) const {
-  auto reader = open_records(files_[file].path);
+  auto reader = open_records(files_[file].path, takes_text_ ? LineForm::kText : LineForm::kEither);
   if (reader->is_plain_text() && !takes_text_) {
     throw DataError(
         "this is plain text, not records", files_[file].path,
@@ -173,8 +183,10 @@ std::optional<SourceRecords::Block> SourceRecords::read() {
       to_skip_ = 0;
       if (left_ == 0) return std::nullopt;
     }
-    Block block{
-        .records = records, .count = records->size(), .file = static_cast<int32_t>(next_file_) - 1};
+    Block block{.records = records,
+                .count = records->size(),
+                .file = static_cast<int32_t>(next_file_) - 1,
+                .has_text_cells = reader_->has_text_cells()};
     if (left_) {
       block.count = std::min(block.count, static_cast<size_t>(*left_));
       *left_ -= static_cast<int64_t>(block.count);
@@ -202,7 +214,7 @@ void SourceRecords::skip(int64_t count) {
 
 Json SourceRecords::parse(const Block& block, size_t index) const {
   const std::string place = where(block, index);
-  return fields_.apply(block.records->parse(index, place), place);
+  return fields_.apply(block.records->parse(index, place), place, block.has_text_cells);
 }
 
 std::string SourceRecords::where(const Block& block, size_t index) const {

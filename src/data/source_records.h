@@ -21,6 +21,7 @@ class SourceRecords {
     std::shared_ptr<const RecordBlock> records;
     size_t count = 0;  ///< number of them that belong to the data set
     int32_t file = 0;
+    bool has_text_cells = false;  ///< rows of a CSV file
   };
 
   /// @throws DataError for files that do not exist or have no records
@@ -39,7 +40,9 @@ class SourceRecords {
   std::string where(const Block& block, size_t index) const;
   const std::vector<SourceFile>& files() const { return files_; }
   const DetectedFormat& format() const { return format_; }  ///< configured, or of the first record
-  double fraction_read() const;                             ///< of the files' bytes
+  /// The lines are texts (data.format), and the first looks like a record of JSON.
+  bool reads_json_as_text() const { return reads_json_as_text_; }
+  double fraction_read() const;  ///< of the files' bytes
   /// Estimated number of records, from the first block's share of the files.
   double estimated_records() const { return estimated_records_; }
 
@@ -47,6 +50,7 @@ class SourceRecords {
   std::unique_ptr<RecordReader> open(size_t file) const;
   bool open_next();
   DetectedFormat detect() const;
+  bool first_line_is_json() const;
   void require_same_format(size_t file) const;
   std::optional<Block> read();
 
@@ -54,6 +58,7 @@ class SourceRecords {
   FieldMap fields_;
   config::Objective objective_;
   bool takes_text_;  // lines of text are records
+  bool reads_json_as_text_ = false;
   std::vector<SourceFile> files_;
   std::vector<uint64_t> sizes_;
   size_t next_file_ = 0;

@@ -80,16 +80,22 @@ int64_t num_split_off(double val_split, int64_t num_records) {
   return num_val;
 }
 
+std::vector<bool> held_out(const std::vector<int64_t>& records, double val_split, uint64_t seed) {
+  const int64_t num_records = records.empty() ? 0 : records.back() + 1;
+  const std::vector<bool> in_val = choose(num_records, num_split_off(val_split, num_records), seed);
+  std::vector<bool> examples;
+  for (const int64_t record : records) examples.push_back(in_val[static_cast<size_t>(record)]);
+  return examples;
+}
+
 std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, uint64_t seed) {
   SFTRUN_CHECK(val_split > 0);
   const std::vector<int64_t> records = record_numbers(all);
-  const int64_t num_records = records.empty() ? 0 : records.back() + 1;
-  const int64_t num_val = num_split_off(val_split, num_records);
-  const std::vector<bool> in_val = choose(num_records, num_val, seed);
+  const std::vector<bool> in_val = held_out(records, val_split, seed);
+  const int64_t num_val = num_split_off(val_split, records.back() + 1);
   std::vector<int64_t> train, val;
-  for (size_t i = 0; i < records.size(); ++i) {
-    (in_val[static_cast<size_t>(records[i])] ? val : train).push_back(static_cast<int64_t>(i));
-  }
+  for (size_t i = 0; i < records.size(); ++i)
+    (in_val[i] ? val : train).push_back(static_cast<int64_t>(i));
   DatasetStats left_out = all.stats();
   left_out.num_tokens = left_out.num_label_tokens = left_out.longest = 0;
   const std::string name = fmt::format("{} {}", val_split, seed);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
@@ -18,6 +19,47 @@ bool is_template_text(const std::string& text) {
 }
 
 }  // namespace
+
+text::Encoding encode_open_text(const text::Tokenizer& tokenizer, std::string_view text) {
+  text::Encoding encoding = tokenizer.encode_with_spans(text, /*add_special_tokens=*/true);
+  const size_t size = encoding.ids.size() - tokenizer.tokens_behind_texts().size();
+  encoding.ids.resize(size);
+  encoding.spans.resize(size);
+  return encoding;
+}
+
+text::Encoding encode_whole_text(const text::Tokenizer& tokenizer, std::string_view text) {
+  text::Encoding encoding = encode_open_text(tokenizer, text);
+  const auto end = static_cast<uint32_t>(text.size());
+  const auto eos = tokenizer.eos_id();
+  const auto ends_in_eos = [&] {
+    return eos && !encoding.ids.empty() && encoding.ids.back() == *eos;
+  };
+  const auto add = [&](text::TokenId id) {
+    if (id == eos && ends_in_eos()) return;
+    encoding.ids.push_back(id);
+    encoding.spans.push_back({end, end});
+  };
+  for (const text::TokenId id : tokenizer.tokens_behind_texts()) add(id);
+  if (eos) add(*eos);
+  return encoding;
+}
+
+void require_one_bos(std::span<const text::TokenId> ids, std::span<const text::ByteSpan> spans,
+                     const text::Tokenizer& tokenizer, const std::string& where) {
+  const auto bos = tokenizer.bos_id();
+  if (!bos || ids.size() < 2 || ids[0] != *bos || ids[1] != *bos) return;
+  constexpr size_t kShown = 8;
+  std::string shown;
+  for (size_t i = 0; i < std::min(ids.size(), kShown); ++i)
+    shown += (i == 0 ? "" : " ") + tokenizer.id_to_token(ids[i]);
+  const bool by_tokenizer = spans[0].begin == spans[0].end;
+  throw DataError(
+      fmt::format("the example begins with {} twice: {} …", tokenizer.id_to_token(*bos), shown),
+      where,
+      by_tokenizer ? "the tokenizer adds one; remove it from the text"
+                   : "remove one of them from the text or the chat template");
+}
 
 bool has_tokens_beyond_embeddings(const TextModel& model) {
   return model.num_embeddings && model.tokenizer->vocab_size() > *model.num_embeddings;
@@ -65,7 +107,7 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
                         "write the path of a Jinja file, the template itself, or one of " +
                             join(text::builtin_template_names(), ", "));
     }
-    model.chat_template = parse(read_text_file(configured), configured);
+    model.chat_template = parse(read_utf8_file(configured), configured);
   } else if (own_template) {
     model.chat_template = parse(*own_template, "the model's chat template");
   }

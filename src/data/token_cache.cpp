@@ -7,10 +7,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 
+#include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file_hash.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 
@@ -25,7 +28,11 @@ class FolderLock {
  public:
   FolderLock(const fs::path& folder, const std::string& name) {
     fd_ = ::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd_ < 0) throw DeviceError("cannot create a lock file", (folder / "lock").string());
+    if (fd_ < 0) {
+      const int error = errno;
+      throw DeviceError(fmt::format("cannot create a lock file: {}", std::strerror(error)),
+                        (folder / "lock").string(), fix_for_write(error));
+    }
     bool said = false;
     while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       // Some network file systems have no locks; then several processes may write, each to its own
@@ -33,6 +40,7 @@ class FolderLock {
       if (errno != EWOULDBLOCK && errno != EINTR) return;
       if (!said) log::info("data: another process is tokenizing {}; waiting for it", name);
       said = true;
+      interruption_point();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   }
@@ -107,8 +115,10 @@ ExampleStore TokenCache::get(const std::string& key, const std::string& name,
     if (folder_.empty()) return unkept(write);
     const fs::path folder = folder_ / key;
     make_directories(folder);
-    if (auto store = opened(folder / kFile, key, num_threads_, /*warns=*/false))
+    if (auto store = opened(folder / kFile, key, num_threads_, /*warns=*/false)) {
+      log::info("data: {} is tokenized already: {}", name, folder.string());
       return std::move(*store);
+    }
     const FolderLock lock(folder, name);
     if (auto store = opened(folder / kFile, key, num_threads_, /*warns=*/true))
       return std::move(*store);
@@ -119,8 +129,11 @@ ExampleStore TokenCache::get(const std::string& key, const std::string& name,
               format_bytes(fs::file_size(folder / kFile, ignored)));
     return ExampleStore::open(folder / kFile, num_threads_);
   } catch (const DeviceError& error) {
-    throw DeviceError("tokenized data: " + error.message(), error.where(),
-                      "free disk space, or set data.cache_dir to another disk");
+    // Only a full disk is a reason to name another one.
+    const bool is_full = error.fix().empty() || error.fix() == fix_for_write(ENOSPC);
+    throw DeviceError(
+        "tokenized data: " + error.message(), error.where(),
+        is_full ? "free disk space, or set data.cache_dir to another disk" : error.fix());
   }
 }
 

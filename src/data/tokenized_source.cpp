@@ -15,7 +15,11 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                   .left_out = sequence.left_out,
                   .unknown_roles = sequence.unknown_roles,
                   .unread_columns = sequence.unread_columns,
-                  .begins_with_answer = sequence.begins_with_answer};
+                  .unread_turn_keys = sequence.unread_turn_keys,
+                  .begins_with_answer = sequence.begins_with_answer,
+                  .differs_in_class = sequence.differs_in_class,
+                  .has_two_systems = sequence.has_two_systems,
+                  .has_null_arguments = sequence.has_null_arguments};
   if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
     outcome.example = to_example(sequence, rule.max_seq_len, 0);
     outcome.ending = ending_of(outcome.example, model);
@@ -47,6 +51,14 @@ std::string shortened(const std::string& text) {
   constexpr size_t kLongest = 400;
   if (text.size() <= kLongest) return text;
   return std::string(utf8_prefix(text, kLongest)) + " …";
+}
+
+std::string json_as_text_warning(const config::DataSource& source) {
+  return fmt::format(
+      "data: the lines of {} look like JSON and are trained on as text (data.format: text); to "
+      "read "
+      "them as records, name the file .jsonl",
+      shown_name(source.path));
 }
 
 SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts) {

@@ -20,8 +20,9 @@ struct Outcome {
   Ending ending = Ending::kStop;
   int64_t num_empty_answers = 0, num_empty_thinking = 0, num_control_tokens = 0;
   LeftOut left_out;
-  std::vector<std::string> unknown_roles, unread_columns;
-  bool begins_with_answer = false;
+  std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
+  bool begins_with_answer = false, differs_in_class = false, has_two_systems = false,
+       has_null_arguments = false;
   std::string text;  ///< its beginning, if no token has a label
 };
 
@@ -50,6 +51,7 @@ class TokenizedSource {
   void require_one_format() const { records_.require_one_format(); }
 
   const DetectedFormat& format() const { return records_.format(); }
+  bool reads_json_as_text() const { return records_.reads_json_as_text(); }
   const LengthRule& rule() const { return rule_; }
   const std::vector<SourceFile>& files() const { return records_.files(); }
   double fraction_read() const { return records_.fraction_read(); }
@@ -66,6 +68,9 @@ class TokenizedSource {
   int num_threads_;
   int64_t num_records_ = 0;
 };
+
+/// See SourceRecords::reads_json_as_text.
+std::string json_as_text_warning(const config::DataSource& source);
 
 SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts);
 

@@ -1,13 +1,62 @@
 #include "unread_columns.h"
 
+#include <algorithm>
+#include <array>
 #include <initializer_list>
+#include <set>
+
+#include "nulls.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::data {
 namespace {
 
 bool holds_something(const Json& record, const char* column) {
-  const auto value = record.find(column);
-  return value != record.end() && !value->is_null() && !value->empty() && *value != Json("");
+  const Json* value = value_of(record, column);
+  return value != nullptr && !value->empty() && *value != Json("");
+}
+
+/// The lists of turns that this format reads.
+std::vector<const Json*> turn_lists(const Json& record, RecordFormat format) {
+  std::vector<const char*> keys;
+  if (format == RecordFormat::kMessages) keys = {"messages"};
+  if (format == RecordFormat::kShareGpt) keys = {"conversations", "messages"};
+  if (format == RecordFormat::kPromptCompletion) keys = {"prompt", "completion"};
+  if (format == RecordFormat::kPreference) keys = {"prompt", "chosen", "rejected"};
+  std::vector<const Json*> lists;
+  for (const char* key : keys) {
+    const Json* turns = value_of(record, key);
+    if (turns != nullptr && turns->is_array()) lists.push_back(turns);
+    if (format == RecordFormat::kShareGpt && turns != nullptr) break;
+  }
+  return lists;
+}
+
+bool is_read_of_turns(const std::string& key, bool is_sharegpt) {
+  constexpr std::array<std::string_view, 4> kOfShareGpt = {"from", "value", "train", "weight"};
+  // Where the template omits calls or reasoning, `LeftOut` says so.
+  constexpr std::array<std::string_view, 14> kOfMessages = {
+      "role", "content",           "train",         "weight", "tool_calls", "tool_call_id",
+      "name", "reasoning_content", "function_call", "id",     "reasoning",  "thinking",
+      "type", "tool_responses"};
+  const auto among = [&](const auto& keys) {
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  };
+  return is_sharegpt ? among(kOfShareGpt) : among(kOfMessages);
+}
+
+/// Whether the word is in the template, where it may be a key.
+bool names(std::string_view source, const std::string& word) {
+  const auto is_part = [](char c) {
+    return c == '_' || std::isalnum(static_cast<unsigned char>(c));
+  };
+  for (size_t at = source.find(word); at != std::string_view::npos;
+       at = source.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    const bool begins = at == 0 || !is_part(source[at - 1]);
+    if (begins && (end == source.size() || !is_part(source[end]))) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -47,6 +96,59 @@ std::string advice_on_column(const std::string& column) {
   if (column == "label") return "remove the records whose label is false";
   if (column == "chosen" || column == "rejected") return "train.objective: dpo trains on them";
   return "sftrun trains on text";
+}
+
+std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat format,
+                                          std::string_view template_source) {
+  std::set<std::string> unread;
+  for (const Json* turns : turn_lists(record, format)) {
+    for (const Json& turn : *turns) {
+      if (!turn.is_object()) continue;
+      const bool is_sharegpt = value_of(turn, "role") == nullptr;  // only four of its keys are read
+      for (const auto& [key, value] : turn.items()) {
+        if (is_read_of_turns(key, is_sharegpt) || !holds_something(turn, key.c_str())) continue;
+        if (!is_sharegpt && names(template_source, key)) continue;
+        if (!template_source.empty() || is_loss_flag(key)) unread.insert(key);
+      }
+    }
+  }
+  return {unread.begin(), unread.end()};
+}
+
+bool is_loss_flag(const std::string& key) {
+  const std::string lower = ascii_lower(key);
+  constexpr std::array<std::string_view, 4> kWords = {"loss", "train", "weight", "mask"};
+  return std::any_of(kWords.begin(), kWords.end(),
+                     [&](std::string_view word) { return lower.find(word) != std::string::npos; });
+}
+
+bool has_null_arguments(const Json& record, RecordFormat format) {
+  const Json* tools = value_of(record, "tools");
+  if (tools != nullptr && has_null_member(*tools)) return true;
+  for (const Json* turns : turn_lists(record, format)) {
+    for (const Json& turn : *turns) {
+      const Json* calls = value_of(turn, "tool_calls");
+      if (calls == nullptr) continue;
+      for (const Json& call : *calls) {
+        const Json* function = value_of(call, "function");
+        const Json* arguments = value_of(function != nullptr ? *function : call, "arguments");
+        if (arguments != nullptr && has_null_member(*arguments)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool has_two_systems(const Json& record, RecordFormat format) {
+  if (format != RecordFormat::kShareGpt || !holds_something(record, "system")) return false;
+  for (const Json* turns : turn_lists(record, format)) {
+    for (const Json& turn : *turns) {
+      const Json* role = value_of(turn, "role");
+      if (role == nullptr) role = value_of(turn, "from");
+      if (role != nullptr && *role == "system") return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace sftrun::data

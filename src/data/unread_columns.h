@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "record.h"
@@ -13,5 +14,23 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
                                         const RecordShape& shape);
 /// The advice for one of them.
 std::string advice_on_column(const std::string& column);
+
+/// Keys of a conversation's turns, with values, that neither sftrun nor the chat template reads.
+/// @param template_source empty: unknown, and only flags count
+std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat format,
+                                          std::string_view template_source);
+/// Whether other trainers may read the key of a turn as to what it is trained on: `loss`,
+/// `train_detail`, `loss_weight`, …
+bool is_loss_flag(const std::string& key);
+inline constexpr const char* kLossFlagAdvice =
+    "\"train\": false or \"weight\": 0 removes the labels of a turn";
+
+/// Whether `arguments` or `tools` have null members, which are left out (nulls.h).
+bool has_null_arguments(const Json& record, RecordFormat format);
+
+/// Whether a ShareGPT record has a "system" beside a turn of that role. Both are rendered.
+bool has_two_systems(const Json& record, RecordFormat format);
+inline constexpr const char* kTwoSystemsAdvice =
+    "both are in the text, also if they are equal; leave one of them out";
 
 }  // namespace sftrun::data

@@ -51,7 +51,7 @@ double wire_bandwidth(int64_t bytes, double seconds, int world_size) {
 
 }  // namespace
 
-int run_all_reduce(const nlohmann::json& request) {
+int run_all_reduce(const nlohmann::ordered_json& request) {
   constexpr int64_t kMiB = 1 << 20, kSmall = sizeof(float);
   quiet_libtorch();
   Rank rank;

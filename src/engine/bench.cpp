@@ -12,8 +12,10 @@
 #include "device_memory.h"
 #include "memory_advice.h"
 #include "session.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
@@ -62,7 +64,7 @@ struct BenchConfig {
   std::string dtype;
 };
 
-BenchConfig bench_config(const nlohmann::json& request) {
+BenchConfig bench_config(const nlohmann::ordered_json& request) {
   std::vector<std::string> overrides = {
       "tuning.lora.r=8", "tuning.lora.alpha=16",
       "tuning.lora.target_modules=[q_proj, k_proj, v_proj, o_proj]"};
@@ -77,10 +79,10 @@ BenchConfig bench_config(const nlohmann::json& request) {
   return bench;
 }
 
-std::unique_ptr<model::Decoder> make_decoder(const nlohmann::json& request,
+std::unique_ptr<model::Decoder> make_decoder(const nlohmann::ordered_json& request,
                                              const config::RunConfig& run, const Compute& compute) {
   if (const auto arch_path = get<std::string>(request, "arch")) {
-    const auto json = nlohmann::json::parse(read_text_file(*arch_path), nullptr, false);
+    const auto json = parse_python_json(read_utf8_file(*arch_path));
     if (json.is_discarded())
       throw DataError("not valid JSON", *arch_path, "--arch names a model's config.json");
     return model::Decoder::random(spec::ArchSpec::from_hf_config(json, *arch_path),
@@ -216,7 +218,7 @@ double median_of(std::vector<double> values) {
 
 }  // namespace
 
-int run_bench(const nlohmann::json& request) {
+int run_bench(const nlohmann::ordered_json& request) {
   set_threads(request);
   const BenchConfig bench = bench_config(request);
   const Compute compute = choose_compute(request.at("device").get<std::string>(), bench.dtype, 0);

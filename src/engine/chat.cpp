@@ -16,6 +16,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/data/prompt.h"
@@ -55,6 +56,8 @@ class InterruptWatch {
     action.sa_handler = [](int) { was_interrupted = true; };
     sigemptyset(&action.sa_mask);  // no SA_RESTART: it ends the reading of a line, too
     ::sigaction(SIGINT, &action, &former_);
+    const bool was_ignored = former_.sa_handler == SIG_IGN;  // started in the background
+    if (was_ignored) ::sigaction(SIGINT, &former_, nullptr);
   }
   ~InterruptWatch() { ::sigaction(SIGINT, &former_, nullptr); }
   InterruptWatch(const InterruptWatch&) = delete;
@@ -67,33 +70,33 @@ class InterruptWatch {
 /// The base model and its adapters; each is loaded when it is used first.
 class Models {
  public:
-  explicit Models(const nlohmann::json& request) : request_(request) {}
+  explicit Models(const nlohmann::ordered_json& request) : request_(request) {}
 
   const LoadedModel& get(const std::string& name) {
     const auto found = loaded_.find(name);
     if (found != loaded_.end()) return found->second;
-    nlohmann::json one = request_;
-    for (const nlohmann::json& entry : request_.at("models"))
+    nlohmann::ordered_json one = request_;
+    for (const nlohmann::ordered_json& entry : request_.at("models"))
       if (entry.at("name") == name) one["adapter"] = entry.at("adapter");
     SharedBases* shared = request_.at("models").size() > 1 ? &bases_ : nullptr;
     return loaded_.emplace(name, load_model(one, 0, shared)).first->second;
   }
   std::vector<std::string> names() const {
     std::vector<std::string> names;
-    for (const nlohmann::json& entry : request_.at("models"))
+    for (const nlohmann::ordered_json& entry : request_.at("models"))
       names.push_back(entry.at("name").get<std::string>());
     return names;
   }
 
  private:
-  const nlohmann::json& request_;
+  const nlohmann::ordered_json& request_;
   SharedBases bases_;
   std::map<std::string, LoadedModel> loaded_;
 };
 
 class Conversation {
  public:
-  explicit Conversation(const nlohmann::json& request)
+  explicit Conversation(const nlohmann::ordered_json& request)
       : request_(request), models_(request), name_(models_.names().front()) {
     if (const auto system = get<std::string>(request, "system")) system_ = *system;
     use(name_);
@@ -106,7 +109,7 @@ class Conversation {
     is_terminal_ = lines.is_terminal();
     if (is_terminal_) fmt::print("{} (/help lists the commands)\n", name_);
     for (std::string line; !is_over_ && read(lines, line);) {
-      std::fflush(stdout);
+      require_standard_output();  // nobody would see the answers
       if (!is_valid_utf8(line))
         fmt::print("the line is not UTF-8\n");
       else if (line.starts_with('/') && !line.starts_with("//"))
@@ -283,7 +286,7 @@ class Conversation {
     options.max_new_tokens = std::min(options.max_new_tokens, context - num_tokens);
   }
 
-  const nlohmann::json& request_;
+  const nlohmann::ordered_json& request_;
   Models models_;
   std::string name_, system_;
   const LoadedModel* model_ = nullptr;
@@ -295,7 +298,7 @@ class Conversation {
 
 }  // namespace
 
-int run_chat(const nlohmann::json& request) {
+int run_chat(const nlohmann::ordered_json& request) {
   return Conversation(request).run();
 }
 

@@ -15,15 +15,15 @@ struct Failure {
 /// @param command for the advice about memory
 Failure report_failure(const std::string& command);
 
-int run_worker(const nlohmann::json& request);
-int run_generate(const nlohmann::json& request);
-int run_eval(const nlohmann::json& request);
-int run_score(const nlohmann::json& request);
-int run_serve(const nlohmann::json& request);
-int run_chat(const nlohmann::json& request);
-int run_merge(const nlohmann::json& request);
-int run_quantize(const nlohmann::json& request);
-int run_bench(const nlohmann::json& request);
-int run_all_reduce(const nlohmann::json& request);
+int run_worker(const nlohmann::ordered_json& request);
+int run_generate(const nlohmann::ordered_json& request);
+int run_eval(const nlohmann::ordered_json& request);
+int run_score(const nlohmann::ordered_json& request);
+int run_serve(const nlohmann::ordered_json& request);
+int run_chat(const nlohmann::ordered_json& request);
+int run_merge(const nlohmann::ordered_json& request);
+int run_quantize(const nlohmann::ordered_json& request);
+int run_bench(const nlohmann::ordered_json& request);
+int run_all_reduce(const nlohmann::ordered_json& request);
 
 }  // namespace sftrun::engine

@@ -1,13 +1,15 @@
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
-#include <cstdio>
 #include <map>
 #include <new>
 
 #include "commands.h"
 #include "memory_advice.h"
 #include "sftrun/app/engine_api.h"
+#include "sftrun/core/console_writer.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/json_reason.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/error_file.h"
@@ -15,7 +17,7 @@
 namespace sftrun::engine {
 namespace {
 
-using Command = int (*)(const nlohmann::json&);
+using Command = int (*)(const nlohmann::ordered_json&);
 
 Command find(const std::string& name) {
   static const std::map<std::string, Command> commands = {
@@ -32,7 +34,8 @@ Failure fail(ExitCode code, const std::string& text, bool peer_lost = false) {
   log::flush();
   // A launcher reports it, once for all ranks.
   launch::write_error_file(text, static_cast<int>(code), std::nullopt, peer_lost);
-  std::fprintf(stderr, "%s\n", text.c_str());  // and the rank's own log has it from here
+  // The rank's own log has it from here.
+  ConsoleWriter::of_process().write(STDERR_FILENO, text + "\n");
   return {static_cast<int>(code), text};
 }
 
@@ -52,7 +55,7 @@ std::string libtorch_text(const c10::Error& e) {
 
 int guarded(const char* command, const char* request) {
   try {
-    return find(command)(nlohmann::json::parse(request));
+    return find(command)(nlohmann::ordered_json::parse(request));
   } catch (...) {
     return report_failure(command).code;
   }
@@ -73,6 +76,8 @@ Failure report_failure(const std::string& command) {
     return out_of_memory("out of memory", command);
   } catch (const c10::Error& e) {
     return fail(ExitCode::kWorkerFailed, libtorch_text(e));
+  } catch (const nlohmann::json::exception& e) {
+    return fail(ExitCode::kWorkerFailed, Error(ExitCode::kWorkerFailed, json_reason(e)).what());
   } catch (const std::exception& e) {
     return fail(ExitCode::kWorkerFailed, Error(ExitCode::kWorkerFailed, e.what()).what());
   }

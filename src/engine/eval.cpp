@@ -16,10 +16,14 @@
 #include "question.h"
 #include "rank.h"
 #include "session.h"
+#include "sftrun/config/best_metric.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/data/input_records.h"
+#include "sftrun/data/sequence.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "shared_answers.h"
 #include "text_generator.h"
 
@@ -57,14 +61,12 @@ data::Dataset load_validation_data(const config::RunConfig& config, const data::
 /// Evaluates the models of a request one after the other.
 class Evaluation {
  public:
-  Evaluation(const nlohmann::json& request, Rank& rank)
-      : request_(request),
-        rank_(rank),
-        config_(config::from_json(nlohmann::ordered_json(request.at("config")))) {}
+  Evaluation(const nlohmann::ordered_json& request, Rank& rank)
+      : request_(request), rank_(rank), config_(config::from_json(request.at("config"))) {}
 
   /// @return 0, or the exit code of a stop
   int run() {
-    for (const nlohmann::json& variant : request_.at("models")) {
+    for (const nlohmann::ordered_json& variant : request_.at("models")) {
       if (const int code = measure(variant)) return code;
     }
     if (rank_.is_main()) report();
@@ -72,13 +74,19 @@ class Evaluation {
   }
 
  private:
-  int measure(const nlohmann::json& variant) {
-    nlohmann::json request = request_;
+  int measure(const nlohmann::ordered_json& variant) {
+    nlohmann::ordered_json request = request_;
     request["model"] = variant.at("model");
     request["adapter"] = variant.at("adapter");
-    const LoadedModel model = load_model(request, rank_.env().local_rank);
-    const data::TextModel text = text_model_of(*model.checkpoint, config_.model.chat_template);
-    if (!data_) read_data(text);
+    LoadedModel model;
+    data::TextModel text;
+    const auto prepare = [&] {
+      model = load_model(request, rank_.env().local_rank);
+      text = text_model_of(*model.checkpoint, config_.model.chat_template);
+      if (rank_.is_main()) warn_of_other_variables(variant);
+      if (!data_) read_data(text);
+    };
+    if (const int code = rank_.interruptible(prepare)) return code;
     Measured measured{.name = variant.at("name").get<std::string>()};
     const auto stops = [this] { return rank_.stop_exit_code() != 0; };
     measured.sums = label_sums(*model.decoder, *data_, rank_.comm(), measured.name, stops);
@@ -88,13 +96,26 @@ class Evaluation {
       throw DataError(
           fmt::format("the validation loss of the {} is NaN or infinite", measured.name),
           request.at("model").get<std::string>(),
-          "use --dtype fp32; if that does not help, the adapter is broken");
+          "use --dtype fp32; if that does not help, the weights are broken");
     }
     if (!asked_.empty()) {
       if (const int code = generate(text, *model.decoder, measured)) return code;
     }
     measured_.push_back(std::move(measured));
     return 0;
+  }
+
+  /// The configuration's variables are used, for every model.
+  void warn_of_other_variables(const nlohmann::json& variant) const {
+    const auto trained = get<std::string>(variant, "adapter")
+                             .value_or(variant.at("model").template get<std::string>());
+    const Json recorded = weights::read_template_variables(trained),
+               used = data::template_variables(config_.data);
+    if (recorded.empty() || nlohmann::json(recorded) == nlohmann::json(used)) return;
+    log::warn(
+        "{} was trained with chat_template_kwargs {}, and is evaluated with {}, as the "
+        "configuration says (data.chat_template_kwargs, data.thinking)",
+        trained, excerpt(recorded.dump()), excerpt(used.dump()));
   }
 
   /// The first `max_records` examples that have a prompt are asked.
@@ -146,7 +167,7 @@ class Evaluation {
         rank_.env().supervised
             ? (fs::path(request_.at("folder").get<std::string>()) / "result").string()
             : "-",
-        result);
+        result, [this] { return rank_.stop_exit_code(); });
   }
 
   std::string prediction_lines() const {
@@ -189,12 +210,19 @@ class Evaluation {
       json["exact_match"] = scores.exact_match;
     }
     json["sets"] = Json::array();
+    const std::vector<std::string> names = set_names();
     for (size_t part = 0; part < measured.sums.size(); ++part) {
-      Json set = {{"name", data_->parts()[part].name}};
+      Json set = {{"name", names[part]}};
       set.update(json_of(measured.sums[part]));
       json["sets"].push_back(set);
     }
     return json;
+  }
+
+  std::vector<std::string> set_names() const {
+    std::vector<std::string> names;
+    for (const data::DatasetPart& part : data_->parts()) names.push_back(part.name);
+    return config::distinct_set_names(std::move(names));
   }
 
   Json to_json() const {
@@ -218,8 +246,9 @@ class Evaluation {
         return fmt::format("{:.4f}", json_of(m)[key].template get<double>());
       });
     }
-    for (size_t part = 0; data_->parts().size() > 1 && part < data_->parts().size(); ++part) {
-      add("loss of " + data_->parts()[part].name, [&](const Measured& m) {
+    const std::vector<std::string> names = set_names();
+    for (size_t part = 0; names.size() > 1 && part < names.size(); ++part) {
+      add("loss of " + names[part], [&](const Measured& m) {
         return fmt::format("{:.4f}", json_of(m.sums[part])["loss"].template get<double>());
       });
     }
@@ -241,7 +270,7 @@ class Evaluation {
     return text;
   }
 
-  const nlohmann::json& request_;
+  const nlohmann::ordered_json& request_;
   Rank& rank_;
   config::RunConfig config_;
   std::optional<data::Dataset> data_;
@@ -252,7 +281,7 @@ class Evaluation {
 
 }  // namespace
 
-int run_eval(const nlohmann::json& request) {
+int run_eval(const nlohmann::ordered_json& request) {
   const launch::WorkerEnv env = launch::worker_env();
   if (env.supervised || env.world_size > 1) {
     quiet_libtorch();

@@ -1,8 +1,8 @@
 #include <ATen/Parallel.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +14,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/standard_streams.h"
 #include "sftrun/core/xxh3.h"
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
@@ -33,8 +34,7 @@ class Printer {
  public:
   void print(std::string_view text) {
     if (text.size() <= num_printed_) return;
-    std::fwrite(text.data() + num_printed_, 1, text.size() - num_printed_, stdout);
-    std::fflush(stdout);
+    write_standard_output(text.substr(num_printed_));
     num_printed_ = text.size();
   }
 
@@ -45,7 +45,7 @@ class Printer {
 /// What generate does with a prompt or with records, once the model is loaded.
 class Prompts {
  public:
-  Prompts(const nlohmann::json& request, const data::TextModel& text)
+  Prompts(const nlohmann::ordered_json& request, const data::TextModel& text)
       : request_(request), text_(text) {
     chat_ = get<bool>(request, "chat").value_or(text.chat_template != nullptr);
     if (chat_ && !text.chat_template) {
@@ -87,17 +87,17 @@ class Prompts {
   }
 
  private:
-  const nlohmann::json& request_;
+  const nlohmann::ordered_json& request_;
   const data::TextModel& text_;
   bool chat_ = false;
 };
 
-TextGenerator generator_of(const nlohmann::json& request, const data::TextModel& text) {
+TextGenerator generator_of(const nlohmann::ordered_json& request, const data::TextModel& text) {
   return {text, sampling_options(request), request.value("stop", std::vector<std::string>())};
 }
 
 /// --prompt.
-int answer_prompt(const nlohmann::json& request, LoadedModel& model) {
+int answer_prompt(const nlohmann::ordered_json& request, LoadedModel& model) {
   const auto prompt = request.at("prompt").get<std::string>();
   const auto output = get<std::string>(request, "output");
   const bool prints = !request.value("json", false) && !output;
@@ -114,7 +114,7 @@ int answer_prompt(const nlohmann::json& request, LoadedModel& model) {
   generator_of(request, model.text).run(*model.decoder, 1, hooks);
   if (prints) {
     printer.print(answer.text);
-    std::fputc('\n', stdout);
+    write_standard_output("\n");
     return 0;
   }
   const Json object = {{"prompt", prompt},
@@ -138,7 +138,7 @@ std::string line_of(const data::InputRecord& record, const Json& additions) {
 
 /// What answers depend on. The batch size and the number of processes are not among it: they change
 /// answers by rounding only.
-Json settings_of(const nlohmann::json& request, const LoadedModel& model, bool are_chats,
+Json settings_of(const nlohmann::ordered_json& request, const LoadedModel& model, bool are_chats,
                  const std::vector<data::InputRecord>& records) {
   Json settings = {{"version", 1}};
   for (const char* key : {"model", "adapter", "input"}) settings[key] = request.at(key);
@@ -151,6 +151,8 @@ Json settings_of(const nlohmann::json& request, const LoadedModel& model, bool a
   for (const data::InputRecord& record : records) lines += xxh3_128(record.line);
   settings["input_records"] = xxh3_128(lines);
   settings["chat"] = are_chats;
+  if (!model.text.render_defaults.kwargs.empty())
+    settings["chat_template_kwargs"] = model.text.render_defaults.kwargs;
   for (const char* key : {"max_new_tokens", "temperature", "top_p", "top_k", "min_p",
                           "repetition_penalty", "stop", "seed", "dtype", "as_stored"})
     settings[key] = request.at(key);
@@ -160,14 +162,13 @@ Json settings_of(const nlohmann::json& request, const LoadedModel& model, bool a
 /// --input: the ranks answer the records together.
 class FileAnswers {
  public:
-  FileAnswers(const nlohmann::json& request, LoadedModel& model, Rank& rank)
+  FileAnswers(const nlohmann::ordered_json& request, LoadedModel& model, Rank& rank)
       : request_(request),
         model_(model),
         rank_(rank),
         output_(request.at("output").get<std::string>()),
         prompts_(request, model.text),
-        records_(data::read_input_records(request.at("input").get<std::string>(),
-                                          at::get_num_threads())),
+        records_(data::read_input_records(input_of(request), at::get_num_threads())),
         tokens_(prompts_.of_records(records_)) {}
 
   int run() { return get<std::string>(request_, "folder") ? write() : write_unkept(); }
@@ -189,7 +190,9 @@ class FileAnswers {
         lines += waiting.begin()->second;
         waiting.erase(waiting.begin());
       }
-      if (output_ == "-") data::write_records("-", std::exchange(lines, {}));
+      if (output_ == "-")
+        data::write_records("-", std::exchange(lines, {}),
+                            [this] { return rank_.stop_exit_code(); });
     });
     if (code == 0 && output_ != "-") data::write_records(output_, lines);
     return code;
@@ -257,7 +260,7 @@ class FileAnswers {
     file.commit();
   }
 
-  const nlohmann::json& request_;
+  const nlohmann::ordered_json& request_;
   LoadedModel& model_;
   Rank& rank_;
   std::string output_;
@@ -268,7 +271,8 @@ class FileAnswers {
 
 /// Logits that are not finite come from the base's files, or from the adapter.
 template <class Body>
-int naming_broken_tensors(const nlohmann::json& request, const LoadedModel& model, Body&& body) {
+int naming_broken_tensors(const nlohmann::ordered_json& request, const LoadedModel& model,
+                          Body&& body) {
   try {
     return body();
   } catch (const model::NotFiniteError&) {
@@ -277,12 +281,14 @@ int naming_broken_tensors(const nlohmann::json& request, const LoadedModel& mode
   }
 }
 
-int answer_file(const nlohmann::json& request, LoadedModel& model) {
+int answer_file(const nlohmann::ordered_json& request, LoadedModel& model) {
   Rank rank;  // from here on a stop ends the command after the current step
   try {
     if (!rank.meet_others({}, at::kCPU)) return rank.stop_exit_code();
-    const int code = naming_broken_tensors(request, model,
-                                           [&] { return FileAnswers(request, model, rank).run(); });
+    std::optional<FileAnswers> answers;
+    const auto read = [&] { answers.emplace(request, model, rank); };
+    int code = rank.interruptible(read);
+    if (code == 0) code = naming_broken_tensors(request, model, [&] { return answers->run(); });
     rank.comm().leave();
     return code;
   } catch (...) {
@@ -295,7 +301,7 @@ int answer_file(const nlohmann::json& request, LoadedModel& model) {
 
 }  // namespace
 
-int run_generate(const nlohmann::json& request) {
+int run_generate(const nlohmann::ordered_json& request) {
   const launch::WorkerEnv env = launch::worker_env();
   const auto folder = get<std::string>(request, "folder");
   if (folder && (env.supervised || env.world_size > 1)) {

@@ -10,7 +10,7 @@
 namespace sftrun::engine {
 namespace {
 
-exporting::MergeOptions merge_options(const nlohmann::json& request) {
+exporting::MergeOptions merge_options(const nlohmann::ordered_json& request) {
   exporting::MergeOptions options;
   options.base = request.at("model").get<std::string>();
   options.output = request.at("output").get<std::string>();
@@ -30,7 +30,7 @@ exporting::MergeOptions merge_options(const nlohmann::json& request) {
 /// null: nothing was measured, or there is no adapter
 nlohmann::ordered_json measured_difference(const exporting::MergeOptions& options,
                                            const exporting::MergedModel& merged,
-                                           const nlohmann::json& request) {
+                                           const nlohmann::ordered_json& request) {
   if (!options.adapter) return nullptr;
   return report_difference(
       {.base = merged.base,
@@ -46,7 +46,7 @@ nlohmann::ordered_json measured_difference(const exporting::MergeOptions& option
 
 }  // namespace
 
-int run_merge(const nlohmann::json& request) {
+int run_merge(const nlohmann::ordered_json& request) {
   set_threads(request);
   choose_compute("cpu", "fp32", 0);
   const exporting::MergeOptions options = merge_options(request);

@@ -80,12 +80,12 @@ std::shared_ptr<const weights::Checkpoint> base_of_adapter(const config::BaseRec
 }
 
 /// Whether there is something to measure, or it is asked for.
-bool is_needed(const Training& training, const nlohmann::json& request) {
+bool is_needed(const Training& training, const nlohmann::ordered_json& request) {
   return !training.format.empty() || get<int64_t>(request, "sample") ||
          get<std::string>(request, "data");
 }
 
-Training training_of(const MergedModel& model, const nlohmann::json& request) {
+Training training_of(const MergedModel& model, const nlohmann::ordered_json& request) {
   Training training;
   const fs::path run = observe::run_directory_of(model.adapter);
   training.is_known = !run.empty() && fs::exists(run / "config.resolved.yaml");
@@ -272,7 +272,8 @@ std::string how_to_resolve(const MergedModel& model, const Training& training) {
   return "store the merged model in more bits, with --dtype (docs/export.md)";
 }
 
-ordered_json measure(const MergedModel& model, Training& training, const nlohmann::json& request) {
+ordered_json measure(const MergedModel& model, Training& training,
+                     const nlohmann::ordered_json& request) {
   const int64_t count = get<int64_t>(request, "sample").value_or(kSequences);
   if (training.config.data.val.empty() && training.config.data.train.empty()) {
     throw DataError(
@@ -285,6 +286,7 @@ ordered_json measure(const MergedModel& model, Training& training, const nlohman
       choose_compute(get<std::string>(request, "device").value_or("auto"), "fp32", 0);
   data::TextModel text =
       text_model_of(*training.base, weights::read_chat_template(model.adapter).value_or(""));
+  text.render_defaults.kwargs = weights::read_template_variables(model.adapter);
   std::vector<data::Example> examples = sample_of(training, text, count);
   if (examples.empty()) throw DataError(fmt::format("{} has no examples", training.data));
   const int64_t tokens = limit_tokens(examples, count * kTokensOfASequence);
@@ -329,7 +331,7 @@ void warn_not_measured(const std::string& why) {
 
 }  // namespace
 
-ordered_json report_difference(const MergedModel& model, const nlohmann::json& request) {
+ordered_json report_difference(const MergedModel& model, const nlohmann::ordered_json& request) {
   const auto asked = get<int64_t>(request, "sample");
   if (asked == 0) return nullptr;
   try {

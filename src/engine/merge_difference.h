@@ -30,6 +30,7 @@ struct MergedModel {
 /// @param request "sample": number of sequences, null: a few where it matters, 0: none; "data": a
 /// file in the place of the run's data, or null; "device"
 /// @return what merge_report.json holds; null: nothing was measured
-nlohmann::ordered_json report_difference(const MergedModel& model, const nlohmann::json& request);
+nlohmann::ordered_json report_difference(const MergedModel& model,
+                                         const nlohmann::ordered_json& request);
 
 }  // namespace sftrun::engine

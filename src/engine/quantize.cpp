@@ -8,7 +8,7 @@
 
 namespace sftrun::engine {
 
-int run_quantize(const nlohmann::json& request) {
+int run_quantize(const nlohmann::ordered_json& request) {
   set_threads(request);
   choose_compute("cpu", "fp32", 0);
   exporting::QuantizeOptions options;

@@ -8,6 +8,7 @@
 #include "sftrun/core/build_id.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 #include "sftrun/parallel/agreement.h"
@@ -99,14 +100,32 @@ bool Rank::meet_others(const config::ParallelConfig& config, at::Device device) 
 }
 
 int Rank::stop_of_any_rank() {
+  const parallel::CollectiveCounts counts = comm_.counts();
   double code = 0;
   for (const auto& rank : comm_.all_gather({static_cast<double>(stop_->exit_code())}))
     code = std::max(code, rank[0]);
+  comm_.set_counts(counts);  // which are those of training
   return static_cast<int>(code);
 }
 
-int Rank::stop_before_training() {
-  const int code = stop_of_any_rank();
+int Rank::of_main(int value) {
+  const parallel::CollectiveCounts counts = comm_.counts();
+  const double given = comm_.all_gather({static_cast<double>(value)})[0][0];
+  comm_.set_counts(counts);
+  return static_cast<int>(given);
+}
+
+int Rank::interruptible(const std::function<void()>& work) {
+  try {
+    const Interruptible scope(launch::stop_requested);
+    work();
+  } catch (const Interrupted&) {
+  }
+  return stop_of_any_rank();
+}
+
+int Rank::before_training(const std::function<void()>& work) {
+  const int code = interruptible(work);
   if (code != 0 && is_main()) log::info("stopped before the first step; nothing was lost");
   return code;
 }

@@ -3,12 +3,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/activity.h"
+#include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/status.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/worker_env.h"
@@ -71,12 +74,28 @@ class Rank {
   bool meet_others(const config::ParallelConfig& config, at::Device device);
   /// The exit code of a stop that any rank was asked for; 0: none. A collective.
   int stop_of_any_rank();
+  /// Does work that a stop of this rank interrupts. A collective; the work itself communicates with
+  /// no other rank.
+  /// @return the exit code of a stop that any rank was asked for; 0: the work is done on all ranks
+  int interruptible(const std::function<void()>& work);
   /// The same before training, with a message.
-  int stop_before_training();
+  int before_training(const std::function<void()>& work);
+  /// A collective.   @return what rank 0 gave
+  int of_main(int value);
+  int stop_before_training() {
+    return before_training([] {});
+  }
 
   void tell(const char* phase);  ///< "loading", "tokenizing"
   void tell(const train::TrainEvent& event);
   void tell(const launch::Status& status);
+  /// Commands for the events of training. A failure is reported before they are waited for.
+  void start_commands(launch::EventCommandOptions options) {
+    commands_ = std::make_unique<launch::EventCommands>(std::move(options));
+  }
+  /// @pre start_commands was called
+  launch::EventCommands& commands() { return *commands_; }
+
   /// Tells the other ranks why this one failed: under other launchers they keep running.
   void abandon(const std::string& why) noexcept { comm_.abandon(why); }
   /// Closes the connections, so that ranks that wait for this one fail.
@@ -89,6 +108,7 @@ class Rank {
   parallel::Communicator comm_;
   std::shared_ptr<const launch::StopSignals> stop_;
   std::shared_ptr<launch::StatusWriter> status_;  ///< null: the launcher is not told
+  std::unique_ptr<launch::EventCommands> commands_;
 };
 
 }  // namespace sftrun::engine

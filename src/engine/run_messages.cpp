@@ -151,6 +151,12 @@ void log_result(const exporting::RunResult& result, const config::BaseRecord* ba
   log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
   log::info("  try it: sftrun generate {} {} --prompt \"…\"",
             result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()));
+  if (!result.template_variables.empty()) {
+    log::info(
+        "  chat_template_kwargs of this run: {} (sftrun_chat.json; other programs need them in "
+        "each request)",
+        excerpt(result.template_variables.dump()));
+  }
   if (!result.adapter) return;
   log::info("  base precision during training: {}", base_record->words());
   for (const std::string& line :

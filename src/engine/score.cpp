@@ -42,7 +42,8 @@ void tokenize(ScoredRecord& scored, const data::TextModel& text) {
   scored.mask = sequence.mask;
 }
 
-std::vector<ScoredRecord> read_records(const std::string& input, const data::TextModel& text) {
+std::vector<ScoredRecord> read_records(const config::DataSource& input,
+                                       const data::TextModel& text) {
   std::vector<data::InputRecord> inputs = data::read_input_records(input, at::get_num_threads());
   std::vector<ScoredRecord> records(inputs.size());
   data::parallel_for(static_cast<int64_t>(inputs.size()), at::get_num_threads(), [&](int64_t i) {
@@ -105,7 +106,7 @@ void require_finite_scores(const std::vector<ScoredRecord>& records,
     if (std::isfinite(scored.logprob)) continue;
     weights::require_finite(checkpoint, model);
     throw DataError("the record's log-probability is NaN or infinite", scored.input.where,
-                    "use --dtype fp32; if that does not help, the adapter is broken");
+                    "use --dtype fp32; if that does not help, the weights are broken");
   }
 }
 
@@ -164,10 +165,9 @@ void report(const Summary& summary) {
 
 }  // namespace
 
-int run_score(const nlohmann::json& request) {
+int run_score(const nlohmann::ordered_json& request) {
   LoadedModel model = load_model(request);
-  std::vector<ScoredRecord> records =
-      read_records(request.at("input").get<std::string>(), model.text);
+  std::vector<ScoredRecord> records = read_records(input_of(request), model.text);
   score(records, *model.decoder);
   require_finite_scores(records, *model.checkpoint, request.at("model").get<std::string>());
   data::write_records(request.at("output").get<std::string>(), lines_of(records));

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
@@ -27,13 +29,13 @@ struct Served {
   at::Device device() const { return loaded.front().decoder->options().device; }
 };
 
-Served load_all(const nlohmann::json& request) {
+Served load_all(const nlohmann::ordered_json& request) {
   Served served;
   SharedBases bases;
   const auto& models = request.at("models");
   const auto asked_length = get<int64_t>(request, "max_model_len");
-  for (const nlohmann::json& entry : models) {
-    nlohmann::json one = request;
+  for (const nlohmann::ordered_json& entry : models) {
+    nlohmann::ordered_json one = request;
     one["adapter"] = entry.at("adapter");
     served.loaded.push_back(load_model(one, 0, models.size() > 1 ? &bases : nullptr));
     const LoadedModel& loaded = served.loaded.back();
@@ -75,9 +77,14 @@ std::string names_of(const Served& served) {
 
 }  // namespace
 
-int run_serve(const nlohmann::json& request) {
+int run_serve(const nlohmann::ordered_json& request) {
+  // Blocks of requests go back to the system when they are freed. By itself the limit would grow
+  // with the first long request.
+  constexpr int kLargeBlock = 1 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kLargeBlock);
+  const Served served =
+      load_all(request);  // until the end of which a signal ends the process at once
   const launch::StopSignals signals;
-  const Served served = load_all(request);
   const serve::Limits limits{
       .batch_size = request.at("batch_size").get<size_t>(),
       .max_waiting = request.at("max_waiting").get<size_t>(),
@@ -91,12 +98,13 @@ int run_serve(const nlohmann::json& request) {
                   .is_local = serve::is_own_name(host),
                   .defaults = {.chat_tokens = request.at("max_new_tokens").get<int64_t>()}});
   // More than answers may wait, so that those beyond are refused with a reason, and /health answers.
-  constexpr unsigned kSpare = 256;
+  constexpr size_t kSpare = 256;
   const serve::HttpServer server(
       {.host = host,
        .port = request.at("port").get<uint16_t>(),
-       .max_connections = static_cast<unsigned>(limits.batch_size + limits.max_waiting) + kSpare},
-      [&](const serve::HttpRequest& asked) { return api.handle(asked); });
+       .max_connections = limits.batch_size + limits.max_waiting + kSpare},
+      [&](serve::HttpRequest& asked) { return api.handle(std::move(asked)); },
+      [&](const serve::HttpRequest& head) { return api.refusal(head); });
   if (!serve::is_own_name(host) && token.empty())
     log::warn("everyone who reaches {} can use the server: set a token with --token", host);
   log::info("{} answers at a time for each model, {} may wait; key-value cache up to {}",

@@ -12,8 +12,10 @@
 #include "memory_advice.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/memory.h"
+#include "sftrun/launch/cpu_topology.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/observe/system.h"
@@ -22,6 +24,7 @@
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "spinning.h"
 
 namespace sftrun::engine {
 namespace {
@@ -92,12 +95,17 @@ std::string device_name(at::Device device) {
   return device.is_cpu() ? observe::cpu_model() : kernels::cuda_kernels().card_name(device);
 }
 
-void set_threads(const nlohmann::json& request) {
+void set_threads(const nlohmann::ordered_json& request) {
   if (const auto threads = get<int>(request, "threads")) {
     at::set_num_threads(*threads);
   } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     at::set_num_threads(std::max(1, static_cast<int>(observe::available_cpus())));
+  } else if (const int most = launch::most_threads(); at::get_num_threads() > most) {
+    log::warn("OMP_NUM_THREADS={} is above the largest value: {} threads are used",
+              at::get_num_threads(), most);
+    at::set_num_threads(most);
   }
+  watch_spinning(at::get_num_threads());
 }
 
 namespace {
@@ -174,6 +182,18 @@ std::string template_of_adapter(const std::optional<std::string>& adapter) {
 
 namespace {
 
+/// Variables of the chat template: those of the run that trained the adapter or model, and over them
+/// the command's. A command whose configuration has them asks for neither.
+text::Json variables_for(const nlohmann::ordered_json& request, const std::string& directory) {
+  if (!request.contains("chat_template_kwargs")) return text::Json::object();
+  text::Json variables = weights::read_template_variables(directory);
+  if (!variables.empty())
+    log::info("chat_template_kwargs of the training run: {}", excerpt(variables.dump()));
+  if (const auto given = get<std::string>(request, "chat_template_kwargs"))
+    variables.update(text::Json::parse(*given));
+  return variables;
+}
+
 /// The base as the adapter's run held it, where that quantised it as it was loaded; else as its
 /// files have it.
 model::BaseForm form_as_trained(const std::filesystem::path& adapter,
@@ -202,7 +222,15 @@ std::shared_ptr<model::SharedWeights> SharedBases::of(const model::BaseForm& for
   return bases_.back().second;
 }
 
-LoadedModel load_model(const nlohmann::json& request, int local_rank, SharedBases* bases) {
+config::DataSource input_of(const nlohmann::ordered_json& request) {
+  config::DataSource input;
+  input.path = request.at("input").get<std::string>();
+  input.name = get<std::string>(request, "subset").value_or("");
+  input.split = get<std::string>(request, "split").value_or("");
+  return input;
+}
+
+LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank, SharedBases* bases) {
   set_threads(request);
   const Compute compute =
       choose_compute(get<std::string>(request, "device").value_or("auto"),
@@ -219,6 +247,7 @@ LoadedModel load_model(const nlohmann::json& request, int local_rank, SharedBase
     loaded.checkpoint = weights::Checkpoint::open(model);
   }
   loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(adapter));
+  loaded.text.render_defaults.kwargs = variables_for(request, adapter.value_or(model));
   model::DecoderOptions options;
   options.dtype = compute.dtype;
   options.device = compute.device;

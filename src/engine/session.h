@@ -35,12 +35,15 @@ std::string dtype_name(at::ScalarType dtype);  ///< "fp32", "bf16", "fp16"
 std::string device_name(at::Device device);
 
 /// Threads of this process: the request's, else OMP_NUM_THREADS, else all that it may use.
-void set_threads(const nlohmann::json& request);
+void set_threads(const nlohmann::ordered_json& request);
 
 /// How to build the decoder that a configuration trains.
 /// @param checkpoint what it will hold; null: random weights
 model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute,
                                       const weights::Checkpoint* checkpoint);
+
+/// --input, --subset and --split of a command.
+config::DataSource input_of(const nlohmann::ordered_json& request);
 
 /// A model opened for a command that does not train.
 struct LoadedModel {
@@ -60,17 +63,19 @@ class SharedBases {
 };
 
 /// Reads "model", "adapter", "as_stored", "device", "dtype", "threads" of the request. An adapter's
-/// base is held as its run held it, unless "as_stored".
+/// base is held as its run held it, unless "as_stored". With "chat_template_kwargs", which is null or
+/// the text of a JSON object, the chat template gets those variables and the ones with which the
+/// adapter or model was trained.
 /// @param local_rank index of the GPU
 /// @param bases of the other adapters of this model; null: the model has weights of its own
-LoadedModel load_model(const nlohmann::json& request, int local_rank = 0,
+LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank = 0,
                        SharedBases* bases = nullptr);
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
                               const std::string& configured_template);
 
 /// A string or number of the request; nullopt when null or absent.
 template <typename T>
-std::optional<T> get(const nlohmann::json& request, const char* key) {
+std::optional<T> get(const nlohmann::ordered_json& request, const char* key) {
   const auto found = request.find(key);
   if (found == request.end() || found->is_null()) return std::nullopt;
   return found->get<T>();

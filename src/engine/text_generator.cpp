@@ -50,7 +50,7 @@ void TextGenerator::run(model::Decoder& decoder, size_t batch_size,
                    .before_step = hooks.before_step});
 }
 
-model::SamplingOptions sampling_options(const nlohmann::json& request) {
+model::SamplingOptions sampling_options(const nlohmann::ordered_json& request) {
   model::SamplingOptions options;
   options.max_new_tokens = request.at("max_new_tokens").get<int64_t>();
   options.temperature = request.at("temperature").get<double>();

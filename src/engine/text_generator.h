@@ -47,6 +47,6 @@ class TextGenerator {
 };
 
 /// Reads "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty" and "seed".
-model::SamplingOptions sampling_options(const nlohmann::json& request);
+model::SamplingOptions sampling_options(const nlohmann::ordered_json& request);
 
 }  // namespace sftrun::engine

@@ -6,6 +6,7 @@
 
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 
@@ -50,6 +51,8 @@ WeightHashing::WeightHashing(std::shared_ptr<const weights::Checkpoint> checkpoi
     try {
       promise_.set_value(weights::hash_weights(*checkpoint_, weights::remembered_hashes(), stop));
     } catch (const FileHashes::Stopped&) {
+      promise_.set_value({});
+    } catch (const Interrupted&) {
       promise_.set_value({});
     } catch (...) {
       promise_.set_exception(std::current_exception());

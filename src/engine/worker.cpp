@@ -17,14 +17,15 @@
 #include "report.h"
 #include "run_messages.h"
 #include "session.h"
+#include "sftrun/core/build_id.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 #include "sftrun/export/run_result.h"
 #include "sftrun/kernels/cuda_registry.h"
-#include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/gpu_meter.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/model/adapter_io.h"
@@ -42,6 +43,7 @@
 #include "sftrun/train/resume.h"
 #include "sftrun/train/run_data.h"
 #include "sftrun/train/run_directory.h"
+#include "sftrun/train/stop_agreement.h"
 #include "sftrun/train/trainer.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/fingerprint.h"
@@ -55,7 +57,7 @@ namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
 
-train::ResumeOptions resume_options(const nlohmann::json& request) {
+train::ResumeOptions resume_options(const nlohmann::ordered_json& request) {
   return {.from = get<std::string>(request, "resume").value_or("auto"),
           .overwrite = request.value("overwrite", false),
           .allow_changed_data = request.value("allow_changed_data", false),
@@ -63,7 +65,7 @@ train::ResumeOptions resume_options(const nlohmann::json& request) {
           .allow_changed_length = request.value("allow_changed_length", false)};
 }
 
-train::BatchRequest batch_request(const nlohmann::json& request) {
+train::BatchRequest batch_request(const nlohmann::ordered_json& request) {
   return {.steps_are_auto = request.value("steps_are_auto", false),
           .batch_size = get<int64_t>(request, "batch_size"),
           .max_micro_batch = get<int64_t>(request, "max_micro_batch").value_or(1)};
@@ -209,8 +211,8 @@ void gather_principal_parts(model::Decoder& decoder, parallel::Strategy& strateg
 }
 
 /// Loads the decoder, divided as the strategy says, with the adapter that the run starts from. A
-/// checkpoint is loaded later.
-void load_model(PreparedRun& run, Rank& rank) {
+/// checkpoint is loaded later.   @return 0, or the exit code of a stop
+int load_model(PreparedRun& run, Rank& rank) {
   model::DecoderOptions options = decoder_options(run.config, run.compute, run.checkpoint.get());
   if (run.resume_from && options.lora.pissa)
     options.pissa_from = train::principal_parts_of(*run.resume_from);
@@ -228,7 +230,11 @@ void load_model(PreparedRun& run, Rank& rank) {
     options.tensor = run.tensor;
     options.tensor_ranks = run.tensor_group.get();
   }
-  run.decoder = load_decoder(run.checkpoint, options);
+  const auto load = [&] { run.decoder = load_decoder(run.checkpoint, options); };
+  if (run.tensor_group)
+    load();  // DoRA sums over these ranks meanwhile, so none may leave
+  else if (const int code = rank.before_training(load))
+    return code;
   if (run.shards && run.shards->sharding().trained_on_host)
     require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train,
                                                  run.shards->mesh().sizes().dp_shard));
@@ -237,20 +243,19 @@ void load_model(PreparedRun& run, Rank& rank) {
   if (is_pipeline(run.config.parallel) && options.lora.pissa)
     gather_principal_parts(*run.decoder, *run.strategy);
   const std::string& start = run.config.tuning.lora.init_from;
-  if (start.empty() || run.resume_from) return;
+  if (start.empty() || run.resume_from) return 0;
   model::load_adapter_weights(*run.decoder, start,
                               [&](const layers::Parameter& parameter, const at::Tensor& values) {
                                 run.strategy->assign(parameter, values);
                               });
   log::info("adapter initialised from {}", start);
+  return 0;
 }
 
 /// Tokenises the data with the model's tokenizer and template, and divides it into batches.
 /// @param saved the checkpoint's state; null: a new run
 void prepare_data(PreparedRun& run, const train::TrainState* saved,
                   const train::BatchRequest& batches, Rank& rank) {
-  run.rendered_at_unix_s =
-      train::rendering_time(saved, static_cast<int64_t>(unix_seconds()), rank.comm());
   const std::string& configured = run.config.model.chat_template;
   data::TextModel& text = run.text.emplace(text_model_of(*run.checkpoint, configured));
   if (!configured.empty()) run.chat_template = text.chat_template->source();
@@ -288,10 +293,12 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.batches = run.data.batches.get();
   inputs.local_world_size = rank.env().local_world_size;
   inputs.val = run.data.val_or_null();
+  inputs.build = {.version = SFTRUN_VERSION, .id = build_id()};
   inputs.identity = run.identity;
   inputs.rendered_at_unix_s = run.rendered_at_unix_s;
   inputs.resume_from = run.resume_from;
   inputs.chat_template = run.chat_template;
+  inputs.template_variables = data::template_variables(run.config.data);
   inputs.profiled_steps = run.profiled_steps;
   inputs.hooks.stop_exit_code = [&] { return rank.stop_exit_code(); };
   inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(run.compute.device); };
@@ -363,13 +370,30 @@ void finish(const PreparedRun& run, const exporting::RunResult& result,
                        outcome.exit_code);
 }
 
+/// Whether the largest micro-batch is the one that is tried before the first step. On a CPU the plan
+/// decides, and so does not depend on it.
+bool plans_longest_batch(const PreparedRun& run) {
+  using enum config::LongestBatchFirst;
+  const config::LongestBatchFirst wanted = run.config.train.longest_batch_first;
+  return wanted == kOn || (wanted == kAuto && run.compute.device.is_cuda());
+}
+
+/// Tokens of the run's largest micro-batch, for each of its bins; 0: the data is not read yet.
+double tokens_of_bin(const PreparedRun& run) {
+  if (!run.data.batches) return 0;
+  const int64_t bins = run.config.train.batch_size.value.value();
+  return static_cast<double>(run.data.batches->micro_batch_tokens(bins, plans_longest_batch(run))) /
+         static_cast<double>(bins);
+}
+
 /// The devices of the run, without their memory.
 plan::RunDevices planned_devices(const PreparedRun& run, const Rank& rank) {
   return {.element_bytes = static_cast<int64_t>(c10::elementSize(run.compute.dtype)),
           .on_gpu = run.compute.device.is_cuda(),
           .world_size = rank.env().world_size,
           .local_world_size = rank.env().local_world_size,
-          .threads = at::get_num_threads()};
+          .threads = at::get_num_threads(),
+          .tokens_of_bin = tokens_of_bin(run)};
 }
 
 /// What the fullest rank is expected to need, with the longest micro-batch.
@@ -425,6 +449,37 @@ void describe_evaluations(const train::Trainer& trainer, observe::RunReport& rep
     report.best = {{"metric", best->metric}, {"value", *best->value}, {"step", best->step}};
 }
 
+/// Writes the result, on rank 0. The other ranks call it too if they have parts of the parameters.
+/// A stop interrupts it between two tensors: the same command writes it from the last checkpoint.
+/// @return 0, or the exit code of a stop
+int write_result(PreparedRun& run, Rank& rank, const exporting::RunResult& result,
+                 const std::function<std::string()>& card, int64_t last_step) {
+  parallel::Communicator alone;
+  train::StopAgreement stop(run.strategy->divides_parameters() ? rank.comm() : alone,
+                            [&] { return rank.stop_exit_code(); });
+  auto tensors = exporting::result_tensors(
+      result, *run.decoder,
+      [&](const layers::Parameter& parameter) { return run.strategy->master_of(parameter); });
+  for (weights::TensorToWrite& tensor : tensors) {
+    tensor.produce = [&stop, produce = std::move(tensor.produce)](void* destination) {
+      if (stop.next() != 0) throw Interrupted();
+      produce(destination);
+    };
+  }
+  try {
+    if (rank.is_main()) {
+      exporting::export_result(
+          result, tensors, card(),
+          train::CheckpointStore(run.run_dir() / "checkpoints").path_of(last_step));
+    } else {
+      result.adapter ? weights::produce_without_file(tensors)
+                     : weights::produce_shards_without_files(tensors);
+    }
+  } catch (const Interrupted&) {
+  }
+  return stop.agreed();
+}
+
 /// Trains, and writes run.json before and after, and the result.
 int train_and_export(PreparedRun& run, Rank& rank) {
   const int world_size = rank.env().world_size;
@@ -449,15 +504,16 @@ int train_and_export(PreparedRun& run, Rank& rank) {
       return answers->evaluate(step, allowed_s);
     };
   }
-  launch::EventCommands commands(event_commands(run.config, rank));
+  rank.start_commands(event_commands(run.config, rank));
   inputs.hooks.on_run_event = [&](const train::RunEvent& event) {
-    commands.tell({event.name, event.step, event.details});
+    rank.commands().tell({event.name, event.step, event.details});
   };
   const std::optional<config::BaseRecord> base_record = describe_adapter(run, inputs);
   const config::BaseRecord* held = base_record ? &*base_record : nullptr;
   if (held != nullptr && rank.is_main()) warn_of_pissa(*held);
-  const exporting::RunResult result{run.run_dir(),  inputs.adapter,    *run.checkpoint,
-                                    run.model_path, run.compute.dtype, run.chat_template};
+  const exporting::RunResult result{
+      run.run_dir(),     inputs.adapter,    *run.checkpoint,          run.model_path,
+      run.compute.dtype, run.chat_template, inputs.template_variables};
   // They take space that the run may have.
   if (rank.is_main()) train::CheckpointStore(run.run_dir() / "checkpoints").remove_leftovers();
   if (rank.is_main()) require_disk_space(result, *run.decoder, run.config.train);
@@ -476,6 +532,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
       {run.config, run.compute, run.model_path, run.base_fingerprint, held, run.data.fingerprint,
        run.identity, rank.comm().backend(), run.strategy->name(), world_size});
   report.planned = planned_bytes(run, rank);
+  report.builds = train::to_json(trainer.builds());
   const auto write_report = [&](const std::string& status) {
     report.status = status;
     report.ranks = gather_rank_reports(
@@ -487,25 +544,19 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   };
   report.started_at = unix_seconds();
   write_report("running");
-  const train::TrainOutcome outcome = trainer.run();
+  train::TrainOutcome outcome = trainer.run();
   bool is_wanted = outcome.exit_code == 0 && !(outcome.was_complete && result.exists());
-  if (run.strategy->divides_parameters())  // rank 0 decides: it writes
-    is_wanted = rank.comm().all_gather({is_wanted ? 1.0 : 0.0})[0][0] != 0;
+  is_wanted = rank.of_main(is_wanted ? 1 : 0) != 0;  // it writes
   rank.activity().set_work(Work::kExporting);
   if (is_wanted && (rank.is_main() || run.strategy->divides_parameters())) {
     trainer.load_best();
-    const auto tensors = exporting::result_tensors(
-        result, *run.decoder,
-        [&](const layers::Parameter& parameter) { return run.strategy->master_of(parameter); });
-    if (rank.is_main()) {
-      exporting::export_result(
-          result, tensors, card_text(run, result, held, total_steps, world_size, trainer.best()),
-          train::CheckpointStore(run.run_dir() / "checkpoints").path_of(outcome.last_step));
-    } else {
-      result.adapter ? weights::produce_without_file(tensors)
-                     : weights::produce_shards_without_files(tensors);
-    }
+    const auto text = [&] {
+      return card_text(run, result, held, total_steps, world_size, trainer.best());
+    };
+    outcome.exit_code = write_result(run, rank, result, text, outcome.last_step);
   }
+  if (is_wanted) rank.comm().barrier("result");  // it may take long
+  if (is_wanted) outcome.exit_code = rank.of_main(outcome.exit_code);
   report.finished_at = unix_seconds();
   report.first_step = outcome.first_step;
   report.last_step = outcome.last_step;
@@ -513,11 +564,15 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   write_report(status_of_exit_code(outcome.exit_code));
   rank.comm().leave();
   if (rank.is_main()) finish(run, result, held, outcome, total_steps, report);
+  if (rank.is_main() && !run.config.callbacks.command.empty())
+    rank.tell(launch::Status{
+        .phase = launch::Phase::kCommands, .step = outcome.last_step, .total_steps = total_steps});
+  rank.commands().finish();
   return outcome.exit_code;
 }
 
 /// @param run with configuration and path of the model
-int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& rank) {
+int prepare_and_train(const nlohmann::ordered_json& request, PreparedRun& run, Rank& rank) {
   config::RunConfig& config = run.config;
   run.compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
                                config.model.dtype, rank.gpu());
@@ -534,7 +589,12 @@ int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& ran
   if (rank.is_main()) warn_of_unpacking(config.tuning, *run.checkpoint);
   const train::ResumeOptions resume = resume_options(request);
   run.profiled_steps = parse_step_range(request.value("profile", ""), "--profile");
-  run.resume_from = train::find_checkpoint(resume, run.run_dir(), rank.comm());
+  try {
+    const Interruptible scope(launch::stop_requested);
+    run.resume_from = train::find_checkpoint(resume, run.run_dir(), rank.comm());
+  } catch (const Interrupted&) {  // on every rank
+    return rank.stop_before_training();
+  }
   const std::string& start = config.tuning.lora.init_from;
   if (rank.is_main() && !start.empty() && !run.resume_from) {
     weights::require_own_base(*run.checkpoint, run.model_path, start);
@@ -544,8 +604,11 @@ int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& ran
   rank.tell("tokenizing");
   std::optional<train::TrainState> saved;
   if (run.resume_from) saved = train::read_train_state(*run.resume_from);
-  prepare_data(run, saved ? &*saved : nullptr, batch_request(request), rank);
-  if (const int code = rank.stop_before_training()) return code;
+  const train::TrainState* state = saved ? &*saved : nullptr;
+  run.rendered_at_unix_s =
+      train::rendering_time(state, static_cast<int64_t>(unix_seconds()), rank.comm());
+  const auto tokenize = [&] { prepare_data(run, state, batch_request(request), rank); };
+  if (const int code = rank.before_training(tokenize)) return code;
   run.identity =
       train::identity_of(config, train::model_identity(*run.checkpoint, *run.text),
                          run.data.fingerprint, run.data.val_fingerprint(), run.data.parts);
@@ -556,7 +619,7 @@ int prepare_and_train(const nlohmann::json& request, PreparedRun& run, Rank& ran
   }
 
   rank.tell("loading");
-  load_model(run, rank);
+  if (const int code = load_model(run, rank)) return code;
   const bool knows_weights = add_weights(run, hashing, rank);
   if (const int code = rank.stop_before_training()) return code;
   SFTRUN_CHECK(knows_weights);  // false only if rank 0 was stopped, which stops all ranks
@@ -579,8 +642,8 @@ OutOfMemoryError with_advice(const std::string& message, const std::string& wher
   return OutOfMemoryError(message, where, advice.empty() ? general : advice);
 }
 
-int run_rank(const nlohmann::json& request, Rank& rank) {
-  PreparedRun run{.config = config::from_json(nlohmann::ordered_json(request.at("config"))),
+int run_rank(const nlohmann::ordered_json& request, Rank& rank) {
+  PreparedRun run{.config = config::from_json(request.at("config")),
                   .model_path = request.at("model_path").get<std::string>()};
   const auto place = [&] {
     return run.tries_longest_batch ? "the longest micro-batch, before the first step" : "";
@@ -600,7 +663,8 @@ int run_rank(const nlohmann::json& request, Rank& rank) {
 }
 
 /// Trains with the layers on the devices of this process: one rank for each stage.
-int run_stages(const nlohmann::json& request, Rank& main, const plan::DeviceStages& stages) {
+int run_stages(const nlohmann::ordered_json& request, Rank& main,
+               const plan::DeviceStages& stages) {
   const auto num_stages = static_cast<int>(stages.devices.size());
   const int threads = std::max(1, at::get_num_threads() / num_stages);
   const int port = num_stages > 1 ? launch::pick_free_port() : 0;
@@ -628,15 +692,15 @@ int run_stages(const nlohmann::json& request, Rank& main, const plan::DeviceStag
 }
 
 /// Stages of a device map; nullopt: this process is one rank.
-std::optional<plan::DeviceStages> stages_of_process(const nlohmann::json& request) {
-  const config::RunConfig config = config::from_json(nlohmann::ordered_json(request.at("config")));
+std::optional<plan::DeviceStages> stages_of_process(const nlohmann::ordered_json& request) {
+  const config::RunConfig config = config::from_json(request.at("config"));
   if (config.parallel.strategy != config::Strategy::kDeviceMap) return std::nullopt;
   const auto checkpoint = weights::Checkpoint::open(request.at("model_path").get<std::string>());
   return plan::device_stages(checkpoint->arch(), config.parallel);
 }
 
-int run_process(const nlohmann::json& request, Rank& rank) {
-  const nlohmann::json& output = request.at("config").at("output");
+int run_process(const nlohmann::ordered_json& request, Rank& rank) {
+  const nlohmann::ordered_json& output = request.at("config").at("output");
   configure_logging(rank.env(), output.at("dir").get<std::string>());
   set_threads(request);
   const auto stages = stages_of_process(request);
@@ -645,7 +709,7 @@ int run_process(const nlohmann::json& request, Rank& rank) {
 
 }  // namespace
 
-int run_worker(const nlohmann::json& request) {
+int run_worker(const nlohmann::ordered_json& request) {
   quiet_libtorch();
   Rank rank;
   try {

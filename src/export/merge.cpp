@@ -113,6 +113,11 @@ std::optional<std::string> chat_template_of(const MergeOptions& options) {
   return trained ? weights::read_chat_template(*trained) : std::nullopt;
 }
 
+nlohmann::ordered_json template_variables_of(const MergeOptions& options) {
+  const auto& trained = options.adapter ? options.adapter : options.checkpoint;
+  return weights::read_template_variables(trained.value_or(options.base));
+}
+
 void write_merged_directory(const MergeOptions& options,
                             const std::function<void(const fs::path&)>& write) {
   write_new_directory(options.output, "the merged model", write,

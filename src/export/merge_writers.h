@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -20,6 +21,9 @@ WrittenModel write_gguf_model(const MergeOptions& options, const weights::Adapte
 
 /// The chat template that the directory of the adapter or checkpoint has; nullopt: none.
 std::optional<std::string> chat_template_of(const MergeOptions& options);
+
+/// The variables of that template in training; {}: none.
+nlohmann::ordered_json template_variables_of(const MergeOptions& options);
 
 /// Fills a new directory in the place of `output`, which appears when it is complete.
 void write_merged_directory(const MergeOptions& options,

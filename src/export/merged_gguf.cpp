@@ -7,6 +7,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/new_directory.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_quantize.h"
@@ -73,11 +74,21 @@ weights::GgufTensorToWrite computed(const weights::GgufPiece& piece,
 }
 
 void write_modelfile(const weights::GgufPlan& plan, const weights::Checkpoint& base,
-                     const fs::path& directory, const std::string& file) {
-  weights::OllamaModelfile modelfile =
-      weights::ollama_modelfile(base, plan.chat_template, plan.added_bos);
+                     const MergeOptions& options, const fs::path& directory,
+                     const std::string& file) {
+  weights::OllamaModelfile modelfile = weights::ollama_modelfile(
+      base, plan.chat_template, plan.added_bos, template_variables_of(options));
   modelfile.from = "./" + file;
   modelfile.write_to(directory);
+}
+
+void warn_of_variables(const MergeOptions& options) {
+  const nlohmann::ordered_json variables = template_variables_of(options);
+  if (variables.empty()) return;
+  log::warn(
+      "the model was trained with variables of the chat template, which a GGUF file does not hold: "
+      "give them to the program that reads it (llama-server: --chat-template-kwargs {})",
+      shell_word(variables.dump()));
 }
 
 void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
@@ -139,7 +150,10 @@ WrittenModel write_gguf_model(const MergeOptions& options, const weights::Adapte
   const weights::GgufPlan plan = plan_file(options, base, merged);
   WrittenModel written = describe(plan, options);
   written.path = options.output;
+  warn_of_variables(options);
   if (options.writes_file()) {
+    make_directories(fs::absolute(options.output).parent_path());
+    const OutputLock lock(options.output, "the merged model");
     write_file(plan, *base.checkpoint, merged, options.output);
     return written;
   }
@@ -147,7 +161,7 @@ WrittenModel write_gguf_model(const MergeOptions& options, const weights::Adapte
                     file = fmt::format("{}-{}.gguf", name, plan.type_name);
   write_merged_directory(options, [&](const fs::path& directory) {
     write_file(plan, *base.checkpoint, merged, directory / file);
-    write_modelfile(plan, *base.checkpoint, directory, file);
+    write_modelfile(plan, *base.checkpoint, options, directory, file);
   });
   written.path /= file;
   log::info("Ollama: `ollama create {} -f {}`", name, (options.output / "Modelfile").string());

@@ -58,6 +58,7 @@ void write_texts(const MergeOptions& options, const weights::AdapterBase& base,
   if (base.text_directory && !chat_template) chat_template = checkpoint.chat_template();
   model::write_text_files(checkpoint, base.text_directory.value_or(options.base), directory,
                           chat_template);
+  weights::write_template_variables(directory, template_variables_of(options));
   if (base.text_directory) weights::copy_generation_config(options.base, directory);
   if (base.new_eos) weights::add_eos(directory, *base.new_eos);
 }

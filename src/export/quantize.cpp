@@ -5,6 +5,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "stored_dtype.h"
 
 namespace sftrun::exporting {
@@ -48,6 +49,7 @@ void quantize(const QuantizeOptions& options) {
     model::write_config(*base, options.model, directory, dtype, /*unties_head=*/false,
                         quantised.config(modules));
     model::write_text_files(*base, options.model, directory, std::nullopt);
+    weights::write_template_variables(directory, weights::read_template_variables(options.model));
   };
   write_new_directory(options.output, "the quantised model", write,
                       options.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);

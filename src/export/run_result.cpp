@@ -3,9 +3,11 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/gguf_source.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 
 namespace sftrun::exporting {
@@ -14,9 +16,9 @@ namespace {
 
 /// An earlier result, of a run that went back to a checkpoint before its end.
 void set_aside(const fs::path& target) {
-  if (!fs::exists(target)) return;
+  if (!has_entry(target)) return;
   fs::path aside;
-  for (int number = 1; aside.empty() || fs::exists(aside); ++number)
+  for (int number = 1; aside.empty() || has_entry(aside); ++number)
     aside = fmt::format("{}.old-{}", target.string(), number);
   fs::rename(target, aside);
   log::info("the earlier {} is now {}", target.filename().string(), aside.string());
@@ -26,17 +28,26 @@ void set_aside(const fs::path& target) {
 void require_base(const RunResult& result, const fs::path& checkpoint) {
   const fs::path needed =
       fs::is_directory(result.base_path) ? result.base_path / "config.json" : result.base_path;
-  if (fs::exists(needed)) return;
+  if (leads_to_file(needed)) return;
   const std::string again = "put the model back and rerun the same command: it resumes from " +
                             checkpoint.string() + " and writes the result";
   throw DataError(
       fmt::format("the base model was removed while the run trained; {} cannot be written",
                   result.adapter ? "the adapter's tokenizer" : "the trained model"),
       needed.string(),
-      result.adapter && fs::exists(checkpoint / "adapter_model.safetensors")
+      result.adapter && leads_to_file(checkpoint / "adapter_model.safetensors")
           ? again + "; the adapter itself is whole there, in PEFT's layout"
           : again);
 }
+
+/// Removes a folder at the end of its scope, if it is still there.
+struct RemovedFolder {
+  const fs::path& path;
+  ~RemovedFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+};
 
 /// Of a whole model's weights.
 DType stored_dtype(const RunResult& result) {
@@ -76,6 +87,7 @@ void export_result(const RunResult& result, const std::vector<weights::TensorToW
   require_base(result, checkpoint);
   const fs::path temporary =
       result.run_dir / (".unfinished-" + result.target().filename().string());
+  const RemovedFolder cleanup{temporary};  // also when writing fails
   std::error_code code;
   fs::remove_all(temporary, code);
   make_directories(temporary);
@@ -86,6 +98,7 @@ void export_result(const RunResult& result, const std::vector<weights::TensorToW
     model::write_config(result.base, result.base_path, temporary, stored_dtype(result));
   }
   model::write_text_files(result.base, result.base_path, temporary, result.chat_template);
+  weights::write_template_variables(temporary, result.template_variables);
   write_file_atomically(temporary / "README.md", card);
   sync_directory(temporary);
   set_aside(result.target());

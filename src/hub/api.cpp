@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxPageBytes = size_t{256} << 20, kMaxFiles = 1'000'000, kMaxPages = 10'000;
+constexpr size_t kMaxPageBytes = size_t{64} << 20, kMaxFiles = 1'000'000, kMaxPages = 10'000;
+constexpr double kMostPageS = 300;
 /// The largest size that every JSON reader represents exactly.
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 53;
 
@@ -60,6 +61,14 @@ std::string plain_etag(std::string_view etag) {
   if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"')
     etag = etag.substr(1, etag.size() - 2);
   return std::string(etag);
+}
+
+/// An object or a list, as far as its beginning shows.
+bool may_be_json(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  constexpr size_t kMostBlank = 1000;
+  return first == std::string_view::npos ? text.size() <= kMostBlank
+                                         : text[first] == '{' || text[first] == '[';
 }
 
 /// Whether a response to HEAD describes the file: the hub's own response, even if it is a redirect
@@ -109,8 +118,10 @@ HubApi::Page HubApi::get_page(const RepoName& name, const std::string& url) {
     const BodySink sink{.write = [&](std::span<const char> bytes) {
       if (body.size() + bytes.size() > kMaxPageBytes) malformed("it is too long", url, settings_);
       body.append(bytes.data(), bytes.size());
+      // Not read to its end, which may never come.
+      if (!may_be_json(body)) throw TransientFailure("the hub's answer is not JSON");
     }};
-    const Response response = http_.send({.url = url}, sink);
+    const Response response = http_.send({.url = url, .most_s = kMostPageS}, sink);
     if (!response.ok()) fail(name, response);
     Page page{.content = json::parse(body, nullptr, /*allow_exceptions=*/false)};
     if (page.content.is_discarded()) throw TransientFailure("the hub's answer is not JSON");

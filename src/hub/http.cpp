@@ -23,7 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxRedirects = 10;
 constexpr long kReceiveBytes = 512 * 1024;  // the maximum of libcurl
-constexpr size_t kMaxErrorBody = 16384, kMaxHeaders = 300, kMaxHeaderBytes = 16384;
+constexpr size_t kMaxErrorBody = 16384, kMaxHeaders = 300, kMaxHeaderBytes = 300'000;
+constexpr double kMostErrorBodyS = 5;
 
 /// Initialises libcurl once per process.
 void require_curl() {
@@ -47,6 +48,16 @@ std::string lower(std::string_view text) {
   std::string copy(text);
   for (char& c : copy) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return copy;
+}
+
+double seconds_since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
+
+bool is_redirect(long status) {
+  constexpr long kMoved = 301, kFound = 302, kSeeOther = 303, kTemporary = 307, kPermanent = 308;
+  return status == kMoved || status == kFound || status == kSeeOther || status == kTemporary ||
+         status == kPermanent;
 }
 
 /// Errors that a retry does not fix.
@@ -110,11 +121,10 @@ class HttpClient::Exchange {
     const CURLcode code = curl_easy_perform(curl);
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &response_.status);
     if (failure_) std::rethrow_exception(failure_);
-    if (code != CURLE_OK) fail(code);
+    if (code != CURLE_OK && !has_enough_) fail(code);
     if (response_.ok() && !began_) begin();
-    char* target = nullptr;
-    curl_easy_getinfo(curl, CURLINFO_REDIRECT_URL, &target);
-    if (target != nullptr) response_.redirect_url = target;
+    if (is_redirect(response_.status))
+      response_.redirect_url = absolute_url(response_.header("location"), response_.url);
     return std::move(response_);
   }
 
@@ -159,8 +169,9 @@ class HttpClient::Exchange {
   [[noreturn]] void fail(CURLcode code) const {
     const std::string detail = error_text_[0] != '\0' ? error_text_ : curl_easy_strerror(code);
     const std::string what =
-        stalled_ ? fmt::format("no data was received for {:g} s", settings_.stall_timeout_s)
-                 : printable(detail, settings_);
+        stalled_   ? fmt::format("no data was received for {:g} s", settings_.stall_timeout_s)
+        : is_late_ ? fmt::format("the response did not end within {:g} s", *request_.most_s)
+                   : printable(detail, settings_);
     if (!is_lasting(code)) {
       TransientFailure failure(what);
       failure.unreachable = is_unreachable(code) || (stalled_ && response_.headers.empty());
@@ -176,32 +187,38 @@ class HttpClient::Exchange {
   }
 
   void take_header(std::string_view line) {
+    header_bytes_ += line.size();
     // After 100 Continue or a proxy's response
     if (line.starts_with("HTTP/")) response_.headers.clear();
+    if (response_.headers.size() >= kMaxHeaders || header_bytes_ > kMaxHeaderBytes)
+      throw TransientFailure("the response has too many headers");
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) return;
-    if (response_.headers.size() >= kMaxHeaders || line.size() > kMaxHeaderBytes)
-      throw TransientFailure("the response has too many headers");
     response_.headers[lower(line.substr(0, colon))] = std::string(trim(line.substr(colon + 1)));
   }
 
-  void take_body(std::span<const char> bytes) {
+  /// @return false: no more is needed
+  bool take_body(std::span<const char> bytes) {
     curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &response_.status);
     if (!response_.ok()) {
       const size_t room = kMaxErrorBody - std::min(kMaxErrorBody, response_.error_body.size());
       response_.error_body.append(bytes.data(), std::min(room, bytes.size()));
-      return;
+      if (!error_since_) error_since_ = Clock::now();
+      has_enough_ = bytes.size() >= room || is_redirect(response_.status);
+      return !has_enough_;
     }
     if (!began_) begin();
     if (sink_.write) sink_.write(bytes);
+    return true;
   }
 
   /// A stall is a time without receiving a byte, whatever the mean speed was.
   bool may_go_on() {
     if (should_stop_ && should_stop_()) return false;
-    const double silent_s = std::chrono::duration<double>(Clock::now() - last_byte_at_).count();
-    stalled_ = silent_s > settings_.stall_timeout_s + connecting_s();
-    return !stalled_;
+    stalled_ = seconds_since(last_byte_at_) > settings_.stall_timeout_s + connecting_s();
+    is_late_ = request_.most_s && seconds_since(began_at_) > *request_.most_s;
+    has_enough_ |= error_since_ && seconds_since(*error_since_) > kMostErrorBodyS;
+    return !stalled_ && !is_late_ && !has_enough_;
   }
   double connecting_s() const {
     return response_.headers.empty() ? settings_.connect_timeout_s : 0;
@@ -228,8 +245,9 @@ class HttpClient::Exchange {
   static size_t on_body(const char* data, size_t size, size_t count, void* self) {
     auto* exchange = static_cast<Exchange*>(self);
     exchange->last_byte_at_ = Clock::now();
-    const bool taken = exchange->guarded([&] { exchange->take_body({data, size * count}); });
-    return taken ? size * count : 0;
+    bool goes_on = false;
+    exchange->guarded([&] { goes_on = exchange->take_body({data, size * count}); });
+    return goes_on ? size * count : 0;
   }
   static int on_tick(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
     auto* exchange = static_cast<Exchange*>(self);
@@ -248,8 +266,11 @@ class HttpClient::Exchange {
   CURL* curl_ = nullptr;
   HeaderList lines_;
   Response response_;
-  bool began_ = false, stalled_ = false;
-  Clock::time_point last_byte_at_;
+  bool began_ = false, stalled_ = false, is_late_ = false;
+  bool has_enough_ = false;  ///< of an error's body: the transfer is ended on purpose
+  size_t header_bytes_ = 0;  ///< of all responses to the request
+  Clock::time_point began_at_ = Clock::now(), last_byte_at_;
+  std::optional<Clock::time_point> error_since_;
   std::exception_ptr failure_;
   char error_text_[CURL_ERROR_SIZE] = {};
 };

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,13 +20,15 @@ struct Request {
   std::string url;
   bool head = false;                      ///< headers only
   std::vector<std::string> headers = {};  ///< "Range: bytes=10-"
+  std::optional<double> most_s = {};      ///< for the whole response; nullopt: while bytes come
 };
 
 struct Response {
   long status = 0;
   std::string url;                             ///< the URL that answered, after redirects
   std::map<std::string, std::string> headers;  ///< names in lower case
-  std::string error_body;  ///< for a status other than 2xx: the beginning of the body
+  /// For a status other than 2xx: the beginning of the body. The rest is not read.
+  std::string error_body;
 
   bool ok() const { return status >= 200 && status < 300; }
   std::string header(const std::string& name) const;  ///< empty: no such header

@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
-
+#include "sftrun/core/console_writer.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/terminal.h"
 #include "sftrun/core/units.h"
@@ -27,7 +26,7 @@ Progress::Progress(std::string what, uint64_t total_bytes, bool quiet)
       next_(start_ + (on_terminal_ ? Clock::duration(kOnTerminal) : Clock::duration(kInLog))) {}
 
 Progress::~Progress() {
-  if (wrote_ && on_terminal_) std::fputs("\n", stderr);
+  if (wrote_ && on_terminal_) ConsoleWriter::of_process().write(STDERR_FILENO, "\n");
 }
 
 void Progress::update(uint64_t done_bytes, uint64_t received_bytes) {
@@ -38,8 +37,10 @@ void Progress::update(uint64_t done_bytes, uint64_t received_bytes) {
   const std::string text = line(what_, done_bytes, total_bytes_, received_bytes, seconds);
   wrote_ = true;
   if (!on_terminal_) return log::info("{}", text);
-  fmt::print(stderr, "\r{}\033[K", text);  // clears the rest of a longer line
-  std::fflush(stderr);
+  ConsoleWriter& console = ConsoleWriter::of_process();
+  if (console.is_late()) return;
+  console.write(STDERR_FILENO,
+                fmt::format("\r{}\033[K", text));  // clears the rest of a longer line
 }
 
 std::string Progress::line(const std::string& what, uint64_t done_bytes, uint64_t total_bytes,

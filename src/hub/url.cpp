@@ -46,6 +46,16 @@ std::string origin_of(const std::string& text) {
   return fmt::format("{}://{}:{}", scheme, host, part(url, CURLUPART_PORT, CURLU_DEFAULT_PORT));
 }
 
+std::string absolute_url(const std::string& location, const std::string& base) {
+  const Url url = parsed(base);
+  constexpr unsigned kAsCurlFollows =
+      CURLU_NON_SUPPORT_SCHEME | CURLU_ALLOW_SPACE | CURLU_URLENCODE;
+  if (!url || location.empty() ||
+      curl_url_set(url.get(), CURLUPART_URL, location.c_str(), kAsCurlFollows) != CURLUE_OK)
+    return {};
+  return part(url, CURLUPART_URL);
+}
+
 std::string shown_url(const std::string& text) {
   const Url url = parsed(text);
   if (!url) return "a malformed URL";

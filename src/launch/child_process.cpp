@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kCannotStart = 127;
 
-/// Everything that the child needs between fork and exec, where nothing may allocate.
+/// Everything that the child needs between fork and exec, where nothing may allocate: a thread of the
+/// launcher (core/console_writer.h) may hold the allocator's lock.
 struct Prepared {
   const char* executable;
   std::vector<char*> argv, envp;
@@ -40,8 +41,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 /// Unblocks the signals that the launcher blocks because it reads them from a descriptor.
 void unblock_signals() {
   // A shell's background jobs ignore SIGINT, but a worker must receive it from the launcher before
-  // it has installed its own handlers.
-  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) ::signal(number, SIG_DFL);
+  // it has installed its own handlers. The other signals that the launcher ignores stay ignored.
+  for (const int number : {SIGINT, SIGTERM}) ::signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -102,7 +103,24 @@ int start_error(int failure_pipe) {
 /// streams).
 UniqueFd above_standard_streams(UniqueFd fd) {
   if (fd.get() > STDERR_FILENO) return fd;
-  return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  UniqueFd moved(::fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  if (moved) return moved;
+  const int error = errno;
+  throw DeviceError(std::string("cannot start a worker: ") + std::strerror(error), "fcntl",
+                    fix_for_descriptors(error));
+}
+
+/// /dev/null, the standard input of workers.
+UniqueFd open_null() {
+  constexpr const char* kPath = "/dev/null";
+  UniqueFd null(::open(kPath, O_RDWR | O_CLOEXEC));
+  if (null) return above_standard_streams(std::move(null));
+  const int error = errno;
+  const std::string fix = fix_for_descriptors(error);
+  throw DeviceError(std::string("cannot start a worker: ") + std::strerror(error), kPath,
+                    fix.empty() ? "the system needs this device, readable and writable for all "
+                                  "(mknod -m 666 /dev/null c 1 3)"
+                                : fix);
 }
 
 }  // namespace
@@ -112,7 +130,7 @@ ChildProcess start_child(const ChildSpec& spec) {
   for (Pipe* pipe : {&out, &err, &status, &failure}) {
     pipe->write = above_standard_streams(std::move(pipe->write));
   }
-  const UniqueFd null = above_standard_streams(UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)));
+  const UniqueFd null = open_null();
   std::vector<std::string> arguments = spec.arguments, variables;
   Environment environment = spec.environment;
   environment["SFTRUN_STATUS_FD"] = std::to_string(status.write.get());

@@ -25,8 +25,7 @@ struct ChildProcess {
 };
 
 /// Starts a child that leads its own process group (so that a terminal's Ctrl-C reaches only the
-/// launcher) and dies with this process (PR_SET_PDEATHSIG). Its stdin is /dev/null. Single-threaded
-/// callers only.
+/// launcher) and dies with this thread (PR_SET_PDEATHSIG). Its stdin is /dev/null.
 /// @throws DeviceError with the operating system's reason if it cannot be started.
 ChildProcess start_child(const ChildSpec& spec);
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 
 #include "sftrun/core/terminal.h"
@@ -13,15 +12,6 @@
 
 namespace sftrun::launch {
 namespace {
-
-void write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return;
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-}
 
 TerminalSize size_of(int fd) {
   winsize size{};
@@ -54,13 +44,19 @@ Console::Options Console::detect() {
 
 void Console::print(Stream stream, std::string_view line) {
   const std::string text = std::string(line) + "\n";
-  if (stream == Stream::kErr) {
-    const std::string erased = erasing();
-    return write_all(options_.err_fd, erased + text + drawing());  // at once: nothing flickers
+  const std::vector<std::string> drawn_before = drawn_;
+  if (stream == Stream::kErr) {  // at once: nothing flickers
+    const std::string erased = erasing(), view = drawing();
+    if (!write(Stream::kErr, {.lines = text, .before = erased, .after = view}))
+      drawn_ = drawn_before;
+    return;
   }
-  write_all(options_.err_fd, erasing());
-  write_all(options_.out_fd, text);
-  write_all(options_.err_fd, drawing());
+  const std::string erased = erasing();
+  const bool is_erased = drawn_.empty() || write(Stream::kErr, {.lines = {}, .before = erased});
+  write(Stream::kOut, {.lines = text});
+  if (!is_erased || !render_) return;
+  const std::string view = drawing();
+  if (!write(Stream::kErr, {.lines = {}, .before = {}, .after = view})) drawn_.clear();
 }
 
 void Console::set_live(Render render) {
@@ -70,14 +66,21 @@ void Console::set_live(Render render) {
 }
 
 void Console::redraw() {
-  if (!render_) return;
-  const std::string erased = erasing();
-  write_all(options_.err_fd, erased + drawing());
+  if (!render_ || writer_.is_late()) return;
+  const std::vector<std::string> drawn_before = drawn_;
+  const std::string erased = erasing(), view = drawing();
+  if (!write(Stream::kErr, {.lines = {}, .before = erased, .after = view})) drawn_ = drawn_before;
 }
 
 void Console::keep_live() {
   render_ = nullptr;
   drawn_.clear();
+}
+
+/// Workers write faster than one line at a time is taken.   @return false: it was dropped
+bool Console::write(Stream stream, ConsoleWriter::Text text) {
+  text.waits = false;
+  return writer_.write(stream == Stream::kOut ? options_.out_fd : options_.err_fd, text);
 }
 
 std::string Console::erasing() const {

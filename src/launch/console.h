@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/core/console_writer.h"
+
 namespace sftrun::launch {
 
 enum class Stream { kOut, kErr };
@@ -18,8 +20,8 @@ int rows_of(const std::vector<std::string>& lines, int columns);
 
 /// Console output: lines, and on a terminal a live view of a few lines below them. The terminal's
 /// modes are not changed, and the cursor is always at the beginning of a line, so nothing has to be
-/// restored when the process is killed. Write errors are ignored, so that a closed terminal does not
-/// end a run.
+/// restored when the process is killed. Nobody waits for a console that nobody reads: lines that find
+/// its buffer full are dropped and counted, and the live view is not drawn (core/console_writer.h).
 class Console {
  public:
   struct Options {
@@ -31,7 +33,8 @@ class Console {
   /// Draws the live view if stderr is a terminal that supports it and SFTRUN_LOG is not "quiet".
   static Options detect();
 
-  explicit Console(const Options& options) : options_(options) {}
+  explicit Console(const Options& options, ConsoleWriter& writer = ConsoleWriter::of_process())
+      : options_(options), writer_(writer) {}
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
@@ -48,11 +51,13 @@ class Console {
   void keep_live();
 
  private:
+  bool write(Stream stream, ConsoleWriter::Text text);
   /// What removes the drawn lines.
   std::string erasing() const;
   std::string drawing();
 
   Options options_;
+  ConsoleWriter& writer_;
   Render render_;
   std::vector<std::string> drawn_;
 };

@@ -11,6 +11,7 @@
 
 #include "parse_int.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/observe/system.h"
 
 namespace sftrun::launch {
 namespace fs = std::filesystem;
@@ -159,6 +160,11 @@ std::vector<std::string> cpu_features(const fs::path& proc) {
     return features;
   }
   return {};
+}
+
+int most_threads() {
+  constexpr int kAnywhere = 256;
+  return std::max(kAnywhere, 2 * observe::logical_cpus());
 }
 
 int num_physical_cores(const fs::path& system) {

@@ -15,6 +15,7 @@
 #include <optional>
 #include <thread>
 
+#include "pipe_write.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -78,7 +79,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return all;
 }
 
-/// What a child does with its descriptors and signals before it becomes the command.
+/// What a child does with its descriptors and signals before it becomes a program.
 class SpawnSettings {
  public:
   SpawnSettings(int in, int out) {
@@ -88,14 +89,13 @@ class SpawnSettings {
     ::posix_spawn_file_actions_adddup2(&files_, out, STDERR_FILENO);
     ::posix_spawn_file_actions_addclosefrom_np(&files_, STDERR_FILENO + 1);
     ::posix_spawnattr_init(&attributes_);
-    ::posix_spawnattr_setflags(
-        &attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    set_flags(POSIX_SPAWN_SETPGROUP);
     ::posix_spawnattr_setpgroup(&attributes_, 0);
     sigset_t signals;
     sigemptyset(&signals);
     ::posix_spawnattr_setsigmask(&attributes_, &signals);
-    for (const int number : {SIGPIPE, SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1})
-      sigaddset(&signals, number);
+    // What this process itself has changed. Others that it was started to ignore stay ignored.
+    for (const int number : {SIGPIPE, SIGXFSZ, SIGINT, SIGTERM}) sigaddset(&signals, number);
     ::posix_spawnattr_setsigdefault(&attributes_, &signals);
   }
   ~SpawnSettings() {
@@ -105,31 +105,83 @@ class SpawnSettings {
   SpawnSettings(const SpawnSettings&) = delete;
   SpawnSettings& operator=(const SpawnSettings&) = delete;
 
-  pid_t spawn(const char* path, std::vector<std::string> arguments,
-              std::vector<std::string> variables) const {
+  /// In a session of its own, without any signal but SIGKILL.
+  SpawnSettings& hidden() {
+    set_flags(POSIX_SPAWN_SETSID);
+    sigset_t all;
+    sigfillset(&all);
+    ::posix_spawnattr_setsigmask(&attributes_, &all);
+    return *this;
+  }
+
+  /// Runs `sh` with the arguments.
+  pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> variables) const {
+    constexpr const char* kShell = "/bin/sh";
     pid_t pid = 0;
-    const int error = ::posix_spawn(&pid, path, &files_, &attributes_,
+    const int error = ::posix_spawn(&pid, kShell, &files_, &attributes_,
                                     pointers_to(arguments).data(), pointers_to(variables).data());
     if (error != 0)
-      throw DeviceError(std::string("cannot be started: ") + std::strerror(error), path);
+      throw DeviceError(std::string("cannot be started: ") + std::strerror(error), kShell);
     return pid;
   }
 
  private:
+  void set_flags(int place) {
+    const int flags = place | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK;
+    ::posix_spawnattr_setflags(&attributes_, static_cast<short>(flags));
+  }
+
   posix_spawn_file_actions_t files_;
   posix_spawnattr_t attributes_;
 };
 
-pid_t start_command(const EventCommandOptions& options, const Event& event) {
+/// Kills the process group of a command if this process ends while the command runs: a shell that
+/// reads a pipe to its end, which the kernel brings about. (PR_SET_PDEATHSIG would spare what the
+/// command has started.) A fork of this process, which may be large, would do the same at the cost
+/// of its memory.
+class CommandGuard {
+ public:
+  explicit CommandGuard(int log) {
+    constexpr const char* kScript =
+        "read -r group || exit 0; read -r ended && exit 0; kill -9 \"-$group\" 2>/dev/null";
+    Pipe pipe = make_pipe();
+    pid_ = SpawnSettings(pipe.read.get(), log)
+               .hidden()
+               .spawn({"sh", "-c", kScript, "sftrun-guard"}, {});
+    pipe_ = std::move(pipe.write);
+  }
+  /// The command has ended, or could not be started.
+  ~CommandGuard() {
+    if (is_watching_) tell("ended");
+    pipe_.reset();
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  CommandGuard(const CommandGuard&) = delete;
+  CommandGuard& operator=(const CommandGuard&) = delete;
+
+  void watch(pid_t group) {
+    tell(std::to_string(group));
+    is_watching_ = true;
+  }
+
+ private:
+  void tell(const std::string& line) { write_without_sigpipe(pipe_.get(), line + "\n"); }
+
+  UniqueFd pipe_;
+  pid_t pid_ = 0;
+  bool is_watching_ = false;
+};
+
+pid_t start_command(const EventCommandOptions& options, const Event& event, int log) {
   const std::filesystem::path run_dir = std::filesystem::absolute(options.run_dir);
   nlohmann::ordered_json json = {
       {"event", event.name}, {"step", event.step}, {"run_dir", run_dir.string()}};
   json.update(event.details);
   const UniqueFd in =
       file_with_line(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-  const UniqueFd out = open_log(options.run_dir);
-  return SpawnSettings(in.get(), out.get())
-      .spawn("/bin/sh", {"sh", "-c", options.command}, variables_of(event, run_dir));
+  return SpawnSettings(in.get(), log)
+      .spawn({"sh", "-c", options.command}, variables_of(event, run_dir));
 }
 
 /// "ended with exit code 3"; "" for success.
@@ -185,13 +237,14 @@ class EventCommands::Queue {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return is_closed_ || !waiting_.empty(); });
     if (waiting_.empty()) return std::nullopt;
-    if (is_closed_ && monotonic_seconds() >= ends_at_s_) {
-      log::warn(
-          "callbacks.command was not started for {}{}: there was no time left (callbacks.timeout)",
-          describe_event(waiting_.front()),
-          waiting_.size() > 1
-              ? fmt::format(" and {} after it", counted(waiting_.size() - 1, "event"))
-              : "");
+    const bool is_told = is_told_to_end();
+    if (is_told || (is_closed_ && monotonic_seconds() >= ends_at_s_)) {
+      log::warn("callbacks.command was not started for {}{}: {}", describe_event(waiting_.front()),
+                waiting_.size() > 1
+                    ? fmt::format(" and {} after it", counted(waiting_.size() - 1, "event"))
+                    : "",
+                is_told ? "the run was told to end at once"
+                        : "there was no time left (callbacks.timeout)");
       return std::nullopt;
     }
     Event event = std::move(waiting_.front());
@@ -200,10 +253,19 @@ class EventCommands::Queue {
   }
 
   void run_command(const Event& event) {
-    const pid_t pid = start_command(options_, event);
+    const UniqueFd log = open_log(options_.run_dir);
+    CommandGuard guard(log.get());
+    const pid_t pid = start_command(options_, event, log.get());
+    guard.watch(pid);
     const double started_s = monotonic_seconds();
     int status = 0;
     while (!has_ended(pid, status)) {
+      if (is_told_to_end()) {
+        end_now(pid, status);
+        log::warn("callbacks.command for {} was ended: the run was told to end at once",
+                  describe_event(event));
+        return;
+      }
       if (!is_late(started_s)) continue;
       end(pid, status);
       log::warn("callbacks.command for {} was ended after {} (callbacks.timeout {})",
@@ -215,6 +277,8 @@ class EventCommands::Queue {
       log::warn("callbacks.command for {} {}; see {}", describe_event(event), failure,
                 (options_.run_dir / "logs" / "callbacks.log").string());
   }
+
+  bool is_told_to_end() const { return options_.should_end && options_.should_end(); }
 
   bool is_late(double started_s) {
     const std::scoped_lock lock(mutex_);
@@ -228,6 +292,11 @@ class EventCommands::Queue {
     if (::waitpid(pid, &status, WNOHANG) == pid) return true;
     std::this_thread::sleep_for(kMoment);
     return false;
+  }
+
+  static void end_now(pid_t pid, int& status) {
+    ::kill(-pid, SIGKILL);
+    ::waitpid(pid, &status, 0);
   }
 
   /// Ends the command and what it has started.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <random>
 
@@ -155,7 +156,8 @@ std::optional<int> threads_set_by_user(const Environment& env) {
   const auto setting = env.find("OMP_NUM_THREADS");
   if (setting == env.end()) return std::nullopt;
   const std::optional<int64_t> threads = parse_int(setting->second);
-  return threads && *threads > 0 ? std::optional(static_cast<int>(*threads)) : std::nullopt;
+  if (!threads || *threads <= 0) return std::nullopt;
+  return static_cast<int>(std::min<int64_t>(*threads, std::numeric_limits<int>::max()));
 }
 
 void assign_cpus(LaunchPlan& plan, const Machine& machine, const std::vector<VisibleGpu>& gpus) {

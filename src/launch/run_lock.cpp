@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
@@ -29,8 +30,11 @@ RunLock::RunLock(const std::filesystem::path& run_dir, int node_rank, const char
   const auto path = run_dir / (node_rank == 0 ? ".lock" : fmt::format(".lock-{}", node_rank));
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) {
-    throw ConfigError(fmt::format("cannot write to the run directory: {}", std::strerror(errno)),
-                      path.string(), fmt::format("choose an {} with write permission", setting));
+    const int error = errno;
+    const std::string fix = fix_for_descriptors(error);
+    throw ConfigError(
+        fmt::format("cannot write to the run directory: {}", std::strerror(error)), path.string(),
+        fix.empty() ? fmt::format("choose an {} with write permission", setting) : fix);
   }
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {  // some network file systems

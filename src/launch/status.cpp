@@ -1,25 +1,24 @@
 #include "sftrun/launch/status.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "parse_int.h"
+#include "pipe_write.h"
 
 namespace sftrun::launch {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 7> kPhaseNames = {
-    "loading", "tokenizing", "generating", "fitting", "training", "evaluating", "saving"};
+constexpr std::array<std::string_view, 8> kPhaseNames = {"loading", "tokenizing",      "generating",
+                                                         "fitting", "training",        "evaluating",
+                                                         "saving",  "running commands"};
 
 void put(Json& json, const char* key, const std::optional<double>& value) {
   if (value && std::isfinite(*value)) json[key] = *value;
@@ -30,25 +29,6 @@ std::optional<T> get(const Json& json, const char* key) {
   const auto found = json.find(key);
   if (found == json.end() || !found->is_number()) return std::nullopt;
   return found->template get<T>();
-}
-
-/// write(2) without the SIGPIPE of a closed pipe: the signal is blocked for this thread, and
-/// removed if it was raised.
-ssize_t write_without_sigpipe(int fd, const std::string& line) {
-  sigset_t pipe_signal, before, pending;
-  sigemptyset(&pipe_signal);
-  sigaddset(&pipe_signal, SIGPIPE);
-  sigpending(&pending);
-  pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
-  const ssize_t written = ::write(fd, line.data(), line.size());
-  const int error = errno;
-  if (written < 0 && error == EPIPE && !sigismember(&pending, SIGPIPE)) {
-    const timespec at_once{};
-    sigtimedwait(&pipe_signal, nullptr, &at_once);
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  errno = error;
-  return written;
 }
 
 }  // namespace

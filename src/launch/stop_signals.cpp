@@ -7,6 +7,7 @@
 #include <atomic>
 #include <ctime>
 
+#include "ignored_signals.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::launch {
@@ -19,6 +20,7 @@ std::atomic<int> first_signal{0};
 std::atomic<int64_t> first_time_ns{0};
 std::array<struct sigaction, kStopSignals.size()> former_actions;
 std::atomic<bool> installed{false};
+std::atomic<bool> ignores_keyboard{false};  // started in the background
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 int64_t monotonic_ns() {
@@ -27,7 +29,8 @@ int64_t monotonic_ns() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-void on_stop_signal(int signal) {
+void on_stop_signal(int signal, siginfo_t* info, void*) {
+  if (signal == SIGINT && ignores_keyboard && is_of_keyboard(info->si_code)) return;
   const int saved_errno = errno;
   const int64_t now = monotonic_ns();
   int none = 0;
@@ -42,6 +45,10 @@ void on_stop_signal(int signal) {
 
 }  // namespace
 
+bool stop_requested() {
+  return installed && first_signal != 0;
+}
+
 int exit_code_of_stop_signal(int signal) {
   return static_cast<int>(signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kStopped);
 }
@@ -50,13 +57,16 @@ StopSignals::StopSignals() {
   SFTRUN_CHECK(!installed.exchange(true));
   first_signal = 0;
   first_time_ns = 0;
+  ignores_keyboard = is_ignored(SIGINT);
   struct sigaction action {};
-  action.sa_handler = on_stop_signal;
-  action.sa_flags = SA_RESTART;
+  action.sa_sigaction = on_stop_signal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   sigemptyset(&action.sa_mask);
   for (const int signal : kStopSignals) sigaddset(&action.sa_mask, signal);
   for (size_t i = 0; i < kStopSignals.size(); ++i) {
-    ::sigaction(kStopSignals[i], &action, &former_actions[i]);
+    ::sigaction(kStopSignals[i], nullptr, &former_actions[i]);
+    const bool stays_ignored = kStopSignals[i] == SIGUSR1 && is_ignored(SIGUSR1);
+    if (!stays_ignored) ::sigaction(kStopSignals[i], &action, nullptr);
   }
 }
 

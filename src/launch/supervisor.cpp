@@ -45,7 +45,7 @@ double grace_from_environment(const Environment& env, double otherwise) {
   return *seconds;
 }
 
-int supervise(const SuperviseOptions& options) {
+SuperviseEnd supervise(const SuperviseOptions& options) {
   const LaunchPlan& plan = options.plan;
   if (plan.master_port != 0 && plan.node_rank == 0 && !is_port_free(plan.master_port)) {
     throw ConfigError(fmt::format("port {} is already in use", plan.master_port), "--master-port",
@@ -64,8 +64,8 @@ int supervise(const SuperviseOptions& options) {
     GroupOutcome outcome = WorkerGroup(options, restarts == 0 ? first : later, restarts, console,
                                        warnings, guardian, signals)
                                .run();
-    if (!outcome.failure && outcome.exit_code == 0) require_logs(options);
-    if (!outcome.failure) return outcome.exit_code;
+    if (!outcome.failure && outcome.end.exit_code == 0) require_logs(options);
+    if (!outcome.failure) return outcome.end;
     if (outcome.does_not_fit && !outcome.stop_requested && !smaller && options.start_smaller &&
         (smaller = options.start_smaller())) {
       console.print(Stream::kErr, smaller->notice);

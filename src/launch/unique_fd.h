@@ -5,8 +5,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::launch {
@@ -46,8 +48,9 @@ struct Pipe {
 inline Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw DeviceError(std::string("cannot create a pipe: ") + std::strerror(errno), "pipe2",
-                      "raise the limit of open files (ulimit -n)");
+    const int error = errno;
+    throw DeviceError(std::string("cannot create a pipe: ") + std::strerror(error), "pipe2",
+                      fix_for_descriptors(error));
   }
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }

@@ -1,6 +1,7 @@
 #include "visible_gpus.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "parse_int.h"
 #include "sftrun/core/error.h"
@@ -52,6 +53,54 @@ std::vector<VisibleGpu> visible_gpus(const GpuReport& report, const Environment&
     visible.push_back({word, index});
   }
   return visible;
+}
+
+namespace {
+
+/// The GPU of a MIG slice, where its name says it: MIG-GPU-<uuid>/<gpu instance>/<compute instance>.
+/// Other names are the slice's own UUID.
+int gpu_of_slice(const GpuReport& report, const std::string& slice) {
+  const std::string uuid = slice.substr(std::string_view("MIG-").size());
+  return uuid.starts_with("GPU-") ? find_gpu(report, uuid.substr(0, uuid.find('/'))) : -1;
+}
+
+/// The first entry that CUDA does not understand; it hides the GPUs behind it, too. Empty: none.
+std::string entry_without_gpu(const std::string& setting, size_t num_visible) {
+  const std::vector<std::string> entries = split(setting, ',');
+  if (num_visible >= entries.size() || trim(setting).empty()) return {};
+  return std::string(trim(entries[num_visible]));
+}
+
+}  // namespace
+
+std::optional<GpuVisibility> gpu_visibility(const GpuReport& report) {
+  const Environment env = current_environment();
+  const auto setting = env.find("CUDA_VISIBLE_DEVICES");
+  if (setting == env.end()) return std::nullopt;
+  GpuVisibility found{.setting = setting->second};
+  try {
+    for (const VisibleGpu& gpu : visible_gpus(report, env)) {
+      if (gpu.index < 0) found.mig_slice = gpu.id;
+      const int index = gpu.index < 0 ? gpu_of_slice(report, gpu.id) : gpu.index;
+      if (index >= 0) found.visible.push_back(static_cast<size_t>(index));
+    }
+    const std::string entry = entry_without_gpu(found.setting, found.visible.size());
+    if (found.mig_slice.empty() && !report.gpus.empty() && !entry.empty() && entry != "-1") {
+      found.problem = fmt::format(
+          "`{}` in CUDA_VISIBLE_DEVICES is no GPU of this machine: CUDA hides it and what follows "
+          "it",
+          excerpt(entry));
+    }
+  } catch (const ConfigError& error) {
+    found.problem = error.message();
+  }
+  // The slice may be on any of them.
+  const bool is_of_unknown_gpu = !found.mig_slice.empty() && found.visible.empty();
+  for (size_t i = 0; i < report.gpus.size() && !is_of_unknown_gpu; ++i) {
+    if (std::find(found.visible.begin(), found.visible.end(), i) == found.visible.end())
+      found.hidden.push_back(i);
+  }
+  return found;
 }
 
 std::vector<VisibleGpu> select_gpus(const std::vector<VisibleGpu>& visible,

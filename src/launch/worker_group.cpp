@@ -36,6 +36,7 @@ WorkerGroup::WorkerGroup(const SuperviseOptions& options, const WorkerCommand& c
       guardian_(guardian),
       signals_(signals),
       stalls_(options.stall_s, options.plan.nnodes == 1),
+      progress_(options.grace_s, options.plan.nnodes == 1),
       oom_kills_before_(num_oom_kills()) {
   const LaunchPlan& plan = options.plan;
   const int port = plan.master_port != 0 ? plan.master_port : pick_free_port();
@@ -107,6 +108,7 @@ void WorkerGroup::wait_for_news() {
 
 int WorkerGroup::poll_timeout_ms() const {
   double seconds = deadline_ == 0 ? stalls_.period_s() : deadline_ - monotonic_seconds();
+  if (state_ == State::kStopping) seconds = std::min(seconds, progress_.period_s());
   if (has_news_) seconds = std::min(seconds, kLeastBetweenDraws_s);
   if (drawn_at_ != 0) seconds = std::min(seconds, kMostBetweenDraws_s);
   return static_cast<int>(std::clamp(std::ceil(seconds * 1e3), 0.0, 60e3));
@@ -139,23 +141,25 @@ void WorkerGroup::answer_stop(int signal) {
   if (state_ != State::kRunning) {
     console_.print(Stream::kErr, signal_name(signal) + " again: stopping now");
     if (stop_signal_ == 0) stop_signal_ = signal;
+    wants_at_once_ = true;
     kill_all();
     return;
   }
   state_ = State::kStopping;
   stop_signal_ = signal;
   stop_time_ = now;
-  grace_s_ =
-      has_trained() ? options_.grace_s : std::min(options_.grace_s, options_.untrained_grace_s);
-  deadline_ = now + grace_s_;
+  deadline_ = now + (has_trained() ? options_.grace_s
+                                   : std::min(options_.grace_s, options_.untrained_grace_s));
   console_.print(Stream::kErr, signal_name(signal) + ": " + words_of_stop(signal));
   signal_all(signal);
 }
 
 std::string WorkerGroup::words_of_stop(int signal) const {
   if (has_trained()) {
-    return fmt::format("waiting up to {} for a checkpoint; {} again to stop now",
-                       format_duration(grace_s_), signal == SIGINT ? "press Ctrl-C" : "send it");
+    return fmt::format(
+        "stopping {}; {} again to stop now",
+        runs_commands() ? "when the command of `callbacks` has ended" : "with a checkpoint",
+        signal == SIGINT ? "press Ctrl-C" : "send it");
   }
   return is_generating() ? "stopping; what is finished is kept"
                          : "stopping; no step has been trained, so there is nothing to save";
@@ -168,12 +172,18 @@ bool WorkerGroup::is_generating() const {
   });
 }
 
-/// Whether a worker may have something to save: it reported that it trains, or has trained.
-bool WorkerGroup::has_trained() const {
+/// Whether rank 0 has saved everything, and waits for the user's commands (`callbacks`).
+bool WorkerGroup::runs_commands() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
     const auto& status = worker->last_status();
-    return status && status->phase >= Phase::kTraining;
+    return worker->is_running() && status && status->phase == Phase::kCommands;
   });
+}
+
+/// Whether a worker may have something to save: it reported that it trains, or has trained.
+bool WorkerGroup::has_trained() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->has_trained(); });
 }
 
 /// Ctrl-Z: the terminal's signal does not reach the workers, because they are in their own groups.
@@ -224,12 +234,22 @@ void WorkerGroup::end_the_others() {
 }
 
 void WorkerGroup::mind_the_deadline() {
-  if (deadline_ == 0 || monotonic_seconds() < deadline_) return;
-  if (state_ == State::kStopping && has_trained()) {
+  if (deadline_ == 0) return;
+  const double now = monotonic_seconds();
+  const bool is_stopping = state_ == State::kStopping;
+  const bool saves = is_stopping && has_trained() && !runs_commands();
+  if (saves) deadline_ = std::max(deadline_, progress_.last(workers_, now) + options_.grace_s);
+  if (now < deadline_) return;
+  if (is_stopping && runs_commands()) {
     console_.print(Stream::kErr,
-                   fmt::format("no checkpoint within {}: stopping now; the last checkpoint is kept "
+                   fmt::format("the command of `callbacks` has not ended within {}: ending it; the "
+                               "checkpoint is complete",
+                               format_duration(options_.grace_s)));
+  } else if (saves) {
+    console_.print(Stream::kErr,
+                   fmt::format("no progress for {}: stopping now; the last checkpoint is kept "
                                "(SFTRUN_GRACE_S sets this time)",
-                               format_duration(grace_s_)));
+                               format_duration(options_.grace_s)));
   }
   kill_all();
 }
@@ -305,8 +325,8 @@ GroupOutcome WorkerGroup::outcome() {
     ends.push_back(std::move(end));
   }
   const WorkerEnd* first = first_failure(ends);
-  if (!first || !is_at_fault(*first)) return {.exit_code = stop_code(ends)};
-  return failed(ends, *first);
+  if (first && is_at_fault(*first)) return failed(ends, *first);
+  return {.end = {.exit_code = stop_code(ends), .wants_at_once = wants_at_once_}};
 }
 
 GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const WorkerEnd& first) const {
@@ -320,8 +340,7 @@ GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const Worke
                        asks_for_fix ? options_.memory_fix() : "");
   const bool was_fitting = first.last_status && first.last_status->phase == Phase::kFitting;
   const bool does_not_fit = was_fitting && failure.code() == ExitCode::kOutOfMemory;
-  return {.exit_code = 0,
-          .failure = std::move(failure),
+  return {.failure = std::move(failure),
           .stop_requested = stop_signal_ != 0,
           .does_not_fit = does_not_fit};
 }

@@ -9,13 +9,14 @@
 #include "sftrun/launch/supervisor.h"
 #include "signal_fd.h"
 #include "stall_reporter.h"
+#include "stop_progress.h"
 #include "worker_process.h"
 
 namespace sftrun::launch {
 
 /// How a group of workers ended.
 struct GroupOutcome {
-  int exit_code = 0;  ///< 0, 75 or 130 without a failure
+  SuperviseEnd end;  ///< without a failure
   std::optional<Error> failure;
   bool stop_requested = false;
   bool does_not_fit = false;  ///< out of memory in Phase::kFitting
@@ -43,6 +44,7 @@ class WorkerGroup {
   void answer_stop(int signal);
   std::string words_of_stop(int signal) const;
   bool is_generating() const;
+  bool runs_commands() const;
   bool has_trained() const;
   void pause();
   void reap();
@@ -69,17 +71,18 @@ class WorkerGroup {
   const SignalFd& signals_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
   StallReporter stalls_;
+  StopProgress progress_;  ///< after a stop signal
   State state_ = State::kRunning;
-  int stop_signal_ = 0;       ///< the first one
-  double stop_time_ = 0;      ///< monotonic
-  double grace_s_ = 0;        ///< from that signal to SIGKILL
-  double deadline_ = 0;       ///< monotonic, of SIGKILL; 0: none
-  double teardown_time_ = 0;  ///< since the epoch, when the others were told to end; 0: never
-  double last_end_time_ = 0;  ///< since the epoch
-  double first_end_ = 0;      ///< monotonic; 0: none has ended
-  double told_at_ = 0;        ///< monotonic: the last status of the main rank
-  double drawn_at_ = 0;       ///< monotonic: the live view
-  bool has_news_ = false;     ///< that the live view does not show yet
+  int stop_signal_ = 0;         ///< the first one
+  double stop_time_ = 0;        ///< monotonic
+  double deadline_ = 0;         ///< monotonic, of SIGKILL; 0: none
+  double teardown_time_ = 0;    ///< since the epoch, when the others were told to end; 0: never
+  double last_end_time_ = 0;    ///< since the epoch
+  double first_end_ = 0;        ///< monotonic; 0: none has ended
+  double told_at_ = 0;          ///< monotonic: the last status of the main rank
+  double drawn_at_ = 0;         ///< monotonic: the live view
+  bool wants_at_once_ = false;  ///< a second signal came
+  bool has_news_ = false;       ///< that the live view does not show yet
   uint64_t oom_kills_before_ = 0;
 };
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -44,6 +46,17 @@ std::string read_proc(pid_t pid, const char* name) {
   std::ostringstream text;
   text << file.rdbuf();
   return std::move(text).str();
+}
+
+/// What follows the name in /proc/…/stat, "4242 (sftrun) T 1 …": the state is first. "" if unknown.
+std::string stat_fields(pid_t pid) {
+  const std::string stat = read_proc(pid, "stat");
+  const size_t name_end = stat.rfind(") ");
+  return name_end == std::string::npos ? "" : stat.substr(name_end + 2);
+}
+
+char state_in(const std::string& fields) {
+  return fields.empty() ? '?' : fields.front();
 }
 
 }  // namespace
@@ -94,18 +107,37 @@ void WorkerProcess::read_status() {
   bool closed = false;
   const std::string bytes = read_available(child_.status.get(), closed);
   status_.add(bytes, [&](std::string_view line) {
-    if (const auto status = parse_status(line)) newest_status_ = last_status_ = status;
+    if (const auto status = parse_status(line)) {
+      newest_status_ = last_status_ = status;
+      has_trained_ = has_trained_ || status->phase >= Phase::kTraining;
+    }
+    if (!error_) error_ = parse_error_line(line);
   });
   if (closed) child_.status.reset();
 }
 
 bool WorkerProcess::is_stopped() const {
   if (!is_running()) return false;
-  const std::string stat = read_proc(child_.pid, "stat");  // "4242 (sftrun) T 1 …", proc(5)
-  const size_t name_end = stat.rfind(") ");
-  if (name_end == std::string::npos || name_end + 2 >= stat.size()) return false;
-  const char state = stat[name_end + 2];
+  const char state = state_in(stat_fields(child_.pid));
   return state == 'T' || state == 't';
+}
+
+ProcessUse WorkerProcess::use() const {
+  constexpr size_t kUserTicks = 11, kSystemTicks = 12;  // after the name: proc(5) counts from pid
+  if (!is_running()) return {};
+  const std::vector<std::string> fields = split(stat_fields(child_.pid), ' ');
+  ProcessUse use{.is_in_kernel = state_in(fields.front()) == 'D'};
+  if (fields.size() <= kSystemTicks) return use;
+  const auto ticks = [&](size_t field) { return std::strtod(fields[field].c_str(), nullptr); };
+  use.cpu_s =
+      (ticks(kUserTicks) + ticks(kSystemTicks)) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  std::istringstream io(read_proc(child_.pid, "io"));  // "rchar: 12", also of cached files
+  for (std::string name; io >> name;) {
+    uint64_t bytes = 0;
+    io >> bytes;
+    if (name == "rchar:" || name == "wchar:") use.file_bytes += bytes;
+  }
+  return use;
 }
 
 std::string WorkerProcess::stack() const {
@@ -186,7 +218,7 @@ bool WorkerProcess::reap() {
                    .pid = child_.pid,
                    .wait_status = status,
                    .time = time,
-                   .error = read_error_file(options_.error_file),
+                   .error = error_ ? error_ : read_error_file(options_.error_file),
                    .last_status = last_status_,
                    .log = options_.log,
                    .last_lines = {last_lines_.begin(), last_lines_.end()}};

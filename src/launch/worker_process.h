@@ -15,6 +15,13 @@
 
 namespace sftrun::launch {
 
+/// What a process has used so far; zeros if /proc does not tell.
+struct ProcessUse {
+  double cpu_s = 0;
+  uint64_t file_bytes = 0;    ///< read and written
+  bool is_in_kernel = false;  ///< uninterruptibly, as while a disk works
+};
+
 /// One worker: its process, its log file and its last status. If it still runs, the destructor
 /// kills and reaps it with its whole group.
 class WorkerProcess {
@@ -35,9 +42,12 @@ class WorkerProcess {
   const std::optional<WorkerEnd>& end() const { return end_; }
   std::optional<Status> take_status();  ///< the newest status, if it was not taken yet
   const std::optional<Status>& last_status() const { return last_status_; }
+  /// Whether it may have something to save: it has reported that it trains.
+  bool has_trained() const { return has_trained_; }
 
   const Activity& activity() const { return activity_; }
   bool is_stopped() const;  ///< by a signal or a debugger
+  ProcessUse use() const;
   /// The functions in which its training thread is, and where in the kernel; "" if unknown.
   std::string stack() const;
   /// Writes a line, or several, to its log alone.
@@ -71,8 +81,9 @@ class WorkerProcess {
   std::deque<std::string> last_lines_;
   std::optional<Status> newest_status_;  ///< until it is taken
   std::optional<Status> last_status_;
+  std::optional<WorkerError> error_;  ///< that it has sent
   std::optional<WorkerEnd> end_;
-  bool was_killed_ = false;
+  bool was_killed_ = false, has_trained_ = false;
 };
 
 }  // namespace sftrun::launch

@@ -12,6 +12,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
@@ -89,12 +90,31 @@ std::string yaml_of(const spec::NamePattern& pattern) {
   return "{" + join(entries, ", ") + "}";
 }
 
-[[noreturn]] void fail_saved(const std::string& tensor, const char* what,
+constexpr std::string_view kOwnFilesDiffer =
+    "adapter_config.json and adapter_model.safetensors do not belong together: copy both again";
+
+/// What a run sets to start from an adapter with these targets.
+std::string fix_of_targets(const spec::LoraSpec& lora, bool are_parameters) {
+  constexpr size_t kMostNames = 16;  // a list that is still written by hand
+  if (are_parameters)
+    return fmt::format("set tuning.lora.target_parameters: [{}], as it has them",
+                       join(lora.target_parameters, ", "));
+  if (lora.target_pattern || lora.target_modules.size() > kMostNames)
+    return "merge the adapter into its base (sftrun merge), and set model.name to the result "
+           "without tuning.lora.init_from";
+  return fmt::format("set tuning.lora.target_modules: [{}], as it has them",
+                     join(lora.target_modules, ", "));
+}
+
+/// @param own of the run; equal: the adapter's files contradict each other
+[[noreturn]] void fail_saved(const std::string& tensor, const char* what, const spec::LoraSpec& own,
                              const weights::AdapterConfig& config, const fs::path& directory) {
+  const bool is_run = own.modules_to_save != config.lora.modules_to_save;
   throw DataError(fmt::format("the adapter {} {}, a fully trained module", what, tensor),
                   directory.string(),
-                  fmt::format("set tuning.lora.modules_to_save: [{}], as in the adapter",
-                              join(config.lora.modules_to_save, ", ")));
+                  is_run ? fmt::format("set tuning.lora.modules_to_save: [{}], as in the adapter",
+                                       join(config.lora.modules_to_save, ", "))
+                         : std::string(kOwnFilesDiffer));
 }
 
 /// A and B have to have the rank of the run.
@@ -155,6 +175,8 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
   const auto is_parameter = [&](const std::string& name) {
     return spec::is_target(own, name) || spec::is_target(config.lora, name);
   };
+  const bool is_run = own.target_texts() != config.lora.target_texts() ||
+                      own.target_parameters != config.lora.target_parameters;
   /// Loads a layer's adapter, or checks that neither file nor layer has one.
   /// @param parameter its name in target_parameters
   const auto take = [&](const std::string& name, auto& lora, const std::string& parameter) {
@@ -162,11 +184,8 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
     if (lora.has_value() != (found != tensors.lora.end())) {
       throw DataError(fmt::format("the adapter {} {}", lora ? "lacks" : "also has", name),
                       directory.string(),
-                      is_parameter(parameter)
-                          ? fmt::format("set tuning.lora.target_parameters: [{}], as it has them",
-                                        join(config.lora.target_parameters, ", "))
-                          : fmt::format("set tuning.lora.target_modules: [{}], as it has them",
-                                        join(config.lora.target_texts(), ", ")));
+                      !is_run ? std::string(kOwnFilesDiffer)
+                              : fix_of_targets(config.lora, is_parameter(parameter)));
     }
     if (!lora) return;
     require_same_rank(name, found->second.r, *(lora->a->shape.end() - 2), config, directory);
@@ -195,12 +214,12 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
     const std::string tensor = weights::saved_tensor(parameter.name);
     if (!spec::is_saved(own.modules_to_save, tensor)) continue;
     const auto found = tensors.saved.find(tensor);
-    if (found == tensors.saved.end()) fail_saved(tensor, "lacks", config, directory);
+    if (found == tensors.saved.end()) fail_saved(tensor, "lacks", own, config, directory);
     copy(parameter, found->second);
     tensors.saved.erase(found);
   }
   if (!tensors.saved.empty())
-    fail_saved(tensors.saved.begin()->first, "also has", config, directory);
+    fail_saved(tensors.saved.begin()->first, "also has", own, config, directory);
   if (!rescaled.empty()) {
     log::warn("the adapter's {} (tuning.lora.alpha, r, rslora, alpha_pattern): {}", rescaled,
               directory.string());
@@ -322,9 +341,9 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
                   const nlohmann::ordered_json& quantization) {
   using nlohmann::ordered_json;
   const bool is_directory = fs::is_directory(base_path);
-  ordered_json config = is_directory
-                            ? ordered_json::parse(read_text_file(base_path / "config.json"))
-                            : ordered_json(base.arch().to_hf_config());
+  ordered_json config =
+      is_directory ? parse_python_json<ordered_json>(read_text_file(base_path / "config.json"))
+                   : ordered_json(base.arch().to_hf_config());
   const std::string where = (base_path / "config.json").string();
   const auto was = spec::ArchSpec::from_hf_config(config, where);
   config.erase("quantization_config");  // of the base
@@ -341,7 +360,7 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
     set("tie_word_embeddings", false);
   if (was.vocab_size != base.arch().vocab_size) set("vocab_size", base.arch().vocab_size);
   if (!quantization.is_null()) config["quantization_config"] = quantization;
-  write_file_atomically(directory / "config.json", config.dump(2) + "\n");
+  write_file_atomically(directory / "config.json", dump_python_json(config, 2) + "\n");
 }
 
 namespace {

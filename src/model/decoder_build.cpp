@@ -12,6 +12,7 @@
 #include "adapter_start.h"
 #include "layer_members.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/stored_matrix.h"
@@ -683,6 +684,7 @@ class DecoderBuilder {
     const bool stays = d_.options_.device.is_cpu() && !d_.options_.buffers.is_per_unit;
     for (const Slot& slot : slots_) {
       if (slot.unit != unit) continue;
+      interruption_point();
       if (layers::Parameter* parameter = *slot.parameter) {
         fill_master(slot, *parameter);
         continue;

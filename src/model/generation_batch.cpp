@@ -36,7 +36,7 @@ data::Batch batch_of(const std::vector<std::vector<int32_t>>& documents) {
 
 [[noreturn]] void throw_not_finite() {
   throw NotFiniteError("the logits of the next token are NaN or infinite", {},
-                       "use --dtype fp32; if that does not help, the adapter is broken");
+                       "use --dtype fp32; if that does not help, the weights are broken");
 }
 
 /// Rows [first, first + count) of each.

@@ -88,8 +88,11 @@ std::optional<double> EvalMetrics::value_of(const std::string& name) const {
   const Json json = to_json();
   if (const auto found = json.find(name); found != json.end() && found->is_number())
     return found->get<double>();
+  std::vector<std::string> sets;
+  for (const auto& [set, loss] : losses) sets.push_back(set);
+  const std::vector<std::string> named = config::sets_of_loss(name, sets);
   for (const auto& [set, loss] : losses)
-    if (config::is_loss_of_set(name, set)) return loss;
+    if (named.size() == 1 && named.front() == set) return loss;
   return std::nullopt;
 }
 
@@ -101,7 +104,9 @@ std::vector<std::string> names_of_values(const EvalMetrics& metrics) {
                             name != "eval_answers" && value.is_number();
     if (is_measure) names.push_back(name);
   }
-  for (const auto& [set, loss] : metrics.losses) names.push_back("eval_" + set + "_loss");
+  std::vector<std::string> sets;
+  for (const auto& [set, loss] : metrics.losses) sets.push_back(set);
+  for (std::string& loss : config::losses_of_sets(sets)) names.push_back(std::move(loss));
   return names;
 }
 

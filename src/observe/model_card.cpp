@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -17,18 +20,52 @@ std::string shown_name(const ModelCard& card) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-/// Text that is safe in a YAML string and in a table cell.
-std::string plain(std::string text) {
-  for (char& c : text) {
-    if (c == '\n' || c == '\r' || c == '|' || c == '"' || c == '\\' || c == '`') c = ' ';
-  }
+/// One line: control characters become blanks.
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
   return text;
+}
+
+bool is_word_char(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<unsigned char>(c) >= 0x80;
+}
+
+/// Text that Markdown shows as it is, also in a table's cell: characters that could be markup or HTML get a backslash. An underscore
+/// within a word is none.
+std::string markdown(const std::string& given) {
+  constexpr std::string_view kMarkup = "\\`*[]<>|~&#$!";
+  const std::string text = one_line(given);
+  std::string escaped;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_within =
+        i > 0 && is_word_char(text[i - 1]) && i + 1 < text.size() && is_word_char(text[i + 1]);
+    if (kMarkup.find(text[i]) != std::string_view::npos || (text[i] == '_' && !is_within))
+      escaped += '\\';
+    escaped += text[i];
+  }
+  return escaped;
+}
+
+/// A code span, between more backticks than the text has in a row.
+std::string code(const std::string& given) {
+  const std::string text = one_line(given);
+  size_t most = 0, run = 0;
+  for (const char c : text) most = std::max(most, run = c == '`' ? run + 1 : 0);
+  const std::string fence(most + 1, '`');
+  const char* blank = text.starts_with('`') || text.ends_with('`') ? " " : "";
+  return fence + blank + text + blank + fence;
+}
+
+/// A string in double quotes with JSON's escapes, which YAML and Python read, too.
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string metadata(const ModelCard& card) {
   std::string text = "---\n";
   if (card.is_on_hub) {
-    text += fmt::format("base_model: \"{}\"\nbase_model_relation: {}\n", plain(card.base_model),
+    text += fmt::format("base_model: {}\nbase_model_relation: {}\n", quoted(card.base_model),
                         card.is_adapter ? "adapter" : "finetune");
   }
   text += fmt::format("library_name: {}\npipeline_tag: text-generation\ntags:\n- sftrun\n- {}\n",
@@ -49,7 +86,7 @@ std::string results(const RunSummary& summary, const std::optional<KeptWeights>&
   loss_row("last loss", summary.last);
   if (kept) {
     row("saved weights", fmt::format("those after step {}, with the best {}: {:.6g}", kept->step,
-                                     kept->metric, kept->value));
+                                     markdown(kept->metric), kept->value));
     for (const StepLoss& loss : summary.evals)
       if (loss.step == kept->step) loss_row("validation loss of the saved weights", loss);
   } else {
@@ -64,10 +101,10 @@ std::string results(const RunSummary& summary, const std::optional<KeptWeights>&
 
 /// What transformers' from_pretrained takes for the base. Local folders are not named.
 std::string loading_of(const ModelCard& card) {
-  const std::string name = plain(shown_name(card));
-  if (card.is_on_hub) return fmt::format("\"{}\"", name);
-  if (name.ends_with(".gguf")) return fmt::format("\"path/to\", gguf_file=\"{}\"", name);
-  return fmt::format("\"path/to/{}\"", name);
+  const std::string name = shown_name(card);
+  if (card.is_on_hub) return quoted(name);
+  if (name.ends_with(".gguf")) return fmt::format("\"path/to\", gguf_file={}", quoted(name));
+  return quoted("path/to/" + name);
 }
 
 std::string usage(const ModelCard& card) {
@@ -87,10 +124,9 @@ std::string usage(const ModelCard& card) {
       card.is_on_hub ? "" : "`path/to` stands for the folder of the base model.\n\n",
       card.quantize_command.empty()
           ? ""
-          : fmt::format(
-                "The adapter was trained over a quantised base. `{}` writes this base. Load "
-                "it instead of the unquantised one to get the results of training.\n\n",
-                card.quantize_command),
+          : fmt::format("The adapter was trained over a quantised base. {} writes this base. Load "
+                        "it instead of the unquantised one to get the results of training.\n\n",
+                        code(card.quantize_command)),
       loading_of(card));
 }
 
@@ -99,12 +135,12 @@ std::string usage(const ModelCard& card) {
 std::string to_markdown(const ModelCard& card) {
   std::string text = metadata(card);
   text += fmt::format("# {} {}\n\n", card.is_adapter ? "An adapter for" : "Fine-tuned from",
-                      plain(shown_name(card)));
+                      markdown(shown_name(card)));
   text += fmt::format("Trained with sftrun {} on {}.\n\n", card.version,
-                      plain(card.data.empty() ? "unnamed data" : join(card.data, ", ")));
+                      markdown(card.data.empty() ? "unnamed data" : join(card.data, ", ")));
   text += "## Settings\n\n| setting | value |\n|---|---|\n";
   for (const auto& [name, value] : card.settings)
-    text += fmt::format("| `{}` | {} |\n", name, plain(value));
+    text += fmt::format("| `{}` | {} |\n", name, markdown(value));
   return text + "\n" + results(card.summary, card.kept) + usage(card);
 }
 

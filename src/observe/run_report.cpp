@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/json_reason.h"
+#include "sftrun/core/overwrite_file.h"
 
 namespace sftrun::observe {
 namespace {
@@ -65,7 +68,9 @@ RankReport rank_from_json(const Json& json) {
 
 Json RunReport::to_json() const {
   Json json = {{"version", version},
+               {"builds", builds},
                {"status", status},
+               {"error", error.empty() ? Json() : Json(error)},
                {"backend", backend},
                {"comm_backend", comm_backend},
                {"strategy", strategy},
@@ -95,7 +100,10 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
   try {
     RunReport report;
     report.version = json.value("version", "");
+    report.builds = json.value("builds", Json::array());
     report.status = json.value("status", "");
+    if (const auto it = json.find("error"); it != json.end() && !it->is_null())
+      report.error = it->get<std::string>();
     report.backend = json.value("backend", "");
     report.comm_backend = json.value("comm_backend", "");
     report.strategy = json.value("strategy", "");
@@ -122,16 +130,29 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
     if (json.contains("planned_bytes")) report.planned = bytes_from_json(json["planned_bytes"]);
     return report;
   } catch (const Json::exception& error) {
-    throw DataError(fmt::format("not a run report: {}", error.what()), where);
+    throw DataError(fmt::format("not a run report: {}", json_reason(error)), where);
   }
 }
 
 void write_run_report(const std::filesystem::path& path, const RunReport& report) {
-  write_file_atomically(path, report.to_json().dump(2) + "\n");
+  // The text of an error may quote what is not UTF-8.
+  write_file_atomically(
+      path,
+      report.to_json().dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n");
+}
+
+void rewrite_run_report(const std::filesystem::path& path, const RunReport& report) {
+  try {
+    write_run_report(path, report);
+  } catch (const DeviceError&) {
+    const std::string text =
+        report.to_json().dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+    overwrite_file(path, text + "\n");
+  }
 }
 
 RunReport read_run_report(const std::filesystem::path& path) {
-  const Json json = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  const Json json = Json::parse(read_utf8_file(path), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) throw DataError("not a run report: no JSON object", path.string());
   return RunReport::from_json(json, path.string());
 }

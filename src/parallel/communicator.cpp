@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "group_state.h"
 #include "nccl_backend.h"
 #include "rendezvous.h"
+#include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
 #include "stall_watch.h"
 
@@ -112,6 +114,17 @@ Communicator::Communicator() : impl_(std::make_unique<Impl>()) {
 }
 Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Communicator::~Communicator() = default;
+namespace {
+
+std::string fix_for_connecting(std::string_view reason) {
+  const bool lacks_descriptors = reason.find(std::strerror(EMFILE)) != std::string_view::npos;
+  if (lacks_descriptors) return fix_for_descriptors(EMFILE);
+  return "check that rank 0 runs there and that the port is free and reachable; GLOO_SOCKET_IFNAME "
+         "or NCCL_SOCKET_IFNAME name the network interface";
+}
+
+}  // namespace
+
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 
@@ -140,9 +153,7 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
     throw CommError(fmt::format("rank {} could not connect to the other {} ranks: {}",
                                 identity.rank, identity.world_size - 1, first_line(e.what())),
                     fmt::format("{}:{} ({})", identity.master_addr, identity.master_port, backend),
-                    "check that rank 0 runs there and that the port is free and reachable; "
-                    "GLOO_SOCKET_IFNAME or "
-                    "NCCL_SOCKET_IFNAME name the network interface");
+                    fix_for_connecting(e.what()));
   }
   return Communicator(std::move(impl));
 }

@@ -235,15 +235,11 @@ DeviceStages stages_of_units(const std::vector<std::string>& devices, const Unit
 }
 
 /// Fills the first device, then the next; the last one takes the rest.
-std::vector<int64_t> filled_stages(const std::vector<double>& sizes, int64_t most,
-                                   const MapDevices& devices) {
-  double all = 0;
-  for (const double size : sizes) all += size;
-  const double scale = all > 0 ? devices.unit_bytes / all : 0;
+std::vector<int64_t> filled_stages(int64_t most, const MapDevices& devices) {
   std::vector<int64_t> firsts = {0};
   double held = 0;
-  for (size_t unit = 0; unit < sizes.size(); ++unit) {
-    const double bytes = sizes[unit] * scale;
+  for (size_t unit = 0; unit < devices.unit_bytes.size(); ++unit) {
+    const double bytes = devices.unit_bytes[unit];
     const bool is_first = static_cast<int64_t>(unit) == firsts.back();
     if (!is_first && held + bytes > devices.device_bytes &&
         static_cast<int64_t>(firsts.size()) < most) {
@@ -252,7 +248,7 @@ std::vector<int64_t> filled_stages(const std::vector<double>& sizes, int64_t mos
     }
     held += bytes;
   }
-  firsts.push_back(static_cast<int64_t>(sizes.size()));
+  firsts.push_back(static_cast<int64_t>(devices.unit_bytes.size()));
   return firsts;
 }
 
@@ -265,12 +261,12 @@ DeviceStages stages_by_rule(const spec::ArchSpec& arch, const config::ParallelCo
                                   counted(devices.num_gpus, "GPU")),
                       place, "lower parallel.pp, or remove it to use all of them");
   }
-  const std::vector<double> sizes = unit_sizes(arch);
-  const int64_t most = std::min(asked, static_cast<int64_t>(sizes.size()));
+  SFTRUN_CHECK_EQ(std::ssize(devices.unit_bytes), arch.num_layers + 2);
+  const int64_t most = std::min(asked, arch.num_layers + 2);
   const bool is_sequential = parallel.device_map && parallel.device_map->rule == "sequential";
   DeviceStages stages;
   stages.firsts =
-      is_sequential ? filled_stages(sizes, most, devices) : balanced_stages(sizes, most);
+      is_sequential ? filled_stages(most, devices) : balanced_stages(devices.unit_bytes, most);
   for (size_t stage = 0; stage + 1 < stages.firsts.size(); ++stage)
     stages.devices.push_back(fmt::format("{}{}", on_cpu ? "cpu:" : "", stage));
   return stages;

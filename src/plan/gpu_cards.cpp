@@ -22,9 +22,9 @@ uint64_t gib(double size) {
 /// Lower-case letters and digits; words that say nothing about the memory are left out.
 std::string key_of(const std::string& name) {
   constexpr auto kLeftOut = std::to_array<std::string_view>(
-      {"nvidia", "geforce",    "tesla",       "quadro", "gpu",     "gpus",    "sxm",   "sxm2",
-       "sxm3",   "sxm4",       "sxm5",        "sxm6",   "pcie",    "hbm2",    "hbm2e", "hbm3",
-       "hbm3e",  "generation", "workstation", "server", "edition", "founders"});
+      {"nvidia", "geforce", "tesla",      "gpu",         "gpus",   "sxm",     "sxm2",
+       "sxm3",   "sxm4",    "sxm5",       "sxm6",        "pcie",   "hbm2",    "hbm2e",
+       "hbm3",   "hbm3e",   "generation", "workstation", "server", "edition", "founders"});
   std::string key, word;
   const auto end_word = [&] {
     if (std::find(kLeftOut.begin(), kLeftOut.end(), word) == kLeftOut.end()) key += word;
@@ -70,16 +70,22 @@ std::optional<GpuCard> card_of_size(const std::string& text) {
   return GpuCard{fmt::format("card of {:g} GiB", size), gib(size)};
 }
 
-std::optional<GpuCard> card_named(const std::string& name) {
-  if (auto card = card_of_size(name)) return card;
-  std::string key = key_of(name);
-  if (key.ends_with("gib")) key.replace(key.size() - 3, 3, "gb");
+/// "4090" of "rtx4090"
+std::string without_series(const std::string& key) {
+  return key.starts_with("rtx") || key.starts_with("gtx") ? key.substr(3) : key;
+}
+
+std::string without(std::string text, std::string_view part) {
+  if (const size_t at = text.find(part); at != std::string::npos) text.erase(at, part.size());
+  return text;
+}
+
+std::optional<GpuCard> card_with_key(const std::string& key) {
   if (key.empty()) return std::nullopt;
   for (const bool may_lack_size : {false, true}) {
     for (const GpuCard& card : known_gpu_cards()) {
       const std::string whole_key = key_of(card.name);
-      for (const std::string& known :
-           {whole_key, whole_key.starts_with("rtx") ? whole_key.substr(3) : whole_key}) {
+      for (const std::string& known : {whole_key, without_series(whole_key)}) {
         if (known == key) return card;
         if (may_lack_size && known.starts_with(key) && is_size(known.substr(key.size())))
           return card;
@@ -90,6 +96,17 @@ std::optional<GpuCard> card_named(const std::string& name) {
     }
   }
   return std::nullopt;
+}
+
+/// Of the cards that had it in their names, only the old ones are called nothing else.
+constexpr std::string_view kOldSeries = "quadro";
+
+std::optional<GpuCard> card_named(const std::string& name) {
+  if (auto card = card_of_size(name)) return card;
+  std::string key = key_of(name);
+  if (key.ends_with("gib")) key.replace(key.size() - 3, 3, "gb");
+  if (auto card = card_with_key(key)) return card;
+  return card_with_key(without(key, kOldSeries));
 }
 
 /// "2x RTX 4090", "RTX 4090 x2", "H200".
@@ -124,7 +141,8 @@ Item item_of(std::string_view text) {
 
 [[noreturn]] void refuse_card(const std::string& name, const std::string& where) {
   std::vector<std::string> names;
-  for (const GpuCard& card : known_gpu_cards()) names.push_back(card.name);
+  for (const GpuCard& card : known_gpu_cards())
+    if (card.too_old_sm == 0) names.push_back(card.name);
   std::vector<std::string> keys;
   for (const std::string& known : names) keys.push_back(key_of(known));
   std::vector<std::string> near;
@@ -151,7 +169,6 @@ const std::vector<GpuCard>& known_gpu_cards() {
   // GiB as CUDA reports the total, with ECC where a card has it; drivers differ by about 0.1. Of
   // cards that differ in memory only, the smaller first.
   static const std::vector<GpuCard> cards = {
-      {"RTX 2080 Ti", gib(10.7)},
       {"RTX 3050 8GB", gib(7.7)},
       {"RTX 3060 8GB", gib(7.7)},
       {"RTX 3060 12GB", gib(11.6)},
@@ -180,10 +197,6 @@ const std::vector<GpuCard>& known_gpu_cards() {
       {"RTX 5070 Ti", gib(15.4)},
       {"RTX 5080", gib(15.4)},
       {"RTX 5090", gib(31.4)},
-      {"T4", gib(14.6)},
-      {"P100", gib(15.9)},
-      {"V100 16GB", gib(15.8)},
-      {"V100 32GB", gib(31.7)},
       {"A2", gib(14.5)},
       {"A10", gib(22.0)},
       {"A10G", gib(22.0)},
@@ -217,8 +230,80 @@ const std::vector<GpuCard>& known_gpu_cards() {
       {"B200", gib(178.0)},
       {"GB200", gib(184.0)},
       {"B300", gib(267.0)},
+      {"T4", gib(14.6), 75},
+      {"T4G", gib(14.6), 75},
+      {"T10", gib(14.6), 75},
+      {"V100 16GB", gib(15.8), 70},
+      {"V100 32GB", gib(31.7), 70},
+      {"V100S", gib(31.7), 70},
+      {"V100S 32GB", gib(31.7), 70},
+      {"P100 12GB", gib(11.9), 60},
+      {"P100 16GB", gib(15.9), 60},
+      {"P4", gib(7.4), 61},
+      {"P6", gib(15.9), 61},
+      {"P40", gib(23.9), 61},
+      {"K40", gib(11.2), 35},
+      {"K80", gib(11.2), 37},
+      {"M4", gib(3.9), 52},
+      {"M10", gib(7.9), 50},
+      {"M40 12GB", gib(11.2), 52},
+      {"M40 24GB", gib(22.4), 52},
+      {"M60", gib(7.9), 52},
+      {"GTX 970", gib(3.9), 52},
+      {"GTX 980", gib(3.9), 52},
+      {"GTX 980 Ti", gib(5.9), 52},
+      {"GTX 1050", gib(1.9), 61},
+      {"GTX 1050 Ti", gib(3.9), 61},
+      {"GTX 1060 3GB", gib(2.9), 61},
+      {"GTX 1060 6GB", gib(5.9), 61},
+      {"GTX 1070", gib(7.9), 61},
+      {"GTX 1070 Ti", gib(7.9), 61},
+      {"GTX 1080", gib(7.9), 61},
+      {"GTX 1080 Ti", gib(10.9), 61},
+      {"GTX 1630", gib(3.6), 75},
+      {"GTX 1650", gib(3.6), 75},
+      {"GTX 1650 Super", gib(3.6), 75},
+      {"GTX 1650 Ti", gib(3.6), 75},
+      {"GTX 1660", gib(5.6), 75},
+      {"GTX 1660 Super", gib(5.6), 75},
+      {"GTX 1660 Ti", gib(5.6), 75},
+      {"RTX 2060 6GB", gib(5.6), 75},
+      {"RTX 2060 12GB", gib(11.6), 75},
+      {"RTX 2060 Super", gib(7.6), 75},
+      {"RTX 2070", gib(7.6), 75},
+      {"RTX 2070 Super", gib(7.6), 75},
+      {"RTX 2080", gib(7.6), 75},
+      {"RTX 2080 Super", gib(7.6), 75},
+      {"RTX 2080 Ti", gib(10.7), 75},
+      {"Titan X", gib(11.9), 61},
+      {"Titan Xp", gib(11.9), 61},
+      {"Titan V", gib(11.8), 70},
+      {"Titan RTX", gib(23.6), 75},
+      {"T400", gib(3.6), 75},
+      {"T600", gib(3.6), 75},
+      {"T1000", gib(3.6), 75},
+      {"Quadro P4000", gib(7.9), 61},
+      {"Quadro P5000", gib(15.9), 61},
+      {"Quadro P6000", gib(23.9), 61},
+      {"Quadro GP100", gib(15.9), 60},
+      {"Quadro GV100", gib(31.7), 70},
+      {"Quadro RTX 3000", gib(5.6), 75},
+      {"Quadro RTX 4000", gib(7.6), 75},
+      {"Quadro RTX 5000", gib(15.7), 75},
+      {"Quadro RTX 6000", gib(23.6), 75},
+      {"Quadro RTX 8000", gib(47.4), 75},
   };
   return cards;
+}
+
+void require_usable(const std::vector<GpuCards>& cards, const std::string& where) {
+  for (const GpuCards& some : cards) {
+    if (some.card.too_old_sm == 0) continue;
+    throw ConfigError(fmt::format("the card {} (sm_{}) is too old: sm_80 (Ampere) or newer is "
+                                  "required",
+                                  some.card.name, some.card.too_old_sm),
+                      where, "name other cards, or plan for the CPU: --device cpu");
+  }
 }
 
 std::vector<GpuCards> parse_gpu_cards(const std::string& text, const std::string& where) {

@@ -48,12 +48,14 @@ std::optional<MemoryChange> recompute_layers(config::RunConfig& config, const Si
 std::optional<MemoryChange> divide(config::RunConfig& config, const Situation& here,
                                    config::Strategy strategy, const char* cost) {
   if (here.devices.world_size == 1 || config.parallel.strategy == strategy) return std::nullopt;
-  StrategyChoice choice = with_strategy(here.arch, config, strategy, here.devices);
+  StrategyChoice choice = with_strategy(here.arch, config, strategy, here.devices, here.stored);
   if (!choice.config) return std::nullopt;
+  const bool had_groups = config.parallel.dp_shard.has_value();
   config = std::move(*choice.config);
   MemoryChange change{{fmt::format("parallel.strategy={}", config::strategy_name(strategy))}, cost};
   if (const auto& tp = config.parallel.tp; tp && *tp < here.devices.world_size)
     change.settings.push_back(fmt::format("parallel.tp={}", *tp));
+  if (had_groups) change.settings.emplace_back("parallel.dp_shard=null");  // of hybrid only
   return change;
 }
 

@@ -1,6 +1,7 @@
 #include "sftrun/plan/memory_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "sftrun/config/optimizer_state.h"
@@ -17,8 +18,16 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // Assumptions; docs/memory.md says what they rest on.
 constexpr int64_t kCudaContext = 736 * kMiB;  // with loaded kernels; cuBLAS: StepMemory::workspace
 constexpr int64_t kNcclBuffers = 256 * kMiB;  // of one communicator
-constexpr int64_t kCpuProcess = 256 * kMiB;   // LibTorch's code and data, tokenizer, data readers
-constexpr double kGaps = 0.05;                // of the tensors
+constexpr int64_t kCpuProcess = 154 * kMiB;   // LibTorch's code and data, data readers
+constexpr int64_t kTokenizerEntry = 200;      // bytes for each token of the vocabulary
+/// More where layers have experts or delta nets: many small tensors, which are glibc's.
+constexpr int64_t kWithExperts = 24 * kMiB, kWithDeltaNets = 8 * kMiB;
+/// A CPU's allocator keeps this part of the tensors' peak of freed ones, at most 1/16 (decision 52).
+/// Gradients of whole matrices have many sizes.
+constexpr int64_t kKeptOfAdapters = 32, kKeptOfBase = 16;
+constexpr int64_t kGlooBuffers = 4 * kMiB;        // of a rank
+constexpr int64_t kLargeGlooBuffers = 12 * kMiB;  // with tensor, and zero1, which sends all weights
+constexpr double kGaps = 0.05;                    // of the tensors
 
 /// Groups of ranks that have collectives of their own at the same time.
 int64_t num_communicators(const config::ParallelConfig& parallel, int world_size) {
@@ -37,9 +46,12 @@ int64_t communication_bytes(const config::RunConfig& config, const RunDevices& d
   // Gradients that are sent in bf16 are copied to it.
   const bool rounds = config.parallel.strategy == config::Strategy::kDdp &&
                       config.train.ddp_comm_hook == config::CommHook::kBf16;
+  const bool sends_much = config.parallel.strategy == config::Strategy::kTensor ||
+                          config.parallel.strategy == config::Strategy::kZero1;
+  const int64_t of_gloo = sends_much ? kLargeGlooBuffers : kGlooBuffers;
   return (rounds ? gradients / 2 : 0) +
          (devices.on_gpu ? num_communicators(config.parallel, devices.world_size) * kNcclBuffers
-                         : 0);
+                         : of_gloo);
 }
 
 }  // namespace
@@ -47,13 +59,30 @@ int64_t communication_bytes(const config::RunConfig& config, const RunDevices& d
 MicroBatchShape micro_batch_shape(const config::RunConfig& config, const RunDevices& devices) {
   const int64_t sequences = config.train.objective == config::Objective::kDpo ? 2 : 1,
                 bin = config.data.bin_tokens.value.value_or(config.model.max_seq_len);
-  return {.tokens = config.train.batch_size.value.value() * sequences * bin,
+  auto of_bin = static_cast<double>(sequences * bin);
+  if (devices.tokens_of_bin > 0) of_bin = std::min(of_bin, devices.tokens_of_bin);
+  const auto bins = static_cast<double>(config.train.batch_size.value.value());
+  return {.tokens = static_cast<int64_t>(std::ceil(bins * of_bin)),
           .element_bytes = devices.element_bytes,
           .on_gpu = devices.on_gpu,
           .threads = devices.threads};
 }
 
 namespace {
+
+/// What a process on a CPU has beside tensors.
+int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                      int64_t tensors) {
+  const auto any_layer = [&](auto&& is_such) {
+    return std::any_of(arch.layers.begin(), arch.layers.end(), is_such);
+  };
+  const bool has_experts = any_layer([](const spec::LayerSpec& layer) { return layer.sparse; });
+  const bool has_delta_nets =
+      any_layer([](const spec::LayerSpec& layer) { return layer.mixer == spec::Mixer::kDeltaNet; });
+  return kCpuProcess + (has_experts ? kWithExperts : 0) + (has_delta_nets ? kWithDeltaNets : 0) +
+         kTokenizerEntry * arch.vocab_size +
+         tensors / (config.tuning.trains_adapter() ? kKeptOfAdapters : kKeptOfBase);
+}
 
 StaticMemory held_by(const spec::ArchSpec& arch, const config::RunConfig& config,
                      const RunDevices& devices, const StoredBytes& stored) {
@@ -67,8 +96,8 @@ MemoryPlan with_step(const StaticMemory& held, const spec::ArchSpec& arch,
                      const config::RunConfig& config, const RunDevices& devices) {
   MemoryPlan plan{.held = held,
                   .step = step_memory(arch, config, micro_batch_shape(config, devices)),
-                  .communication = communication_bytes(config, devices, held.gradients),
-                  .context = devices.on_gpu ? kCudaContext : kCpuProcess};
+                  .communication = communication_bytes(config, devices, held.gradients)};
+  plan.context = devices.on_gpu ? kCudaContext : process_bytes(arch, config, plan.tensors());
   plan.margin = static_cast<int64_t>(kGaps * static_cast<double>(plan.tensors()));
   return plan;
 }
@@ -109,7 +138,8 @@ void keep_global_batch(const config::RunConfig& before, int parts_before, int pa
 }  // namespace
 
 StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
-                             config::Strategy strategy, const RunDevices& devices) {
+                             config::Strategy strategy, const RunDevices& devices,
+                             const StoredBytes& stored) {
   using enum config::Strategy;
   StrategyChoice choice{.strategy = strategy};
   choice.refusal = refusal_by_settings(config, strategy);
@@ -131,8 +161,14 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
     }
     if (strategy == kHybrid) other.parallel.dp_shard = devices.local_world_size;
     if (strategy == kDeviceMap) {
+      config::RunConfig undivided = other;
+      undivided.parallel.strategy = kSingle;
       const DeviceStages stages =
-          place_units(arch, other.parallel, {.num_gpus = devices.world_size}, {});
+          place_units(arch, other.parallel,
+                      {.num_gpus = devices.world_size,
+                       .unit_bytes = unit_bytes(arch, undivided, devices.element_bytes, stored,
+                                                {.on_gpu = devices.on_gpu})},
+                      {});
       other.parallel.device_map = as_places(stages, arch);
       other.parallel.pp = static_cast<int64_t>(stages.devices.size());
       used.world_size = used.local_world_size = 1;
@@ -150,7 +186,7 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
 
 std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
                                              const config::RunConfig& config,
-                                             const RunDevices& devices) {
+                                             const RunDevices& devices, const StoredBytes& stored) {
   using enum config::Strategy;
   const config::Strategy own = config.parallel.strategy;
   std::vector<config::Strategy> strategies;
@@ -170,7 +206,7 @@ std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
   }
   std::vector<StrategyChoice> choices;
   for (const config::Strategy strategy : strategies)
-    choices.push_back(with_strategy(arch, config, strategy, devices));
+    choices.push_back(with_strategy(arch, config, strategy, devices, stored));
   return choices;
 }
 
@@ -224,9 +260,10 @@ int64_t largest_batch_size(const spec::ArchSpec& arch, const config::RunConfig& 
 }
 
 int64_t largest_seq_len(const spec::ArchSpec& arch, const config::RunConfig& config,
-                        const RunDevices& devices, const StoredBytes& stored,
-                        int64_t memory_bytes) {
+                        const RunDevices& here, const StoredBytes& stored, int64_t memory_bytes) {
   constexpr int64_t kMost = int64_t{1} << 24;
+  RunDevices devices = here;
+  devices.tokens_of_bin = 0;  // sequences are as long as they may be
   StepFit fit(arch, config, devices, stored, memory_bytes);
   fit.config().data.bin_tokens.value.reset();  // a bin of another size has no meaning then
   return kSeqLenStep * largest_that(kMost / kSeqLenStep, [&](int64_t steps) {

@@ -326,11 +326,10 @@ StoredBytes device_bytes(const spec::ArchSpec& arch, const config::ParallelConfi
 
 }  // namespace
 
-StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunConfig& config,
-                           int64_t element_bytes, const StoredBytes& whole_stored,
-                           const DeviceShare& device) {
-  const spec::ArchSpec arch = device_arch(whole_arch, config.parallel);
-  const StoredBytes stored = device_bytes(whole_arch, config.parallel, whole_stored);
+namespace {
+
+WholeBytes whole_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                       int64_t element_bytes, const StoredBytes& stored, bool on_gpu) {
   int64_t base = 0;
   Trained trained(config.train);
   if (config.tuning.trains_adapter()) {
@@ -341,38 +340,94 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
     trained = tensors.trained;
     base = tensors.frozen_values * element_bytes;
   }
-  WholeBytes whole{.base = base,
-                   .masters = trained.values() * kFp32Bytes,
-                   .copies = element_bytes == kFp32Bytes ? 0 : trained.values() * element_bytes,
-                   .gradients = trained.values() * kFp32Bytes,
-                   .optimizer = device.on_gpu && config::is_paged(config.train.optimizer)
-                                    ? kPagedBytes
-                                    : trained.state_bytes()};
+  return {.base = base,
+          .masters = trained.values() * kFp32Bytes,
+          .copies = element_bytes == kFp32Bytes ? 0 : trained.values() * element_bytes,
+          .gradients = trained.values() * kFp32Bytes,
+          .optimizer = on_gpu && config::is_paged(config.train.optimizer) ? kPagedBytes
+                                                                          : trained.state_bytes()};
+}
+
+double bytes_of(const UnitWeights& weights, const WholeBytes& whole) {
+  return weights.base_bytes +
+         per_value(whole, whole.masters + whole.copies + whole.gradients + whole.optimizer) *
+             weights.trained;
+}
+
+/// What each stage holds. Where the first unit and a tied head are together, they share the
+/// embedding.
+std::vector<UnitWeights> stage_weights(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                       const std::vector<UnitWeights>& units) {
+  const std::vector<int64_t> firsts = stages_of(arch, config);
+  std::vector<UnitWeights> stages;
+  for (size_t stage = 0; stage + 1 < firsts.size(); ++stage) {
+    UnitWeights& sum = stages.emplace_back();
+    for (auto unit = static_cast<size_t>(firsts[stage]);
+         unit < static_cast<size_t>(firsts[stage + 1]); ++unit) {
+      sum.base_bytes += units[unit].base_bytes;
+      sum.trained += units[unit].trained;
+    }
+  }
+  if (arch.tie_word_embeddings && stages.size() == 1) {
+    stages.front().base_bytes -= units.front().base_bytes;
+    stages.front().trained -= units.front().trained;
+  }
+  return stages;
+}
+
+/// Of the stage that holds most.
+StaticMemory largest_stage(const std::vector<UnitWeights>& stages, const WholeBytes& whole) {
+  const UnitWeights& largest = *std::max_element(stages.begin(), stages.end(),
+                                                 [&](const UnitWeights& a, const UnitWeights& b) {
+                                                   return bytes_of(a, whole) < bytes_of(b, whole);
+                                                 });
+  const auto of_trained = [&](int64_t bytes) {
+    return static_cast<int64_t>(per_value(whole, bytes) * largest.trained);
+  };
+  return {.base = static_cast<int64_t>(largest.base_bytes),
+          .trainable = of_trained(whole.masters + whole.copies),
+          .gradients = of_trained(whole.gradients),
+          .optimizer = of_trained(whole.optimizer)};
+}
+
+}  // namespace
+
+StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunConfig& config,
+                           int64_t element_bytes, const StoredBytes& whole_stored,
+                           const DeviceShare& device) {
+  const spec::ArchSpec arch = device_arch(whole_arch, config.parallel);
+  const StoredBytes stored = device_bytes(whole_arch, config.parallel, whole_stored);
+  WholeBytes whole = whole_bytes(arch, config, element_bytes, stored, device.on_gpu);
   const bool base_on_host = device.on_gpu && config.parallel.offload.base == config::Offload::kCpu;
   const bool trained_on_host =
       device.on_gpu && config.parallel.offload.params == config::Offload::kCpu;
+  const bool has_stages = config::divides_layers(config.parallel.strategy) && config.parallel.pp;
   std::vector<UnitWeights> units;
-  if (base_on_host || trained_on_host || device.shards > 1)
-    units = unit_weights(arch, config, element_bytes, stored, trained.values());
+  if (base_on_host || trained_on_host || has_stages || device.shards > 1)
+    units = unit_weights(arch, config, element_bytes, stored, whole.masters / kFp32Bytes);
   if (trained_on_host) return with_trained_on_host(whole, device.shards, units, base_on_host);
+  if (has_stages) return largest_stage(stage_weights(arch, config, units), whole);
   if (base_on_host && device.shards == 1) whole.base = std::min(whole.base, two_units(units, 1, 0));
-  StaticMemory memory{.base = whole.base,
-                      .trainable = whole.masters + whole.copies,
-                      .gradients = whole.gradients,
-                      .optimizer = whole.optimizer};
-  if (config::divides_layers(config.parallel.strategy) && config.parallel.pp) {
-    double largest = 0;
-    for (const StageShare& stage : stage_shares(arch, config))
-      largest = std::max(largest, stage.weights);
-    for (int64_t* part : {&memory.base, &memory.trainable, &memory.gradients, &memory.optimizer})
-      *part = static_cast<int64_t>(largest * static_cast<double>(*part));
-    return memory;
-  }
-  if (device.shards == 1) return memory;
-  memory = divided(whole, config.parallel.strategy, device.shards, units, base_on_host,
-                   config.tuning.trains_adapter());
+  if (device.shards == 1)
+    return {.base = whole.base,
+            .trainable = whole.masters + whole.copies,
+            .gradients = whole.gradients,
+            .optimizer = whole.optimizer};
+  StaticMemory memory = divided(whole, config.parallel.strategy, device.shards, units, base_on_host,
+                                config.tuning.trains_adapter());
   if (!device.on_gpu) memory.gathered += copied_gradients(units);
   return memory;
+}
+
+std::vector<double> unit_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                               int64_t element_bytes, const StoredBytes& stored,
+                               const DeviceShare& device) {
+  const WholeBytes whole = whole_bytes(arch, config, element_bytes, stored, device.on_gpu);
+  std::vector<double> bytes;
+  for (const UnitWeights& unit :
+       unit_weights(arch, config, element_bytes, stored, whole.masters / kFp32Bytes))
+    bytes.push_back(bytes_of(unit, whole));
+  return bytes;
 }
 
 int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,

@@ -33,15 +33,6 @@ double layer_cost(const spec::ArchSpec& arch, int64_t layer, int64_t seq_len) {
 
 }  // namespace
 
-std::vector<double> unit_sizes(const spec::ArchSpec& arch) {
-  const double ends = static_cast<double>(arch.vocab_size) * static_cast<double>(arch.hidden_size);
-  std::vector<double> sizes = {ends};
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
-    sizes.push_back(matrix_values(arch, layer, arch.mixture.num_experts));
-  sizes.push_back(ends);
-  return sizes;
-}
-
 std::vector<double> unit_costs(const spec::ArchSpec& arch, int64_t seq_len) {
   std::vector<double> costs = {0};  // the embedding copies rows
   for (int64_t layer = 0; layer < arch.num_layers; ++layer)
@@ -50,25 +41,17 @@ std::vector<double> unit_costs(const spec::ArchSpec& arch, int64_t seq_len) {
   return costs;
 }
 
-std::vector<StageShare> stage_shares(const spec::ArchSpec& arch, const config::RunConfig& config) {
-  std::vector<double> sizes = unit_sizes(arch);
-  if (arch.tie_word_embeddings) sizes.back() = 0;
+std::vector<double> activation_shares(const spec::ArchSpec& arch, const config::RunConfig& config) {
   const std::vector<int64_t> firsts = stages_of(arch, config);
   const int64_t head = arch.num_layers + 1;
-  double all = 0;
-  for (const double size : sizes) all += size;
-  std::vector<StageShare> shares;
+  std::vector<double> shares;
   for (size_t stage = 0; stage + 1 < firsts.size(); ++stage) {
-    const int64_t first = firsts[stage], end = firsts[stage + 1];
-    double size = 0;
-    for (int64_t unit = first; unit < end; ++unit) size += sizes[static_cast<size_t>(unit)];
-    if (arch.tie_word_embeddings && end > head && first > 0) size += sizes.front();
-    const int64_t layers = std::min(end, head) - std::max<int64_t>(first, 1);
+    const int64_t layers = std::min(firsts[stage + 1], head) - std::max<int64_t>(firsts[stage], 1);
     const auto stages_left = static_cast<int64_t>(firsts.size() - 1 - stage);
     const auto under_way = static_cast<double>(
         std::min(stages_left, config.train.grad_accum.value.value_or(stages_left)));
-    shares.push_back({size / all, under_way * static_cast<double>(std::max<int64_t>(0, layers)) /
-                                      static_cast<double>(arch.num_layers)});
+    shares.push_back(under_way * static_cast<double>(std::max<int64_t>(0, layers)) /
+                     static_cast<double>(arch.num_layers));
   }
   return shares;
 }

@@ -506,10 +506,8 @@ int64_t first_trained_layer(const spec::ArchSpec& arch, const config::TuningConf
 /// What layers save at the same time, of all that would be saved.
 double share_of_stage(const spec::ArchSpec& arch, const config::RunConfig& config) {
   if (!config::divides_layers(config.parallel.strategy) || !config.parallel.pp) return 1;
-  double share = 0;
-  for (const StageShare& stage : stage_shares(arch, config))
-    share = std::max(share, stage.activations);
-  return share;
+  const std::vector<double> shares = activation_shares(arch, config);
+  return *std::max_element(shares.begin(), shares.end());
 }
 
 int64_t micro_batches_at_once(const config::RunConfig& config) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "sftrun/core/utf8.h"
@@ -29,6 +30,49 @@ size_t num_chars(std::string_view bytes) {
                                            [](char byte) { return !is_continuation_byte(byte); }));
 }
 
+/// The places of tokens in the text that they are of, in characters. A part of a character is at its
+/// character. A token that the text lacks (one that the tokenizer added) is at the next one.
+class PlacesInText {
+ public:
+  explicit PlacesInText(std::string_view text) : text_(text) {}
+
+  /// Of the next token.   @param is_special of the token
+  size_t next(std::string_view token, bool is_special) {
+    while (at_ < text_.size() && is_continuation_byte(text_[at_]) && !left().starts_with(token))
+      ++at_;  // of a character whose last tokens are others
+    const size_t place = num_chars_before();
+    if (left().starts_with(token)) {
+      at_ += token.size();
+    } else if (token.starts_with(' ') && left().starts_with(token.substr(1))) {
+      at_ += token.size() - 1;  // SentencePiece's, before the first word
+    } else if (!is_special) {
+      skip_chars(num_chars(token));  // the tokenizer has changed the text
+    }
+    return place;
+  }
+
+ private:
+  std::string_view left() const { return text_.substr(at_); }
+
+  /// Complete ones before `at_`, counted on from the last call.
+  size_t num_chars_before() {
+    num_begun_ += num_chars(text_.substr(counted_, at_ - counted_));
+    counted_ = at_;
+    const bool is_inside = at_ < text_.size() && is_continuation_byte(text_[at_]);
+    return num_begun_ - (is_inside ? 1 : 0);
+  }
+
+  void skip_chars(size_t count) {
+    for (; count > 0 && at_ < text_.size(); --count) {
+      do ++at_;
+      while (at_ < text_.size() && is_continuation_byte(text_[at_]));
+    }
+  }
+
+  std::string_view text_;
+  size_t at_ = 0, counted_ = 0, num_begun_ = 0;
+};
+
 /// Several tokens may have the same text: the first, which is the likeliest, counts.
 void add_if_new(Json& object, const std::string& key, const Json& value) {
   if (!object.contains(key)) object[key] = value;
@@ -38,7 +82,15 @@ Json or_null(const std::string& text) {
   return text.empty() ? Json() : Json(text);
 }
 
+Json or_null(const std::optional<model::TokenLogprobs>& logprobs) {
+  return logprobs ? Json(logprobs->logprob) : Json();
+}
+
 }  // namespace
+
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 Answers::Answers(const CompletionRequest& request, const ServedModel& model, std::string id,
                  int64_t created)
@@ -46,95 +98,117 @@ Answers::Answers(const CompletionRequest& request, const ServedModel& model, std
   const size_t count = request.prompts.size() * static_cast<size_t>(request.num_choices);
   choices_.resize(count);
   is_begun_.resize(count);
-  num_chars_.resize(count);
   num_unfinished_ = count;
 }
 
-const std::vector<int32_t>& Answers::prompt_of(size_t index) const {
-  return request_.prompts[index / static_cast<size_t>(request_.num_choices)];
+size_t Answers::prompt_index(size_t choice) const {
+  return choice / static_cast<size_t>(request_.num_choices);
 }
 
-/// The form that chat responses have. @param logprobs null: not known, of a prompt's first token
-Json Answers::entry_of(int32_t token, const model::TokenLogprobs* logprobs) const {
-  const auto named = [&](int32_t id, const Json& logprob) {
-    const std::string bytes = model_.text.tokenizer->token_bytes(id, /*skip_special_tokens=*/false);
-    return Json{{"token", text_of(bytes)}, {"logprob", logprob}, {"bytes", bytes_json(bytes)}};
-  };
-  Json entry = named(token, logprobs == nullptr ? Json() : Json(logprobs->logprob));
-  entry["top_logprobs"] = Json::array();
-  if (logprobs == nullptr) return entry;
-  for (const auto& [candidate, logprob] : logprobs->top)
-    entry["top_logprobs"].push_back(named(candidate, logprob));
-  return entry;
+std::string Answers::bytes_of(int32_t token) const {
+  return model_.text.tokenizer->token_bytes(token, /*skip_special_tokens=*/false);
 }
 
-void Answers::add_prompt(Choice& fresh, size_t index, const AnswerEvent& event) const {
-  fresh.text = request_.prompt_texts[index / static_cast<size_t>(request_.num_choices)];
+Json Answers::named(int32_t token, const Json& logprob) const {
+  const std::string bytes = bytes_of(token);
+  return {{"token", text_of(bytes)}, {"logprob", logprob}, {"bytes", bytes_json(bytes)}};
+}
+
+/// The form that chat responses have.
+Json Answers::chat_entry(const Entry& entry) const {
+  Json json = named(entry.token, or_null(entry.logprobs));
+  json["top_logprobs"] = Json::array();
+  if (!entry.logprobs) return json;
+  for (const auto& [candidate, logprob] : entry.logprobs->top)
+    json["top_logprobs"].push_back(named(candidate, logprob));
+  return json;
+}
+
+void Answers::add_prompt(Choice& fresh, const AnswerEvent& event) {
+  const size_t index = prompt_index(event.choice);
+  fresh.text = request_.prompt_texts[index];
   if (!request_.num_logprobs) return;
-  const std::vector<int32_t>& prompt = prompt_of(index);
-  fresh.logprobs.push_back(entry_of(prompt.front(), nullptr));
-  for (size_t i = 0; i < event.prompt_scores.size(); ++i)
-    fresh.logprobs.push_back(entry_of(prompt[i + 1], &event.prompt_scores[i]));
+  PlacesInText places(fresh.text);
+  const std::vector<int32_t>& prompt = request_.prompts[index];
+  for (size_t i = 0; i < prompt.size() && i <= event.prompt_scores.size(); ++i) {
+    Entry entry{.token = prompt[i]};
+    entry.first_char =
+        places.next(bytes_of(prompt[i]), model_.text.tokenizer->is_special(prompt[i]));
+    if (i > 0) entry.logprobs = event.prompt_scores[i - 1];
+    fresh.entries.push_back(std::move(entry));
+  }
 }
 
 std::vector<Json> Answers::add(const AnswerEvent& event) {
-  Choice fresh{.finish_reason = event.finish_reason};
+  Choice fresh;
+  fresh.finish_reason = event.finish_reason;
   const bool begins = !is_begun_[event.choice];
   is_begun_[event.choice] = true;
-  if (begins && request_.echo) add_prompt(fresh, event.choice, event);
+  if (begins && request_.echo) add_prompt(fresh, event);
   fresh.text += event.text;
+  const size_t num_before = request_.echo && request_.num_logprobs
+                                ? num_chars(request_.prompt_texts[prompt_index(event.choice)])
+                                : 0;
   for (const AnswerToken& token : event.tokens) {
     ++num_tokens_;
-    if (token.logprobs) fresh.logprobs.push_back(entry_of(token.token, &*token.logprobs));
+    if (!token.logprobs) continue;
+    fresh.entries.push_back({.token = token.token,
+                             .first_char = num_before + token.first_char,
+                             .logprobs = token.logprobs});
   }
   if (!event.finish_reason.empty()) --num_unfinished_;
-  std::vector<Json> chunks;
-  if (request_.stream) {
-    if (begins && request_.is_chat) {
-      Json first = head(/*is_chunk=*/true);
-      first["choices"].push_back({{"index", event.choice},
-                                  {"delta", {{"role", "assistant"}, {"content", ""}}},
-                                  {"logprobs", Json()},
-                                  {"finish_reason", Json()}});
-      chunks.push_back(std::move(first));
-    }
-    if (!fresh.text.empty() || !fresh.logprobs.empty() || !fresh.finish_reason.empty()) {
-      Json next = head(/*is_chunk=*/true);
-      next["choices"].push_back(
-          choice_json(event.choice, fresh, /*is_chunk=*/true, num_chars_[event.choice]));
-      chunks.push_back(std::move(next));
-    }
-    for (const Json& entry : fresh.logprobs)
-      num_chars_[event.choice] += num_chars(entry["token"].get_ref<const std::string&>());
-    return chunks;
-  }
+  if (request_.stream) return chunks_of(event.choice, fresh, begins);
   Choice& all = choices_[event.choice];
   all.text += fresh.text;
   all.finish_reason = fresh.finish_reason;
-  for (Json& entry : fresh.logprobs) all.logprobs.push_back(std::move(entry));
+  for (Entry& entry : fresh.entries) all.entries.push_back(std::move(entry));
+  return {};
+}
+
+std::vector<Json> Answers::chunks_of(size_t index, const Choice& fresh, bool begins) const {
+  std::vector<Json> chunks;
+  if (begins && request_.is_chat) {
+    Json first = head(/*is_chunk=*/true);
+    first["choices"].push_back({{"index", index},
+                                {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                {"logprobs", Json()},
+                                {"finish_reason", Json()}});
+    chunks.push_back(std::move(first));
+  }
+  if (!fresh.text.empty() || !fresh.entries.empty() || !fresh.finish_reason.empty()) {
+    Json next = head(/*is_chunk=*/true);
+    next["choices"].push_back(choice_json(index, fresh, /*is_chunk=*/true));
+    chunks.push_back(std::move(next));
+  }
   return chunks;
 }
 
 /// Chat responses have the entries; the older responses have a list for each of their parts, and the
 /// places of the tokens in the text, in characters.
-Json Answers::logprobs_json(const std::vector<Json>& entries, size_t first_char) const {
-  if (!request_.num_logprobs) return {};
-  if (request_.is_chat) return {{"content", entries}};
+Json Answers::logprobs_json(const Choice& choice) const {
+  if (choice.entries.empty()) return {};
+  if (request_.is_chat) {
+    Json content = Json::array();
+    for (const Entry& entry : choice.entries) content.push_back(chat_entry(entry));
+    return {{"content", std::move(content)}};
+  }
   Json lists = {{"text_offset", Json::array()},
                 {"token_logprobs", Json::array()},
                 {"tokens", Json::array()},
                 {"top_logprobs", Json::array()}};
-  for (const Json& entry : entries) {
-    const auto& text = entry["token"].get_ref<const std::string&>();
-    lists["text_offset"].push_back(first_char);
+  for (const Entry& entry : choice.entries) {
+    const std::string text = text_of(bytes_of(entry.token));
+    lists["text_offset"].push_back(entry.first_char);
     lists["tokens"].push_back(text);
-    lists["token_logprobs"].push_back(entry["logprob"]);
-    Json top = entry["logprob"].is_null() ? Json() : Json::object();
-    for (const Json& candidate : entry["top_logprobs"])
-      add_if_new(top, candidate["token"].get_ref<const std::string&>(), candidate["logprob"]);
-    if (!top.is_null()) add_if_new(top, text, entry["logprob"]);
+    lists["token_logprobs"].push_back(or_null(entry.logprobs));
+    Json top;
+    if (entry.logprobs) {
+      top = Json::object();
+      for (const auto& [candidate, logprob] : entry.logprobs->top)
+        add_if_new(top, text_of(bytes_of(candidate)), logprob);
+      add_if_new(top, text, entry.logprobs->logprob);
+    }
     lists["top_logprobs"].push_back(std::move(top));
-    first_char += num_chars(text);
   }
   return lists;
 }
@@ -150,8 +224,7 @@ Json Answers::head(bool is_chunk) const {
           {"choices", Json::array()}};
 }
 
-Json Answers::choice_json(size_t index, const Choice& choice, bool is_chunk,
-                          size_t first_char) const {
+Json Answers::choice_json(size_t index, const Choice& choice, bool is_chunk) const {
   Json json = {{"index", index}};
   if (!request_.is_chat) {
     json["text"] = choice.text;
@@ -160,17 +233,21 @@ Json Answers::choice_json(size_t index, const Choice& choice, bool is_chunk,
   } else {
     json["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", Json()}};
   }
-  json["logprobs"] = choice.logprobs.empty() ? Json() : logprobs_json(choice.logprobs, first_char);
+  json["logprobs"] = logprobs_json(choice);
   json["finish_reason"] = or_null(choice.finish_reason);
   return json;
 }
 
-Json Answers::whole() const {
-  Json response = head(/*is_chunk=*/false);
-  for (size_t i = 0; i < choices_.size(); ++i)
-    response["choices"].push_back(choice_json(i, choices_[i], /*is_chunk=*/false, 0));
-  response["usage"] = usage();
-  return response;
+/// Choice by choice: as one value, many log-probabilities would take gigabytes.
+std::string Answers::whole() const {
+  constexpr std::string_view kEnd = "]}";  // of the choices and of the response
+  std::string response = dumped(head(/*is_chunk=*/false));
+  response.resize(response.size() - kEnd.size());
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (i > 0) response += ',';
+    response += dumped(choice_json(i, choices_[i], /*is_chunk=*/false));
+  }
+  return response + "],\"usage\":" + dumped(usage()) + "}";
 }
 
 Json Answers::usage_chunk() const {

@@ -2,9 +2,11 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <random>
 #include <utility>
 
@@ -14,18 +16,40 @@
 #include "sftrun/serve/http_status.h"
 
 namespace sftrun::serve {
+
+/// A request in progress. Its answers are no longer generated when it is destroyed.
+struct Progress {
+  Progress(CompletionRequest asked_, const ServedModel& model_, Scheduler& scheduler,
+           std::string id, int64_t created)
+      : asked(std::move(asked_)),
+        channel(scheduler.submit(model_, asked)),
+        answers(asked, model_, std::move(id), created) {}
+  ~Progress() { channel->cancel(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  const CompletionRequest asked;
+  const std::shared_ptr<AnswerChannel> channel;
+  Answers answers;
+};
+
 namespace {
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(250);  // at the connection
+constexpr std::string_view kHealth = "/health", kModels = "/v1/models", kOneModel = "/v1/models/",
+                           kCompletions = "/v1/completions", kChat = "/v1/chat/completions";
 
-std::string dumped(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+HttpResponse text_response(std::string json, int status = 200) {
+  HttpResponse response;
+  response.status = status;
+  response.headers["Content-Type"] = "application/json";
+  response.body = std::move(json);
+  response.body += '\n';
+  return response;
 }
 
 HttpResponse json_response(const Json& json, int status = 200) {
-  return {.status = status,
-          .headers = {{"Content-Type", "application/json"}},
-          .body = dumped(json) + "\n"};
+  return text_response(dumped(json), status);
 }
 
 HttpResponse error_response(const ApiError& error) {
@@ -61,21 +85,6 @@ std::string_view host_of(std::string_view header) {
   return header.substr(0, header.find(':'));
 }
 
-/// A request in progress. Its answers are no longer generated when it is destroyed.
-struct Progress {
-  Progress(CompletionRequest asked_, const ServedModel& model_, Scheduler& scheduler)
-      : asked(std::move(asked_)),
-        channel(scheduler.submit(model_, asked)),
-        answers(asked, model_, new_id(asked.is_chat), unix_time()) {}
-  ~Progress() { channel->cancel(); }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-
-  const CompletionRequest asked;
-  const std::shared_ptr<AnswerChannel> channel;
-  Answers answers;
-};
-
 HttpResponse wait_for_all(Progress& progress, const HttpRequest& request) {
   while (!progress.answers.is_complete()) {
     const auto event = progress.channel->receive(kBetweenLooks);
@@ -86,7 +95,7 @@ HttpResponse wait_for_all(Progress& progress, const HttpRequest& request) {
     if (event->error) throw *event->error;
     progress.answers.add(*event);
   }
-  return json_response(progress.answers.whole());
+  return text_response(progress.answers.whole());
 }
 
 std::string sent_event(const Json& json) {
@@ -130,12 +139,16 @@ Api::Api(const std::vector<std::unique_ptr<ServedModel>>& models, Scheduler& sch
          ApiOptions options)
     : models_(models), scheduler_(scheduler), options_(std::move(options)), created_(unix_time()) {}
 
-HttpResponse Api::handle(const HttpRequest& request) {
+HttpResponse Api::handle(HttpRequest request) {
   HttpResponse response;
   try {
     response = route(request);
   } catch (const ApiError& error) {
     response = error_response(error);
+  } catch (const std::bad_alloc&) {
+    request.drop_body();
+    log::error("{} {} failed: out of memory", request.method, excerpt(request.path));
+    response = error_response({kUnavailable, "the server has run out of memory; ask for less"});
   } catch (const std::exception& error) {
     log::error("{} {} failed: {}", request.method, excerpt(request.path), error.what());
     response = error_response({kFailed, error.what()});
@@ -144,36 +157,47 @@ HttpResponse Api::handle(const HttpRequest& request) {
   return response;
 }
 
-HttpResponse Api::route(const HttpRequest& request) {
-  const std::string models = "/v1/models";
-  if (request.path == "/health") {
-    require_method(request, "GET");
-    const Load load = scheduler_.load();
-    return json_response({{"status", "ok"},
-                          {"active", load.num_active},
-                          {"waiting", load.num_waiting},
-                          {"generated_tokens", load.num_tokens}});
+std::optional<HttpResponse> Api::refusal(const HttpRequest& head) const {
+  try {
+    require_valid_head(head);
+    return std::nullopt;
+  } catch (const ApiError& error) {
+    log::debug("{} {} {}", head.method, excerpt(head.path), error.status());
+    return error_response(error);
   }
+}
+
+void Api::require_valid_head(const HttpRequest& request) const {
+  if (request.path == kHealth) return require_method(request, "GET");
   require_access(request);
-  if (request.path == models) {
-    require_method(request, "GET");
-    return list_models();
+  if (request.path == kModels || request.path.starts_with(kOneModel))
+    return require_method(request, "GET");
+  if (request.path != kChat && request.path != kCompletions) {
+    throw ApiError(kNotFound,
+                   fmt::format("there is no {}: the server has {}, {}, {} and {}",
+                               excerpt(request.path), kCompletions, kChat, kModels, kHealth));
   }
-  if (request.path.starts_with(models + "/")) {
-    require_method(request, "GET");
-    const ServedModel& model = find_model({{"model", request.path.substr(models.size() + 1)}});
-    return json_response(describe(model));
-  }
-  const bool is_chat = request.path == "/v1/chat/completions";
-  if (is_chat || request.path == "/v1/completions") {
-    require_method(request, "POST");
-    return complete(request, is_chat);
-  }
-  throw ApiError(
-      kNotFound,
-      fmt::format("there is no {}: the server has /v1/completions, /v1/chat/completions, "
-                  "/v1/models and /health",
-                  excerpt(request.path)));
+  require_method(request, "POST");
+  // Web pages may send other types to any address without asking it first.
+  if (!ascii_lower(request.header("content-type")).starts_with("application/json"))
+    throw ApiError(kWrongType, "the header must be \"Content-Type: application/json\"");
+}
+
+HttpResponse Api::route(HttpRequest& request) {
+  require_valid_head(request);
+  if (request.path == kHealth) return health();
+  if (request.path == kModels) return list_models();
+  if (request.path == kChat || request.path == kCompletions)
+    return complete(request, request.path == kChat);
+  return json_response(describe(find_model({{"model", request.path.substr(kOneModel.size())}})));
+}
+
+HttpResponse Api::health() const {
+  const Load load = scheduler_.load();
+  return json_response({{"status", "ok"},
+                        {"active", load.num_active},
+                        {"waiting", load.num_waiting},
+                        {"generated_tokens", load.num_tokens}});
 }
 
 void Api::require_access(const HttpRequest& request) const {
@@ -221,15 +245,27 @@ const ServedModel& Api::find_model(const Json& body) const {
       "model", "model_not_found");
 }
 
-HttpResponse Api::complete(const HttpRequest& request, bool is_chat) {
-  // Web pages may send other types to any address without asking it first.
-  if (!ascii_lower(request.header("content-type")).starts_with("application/json"))
-    throw ApiError(kWrongType, "the header must be \"Content-Type: application/json\"");
+/// Reads the request, and frees its body.
+std::shared_ptr<Progress> Api::begin(HttpRequest& request, bool is_chat) {
+  constexpr size_t kMuch = size_t{1} << 20;
+  const size_t size = request.body.size();
+  std::unique_lock reads_alone(large_bodies_, std::defer_lock);
+  if (size > HttpServer::kSmallBody) reads_alone.lock();
+  // Also after an error: the allocator would keep what was freed, for each thread.
+  const std::shared_ptr<void> trims(nullptr, [&](void*) {
+    request.drop_body();
+    if (size >= kMuch) ::malloc_trim(0);
+  });
   const Json body = parse_body(request.body);
+  request.drop_body();
   const ServedModel& model = find_model(body);
-  CompletionRequest asked =
-      is_chat ? parse_chat(body, model, options_.defaults) : parse_completion(body, model);
-  const auto progress = std::make_shared<Progress>(std::move(asked), model, scheduler_);
+  return std::make_shared<Progress>(
+      is_chat ? parse_chat(body, model, options_.defaults) : parse_completion(body, model), model,
+      scheduler_, new_id(is_chat), unix_time());
+}
+
+HttpResponse Api::complete(HttpRequest& request, bool is_chat) {
+  const std::shared_ptr<Progress> progress = begin(request, is_chat);
   if (!progress->asked.stream) return wait_for_all(*progress, request);
   return {.headers = {{"Content-Type", "text/event-stream"}, {"Cache-Control", "no-cache"}},
           .stream = [progress](std::string& out) { return write_next(*progress, out); }};

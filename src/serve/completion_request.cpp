@@ -9,7 +9,9 @@
 
 #include "parameters.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/json_depth.h"
+#include "sftrun/core/json_reason.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/serve/api_error.h"
@@ -78,6 +80,26 @@ void set_length(CompletionRequest& request, std::optional<int64_t> asked, int64_
   request.sampling.max_new_tokens = asked.value_or(std::min(usual, room));
 }
 
+/// Log-probabilities are kept until an answer is complete, and take 70 bytes each as JSON.
+void require_modest_logprobs(const CompletionRequest& request, const char* key) {
+  if (!request.num_logprobs) return;
+  constexpr uint64_t kMost = 8'000'000;
+  uint64_t num_tokens = 0;
+  for (const std::vector<int32_t>& prompt : request.prompts) {
+    num_tokens +=
+        static_cast<uint64_t>(request.sampling.max_new_tokens) + (request.echo ? prompt.size() : 0);
+  }
+  const uint64_t num_values =
+      num_tokens * static_cast<uint64_t>(request.num_choices) * (*request.num_logprobs + 1);
+  if (num_values <= kMost) return;
+  throw ApiError(
+      kBadRequest,
+      fmt::format("the answers may have {} log-probabilities together, and at most {} are "
+                  "allowed: ask for fewer answers, tokens or likeliest tokens",
+                  num_values, kMost),
+      key);
+}
+
 // ---- /v1/completions
 
 bool is_token_list(const Json& prompt) {
@@ -107,8 +129,10 @@ void add_prompt(CompletionRequest& request, const Json& prompt, const ServedMode
   if (prompt.is_string()) {
     text = prompt.get<std::string>();
     if (!is_valid_utf8(text)) throw ApiError(kBadRequest, "\"prompt\" is not UTF-8", "prompt");
-    tokens = model.text.tokenizer->encode(text, /*add_special_tokens=*/true);
-    data::require_embedded(tokens, model.text, "prompt");
+    text::Encoding encoding = data::encode_open_text(*model.text.tokenizer, text);
+    data::require_one_bos(encoding.ids, encoding.spans, *model.text.tokenizer, "prompt");
+    data::require_embedded(encoding.ids, model.text, "prompt");
+    tokens = std::move(encoding.ids);
   } else if (is_token_list(prompt)) {
     tokens = tokens_of(prompt, model);
     text = model.text.tokenizer->decode(tokens, /*skip_special_tokens=*/false);
@@ -207,13 +231,11 @@ Json parse_body(std::string_view body) {
   if (!is_modest_json(body, kMostDepth))
     throw ApiError(kBadRequest, "the body's JSON is nested too deeply or has too many values");
   try {
-    Json parsed = Json::parse(body);
+    Json parsed = parse_exact_json(body);
+    round_fractions(parsed);
     if (parsed.is_object()) return parsed;
   } catch (const Json::exception& error) {
-    const std::string_view reason =
-        error.what();  // "[json.exception.parse_error.101] parse error …"
-    throw ApiError(kBadRequest, fmt::format("the body is not JSON: {}",
-                                            excerpt(reason.substr(reason.find(']') + 2))));
+    throw ApiError(kBadRequest, fmt::format("the body is not JSON: {}", json_reason(error)));
   }
   throw ApiError(kBadRequest, "the body must be a JSON object");
 }
@@ -233,6 +255,7 @@ CompletionRequest parse_completion(const Json& body, const ServedModel& model) {
     const int64_t fewest = request.echo ? 0 : 1;
     const auto tokens = parameters.integer("max_tokens", fewest, kMostTokens);
     set_length(request, tokens, kUsualTokens, model, "max_tokens");
+    require_modest_logprobs(request, "logprobs");
     parameters.require_no_others();
     return request;
   });
@@ -257,6 +280,7 @@ CompletionRequest parse_chat(const Json& body, const ServedModel& model,
     const auto older = parameters.integer("max_tokens", 1, kMostTokens);
     const auto tokens = parameters.integer("max_completion_tokens", 1, kMostTokens);
     set_length(request, tokens ? tokens : older, defaults.chat_tokens, model, "messages");
+    require_modest_logprobs(request, "top_logprobs");
     parameters.require_no_others();
     return request;
   });

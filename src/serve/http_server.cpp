@@ -1,10 +1,12 @@
 #include "sftrun/serve/http_server.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,9 +19,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <new>
 #include <thread>
 #include <utility>
 
+#include "connections.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -32,19 +37,26 @@ std::string HttpRequest::header(const std::string& name) const {
   return found == headers.end() ? std::string() : found->second;
 }
 
+void HttpRequest::drop_body() {
+  body = {};
+  body_memory.reset();
+}
+
 namespace {
 
-/// Closed by libmicrohttpd once a daemon has it.
+using State = Connections::State;
+
 class Socket {
  public:
   explicit Socket(int fd) : fd_(fd) {}
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ~Socket() { close(); }
+  Socket& operator=(Socket&&) = delete;
   int get() const { return fd_; }
   int release() { return std::exchange(fd_, -1); }
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
 
  private:
   int fd_;
@@ -62,7 +74,7 @@ class Socket {
 }
 
 /// Listens on the host's first address.
-int listen_on(const HttpServer::Options& options) {
+Socket listen_on(const HttpServer::Options& options) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
@@ -73,14 +85,14 @@ int listen_on(const HttpServer::Options& options) {
         "give 127.0.0.1, or 0.0.0.0 for all addresses of this machine");
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
-  Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
-  constexpr int kBacklog = 128;
+  constexpr int kBacklog = 1024;  // clients that wait; Linux limits it to net.core.somaxconn
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (socket.get() < 0 || ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
       ::listen(socket.get(), kBacklog) != 0)
     throw_not_listening(options, errno);
-  return socket.release();
+  return socket;
 }
 
 uint16_t port_of(int socket) {
@@ -92,16 +104,67 @@ uint16_t port_of(int socket) {
                    : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
 
-/// Whether the other end has not closed the connection. What it sends meanwhile stays unread.
-bool is_open(MHD_Connection* connection) {
+/// Connections that the process may have: it raises its limit on open files, as far as it may.
+size_t affordable_connections(size_t asked) {
+  constexpr rlim_t kOthers = 256;  // files of the model, of LibTorch
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return asked;
+  const rlim_t wanted = asked + kOthers;
+  if (limit.rlim_cur < wanted && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = std::min(wanted, limit.rlim_max);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  if (limit.rlim_cur >= wanted) return asked;
+  const rlim_t most = limit.rlim_cur - std::min(limit.rlim_cur / 2, kOthers);
+  log::warn("{} connections at a time, not {}: raise the limit on open files (ulimit -n)", most,
+            asked);
+  return most;
+}
+
+/// What is freed goes back to the system: the allocator keeps it otherwise, for each thread.
+void give_back_memory(size_t freed_bytes) {
+  constexpr size_t kMuch = size_t{1} << 20;
+  if (freed_bytes >= kMuch) ::malloc_trim(0);
+}
+
+/// What one body takes of the memory of all bodies.
+class BodyShare {
+ public:
+  explicit BodyShare(std::atomic<size_t>& used) : used_(used) {}
+  ~BodyShare() { used_ -= bytes_; }
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+
+  /// @return false: all bodies would take more than `most`
+  bool grow(size_t bytes, size_t most) {
+    if (used_.fetch_add(bytes) + bytes > most) {
+      used_ -= bytes;
+      return false;
+    }
+    bytes_ += bytes;
+    return true;
+  }
+
+ private:
+  std::atomic<size_t>& used_;
+  size_t bytes_ = 0;
+};
+
+int socket_of(MHD_Connection* connection) {
   const MHD_ConnectionInfo* info =
       MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-  if (info == nullptr) return false;
-  pollfd waiting{.fd = info->connect_fd, .events = POLLIN | POLLRDHUP, .revents = 0};
+  return info == nullptr ? -1 : info->connect_fd;
+}
+
+/// Whether the other end has not closed the connection. What it sends meanwhile stays unread.
+bool is_open(MHD_Connection* connection) {
+  pollfd waiting{.fd = socket_of(connection), .events = POLLIN | POLLRDHUP, .revents = 0};
+  if (waiting.fd < 0) return false;
   if (::poll(&waiting, 1, 0) <= 0) return true;
   if ((waiting.revents & (POLLERR | POLLHUP | POLLRDHUP | POLLNVAL)) != 0) return false;
   char byte = 0;
-  return ::recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
+  return ::recv(waiting.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
 }
 
 /// @param seconds without a byte sent or received, after which the connection is closed; 0: never.
@@ -110,27 +173,42 @@ void set_timeout(MHD_Connection* connection, unsigned seconds) {
   MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, seconds);
 }
 
+/// Also where there is no memory for the message.
+void log_failure(const char* what, const std::exception& failure) noexcept {
+  try {
+    log::error("{} failed: {}", what, failure.what());
+  } catch (...) {
+  }
+}
+
 /// The body of a streamed response.
 struct Stream {
   std::function<bool(std::string&)> next;
   MHD_Connection* connection = nullptr;
+  Connections* connections = nullptr;
   unsigned idle_seconds = 0;
   std::string pending = {};
   bool is_last = false;
 
   /// Waits for the next part.   @return bytes written, or one of libmicrohttpd's marks
   ssize_t read(char* to, size_t most) {
-    set_timeout(connection, 0);
-    while (pending.empty() && !is_last) {
-      if (!is_open(connection)) return MHD_CONTENT_READER_END_WITH_ERROR;
-      is_last = !next(pending);
-    }
-    set_timeout(connection, idle_seconds);
-    if (pending.empty()) return MHD_CONTENT_READER_END_OF_STREAM;
+    wait();
+    if (pending.empty())
+      return is_last ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
     const size_t count = std::min(most, pending.size());
     pending.copy(to, count);
     pending.erase(0, count);
     return static_cast<ssize_t>(count);
+  }
+
+  /// Until there is a part, or none will come.
+  void wait() {
+    const int socket = socket_of(connection);
+    set_timeout(connection, 0);
+    connections->set(socket, State::kAnswering);
+    while (pending.empty() && !is_last && is_open(connection)) is_last = !next(pending);
+    connections->set(socket, State::kSending);
+    set_timeout(connection, idle_seconds);
   }
 };
 
@@ -138,27 +216,41 @@ ssize_t read_stream(void* stream, uint64_t /*position*/, char* to, size_t most) 
   try {
     return static_cast<Stream*>(stream)->read(to, most);
   } catch (const std::exception& error) {
-    log::error("a streamed response failed: {}", error.what());
+    log_failure("a streamed response", error);
     return MHD_CONTENT_READER_END_WITH_ERROR;
   }
 }
 void free_stream(void* stream) {
   delete static_cast<Stream*>(stream);  // libmicrohttpd owns it
 }
+void free_text(void* text) {
+  const std::unique_ptr<std::string> owned(static_cast<std::string*>(text));
+  const size_t size = owned->size();
+  *owned = {};
+  give_back_memory(size);
+}
 
 /// The headers of a request, in which some may be only once.
 struct Headers {
   std::map<std::string, std::string> by_name;
   bool are_ambiguous = false;
+  bool are_incomplete = false;  ///< there was no memory
 };
 
-MHD_Result add_header(void* to, MHD_ValueKind /*kind*/, const char* name, const char* value) {
+/// Called by C code, through which nothing may be thrown.
+MHD_Result add_header(void* to, MHD_ValueKind /*kind*/, const char* name,
+                      const char* value) noexcept {
   auto& headers = *static_cast<Headers*>(to);
-  const auto [place, is_new] =
-      headers.by_name.emplace(ascii_lower(name), value == nullptr ? "" : value);
-  headers.are_ambiguous |= !is_new && (place->first == "content-length" || place->first == "host" ||
-                                       place->first == "authorization");
-  return MHD_YES;
+  try {
+    const auto [place, is_new] =
+        headers.by_name.emplace(ascii_lower(name), value == nullptr ? "" : value);
+    headers.are_ambiguous |= !is_new && (place->first == "content-length" ||
+                                         place->first == "host" || place->first == "authorization");
+    return MHD_YES;
+  } catch (const std::bad_alloc&) {
+    headers.are_incomplete = true;
+    return MHD_NO;
+  }
 }
 
 /// A proxy may read a request with two lengths in another way (request smuggling).
@@ -169,26 +261,42 @@ bool are_ambiguous(const Headers& headers) {
 
 /// A request whose body arrives in parts. It lives until its response is sent.
 struct Incoming {
-  explicit Incoming(std::atomic<int>& num_open_) : num_open(num_open_) { ++num_open; }
-  ~Incoming() { --num_open; }
+  Incoming(std::atomic<int>& num_open_, Connections& connections_, int socket_)
+      : num_open(num_open_), connections(connections_), socket(socket_) {
+    ++num_open;
+  }
+  ~Incoming() {
+    --num_open;
+    connections.set(socket, State::kReceiving);
+  }
   Incoming(const Incoming&) = delete;
   Incoming& operator=(const Incoming&) = delete;
 
   std::atomic<int>& num_open;  ///< requests of the server
+  Connections& connections;
+  const int socket;
   HttpRequest request;
-  size_t num_bytes = 0;  ///< of the body, also those that were not kept
+  std::shared_ptr<BodyShare> share;
+  size_t num_bytes = 0;                 ///< of the body, also those that were not kept
+  std::optional<HttpResponse> refusal;  ///< to be sent at the end of the body, which is not kept
 };
 
 void free_incoming(void* /*server*/, MHD_Connection* /*connection*/, void** incoming,
                    MHD_RequestTerminationCode /*how*/) {
-  delete static_cast<Incoming*>(*incoming);
-  *incoming = nullptr;
+  const std::unique_ptr<Incoming> owned(static_cast<Incoming*>(std::exchange(*incoming, nullptr)));
+  if (owned == nullptr) return;
+  owned->request.drop_body();
+  give_back_memory(owned->num_bytes);
 }
 
-void log_message(void* /*server*/, const char* format, va_list arguments) {
+/// Called by C code, through which nothing may be thrown.
+void log_message(void* /*server*/, const char* format, va_list arguments) noexcept {
   std::array<char, 512> text{};
   std::vsnprintf(text.data(), text.size(), format, arguments);
-  log::debug("http: {}", trim(text.data()));
+  try {
+    log::debug("http: {}", trim(text.data()));
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 HttpResponse ambiguous() {
@@ -197,44 +305,134 @@ HttpResponse ambiguous() {
           .body = "the request has a header twice, or two lengths\n"};
 }
 
-HttpResponse too_large(size_t most) {
-  return {.status = kTooLarge,
+/// As OpenAI's API has it.
+HttpResponse error_response(int status, const std::string& message, const char* type) {
+  return {.status = status,
           .headers = {{"Content-Type", "application/json"}, {"Connection", "close"}},
-          .body = fmt::format(
-              "{{\"error\": {{\"message\": \"the body has more than {} bytes\", \"type\": "
-              "\"invalid_request_error\", \"param\": null, \"code\": null}}}}\n",
-              most)};
+          .body = fmt::format("{{\"error\": {{\"message\": \"{}\", \"type\": \"{}\", \"param\": "
+                              "null, \"code\": null}}}}\n",
+                              message, type)};
+}
+
+HttpResponse too_large(size_t most) {
+  return error_response(kTooLarge, fmt::format("the body has more than {} bytes", most),
+                        "invalid_request_error");
+}
+
+HttpResponse no_memory_for_body() {
+  HttpResponse response = error_response(
+      kUnavailable, "the server is reading too many long requests: retry later", "server_error");
+  response.headers["Retry-After"] = "1";
+  return response;
 }
 
 }  // namespace
 
 struct HttpServer::Impl {
-  Options options;
-  Handler handler;
-  uint16_t port = 0;
+  const Options options;
+  const Handler handler;
+  const Admission admission;
+  const size_t max_connections;
+  Socket listening;
+  const uint16_t port;
+  Connections connections;
+  std::atomic<size_t> body_bytes{0};
+  std::atomic<int> num_open{0};
+  std::atomic<bool> stops{false};
   MHD_Daemon* daemon = nullptr;
-  mutable std::atomic<int> num_open{0};
+  std::thread acceptor = {};
 
-  Impl(const Options& options_, Handler handler_)
-      : options(options_), handler(std::move(handler_)) {}
+  Impl(const Options& options_, Handler handler_, Admission admission_)
+      : options(options_),
+        handler(std::move(handler_)),
+        admission(std::move(admission_)),
+        max_connections(affordable_connections(options.max_connections)),
+        listening(listen_on(options)),
+        port(port_of(listening.get())) {}
 
-  MHD_Result respond(MHD_Connection* connection, HttpResponse response) const {
-    MHD_Response* made = nullptr;
+  // ---- connections
+
+  /// libmicrohttpd would close connections beyond its limit, so it gets only as many as there may be.
+  void accept_clients() {
+    constexpr int kBetweenLooksMs = 200;
+    while (!stops) {
+      connections.end_late(options.most_request_time, options.most_send_time);
+      const bool is_full = connections.size() >= max_connections;
+      std::array<pollfd, 2> ready{
+          {{listening.get(), POLLIN, 0}, {connections.changed(), POLLIN, 0}}};
+      ::poll(ready.data(), ready.size(), kBetweenLooksMs);
+      connections.clear();
+      if (ready[0].revents == 0 || stops) continue;
+      if (is_full || !accept_one()) make_room();
+    }
+  }
+
+  bool accept_one() noexcept {
+    try {
+      return try_to_accept();
+    } catch (const std::bad_alloc& error) {
+      log_failure("a connection", error);
+      return false;
+    }
+  }
+
+  /// @return false: there is no descriptor for it
+  bool try_to_accept() {
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    auto* peer = reinterpret_cast<sockaddr*>(&address);
+    Socket client(::accept4(listening.get(), peer, &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (client.get() < 0)
+      return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
+    connections.add(client.get());
+    const int socket = client.release();  // libmicrohttpd closes it
+    if (MHD_add_connection(daemon, socket, peer, size) != MHD_YES) connections.remove(socket);
+    return true;
+  }
+
+  /// Ends a slow connection, and waits for the end of any.
+  void make_room() {
+    constexpr int kMostWaitMs = 50;
+    connections.end_slowest(options.patience);
+    pollfd changed{connections.changed(), POLLIN, 0};
+    ::poll(&changed, 1, kMostWaitMs);
+  }
+
+  static void on_connection(void* server, MHD_Connection* connection, void** /*context*/,
+                            MHD_ConnectionNotificationCode what) {
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED)
+      static_cast<Impl*>(server)->connections.remove(socket_of(connection));
+  }
+
+  // ---- requests
+
+  MHD_Response* made_of(MHD_Connection* connection, HttpResponse& response) {
     if (response.stream) {
       constexpr size_t kBlock = 16 << 10;
-      auto stream = std::make_unique<Stream>(
-          Stream{std::move(response.stream), connection, options.idle_seconds});
-      made = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, kBlock, read_stream, stream.get(),
-                                               free_stream);
+      auto stream = std::make_unique<Stream>();
+      stream->next = std::move(response.stream);
+      stream->connection = connection;
+      stream->connections = &connections;
+      stream->idle_seconds = options.idle_seconds;
+      MHD_Response* made = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, kBlock, read_stream,
+                                                             stream.get(), free_stream);
       if (made != nullptr) static_cast<void>(stream.release());
-    } else {
-      made = MHD_create_response_from_buffer(response.body.size(), response.body.data(),
-                                             MHD_RESPMEM_MUST_COPY);
+      return made;
     }
+    auto text = std::make_unique<std::string>(std::move(response.body));
+    MHD_Response* made = MHD_create_response_from_buffer_with_free_callback_cls(
+        text->size(), text->data(), free_text, text.get());
+    if (made != nullptr) static_cast<void>(text.release());
+    return made;
+  }
+
+  MHD_Result respond(MHD_Connection* connection, HttpResponse response) {
+    MHD_Response* made = made_of(connection, response);
     if (made == nullptr) return MHD_NO;
     for (const auto& [name, value] : response.headers)
       MHD_add_response_header(made, name.c_str(), value.c_str());
     set_timeout(connection, options.idle_seconds);
+    connections.set(socket_of(connection), State::kSending);
     const MHD_Result queued =
         MHD_queue_response(connection, static_cast<unsigned>(response.status), made);
     MHD_destroy_response(made);
@@ -246,78 +444,116 @@ struct HttpServer::Impl {
     return std::strtoull(request.header("content-length").c_str(), nullptr, 10);
   }
 
+  MHD_Result begin(MHD_Connection* connection, const char* path, const char* method,
+                   Incoming& incoming) {
+    connections.set(incoming.socket, State::kReceiving);
+    incoming.request.method = method;
+    incoming.request.path = path;
+    Headers headers;
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &headers);
+    if (headers.are_incomplete) return MHD_NO;
+    if (are_ambiguous(headers)) return respond(connection, ambiguous());
+    incoming.request.headers = std::move(headers.by_name);
+    if (announced(incoming.request) > options.max_body_bytes)
+      return respond(connection, too_large(options.max_body_bytes));
+    if (admission) incoming.refusal = admission(incoming.request);
+    const bool waits_for_leave = !incoming.request.header("expect").empty();  // 100-continue
+    if (incoming.refusal && waits_for_leave) return respond(connection, *incoming.refusal);
+    incoming.share = std::make_shared<BodyShare>(body_bytes);
+    return MHD_YES;
+  }
+
+  /// Adds a part to the body, unless the request is refused.
+  void keep(Incoming& incoming, std::string_view part) {
+    std::string& body = incoming.request.body;
+    if (incoming.refusal || incoming.num_bytes > options.max_body_bytes) return;
+    const size_t needed = body.size() + part.size();
+    if (needed > body.capacity()) {
+      const size_t length = announced(incoming.request);
+      const size_t room = std::min(std::max(needed, 2 * body.capacity()),
+                                   length > 0 ? length : options.max_body_bytes);
+      const size_t most = room <= kSmallBody
+                              ? options.max_bodies_bytes
+                              : options.max_bodies_bytes - options.max_bodies_bytes / 4;
+      if (!incoming.share->grow(room - body.capacity(), most)) {
+        incoming.refusal = no_memory_for_body();
+        incoming.request.drop_body();
+        incoming.share.reset();
+        return;
+      }
+      body.reserve(room);
+    }
+    body.append(part);
+  }
+
+  MHD_Result answer(MHD_Connection* connection, Incoming& incoming) {
+    if (incoming.num_bytes > options.max_body_bytes)
+      return respond(connection, too_large(options.max_body_bytes));
+    if (incoming.refusal) return respond(connection, *std::move(incoming.refusal));
+    incoming.request.body_memory = std::move(incoming.share);
+    incoming.request.is_connected = [connection] { return is_open(connection); };
+    set_timeout(connection, 0);
+    connections.set(incoming.socket, State::kAnswering);
+    return respond(connection, handler(incoming.request));
+  }
+
   /// Called when the headers are complete, for each part of the body, and at its end.
   MHD_Result receive(MHD_Connection* connection, const char* path, const char* method,
-                     const char* part, size_t* part_size, void** state) const {
+                     const char* part, size_t* part_size, void** state) {
     auto* incoming = static_cast<Incoming*>(*state);
     if (incoming == nullptr) {
-      incoming = new Incoming(num_open);  // freed by free_incoming
+      incoming = new Incoming(num_open, connections, socket_of(connection));  // see free_incoming
       *state = incoming;
-      incoming->request.method = method;
-      incoming->request.path = path;
-      Headers headers;
-      MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &headers);
-      if (are_ambiguous(headers)) return respond(connection, ambiguous());
-      incoming->request.headers = std::move(headers.by_name);
-      if (announced(incoming->request) > options.max_body_bytes)
-        return respond(connection, too_large(options.max_body_bytes));
-      return MHD_YES;
+      return begin(connection, path, method, *incoming);
     }
-    if (*part_size > 0) {
-      incoming->num_bytes += *part_size;
-      // A response is possible only at the end of the body. Some more is read for that, not all.
-      if (incoming->num_bytes > 4 * options.max_body_bytes) return MHD_NO;
-      if (incoming->num_bytes <= options.max_body_bytes)
-        incoming->request.body.append(part, *part_size);
-      *part_size = 0;
-      return MHD_YES;
-    }
-    if (incoming->num_bytes > options.max_body_bytes)
-      return respond(connection, too_large(options.max_body_bytes));
-    incoming->request.is_connected = [connection] { return is_open(connection); };
-    set_timeout(connection, 0);
-    return respond(connection, handler(incoming->request));
+    if (*part_size == 0) return answer(connection, *incoming);
+    incoming->num_bytes += *part_size;
+    // A response is possible only at the end of the body. Some more is read for that, not all.
+    if (incoming->num_bytes > 4 * options.max_body_bytes) return MHD_NO;
+    keep(*incoming, {part, *part_size});
+    *part_size = 0;
+    return MHD_YES;
   }
 
   static MHD_Result on_request(void* server, MHD_Connection* connection, const char* path,
                                const char* method, const char* /*version*/, const char* part,
                                size_t* part_size, void** state) {
     try {
-      return static_cast<const Impl*>(server)->receive(connection, path, method, part, part_size,
-                                                       state);
+      return static_cast<Impl*>(server)->receive(connection, path, method, part, part_size, state);
     } catch (const std::exception& error) {
-      log::error("a request failed: {}", error.what());
+      log_failure("a request", error);
       return MHD_NO;  // closes the connection
     }
   }
 };
 
-HttpServer::HttpServer(const Options& options, Handler handler)
-    : impl_(std::make_unique<Impl>(options, std::move(handler))) {
-  Socket socket(listen_on(options));
-  impl_->port = port_of(socket.get());
+HttpServer::HttpServer(const Options& options, Handler handler, Admission admission)
+    : impl_(std::make_unique<Impl>(options, std::move(handler), std::move(admission))) {
   impl_->daemon = MHD_start_daemon(
       MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | MHD_USE_ITC |
-          MHD_USE_ERROR_LOG,
+          MHD_USE_ERROR_LOG | MHD_USE_NO_LISTEN_SOCKET,
       /*port=*/0, /*accept=*/nullptr, nullptr, &Impl::on_request, impl_.get(),
       MHD_OPTION_EXTERNAL_LOGGER, &log_message, nullptr,  // first, so that it has all messages
-      MHD_OPTION_LISTEN_SOCKET, socket.get(), MHD_OPTION_CONNECTION_LIMIT, options.max_connections,
+      MHD_OPTION_CONNECTION_LIMIT, std::numeric_limits<unsigned>::max(),
       MHD_OPTION_CONNECTION_TIMEOUT, options.idle_seconds, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-      MHD_OPTION_NOTIFY_COMPLETED, &free_incoming, nullptr, MHD_OPTION_END);
+      MHD_OPTION_NOTIFY_COMPLETED, &free_incoming, nullptr, MHD_OPTION_NOTIFY_CONNECTION,
+      &Impl::on_connection, impl_.get(), MHD_OPTION_END);
   if (impl_->daemon == nullptr) {
     throw DeviceError("the HTTP server cannot start", {},
                       "check the limits on threads and open files (ulimit -u, ulimit -n)");
   }
-  socket.release();
+  impl_->acceptor = std::thread([impl = impl_.get()] { impl->accept_clients(); });
 }
 
 /// Responses in progress are sent before; their handlers are expected to end soon.
 HttpServer::~HttpServer() {
   constexpr auto kLook = std::chrono::milliseconds(10);
   constexpr int kLooks = 200;
-  const int socket = MHD_quiesce_daemon(impl_->daemon);  // no new connections
+  impl_->stops = true;
+  impl_->connections.wake();
+  impl_->acceptor.join();
+  impl_->listening.close();  // no new connections
   for (int i = 0; i < kLooks && impl_->num_open > 0; ++i) std::this_thread::sleep_for(kLook);
-  if (socket >= 0) ::close(socket);
   MHD_stop_daemon(impl_->daemon);
 }
 

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "sftrun/core/clock.h"
@@ -14,9 +16,34 @@
 #include "sftrun/serve/http_status.h"
 
 namespace sftrun::serve {
+namespace {
+
+/// A line about the speed every ten seconds, if tokens were generated.
+class SpeedLog {
+ public:
+  void report(const Load& load) {
+    constexpr double kLogS = 10;
+    const double now = monotonic_seconds(), passed = now - last_;
+    if (passed < kLogS) return;
+    const uint64_t num_new = load.num_tokens - std::exchange(num_reported_, load.num_tokens);
+    last_ = now;
+    if (num_new == 0) return;
+    log::info("{:.0f} tokens/s, {} answers in progress, {} waiting",
+              static_cast<double>(num_new) / passed, load.num_active, load.num_waiting);
+  }
+
+ private:
+  double last_ = monotonic_seconds();
+  uint64_t num_reported_ = 0;
+};
+
+}  // namespace
+
 /// One answer, from its request to its last token.
 struct Scheduler::Job {
-  const ServedModel* model = nullptr;
+  Job(const ServedModel& served, const text::GeneratedText& empty) : model(&served), text(empty) {}
+
+  const ServedModel* model;
   std::shared_ptr<AnswerChannel> channel;
   size_t choice = 0;
   model::SequenceRequest request;
@@ -35,6 +62,13 @@ struct Scheduler::Job {
   }
 };
 
+void Scheduler::fail(const Job& job, const ApiError& error) {
+  AnswerEvent event;
+  event.choice = job.choice;
+  event.error = error;
+  job.channel->send(std::move(event));
+}
+
 /// The answers of one model that are generated now.
 class Scheduler::Lane {
  public:
@@ -47,7 +81,10 @@ class Scheduler::Lane {
                 .on_prompt_scores =
                     [this](size_t id, std::vector<model::TokenLogprobs>&& scores) {
                       Job& job = *jobs_.at(id);
-                      job.channel->send({.choice = job.choice, .prompt_scores = std::move(scores)});
+                      AnswerEvent event;
+                      event.choice = job.choice;
+                      event.prompt_scores = std::move(scores);
+                      job.channel->send(std::move(event));
                     }}) {}
 
   const model::GenerationBatch& batch() const { return batch_; }
@@ -56,16 +93,9 @@ class Scheduler::Lane {
 
   void start(std::vector<std::unique_ptr<Job>> jobs) {
     is_used_ = true;
-    guarded([&] {
-      std::vector<model::SequenceRequest> requests;
-      for (std::unique_ptr<Job>& job : jobs) {
-        model::SequenceRequest request = std::move(job->request);
-        request.prompt.index = next_id_++;
-        jobs_.emplace(request.prompt.index, std::move(job));
-        requests.push_back(std::move(request));
-      }
-      batch_.add(std::move(requests));
-    });
+    guarded([&] { add(jobs); });
+    for (const std::unique_ptr<Job>& left : jobs)
+      if (left != nullptr) left->channel->abandon();
   }
 
   /// Generates a token of each answer that is still wanted.
@@ -78,21 +108,41 @@ class Scheduler::Lane {
   }
 
   void fail_all(const ApiError& error) {
-    for (const auto& [id, job] : jobs_) job->channel->send({.choice = job->choice, .error = error});
+    for (const auto& [id, job] : jobs_) fail(*job, error);
+    jobs_.clear();
+    batch_.reset();
+  }
+  void abandon_all() noexcept {
+    for (const auto& [id, job] : jobs_) job->channel->abandon();
     jobs_.clear();
     batch_.reset();
   }
 
  private:
+  /// Takes the jobs; after an error some are left.
+  void add(std::vector<std::unique_ptr<Job>>& jobs) {
+    std::vector<model::SequenceRequest> requests;
+    requests.reserve(jobs.size());
+    for (std::unique_ptr<Job>& job : jobs) {
+      model::SequenceRequest request = std::move(job->request);
+      request.prompt.index = next_id_++;
+      jobs_[request.prompt.index] = std::move(job);
+      requests.push_back(std::move(request));
+    }
+    batch_.add(std::move(requests));
+  }
+
   /// A failure ends the answers of this lane, not the server.
   template <class Body>
   void guarded(Body&& body) {
     try {
       body();
     } catch (const c10::OutOfMemoryError& error) {
-      out_of_memory(error.what_without_backtrace());
+      abandon_all();
+      failed_without_memory(error.what_without_backtrace());
     } catch (const std::bad_alloc& error) {
-      out_of_memory(error.what());
+      abandon_all();
+      failed_without_memory(error.what());
     } catch (const Error& error) {
       failed(error.message());
     } catch (const c10::Error& error) {
@@ -102,10 +152,14 @@ class Scheduler::Lane {
     }
   }
 
-  void out_of_memory(const std::string& what) {
-    log::error("out of memory: {}", what);
-    fail_all({kUnavailable, "the server has run out of memory; ask for fewer or shorter answers"});
+  /// There may be none for the message either.
+  static void failed_without_memory(const char* what) noexcept {
+    try {
+      log::error("out of memory: {}", what);
+    } catch (const std::bad_alloc&) {
+    }
   }
+
   void failed(const std::string& what) {
     log::error("generation failed: {}", what);
     fail_all({kFailed, what});
@@ -114,18 +168,26 @@ class Scheduler::Lane {
   bool take(size_t id, model::NewToken&& token) {
     Job& job = *jobs_.at(id);
     ++num_tokens_;
+    AnswerToken answered;
+    answered.token = token.token;
+    if (token.logprobs) answered.first_char = job.text.num_chars();
+    answered.logprobs = std::move(token.logprobs);
     const bool goes_on = token.is_stop || job.text.add(token.token);
-    AnswerEvent event{.choice = job.choice, .text = job.take_text(job.text.settled())};
-    event.tokens.push_back({token.token, std::move(token.logprobs)});
+    AnswerEvent event;
+    event.choice = job.choice;
+    event.text = job.take_text(job.text.settled());
+    event.tokens.push_back(std::move(answered));
     job.channel->send(std::move(event));
     return goes_on;
   }
 
   void finish(size_t id, bool stopped) {
     Job& job = *jobs_.at(id);
-    job.channel->send({.choice = job.choice,
-                       .text = job.take_text(job.text.text()),
-                       .finish_reason = stopped ? "stop" : "length"});
+    AnswerEvent event;
+    event.choice = job.choice;
+    event.text = job.take_text(job.text.text());
+    event.finish_reason = stopped ? "stop" : "length";
+    job.channel->send(std::move(event));
     jobs_.erase(id);
   }
 
@@ -146,29 +208,35 @@ Scheduler::~Scheduler() = default;
 
 std::shared_ptr<AnswerChannel> Scheduler::submit(const ServedModel& model,
                                                  const CompletionRequest& request) {
+  const size_t num_answers = request.prompts.size() * static_cast<size_t>(request.num_choices);
+  {
+    const std::lock_guard lock(mutex_);
+    require_room(num_answers);  // before they take memory
+  }
   auto options = std::make_shared<model::SamplingOptions>(request.sampling);
-  const text::Stops stops = text::divide_stops(*model.text.tokenizer, request.stops);
+  text::Stops stops = text::divide_stops(*model.text.tokenizer, request.stops);
   for (const auto& tokens : {model.text.stop_ids, stops.tokens})
     options->stop_tokens.insert(options->stop_tokens.end(), tokens.begin(), tokens.end());
+  const text::GeneratedText empty(*model.text.tokenizer, std::move(stops.texts));
   auto channel = std::make_shared<AnswerChannel>();
   std::vector<std::unique_ptr<Job>> jobs;
   for (const std::vector<int32_t>& prompt : request.prompts) {
     for (int64_t choice = 0; choice < request.num_choices; ++choice) {
-      auto job = std::make_unique<Job>(
-          Job{.model = &model,
-              .channel = channel,
-              .choice = jobs.size(),
-              .request = {.prompt = {.tokens = prompt, .stream = jobs.size()},
-                          .options = options,
-                          .num_logprobs = request.num_logprobs,
-                          .scores_prompt = request.echo && request.num_logprobs.has_value()},
-              .text = text::GeneratedText(*model.text.tokenizer, stops.texts)});
+      // Member by member: where memory runs out within nested braces, GCC 12 destroys parts twice.
+      auto job = std::make_unique<Job>(model, empty);
+      job->channel = channel;
+      job->choice = jobs.size();
+      job->request.prompt.tokens = prompt;
+      job->request.prompt.stream = jobs.size();
+      job->request.options = options;
+      job->request.num_logprobs = request.num_logprobs;
+      job->request.scores_prompt = request.echo && request.num_logprobs.has_value();
       require_memory(model, job->longest());
       jobs.push_back(std::move(job));
     }
   }
   const std::lock_guard lock(mutex_);
-  require_room(jobs.size());
+  require_room(num_answers);  // others have come meanwhile
   for (std::unique_ptr<Job>& job : jobs) waiting_.push_back(std::move(job));
   submitted_.notify_one();
   return channel;
@@ -233,7 +301,7 @@ bool Scheduler::fits(const Job& job, const Chosen& chosen) const {
 /// behind it, so that a long one is not passed by again and again.
 void Scheduler::start_waiting() {
   Chosen chosen;
-  {
+  try {
     const std::lock_guard lock(mutex_);
     while (!waiting_.empty()) {
       Job& next = *waiting_.front();
@@ -244,37 +312,43 @@ void Scheduler::start_waiting() {
       }
       waiting_.pop_front();
     }
+  } catch (const std::bad_alloc&) {
+    for (const auto& [lane, jobs] : chosen)
+      for (const std::unique_ptr<Job>& job : jobs) job->channel->abandon();
+    throw;
   }
   for (auto& [lane, jobs] : chosen) lane->start(std::move(jobs));
 }
 
+/// Starts what waits and fits, and generates a token of each answer.
+void Scheduler::step() {
+  start_waiting();
+  size_t num_active = 0;
+  uint64_t num_tokens = 0;
+  for (const auto& [model, lane] : lanes_) {
+    lane->step();
+    num_active += lane->num_active();
+    num_tokens += lane->take_num_tokens();
+  }
+  const std::lock_guard lock(mutex_);
+  num_active_ = num_active;
+  num_tokens_ += num_tokens;
+}
+
 void Scheduler::run(const std::function<bool()>& should_stop) {
-  constexpr auto kMostWait = std::chrono::milliseconds(100);
-  constexpr double kLogS = 10;
-  double last_log = monotonic_seconds();
-  uint64_t logged_tokens = 0;
+  constexpr auto kMostWait = std::chrono::milliseconds(100), kRest = std::chrono::milliseconds(20);
+  SpeedLog speed;
   while (!should_stop()) {
-    start_waiting();
-    size_t num_active = 0;
-    uint64_t num_tokens = 0;
-    for (const auto& [model, lane] : lanes_) {
-      lane->step();
-      num_active += lane->num_active();
-      num_tokens += lane->take_num_tokens();
+    try {
+      step();
+      speed.report(load());
+    } catch (const std::bad_alloc&) {  // another thread may have taken all, and give it back soon
+      for (const auto& [model, lane] : lanes_) lane->abandon_all();
+      std::this_thread::sleep_for(kRest);
     }
     std::unique_lock lock(mutex_);
-    num_active_ = num_active;
-    num_tokens_ += num_tokens;
-    if (num_active == 0) submitted_.wait_for(lock, kMostWait, [this] { return !waiting_.empty(); });
-    const double now = monotonic_seconds();
-    if (now - last_log < kLogS) continue;
-    if (num_tokens_ > logged_tokens) {
-      log::info("{:.0f} tokens/s, {} answers in progress, {} waiting",
-                static_cast<double>(num_tokens_ - logged_tokens) / (now - last_log), num_active_,
-                waiting_.size());
-    }
-    logged_tokens = num_tokens_;
-    last_log = now;
+    if (num_active_ == 0)
+      submitted_.wait_for(lock, kMostWait, [this] { return !waiting_.empty(); });
   }
   fail_all({kUnavailable, "the server is stopping"});
 }
@@ -283,8 +357,7 @@ void Scheduler::fail_all(const ApiError& error) {
   const std::lock_guard lock(mutex_);
   is_stopped_ = true;
   for (const auto& [model, lane] : lanes_) lane->fail_all(error);
-  for (const std::unique_ptr<Job>& job : waiting_)
-    job->channel->send({.choice = job->choice, .error = error});
+  for (const std::unique_ptr<Job>& job : waiting_) fail(*job, error);
   waiting_.clear();
   num_active_ = 0;
 }

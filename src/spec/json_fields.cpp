@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/python_json.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun::spec {
 namespace {
@@ -14,9 +16,9 @@ using nlohmann::json;
 /// The value as text for a message, at most 60 characters.
 std::string shown(const json& value) {
   constexpr size_t kMost = 60;
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
-  return text;
+  if (value.is_number_float()) return dump_python_json(nlohmann::ordered_json(value));
+  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return text.size() > kMost ? std::string(utf8_prefix(text, kMost)) + "..." : text;
 }
 
 /// An integer; also 2048.0, which some tools write.

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "sftrun/core/python_syntax.h"
+
 namespace sftrun::spec {
 namespace {
 
@@ -9,7 +11,7 @@ namespace {
 std::string within_brackets(const std::string& expression, const std::string& where,
                             ExitCode blame) {
   PythonRegex(expression, PythonRegex::Matches::kSearch, where, blame);
-  return "(.*\\.)?(" + expression + ")$";
+  return peft_key_pattern(expression);
 }
 
 }  // namespace

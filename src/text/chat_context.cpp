@@ -3,6 +3,7 @@
 #include <array>
 
 #include "jinja/builtins.h"
+#include "sftrun/core/exact_json.h"
 
 namespace sftrun::text {
 
@@ -37,8 +38,10 @@ Value from_json(const Json& json, OriginId origin, int depth = 0) {
         dict.set(Value::string(key, origin), from_json(item, origin, depth + 1));
       return Value::dict(std::move(dict)).with_origin(origin);
     }
+    case Json::value_t::binary:  // of core/exact_json.h
+      return is_kept_integer(json) ? Value::integer_of(number_text(json), origin)
+                                   : Value::number(number_value(json), origin);
     case Json::value_t::null:
-    case Json::value_t::binary:
     case Json::value_t::discarded:
       break;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_set>
 
 #include "json_access.h"
 #include "sftrun/core/error.h"
@@ -55,11 +56,12 @@ void read_added_tokens_decoder(const TokenizerConfig& config, Stated& stated) {
 
 /// added_tokens.json: {"<extra>": 32000}
 void read_added_tokens_file(const TokenizerConfig& config, Stated& stated) {
-  const auto& special = config.old_special;
+  const std::unordered_set<std::string> special(config.old_special.begin(),
+                                                config.old_special.end());
   for (const auto& [content, id] : config.added_tokens.items()) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
       throw DataError(fmt::format("added_tokens.json has no id for `{}`", content), config.where);
-    const bool is_special = std::find(special.begin(), special.end(), content) != special.end();
+    const bool is_special = special.contains(content);
     stated.add(id.get<int64_t>(), {.id = id.get<TokenId>(),
                                    .content = content,
                                    .normalized = !is_special,

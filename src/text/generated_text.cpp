@@ -4,6 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "sftrun/core/utf8.h"
+
 namespace sftrun::text {
 namespace {
 
@@ -15,6 +17,12 @@ size_t num_begun(std::string_view text, std::string_view stop) {
   size_t count = std::min(text.size(), stop.size() - 1);
   while (count > 0 && !text.ends_with(stop.substr(0, count))) --count;
   return count;
+}
+
+/// Without parts of a character at the end.
+std::string_view without_parts(std::string_view text) {
+  while (text.ends_with(kReplacementCharacter)) text.remove_suffix(kReplacementCharacter.size());
+  return text;
 }
 
 /// SentencePiece's byte token, such as <0xE2>: if a run of them is not UTF-8, every byte is
@@ -39,7 +47,8 @@ Stops divide_stops(const Tokenizer& tokenizer, const std::vector<std::string>& s
 }
 
 GeneratedText::GeneratedText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts)
-    : tokenizer_(tokenizer), stop_texts_(std::move(stop_texts)) {}
+    : tokenizer_(tokenizer),
+      stop_texts_(std::make_shared<const std::vector<std::string>>(std::move(stop_texts))) {}
 
 bool GeneratedText::add(TokenId token) {
   tokens_.push_back(token);
@@ -47,7 +56,7 @@ bool GeneratedText::add(TokenId token) {
   text_ = tokenizer_.decode(tokens_, /*skip_special_tokens=*/true);
   num_settled_ = std::min(num_settled_, text_.size());
   size_t end = std::string::npos;
-  for (const std::string& stop : stop_texts_) end = std::min(end, text_.find(stop, num_settled_));
+  for (const std::string& stop : *stop_texts_) end = std::min(end, text_.find(stop, num_settled_));
   if (end == std::string::npos) {
     settle();
     return true;
@@ -55,6 +64,12 @@ bool GeneratedText::add(TokenId token) {
   text_.resize(end);
   num_settled_ = end;
   return false;
+}
+
+size_t GeneratedText::num_chars() const {
+  const std::string_view complete = without_parts(text_);
+  return static_cast<size_t>(std::count_if(complete.begin(), complete.end(),
+                                           [](char byte) { return !is_continuation_byte(byte); }));
 }
 
 size_t GeneratedText::num_bytes_at_end() const {
@@ -73,10 +88,9 @@ void GeneratedText::settle() {
                                /*skip_special_tokens=*/true);
     settled = before;
   }
-  while (settled.ends_with(kReplacementCharacter))
-    settled.remove_suffix(kReplacementCharacter.size());
+  settled = without_parts(settled);
   size_t begun = 0;
-  for (const std::string& stop : stop_texts_) begun = std::max(begun, num_begun(settled, stop));
+  for (const std::string& stop : *stop_texts_) begun = std::max(begun, num_begun(settled, stop));
   settled.remove_suffix(begun);
   if (text_.starts_with(settled)) num_settled_ = std::max(num_settled_, settled.size());
 }

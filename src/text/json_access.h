@@ -5,27 +5,20 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 #include "sftrun/core/error.h"
-#include "sftrun/core/json_depth.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/text/chat_template.h"
 
 /// Fields of JSON sections, with an error that names the field when it is missing or of another
 /// type.
 namespace sftrun::text {
 
-/// Parses JSON from an untrusted file; discarded if it is invalid or nested too deeply.
+/// Parses JSON from an untrusted file, as Python writes it; discarded if it is invalid or nested too deeply.
 /// @tparam Document Json, or nlohmann::json for objects with many keys, which it sorts
 template <typename Document = Json>
 Document parse_document(std::string_view text) {
-  constexpr size_t kMostDepth = 64;
-  constexpr KeyOrder kOrder = std::is_same_v<Document, Json> ? KeyOrder::kKept : KeyOrder::kSorted;
-  // The parser treats a NUL as the end.
-  const bool is_readable =
-      text.find('\0') == std::string_view::npos && is_modest_json(text, kMostDepth, kOrder);
-  return is_readable ? Document::parse(text, nullptr, /*allow_exceptions=*/false)
-                     : Document(Document::value_t::discarded);
+  return parse_python_json<Document>(text);
 }
 
 inline const Json& field_at(const Json& object, const char* key, const std::string& where) {

@@ -45,6 +45,18 @@ Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special_to
   return out;
 }
 
+std::span<const TokenId> Tokenizer::tokens_behind_texts() const {
+  return impl_->post_processor.after;
+}
+
+const ClassDifference* Tokenizer::class_difference() const {
+  return impl_->class_difference ? &*impl_->class_difference : nullptr;
+}
+
+bool Tokenizer::differs_in_class(std::string_view text) const {
+  return impl_->class_difference && impl_->differs_in_class(text);
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   return impl_->decode(ids, skip_special_tokens);
 }

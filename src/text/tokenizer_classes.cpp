@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "sections.h"
-#include "sftrun/core/log.h"
 #include "splitters.h"
 
 namespace sftrun::text {
@@ -74,25 +73,23 @@ std::optional<ClassSections> sections_of_class(const std::string& name,
   return std::nullopt;
 }
 
-void warn_of_other_class(const TokenizerSource& source, const TokenizerConfig& config,
-                         const std::string& model_type) {
+std::optional<OtherClass> other_class(const TokenizerSource& source, const TokenizerConfig& config,
+                                      const std::string& model_type) {
   const LoadingClass loading = class_that_loads(config, model_type);
   const auto own = loading.name.empty() ? std::nullopt : sections_of_class(loading.name, config);
-  if (!own) return;
-  std::vector<std::string> others;
-  if (!are_same(source.normalizer, own->normalizer, "normalizers")) others.push_back("normalizer");
+  if (!own) return std::nullopt;
+  std::vector<std::string> parts;
+  if (!are_same(source.normalizer, own->normalizer, "normalizers")) parts.push_back("normalizer");
   if (!are_same(source.pre_tokenizer, own->pre_tokenizer, "pretokenizers"))
-    others.push_back("pre_tokenizer");
-  if (others.empty()) return;
-  log::warn(
-      "{}: the {} of tokenizer.json {} from the class {}. sftrun uses the file, like transformers "
-      "4; transformers 5 uses the class and gives different tokens for the same text. To make it "
-      "use the file, {}",
-      config.where, fmt::join(others, " and the "), others.size() > 1 ? "differ" : "differs",
-      loading.name,
+    parts.push_back("pre_tokenizer");
+  if (parts.empty()) return std::nullopt;
+  const char* remedy =
       loading.is_of_type
           ? "load it there with TokenizersBackend.from_pretrained, not with AutoTokenizer"
-          : "write \"tokenizer_class\": \"TokenizersBackend\" into tokenizer_config.json");
+          : "write \"tokenizer_class\": \"TokenizersBackend\" into tokenizer_config.json";
+  return OtherClass{own->normalizer,
+                    own->pre_tokenizer,
+                    {loading.name, fmt::format("{}", fmt::join(parts, " and the ")), remedy}};
 }
 
 }  // namespace sftrun::text

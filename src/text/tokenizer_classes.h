@@ -17,11 +17,10 @@ std::optional<ClassSections> sections_of_class(const std::string& name,
                                                const TokenizerConfig& config);
 
 /// If the directory's class defines sections, transformers 5 uses only the vocabulary of a
-/// tokenizer.json (tokenization_utils_tokenizers.py, convert_to_native_format). sftrun uses the
-/// file's sections, like transformers 4, because the model was trained with them. Warns if the two
-/// differ.
+/// tokenizer.json (tokenization_utils_tokenizers.py, convert_to_native_format).
 /// @param model_type of config.json, which takes precedence over the class (tokenization_auto.py)
-void warn_of_other_class(const TokenizerSource& source, const TokenizerConfig& config,
-                         const std::string& model_type);
+/// @return nullopt: they are as the file's
+std::optional<OtherClass> other_class(const TokenizerSource& source, const TokenizerConfig& config,
+                                      const std::string& model_type);
 
 }  // namespace sftrun::text

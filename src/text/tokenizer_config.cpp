@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <string_view>
+#include <unordered_set>
 
 #include "json_access.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "tokenizer_files.h"
@@ -13,7 +15,7 @@ namespace fs = std::filesystem;
 
 Json read_object(const fs::path& path) {
   if (!fs::exists(path)) return Json::object();
-  Json document = parse_document(read_text_file(path));
+  Json document = parse_document(read_utf8_file(path));
   if (document.is_discarded()) throw DataError("not valid JSON", path.string());
   if (!document.is_object()) throw DataError("not a JSON object", path.string());
   return document;
@@ -59,9 +61,11 @@ Json marked_special(Json value) {
 }
 
 void append_new(Json& list, const Json& values) {
+  std::unordered_set<std::string> known;
+  for (const Json& token : list) known.insert(token.dump());
   for (const Json& value : values) {
     Json token = marked_special(value);
-    if (std::find(list.begin(), list.end(), token) == list.end()) list.push_back(std::move(token));
+    if (known.insert(token.dump()).second) list.push_back(std::move(token));
   }
 }
 

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "json_access.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "tokenizer_classes.h"
@@ -42,7 +43,7 @@ constexpr std::array kModelFiles = {"tokenizer.model", "tiktoken.model"};
 
 TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfig& config) {
   if (const fs::path file = directory / "tekken.json"; fs::exists(file))
-    return source_from_tekken(read_text_file(file), file.string());
+    return source_from_tekken(read_utf8_file(file), file.string());
   for (const char* name : kModelFiles) {
     if (fs::exists(directory / name)) return from_model_file(directory / name, config);
   }
@@ -51,7 +52,7 @@ TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfi
                                 file->string());
   const fs::path vocab = directory / "vocab.json", merges = directory / "merges.txt";
   if (!fs::exists(vocab) || !fs::exists(merges)) fail_no_files(directory);
-  return source_from_vocab_files(read_text_file(vocab), read_text_file(merges), config,
+  return source_from_vocab_files(read_utf8_file(vocab), read_utf8_file(merges), config,
                                  directory.string());
 }
 
@@ -60,7 +61,7 @@ TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfi
 std::string model_type_of(const fs::path& directory) {
   const fs::path path = directory / "config.json";
   if (!fs::exists(path)) return "";
-  const Json document = parse_document(read_text_file(path));
+  const Json document = parse_document(read_utf8_file(path));
   const bool names_one = document.is_object() && document.contains("model_type") &&
                          document.at("model_type").is_string();
   return names_one ? document.at("model_type").get<std::string>() : "";
@@ -79,8 +80,8 @@ TokenizerSource read_tokenizer_directory(const fs::path& directory) {
   const TokenizerConfig config = TokenizerConfig::read(directory);
   const fs::path file = directory / "tokenizer.json";
   if (!fs::exists(file)) return from_other_files(directory, config);
-  TokenizerSource source = read_tokenizer_json(read_text_file(file), file.string());
-  warn_of_other_class(source, config, model_type_of(directory));
+  TokenizerSource source = read_tokenizer_json(read_utf8_file(file), file.string());
+  source.other_class = other_class(source, config, model_type_of(directory));
   add_configured_tokens(config, source, true);
   return source;
 }

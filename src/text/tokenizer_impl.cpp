@@ -94,22 +94,31 @@ Tokenizer::Impl::Impl(TokenizerSource source, const std::string& where)
       decoder_section(std::move(source.decoder)),
       truncation_section(std::move(source.truncation)),
       padding_section(std::move(source.padding)),
-      normalizer(normalizer_section, where),
-      pre_tokenizer(pre_tokenizer_section, where),
-      model(make_model(std::move(source.model), pre_tokenizer, where)),
+      rules{Normalizer(normalizer_section, where), PreTokenizer(pre_tokenizer_section, where)},
+      model(make_model(std::move(source.model), rules.pre_tokenizer, where)),
       post_processor(post_processor_section, where),
       decoder(decoder_section, where),
       bos(source.bos),
       eos(source.eos) {
   check_added_tokens(source.added, where);
-  added = AddedTokens(number_added_tokens(source.added, *model), normalizer);
+  added = AddedTokens(number_added_tokens(source.added, *model), rules.normalizer);
   decoded = decode_all();
+  if (source.other_class) read_class(*source.other_class, where);
+}
+
+void Tokenizer::Impl::read_class(const OtherClass& other, const std::string& where) {
+  class_difference = other.difference;
+  class_rules.emplace(Normalizer(other.normalizer, where),
+                      PreTokenizer(other.pre_tokenizer, where));
+  const bool takes_bytes = rules.pre_tokenizer.gives_bytes();
+  if (!takes_bytes) class_rules->pre_tokenizer.make_bytes_visible();
+  if (class_rules->pre_tokenizer.gives_bytes() != takes_bytes) class_rules.reset();
 }
 
 std::string Tokenizer::Impl::decoder_input(TokenId id) const {
   const AddedToken* token = added.find(id);
   if (!token) return std::string(model->vocab().at(id));
-  return token->was_normalized ? normalizer(token->content) : token->content;
+  return token->was_normalized ? rules.normalizer(token->content) : token->content;
 }
 
 StringTable Tokenizer::Impl::decode_all() const {
@@ -206,34 +215,47 @@ void Tokenizer::Impl::encode(std::string_view text, bool add_special_tokens,
   WorkspacePool::Loan workspace(workspaces_);
   Output out(*model, *workspace, ids, spans);
   add(post_processor.before, 0);
-  if (!added.has_any(false)) {
-    encode_plain({text}, out);
-  } else {
-    for (const AddedTokens::Stretch& stretch : added.split(text, false)) {
-      const Word word{text.substr(stretch.begin, stretch.end - stretch.begin), stretch.begin};
-      stretch.id ? out.take_token(*stretch.id, word) : encode_plain(word, out);
-    }
-  }
+  encode_text(rules, text, out);
   add(post_processor.after, static_cast<uint32_t>(text.size()));
 }
 
-/// Encodes a stretch without added tokens that are searched in the original text.
-void Tokenizer::Impl::encode_plain(const Word& stretch, Output& out) const {
-  if (stretch.bytes.empty()) return;
-  if (normalizer.surely_keeps(stretch.bytes)) return encode_normalized(stretch, out);
-  const bool with_sources = out.spans || pre_tokenizer.asks_for_places();
-  const NormalizedText normalized = normalizer.run(stretch.bytes, with_sources);
-  const Place place{stretch.place, stretch.begin, with_sources ? &normalized.sources : nullptr};
-  encode_normalized({normalized.text, 0, &place}, out);
+bool Tokenizer::Impl::differs_in_class(std::string_view text) const {
+  if (!class_rules) return !text.empty();
+  WorkspacePool::Loan workspace(workspaces_);
+  std::vector<TokenId> own, of_class;
+  Output own_output(*model, *workspace, own, nullptr),
+      output(*model, *workspace, of_class, nullptr);
+  encode_text(rules, text, own_output);
+  encode_text(*class_rules, text, output);
+  return own != of_class;
 }
 
-void Tokenizer::Impl::encode_normalized(const Word& stretch, Output& out) const {
-  const bool with_sources = out.spans || pre_tokenizer.asks_for_places();
-  if (!added.has_any(true)) return pre_tokenizer.run(stretch, with_sources, out);
+void Tokenizer::Impl::encode_text(const WordRules& by, std::string_view text, Output& out) const {
+  if (!added.has_any(false)) return encode_plain(by, {text}, out);
+  for (const AddedTokens::Stretch& stretch : added.split(text, false)) {
+    const Word word{text.substr(stretch.begin, stretch.end - stretch.begin), stretch.begin};
+    stretch.id ? out.take_token(*stretch.id, word) : encode_plain(by, word, out);
+  }
+}
+
+/// Encodes a stretch without added tokens that are searched in the original text.
+void Tokenizer::Impl::encode_plain(const WordRules& by, const Word& stretch, Output& out) const {
+  if (stretch.bytes.empty()) return;
+  if (by.normalizer.surely_keeps(stretch.bytes)) return encode_normalized(by, stretch, out);
+  const bool with_sources = out.spans || by.pre_tokenizer.asks_for_places();
+  const NormalizedText normalized = by.normalizer.run(stretch.bytes, with_sources);
+  const Place place{stretch.place, stretch.begin, with_sources ? &normalized.sources : nullptr};
+  encode_normalized(by, {normalized.text, 0, &place}, out);
+}
+
+void Tokenizer::Impl::encode_normalized(const WordRules& by, const Word& stretch,
+                                        Output& out) const {
+  const bool with_sources = out.spans || by.pre_tokenizer.asks_for_places();
+  if (!added.has_any(true)) return by.pre_tokenizer.run(stretch, with_sources, out);
   for (const AddedTokens::Stretch& part : added.split(stretch.bytes, true)) {
     const Word word{stretch.bytes.substr(part.begin, part.end - part.begin),
                     stretch.begin + part.begin, stretch.place};
-    part.id ? out.take_token(*part.id, word) : pre_tokenizer.run(word, with_sources, out);
+    part.id ? out.take_token(*part.id, word) : by.pre_tokenizer.run(word, with_sources, out);
   }
 }
 

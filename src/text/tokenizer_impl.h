@@ -48,12 +48,19 @@ class WorkspacePool {
   std::vector<std::unique_ptr<Workspace>> idle_;
 };
 
+/// How a text becomes words.
+struct WordRules {
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+};
+
 struct Tokenizer::Impl {
   /// @throws DataError
   Impl(TokenizerSource source, const std::string& where);
 
   void encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids,
               std::vector<ByteSpan>* spans) const;
+  bool differs_in_class(std::string_view text) const;
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
   /// The text of a token in the files; empty for unknown ids.
   std::string_view text_of(TokenId id) const {
@@ -65,8 +72,9 @@ struct Tokenizer::Impl {
 
   Json normalizer_section, pre_tokenizer_section, post_processor_section, decoder_section,
       truncation_section, padding_section;  ///< as read
-  Normalizer normalizer;
-  PreTokenizer pre_tokenizer;
+  WordRules rules;
+  std::optional<ClassDifference> class_difference;
+  std::optional<WordRules> class_rules;  ///< of that class; nullopt: not for this model's words
   std::unique_ptr<Model> model;
   AddedTokens added;
   PostProcessor post_processor;
@@ -76,8 +84,10 @@ struct Tokenizer::Impl {
 
  private:
   struct Output;
-  void encode_plain(const Word& stretch, Output& out) const;
-  void encode_normalized(const Word& stretch, Output& out) const;
+  void encode_text(const WordRules& by, std::string_view text, Output& out) const;
+  void encode_plain(const WordRules& by, const Word& stretch, Output& out) const;
+  void encode_normalized(const WordRules& by, const Word& stretch, Output& out) const;
+  void read_class(const OtherClass& other, const std::string& where);
   /// The decoder's input for a token of the model or the added vocabulary.
   std::string decoder_input(TokenId id) const;
   StringTable decode_all() const;

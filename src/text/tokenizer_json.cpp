@@ -7,6 +7,7 @@
 
 #include "json_access.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/json_reason.h"
 #include "tokenizer_source.h"
 
 namespace sftrun::text {
@@ -93,7 +94,7 @@ class Reader final : public nlohmann::json_sax<Json> {
                    const nlohmann::detail::exception& error) override {
     const std::string_view before = text_.substr(0, std::min(position, text_.size()));
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-    throw DataError(fmt::format("not valid JSON: {}", error.what()),
+    throw DataError(fmt::format("not valid JSON: {}", json_reason(error)),
                     fmt::format("{}:{}", where_, line));
   }
 

@@ -9,12 +9,19 @@
 #include "added_tokens.h"
 #include "bpe.h"
 #include "sftrun/text/chat_template.h"
+#include "sftrun/text/tokenizer.h"
 #include "unigram.h"
 #include "word_piece.h"
 
 namespace sftrun::text {
 
 using ModelSource = std::variant<BpeSource, UnigramSource, WordPieceSource, WordLevelSource>;
+
+/// Of transformers 5, where it splits texts otherwise than the file.
+struct OtherClass {
+  Json normalizer, pre_tokenizer;
+  ClassDifference difference;
+};
 
 /// The parts of a tokenizer, from any file format; sections are as in a tokenizer.json (null:
 /// none).
@@ -25,6 +32,7 @@ struct TokenizerSource {
   /// Kept only for writing; encoding neither truncates nor pads.
   Json truncation, padding;
   std::optional<TokenId> bos, eos;
+  std::optional<OtherClass> other_class;
 };
 
 /// @throws DataError for malformed files

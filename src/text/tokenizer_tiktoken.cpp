@@ -125,7 +125,7 @@ bool looks_like_tiktoken(std::string_view text) {
 
 namespace {
 
-struct Splitting {
+struct KnownSplitting {
   const char* pattern;
   bool nfc = false;
 };
@@ -133,12 +133,12 @@ struct Splitting {
 /// A file has only ranks. The pre-tokenizer's pattern is known only for known vocabularies, which
 /// are found by the fingerprints of their files. Llama 4's pattern is from its own package;
 /// transformers' converter lacks it.
-std::optional<Splitting> known_splitting(std::string_view text, const std::string& name) {
+std::optional<KnownSplitting> known_splitting(std::string_view text, const std::string& name) {
   struct Known {
     std::string_view fingerprint;
-    Splitting splitting;
+    KnownSplitting splitting;
   };
-  const Splitting qwen{kQwen2Pattern, true};
+  const KnownSplitting qwen{kQwen2Pattern, true};
   const std::array known = {Known{"9b01421447cc41323ab6c4fcae823abd", {kLlama3Pattern}},
                             Known{"e016f631c59895685b337105ecd2e1da", {kGpt4oPattern}},
                             Known{"d2a3bb071fb36b489846c387886bd618", qwen}};
@@ -166,7 +166,7 @@ TokenizerSource source_from_tiktoken(std::string_view text, const std::string& n
   const std::vector<Ranked> ranked = read_ranks(text, where);
   const auto known = known_splitting(text, name);
   if (!known) warn_unknown(ranked.size(), where);
-  const Splitting splitting = known.value_or(Splitting{kLlama3Pattern});
+  const KnownSplitting splitting = known.value_or(KnownSplitting{kLlama3Pattern});
   TokenizerSource source;
   source.model = bpe_of(ranked, 0);
   if (splitting.nfc) source.normalizer = {{"type", "NFC"}};

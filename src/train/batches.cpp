@@ -91,6 +91,11 @@ data::StepBatch PlannedBatches::longest(int64_t num_bins) const {
   return batch_of(std::move(bins));
 }
 
+int64_t PlannedBatches::micro_batch_tokens(int64_t num_bins, bool of_longest) const {
+  return of_longest ? plan_.longest_tokens(num_bins)
+                    : plan_.most_tokens(num_bins, steps_.total_steps());
+}
+
 data::StepBatch StreamedBatches::longest(int64_t num_bins) const {
   data::Example document{.label_tokens = longest_document_ - 1};
   document.tokens.assign(static_cast<size_t>(longest_document_), 0);

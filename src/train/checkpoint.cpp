@@ -12,9 +12,11 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 
 namespace sftrun::train {
@@ -60,14 +62,27 @@ void require_own_name(const fs::path& checkpoint, int64_t step) {
                   checkpoint.string(), "rename it to " + step_name(saved));
 }
 
-void set_aside(const fs::path& directory, const fs::path& checkpoint) {
+/// @param why as "is newer than …"
+void set_aside(const fs::path& directory, const fs::path& checkpoint, const char* why) {
   const fs::path aside = directory / (kAbandoned + checkpoint.filename().string());
   std::error_code code;
   fs::remove_all(aside, code);
   fs::rename(checkpoint, aside, code);
   if (code) throw DeviceError("cannot rename: " + code.message(), checkpoint.string());
-  log::warn("{} is newer than the checkpoint that the run resumes from: renamed to {}",
-            checkpoint.string(), aside.filename().string());
+  log::warn("{} {}: renamed to {}", checkpoint.string(), why, aside.filename().string());
+}
+
+/// Whether the run of `newest` has written this folder: of one run, also if it was resumed, all
+/// checkpoints have one time of rendering.
+bool is_of_run(const fs::path& checkpoint, int64_t step, const TrainState& newest) {
+  if (step > newest.step) return false;
+  try {
+    const auto json = read_state_json(checkpoint, /*checks_lengths=*/false);
+    return json["step"].get<int64_t>() == step &&
+           json["rendered_at_unix_s"].get<int64_t>() == newest.rendered_at_unix_s;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 /// Renamed before it is removed: a crash must not leave an incomplete checkpoint under its final
@@ -155,9 +170,11 @@ fs::path CheckpointStore::path_of(int64_t step) const {
   return directory_ / step_name(step);
 }
 
-int64_t CheckpointStore::newest_step() const {
-  const auto found = list(directory_);
-  return found.empty() ? 0 : found.back().first;
+int64_t CheckpointStore::newest_step(int64_t up_to) const {
+  int64_t newest = 0;
+  for (const auto& [step, checkpoint] : list(directory_))
+    if (step <= up_to) newest = step;
+  return newest;
 }
 
 bool CheckpointStore::holds_any() const {
@@ -166,7 +183,8 @@ bool CheckpointStore::holds_any() const {
 
 void CheckpointStore::set_later_aside(int64_t step) const {
   for (const auto& [later, checkpoint] : list(directory_)) {
-    if (later > step) set_aside(directory_, checkpoint);
+    if (later > step)
+      set_aside(directory_, checkpoint, "is newer than the checkpoint that the run resumes from");
   }
 }
 
@@ -255,6 +273,7 @@ void CheckpointStore::save(const CheckpointContents& contents,
   if (adapter) weights::write_adapter(temporary, *adapter, contents.adapter);
   if (contents.chat_template)
     write_file_atomically(temporary / "chat_template.jinja", *contents.chat_template);
+  weights::write_template_variables(temporary, contents.template_variables);
   if (!contents.principal_parts.empty())
     weights::write_safetensors(temporary / kPrincipalPartsFile, contents.principal_parts);
   FileRecords records;
@@ -268,21 +287,25 @@ void CheckpointStore::save(const CheckpointContents& contents,
   }
   write_state(temporary, state, optimizer_steps, std::move(records));
   sync_directory(temporary);
+  if (has_entry(target))
+    set_aside(directory_, target, "is not of this run, which writes a checkpoint of this name");
   if (std::rename(temporary.c_str(), target.c_str()) != 0) {
     throw DeviceError("cannot rename the finished checkpoint into place", target.string(),
                       "is the folder writable?");
   }
   sync_directory(directory_);
-  keep_newest(total_limit, state.best_step());
+  keep_newest(total_limit, state);
 }
 
-void CheckpointStore::keep_newest(std::optional<int64_t> total_limit, int64_t best_step) const {
+void CheckpointStore::keep_newest(std::optional<int64_t> total_limit,
+                                  const TrainState& newest) const {
   if (!total_limit) return;
   auto found = list(directory_);
+  std::erase_if(found, [&](const auto& one) { return !is_of_run(one.second, one.first, newest); });
   if (found.empty()) return;
   auto kept = static_cast<size_t>(*total_limit);
   const auto best = std::find_if(found.begin(), found.end() - 1,
-                                 [&](const auto& one) { return one.first == best_step; });
+                                 [&](const auto& one) { return one.first == newest.best_step(); });
   if (best != found.end() - 1) {
     found.erase(best);
     kept = std::max<size_t>(1, kept - 1);
@@ -308,6 +331,7 @@ TrainState read_train_state(const fs::path& checkpoint) {
   state.best = best_in(json);
   state.evaluation_due = json.value("evaluation_due", false);
   state.answer_seconds = json.value("answer_seconds", 0.0);
+  state.builds = builds_in(json);
   return state;
 }
 
@@ -328,7 +352,7 @@ void read_part(const DividedTensors& tensors, const StateTensor& part) {
 }
 
 void restore_whole_parameters(const fs::path& checkpoint, const layers::OwnedValues& owned) {
-  const bool is_adapter = !fs::exists(checkpoint / kTrainableFile);
+  const bool is_adapter = !leads_to_file(checkpoint / kTrainableFile);
   const fs::path values_path = checkpoint / (is_adapter ? kAdapterFile : kTrainableFile);
   const weights::SafetensorsFile values(values_path);
   for (const layers::OwnedValues::Piece& piece : owned.pieces) {
@@ -339,7 +363,7 @@ void restore_whole_parameters(const fs::path& checkpoint, const layers::OwnedVal
 }
 
 void restore_optimizer(const fs::path& checkpoint, Optimizer& optimizer) {
-  if (fs::exists(checkpoint / kPartsIndex)) {
+  if (leads_to_file(checkpoint / kPartsIndex)) {
     const DividedTensors moments(checkpoint, kOptimizerParts);
     for (const StateTensor& part : optimizer.state()) read_part(moments, part);
     return;
@@ -361,7 +385,7 @@ void restore_optimizer(const fs::path& checkpoint, Optimizer& optimizer) {
 void restore_parameters(const fs::path& checkpoint, parallel::Strategy& strategy) {
   const at::NoGradGuard no_grad;
   const layers::OwnedValues& owned = strategy.owned();
-  if (fs::exists(checkpoint / kPartsIndex)) {
+  if (leads_to_file(checkpoint / kPartsIndex)) {
     const DividedTensors trainable(checkpoint, kTrainableParts);
     for (const StateTensor& part : trained_parts(strategy)) read_part(trainable, part);
   } else {

@@ -2,11 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <span>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
+#include "sftrun/core/interruption.h"
 
 namespace sftrun::train {
 namespace fs = std::filesystem;
@@ -17,7 +19,14 @@ using Json = nlohmann::ordered_json;
 constexpr int kFormat = 4;
 
 std::string sum_of(std::span<const std::byte> bytes) {
-  return Fingerprint().add(bytes.data(), bytes.size()).hex();
+  constexpr size_t kPiece = size_t{64} << 20;  // of whole words, so that the sum is that of all
+  Fingerprint sum;
+  for (size_t at = 0; at < bytes.size(); at += kPiece) {
+    interruption_point();
+    const auto piece = bytes.subspan(at, std::min(kPiece, bytes.size() - at));
+    sum.add(piece.data(), piece.size());
+  }
+  return sum.hex();
 }
 std::string sum_of(const std::string& text) {
   return sum_of(std::as_bytes(std::span(text)));
@@ -104,6 +113,16 @@ bool is_absent_or(const Json& json, const char* key, HasType has_type) {
   return !json.contains(key) || (json[key].*has_type)();
 }
 
+bool is_usable_builds(const Json& json) {
+  if (!json.contains("builds")) return true;
+  const Json& builds = json["builds"];
+  return builds.is_array() && std::all_of(builds.begin(), builds.end(), [](const Json& build) {
+           return build.is_object() && build.contains("version") && build["version"].is_string() &&
+                  build.contains("build") && build["build"].is_string() &&
+                  build.contains("from_step") && build["from_step"].is_number_unsigned();
+         });
+}
+
 bool is_usable(const Json& json) {
   const auto is = [&](const char* key, auto has_type) {
     return json.contains(key) && (json[key].*has_type)();
@@ -114,7 +133,7 @@ bool is_usable(const Json& json) {
          is("tokens", &Json::is_number_unsigned) && is("trained_seconds", &Json::is_number) &&
          is("rendered_at_unix_s", &Json::is_number_integer) && is("identity", &Json::is_object) &&
          is("files", &Json::is_object) && is_usable_scale(json) && is_usable_best(json) &&
-         is_absent_or(json, "evaluation_due", &Json::is_boolean) &&
+         is_absent_or(json, "evaluation_due", &Json::is_boolean) && is_usable_builds(json) &&
          is_absent_or(json, "answer_seconds", &Json::is_number);
 }
 
@@ -166,6 +185,7 @@ void write_state(const fs::path& directory, const TrainState& state, int64_t opt
   if (state.evaluation_due) json["evaluation_due"] = true;
   if (state.answer_seconds > 0) json["answer_seconds"] = state.answer_seconds;
   if (!state.data_position.is_null()) json["data_position"] = state.data_position;
+  if (!state.builds.empty()) json["builds"] = to_json(state.builds);
   json["identity"] = state.identity;
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
@@ -175,10 +195,12 @@ void write_state(const fs::path& directory, const TrainState& state, int64_t opt
   write_file_atomically(directory / kStateFile, sealed(json.dump(2) + "\n"));
 }
 
-Json read_state_json(const fs::path& checkpoint) {
+Json read_state_json(const fs::path& checkpoint, bool checks_lengths) {
   const fs::path path = checkpoint / kStateFile;
-  if (!fs::exists(path)) {
-    throw DataError(fmt::format("the checkpoint is incomplete: {} is missing", kStateFile),
+  std::error_code code;
+  if (!fs::exists(path, code)) {
+    throw DataError(code ? fmt::format("the checkpoint cannot be read: {}", code.message())
+                         : fmt::format("the checkpoint is incomplete: {} is missing", kStateFile),
                     checkpoint.string(), kDamageFix);
   }
   const std::string text = read_text_file(path);
@@ -191,9 +213,25 @@ Json read_state_json(const fs::path& checkpoint) {
   if (!is_usable(json)) fail_damaged(checkpoint);
   for (const auto& [name, entry] : json["files"].items()) {
     if (!describes_a_file(entry)) fail_damaged(checkpoint);
-    check_length(checkpoint, name, entry["bytes"].get<uint64_t>());
+    if (checks_lengths) check_length(checkpoint, name, entry["bytes"].get<uint64_t>());
   }
   return json;
+}
+
+Json to_json(const std::vector<Build>& builds) {
+  Json json = Json::array();
+  for (const Build& build : builds)
+    json.push_back(
+        {{"version", build.version}, {"build", build.id}, {"from_step", build.from_step}});
+  return json;
+}
+
+std::vector<Build> builds_in(const Json& state) {
+  std::vector<Build> builds;
+  for (const Json& build : state.value("builds", Json::array()))
+    builds.push_back({build["version"].get<std::string>(), build["build"].get<std::string>(),
+                      build["from_step"].get<int64_t>()});
+  return builds;
 }
 
 std::optional<BestState> best_in(const Json& state) {

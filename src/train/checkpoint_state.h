@@ -27,11 +27,14 @@ FileRecords record_of(const std::filesystem::path& file);
 void write_state(const std::filesystem::path& directory, const TrainState& state,
                  int64_t optimizer_steps, FileRecords records = FileRecords::object());
 
+/// @param checks_lengths false: of the other files nothing is looked at
 /// @throws DataError if state.json is missing or damaged, or if another file is missing or has the
 /// wrong size
-nlohmann::ordered_json read_state_json(const std::filesystem::path& checkpoint);
+nlohmann::ordered_json read_state_json(const std::filesystem::path& checkpoint,
+                                       bool checks_lengths = true);
 
 /// @param state of `read_state_json`
+std::vector<Build> builds_in(const nlohmann::ordered_json& state);
 std::optional<BestState> best_in(const nlohmann::ordered_json& state);
 
 /// The values of a tensor in a checkpoint's file, as a view of the mapped file.

@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/config/best_metric.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/train/batches.h"
 #include "sftrun/train/micro_batch_schedule.h"
+#include "sftrun/train/stop_agreement.h"
 
 namespace sftrun::train {
 
@@ -22,12 +24,21 @@ Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
   const auto plan_of = [&](std::span<const data::DatasetPart> parts) {
     return make_batch_plan(config, val, parts, /*shuffle=*/false, val.examples().size());
   };
-  for (const data::DatasetPart& part : val.parts())
-    if (part.begin < part.end) sets_.push_back({part.name, plan_of({&part, 1})});
+  std::vector<std::string> names;
+  for (const data::DatasetPart& part : val.parts()) names.push_back(part.name);
+  names = config::distinct_set_names(std::move(names));
+  for (size_t i = 0; i < names.size(); ++i) {
+    const data::DatasetPart& part = val.parts()[i];
+    if (part.begin < part.end) sets_.push_back({names[i], plan_of({&part, 1})});
+  }
   if (sets_.empty()) sets_.push_back({"", plan_of({})});
 }
 
 namespace {
+
+/// An exchange between the ranks empties a pipeline, so several micro-batches for each stage lie
+/// between two of them.
+constexpr int64_t kBatchesOfStage = 4;
 
 /// Adds a micro-batch's terms to `sums`: its loss, then the objective's metrics.
 void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
@@ -53,11 +64,13 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
 }  // namespace
 
 StepSums Evaluator::sums_of(const Set& set, model::Decoder& decoder, const model::Stage& stage,
-                            const parallel::Mesh& mesh, const Objective& objective) const {
+                            const parallel::Mesh& mesh, const Objective& objective,
+                            const std::function<bool()>& goes_on) const {
   const std::vector<data::Bin> bins = set.plan.global_batch(0, 0);
   const auto num_bins = static_cast<int64_t>(bins.size());
   StepSums sums;
-  for (int64_t first = 0; first < num_bins; first += mesh.dp_size() * micro_batch_size_) {
+  for (int64_t first = 0; first < num_bins && goes_on();
+       first += mesh.dp_size() * micro_batch_size_) {
     const data::Batch batch = data::make_batch(
         val_.examples(), bins, first + mesh.dp_rank() * micro_batch_size_, micro_batch_size_);
     const model::PackedBatch packed =
@@ -77,14 +90,22 @@ std::vector<std::string> Evaluator::set_names() const {
 }
 
 EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
-                          const Objective& objective, parallel::Communicator& comm) const {
+                          const Objective& objective, parallel::Communicator& comm,
+                          const std::function<int()>& stop_exit_code) const {
   const double start = monotonic_seconds();
   const model::Stage stage = stage_of(decoder, strategy);
   const parallel::Mesh& mesh = strategy.mesh();
+  const int64_t stages = mesh.sizes().pp;
+  StopAgreement stop(comm, stop_exit_code, stages > 1 ? kBatchesOfStage * stages : 1);
+  const auto goes_on = [&] {
+    comm.activity().set_work(Work::kEvaluating);  // each micro-batch is progress
+    return stop.next() == 0;
+  };
   std::vector<std::string> names;  // of the sums of a set, after their number of terms
   std::vector<double> values;      // of all sets
   for (const Set& set : sets_) {
-    const StepSums sums = sums_of(set, decoder, stage, mesh, objective);
+    const StepSums sums = sums_of(set, decoder, stage, mesh, objective, goes_on);
+    if (stop.agreed() != 0) return {.stop_exit_code = stop.agreed()};
     names = sums.metric_names;
     values.push_back(static_cast<double>(sums.num_terms));
     for (const at::Tensor& metric : sums.metrics) values.push_back(metric.item<double>());

@@ -40,6 +40,24 @@ std::vector<std::string> key_differences(const Json& was, const Json& is) {
   return differences;
 }
 
+/// Patterns of which the first that matches applies: another order gives other ranks.
+void add_order_differences(const Json& was, const Json& is, std::vector<std::string>& differences) {
+  for (const std::string field : {"tuning.lora.rank_pattern", "tuning.lora.alpha_pattern"}) {
+    const auto keys_of = [&](const Json& settings) {
+      std::vector<std::string> keys;
+      for (const auto& [key, value] : settings.items())
+        if (key.starts_with(field + ".")) keys.push_back(key.substr(field.size() + 1));
+      return keys;
+    };
+    const std::vector<std::string> before = keys_of(was), after = keys_of(is);
+    if (before == after ||
+        !std::is_permutation(before.begin(), before.end(), after.begin(), after.end()))
+      continue;
+    differences.push_back(fmt::format("the order of {} was {}, is now {}", field,
+                                      excerpt(join(before, ", ")), excerpt(join(after, ", "))));
+  }
+}
+
 /// Whether entry `i` of a list [[name, hash], …] has this entry's hash.
 bool has_hash_of(const Json& list, size_t i, const Json& entry) {
   return list.is_array() && i < list.size() && list[i].is_array() && list[i].size() == 2 &&
@@ -218,6 +236,7 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
     for (const std::string& key : config::length_keys()) was.erase(key), is.erase(key);
   }
   for (std::string& one : key_differences(was, is)) differences.push_back(std::move(one));
+  add_order_differences(was, is, differences);
   if (differences.empty()) return;
   const Json mode = was.value("tuning.mode", Json());
   const bool is_adapter = mode == "lora" || mode == "qlora";

@@ -1,7 +1,11 @@
 #include "sftrun/train/resume.h"
 
+#include <functional>
+
 #include "sftrun/core/error.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/train/batches.h"
 #include "sftrun/train/identity.h"
 #include "sftrun/train/run_directory.h"
@@ -19,12 +23,26 @@ void overwrite(const fs::path& run_dir) {
 
 /// @param verifies whether to read every byte: once, not on every rank
 fs::path named_checkpoint(const fs::path& checkpoint, bool verifies) {
-  if (!fs::exists(checkpoint / "state.json")) {
+  if (!leads_to_file(checkpoint / "state.json")) {
     throw ConfigError("there is no checkpoint to resume from", checkpoint.string(),
                       "name a folder like checkpoints/step-000100");
   }
   if (verifies) verify_checkpoint(checkpoint);
   return checkpoint;
+}
+
+/// What rank 0 finds, on every rank.   @throws Interrupted on every rank, if rank 0 was
+double found_by_main(parallel::Communicator& comm, const std::function<double()>& find) {
+  constexpr double kInterrupted = -1;
+  double found = 0;
+  try {
+    if (comm.rank() == 0) found = find();
+  } catch (const Interrupted&) {
+    found = kInterrupted;
+  }
+  found = comm.all_gather({found})[0][0];
+  if (found == kInterrupted) throw Interrupted();
+  return found;
 }
 
 /// The step of the newest checkpoint; 0: there is none.
@@ -51,14 +69,18 @@ std::optional<fs::path> find_checkpoint(const ResumeOptions& options, const fs::
     comm.barrier("overwrite");
     return std::nullopt;
   }
-  if (options.from != "auto" && options.from != "never")
-    return named_checkpoint(options.from, /*verifies=*/is_main);
-  double step = 0;
-  if (is_main) step = static_cast<double>(newest_step(run_dir, options.from == "auto"));
-  const auto from_step = static_cast<int64_t>(comm.all_gather({step})[0][0]);
+  if (options.from != "auto" && options.from != "never") {
+    found_by_main(comm, [&] {
+      named_checkpoint(options.from, /*verifies=*/true);
+      return 0.0;
+    });
+    return named_checkpoint(options.from, /*verifies=*/false);
+  }
+  const auto from_step = static_cast<int64_t>(found_by_main(
+      comm, [&] { return static_cast<double>(newest_step(run_dir, options.from == "auto")); }));
   if (from_step == 0) return std::nullopt;
   fs::path checkpoint = CheckpointStore(run_dir / "checkpoints").path_of(from_step);
-  if (!fs::exists(checkpoint)) {
+  if (!leads_to_file(checkpoint)) {
     throw DataError(
         fmt::format("rank {} does not see the checkpoint from which rank 0 resumes", comm.rank()),
         checkpoint.string(),

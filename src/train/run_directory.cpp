@@ -5,6 +5,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/train/checkpoint.h"
 
@@ -17,7 +18,7 @@ std::vector<fs::path> parts_of(const fs::path& run_dir) {
   std::vector<fs::path> parts;
   for (const char* name : {"checkpoints", "adapter", "model", "metrics.jsonl", "tensorboard",
                            "profile", "config.resolved.yaml", "run.json", "report.html"}) {
-    if (fs::exists(run_dir / name)) parts.push_back(run_dir / name);
+    if (has_entry(run_dir / name)) parts.push_back(run_dir / name);
   }
   for (const auto& entry : fs::directory_iterator(run_dir)) {
     const std::string name = entry.path().filename().string();
@@ -30,7 +31,7 @@ std::vector<fs::path> parts_of(const fs::path& run_dir) {
 fs::path free_name(const fs::path& run_dir) {
   for (int number = 1;; ++number) {
     fs::path name = run_dir / fmt::format("old-{}", number);
-    if (!fs::exists(name)) return name;
+    if (!has_entry(name)) return name;
   }
 }
 
@@ -48,7 +49,7 @@ fs::path set_run_aside(const fs::path& run_dir) {
   try {
     fs::create_directory(aside);
     for (const fs::path& part : parts) fs::rename(part, aside / part.filename());
-    if (fs::exists(run_dir / "logs"))
+    if (leads_to_file(run_dir / "logs"))
       fs::copy(run_dir / "logs", aside / "logs", fs::copy_options::recursive);
   } catch (const fs::filesystem_error& error) {
     throw DeviceError("cannot move the earlier run aside: " + error.code().message(),
@@ -67,7 +68,8 @@ std::vector<std::string> missing_parts(const fs::path& run_dir, bool has_tensorb
       fs::relative(CheckpointStore(run_dir / "checkpoints").path_of(last_step), run_dir).string());
   std::erase_if(names, [&](const std::string& name) {
     const fs::path path = run_dir / name;
-    return name == "tensorboard" ? !is_empty_directory(path) && fs::exists(path) : fs::exists(path);
+    return name == "tensorboard" ? !is_empty_directory(path) && leads_to_file(path)
+                                 : leads_to_file(path);
   });
   return names;
 }
@@ -84,7 +86,7 @@ void require_parts(const fs::path& run_dir, bool has_tensorboard, int64_t last_s
 
 void require_no_model(const fs::path& run_dir) {
   for (const char* name : {"config.json", "adapter_config.json"}) {
-    if (!fs::exists(run_dir / name)) continue;
+    if (!has_entry(run_dir / name)) continue;
     throw ConfigError("output.dir is the directory of a model or an adapter itself",
                       (run_dir / name).string(), "choose another output.dir");
   }
@@ -93,7 +95,7 @@ void require_no_model(const fs::path& run_dir) {
 void require_no_results(const fs::path& run_dir) {
   require_no_model(run_dir);
   for (const char* name : {"adapter", "model"}) {
-    if (!fs::exists(run_dir / name)) continue;
+    if (!has_entry(run_dir / name)) continue;
     throw ConfigError(fmt::format("the run directory has {} but no checkpoint of this run", name),
                       (run_dir / name).string(),
                       "choose another output.dir, or move this aside with --overwrite");

@@ -5,6 +5,7 @@
 #include "checkpoint_parts.h"
 #include "checkpoint_state.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/weights/fingerprint.h"
 
 namespace sftrun::train {
@@ -39,12 +40,12 @@ void require_base_of(const fs::path& checkpoint, const weights::Checkpoint& base
 TrainedValues::TrainedValues(const fs::path& checkpoint, const weights::Checkpoint& base)
     : checkpoint_(checkpoint) {
   verify_checkpoint(checkpoint);
-  if (fs::exists(checkpoint / "adapter_config.json")) {
+  if (leads_to_file(checkpoint / "adapter_config.json")) {
     throw DataError("the checkpoint holds an adapter, and no base weights", checkpoint.string(),
                     "name it with --adapter");
   }
   require_base_of(checkpoint, base);
-  if (fs::exists(checkpoint / kPartsIndex)) {
+  if (leads_to_file(checkpoint / kPartsIndex)) {
     divided_ = std::make_unique<DividedTensors>(checkpoint, kTrainableParts);
   } else {
     whole_.emplace(checkpoint / kTrainableFile);

@@ -89,13 +89,14 @@ Trainer::Trainer(TrainerInputs inputs)
     if (state_.loss_scale) loss_scale_.restore(*state_.loss_scale);
     state_.evaluation_due = state_.evaluation_due && evaluator_;
   }
+  note_build();
   prepare_best();
   if (!is_main()) return;
   make_directories(in_.run_dir / "checkpoints");
   checkpoints_.require_writable();
   checkpoints_.remove_leftovers();
   checkpoints_.set_later_aside(state_.step);
-  checkpoints_.keep_newest(in_.config.train.save_total_limit, state_.best_step());
+  checkpoints_.keep_newest(in_.config.train.save_total_limit, state_);
   remove_temporaries(in_.run_dir);
   remove_temporaries(in_.run_dir / "tensorboard");
   const int64_t kept_steps = in_.resume_from ? state_.step : kBeforeAll;
@@ -108,6 +109,31 @@ Trainer::Trainer(TrainerInputs inputs)
     events_.text("config", "```yaml\n" + config::to_yaml(in_.config) + "```", state_.step);
     events_.hparams(config::to_json(in_.config), state_.step);
   }
+}
+
+namespace {
+
+std::string words_of(const Build& build) {
+  constexpr size_t kShown = 12;  // hexadecimal digits
+  if (build.id.empty()) return "an older version of sftrun";
+  return fmt::format("sftrun {}, build {}", build.version, build.id.substr(0, kShown));
+}
+
+}  // namespace
+
+/// Another build may round differently, and nothing else would say why two runs differ.
+void Trainer::note_build() {
+  std::vector<Build>& builds = state_.builds;
+  in_.build.from_step = state_.step;
+  if (in_.resume_from && builds.empty()) builds.emplace_back();
+  if (!builds.empty() && builds.back().is_same_program(in_.build)) return;
+  if (!builds.empty() && is_main()) {
+    log::warn(
+        "the run is resumed by another build of the program: the checkpoint is of {}, this is {}; "
+        "later steps may be rounded differently",
+        words_of(builds.back()), words_of(in_.build));
+  }
+  builds.push_back(in_.build);
 }
 
 Trainer::~Trainer() {
@@ -127,6 +153,9 @@ TrainOutcome Trainer::run() {
   const bool starts = state_.step == 0 && evaluator_ && in_.config.train.eval_on_start;
   bool evaluated = true;
   if (starts || state_.evaluation_due) evaluated = evaluate(state_.step);
+  // The best one needs a checkpoint of its step, which is mostly the one that the run came from.
+  if (std::exchange(saves_best_, false) && !is_resumed_in_place())
+    save(state_.step, /*is_last=*/false);
   outcome_.was_complete = evaluated && (state_.step >= total || best_.should_stop());
   for (int64_t step = state_.step; evaluated && step < total && !best_.should_stop(); ++step) {
     const bool last = step + 1 == total, evaluates = evaluation_due(step, last),
@@ -155,6 +184,14 @@ TrainOutcome Trainer::run() {
   profiler_.finish();
   if (is_main()) micro_batches_->log_use();
   return outcome_;
+}
+
+/// Whether the checkpoint that the run was resumed from is among its own.
+bool Trainer::is_resumed_in_place() const {
+  const auto normal = [](const std::filesystem::path& path) {
+    return std::filesystem::absolute(path).lexically_normal();
+  };
+  return in_.resume_from && normal(*in_.resume_from) == normal(checkpoints_.path_of(state_.step));
 }
 
 void Trainer::warn_of_unprofiled_steps() const {

@@ -31,7 +31,7 @@ void Trainer::require_finite_state(int64_t steps_done) {
 
 std::string Trainer::newest_saved() const {
   checkpoint_writer_.wait();
-  const int64_t newest = std::max(resumed_step_, checkpoints_.newest_step());
+  const int64_t newest = std::max(resumed_step_, checkpoints_.newest_step(state_.step));
   if (newest == 0) return "no checkpoint was written yet";
   return fmt::format("the newest checkpoint is of step {}", newest);
 }
@@ -76,6 +76,7 @@ CheckpointToWrite Trainer::checkpoint_now() {
         tell({"checkpoint", step, {{"checkpoint", path.string()}}});
       }};
   checkpoint.contents.chat_template = in_.chat_template;
+  checkpoint.contents.template_variables = in_.template_variables;
   return checkpoint;
 }
 

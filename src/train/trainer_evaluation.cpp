@@ -83,14 +83,13 @@ void Trainer::require_known_metric() const {
   constexpr std::string_view kEnd = "_loss";
   if (!best_.is_wanted() || !evaluator_ || metric == "eval_loss" || !metric.ends_with(kEnd)) return;
   const std::vector<std::string> sets = evaluator_->set_names();
-  std::vector<std::string> known = {"eval_loss"};
-  for (const std::string& set : sets) {
-    if (config::is_loss_of_set(metric, set)) return;
-    known.push_back(fmt::format("eval_{}_loss", set));
-  }
-  throw ConfigError(fmt::format("`train.metric_for_best_model` is {}, but no validation set has "
-                                "this name",
-                                metric),
+  const std::vector<std::string> named = config::sets_of_loss(metric, sets);
+  if (named.size() == 1) return;
+  std::vector<std::string> known = config::losses_of_sets(named.empty() ? sets : named);
+  if (named.empty()) known.insert(known.begin(), "eval_loss");
+  throw ConfigError(fmt::format("`train.metric_for_best_model` is {}, {}", excerpt(metric),
+                                named.empty() ? "but no validation set has this name"
+                                              : "which is the loss of " + join(named, " and of ")),
                     "train.metric_for_best_model", "use " + join(known, " or "));
 }
 
@@ -147,23 +146,29 @@ AnswerEvaluation Trainer::answer_validation(int64_t steps_done) {
   AnswerEvaluation answers = in_.hooks.answer_validation(
       steps_done,
       answer_seconds_allowed(in_.config.train, state_.trained_seconds, state_.answer_seconds));
-  state_.answer_seconds += answers.seconds;
+  // An interrupted evaluation is repeated, and may then take as long as if it had not begun.
+  if (answers.stop_exit_code == 0) state_.answer_seconds += answers.seconds;
   return answers;
 }
 
 /// @return false if the run was asked to stop meanwhile: the evaluation is repeated when the run
 /// is resumed
 bool Trainer::evaluate(int64_t steps_done) {
+  state_.evaluation_due = true;
+  if (stop_exit_code_ != 0) return false;
   const kernels::WorkRange evaluating(in_.hooks.activity, Work::kEvaluating);
   tell("evaluating", steps_done);
-  const EvalResult result = evaluator_->run(*in_.decoder, *in_.strategy, *objective_, *in_.comm);
-  const AnswerEvaluation answers = answer_validation(steps_done);
-  tell("training", steps_done);
-  state_.evaluation_due = answers.stop_exit_code != 0;
-  if (state_.evaluation_due) {
+  const EvalResult result = evaluator_->run(*in_.decoder, *in_.strategy, *objective_, *in_.comm,
+                                            in_.hooks.stop_exit_code);
+  stop_exit_code_ = result.stop_exit_code;
+  AnswerEvaluation answers;
+  if (stop_exit_code_ == 0) {
+    answers = answer_validation(steps_done);
     stop_exit_code_ = answers.stop_exit_code;
-    return false;
   }
+  tell("training", steps_done);
+  if (stop_exit_code_ != 0) return false;
+  state_.evaluation_due = false;
   if (!std::isfinite(result.loss)) {
     log::warn("step {}: the validation loss is not finite, while the training loss is; look at {}",
               steps_done,

@@ -37,7 +37,7 @@ class AdapterVocabulary {
         arch_(base.arch()),
         vocab_size_(arch_.vocab_size) {
     if (!fs::exists(path_)) return;  // load_adapter reports it
-    file_.emplace(path_);
+    file_.emplace(open_adapter_file(path_));
     const AdapterConfig config = load_adapter_config(adapter, arch_);
     embedding_ = find(config, spec::embedding_module(arch_));
     head_ = find(config, spec::kHeadModule);

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <string_view>
 
 #include "json_text.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/peft.h"
@@ -17,7 +19,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 /// Keys of PEFT's LoraConfig that are read here, or that do not affect an adapter's output.
-constexpr std::array<std::string_view, 27> kKnown = {"peft_type",
+constexpr std::array<std::string_view, 29> kKnown = {"peft_type",
                                                      "rank_pattern",
                                                      "alpha_pattern",
                                                      "base_model_name_or_path",
@@ -43,6 +45,8 @@ constexpr std::array<std::string_view, 27> kKnown = {"peft_type",
                                                      "bias",
                                                      "fan_in_fan_out",
                                                      "layers_pattern",
+                                                     "layers_to_transform",
+                                                     "exclude_modules",
                                                      "eva_config"};
 
 /// Initialisations that do not change the base weights, and PiSSA, whose change is reproducible.
@@ -89,6 +93,7 @@ class ConfigReader {
     result.trainable_tokens = tokens("trainable_token_indices");
     result.ensure_weight_tying = flag("ensure_weight_tying");
     read_targets(result.lora);
+    result.left_out = left_out();
     result.lora.rank_pattern = pattern("rank_pattern", /*of_ranks=*/true);
     result.lora.alpha_pattern = pattern("alpha_pattern", /*of_ranks=*/false);
     return result;
@@ -218,6 +223,42 @@ class ConfigReader {
       fail("target_modules", "a non-empty list");
   }
 
+  /// A name alone or a list of names.
+  std::vector<std::string> name_or_names(std::string_view key) const {
+    const json* value = find(key);
+    if (value == nullptr || !value->is_string()) return names(key);
+    return value->empty() ? std::vector<std::string>() : std::vector{value->get<std::string>()};
+  }
+
+  AdapterConfig::LeftOut left_out() const {
+    AdapterConfig::LeftOut result;
+    const json* excluded = find("exclude_modules");
+    if (excluded != nullptr && excluded->is_string() && !excluded->get<std::string>().empty())
+      result.pattern = spec::target_pattern(excluded->get<std::string>(),
+                                            where_ + ": exclude_modules", ExitCode::kData);
+    else if (excluded != nullptr && !excluded->is_string())
+      result.names = names("exclude_modules");
+    const json* layers = find("layers_to_transform");
+    if (layers != nullptr && layers->is_number_integer())
+      result.layers = {layers->get<int64_t>()};
+    else if (layers != nullptr)
+      result.layers = layer_numbers(*layers);
+    for (const std::string& word : name_or_names("layers_pattern"))
+      result.before_layer.push_back(
+          spec::target_pattern(".*\\." + word, where_ + ": layers_pattern", ExitCode::kData));
+    const json* targets = find("target_modules");
+    if (targets != nullptr && targets->is_array()) result.whole_names = names("target_modules");
+    return result;
+  }
+
+  std::vector<int64_t> layer_numbers(const json& list) const {
+    const bool sound =
+        list.is_array() && std::all_of(list.begin(), list.end(),
+                                       [](const json& one) { return one.is_number_integer(); });
+    if (!sound) fail("layers_to_transform", "a list of the numbers of layers");
+    return list.get<std::vector<int64_t>>();
+  }
+
   spec::NamePattern pattern(const char* key, bool of_ranks) const {
     const auto found = ordered_.find(key);
     if (found == ordered_.end() || found->is_null()) return {};
@@ -255,6 +296,43 @@ ordered_json written(const spec::NamePattern& pattern) {
 
 }  // namespace
 
+namespace {
+
+/// The last number in a name that is a layer's, as PEFT finds it.
+std::optional<int64_t> layer_of(const std::string& module,
+                                const std::vector<PythonRegex>& before_layer) {
+  const std::vector<std::string> parts = split(module, '.');
+  for (size_t i = parts.size() - 1; i-- > 2;) {
+    int64_t number = 0;
+    const char* const end = parts[i].data() + parts[i].size();
+    const auto [read, code] = std::from_chars(parts[i].data(), end, number);
+    if (code != std::errc() || read != end) continue;
+    const std::string before = join(
+        std::vector<std::string>(parts.begin(), parts.begin() + static_cast<ptrdiff_t>(i)), ".");
+    if (before_layer.empty() ||
+        std::any_of(before_layer.begin(), before_layer.end(),
+                    [&](const PythonRegex& pattern) { return pattern.matches(before); }))
+      return number;
+  }
+  return std::nullopt;
+}
+
+bool has_name(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+bool AdapterConfig::LeftOut::covers(const std::string& module) const {
+  if (pattern && pattern->matches(module)) return true;
+  if (std::any_of(names.begin(), names.end(),
+                  [&](const std::string& name) { return ends_with_name(module, name); }))
+    return true;
+  if (layers.empty() || has_name(whole_names, module)) return false;
+  const auto layer = layer_of(module, before_layer);
+  return !layer || std::find(layers.begin(), layers.end(), *layer) == layers.end();
+}
+
 AdapterConfig AdapterConfig::load(const fs::path& directory) {
   const fs::path path = directory / "adapter_config.json";
   if (!fs::exists(path)) {
@@ -263,7 +341,10 @@ AdapterConfig AdapterConfig::load(const fs::path& directory) {
   }
   const std::string text = read_text_file(path);
   const json config = parse_json(text, path.string());
-  return ConfigReader(config, ordered_json::parse(text), path.string()).read();
+  const auto ordered = parse_python_json<ordered_json>(text);  // rank_pattern keeps its order
+  if (ordered.is_discarded())
+    throw DataError("a JSON object of too many keys", path.string(), "is this the right file?");
+  return ConfigReader(config, ordered, path.string()).read();
 }
 
 ordered_json AdapterConfig::to_json() const {

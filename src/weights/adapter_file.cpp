@@ -9,6 +9,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/finite.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/spec/trained_names.h"
@@ -23,6 +24,7 @@ constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight",
                            kEmbeddingA = ".lora_embedding_A", kEmbeddingB = ".lora_embedding_B",
                            kMagnitude = ".lora_magnitude_vector", kWeight = ".weight",
                            kBaseLayer = ".base_layer";
+constexpr const char* kIncomplete = "the file is incomplete: copy or save the adapter again";
 constexpr const char* kTensorsFile = "adapter_model.safetensors";
 
 /// "model.layers.0.self_attn.q_proj" for the name of its A, B or magnitudes; empty for other names.
@@ -71,7 +73,7 @@ class AdapterReader {
       : where_(path.string()),
         config_(config),
         arch_(arch),
-        file_(path),
+        file_(open_adapter_file(path)),
         specs_(specs_by_name(arch)),
         old_modules_(old_modules(specs_)),
         embedding_(spec::embedding_module(arch)) {
@@ -87,8 +89,8 @@ class AdapterReader {
     for (const SafetensorsEntry& entry : file_.entries()) read_entry(entry, result);
     for (const auto& [module, pair] : result.lora) {
       const LoraNames names = pair.of_embedding ? embedding_lora_names(module) : lora_names(module);
-      if (pair.a.empty()) fail(names.b, "has no matching lora_A");
-      if (pair.b.empty()) fail(names.a, "has no matching lora_B");
+      if (pair.a.empty()) fail(names.b, "has no matching lora_A", kIncomplete);
+      if (pair.b.empty()) fail(names.a, "has no matching lora_B", kIncomplete);
       if (pair.magnitude.empty() == config_.lora.dora) {
         fail(names.a, config_.lora.dora
                           ? "has no matching lora_magnitude_vector, although `use_dora` is true"
@@ -113,6 +115,23 @@ class AdapterReader {
     throw DataError(fmt::format("tensor `{}` {}", tensor, what), where_, fix);
   }
 
+  /// A tensor of an adapter whose name is not LoRA's.
+  [[noreturn]] void fail_update(const std::string& name) const {
+    for (const std::string_view part : {".lora_A.", ".lora_B."}) {
+      const size_t at = name.rfind(part);
+      if (at == std::string::npos || !name.ends_with(kWeight)) continue;
+      const size_t begin = at + part.size(), end = name.size() - kWeight.size();
+      if (begin >= end) continue;
+      fail(name,
+           fmt::format("has the name of an adapter in it, `{}`",
+                       excerpt(name.substr(begin, end - begin))),
+           "save the adapter by PEFT's save_pretrained, or rename its tensors to ….lora_A.weight "
+           "and ….lora_B.weight");
+    }
+    fail(name, "belongs to an adapter type that is not supported",
+         "supported: LoRA, with rank-stabilised scaling (rsLoRA), DoRA and modules_to_save");
+  }
+
   void read_entry(const SafetensorsEntry& entry, AdapterTensors& result) {
     if (!entry.name.starts_with(kPeftPrefix))
       fail(entry.name, "does not have a name of a PEFT adapter tensor");
@@ -122,6 +141,10 @@ class AdapterReader {
     if (read_embedding(entry, name, result) || is_adapted_embedding_or_head(entry, name)) return;
     if (!module.empty()) {
       const spec::TensorSpec& base = base_of(entry, module);
+      if (config_.left_out.covers(module))
+        fail(entry.name,
+             "is for a module that `exclude_modules` or `layers_to_transform` leaves out",
+             "adapter_config.json and adapter_model.safetensors must belong together");
       // Patterns know a renamed router by its old name.
       const bool is_renamed = module != module_of_update(name);
       LoraPair& pair =
@@ -136,7 +159,7 @@ class AdapterReader {
       else
         pair.b = values(entry, {base.shape[0], pair.r}, pair.r);
     } else if (name.find(".lora_") != std::string::npos) {
-      fail(entry.name, "belongs to an adapter type that is not supported");
+      fail_update(entry.name);
     } else {
       const std::string tensor = without_wrapper(name);
       result.saved[tensor] = values(entry, saved_shape(entry, tensor));
@@ -447,16 +470,55 @@ void keep_ends_tied(AdapterConfig& config, const spec::ArchSpec& arch) {
     lora.target_modules.push_back(spec::kHeadModule);
 }
 
-}  // namespace
+/// The linear modules, embedding and head that `target_modules` names.
+std::set<std::string> targeted_modules(const spec::LoraSpec& lora, const spec::ArchSpec& arch) {
+  std::set<std::string> names = spec::adapted_names(lora, arch);
+  const std::string projection = arch.prefix + "per_layer_model_projection";
+  if (arch.per_layer_size > 0 && spec::is_target(lora, projection, spec::LinearSlot::kQ, arch))
+    names.insert(projection);
+  std::erase_if(names, [&](const std::string& name) {  // what `target_parameters` names
+    return spec::is_target(lora, name) || spec::is_target(lora, name + std::string(kWeight));
+  });
+  return names;
+}
 
-AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpec& arch) {
-  AdapterConfig config = AdapterConfig::load(directory);
-  keep_ends_tied(config, arch);
-  const fs::path path = directory / kTensorsFile;
-  if (arch.mixture.num_experts == 0 || arch.mixture.beside_dense || !fs::exists(path))
-    return config;
+/// Whether a target is the name of no module: as in PEFT it has no effect if others have one.
+bool names_no_module(const spec::LoraSpec& lora, const std::vector<std::string>& modules) {
+  if (lora.target_pattern) return false;
+  return std::any_of(
+      lora.target_modules.begin(), lora.target_modules.end(), [&](const std::string& target) {
+        return target != "all-linear" &&
+               std::none_of(modules.begin(), modules.end(), [&](const std::string& module) {
+                 return ends_with_name(module, target);
+               });
+      });
+}
+
+/// Takes the modules without tensors from the targets: as in PEFT they stay as in the base.
+void keep_modules_of_file(AdapterConfig& config, const SafetensorsFile& file,
+                          const spec::ArchSpec& arch) {
+  std::set<std::string> in_file;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    if (!entry.name.starts_with(kPeftPrefix)) continue;
+    in_file.insert(module_of_update(entry.name.substr(kPeftPrefix.size())));
+  }
+  std::vector<std::string> kept;
+  for (const std::string& module : targeted_modules(config.lora, arch))
+    (in_file.contains(module) ? kept : config.without_tensors).push_back(module);
+  const bool has_others = !config.lora.target_parameters.empty();
+  const bool is_exact = config.without_tensors.empty() && !names_no_module(config.lora, kept);
+  if (is_exact || (kept.empty() && !has_others)) {
+    config.without_tensors.clear();
+    return;
+  }
+  config.lora.target_modules = std::move(kept);
+  config.lora.target_pattern.reset();
+}
+
+/// Adds the targets of adapters that older PEFT versions wrote for single experts.
+void add_old_experts(AdapterConfig& config, const SafetensorsFile& file,
+                     const spec::ArchSpec& arch) {
   bool has_old = false;
-  const SafetensorsFile file(path);
   const spec::LoraSpec written = config.lora;
   for (const auto& [parameter, module] : parameters_of_old_modules(file, arch)) {
     const bool is_named = std::any_of(
@@ -476,12 +538,29 @@ AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpe
     config.lora.alpha_pattern.insert(config.lora.alpha_pattern.begin(),
                                      {pattern, written.alpha_for(module, r)});
   }
-  if (!has_old) return config;
+  if (!has_old) return;
   config.lora.dropout = 0;  // adapters of experts have no dropout here
-  if (config.lora.target_pattern) return config;
+  if (config.lora.target_pattern) return;
   std::erase_if(config.lora.target_modules, [&](const std::string& target) {
     return names_single_experts(target) && !has_dense_module(file, target, arch);
   });
+}
+
+}  // namespace
+
+AdapterConfig load_named_targets(const fs::path& directory, const spec::ArchSpec& arch) {
+  AdapterConfig config = AdapterConfig::load(directory);
+  keep_ends_tied(config, arch);
+  const fs::path path = directory / kTensorsFile;
+  if (arch.mixture.num_experts > 0 && !arch.mixture.beside_dense && fs::exists(path))
+    add_old_experts(config, open_adapter_file(path), arch);
+  return config;
+}
+
+AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpec& arch) {
+  AdapterConfig config = load_named_targets(directory, arch);
+  const fs::path path = directory / kTensorsFile;
+  if (fs::exists(path)) keep_modules_of_file(config, open_adapter_file(path), arch);
   return config;
 }
 
@@ -494,6 +573,14 @@ AdapterTensors load_adapter(const fs::path& directory, const AdapterConfig& conf
     throw DataError(
         "no adapter_model.safetensors in this directory", directory.string(),
         pickled ? "adapter_model.bin is not supported: save the adapter as safetensors" : "");
+  }
+  if (!config.without_tensors.empty() && config.left_out.is_empty()) {
+    log::warn(
+        "{}: {} of the modules that target_modules names have no tensors ({}): they stay as in the "
+        "base, as in PEFT",
+        path.string(), config.without_tensors.size(),
+        config.without_tensors.size() == 1 ? config.without_tensors.front()
+                                           : config.without_tensors.front() + ", …");
   }
   return AdapterReader(path, config, arch).read();
 }

@@ -12,6 +12,7 @@
 #include "mxfp4.h"
 #include "reorder.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
@@ -63,13 +64,20 @@ bool decides_nothing(std::string_view key) {
   return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
 }
 
+/// A checkpoint keeps the values as JSON, which has neither NaN nor infinite numbers.
+nlohmann::ordered_json comparable(const json& value) {
+  std::string text = dump_python_json(nlohmann::ordered_json(value));
+  if (text == value.dump()) return value;
+  return text;
+}
+
 void flatten(const json& config, const std::string& prefix, nlohmann::ordered_json& keys) {
   for (const auto& [key, value] : config.items()) {
     if (decides_nothing(key)) continue;
     if (value.is_object() && !value.empty())
       flatten(value, prefix + key + ".", keys);
     else
-      keys[prefix + key] = value;
+      keys[prefix + key] = comparable(value);
   }
 }
 
@@ -93,10 +101,11 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   std::map<std::string, std::string> shard_of;
   for (const auto& [name, file] : weight_map->items()) {
     const std::string shard = file.is_string() ? file.get<std::string>() : "";
-    if (shard.empty() || fs::path(shard).filename() != shard) {
-      throw DataError(
-          fmt::format("tensor `{}` is mapped to {}, which is not a file name", name, file.dump()),
-          path.string());
+    const bool is_cut = shard.find('\0') != std::string::npos;  // where the system takes the name
+    if (shard.empty() || is_cut || fs::path(shard).filename() != shard) {
+      throw DataError(fmt::format("tensor `{}` is mapped to {}, which is not a file name",
+                                  excerpt(name), excerpt(file.dump())),
+                      path.string());
     }
     shard_of[name] = shard;
   }

@@ -4,8 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "json_text.h"
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/text/tokenizer.h"
 
 namespace sftrun::weights {
@@ -15,6 +17,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kGenerationConfig = "generation_config.json";
+constexpr const char *kChat = "sftrun_chat.json", *kVariables = "chat_template_kwargs";
 
 /// The object in the file; an empty one if there is no file.
 json read_object(const fs::path& path) {
@@ -54,7 +57,7 @@ std::vector<int64_t> generation_eos_ids(const fs::path& directory) {
 
 std::optional<std::string> read_chat_template(const fs::path& directory) {
   if (fs::exists(directory / "chat_template.jinja"))
-    return read_text_file(directory / "chat_template.jinja");
+    return read_utf8_file(directory / "chat_template.jinja");
   const json config = read_object(directory / "tokenizer_config.json");
   const auto found = config.find("chat_template");
   if (found == config.end()) return std::nullopt;
@@ -65,6 +68,23 @@ std::optional<std::string> read_chat_template(const fs::path& directory) {
     return token_text(named, "template");
   }
   return std::nullopt;
+}
+
+text::Json read_template_variables(const fs::path& directory) {
+  const fs::path path = directory / kChat;
+  if (!fs::exists(path)) return text::Json::object();
+  const std::string text = read_text_file(path);
+  parse_json(text, path.string());  // with its checks
+  const auto chat = text::Json::parse(text);
+  if (!chat.is_object() || !chat.contains(kVariables) || !chat[kVariables].is_object())
+    throw DataError(fmt::format("{} is not an object with an object `{}`", kChat, kVariables),
+                    path.string());
+  return chat[kVariables];
+}
+
+void write_template_variables(const fs::path& directory, const text::Json& variables) {
+  if (variables.empty()) return;
+  write_file_atomically(directory / kChat, text::Json{{kVariables, variables}}.dump(2) + "\n");
 }
 
 text::RenderOptions read_special_texts(const fs::path& directory) {
@@ -95,12 +115,12 @@ void add_eos(const fs::path& directory, int64_t id) {
   for (const char* name : {"config.json", kGenerationConfig}) {
     const fs::path path = directory / name;
     if (!fs::exists(path)) continue;
-    auto config = nlohmann::ordered_json::parse(read_text_file(path));
+    auto config = parse_python_json<nlohmann::ordered_json>(read_utf8_file(path));
     const auto text = config.find("text_config");
     const bool is_in_part = text != config.end() && add_eos(*text, id);
     const bool is_there = add_eos(config, id) || is_in_part;
     if (!is_there && name != std::string(kGenerationConfig)) config["eos_token_id"] = id;
-    write_file_atomically(path, config.dump(2) + "\n");
+    write_file_atomically(path, dump_python_json(config, 2) + "\n");
   }
 }
 

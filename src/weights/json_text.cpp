@@ -4,8 +4,11 @@
 #include <unordered_set>
 #include <vector>
 
+#include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/json_depth.h"
+#include "sftrun/core/json_reason.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::weights {
@@ -22,10 +25,10 @@ std::string position_of(std::string_view text, size_t byte) {
   return fmt::format("{}:{}", line, std::max<size_t>(before.size() - line_start, 1));
 }
 
-/// Detects duplicate keys, of which nlohmann would keep the last.
+/// Detects duplicate keys, of which nlohmann would keep the last, and restores Python's numbers.
 class KeyWatch {
  public:
-  explicit KeyWatch(const std::string& where) : where_(where) {}
+  KeyWatch(const std::string& where, bool restores) : where_(where), restores_(restores) {}
 
   bool operator()(int depth, json::parse_event_t event, json& parsed) {
     switch (event) {
@@ -45,6 +48,9 @@ class KeyWatch {
                           where_);
         }
         break;
+      case json::parse_event_t::value:
+        if (restores_) PythonJson::restore(parsed);
+        break;
       default:
         break;
     }
@@ -56,12 +62,14 @@ class KeyWatch {
     throw DataError(fmt::format("JSON nested deeper than {} levels", kMostDepth), where_);
   }
   const std::string& where_;
+  bool restores_;
   std::vector<std::unordered_set<std::string>> open_;
 };
 
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& where) {
+  require_no_wide_encoding(text, where);
   // The parser stops at a NUL and would ignore the rest.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     throw DataError("not valid JSON: a NUL byte", where + ":" + position_of(text, nul + 1),
@@ -69,17 +77,13 @@ json parse_json(std::string_view text, const std::string& where) {
   }
   const std::string excess = json_excess(json_shape(text, kMostDepth), KeyOrder::kSorted);
   if (!excess.empty()) throw DataError(excess, where, "is this the right file?");
+  const PythonJson python(text);
   try {
-    return json::parse(text, KeyWatch(where));
+    return json::parse(python.text(), KeyWatch(where, python.has_stand_ins()));
   } catch (const json::parse_error& error) {
-    std::string reason =
-        error.what();  // "[json.exception.parse_error.101] parse error at …: reason"
-    const size_t colon = reason.find(": ");
-    reason = excerpt(colon == std::string::npos ? reason : reason.substr(colon + 2));
-    throw DataError("not valid JSON: " + reason, where + ":" + position_of(text, error.byte),
+    throw DataError("not valid JSON: " + json_reason(error),
+                    where + ":" + position_of(text, python.byte_in_file(error.byte)),
                     "the file is damaged or cut short: download or copy it again");
-  } catch (const json::out_of_range&) {
-    throw DataError("not valid JSON: a number is too large", where);
   }
 }
 

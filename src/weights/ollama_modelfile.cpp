@@ -18,10 +18,11 @@ std::string quoted(const std::string& text) {
 }
 
 text::OllamaTemplate template_of(const Checkpoint& base, const std::string& chat_template,
-                                 const std::string& added_bos) {
+                                 const std::string& added_bos, const text::Json& variables) {
+  text::RenderOptions options = base.render_defaults();
+  options.kwargs = variables;
   try {
-    return text::ollama_template_of(text::ChatTemplate(chat_template), base.render_defaults(),
-                                    added_bos);
+    return text::ollama_template_of(text::ChatTemplate(chat_template), options, added_bos);
   } catch (const DataError& error) {
     return {.text = std::nullopt, .reason = error.message(), .notes = {}};
   }
@@ -52,7 +53,7 @@ std::string added_bos_of(const GgufFile& file) {
 
 OllamaModelfile ollama_modelfile(const Checkpoint& base,
                                  const std::optional<std::string>& chat_template,
-                                 const std::string& added_bos) {
+                                 const std::string& added_bos, const text::Json& variables) {
   OllamaModelfile file{.from = {},
                        .adapter = {},
                        .template_text = std::nullopt,
@@ -64,7 +65,7 @@ OllamaModelfile ollama_modelfile(const Checkpoint& base,
         "for chat."};
     return file;
   }
-  const text::OllamaTemplate made = template_of(base, *chat_template, added_bos);
+  const text::OllamaTemplate made = template_of(base, *chat_template, added_bos, variables);
   file.template_text = made.text;
   file.remarks = made.notes;
   if (!made.text) {

@@ -162,6 +162,17 @@ void SafetensorsFile::parse(std::span<const std::byte> bytes, const std::string&
   for (size_t i = 0; i < entries_.size(); ++i) index_[entries_[i].name] = i;
 }
 
+void SafetensorsFile::rename(const std::function<std::string(const std::string&)>& name_of,
+                             const std::string& where) {
+  index_.clear();
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    entries_[i].name = name_of(entries_[i].name);
+    if (!index_.emplace(entries_[i].name, i).second)
+      throw DataError(fmt::format("the tensor `{}` is there twice", entries_[i].name), where,
+                      "write the file again with one of them");
+  }
+}
+
 const SafetensorsEntry* SafetensorsFile::find(const std::string& name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &entries_[found->second];

@@ -3,11 +3,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <regex>
 #include <set>
 
 #include "sftrun/core/dtype.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/regex.h"
+#include "sftrun/core/utf8.h"
 #include "sftrun/weights/safetensors.h"
 #include "shape_math.h"
 
@@ -73,11 +74,13 @@ std::vector<Shard> split_into_shards(const std::vector<TensorToWrite>& tensors,
 }
 
 void remove_earlier_save(const fs::path& directory, const std::set<std::string>& written) {
-  static const std::regex kOurs(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)");
+  static const PythonRegex kOurs(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)",
+                                 PythonRegex::Matches::kWhole);
   std::error_code code;
   for (const fs::directory_entry& file : fs::directory_iterator(directory, code)) {
     const std::string name = file.path().filename().string();
-    if (std::regex_match(name, kOurs) && !written.contains(name)) fs::remove(file.path(), code);
+    if (is_valid_utf8(name) && kOurs.matches(name) && !written.contains(name))
+      fs::remove(file.path(), code);
   }
 }
 

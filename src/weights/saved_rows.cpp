@@ -83,7 +83,29 @@ const std::vector<int64_t>* indices_for(const AdapterConfig& config, const spec:
   return own != nullptr || !arch.tie_word_embeddings ? own : named(spec::embedding_module(arch));
 }
 
+/// Without the name that PEFT gives to an adapter that has none of its own.
+std::string without_adapter_name(const std::string& name) {
+  constexpr std::string_view kName = ".default";
+  for (const std::string_view part :
+       {".lora_A", ".lora_B", ".lora_embedding_A", ".lora_embedding_B", ".lora_magnitude_vector"}) {
+    const std::string with_name = std::string(part) + std::string(kName);
+    const size_t at = name.rfind(with_name);
+    if (at == std::string::npos) continue;
+    const std::string end = name.substr(at + with_name.size());
+    const bool is_vector = part == ".lora_magnitude_vector" && end == ".weight";
+    if (end.empty() || is_vector) return name.substr(0, at + part.size());
+    if (end == ".weight") return name.substr(0, at + part.size()) + end;
+  }
+  return name;
+}
+
 }  // namespace
+
+SafetensorsFile open_adapter_file(const std::filesystem::path& path) {
+  SafetensorsFile file(path);
+  file.rename(without_adapter_name, path.string());
+  return file;
+}
 
 bool SavedRows::has_same_values(const SavedRows& other) const {
   return same_bytes(rows, other.rows) && same_bytes(tokens, other.tokens) &&

@@ -13,6 +13,10 @@ namespace sftrun::weights {
 
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 
+/// An adapter's tensors. A state dictionary that PEFT's save_pretrained did not write has the
+/// adapter's name in theirs ("….lora_A.default.weight"), which is taken out as PEFT does.
+SafetensorsFile open_adapter_file(const std::filesystem::path& path);
+
 /// The rows of the base's embedding or head that an adapter's file contains.
 struct SavedRows {
   std::string module;                      ///< "model.embed_tokens", "lm_head"

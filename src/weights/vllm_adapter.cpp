@@ -402,7 +402,7 @@ std::optional<VllmAdvice> vllm_advice(const spec::LoraSpec& lora, bool has_whole
 }
 
 void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::ArchSpec& arch) {
-  AdapterConfig config = load_adapter_config(from, arch);
+  AdapterConfig config = load_named_targets(from, arch);
   AdapterTensors adapter = load_adapter(from, config, arch);
   const auto is_adapted = [&](const std::string& name) { return adapter.lora.contains(name); };
   if (const auto refusal = vllm_refusal(config.lora, !adapter.saved.empty(), arch, is_adapted)) {
@@ -420,6 +420,7 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
   }
   VllmWriter(arch, std::move(config), std::move(adapter)).write(to);
   copy_text_files(from, to);
+  write_template_variables(to, read_template_variables(from));
 }
 
 }  // namespace sftrun::weights

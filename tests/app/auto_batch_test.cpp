@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AutoBatch,
                              // The worked example of SFT-Play's guide: 4 x 4 x 2.
                              Shape{"Gemma-3-27B", "2x H200", "qlora", 2048, "ddp", 4, 4},
                              Shape{"SmolLM2-135M", "1x RTX3060-12GB", "full", 2048, "single", 8, 4},
-                             Shape{"Qwen2.5-0.5B", "1x T4", "full", 2048, "single", 8, 4},
+                             Shape{"Qwen2.5-0.5B", "1x A2", "full", 2048, "single", 8, 4},
                              Shape{"Gemma-3-1B", "1x RTX4060", "lora", 2048, "single", 8, 4},
                              Shape{"Llama-3.2-1B", "1x RTX4090", "full", 2048, "single", 1, 32},
                              Shape{"Qwen2.5-1.5B", "2x RTX3090", "full", 2048, "zero2", 2, 8},

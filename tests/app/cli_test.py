@@ -15,6 +15,7 @@ import pty
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -162,6 +163,41 @@ class CommandLineTest(unittest.TestCase):
             self.expect(USAGE, [f"--dtype {dtype} is only for {of} models, but --format is {form}", f"fix: write --format {of.lower()}"], "merge",
                         "--adapter", "adapter", "--output", "out", "--format", form, "--dtype", dtype)
 
+    def test_numbers_beyond_what_they_mean(self):
+        serve, generate = ["serve", "--model", "model"], ["generate", "--model", "model", "--prompt", "a"]
+        train, bench = ["train", "--config", "run.yaml"], ["bench", "--model", "model"]
+        for words, flag, most in (
+                (serve, "--max-waiting", 1_000_000), (serve, "--batch-size", 65536), (serve, "--max-new-tokens", 10**9), (serve, "--max-model-len", 10**9),
+                (generate, "--batch-size", 65536), (generate, "--max-new-tokens", 10**9), (generate, "--top-k", 10**9), (train, "--nnodes", 65536),
+                (train, "--node-rank", 65536), (train, "--max-restarts", 10**9), (bench, "--seq-len", 10**7), (bench, "--batch-size", 10**5),
+                (bench, "--steps", 10**9), (["config", "show", "run.yaml"], "--world-size", 4096 * 65536)):
+            for number in (most + 1, 2**32 + 1, 2**63 - 1, 2**63, 10**30):
+                self.expect(USAGE, [f"`{number}` is above the largest value, {most}"], *words, flag, str(number))
+        for words in (serve, generate, bench):
+            self.expect(USAGE, ["`100000` is above the largest value, "], *words, "--threads", "100000")
+        self.assertEqual(self.request(*generate, "--seed", str(2**63 - 1))["seed"], 2**63 - 1)
+        self.expect(USAGE, [f"`{2**63}` is above the largest value"], *generate, "--seed", str(2**63))
+        self.expect(USAGE, ["`99999999999999GiB` is not a size"], *serve, "--cache-memory", "99999999999999GiB")
+        self.expect(USAGE, ["9… ("], *serve, "--max-waiting", "9" * 5000)
+
+    def test_inputs_are_those_of_training(self):
+        (self.folder / "set").mkdir()
+        for name in ("train-0.jsonl", "train-1.jsonl", "test.jsonl"):
+            self.write(f"set/{name}", '{"text": "a"}\n')
+        for command in ("generate", "score", "tokenize"):
+            words = [command, "--model", "model", "--output", "out.jsonl", "--input"]
+            if command != "tokenize":  # which needs no engine, but a tokenizer
+                self.assertEqual(self.request(*words, "set")["input"], "set")
+                self.assertEqual(self.request(*words, "set/t*.jsonl")["input"], "set/t*.jsonl")
+                self.assertEqual(self.request(*words, "set", "--split", "test")["split"], "test")
+            self.expect(DATA, ["other", "train"], *words, "set", "--split", "other")
+            self.expect(DATA, ["subset"], *words, "set", "--subset", "en")
+            self.expect(DATA, ["set/x*"], *words, "set/x*")
+            self.expect(USAGE, ["--subset and --split choose among the files of --input"], *words, "-", "--split", "test")
+            self.expect(USAGE, ["is in the folder that --input reads"], *words[:4], "set/out.jsonl", "--input", "set")
+            self.expect(USAGE, ["is among the files that --input names"], *words[:4], "set/tmp.jsonl", "--input", "set/t*.jsonl")
+            self.expect(USAGE, ["is the file that --input reads"], *words[:4], "set/test.jsonl", "--input", "set/t*t.jsonl")
+
     def test_files_that_are_not_there(self):
         self.expect(DATA, ["no such file or directory: none.yaml", "--config on the command line"], "train", "--config", "none.yaml")
         self.expect(DATA, ["no such model: modle"], "generate", "--model", "modle", "--prompt", "a")
@@ -176,7 +212,8 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(asked, {"model": "model", "adapter": None, "prompt": "hi", "input": None, "output": None, "overwrite": False,
                                  "system": None, "chat": False, "max_new_tokens": 8, "temperature": 0.0, "top_p": 0.9,
                                  "top_k": None, "min_p": None, "repetition_penalty": None, "stop": [], "seed": None, "device": "auto",
-                                 "dtype": "bf16", "as_stored": False, "threads": None, "batch_size": None, "json": True})
+                                 "chat_template_kwargs": None, "dtype": "bf16", "as_stored": False, "threads": None, "batch_size": None,
+                                 "json": True})
         self.assertTrue(self.request("generate", "--adapter", "adapter", "--prompt", "hi", "--as-stored")["as_stored"])
         self.assertTrue(self.request("generate", "--model", "model", "--prompt", "hi", "--chat")["chat"])
         self.assertEqual(self.request("generate", "--model", "model", "--prompt", "")["prompt"], "")
@@ -277,10 +314,19 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["train.jsonl exists", "--overwrite"], *words, "--predictions", "train.jsonl")
         self.expect(USAGE, ["train.objective"], *words, "train.objective=dpo", "data.format=preference")
 
+    def test_variables_of_the_chat_template(self):
+        flag = ["--chat-template-kwargs", '{"b": false, "a": [1]}']
+        for words in (["generate", "--model", "model", "--prompt", "a"], ["score", "--model", "model", "--input", "train.jsonl", "--output", "-"],
+                      ["chat", "--model", "model"], ["serve", "--model", "model"]):
+            self.assertEqual(self.request(*words, *flag)["chat_template_kwargs"], flag[1])
+            for wrong in ("[1]", "{", "enable_thinking=false", ""):
+                self.expect(USAGE, ["--chat-template-kwargs", "is not a JSON object"], *words, flag[0], wrong)
+
     def test_score(self):
         asked = self.request("score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl", "--threads", "2")
         self.assertEqual(asked, {"model": "model", "adapter": None, "input": "train.jsonl", "output": "out.jsonl",
-                                 "device": "auto", "dtype": "auto", "as_stored": False, "threads": 2, "json": False})
+                                 "chat_template_kwargs": None, "device": "auto", "dtype": "auto", "as_stored": False, "threads": 2,
+                                 "json": False})
         words = ["score", "--model", "model", "--input", "-", "--json"]
         self.assertTrue(self.request(*words, "--output", "out.jsonl")["json"])
         self.expect(USAGE, ["--json and --output - both write to standard output"], *words, "--output", "-")
@@ -339,6 +385,27 @@ class CommandLineTest(unittest.TestCase):
                                  "device": "auto", "threads": None, "json": True, "profile": None,
                                  "overrides": ["tuning.lora.r=4", "train.seed=1"]})
         self.expect(USAGE, ["did you mean `tuning.lora.r`?"], "bench", "--model", "model", "tuning.lora.rr=4")
+
+    def test_a_result_that_cannot_be_written_is_an_error(self):
+        commands = [["--version"], ["train", "--help"], ["config", "show", "--config", "run.yaml"], ["config", "reference"],
+                    ["config", "check", "--json", "--config", "run.yaml"], ["gpu-info"],
+                    ["memory-check", "--config", "run.yaml", f"model.name={MODEL}"],
+                    ["tokenize", "--model", str(MODEL), "--input", "train.jsonl", "--output", "-"]]
+        reader, writer = os.pipe()
+        os.close(reader)
+        self.addCleanup(os.close, writer)
+        for words in commands:
+            with self.subTest(words=words):
+                self.assertEqual(self.sftrun(*words).returncode, DONE)
+                with open("/dev/full", "w") as full:
+                    for output, prepare, reason in ((full, None, "No space left on device"),
+                                                    (writer, lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN), "Broken pipe"),
+                                                    (None, lambda: os.close(1), "standard output is closed")):
+                        done = subprocess.run([str(arguments.sftrun), *words], cwd=self.folder, env=self.environment, stdout=output,
+                                              stderr=subprocess.PIPE, text=True, timeout=60, preexec_fn=prepare)
+                        self.assertEqual(done.returncode, FAILED, done.stderr)
+                        self.assertIn("at   standard output", done.stderr)
+                        self.assertIn(reason, done.stderr)
 
     def test_the_engines_exit_code_is_ours(self):
         self.assertEqual(self.sftrun("generate", "--model", "model", "--prompt", "a").returncode, FAKE_ENGINE_CODE)
@@ -402,7 +469,7 @@ class CommandLineTest(unittest.TestCase):
         self.assertIn("still needed: model.name, data.train", done.stderr)
         self.assertIn("left to the run: train_batch_size", done.stderr)
         self.expect(USAGE, ["this is a file of DeepSpeed, not of Accelerate", "parallel.deepspeed"], "config", "import", "ds.json", "--from", "accelerate")
-        self.expect(USAGE, ["`trl` is not one of"], "config", "import", "ds.json", "--from", "trl")
+        self.expect(USAGE, ["`unsloth` is not one of"], "config", "import", "ds.json", "--from", "unsloth")
         self.expect(USAGE, ["`sftrun config import` requires FILE"], "config", "import")
         self.expect(DATA, ["no such file or directory: none.json"], "config", "import", "none.json")
 
@@ -444,6 +511,8 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual([row["strategy"] for row in report["strategies"]], ["ddp", "fsdp", "tensor", "pipeline", "device_map"])
         by_name = {row["strategy"]: row for row in report["strategies"]}
         self.assertEqual(by_name["ddp"]["parts"], parts)
+        for card in ("T4", "Tesla P100-PCIE-16GB", "2x V100", "2080 Ti"):  # `train` refuses them
+            self.expect(USAGE, ["is too old: sm_80 (Ampere) or newer is required"], *plan, "--gpus", card)
         larger = json.loads(self.sftrun(*plan, "--gpus", "2x RTX4090", "--json", "train.batch_size=4").stdout)
         self.assertGreater(larger["peak_bytes"], report["peak_bytes"])
         on_cpu = json.loads(self.sftrun(*plan, "--device", "cpu", "--json").stdout)
@@ -537,10 +606,12 @@ class CommandLineTest(unittest.TestCase):
         self.assertRegex(done.stdout, "(?m)^  dtype: (fp32|bf16)$")
         self.assertIn("  quant: nf4\n", self.dry_run(DONE, [], "tuning.mode=qlora").stdout)
         (self.folder / "model/model.safetensors").rename(self.folder / "elsewhere")
-        self.assertIn("  quant: nf4\n", self.dry_run(DONE, [], "tuning.mode=qlora").stdout)
+        self.dry_run(DATA, ["no model.safetensors and no model.safetensors.index.json in this directory"], "tuning.mode=qlora")
+        show = ["config", "show", "--config", "run.yaml", "tuning.mode=qlora"]
+        self.assertIn("model has no weights", self.expect(DONE, ["  quant: nf4\n"], *show).stderr)
         config = json.loads((self.folder / "model/config.json").read_text())
         self.write("model/config.json", json.dumps(config | {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}}))
-        self.assertIn("  quant: auto\n", self.dry_run(DONE, [], "tuning.mode=qlora").stdout)
+        self.expect(DONE, ["  quant: auto\n"], *show)
         self.write("model/config.json", json.dumps(config))
         (self.folder / "elsewhere").rename(self.folder / "model/model.safetensors")
         self.assertIn("  strategy: ddp\n", self.dry_run(DONE, [], "--nproc-per-node", "2").stdout)
@@ -553,12 +624,27 @@ class CommandLineTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"(?m)^# tokens: \d+ per epoch$")
         self.dry_run(DONE, ["# steps: 5 optimizer steps"], *one_each, "train.max_steps=5")
         self.dry_run(DONE, ["# steps: 180 optimizer steps, 60 per epoch; 1 example per step\n", "  global_batch_size: 1\n"], "data.packing=false")
-        self.dry_run(DONE, ["# steps: about 12 optimizer steps, about 6 per epoch"], *one_each, "data.val_split=15")
+        self.dry_run(DONE, ["# steps: 12 optimizer steps, 6 per epoch"], *one_each, "data.val_split=15")
         self.dry_run(DONE, ["optimizer steps, ", "packed sequences of 256 tokens per step"], "train.global_batch_size=2")
         self.real_model(records=400)
         self.dry_run(DONE, ["# steps: about 100 optimizer steps, about 50 per epoch", "# tokens: about "], *one_each)
         refused = self.dry_run(DATA, ["data.val_split = 900"], *one_each, "data.val_split=900")
         self.assertRegex(refused.stderr, "there are about [34]\\d\\d records")
+
+    def test_sizes_of_small_data_are_those_of_the_run(self):
+        """Also of more records than a dry run looks at where their number decides nothing."""
+        sizes = lambda text: [int(re.search(rf"(?m)^ *\"?{key}\"?: (\d+)", text).group(1)) for key in ("batch_size", "grad_accum", "bin_tokens")]
+        for records, split in ((60, "0"), (400, "0"), (400, "0.25")):
+            self.real_model(records=records)
+            shown = [sizes(self.dry_run(DONE, ["# steps: "], f"data.val_split={split}").stdout),
+                     sizes(self.expect(DONE, [], "config", "show", "--config", "run.yaml", f"data.val_split={split}").stdout)]
+            self.assertEqual(shown, [[1, 1, 256]] * 2, records)
+            plan = json.loads(self.sftrun("memory-check", "--config", "run.yaml", "--device", "cpu", "--json", f"data.val_split={split}").stdout)
+            self.assertEqual(plan["settings"]["batch_size"], 1, records)
+            self.assertTrue(200 < plan["settings"]["tokens"] <= 256, plan["settings"])  # of the fullest packed sequence
+        self.write("train.jsonl", "{oops\n")
+        done = self.expect(DONE, ["the data were not read"], "memory-check", "--config", "run.yaml", "--device", "cpu")
+        self.assertIn("micro-batches of 16384 tokens", done.stdout)
 
     def test_a_dry_run_counts_the_room_that_packing_leaves(self):
         self.real_model(records=400)
@@ -589,8 +675,24 @@ class CommandLineTest(unittest.TestCase):
         self.real_model()
         done = self.dry_run(DONE, [], "tuning.mode=full", "tuning.lora.r=4")
         self.assertEqual(done.stderr.count("tuning.lora (r) has no effect with tuning.mode full"), 1, done.stderr)
+        done = self.dry_run(DONE, [], "parallel.offload.base=cpu", "model.attention=flash", "parallel.timeout=3m", "train.beta=0.2")
+        for idle in ("parallel.offload.base has no effect on a CPU", "model.attention has no effect on a CPU", "parallel.timeout has no effect on one process",
+                     "train.beta has no effect with train.objective sft"):
+            self.assertEqual(done.stderr.count(idle), 1, done.stderr)
+        self.dry_run(USAGE, ["`parallel.pp` and `parallel.dp_shard` are both set"], "--nproc-per-node", "4", "parallel.pp=2", "parallel.dp_shard=2")
+        self.dry_run(DONE, ["  strategy: hybrid\n"], "--nproc-per-node", "4", "parallel.dp_shard=2")
         self.write("resolved.yaml", self.dry_run(DONE, [], "tuning.mode=full").stdout)
         self.assertNotIn("no effect", self.sftrun("config", "check", "--config", "resolved.yaml").stderr)
+
+    def test_a_single_file_beside_an_index_is_named_once(self):
+        self.real_model()
+        words = ["--config", "run.yaml", "--device", "cpu"]
+        commands = ["train", *words, "--dry-run"], ["memory-check", *words], ["preview", "--config", "run.yaml"]
+        for command in commands:
+            self.assertNotIn("index.json", self.expect(DONE, [], *command).stderr)
+        self.write("model/model.safetensors.index.json", "{}")
+        for command in commands:
+            self.assertEqual(self.expect(DONE, [], *command).stderr.count("model has model.safetensors and model.safetensors.index.json: the single file is read"), 1)
 
     def test_positions_that_the_model_does_not_have(self):
         self.real_model()

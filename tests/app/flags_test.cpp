@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "cli.h"
 #include "engine_location.h"
 #include "sftrun/core/file.h"
@@ -17,7 +20,7 @@ TEST(Sizes, HaveDecimalAndBinaryUnits) {
   EXPECT_EQ(parse_size("2GiB", "--max-shard-size"), int64_t{2} << 30);
   EXPECT_EQ(parse_size("1.5kb", "--max-shard-size"), 1500);
   EXPECT_EQ(parse_size("123", "--max-shard-size"), 123);
-  for (const char* text : {"", "0", "GB", "5 parsecs", "-1MB", "1.2.3GB"})
+  for (const char* text : {"", "0", "GB", "5 parsecs", "-1MB", "1.2.3GB", "99999999999GB"})
     test::expect_error<ConfigError>([&] { parse_size(text, "--max-shard-size"); },
                                     {"is not a size", "5GB"});
 }
@@ -57,6 +60,11 @@ TEST(Validators, KeepNumbersInTheirRange) {
   EXPECT_TRUE(is_good(at_least(1), "1"));
   EXPECT_FALSE(is_good(at_least(1), "0"));
   EXPECT_FALSE(is_good(at_least(1), "1.5"));
+  EXPECT_TRUE(is_good(at_least(1), "1000000000"));
+  for (const char* text : {"2147483648", "4294967297", "9223372036854775807"}) {
+    EXPECT_FALSE(is_good(at_least(1), text)) << text;
+    EXPECT_FALSE(is_good(process_count(), text)) << text;
+  }
   EXPECT_TRUE(is_good(in_range(0, 1), "0.5"));
   EXPECT_FALSE(is_good(in_range(0, 1), "1.01"));
   EXPECT_FALSE(is_good(in_range(0, 1), "half"));
@@ -69,6 +77,41 @@ TEST(Words, UnderscoresOfFlagsBecomeHyphens) {
   EXPECT_EQ(with_hyphens(8, words),
             (std::vector<std::string>{"train", "--nproc-per-node=2", "--train.batch_size=4",
                                       "a_b=c_d", "--max-restarts", "--", "--kept_as_it_is"}));
+}
+
+TEST(Paths, OfFlagsMayBeginAtHomeOrBeNone) {
+  const char* variable = std::getenv("HOME");
+  const std::string home = variable == nullptr ? "" : variable;
+  ::setenv("HOME", "/home/somebody", 1);
+  CLI::App app("", "serve");
+  std::string model, resume, prompt;
+  std::vector<std::string> adapters;
+  app.add_option("-m,--model", model);
+  app.add_option("-a,--adapter", adapters)->allow_extra_args(false);
+  app.add_option("--resume", resume);
+  app.add_option("--prompt", prompt);
+  read_paths(app);
+  const auto parse = [&](std::vector<std::string> words) {
+    adapters.clear();
+    std::reverse(words.begin(), words.end());
+    app.parse(words);
+  };
+  parse({"-m", "~/model", "-a", "one=~/a", "-a", "~/b=c", "--prompt", "~/x", "--resume", "None"});
+  EXPECT_EQ(model, "/home/somebody/model");
+  EXPECT_EQ(adapters, (std::vector<std::string>{"one=/home/somebody/a", "/home/somebody/b=c"}));
+  EXPECT_EQ(resume, "never");
+  EXPECT_EQ(prompt, "~/x");
+  for (const char* word : {"none", "None", "null", "~"}) {
+    parse({"--model", word, "--prompt", word});
+    EXPECT_EQ(model, "") << word;
+    EXPECT_EQ(prompt, word);
+  }
+  CLI::App eval("", "eval");
+  eval.add_option("--adapter", model);
+  read_paths(eval);
+  eval.parse(std::vector<std::string>{"None", "--adapter"});
+  EXPECT_EQ(model, "none");
+  ::setenv("HOME", home.c_str(), 1);
 }
 
 class Outputs : public ::testing::Test {
@@ -118,9 +161,11 @@ TEST_F(Outputs, WhatIsReadIsNotReplaced) {
 
 TEST_F(Outputs, RecordsAreNotWrittenOverTheirInput) {
   const std::string input = write("in.jsonl").string(), other = write("out.csv").string();
-  EXPECT_NO_THROW(check_record_flags({.input = input, .output = "-"}));
-  EXPECT_NO_THROW(check_record_flags({.input = input, .output = (directory_ / "new").string()}));
-  RecordFlags flags{.input = input, .output = input, .overwrite = true};
+  RecordFlags flags{.input = input, .output = "-"};
+  EXPECT_NO_THROW(check_record_flags(flags));
+  flags = {.input = input, .output = (directory_ / "new").string()};
+  EXPECT_NO_THROW(check_record_flags(flags));
+  flags = {.input = input, .output = input, .overwrite = true};
   test::expect_error<ConfigError>([&] { check_record_flags(flags); }, {"that --input reads"});
   flags = {.input = input, .output = other};
   test::expect_error<ConfigError>([&] { check_record_flags(flags); }, {"exists", "--overwrite"});

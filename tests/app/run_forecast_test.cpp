@@ -147,5 +147,31 @@ TEST(AutoValues, AreThoseOfTheDeviceAndTheFiles) {
   EXPECT_THROW(resolve_auto(config, {}, /*on_gpu=*/false), ConfigError);
 }
 
+TEST(Forecasts, KnowWhichRecordsAreHeldOut) {
+  config::RunConfig config = config_of();
+  config.data.val_split = 4;
+  data::DatasetTrial trial = trial_of(10, 10, 7);
+  trial.records = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const Forecast exact = forecast(config, {trial}, {});
+  EXPECT_TRUE(exact.is_exact);
+  EXPECT_EQ(exact.tokens_per_epoch, 42);
+  EXPECT_EQ(exact.steps_per_epoch, 2);
+  EXPECT_EQ(exact.tokens_of_bin, 7);
+}
+
+/// An estimate that may decide sizes is not shown as what the run will use.
+TEST(Forecasts, SizesThatTheRunWillCountAreAuto) {
+  config::RunConfig config = config_of();
+  const BatchRequest request{.steps_are_auto = true, .max_micro_batch = 8, .dp_size = 1};
+  const Forecast small = forecast(config, {trial_of(500, 100, 7)}, request);
+  EXPECT_FALSE(small.knows_sizes);
+  config::RunConfig shown = config;
+  apply_sizes(small, shown);
+  EXPECT_TRUE(shown.train.batch_size.is_auto() && shown.train.global_batch_size.is_auto());
+  const Forecast large = forecast(config, {trial_of(50'000, 100, 7)}, request);
+  EXPECT_TRUE(large.knows_sizes);
+  EXPECT_EQ(*large.sizes.global_batch_size.value, config::kTargetGlobalBatch);
+}
+
 }  // namespace
 }  // namespace sftrun::app

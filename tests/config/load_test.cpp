@@ -9,6 +9,27 @@ namespace {
 
 using test::expect_error;
 
+TEST_F(ConfigTest, AShareOfTheStepsIsTheRatio) {
+  expect_error<ConfigError>([&] { load("train: {warmup_steps: 0.03}\n"); },
+                            {"`train.warmup_steps` is `0.03`", "train.warmup_ratio: 0.03"});
+  expect_error<ConfigError>([&] { load("train: {warmup_ratio: 20}\n"); },
+                            {"`train.warmup_ratio` is `20`", "train.warmup_steps: 20"});
+}
+
+TEST_F(ConfigTest, AKeyWithDotsIsAnsweredWithEachLevel) {
+  expect_error<ConfigError>([&] { load("tuning.lora.r: 4\n"); },
+                            {"unknown key `tuning.lora.r`",
+                             "write `r:` indented below `lora:` indented below `tuning:`"});
+}
+
+TEST_F(ConfigTest, NcclTimeoutIsAnswered) {
+  ASSERT_EQ(setenv("NCCL_TIMEOUT", "1800", 1), 0);
+  const auto warnings = load("").warnings;
+  unsetenv("NCCL_TIMEOUT");
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("parallel.timeout=1800s"), std::string::npos) << warnings[0];
+}
+
 TEST_F(ConfigTest, DefaultsAreTheHeaders) {
   const LoadedConfig loaded = load("");
   EXPECT_EQ(loaded.config.model.max_seq_len, 2048);
@@ -133,6 +154,21 @@ TEST_F(ConfigTest, OverridesAreTypedAsYaml) {
   EXPECT_EQ(loaded.config.output.dir, "a b");
   EXPECT_EQ(loaded.config.data.chat_template_kwargs.dump(),
             R"({"enable_thinking":false,"tools":{"names":["a",1]}})");
+}
+
+TEST_F(ConfigTest, NumbersInsideMapsAreKeptOrRefused) {
+  const auto load_variables = [&](const std::string& variables) {
+    const std::string data = "model: {name: m}\ndata:\n  train: t.jsonl\n";
+    return load_config(write("run.yaml", data + "  chat_template_kwargs: " + variables), {});
+  };
+  EXPECT_EQ(load_variables("{a: [18446744073709551615, -7], b: '" + std::string(30, '1') + "'}")
+                .config.data.chat_template_kwargs.dump(),
+            R"({"a":[18446744073709551615,-7],"b":"111111111111111111111111111111"})");
+  expect_error<ConfigError>(
+      [&] { load_variables("{a: [{b: -18446744073709551616}]}"); },
+      {"`data.chat_template_kwargs` has the number -18446744073709551616", ":4", "in quotes"});
+  expect_error<ConfigError>([&] { load("", {"data.chat_template_kwargs.a=18446744073709551616"}); },
+                            {"`data.chat_template_kwargs.a` has the number", "in quotes"});
 }
 
 TEST_F(ConfigTest, EnvironmentReachesInsideMaps) {

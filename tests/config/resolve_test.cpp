@@ -80,6 +80,10 @@ TEST(Resolve, DerivesTheThirdBatchSize) {
     EXPECT_EQ(config.train.batch_size.value, c.want_batch);
     EXPECT_EQ(config.train.grad_accum.value, c.want_accum);
     EXPECT_EQ(config.train.global_batch_size.value, c.want_global);
+    EXPECT_TRUE(config.train.eval_batch_size.is_auto()) << "there is nothing to evaluate on";
+    config.data.val_split = 0.5;
+    config.train.eval_strategy = EvalStrategy::kEpoch;
+    resolve(config, "x.yaml", c.world_size);
     EXPECT_EQ(config.train.eval_batch_size.value, c.want_batch);
   }
 }

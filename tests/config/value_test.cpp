@@ -44,11 +44,18 @@ TEST(Value, JsonKeepsTypes) {
   EXPECT_EQ(to_json(value_from_json(json)), json);
 }
 
+TEST(YamlText, TakesWordsOfAnyLength) {
+  const std::string word(4 << 20, 'a');
+  EXPECT_EQ(yaml_text(word), word);
+  EXPECT_EQ(yaml_text(word + " ").size(), word.size() + 3);
+}
+
 TEST(YamlText, QuotesAmbiguousText) {
   EXPECT_EQ(yaml_text("all-linear"), "all-linear");
   EXPECT_EQ(yaml_text("runs/first"), "runs/first");
-  for (const char* text : {"no", "On", "null", "12", "1e5", "", "a: b", "#x", "2024-01-01", "a b",
-                           ".inf", "~", "{x}"}) {
+  for (const char* text :
+       {"no",   "On", "null", "12",   "1e5",  "",   "a: b", "#x", "2024-01-01", "a b",
+        ".inf", "~",  "{x}",  "Null", "NULL", ".5", "-x",   "+x", "5a",         "é"}) {
     EXPECT_EQ(yaml_text(text).front(), '"') << text;
   }
   EXPECT_EQ(yaml_text(2e-5), "2.0e-05");  // PyYAML takes 2e-05 for text

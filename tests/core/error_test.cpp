@@ -39,6 +39,14 @@ TEST(Error, NeverFillsAConsole) {
   EXPECT_EQ(DataError("short", "here").message(), "short");
 }
 
+TEST(Error, ShortensWordsThatNoPathIs) {
+  const std::string number(5000, '7');
+  const DataError error("`" + number + "` is no length, and " + std::string(999, 'p') + " stays");
+  EXPECT_LT(error.message().size(), 1400U);
+  EXPECT_NE(error.message().find("is no length, and " + std::string(999, 'p') + " stays"),
+            std::string::npos);
+}
+
 TEST(Excerpt, IsTheFirstTwoHundredCharacters) {
   EXPECT_EQ(excerpt(""), "");
   EXPECT_EQ(excerpt(std::string(200, 'a')), std::string(200, 'a'));

@@ -10,10 +10,13 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <initializer_list>
 #include <vector>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/overwrite_file.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -136,6 +139,19 @@ TEST(RemoveEntries, TakesThosePrefixedAndNoOthers) {
 }
 
 // As root a rename over /dev/null would take the device's place.
+TEST(OverwriteFile, StaysWithinTheSpaceOfTheFile) {
+  const test::TemporaryDirectory dir;
+  write_file_atomically(dir / "a", "a longer text");
+  overwrite_file(dir / "a", "short");
+  EXPECT_EQ(read_text_file(dir / "a"), "short");
+  const std::string more(std::filesystem::file_size(dir / "a") + 800, 'x');  // of one block
+  overwrite_file(dir / "a", more);
+  EXPECT_EQ(read_text_file(dir / "a"), more);
+  EXPECT_THROW(overwrite_file(dir / "a", std::string(1 << 20, 'y')), DeviceError);
+  EXPECT_EQ(read_text_file(dir / "a"), more);
+  EXPECT_THROW(overwrite_file(dir / "none", ""), DeviceError);
+}
+
 TEST(AtomicFile, DevicesAndPipesAreWrittenAsTheyAre) {
   const test::TemporaryDirectory folder;
   const std::filesystem::path pipe = folder / "pipe";
@@ -190,6 +206,19 @@ TEST(NewDirectory, ReplacesAnotherOnlyWhereItIsAskedTo) {
   EXPECT_TRUE(std::filesystem::exists(target / "new"));
   const std::filesystem::directory_iterator entries(directory.path());
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1);  // nothing is left beside it
+}
+
+TEST(File, ANameIsNotCutAtANul) {
+  const test::TemporaryDirectory directory;
+  write_file_atomically(directory / "a", "text");
+  const std::filesystem::path name = (directory / "a").string() + std::string("\0b", 2);
+  for (const auto& use : std::initializer_list<std::function<void()>>{
+           [&] { read_text_file(name); }, [&] { MappedFile mapped(name); },
+           [&] { write_file_atomically(name, "x"); }, [&] { make_directories(name); },
+           [&] { LineFile lines(name); }})
+    test::expect_error(use, {"the file's name has a NUL byte", (directory / "a").string()});
+  EXPECT_FALSE(exists_or_matches(name));
+  EXPECT_TRUE(expand_glob(name.string() + "*").empty());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sftrun/core/file.h"
+#include "sftrun/core/python_syntax.h"
 #include "support/expect_error.h"
 
 namespace sftrun {
@@ -52,6 +53,40 @@ TEST_F(PythonRegexTest, RefusesWhatPythonRefuses) {
                                       {"is not a regular expression: ", "at   tuning.trainable"});
     }
   }
+}
+
+TEST_F(PythonRegexTest, KeysAreReadWithinBracketsAsPeftDoes) {
+  const std::vector<std::string> names = fixture_["names"];
+  size_t num_refused = 0;
+  for (const auto& entry : fixture_["keys"]) {
+    const std::string key = entry["pattern"];
+    if (entry["start"].is_null()) {
+      EXPECT_NE(peft_key_problem(key), "") << key;
+      ++num_refused;
+      continue;
+    }
+    if (peft_key_problem(key) != "" && regex_problem(key) != "") continue;  // alone it is none
+    const PythonRegex regex(peft_key_pattern(key), Matches::kStart);
+    std::string found;
+    for (const std::string& name : names) found += regex.matches(name) ? '1' : '0';
+    EXPECT_EQ(found, entry["start"]) << key;
+  }
+  EXPECT_GE(num_refused, 25U);
+}
+
+TEST_F(PythonRegexTest, RefusesWhatVersionsOfPythonReadDifferently) {
+  for (const std::string pattern : fixture_["changing"])
+    EXPECT_NE(regex_problem(pattern), "") << pattern;
+}
+
+TEST(PythonRegex, ReasonsNameTheConstruct) {
+  EXPECT_EQ(python_syntax_problem("[[:alpha:]]_proj"), "`[` in a class of characters: write \\[");
+  EXPECT_EQ(python_syntax_problem("\\p{L}_proj"), "bad escape \\p");
+  EXPECT_EQ(python_syntax_problem("(?<=a+)b"), "look-behind requires fixed-width pattern");
+  EXPECT_EQ(python_syntax_problem("(?<=(?:ab|c.))(?P<n>d{2,3})(?P=n)(?i:x)"), "");
+  EXPECT_EQ(peft_key_problem("(?i)Q_PROJ"),
+            "flags such as (?i) that are not at the start of the expression; PEFT reads it within "
+            "(.*\\.)?(…)$");
 }
 
 TEST(PythonRegex, AFileIsToBlameWhereItSaysSo) {

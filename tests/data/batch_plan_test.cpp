@@ -335,5 +335,37 @@ TEST(MakeBatch, IsEmptyPastTheEnd) {
   EXPECT_EQ(batch.max_seqlen, 0);
 }
 
+/// Against every micro-batch of an epoch.
+TEST(BatchPlan, KnowsItsLargestMicroBatch) {
+  const std::vector<int64_t> lengths = chat_lengths(300, 900, 5);
+  for (const bool packing : {true, false}) {
+    const BatchPlan plan = plan_for(
+        lengths,
+        {.max_seq_len = 1000, .bin_tokens = 1000, .global_batch_size = 7, .packing = packing});
+    const auto tokens_of = [&](const Bin& bin) {
+      int64_t tokens = 0;
+      for (const int64_t example : bin) tokens += lengths[static_cast<size_t>(example)];
+      return tokens;
+    };
+    int64_t of_first_step = 0, of_epoch = 0;
+    std::vector<int64_t> all;
+    for (int64_t step = 0; step < plan.steps_per_epoch(0); ++step) {
+      const std::vector<Bin> bins = plan.global_batch(0, step);
+      for (size_t first = 0; first < bins.size(); first += 2) {
+        int64_t tokens = tokens_of(bins[first]);
+        if (first + 1 < bins.size()) tokens += tokens_of(bins[first + 1]);
+        of_epoch = std::max(of_epoch, tokens);
+        if (step == 0) of_first_step = std::max(of_first_step, tokens);
+      }
+      for (const Bin& bin : bins) all.push_back(tokens_of(bin));
+    }
+    EXPECT_EQ(plan.most_tokens(2, 1), of_first_step);
+    EXPECT_EQ(plan.most_tokens(2, 1'000'000), of_epoch);
+    std::sort(all.rbegin(), all.rend());
+    EXPECT_EQ(plan.longest_tokens(2), all[0] + all[1]);
+    EXPECT_EQ(plan.longest_tokens(1'000'000), std::accumulate(lengths.begin(), lengths.end(), 0));
+  }
+}
+
 }  // namespace
 }  // namespace sftrun::data

@@ -69,6 +69,29 @@ TEST_F(BatchStreams, EveryRecordOnceAPass) {
   EXPECT_NEAR(stream.epochs(), 2, 1e-9);
 }
 
+TEST_F(BatchStreams, AWindowThatHoldsRecordsTwiceIsWarnedOf) {
+  const auto warnings = [&](int num_records) {
+    config_.data.train.clear();
+    add("a", num_records);
+    const std::filesystem::path file = dir_ / "log";
+    log::configure({.console = log::Level::kOff, .file = file});
+    BatchStream stream(config_, model_, 1, nullptr);
+    for (int step = 0; step < 40; ++step) stream.next();
+    log::flush();
+    const std::string lines = read_text_file(file);
+    log::configure({.console = log::Level::kOff});
+    std::filesystem::remove(file);
+    const std::string warning = "a.jsonl has " + std::to_string(num_records) + " records";
+    const size_t first = lines.find(warning);
+    const bool is_once =
+        first != std::string::npos && lines.find(warning, first + 1) == std::string::npos;
+    return is_once ? lines.substr(first) : "";
+  };
+  EXPECT_NE(warnings(7).find("set data.shuffle_buffer to at most 7"), std::string::npos);
+  EXPECT_EQ(warnings(20), "");
+  EXPECT_EQ(warnings(33), "");
+}
+
 TEST_F(BatchStreams, ResumesWithTheVeryNextBatch) {
   for (const bool packing : {true, false}) {
     config_.data.packing = packing;

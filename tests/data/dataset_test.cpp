@@ -379,6 +379,113 @@ TEST_F(Datasets, EmptyAndMissingFiles) {
                DataError);
 }
 
+/// Data that are equal but for the spelling of their path are tokenized once.
+TEST_F(Datasets, SpellingsOfAPathShareTheCache) {
+  const std::filesystem::path file = write(chat("q", "") + chat("q", "a"));
+  std::filesystem::create_directory(dir_ / "sub");
+  std::filesystem::create_symlink(file, dir_ / "link.jsonl");
+  std::filesystem::create_symlink(file, dir_ / "link.txt");
+  const auto folders = [&] {
+    return std::distance(std::filesystem::directory_iterator(dir_ / "cache"), {});
+  };
+  const auto load_as = [&](const std::filesystem::path& path) {
+    return load_dataset(config_, {{.path = path.string()}}, false, model_, 1);
+  };
+  const auto once = (load_as(file), folders());
+  const std::filesystem::path log_file = dir_ / "log";
+  log::configure({.console = log::Level::kOff, .file = log_file});
+  for (const auto& path : {dir_ / "sub" / ".." / "train.jsonl", dir_ / "link.jsonl"}) {
+    EXPECT_EQ(load_as(path).file_of(0).path, path.string());
+    EXPECT_EQ(folders(), once) << path;
+  }
+  log::flush();
+  const std::string lines = read_text_file(log_file);
+  log::configure({.console = log::Level::kOff});
+  EXPECT_NE(lines.find("link.jsonl is tokenized already: "), std::string::npos) << lines;
+  EXPECT_NE(lines.find("answers are empty: " + (dir_ / "link.jsonl").string() + ":1;"),
+            std::string::npos)
+      << lines;
+  config_.data.format = config::DataFormat::kText;  // the name says how the lines are read
+  EXPECT_EQ(load_as(dir_ / "link.txt").stats().num_examples, 2);
+}
+
+TEST_F(Datasets, FlagsOfTurnsThatAreNotReadAreNamed) {
+  const auto turns = [](const std::string& extra) {
+    return R"({"messages": [{"role": "user", "content": "q", "lang": "en", "at": 1},
+               {"role": "assistant", "content": "a")" +
+           extra + "}]}";
+  };
+  const auto one_line = [](std::string text) {
+    std::erase(text, '\n');
+    return text + "\n";
+  };
+  const std::string content =
+      one_line(turns(R"(, "loss": false)")) + one_line(turns(R"(, "loss_weight": 0)"));
+  const std::string found = warnings(content);
+  EXPECT_NE(found.find("data: 1 records have turns with \"loss\", which is not read: "),
+            std::string::npos)
+      << found;
+  EXPECT_NE(found.find("turns with \"loss_weight\""), std::string::npos) << found;
+  EXPECT_NE(found.find("2 records have turns with \"at\", \"lang\", which are not read"),
+            std::string::npos)
+      << found;
+  const SourceLook look = look_at_source(config_, {.path = (dir_ / "train.jsonl").string()}, false);
+  EXPECT_EQ(look.warnings.size(), 2U) << "the flags, which no template reads";
+}
+
+TEST_F(Datasets, TwoSystemMessagesAreWarnedOf) {
+  const std::string turns = R"("conversations": [{"from": "system", "value": "S"},
+      {"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})";
+  std::string both = R"({"system": "S", )" + turns, one = "{" + turns;
+  std::erase(both, '\n');
+  std::erase(one, '\n');
+  EXPECT_NE(warnings(both + "\n" + one + "\n").find("1 records have a \"system\" and a turn"),
+            std::string::npos);
+}
+
+TEST_F(Datasets, LinesOfTextMayBeginWithABracket) {
+  config_.data.format = config::DataFormat::kText;
+  const auto load_text = [&](const std::string& content) {
+    return load_dataset(config_, {{.path = write(content, "a.txt").string()}}, false, model_, 1)
+        .stats();
+  };
+  EXPECT_EQ(load_text("[Verse 1]\nHello\n").num_examples, 2);
+  EXPECT_EQ(load_text("{\"text\": \"a\"}\n").num_tokens, 14);
+  const config::DataSource source{.path = (dir_ / "a.txt").string()};
+  EXPECT_NE(try_dataset(config_, source, false, model_).warnings.at(0).find("look like JSON"),
+            std::string::npos);
+  config_.data.format = config::DataFormat::kAuto;
+  EXPECT_NE(failure("[]\n" + chat("q", "a")).message().find("must be a JSON object"),
+            std::string::npos);
+  config_.data.bad_records = config::BadRecords::kSkip;
+  EXPECT_EQ(load("[]\n" + chat("q", "a")).stats().num_bad, 1);
+}
+
+/// Bad records that are left out may be the first ones.
+TEST_F(Datasets, FirstRecordsMayAllBeBad) {
+  config_.data.bad_records = config::BadRecords::kSkip;
+  config_.data.format = config::DataFormat::kText;
+  std::string bad;
+  for (int i = 0; i < 150; ++i) bad += "{}\n";
+  const config::DataSource source{.path = write(bad + text_records(3)).string()};
+  const Preview preview = preview_dataset(config_, source, model_, 2);
+  EXPECT_EQ(preview.sequences.size(), 2U);
+  EXPECT_FALSE(preview.refusal);
+  EXPECT_EQ(try_dataset(config_, source, false, model_).stats.num_examples, 3);
+  EXPECT_EQ(look_at_source(config_, source, false).num_records, 100);
+  std::string many;
+  for (int i = 0; i < 1100; ++i) many += "{}\n";
+  write(many + text_records(3));
+  const DatasetTrial trial = try_dataset(config_, source, false, model_);
+  EXPECT_EQ(trial.stats.num_bad, 1000);
+  EXPECT_EQ(trial.warnings.size(), 1U);
+  EXPECT_EQ(load(many + text_records(3)).stats().num_examples, 3);
+  write(bad);
+  EXPECT_TRUE(preview_dataset(config_, source, model_, 2).refusal);
+  EXPECT_THROW(preview_dataset(config_, source, model_, 200), DataError);
+  EXPECT_THROW(try_dataset(config_, source, false, model_), DataError);
+}
+
 TEST_F(Datasets, TheConfiguredFormatIsTaken) {
   config_.data.format = config::DataFormat::kText;
   EXPECT_EQ(load(R"({"text": "x", "messages": []})"
@@ -564,6 +671,7 @@ TEST_F(Datasets, WhatTheTemplateLeavesOutIsWarnedOf) {
             std::string::npos)
       << calls;
   EXPECT_NE(calls.find("train.jsonl:2;"), std::string::npos) << calls;
+  EXPECT_NE(calls.find("the built-in templates do not"), std::string::npos) << calls;
   const std::string thoughts = warnings(record(R"("content": "a", "reasoning_content": "r")"));
   EXPECT_NE(thoughts.find("1 answers have reasoning"), std::string::npos) << thoughts;
   const std::string earlier =
@@ -584,6 +692,23 @@ TEST_F(Datasets, WhatTheTemplateLeavesOutIsWarnedOf) {
   EXPECT_NE(in_content.find("1 answers before the last one of a conversation have reasoning"),
             std::string::npos)
       << in_content;
+  const std::string twice =
+      warnings(R"({"messages": [{"role": "user", "content": "q"}, )"
+               R"({"role": "assistant", "content": "why</think>a</think>b"}, )"
+               R"({"role": "user", "content": "q"}, {"role": "assistant", "content": "c"}]})"
+               "\n");
+  EXPECT_NE(twice.find("1 answers have text outside their reasoning that the chat template omits"),
+            std::string::npos)
+      << twice;
+  model_ = test::toy_model(
+      "{% for m in messages if m.role != 'developer' %}{{ m.content }}"
+      "{% if m.role == 'assistant' %}<|im_end|>{% endif %}{% endfor %}");
+  const std::string role = warnings(
+      R"({"messages": [{"role": "developer", "content": "S"}, {"role": "user", "content": "q"}, )"
+      R"({"role": "assistant", "content": "a"}]})"
+      "\n");
+  EXPECT_NE(role.find("1 messages have text that the chat template omits"), std::string::npos)
+      << role;
   model_ = test::toy_model(test::kChatMl);
   const std::string tools =
       warnings(record(R"("content": "a")", R"(, "tools": [{"function": {"name": "add"}}])"));

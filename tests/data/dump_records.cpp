@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/data/record_reader.h"
 #include "source_files.h"
 
@@ -16,7 +17,7 @@ void dump(const std::filesystem::path& file) {
   const auto reader = sftrun::data::open_records(file);
   while (const auto block = reader->next()) {
     for (size_t i = 0; i < block->size(); ++i)
-      std::puts(Json({block->number(i), block->parse(i, "here")}).dump().c_str());
+      std::puts(sftrun::to_json_text({block->number(i), block->parse(i, "here")}).c_str());
   }
 }
 

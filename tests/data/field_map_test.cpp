@@ -34,9 +34,56 @@ TEST(FieldMap, DotsSelectInsideAColumn) {
   EXPECT_THROW(apply({{"completion", "answers.text.x"}}, record), DataError);
 }
 
+/// Also turns behind a prompt, and an answer that is one message.
+TEST(FieldMap, RenamesTurnsWhereverTheyAre) {
+  const Json fields = {{"role", "from"}, {"content", "value"}, {"roles", {{"gpt", "assistant"}}}};
+  const Json turn = {{"from", "gpt"}, {"value", "a"}},
+             message = {{"role", "assistant"}, {"content", "a"}};
+  EXPECT_EQ(apply(fields, {{"prompt", {turn}}, {"completion", {turn}}}),
+            Json({{"prompt", {message}}, {"completion", {message}}}));
+  EXPECT_EQ(apply(fields, {{"prompt", {turn}}, {"chosen", turn}, {"rejected", turn}}),
+            Json({{"prompt", {message}}, {"chosen", message}, {"rejected", message}}));
+}
+
 TEST(FieldMap, NumbersAreTexts) {
   EXPECT_EQ(apply({{"completion", "label"}}, {{"label", 3}})["completion"], "3");
   EXPECT_EQ(apply({{"completion", "label"}}, {{"label", true}})["completion"], "true");
+  // As the file has them.
+  for (const std::string number : {"12345678901234567890123", "4.50", "1e5", "-0.0", "1e+22"}) {
+    const Json record = parse_json_line(R"({"label": )" + number + ", \"n\": [4.50]}", "f:1");
+    const Json mapped = apply({{"completion", "label"}}, record);
+    EXPECT_EQ(mapped["completion"], number);
+    EXPECT_EQ(mapped["n"][0], 4.5);
+    EXPECT_EQ(apply({{"completion", "a.0"}}, {{"a", Json::array({record["label"]})}})["completion"],
+              number);
+  }
+  // As Python writes them, of a table.
+  EXPECT_EQ(apply({{"completion", "label"}}, {{"label", 1e15}})["completion"],
+            "1000000000000000.0");
+}
+
+TEST(FieldMap, CellsOfTextHoldJson) {
+  const auto of_csv = [](const Json& fields, const Json& record) {
+    return FieldMap(fields, DataFormat::kAuto).apply(record, "f:1", /*has_text_cells=*/true);
+  };
+  const std::string user = R"([{"role": "user", "content": "q"}])";
+  const Json list = Json::parse(user);
+  EXPECT_EQ(of_csv({{"prompt", "p"}}, {{"p", user}, {"completion", user}}),
+            Json({{"completion", list}, {"prompt", list}}));
+  EXPECT_EQ(of_csv({}, {{"prompt", user}, {"chosen", user}, {"rejected", user}}),
+            Json({{"prompt", list}, {"chosen", list}, {"rejected", list}}));
+  EXPECT_EQ(of_csv({{"role", "who"}}, {{"prompt", R"([{"who": "user"}])"},
+                                       {"completion", R"([{"who": "bot"}])"}})["completion"][0],
+            Json({{"role", "bot"}}));
+  EXPECT_EQ(of_csv({}, {{"messages", user}}), Json({{"messages", list}}));
+  EXPECT_EQ(of_csv({{"completion", "answers.text.0"}},
+                   {{"answers", R"({"text": [12345678901234567890123]})"}})["completion"],
+            "12345678901234567890123");
+  // Texts that stay texts.
+  const Json texts = {{"prompt", "[1, 2]"}, {"completion", user}};
+  EXPECT_EQ(of_csv({}, texts), texts);
+  EXPECT_EQ(apply(Json::object(), {{"prompt", user}, {"completion", user}}),
+            Json({{"prompt", user}, {"completion", user}}));
 }
 
 TEST(FieldMap, MissingColumns) {

@@ -28,7 +28,7 @@ TEST_F(InputRecords, KeepTheFilesOwnLines) {
   const auto array = read("[{\"a\":  1.50}\n,\n{\"a\":\n 2.50}]", "a.json");
   ASSERT_EQ(array.size(), 2U);
   EXPECT_EQ(array[0].line, "{\"a\":  1.50}");
-  EXPECT_EQ(array[1].line, "{\"a\":2.5}");  // stands on two lines
+  EXPECT_EQ(array[1].line, "{\"a\":2.50}");  // stands on two lines
   EXPECT_TRUE(read("", "a.jsonl").empty());
 }
 
@@ -44,6 +44,32 @@ TEST_F(InputRecords, OfPlainTextAreItsLines) {
   const auto lines = read("one\n\n two\n", "a.txt");
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[1].line, R"({"text":" two"})");
+}
+
+TEST_F(InputRecords, OfFoldersAndPatternsAreThoseOfTheirFiles) {
+  const std::filesystem::path folder = dir_ / "set";
+  std::filesystem::create_directories(folder);
+  write_file_atomically(folder / "train-00001.jsonl", "{\"text\": \"b\"}\n");
+  write_file_atomically(folder / "train-00000.jsonl", "{\"text\": \"a\"}\n");
+  write_file_atomically(folder / "test.jsonl", "{\"text\": \"c\"}\n");
+  const auto texts = [](const config::DataSource& source) {
+    std::string all;
+    for (const InputRecord& record : read_input_records(source, 1))
+      all += record.record["text"].get<std::string>();
+    return all;
+  };
+  config::DataSource source;
+  source.path = folder.string();
+  EXPECT_EQ(texts(source), "ab") << "its training split";
+  source.split = "test";
+  EXPECT_EQ(texts(source), "c");
+  source.split = "validation";
+  test::expect_error<DataError>([&] { read_input_records(source, 1); }, {"validation"});
+  source.split.clear();
+  source.path = (folder / "t*.jsonl").string();
+  EXPECT_EQ(texts(source), "cab") << "a pattern names all that match";
+  source.path = (folder / "x*.jsonl").string();
+  test::expect_error<DataError>([&] { read_input_records(source, 1); }, {"x*.jsonl"});
 }
 
 TEST_F(InputRecords, ADirectoryIsNone) {

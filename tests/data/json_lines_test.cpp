@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 
 namespace sftrun::data {
 namespace {
@@ -41,6 +42,35 @@ TEST(JsonLines, ExplainsPythonsExtensionsOfJson) {
   }
   EXPECT_EQ(failure_of([] { parse_json_line(R"({"a": Nope})", "f.jsonl:7"); }).fix,
             "write one JSON object per line");
+}
+
+TEST(JsonLines, NumbersAreKept) {
+  const Json record = parse_json_line(R"({"x": 12345678901234567890123, "y": 4.50})", "f:1");
+  EXPECT_EQ(to_json_text(record), R"({"x":12345678901234567890123,"y":4.50})");
+  EXPECT_EQ(to_json_text(parse_json_text("[12345678901234567890123, 4.50]")),
+            "[12345678901234567890123,4.5]");
+}
+
+/// A double would hold infinity, as in Python. The message shows only the beginning of a long one.
+TEST(JsonLines, NumbersBeyondADoubleAreRefused) {
+  for (const std::string& number : {std::string("1e400"), std::string(20'000, '7')}) {
+    const Failure failure =
+        failure_of([&] { parse_json_line("{\"a\": [" + number + "]}", "f.jsonl:7"); });
+    EXPECT_TRUE(failure.message.starts_with("the number " + number.substr(0, 5)));
+    EXPECT_LT(failure.message.size(), 400U);
+    EXPECT_EQ(failure.where, "f.jsonl:7");
+    EXPECT_NE(failure.fix.find("as a string"), std::string::npos);
+    EXPECT_TRUE(parse_json_text(number).is_discarded());
+  }
+}
+
+TEST(JsonLines, ExtendingALineKeepsItsNumbers) {
+  const std::string line = R"({"x": 12345678901234567890123, "y": 4.50, "z": null})";
+  const Json record = parse_json_line(line, "f:1");
+  EXPECT_EQ(extend_json_line(line, record, {{"new", 1}}),
+            R"({"x": 12345678901234567890123, "y": 4.50, "z": null, "new":1})");
+  EXPECT_EQ(extend_json_line(line, record, {{"z", 1}}),
+            R"({"x":12345678901234567890123,"y":4.50,"z":1})");
 }
 
 // The JSON parser takes a NUL for the end of its input.

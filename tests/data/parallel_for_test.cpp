@@ -34,5 +34,16 @@ TEST(ParallelFor, TheFirstErrorByIndexWins) {
   }
 }
 
+TEST(ParallelFor, AStopInterruptsIt) {
+  static std::atomic<bool> is_requested;
+  static std::atomic<int> calls;
+  is_requested = false;
+  calls = 0;
+  const Interruptible scope([] { return is_requested.load(); });
+  EXPECT_THROW(parallel_for(100000, 2, [](int64_t) { is_requested = ++calls == 100; }),
+               Interrupted);
+  EXPECT_LT(calls, 200);
+}
+
 }  // namespace
 }  // namespace sftrun::data

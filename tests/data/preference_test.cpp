@@ -58,6 +58,8 @@ TEST(PreferenceTexts, AnswersEndInEosAndCarryTheLabels) {
   expect_pair(pair_of(record), "2+2=|4</s>", "2+2=|five</s>");
   expect_pair(pair_of(record, test::toy_model("", /*adds_bos=*/true)), "<s>2+2=|4</s>",
               "<s>2+2=|five</s>");
+  expect_pair(pair_of(record, test::toy_model("", /*adds_bos=*/true, /*adds_eos=*/true)),
+              "<s>2+2=|4</s>", "<s>2+2=|five</s>");
   expect_pair(pair_of(record, test::toy_model(), {.append_eos = false}), "2+2=|4", "2+2=|five</s>");
   const auto parts = pair_of(record, test::toy_model(), {.with_parts = true})[1].parts;
   ASSERT_EQ(parts.size(), 2U);
@@ -90,6 +92,21 @@ TEST(PreferenceConversations, AreRenderedAndLabelledBehindTheGenerationPrompt) {
   }));
 }
 
+/// As Axolotl's and LLaMA-Factory's data sets have them.
+TEST(PreferenceConversations, AnAnswerMayBeOneMessageOrItsText) {
+  const auto whole = pair_of(kTwoAnswers);
+  for (
+      const char* answers :
+      {R"("chosen": {"role": "assistant", "content": "yes"}, "rejected": {"role": "assistant", "content": "no"})",
+       R"("chosen": "yes", "rejected": {"role": "assistant", "content": "no"})"}) {
+    const auto pair =
+        pair_of(std::string(R"({"prompt": [{"role": "user", "content": "q"}], )") + answers + "}");
+    expect_pair(pair, text_and_labels(whole[0]), text_and_labels(whole[1]));
+  }
+  expect_pair_refused(R"({"chosen": {"role": "assistant", "content": "y"}, "rejected": "n"})",
+                      "must be two strings or two lists of messages");
+}
+
 TEST(PreferenceConversations, ThePromptMayBeImplicit) {
   const std::string turns =
       R"([{"content": "q", "role": "user"}, {"role": "assistant", "content": )";
@@ -101,6 +118,11 @@ TEST(PreferenceConversations, ThePromptMayBeImplicit) {
               kAskedForAnswers + "|no<|im_end|>\n");
   // As HuggingFaceH4/ultrafeedback_binarized has it: the prompt also as a text.
   expect_pair(pair_of(R"({"prompt": "q", )" + chosen + ", " + rejected + "}"),
+              kAskedForAnswers + "|yes<|im_end|>\n", kAskedForAnswers + "|no<|im_end|>\n");
+  // A key that is null is no difference.
+  expect_pair(pair_of(R"({"prompt": null, "chosen": [{"role": "user", "content": "q", "name": null},
+                            {"role": "assistant", "content": "yes"}], )" +
+                      rejected + "}"),
               kAskedForAnswers + "|yes<|im_end|>\n", kAskedForAnswers + "|no<|im_end|>\n");
   expect_pair_refused(R"({"chosen": [{"role": "user", "content": "a"}],
                      "rejected": [{"role": "user", "content": "b"}]})",
@@ -118,6 +140,30 @@ TEST(PreferenceConversations, LabelsBeginWhereTheTokensDiverge) {
     "chosen": [{"role": "assistant", "content": "<think></think>yes"}],
     "rejected": [{"role": "assistant", "content": "<no"}]})";
   expect_pair(pair_of(thinks, model), "u:q\na:<|think></think>yes\n", "u:q\na:<|no\n");
+}
+
+TEST(PreferenceConversations, EmptyReasoningOfTheChosenAnswerAlone) {
+  const TextModel model = test::toy_model(
+      "{% for m in messages %}{% set a = m.role == 'assistant' %}{{ m.role }}:"
+      "{% if a %}{{ '<think>' + (m.reasoning_content or '') + '</think>' }}{% endif %}"
+      "{{ m.content }}|{% endfor %}"
+      "{% if add_generation_prompt %}assistant:<think>{% endif %}");
+  const auto pair = [&](const std::string& reasoning, config::EmptyThinking empty_thinking) {
+    return pair_of(R"({"prompt": [{"role": "user", "content": "q"}],
+                       "chosen": [{"role": "assistant", "content": "a"}],
+                       "rejected": [{"role": "assistant", "content": "b", "reasoning_content": ")" +
+                       reasoning + "\"}]}",
+                   model, {.empty_thinking = empty_thinking});
+  };
+  using config::EmptyThinking;
+  const auto both = pair("", EmptyThinking::kDrop);
+  EXPECT_EQ(both[0].num_empty_thinking, 0) << "what both have in common trains nothing";
+  EXPECT_NE(text_and_labels(both[0]).find("|</think>a"), std::string::npos);
+  const auto kept = pair("r", EmptyThinking::kWarn), dropped = pair("r", EmptyThinking::kDrop);
+  EXPECT_EQ(kept[0].num_empty_thinking, 1);
+  EXPECT_NE(text_and_labels(kept[0]).find("|</think>a"), std::string::npos);
+  EXPECT_NE(text_and_labels(dropped[0]).find("</think>|a"), std::string::npos);
+  EXPECT_NE(text_and_labels(dropped[1]).find("|r</think>b"), std::string::npos);
 }
 
 TEST(PreferenceConversations, ReadToolsAndKwargs) {

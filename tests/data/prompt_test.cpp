@@ -46,6 +46,15 @@ TEST(Prompts, StringsAreATurnWhenChatting) {
             "<s>q");
 }
 
+TEST(Prompts, ATextGoesOnAndBeginsOnce) {
+  const auto model = test::toy_model(test::kChatMl, /*adds_bos=*/true, /*adds_eos=*/true);
+  EXPECT_EQ(prompt_of(R"({"text": "q"})", true, model), "<s>q");
+  EXPECT_EQ(prompt_of(R"({"prompt": "q"})", false, model), "<s>q");
+  EXPECT_EQ(prompt_of(R"({"prompt": "q"})", true, model), kUserTurn);
+  test::expect_error<DataError>([&] { prompt_of(R"({"text": "<s>q"})", true, model); },
+                                {"begins with <s> twice", "the tokenizer adds one"});
+}
+
 TEST(Prompts, ToolsAndTemplateVariablesAreTheRecords) {
   const auto model = test::toy_model("{{ tools | length }} {{ extra }} {{ messages[0].content }}");
   EXPECT_EQ(prompt_of(R"({"prompt": [{"role": "user", "content": [{"type": "text", "text": "q"}]}],
@@ -59,7 +68,9 @@ TEST(Prompts, ReportsTheLineOfARecordWithoutAPrompt) {
     test::expect_error<DataError>([&] { prompt_of(record); }, parts);
   };
   fails(R"({"question": "q"})", {"has no prompt", "\"question\"", "f.jsonl:3", "\"instruction\""});
-  fails(R"({"prompt": null})", {"\"prompt\" must be a string or a list of messages, not null"});
+  fails(R"({"prompt": null})", {"has no prompt; its keys: none"});
+  fails(R"({"prompt": 1234567890123456789012})",
+        {"must be a string or a list of messages, not number"});
   fails(R"({"messages": []})", {"is empty", "f.jsonl:3"});
   fails(R"({"conversations": [{"from": "alien", "value": "q"}]})", {"not a known role"});
   test::expect_error<DataError>(

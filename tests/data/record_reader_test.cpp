@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/rng.h"
+#include "sftrun/core/strings.h"
 #include "support/temporary_directory.h"
 
 namespace sftrun::data {
@@ -82,6 +84,63 @@ TEST_F(RecordReaders, BrokenArraysAreRefused) {
   EXPECT_NE(failure("[1]").message().find("must be a JSON object"), std::string::npos);
 }
 
+/// A list as the first line is a bad record, as everywhere; an array has no other lines behind it.
+TEST_F(RecordReaders, LinesMayBeginWithAList) {
+  for (const std::string first : {"[]", "[1, \"]\", {\"a\": []}]", "\n [ ] "}) {
+    write_file_atomically(dir_ / "a.jsonl", first + "\r\n\n{\"a\": 1}\n{\"a\": 2}\n");
+    const auto reader = open_records(dir_ / "a.jsonl");
+    const auto block = reader->next();
+    ASSERT_EQ(block->size(), 3U) << first;
+    EXPECT_THROW(block->parse(0, "here"), DataError);
+    EXPECT_EQ(block->parse(2, "here"), Json({{"a", 2}}));
+  }
+  EXPECT_EQ(read("[{\"a\": 1}]\n\n").size(), 1U);
+  EXPECT_EQ(read("[{\"a\": 1},\n{\"a\": 2}]").size(), 2U);
+  EXPECT_EQ(read("[{\"a\": [\n]}]").size(), 1U);
+}
+
+/// Lines of text may begin with a bracket.
+TEST_F(RecordReaders, LinesOfText) {
+  const auto lines = [&](const std::string& content, LineForm form) {
+    write_file_atomically(dir_ / "a.txt", content);
+    std::vector<std::string> texts;
+    const auto reader = open_records(dir_ / "a.txt", form);
+    while (const auto block = reader->next()) {
+      for (size_t i = 0; i < block->size(); ++i)
+        texts.push_back(block->parse(i, "here").at("text").get<std::string>());
+    }
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  for (const std::string first :
+       {"[Verse 1]", "[1] Introduction", "{curly} words", "[", "{", "[]", "{\"text\": \"a\"}"}) {
+    EXPECT_EQ(lines(first + "\nHello\n", LineForm::kText), (Texts{first, "Hello"}));
+  }
+  EXPECT_EQ(lines("[Verse 1]\nHello\n", LineForm::kEither), (Texts{"[Verse 1]", "Hello"}));
+  EXPECT_EQ(lines("{ curly }\n", LineForm::kEither), (Texts{"{ curly }"}));
+  EXPECT_EQ(lines("{ \"text\": \"a\"}\n", LineForm::kEither), (Texts{"a"}));
+  EXPECT_EQ(lines("[\n{\"text\": \"a\"}]\n", LineForm::kEither), (Texts{"a"}));
+  EXPECT_TRUE(lines("\n\n", LineForm::kText).empty());
+}
+
+/// numbers.jsonl is what Python's json writes of the rows that pyarrow reads
+/// (scripts/fixtures/make_records.py).
+TEST_F(RecordReaders, TablesGiveTheRecordsOfTheirJsonLines) {
+  for (const std::string name : {"numbers.parquet", "numbers.arrow"}) {
+    const auto lines =
+        split(read_text_file(SFTRUN_TEST_DATA "/records/" + name.substr(0, name.find('.')) +
+                             (name.ends_with("arrow") ? "_arrow.jsonl" : ".jsonl")),
+              '\n');
+    const auto reader = open_records(SFTRUN_TEST_DATA "/records/" + name);
+    size_t row = 0;
+    while (const auto block = reader->next()) {
+      for (size_t i = 0; i < block->size(); ++i, ++row)
+        EXPECT_EQ(to_json_text(block->parse(i, "here")), lines.at(row)) << name;
+    }
+    EXPECT_EQ(row + 1, lines.size()) << name;
+  }
+}
+
 /// Files that lie: tests/data/records, which scripts/fixtures/make_records.py writes.
 TEST_F(RecordReaders, ArrowFilesAreNotTrusted) {
   const auto failure_of_file = [&](const std::string& name) {
@@ -144,7 +203,7 @@ constexpr ReadSizes kSmall{.read_bytes = 1 << 10,
 std::string refusal_of(std::string head, char rest) {
   try {
     const auto reader = read_json_records(std::make_unique<LongStream>(std::move(head), rest),
-                                          "bomb", /*may_be_text=*/true, kSmall);
+                                          "bomb", LineForm::kEither, kSmall);
     while (reader->next()) {
     }
   } catch (const DataError& error) {
@@ -167,7 +226,7 @@ TEST_F(RecordReaders, RefusesEndlessRecords) {
 
 TEST_F(RecordReaders, ReadsRecordsWithinTheLimits) {
   const auto reader = read_json_records(std::make_unique<LongStream>("{}\n", '\n', 1 << 20), "long",
-                                        /*may_be_text=*/false, kSmall);
+                                        LineForm::kJson, kSmall);
   const auto block = reader->next();
   ASSERT_NE(block, nullptr);
   EXPECT_EQ(block->size(), 1U);

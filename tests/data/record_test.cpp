@@ -142,6 +142,24 @@ TEST(RecordFormats, MistakesComeWithAFix) {
   }
 }
 
+/// What a remedy says is what works.
+TEST(RecordFormats, AnUnknownRoleComesWithItsMapping) {
+  for (const auto& [role, fix] :
+       {std::pair{"GPT", "data.fields: {roles: {GPT: assistant}}"},
+        std::pair{"Human", "data.fields: {roles: {Human: user}}"},
+        std::pair{"asistant", "data.fields: {roles: {asistant: assistant}}"},
+        std::pair{"Q: it's", "data.fields: {roles: {'Q: it''s': ROLE}}, where ROLE is user"}}) {
+    const std::string json =
+        std::string(R"({"conversations": [{"from": ")") + role + R"(", "value": "x"}]})";
+    try {
+      shape(json.c_str(), RecordFormat::kShareGpt);
+      ADD_FAILURE() << role;
+    } catch (const DataError& error) {
+      EXPECT_NE(error.fix().find(fix), std::string::npos) << error.fix();
+    }
+  }
+}
+
 TEST(RecordFormats, MessagesKeepTheirKeysInOrder) {
   const auto c = conversation(
       R"({"messages": [{"role": "user", "content": "", "z": 1, "a": 2}], "tools": [{"name": "f"}],
@@ -160,6 +178,18 @@ TEST(RecordFormats, ToolsMayBeAString) {
           RecordFormat::kMessages)
           .tools[0]["name"],
       "f");
+  // Cells of a table that are empty.
+  const auto c = conversation(
+      R"({"messages": [{"role": "user", "content": "q"}], "tools": "", "chat_template_kwargs": " "})",
+      RecordFormat::kMessages);
+  EXPECT_TRUE(c.tools.is_null());
+  EXPECT_TRUE(c.kwargs.empty());
+  EXPECT_EQ(
+      conversation(
+          R"({"messages": [{"role": "user", "content": "q"}], "chat_template_kwargs": "{\"a\": 1}"})",
+          RecordFormat::kMessages)
+          .kwargs["a"],
+      1);
 }
 
 TEST(RecordFormats, ShareGptRoles) {
@@ -222,6 +252,8 @@ TEST(RecordFormats, Errors) {
                kMessages, "must be an object");
   expect_error(R"({"conversations": [{"from": "alien", "value": "x"}]})", kShareGpt,
                "\"alien\", which is not a known role");
+  expect_error(R"({"conversations": [{"from": "GPT", "value": "x"}]})", kShareGpt,
+               "\"GPT\", which is not a known role");
   expect_error(R"({"conversations": [{"from": "human"}]})", kShareGpt, "conversations[0] needs");
   expect_error(R"({"conversations": {}})", kShareGpt, "must be a list, not object");
   expect_error(R"({"prompt": "p"})", kPromptCompletion, "no \"completion\"");
@@ -240,10 +272,58 @@ TEST(RecordFormats, Errors) {
   expect_error(R"({"text": null})", kText, "\"text\" must be a string, not null");
 }
 
+TEST(RecordFormats, ToolsAndKwargsMayBeTexts) {  // as in a CSV file
+  const auto with = [](const std::string& tools, const std::string& kwargs) {
+    const Json record = {{"messages", Json::array({{{"role", "user"}, {"content", "q"}}})},
+                         {"tools", tools},
+                         {"chat_template_kwargs", kwargs}};
+    return conversation(record.dump().c_str(), RecordFormat::kMessages);
+  };
+  EXPECT_TRUE(with("", " ").tools.is_null());
+  EXPECT_EQ(with("", " ").kwargs, Json::object());
+  EXPECT_EQ(with(R"([{"x": 12345678901234567890}])", "").tools[0]["x"], 12345678901234567890U);
+  EXPECT_EQ(with("", R"({"a": null, "b": 1})").kwargs, Json({{"b", 1}}));
+  EXPECT_THROW(with("{}", ""), DataError);
+  EXPECT_THROW(with("", "[]"), DataError);
+}
+
+/// What `datasets` writes as JSON has every key in every record.
+TEST(RecordFormats, NullIsMissing) {
+  const auto c = conversation(
+      R"({"messages": [{"role": "user", "content": "q", "weight": null, "train": null, "name": null},
+            {"role": "assistant", "content": "a", "weight": null, "tool_calls": null}],
+          "conversations": null, "tools": null, "system": null,
+          "chat_template_kwargs": {"enable_thinking": null, "x": 1}})",
+      RecordFormat::kMessages);
+  EXPECT_EQ(c.messages.size(), 2U);
+  EXPECT_TRUE(c.tools.is_null());
+  EXPECT_EQ(c.kwargs, Json({{"x", 1}}));
+  const auto of_sharegpt = conversation(
+      R"({"conversations": [{"from": "human", "value": "q", "role": null, "weight": null},
+            {"from": "gpt", "value": "a", "train": null, "content": null}], "messages": null})",
+      RecordFormat::kShareGpt);
+  EXPECT_EQ(of_sharegpt.messages.dump(),
+            R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])");
+  const auto format = [](const char* json) {
+    return detect_format(Json::parse(json), "f:1").format;
+  };
+  EXPECT_EQ(format(R"({"messages": null, "conversations": []})"), RecordFormat::kShareGpt);
+  EXPECT_EQ(format(R"({"messages": null, "prompt": null, "completion": null, "text": ""})"),
+            RecordFormat::kText);
+  EXPECT_EQ(format(R"({"instruction": "", "output": "", "prompt": null, "completion": "",
+                       "chosen": null, "rejected": null})"),
+            RecordFormat::kAlpaca);
+}
+
 TEST(RecordFormats, RecognisesPreferenceData) {
   for (const auto& [json, fix] :
        {std::pair{R"({"prompt": "p", "chosen": "a", "rejected": "b"})",
                   "data.fields: {prompt: prompt, completion: chosen}"},
+        std::pair{R"({"prompt": [], "chosen": [{"role": "assistant"}], "rejected": []})",
+                  "data.fields: {prompt: prompt, completion: chosen}"},
+        std::pair{
+            R"({"prompt": "q", "chosen": [{"role": "user", "content": "q"}], "rejected": []})",
+            "data.fields: {messages: chosen}"},
         std::pair{R"({"chosen": [{"role": "user", "content": "q"}], "rejected": []})",
                   "data.fields: {messages: chosen}"},
         std::pair{R"({"chosen": "a", "rejected": "b"})", "data.fields: {text: chosen}"}}) {

@@ -162,8 +162,110 @@ TEST(ContentParts, OfOtherKindsAreRefused) {
   };
   EXPECT_EQ(failure(R"({"type": "image", "url": "x"})"),
             "messages[0].content[0] has the type \"image\"");
-  EXPECT_EQ(failure(R"({"type": "text"})"), "messages[0].content[0] is not a text part");
-  EXPECT_EQ(failure("3"), "messages[0].content[0] is not a text part");
+  for (const char* part :
+       {R"({"type": "text"})", "3", R"("text")", R"([{"text": "q"}])",
+        R"({"type": "text", "text": null})", R"({"type": "text", "text": ["q"]})",
+        R"({"type": "text", "content": "q"})", R"({"type": 1, "text": "q"})"})
+    EXPECT_EQ(failure(part), "messages[0].content[0] is not a text part") << part;
+  for (const char* key : {"image", "content", "value"}) {
+    const std::string part = fmt::format(R"({{"type": "text", "text": "q", "{}": "x"}})", key);
+    EXPECT_EQ(
+        failure(part.c_str()),
+        fmt::format("messages[0].content[0] has \"{}\" beside its text, which is not read", key));
+  }
+}
+
+/// Gemma's loop over the parts of a turn; of a system message it reads the first part. Other roles
+/// than these two are printed.
+constexpr const char* kTypedParts =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.content is string %}{{ m.content }}"
+    "{% elif m.role == 'system' %}{{ m.content[0].text }}"
+    "{% elif m.role == 'tool' %}{{ m.content }}"
+    "{% else %}{% for p in m.content %}{% if 'image' in p %}<image>{% elif p['type'] == 'text' %}"
+    "{{ p['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+TEST(ContentParts, WithoutTypeOrWithNullsAreTexts) {
+  for (const char* part :
+       {R"({"text": "a"})", R"({"type": null, "text": "a"})",
+        R"({"type": "text", "text": "a", "image": null, "image_url": null, "videos": []})",
+        R"({"text": "a", "cache_control": {"type": "ephemeral"}})"}) {
+    for (const char* chat_template : {kTypedParts, test::kChatMl}) {
+      const std::string record = fmt::format(R"({{"messages": [{{"role": "user", "content": "q"}},
+                          {{"role": "assistant", "content": [{}]}}]}})",
+                                             part);
+      EXPECT_EQ(
+          trained(build(record.c_str(), RecordFormat::kMessages, {}, test::toy_model(chat_template))
+                      .at(0)),
+          "a<|im_end|>")
+          << part;
+    }
+  }
+}
+
+TEST(ContentParts, AreJoinedForRolesWhoseTemplateReadsStrings) {
+  const auto text = build(R"({"messages": [
+      {"role": "system", "content": [{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]},
+      {"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "text", "text": "r"}]},
+      {"role": "tool", "content": [{"type": "text", "text": "o"}]},
+      {"role": "assistant", "content": [{"type": "text", "text": "a"}]},
+      {"role": "user", "content": []}]})",
+                          RecordFormat::kMessages, {}, test::toy_model(kTypedParts))
+                        .at(0)
+                        .text;
+  EXPECT_EQ(text,
+            "<|im_start|>system\ns\nt<|im_end|><|im_start|>user\nqr<|im_end|>"
+            "<|im_start|>tool\no<|im_end|><|im_start|>assistant\na<|im_end|>"
+            "<|im_start|>user\n<|im_end|>");
+}
+
+TEST(ContentParts, StringsBecomePartsForTemplatesThatReadOnlyThose) {
+  const std::string loops =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% for p in m.content %}"
+      "{% if p['type'] == 'text' %}{{ p['text'] }}{% endif %}{% endfor %}<|im_end|>{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  for (const std::string& chat_template :
+       {loops, "{% if messages[0].content[0].type == 'image' %}<image>{% endif %}" + loops}) {
+    const auto sequence =
+        build(
+            R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
+            RecordFormat::kMessages, {}, test::toy_model(chat_template))
+            .at(0);
+    EXPECT_EQ(sequence.text, "<|im_start|>user\nq<|im_end|><|im_start|>assistant\na<|im_end|>");
+    EXPECT_EQ(trained(sequence), "a<|im_end|>");
+  }
+}
+
+TEST(ContentParts, AreJoinedForTemplatesThatReadTheFirstPart) {
+  const std::string first =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content[0]['text'] }}<|im_end|>"
+      "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  const auto sequence = build(R"({"messages": [{"role": "user", "content": "q"},
+      {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"text": "b"}]},
+      {"role": "user", "content": []}]})",
+                              RecordFormat::kMessages, {}, test::toy_model(first))
+                            .at(0);
+  EXPECT_EQ(sequence.text,
+            "<|im_start|>user\nq<|im_end|><|im_start|>assistant\na\nb<|im_end|>"
+            "<|im_start|>user\n<|im_end|>");
+}
+
+TEST(Conversations, EmptyAnswersAreCounted) {
+  for (const char* content :
+       {R"("")", "[]", R"([{"type": "text", "text": ""}])", R"([{"text": " "}, {"text": "\n"}])",
+        R"("<think>\n\n</think>\n\n")"}) {
+    for (const char* chat_template : {kTypedParts, test::kChatMl}) {
+      const std::string record = fmt::format(R"({{"messages": [{{"role": "user", "content": "q"}},
+              {{"role": "assistant", "reasoning_content": " ", "content": {}}}]}})",
+                                             content);
+      EXPECT_EQ(build(record.c_str(), RecordFormat::kMessages, {}, test::toy_model(chat_template))
+                    .at(0)
+                    .num_empty_answers,
+                1)
+          << content;
+    }
+  }
 }
 
 TEST(Embeddings, TokensWithoutOneAreRefused) {
@@ -202,6 +304,73 @@ TEST(Tools, CallsAreTrainedAndToolsAndResultsAreNot) {
             R"(add{"a": 1}add{"a": 2}<|im_end|>)"
             "<|im_start|>tool\nc13<|im_end|><|im_start|>assistant\n3<|im_end|>");
   EXPECT_EQ(trained(sequences.at(0)), R"(add{"a": 1}add{"a": 2}<|im_end|>|3<|im_end|>)");
+}
+
+/// Python prints integers of any length; a string of arguments has them, too.
+TEST(Tools, LongNumbersInArguments) {
+  const std::string record =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "weight": null,
+            "tool_calls": [{"id": null, "type": "function", "function": {"name": "f", "description": null,
+              "arguments": {"x": 12345678901234567890123, "y": [-1e22, 4.50, null], "z":
+              1234567890123456789012345678901234567890123}}}]}]})";
+  const auto sequence =
+      SequenceBuilder(RecordFormat::kMessages,
+                      test::toy_model("{% for m in messages %}<|im_start|>{{ m.role }}\n"
+                                      "{% for c in m.tool_calls or [] %}{{ c | tojson }}"
+                                      "{{ c.function.arguments.z }}{% endfor %}<|im_end|>"
+                                      "{% endfor %}{% if add_generation_prompt %}"
+                                      "<|im_start|>assistant\n{% endif %}"),
+                      {})
+          .build(parse_json_line(record, "f:1"), "f:1")
+          .at(0);
+  EXPECT_EQ(trained(sequence), R"({"type": "function", "function": {"name": "f", "arguments": )"
+                               R"({"x": 12345678901234567890123, "y": [-1e+22, 4.5, null], )"
+                               R"("z": 1234567890123456789012345678901234567890123}}})"
+                               "1234567890123456789012345678901234567890123<|im_end|>");
+}
+
+/// As `datasets` writes a table of calls with different arguments as JSON.
+TEST(Tools, NullsInArgumentsAreMissingValues) {
+  const auto with = [](const std::string& null_a, const std::string& null_b) {
+    const std::string record =
+        R"({"tools": [{"name": "f")" + null_a + R"(, "p": {"type": "x")" + null_a +
+        R"(}}], "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "",
+            "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1)" +
+        null_b + R"(, "y": [null, {"z": 1)" + null_b + "}]}}}]}]}";
+    return build(record.c_str(), RecordFormat::kMessages, {},
+                 test::toy_model(std::string("{{ tools | tojson }}{% for m in messages %}"
+                                             "{{ m.tool_calls | tojson if m.tool_calls }}"
+                                             "{% endfor %}") +
+                                 test::kChatMl))
+        .at(0);
+  };
+  const Sequence plain = with("", ""), nulls = with(R"(, "n": null)", R"(, "n": null)");
+  EXPECT_EQ(nulls.text, plain.text);
+  EXPECT_NE(plain.text.find(R"({"x": 1, "y": [null, {"z": 1}]})"), std::string::npos);
+  EXPECT_FALSE(plain.has_null_arguments);
+  EXPECT_TRUE(nulls.has_null_arguments);
+  EXPECT_TRUE(with(R"(, "n": null)", "").has_null_arguments);
+}
+
+TEST(UnreadKeys, OfTurnsAreNamed) {
+  const auto unread = [](const char* json, RecordFormat format) {
+    return build(json, format, {}, test::toy_model(std::string("{# mood #}") + test::kChatMl))[0]
+        .unread_turn_keys;
+  };
+  using Keys = std::vector<std::string>;
+  EXPECT_EQ(unread(R"({"messages": [{"role": "user", "content": "q", "lang": "en", "mood": "sad"},
+        {"role": "assistant", "content": "a", "loss": false, "train_detail": [{}], "weight": 1,
+         "name": "x", "refusal": null, "annotations": [], "note": ""}]})",
+                   RecordFormat::kMessages),
+            (Keys{"lang", "loss", "train_detail"}));
+  EXPECT_EQ(unread(R"({"conversations": [{"from": "human", "value": "q", "mood": 1},
+        {"from": "gpt", "value": "a", "loss_weight": 0}]})",
+                   RecordFormat::kShareGpt),
+            (Keys{"loss_weight", "mood"}));
+  EXPECT_EQ(unread(R"({"prompt": [{"role": "user", "content": "q"}],
+        "completion": [{"role": "assistant", "content": "a", "loss": 0.5}]})",
+                   RecordFormat::kPromptCompletion),
+            Keys{"loss"});
 }
 
 /// OpenAI's records have null content beside calls. transformers leaves null out; what a template
@@ -264,7 +433,74 @@ TEST(Tools, ArgumentsThatAreAString) {
   EXPECT_EQ(trained_by(quotes, R"({"a":1})"), R"(add{"a": 1}<|im_end|>)");
   EXPECT_EQ(trained_by(walks, R"({"a":1})"), "adda=1<|im_end|>");
   EXPECT_EQ(trained_by(knows, R"({"a":1})"), R"(add{"a":1}<|im_end|>)");
-  EXPECT_EQ(trained_by(quotes, "one"), R"(add"one"<|im_end|>)") << "no object";
+  // Gemma 4: a string is put between the braces of the object.
+  const std::string encloses =
+      "{{ '{' }}{% if c.function.arguments is mapping %}"
+      "{% for k, v in c.function.arguments.items() %}{{ k }}:{{ v }}{% endfor %}"
+      "{% else %}{{ c.function.arguments }}{% endif %}{{ '}' }}";
+  EXPECT_EQ(trained_by(encloses, R"({"a":1})"), "add{a:1}<|im_end|>");
+  EXPECT_EQ(trained_by(quotes, " "), "add{}<|im_end|>");
+}
+
+TEST(Tools, TheFormOfCallsIsTheTemplates) {
+  const auto text = [](const std::string& of_call, const std::string& call) {
+    const std::string record =
+        R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", )" +
+        call + "}]}";
+    return trained(
+        build(record.c_str(), RecordFormat::kMessages, {},
+              test::toy_model(
+                  "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ m.content }}"
+                  "{% for c in m.tool_calls or [] %}" +
+                  of_call +
+                  "{% endfor %}<|im_end|>{% endfor %}"
+                  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"))
+            .at(0));
+  };
+  const std::string adds = "{{ c.function.name + c.function.arguments }}",
+                    walks =
+                        "{{ c.function.name }}{% for k, v in c.function.arguments | items %}"
+                        "{{ k }}={{ v }}{% endfor %}";
+  constexpr const char* kObject =
+      R"("tool_calls": [{"function": {"name": "f", "arguments": {"a": "ü", "b": [1]}}}])";
+  EXPECT_EQ(text(adds, kObject), R"(f{"a": "ü", "b": [1]}<|im_end|>)") << "as json.dumps writes it";
+  constexpr const char* kNone = R"("tool_calls": [{"id": null, "function": {"name": "f"}}])";
+  EXPECT_EQ(text(adds, kNone), "f{}<|im_end|>");
+  EXPECT_EQ(text(walks, kNone), "f<|im_end|>");
+  constexpr const char* kFlat = R"("tool_calls": [{"name": "f", "arguments": "{\"a\": 1}"}])";
+  EXPECT_EQ(text(walks, kFlat), "fa=1<|im_end|>");
+  constexpr const char* kOlder = R"("function_call": {"name": "f", "arguments": "{\"a\": 1}"})";
+  EXPECT_EQ(text(walks, kOlder), "fa=1<|im_end|>");
+}
+
+TEST(Tools, CallsThatCannotBeReadAreNamed) {
+  const auto failure = [](const std::string& call) {
+    const std::string record =
+        R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", )" +
+        call + "}]}";
+    try {
+      build(record.c_str(), RecordFormat::kMessages);
+    } catch (const DataError& error) {
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  const auto of_arguments = [&](const std::string& arguments) {
+    return failure(R"("tool_calls": [{"function": {"name": "f", "arguments": )" + arguments +
+                   "}}]");
+  };
+  const std::string field = "messages[1].tool_calls[0].function.arguments ";
+  EXPECT_EQ(of_arguments("[1]"), field + "must be an object, not a list");
+  EXPECT_EQ(of_arguments("3"), field + "must be an object, not number");
+  EXPECT_EQ(of_arguments(R"("[1]")"), field + "is a string that is not a JSON object: [1]");
+  EXPECT_EQ(of_arguments(R"("one")"), field + "is a string that is not a JSON object: one");
+  EXPECT_LT(of_arguments('"' + std::string(10000, 'x') + '"').size(), 400U);
+  EXPECT_EQ(failure(R"("tool_calls": {"name": "f"})"),
+            "messages[1].tool_calls must be a list of calls, not object");
+  EXPECT_EQ(failure(R"("tool_calls": [{"function": {"arguments": {}}}])"),
+            "messages[1].tool_calls[0].function is not a call of a function: it needs a \"name\"");
+  EXPECT_EQ(failure(R"("function_call": {"name": "f", "arguments": 1})"),
+            "messages[1].function_call.arguments must be an object, not number");
 }
 
 TEST(Tools, AnAnswerOfWhichTheTemplateDropsAllIsNotTrained) {
@@ -322,6 +558,78 @@ TEST(Thinking, SplitSkipsTurnsThatAreNotTrained) {
   EXPECT_EQ(trained(sequences[0]), "a2<|im_end|>");
 }
 
+/// Qwen 3.5: reasoning is what is between the marks, and the generation prompt opens it.
+constexpr const char* kOpensThinking =
+    "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{%- set content = m.content | trim -%}"
+    "{%- if m.role == 'assistant' -%}{%- set reasoning = m.reasoning_content or '' -%}"
+    "{%- if not reasoning and '</think>' in content -%}"
+    "{%- set reasoning = content.split('</think>')[0].split('<think>')[-1] -%}"
+    "{%- set content = content.split('</think>')[-1] | trim -%}{%- endif -%}"
+    "{{ '<think>\n' + reasoning | trim + '\n</think>\n\n' }}{%- endif -%}"
+    "{{ content + '<|im_end|>\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n<think>\n' }}{%- endif -%}";
+
+std::string answered(const std::string& content) {
+  return R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": )" +
+         Json(content).dump() + "}]}";
+}
+
+TEST(Thinking, EmptyReasoningThatThePromptOpens) {
+  const TextModel model = test::toy_model(kOpensThinking);
+  const auto built = [&](const std::string& content, config::EmptyThinking empty_thinking,
+                         LossOnChoice loss_on = LossOnChoice::kAssistant) {
+    return build(answered(content).c_str(), RecordFormat::kMessages,
+                 {.loss_on = loss_on, .empty_thinking = empty_thinking}, model)
+        .at(0);
+  };
+  using config::EmptyThinking;
+  const Sequence kept = built("a", EmptyThinking::kWarn);
+  EXPECT_EQ(trained(kept), "\n</think>\n\na<|im_end|>");
+  EXPECT_EQ(kept.num_empty_thinking, 1);
+  const Sequence dropped = built("a", EmptyThinking::kDrop);
+  EXPECT_EQ(trained(dropped), "a<|im_end|>");
+  EXPECT_EQ(dropped.num_empty_thinking, 1);
+  const Sequence thinks = built("r</think>a", EmptyThinking::kDrop);
+  EXPECT_EQ(trained(thinks), "r\n</think>\n\na<|im_end|>");
+  EXPECT_EQ(thinks.num_empty_thinking, 0);
+  EXPECT_EQ(trained(built("a", EmptyThinking::kDrop, LossOnChoice::kAll)),
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n|a<|im_end|>\n");
+}
+
+TEST(Thinking, TextOutsideTheReasoningThatTheTemplateDropsIsFound) {
+  const TextModel model = test::toy_model(kOpensThinking);
+  const auto left_out = [&](const std::string& content, const TextModel& of) {
+    return build(answered(content).c_str(), RecordFormat::kMessages, {}, of).at(0).left_out;
+  };
+  for (const char* content :
+       {"r</think>a</think>b", "<think>r</think>a</think>b", "a<think>r</think>b",
+        "<think>r</think>a<think>s</think>b", "b</think>b</think>b"})
+    EXPECT_EQ(left_out(content, model).answer_texts, 1) << content;
+  for (const char* content : {"a", "r</think>a", "<think>\nr\n</think>\n\na", "a <think> b"}) {
+    EXPECT_EQ(left_out(content, model).answer_texts, 0) << content;
+    EXPECT_EQ(left_out(content, model).reasoning, 0) << content;
+  }
+  EXPECT_EQ(left_out("r</think>a</think>b", test::toy_model()).answer_texts, 0) << "all is written";
+}
+
+TEST(Conversations, MessagesThatTheTemplateDropsAreFound) {
+  const auto left_out = [](const std::string& of_user) {
+    return build(R"({"messages": [{"role": "developer", "content": "S"},
+                     {"role": "user", "content": [{"text": "q"}]},
+                     {"role": "assistant", "content": "a"}]})",
+                 RecordFormat::kMessages, {},
+                 test::toy_model("{% for m in messages %}{% if m.role == 'user' %}" + of_user +
+                                 "{% elif m.role == 'assistant' %}{{ m.content }}<|im_end|>"
+                                 "{% endif %}{% endfor %}"))
+        .at(0)
+        .left_out.messages;
+  };
+  EXPECT_EQ(left_out("{{ m.content }}"), 1);
+  EXPECT_EQ(left_out("{{ m.content | tojson }}"), 1) << "the text cannot be followed, but is there";
+  EXPECT_EQ(left_out("?"), 2);
+}
+
 TEST(Thinking, KwargsReachTheTemplate) {
   const TextModel model = test::toy_model(test::kThinkingChatMl);
   const auto trained_with = [&](const char* record, Json kwargs) {
@@ -335,6 +643,31 @@ TEST(Thinking, KwargsReachTheTemplate) {
   record["chat_template_kwargs"] = {{"preserve_thinking", true}};
   EXPECT_EQ(trained_with(record.dump().c_str(), {{"preserve_thinking", false}}),
             kKept);  // the record's own wins
+}
+
+TEST(Tools, TheTemplateIsTestedWithTheVariablesOfTheRun) {
+  const auto sequence =
+      build(R"({"messages": [{"role": "user", "content": [{"text": "q"}, {"text": "r"}]},
+                {"role": "assistant", "content": [{"text": "a"}]}]})",
+            RecordFormat::kMessages, {.chat_template_kwargs = {{"style", "brief"}}},
+            test::toy_model("{% for m in messages %}{{ '<' + style + '>' + m.role + ':' }}"
+                            "{% for p in m.content %}[{{ p.text }}]{% endfor %}<|im_end|>"
+                            "{% endfor %}{% if add_generation_prompt %}{{ '<' + style + "
+                            "'>assistant:' }}{% endif %}"))
+          .at(0);
+  EXPECT_EQ(sequence.text, "<brief>user:[q][r]<|im_end|><brief>assistant:[a]<|im_end|>");
+}
+
+TEST(Thinking, TheVariablesOfARun) {
+  config::DataConfig data;
+  EXPECT_EQ(template_variables(data), Json::object());
+  data.chat_template_kwargs = {{"enable_thinking", false}, {"keep_thinking", false}};
+  EXPECT_EQ(template_variables(data), data.chat_template_kwargs);
+  data.thinking = Thinking::kKeep;
+  const Json both = template_variables(data);
+  EXPECT_EQ(both["preserve_thinking"], true);
+  EXPECT_EQ(both["keep_thinking"], false) << "the configured value";
+  EXPECT_EQ(both["enable_thinking"], false);
 }
 
 TEST(Templates, SeeTheTimeOfTheRunNotOfTheMoment) {
@@ -361,6 +694,15 @@ TEST(Strings, AnEndThatStandsThereIsNotDoubled) {
             (std::vector<int32_t>{'h', test::kEos}));
   EXPECT_EQ(build(R"({"text": "h"})", RecordFormat::kText, {.append_eos = false}).at(0).ids,
             (std::vector<int32_t>{'h'}));
+}
+
+TEST(Strings, TheEndThatTheTokenizerAddsIsNotDoubled) {
+  const TextModel model = test::toy_model("", /*adds_bos=*/true, /*adds_eos=*/true);
+  const std::vector<int32_t> whole = {test::kBos, 'h', test::kEos};
+  EXPECT_EQ(build(R"({"text": "h"})", RecordFormat::kText, {}, model).at(0).ids, whole);
+  EXPECT_EQ(build(R"({"text": "h</s>"})", RecordFormat::kText, {}, model).at(0).ids, whole);
+  EXPECT_EQ(build(R"({"text": "h"})", RecordFormat::kText, {.append_eos = false}, model).at(0).ids,
+            (std::vector<int32_t>{test::kBos, 'h'}));
 }
 
 TEST(Strings, OnlyTheCompletionIsTrained) {

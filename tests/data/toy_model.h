@@ -48,7 +48,7 @@ inline std::string byte_character(int byte) {
   return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-inline nlohmann::ordered_json tokenizer_json(bool adds_bos) {
+inline nlohmann::ordered_json tokenizer_json(bool adds_bos, bool adds_eos = false) {
   using Json = nlohmann::ordered_json;
   Json vocab = Json::object(), added = Json::array();
   for (int byte = 0; byte < 256; ++byte) vocab[byte_character(byte)] = byte;
@@ -68,14 +68,24 @@ inline nlohmann::ordered_json tokenizer_json(bool adds_bos) {
                            {"trim_offsets", true},
                            {"use_regex", false}};
   Json post = nullptr;
-  if (adds_bos) {
-    const Json bos = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
-    const Json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
-               b = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
+  if (adds_bos || adds_eos) {
+    const auto special = [](const char* token) {
+      return Json{{"SpecialToken", {{"id", token}, {"type_id", 0}}}};
+    };
+    const auto text = [](const char* name, int type) {
+      return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
+    };
+    Json single = Json::array({text("A", 0)}), pair = Json::array({text("A", 0), text("B", 1)});
+    for (Json* pieces : {&single, &pair}) {
+      if (adds_bos) pieces->insert(pieces->begin(), special("<s>"));
+      if (adds_eos) pieces->push_back(special("</s>"));
+    }
     post = {{"type", "TemplateProcessing"},
-            {"single", Json::array({bos, a})},
-            {"pair", Json::array({bos, a, b})},
-            {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {kBos}}, {"tokens", {"<s>"}}}}}}};
+            {"single", single},
+            {"pair", pair},
+            {"special_tokens",
+             {{"<s>", {{"id", "<s>"}, {"ids", {kBos}}, {"tokens", {"<s>"}}}},
+              {"</s>", {{"id", "</s>"}, {"ids", {kEos}}, {"tokens", {"</s>"}}}}}}};
   }
   return {{"version", "1.0"},
           {"truncation", nullptr},
@@ -99,10 +109,11 @@ inline nlohmann::ordered_json tokenizer_json(bool adds_bos) {
 }
 
 /// @param chat_template its source; empty: the model has none
-inline data::TextModel toy_model(const std::string& chat_template = kChatMl,
-                                 bool adds_bos = false) {
+/// @param adds_bos, adds_eos the tokenizer's post-processor puts them around texts
+inline data::TextModel toy_model(const std::string& chat_template = kChatMl, bool adds_bos = false,
+                                 bool adds_eos = false) {
   const TemporaryDirectory dir;
-  write_file_atomically(dir / "tokenizer.json", tokenizer_json(adds_bos).dump());
+  write_file_atomically(dir / "tokenizer.json", tokenizer_json(adds_bos, adds_eos).dump());
   write_file_atomically(dir / "tokenizer_config.json",
                         R"({"bos_token": "<s>", "eos_token": "</s>"})");
   return data::make_text_model(text::Tokenizer::from_directory(dir.path()), std::nullopt,

@@ -1,12 +1,17 @@
 #include "rank.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <memory>
+
+#include "memory_advice.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "support/expect_error.h"
 #include "support/rank_threads.h"
 #include "support/temporary_directory.h"
+#include "support/test_data.h"
 
 namespace sftrun::engine {
 namespace {
@@ -43,6 +48,27 @@ TEST(Version, AnotherBuildIsWarnedOf) {
       text.find("rank 1 runs another build of sftrun 1.2.0 than rank 0 (def, rank 0 runs abc)"),
       std::string::npos)
       << text;
+}
+
+TEST(Interruption, OfWorkOfARankByAStop) {
+  Rank rank;
+  bool is_done = false;
+  EXPECT_EQ(rank.interruptible([&] { is_done = true; }), 0);
+  EXPECT_TRUE(is_done);
+  const std::shared_ptr<const weights::Checkpoint> checkpoint =
+      weights::Checkpoint::open(test::kModels / "tied-gqa");
+  std::unique_ptr<model::Decoder> decoder;
+  const auto load = [&] { decoder = load_decoder(checkpoint, {}); };
+  ::raise(SIGTERM);
+  EXPECT_EQ(rank.before_training(load), 75);
+  EXPECT_FALSE(decoder);
+  load();  // elsewhere nothing is interrupted
+  EXPECT_TRUE(decoder);
+}
+
+TEST(Interruption, WhatRank0GivesReachesEveryRank) {
+  Rank alone;
+  EXPECT_EQ(alone.of_main(3), 3);
 }
 
 TEST(Logging, WithoutALauncherEachRankHasAFile) {

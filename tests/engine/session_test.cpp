@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "memory_advice.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/weights/hf_text_files.h"
+#include "support/temporary_directory.h"
 #include "support/test_data.h"
 #include "weight_hashing.h"
 
@@ -69,6 +73,32 @@ TEST(TextOfAModel, KnowsTheRowsOfItsEmbedding) {
   EXPECT_EQ(text.num_embeddings, 300);
   EXPECT_EQ(text.chat_template->source(), *base->chat_template());
   EXPECT_EQ(text_model_of(*base, "{{ messages }}").chat_template->source(), "{{ messages }}");
+}
+
+/// What the run was rendered with, and over it what the command says.
+TEST(TextOfAModel, HasTheTemplateVariablesOfItsTraining) {
+  log::configure({.console = log::Level::kOff});
+  const test::TemporaryDirectory directory;
+  std::filesystem::copy(
+      test::kModels / "tied-gqa", directory.path(),
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+  weights::write_template_variables(directory.path(), {{"b", false}, {"a", 1}});
+  const auto variables = [&](const std::filesystem::path& model, nlohmann::json more) {
+    nlohmann::json request = {{"model", model.string()}, {"device", "cpu"}, {"dtype", "fp32"}};
+    request.update(more);
+    return load_model(request).text.render_defaults.kwargs.dump();
+  };
+  EXPECT_EQ(variables(directory.path(), {{"chat_template_kwargs", nullptr}}),
+            R"({"b":false,"a":1})");
+  EXPECT_EQ(variables(directory.path(), {{"chat_template_kwargs", R"({"c": "x", "b": true})"}}),
+            R"({"b":true,"a":1,"c":"x"})");
+  EXPECT_EQ(variables(directory.path(), nlohmann::json::object()), "{}")
+      << "the configuration says what they are";
+  EXPECT_EQ(variables(test::kModels / "tied-gqa", {{"chat_template_kwargs", nullptr}}), "{}");
+  for (const char* damaged : {"[]", "{", R"({"chat_template_kwargs": 3})"}) {
+    write_file_atomically(directory / "sftrun_chat.json", damaged);
+    EXPECT_THROW(weights::read_template_variables(directory.path()), DataError) << damaged;
+  }
 }
 
 TEST(MemoryAdvice, DependsOnTheCommand) {

@@ -11,6 +11,7 @@
 #include "sftrun/export/run_result.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "stored_dtype.h"
 #include "support/adapter_weights.h"
 #include "support/expect_error.h"
@@ -189,6 +190,17 @@ TEST_F(Export, ARunsAdapterReplacesAnEarlierOneWithoutLosingIt) {
   EXPECT_FALSE(fs::exists(directory_ / ".unfinished-adapter"));
   const auto config = weights::load_adapter_config(result.target(), base_->arch());
   EXPECT_EQ(weights::load_adapter(result.target(), config, base_->arch()).lora.size(), 4U);
+}
+
+TEST_F(Export, TheTemplateVariablesOfTheRunGoWithItsResult) {
+  const auto decoder = adapted_decoder();
+  RunResult result{directory_.path(), model::adapter_config_of(*decoder, "base"), *base_,
+                   base_path_, at::kFloat};
+  export_result(result, result_tensors(result, *decoder), "card", "checkpoint");
+  EXPECT_FALSE(fs::exists(result.target() / "sftrun_chat.json"));
+  result.template_variables = {{"enable_thinking", false}};
+  export_result(result, result_tensors(result, *decoder), "card", "checkpoint");
+  EXPECT_EQ(weights::read_template_variables(result.target()), result.template_variables);
 }
 
 TEST_F(Export, ABaseThatWasRemovedIsNamedWithTheCheckpoint) {

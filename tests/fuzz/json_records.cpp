@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto read_all = [&](size_t step, const data::ReadSizes& sizes) {
     return fuzz::all_records([&] {
       return data::read_json_records(std::make_unique<fuzz::Trickle>(text, step), "data.json",
-                                     /*may_be_text=*/data[0] % 2 == 0, sizes);
+                                     static_cast<data::LineForm>(data[0] % 3), sizes);
     });
   };
   const size_t whole = text.size() + 4;  // a byte-order mark has to fit

@@ -435,6 +435,35 @@ class DownloadTest(unittest.TestCase):
             self.assertEqual(headers.get("Authorization"), f"Bearer {TOKEN}", path)
         self.assertGreater(len(self.hub.seen("storage")), 0)  # tearDown looks at what they carry
 
+    def test_endless_bodies(self):
+        trickle = {"chunk": b"x", "pause": 0.2}
+        for what, path, fault, expected in (
+                ("an error", "/revision/", fake_hub.endless(404), DATA), ("a slow error", "/revision/", fake_hub.endless(404, **trickle), DATA),
+                ("a redirect", "/resolve/", fake_hub.endless(302, Location="http://127.0.0.1:1/x"), FAILED),
+                ("a slow redirect", "/tree/", fake_hub.endless(302, Location="http://127.0.0.1:1/x", **trickle), FAILED),
+                ("a busy server", "/tree/", fake_hub.endless(503), FAILED), ("no JSON", "/revision/", fake_hub.endless(200), FAILED),
+                ("a list of lists", "/tree/", fake_hub.endless(200, chunk=b"[" * 65536), FAILED),
+                ("headers", "/revision/", fake_hub.endless_headers, FAILED)):
+            with self.subTest(what):
+                self.hub.reset()
+                self.hub.add(NAME, model_files())
+                for method in ("GET", "HEAD") if "redirect" not in what else ("GET",):
+                    self.hub.fault(method, path, fault, times=100)
+                began = time.monotonic()
+                done = self.download(code=expected)
+                self.assertLess(time.monotonic() - began, 30, done.stderr)
+                self.hub.released.set()
+
+    def test_an_endless_redirect_is_followed(self):
+        self.hub.add(NAME, model_files())
+        self.hub.fault("GET", "/api/models/old/name/revision", fake_hub.endless(307, Location=f"/api/models/{NAME}/revision/main"))
+        self.hub.fault("GET", "/api/models/old/name/tree", fake_hub.endless(
+            307, Location=f"{self.hub.endpoint}/api/models/{NAME}/tree/{self.hub.repos['models', NAME].commit_of('main')}"))
+        for name in MODEL_FILES:
+            for method in ("GET", "HEAD"):
+                self.hub.fault(method, f"^/old/name/resolve/[^/]*/{name}$", redirect(f"/{NAME}/resolve/main/{name}"))
+        self.download("old/name")
+
     def test_endless_redirects(self):
         self.hub.add(NAME, model_files())
         self.hub.fault("GET", "/round/", redirect(f"{self.hub.endpoint}/round/"), times=1000)

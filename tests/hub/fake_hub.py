@@ -299,6 +299,30 @@ def cut_at(end):
     return action
 
 
+def endless(status, chunk=b"x" * 65536, pause=0, **headers):
+    """A body without an end, at any request; with `pause` slowly."""
+    def action(handler, _):
+        handler.send_headers(status, {"Transfer-Encoding": "chunked"} | {k.replace("_", "-"): v for k, v in headers.items()})
+        try:
+            while not handler.server.hub.released.wait(pause):
+                handler.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+                handler.wfile.flush()
+        except OSError:
+            handler.close_connection = True
+    return instead(action)
+
+
+def endless_headers(handler, _):
+    try:
+        while not handler.server.hub.released.is_set():
+            handler.wfile.write(b"HTTP/1.1 100 Continue\r\nA: b\r\n\r\n" * 100)
+    except OSError:
+        handler.close_connection = True
+
+
+endless_headers.instead = True
+
+
 def stall_at(end, before=None):
     """Sends the beginning and then nothing until the hub is told to go on; `before` is called first."""
     def action(handler, content):

@@ -1,8 +1,16 @@
 #include "sftrun/launch/event_commands.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <fstream>
+#include <thread>
+#include <vector>
 
 #include "sftrun/core/clock.h"
 #include "sftrun/core/file.h"
@@ -76,6 +84,71 @@ TEST_F(EventCommandsTest, ACommandThatFailsOrCannotBeWrittenDoesNothing) {
   EventCommands commands(nowhere);
   commands.tell({.name = "end"});
   EXPECT_NO_THROW(commands.finish());
+}
+
+/// The processes in a file of ids that still run.
+std::vector<pid_t> running_of(const fs::path& file) {
+  std::vector<pid_t> running;
+  std::ifstream ids(file);
+  for (pid_t pid; ids >> pid;) {
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    const size_t name_end = text.rfind(") ");
+    if (name_end != std::string::npos && text[name_end + 2] != 'Z') running.push_back(pid);
+  }
+  return running;
+}
+
+template <class Condition>
+bool comes_true(Condition condition) {
+  for (const double end_s = monotonic_seconds() + 10; monotonic_seconds() < end_s;) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+TEST_F(EventCommandsTest, NothingOutlivesAKilledProcess) {
+  const fs::path ids = directory_ / "ids";
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    EventCommands commands(
+        options("sleep 600 & echo $$ $! > \"$SFTRUN_RUN_DIR/ids\"; trap '' TERM HUP INT; wait"));
+    commands.tell({.name = "end"});
+    for (;;) ::pause();
+  }
+  EXPECT_TRUE(comes_true([&] { return running_of(ids).size() == 2; }));
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_TRUE(comes_true([&] { return running_of(ids).empty(); }));
+}
+
+TEST_F(EventCommandsTest, AnUrgentStopEndsThemAtOnce) {
+  std::atomic<bool> is_urgent{false};
+  EventCommandOptions slow = options("echo started; trap '' TERM; sleep 600");
+  slow.should_end = [&] { return is_urgent.load(); };
+  EventCommands commands(slow);
+  commands.tell({.name = "checkpoint"});
+  commands.tell({.name = "end"});
+  EXPECT_TRUE(comes_true([&] { return text_of("logs/callbacks.log") == "started\n"; }));
+  is_urgent = true;
+  const double start_s = monotonic_seconds();
+  commands.finish();
+  EXPECT_LT(monotonic_seconds() - start_s, 1);
+  EXPECT_EQ(text_of("logs/callbacks.log"), "started\n");  // and no second one
+}
+
+TEST_F(EventCommandsTest, SignalsThatTheRunIgnoresStayIgnored) {
+  ::signal(SIGHUP, SIG_IGN);   // nohup
+  ::signal(SIGPIPE, SIG_IGN);  // a run's own
+  {
+    EventCommands commands(options("kill -HUP $$; echo still here; kill -PIPE $$; echo not here"));
+    commands.tell({.name = "end"});
+  }
+  ::signal(SIGHUP, SIG_DFL);
+  ::signal(SIGPIPE, SIG_DFL);
+  EXPECT_EQ(text_of("logs/callbacks.log"), "still here\n");
 }
 
 TEST_F(EventCommandsTest, TheCommandIsNoRankAndHasNoOpenFiles) {

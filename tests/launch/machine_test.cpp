@@ -61,6 +61,45 @@ TEST_F(FakeNvml, DescribesEveryGpu) {
             (std::vector<Access>{{true, true, false}, {true, true, false}, {false, false, true}}));
 }
 
+/// What CUDA_VISIBLE_DEVICES with this value leaves of three GPUs.
+GpuVisibility visibility_with(const char* setting) {
+  ::setenv("FAKE_NVML_GPUS", "NVIDIA H200,NVIDIA H200,NVIDIA H200", 1);
+  ::setenv("CUDA_VISIBLE_DEVICES", setting, 1);
+  const auto found = gpu_visibility(query_gpus(SFTRUN_FAKE_NVML));
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(found.value().setting, setting);
+  return found.value();
+}
+
+TEST_F(FakeNvml, TheVariableHidesGpus) {
+  using Gpus = std::vector<size_t>;
+  ::setenv("FAKE_NVML_GPUS", "NVIDIA H200", 1);
+  EXPECT_EQ(gpu_visibility(query()), std::nullopt) << "not set";
+  EXPECT_EQ(visibility_with("2,0").visible, (Gpus{2, 0}));
+  EXPECT_EQ(visibility_with("2,0").hidden, (Gpus{1}));
+  EXPECT_EQ(visibility_with("2, 0").problem, "");
+  EXPECT_EQ(visibility_with("GPU-2").visible, (Gpus{2})) << "the beginning of a UUID";
+  for (const char* none : {"", "-1", " "}) {
+    EXPECT_EQ(visibility_with(none).hidden, (Gpus{0, 1, 2})) << none;
+    EXPECT_EQ(visibility_with(none).problem, "") << none;
+  }
+  EXPECT_EQ(visibility_with("1,7,0").visible, (Gpus{1})) << "what follows a wrong entry is hidden";
+  EXPECT_NE(visibility_with("1,7,0").problem.find("`7`"), std::string::npos);
+  EXPECT_EQ(visibility_with("1,1").hidden, (Gpus{0, 1, 2}));
+  EXPECT_NE(visibility_with("1,1").problem.find("twice"), std::string::npos);
+}
+
+TEST_F(FakeNvml, TheVariableMayNameASlice) {
+  using Gpus = std::vector<size_t>;
+  const GpuVisibility old_name = visibility_with("MIG-GPU-1aaaaaaa-0000/2/0");
+  EXPECT_EQ(old_name.mig_slice, "MIG-GPU-1aaaaaaa-0000/2/0");
+  EXPECT_EQ(old_name.visible, (Gpus{1}));
+  EXPECT_EQ(old_name.hidden, (Gpus{0, 2}));
+  const GpuVisibility name = visibility_with("MIG-41b35a0d-4a50-5b6a-b9a5-2bf1a7d2a6c0");
+  EXPECT_EQ(name.mig_slice, "MIG-41b35a0d-4a50-5b6a-b9a5-2bf1a7d2a6c0");
+  EXPECT_TRUE(name.visible.empty() && name.hidden.empty()) << "it may be on any of them";
+}
+
 TEST_F(FakeNvml, ListsTheProcessesOfAGpu) {
   ::setenv("FAKE_NVML_GPUS", "NVIDIA H200,NVIDIA H200", 1);
   ::setenv("FAKE_NVML_PID", "77", 1);

@@ -1,4 +1,8 @@
 // Signals, and that nothing is left behind.
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+
 #include "supervised_run.h"
 
 namespace sftrun::launch::testing {
@@ -22,6 +26,83 @@ TEST(Stopping, SignalsReachTheWorkersWhichDecideTheCode) {
     for (int rank = 0; rank < 2; ++rank)
       EXPECT_NE(run.log(rank).find("checkpoint written"), std::string::npos);
   }
+}
+
+/// A run that was started with signals ignored.
+class IgnoredSignals : public ::testing::Test {
+ protected:
+  void start(std::initializer_list<int> ignored) {
+    run_.first_in_child = [ignored = std::vector<int>(ignored)] {
+      for (const int signal : ignored) ::signal(signal, SIG_IGN);
+    };
+    run_.start({"*:train 0"});
+    ASSERT_TRUE(eventually([&] { return all_training(run_, 2); }));
+  }
+  /// Whether the run goes on after a moment.
+  bool goes_on() const {
+    sleep_s(0.5);
+    return is_alive(run_.pid()) && run_.log(0).find("checkpoint written") == std::string::npos;
+  }
+  SupervisedRun run_{2};
+};
+
+TEST_F(IgnoredSignals, OfNohupStayIgnored) {
+  start({SIGHUP, SIGUSR1, SIGTSTP});
+  for (const int signal : {SIGHUP, SIGUSR1, SIGTSTP}) ::kill(run_.pid(), signal);
+  EXPECT_TRUE(goes_on());
+  ::kill(run_.pid(), SIGTERM);
+  EXPECT_EQ(run_.wait(), 75);
+}
+
+TEST_F(IgnoredSignals, AJobInTheBackgroundObeysKill) {  // a shell starts it with SIGINT ignored
+  start({SIGINT, SIGQUIT});
+  ::kill(run_.pid(), SIGINT);
+  EXPECT_EQ(run_.wait(), 130);
+}
+
+/// Ctrl-C on the terminal of a run.
+class KeyboardTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(KeyboardTest, CtrlCEndsOnlyWhatIsInTheForeground) {
+  const bool is_in_background = GetParam();
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_EQ(::grantpt(master) | ::unlockpt(master), 0);
+  SupervisedRun run(2);
+  run.first_in_child = [&] {
+    ::setsid();
+    const int terminal = ::open(::ptsname(master), O_RDWR);  // becomes the controlling one
+    ::ioctl(terminal, TIOCSCTTY, 0);
+    if (is_in_background) ::signal(SIGINT, SIG_IGN);
+  };
+  run.start({"*:train 0"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 2); }));
+  ASSERT_EQ(::write(master, "\x03", 1), 1);
+  if (is_in_background) {
+    sleep_s(0.5);
+    EXPECT_TRUE(is_alive(run.pid()));
+    ::kill(run.pid(), SIGTERM);
+  }
+  EXPECT_EQ(run.wait(), is_in_background ? 75 : 130);
+  ::close(master);
+}
+
+INSTANTIATE_TEST_SUITE_P(InTheBackgroundOrNot, KeyboardTest, ::testing::Bool());
+
+TEST(Stopping, AConsoleThatNobodyReadsDelaysNothing) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ::fcntl(ends[1], F_SETPIPE_SZ, 4096);
+  SupervisedRun run(2);
+  run.err_fd = ends[1];
+  run.start({"0:flood 20000;train 0", "1:train 0"});  // more than pipe and buffer take
+  ASSERT_TRUE(eventually([&] { return all_training(run, 2); }));
+  EXPECT_EQ(count_of(run.log(0), "line "), 20000);
+  const double begin = now_s();
+  ::kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.wait(), 75);
+  EXPECT_LT(now_s() - begin, 3);
+  EXPECT_NE(run.log(0).find("checkpoint written"), std::string::npos);
+  for (const int fd : ends) ::close(fd);
 }
 
 TEST(Stopping, RepeatedCopiesOfOneSignalAreOneRequest) {
@@ -56,7 +137,62 @@ TEST(Stopping, TheGracePeriodEnds) {
   ::kill(run.pid(), SIGTERM);
   EXPECT_EQ(run.wait(), 75);
   EXPECT_LT(now_s() - begin, 3);
-  EXPECT_NE(run.err().find("no checkpoint within 300 ms"), std::string::npos) << run.err();
+  EXPECT_NE(run.err().find("no progress for 300 ms"), std::string::npos) << run.err();
+}
+
+/// Starts a run, stops it, and waits for it.   @return its exit code
+int stopped(SupervisedRun& run, int num_workers, const std::vector<std::string>& scripts) {
+  run.start(scripts);
+  EXPECT_TRUE(eventually([&] { return all_training(run, num_workers); }));
+  ::kill(run.pid(), SIGTERM);
+  return run.wait();
+}
+
+TEST(Stopping, OnTheWayToACheckpointNobodyIsKilled) {
+  for (const char* what : {"compute", "save", "change"}) {
+    SupervisedRun run(2);
+    run.options.grace_s = 0.5;
+    EXPECT_EQ(stopped(run, 2, {fmt::format("0:train 1.6 {}", what), "1:train 1.8 collective"}), 75);
+    EXPECT_NE(run.log(1).find("checkpoint written"), std::string::npos) << what << run.err();
+  }
+}
+
+TEST(Stopping, RanksThatAllWaitForEachOtherHang) {
+  SupervisedRun run(2);
+  run.options.grace_s = 0.5;
+  EXPECT_EQ(stopped(run, 2, {"*:train 30 collective"}), 75);
+  EXPECT_NE(run.err().find("no progress for 500 ms"), std::string::npos) << run.err();
+}
+
+TEST(Stopping, ARankOfAnotherMachineIsWaitedFor) {
+  SupervisedRun run(1);
+  run.options.grace_s = 0.3;
+  run.options.plan.nnodes = 2;
+  EXPECT_EQ(stopped(run, 1, {"*:train 1 collective"}), 75);
+  EXPECT_NE(run.log(0).find("checkpoint written"), std::string::npos) << run.err();
+}
+
+/// The last status is of generating, as before the first step of `sftrun generate`.
+TEST(Stopping, WhatWasTrainedBeforeAnEvaluationIsSaved) {
+  SupervisedRun run(1);
+  run.options.untrained_grace_s = 0.2;
+  EXPECT_EQ(stopped(run, 1, {"*:answer 1 compute"}), 75);
+  EXPECT_NE(run.log(0).find("checkpoint written"), std::string::npos) << run.err();
+}
+
+TEST(Stopping, ASlowCommandOfCallbacksIsNamed) {
+  SupervisedRun run(1);
+  run.options.grace_s = 0.3;
+  run.start({"0:ignore;status 5 9;commands;print training;hang"});
+  ASSERT_TRUE(eventually([&] { return all_training(run, 1); }));
+  ::kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.wait(), 75);
+  EXPECT_NE(run.err().find("stopping when the command of `callbacks` has ended"),
+            std::string::npos)
+      << run.err();
+  EXPECT_NE(run.err().find("the command of `callbacks` has not ended within 300 ms"),
+            std::string::npos)
+      << run.err();
 }
 
 TEST(Stopping, BeforeTheFirstStepNobodyWaitsForACheckpoint) {
@@ -189,8 +325,8 @@ TEST(Stopping, TheLauncherIsSmall) {
   }
   EXPECT_GT(resident_kib, 0);
   EXPECT_LT(resident_kib, 50 * 1024);
-#ifndef __SANITIZE_THREAD__  // which has a thread of its own
-  EXPECT_EQ(num_threads, 1);
+#ifndef __SANITIZE_THREAD__   // which has a thread of its own
+  EXPECT_LE(num_threads, 2);  // one writes to the console
 #endif
   ::kill(run.pid(), SIGTERM);
   EXPECT_EQ(run.wait(), 75);

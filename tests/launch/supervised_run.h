@@ -9,11 +9,13 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "sftrun/core/console_writer.h"
 #include "sftrun/core/error.h"
 #include "sftrun/launch/supervisor.h"
 
@@ -128,21 +130,23 @@ class SupervisedRun {
   }
 
   SuperviseOptions options;
-  int err_fd = -1;  ///< stderr of the supervisor, when not the file
+  int err_fd = -1;                            ///< stderr of the supervisor, when not the file
+  std::function<void()> first_in_child = {};  ///< what the supervisor's process does first
 
  private:
   [[noreturn]] void run_in_child() {
     if (!std::freopen(file("out").c_str(), "w", stdout)) ::_exit(98);
     if (!std::freopen(file("err").c_str(), "w", stderr)) ::_exit(98);
     if (err_fd >= 0) ::dup2(err_fd, STDERR_FILENO);
+    if (first_in_child) first_in_child();
     int code = 0;
     try {
-      code = supervise(options);
+      code = supervise(options).exit_code;
     } catch (const Error& error) {
-      std::fprintf(stderr, "%s\n", error.what());
+      ConsoleWriter::of_process().write(STDERR_FILENO, std::string(error.what()) + "\n");
       code = static_cast<int>(error.code());
     }
-    std::fflush(nullptr);
+    ConsoleWriter::of_process().flush(0.2);
     ::_exit(code);
   }
 

@@ -106,6 +106,17 @@ TEST(Supervisor, ACrashIsReportedBeforeALostPeer) {
   EXPECT_NE(run.err().find("first failure on rank 2 "), std::string::npos) << run.err();
 }
 
+TEST(Supervisor, TheCauseIsNamedThoughTheDiskIsFull) {
+  SupervisedRun run(2);
+  // Neither can write its error file, and the one that lost its peer ends first.
+  EXPECT_EQ(run.run({"0:lose_disk;ignore;sleep 0.4;fail 5 3 cannot write: No space left on device",
+                     "1:lose_disk;sleep 0.1;lose_peer 5 3 no answer"}),
+            5);
+  EXPECT_NE(run.err().find("first failure on rank 0 "), std::string::npos) << run.err();
+  EXPECT_NE(run.err().find("at step 3: cannot write: No space left on device"), std::string::npos)
+      << run.err();
+}
+
 TEST(Supervisor, AnErrorFileSaysStepMessageAndFix) {
   SupervisedRun run(2);
   EXPECT_EQ(run.run({"1:fail 5 17 disk full", "*:train 0"}), 5);

@@ -47,16 +47,34 @@ std::string rest_of(std::istringstream& words) {
   std::exit(code);
 }
 
+/// What a worker does in a moment on its way to a checkpoint: nothing (""), `compute`, `save`, pass from one
+/// micro-batch to the next (`change`), or wait for the others (`collective`).
+void do_a_moment(const std::string& what, Activity& activity) {
+  constexpr double kMoment_s = 0.01;
+  const auto begin = std::chrono::steady_clock::now();
+  if (what == "change") activity.set_work(Work::kForward);
+  while (what == "compute" &&
+         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() <
+             kMoment_s) {
+  }
+  if (what != "compute") sleep_s(kMoment_s);
+}
+
 /// Trains until somebody asks it to stop, then takes `seconds` for a checkpoint.
-[[noreturn]] void train(double seconds) {
+/// @param last_phase of its status when it is asked
+[[noreturn]] void train(double seconds, const std::string& what, launch::Phase last_phase) {
   const launch::StopSignals stop;
   launch::StatusWriter().write({.phase = launch::Phase::kTraining});
+  launch::StatusWriter().write({.phase = last_phase});
+  Activity activity = Activity::of_this_process();
   std::puts("training");
   std::fflush(stdout);
   while (!stop.requested()) sleep_s(0.01);
   const auto begin = std::chrono::steady_clock::now();
+  if (what == "save") activity.set_work(Work::kSaving);
+  if (what == "collective") activity.begin_wait("all_reduce");
   while (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < seconds)
-    sleep_s(0.01);
+    do_a_moment(what, activity);
   std::puts("checkpoint written");
   std::fflush(stdout);
   ::_exit(stop.exit_code());
@@ -114,6 +132,11 @@ void perform(const std::string& command) {
     std::exit(number);
   } else if (word == "fail" || word == "lose_peer") {
     fail(words, word == "lose_peer");
+  } else if (word == "lose_disk") {  // the error file cannot be written
+    ::setenv("SFTRUN_ERROR_FILE", "/proc/error.json", 1);
+  } else if (word == "flood") {  // lines on stderr
+    words >> number;
+    for (int i = 0; i < number; ++i) std::fprintf(stderr, "[12:03:04.118] [info] line %d\n", i);
   } else if (word == "raise") {
     words >> number;
     ::signal(number, SIG_DFL);
@@ -125,11 +148,16 @@ void perform(const std::string& command) {
     for (;;) ::pause();
   } else if (word == "train") {
     words >> seconds;
-    train(seconds);
+    train(seconds, rest_of(words), launch::Phase::kTraining);
+  } else if (word == "answer") {  // in an evaluation
+    words >> seconds;
+    train(seconds, rest_of(words), launch::Phase::kGenerating);
   } else if (word == "spawn") {
     spawn(rest_of(words));
   } else if (word == "status") {
     write_status(words);
+  } else if (word == "commands") {  // of `callbacks` are still running
+    launch::StatusWriter().write({.phase = launch::Phase::kCommands});
   } else if (word == "wait" || word == "work") {
     record(word, words);
   } else if (word == "once") {  // the rest only in the first start

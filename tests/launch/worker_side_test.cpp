@@ -76,6 +76,28 @@ TEST(ErrorFile, IsReadAsWrittenAndNotOverwritten) {
   EXPECT_NEAR(error->time, now, 5);
 }
 
+TEST(ErrorFile, GoesThroughTheStatusPipeToo) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ::setenv("SFTRUN_STATUS_FD", std::to_string(ends[1]).c_str(), 1);
+  ::setenv("SFTRUN_ERROR_FILE", "/proc/error.json", 1);  // cannot be written
+  const std::string message = "error: no \"space\"\n  at   " + std::string(5000, 'x');
+  EXPECT_FALSE(write_error_file(message, 5, 17, /*peer_lost=*/true));
+  for (const char* name : {"SFTRUN_STATUS_FD", "SFTRUN_ERROR_FILE"}) ::unsetenv(name);
+  ::close(ends[1]);
+  std::string text(20'000, '\0');
+  const ssize_t got = ::read(ends[0], text.data(), text.size());
+  ::close(ends[0]);
+  ASSERT_GT(got, 0);
+  const auto error = parse_error_line(std::string_view(text).substr(0, static_cast<size_t>(got)));
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->message, message);
+  EXPECT_EQ(error->step, 17);
+  EXPECT_TRUE(error->peer_lost);
+  EXPECT_FALSE(parse_status(std::string_view(text).substr(0, static_cast<size_t>(got))));
+  EXPECT_FALSE(parse_error_line(to_json_line({.phase = Phase::kTraining})));
+}
+
 TEST(ErrorFile, ALostPeerIsRecognised) {
   const TemporaryDirectory directory;
   const auto path = directory.path() / "error.json";
@@ -108,6 +130,23 @@ TEST(StopSignals, TheFirstSetsAFlag) {
     EXPECT_EQ(stop.signal(), signal);
     EXPECT_EQ(stop.exit_code(), code);
   }
+}
+
+TEST(StopSignals, WhatTheProcessWasStartedToIgnoreStaysIgnored) {
+  ::signal(SIGUSR1, SIG_IGN);
+  {
+    const StopSignals stop;
+    ::raise(SIGUSR1);
+    EXPECT_FALSE(stop.requested());
+  }
+  ::signal(SIGUSR1, SIG_DFL);
+  ::signal(SIGINT, SIG_IGN);  // a shell's background job
+  {
+    const StopSignals stop;
+    ::kill(::getpid(), SIGINT);
+    EXPECT_TRUE(stop.requested());
+  }
+  ::signal(SIGINT, SIG_DFL);
 }
 
 TEST(StopSignals, TheSecondEndsTheProcessWithTheFirstOnesCode) {

@@ -1,6 +1,9 @@
 #include "sftrun/observe/html_report.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <limits>
@@ -9,6 +12,7 @@
 #include "report/findings.h"
 #include "report/metrics_table.h"
 #include "sftrun/core/file.h"
+#include "sftrun/observe/system.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -171,6 +175,30 @@ TEST(Findings, NameWhatIsUnusual) {
         "note: 55% of the positions of the packed sequences hold no token",
         "note: only 1.0% of the tokens are trained on", "warning: log: rank 1 is slow (2 times)"})
     expect_part(text, part);
+}
+
+TEST(Findings, AFailedRunSaysWhy) {
+  const std::string text = findings_of(
+      metrics_lines(3, ""),
+      R"({"status":"failed","error":"training failed; first failure on rank 0: No space left\n  last lines of its log:\n    | secret\n  at   run/a\n  fix: free disk space"})");
+  expect_part(text,
+              "problem: the run failed; its last recorded step is 3: training failed; first "
+              "failure on rank 0: No space left; at run/a; fix: free disk space\n");
+}
+
+TEST(Findings, ARunWhoseLauncherIsGoneWasKilled) {
+  const test::TemporaryDirectory dir;
+  write_file_atomically(dir / "run.json", R"({"status":"running"})");
+  const auto status = [&] { return html_report({dir.path()}).runs.front().status; };
+  EXPECT_EQ(status(), "running");  // nothing is known of its process
+  write_file_atomically(dir / ".lock", "pid 4242 on another-machine\n");
+  EXPECT_EQ(status(), "running");
+  write_file_atomically(dir / ".lock", "pid 4242 on " + host_name() + "\n");
+  EXPECT_EQ(status(), "killed");
+  const int lock = ::open((dir / ".lock").c_str(), O_RDWR);
+  EXPECT_EQ(::flock(lock, LOCK_EX), 0);
+  EXPECT_EQ(status(), "running");
+  ::close(lock);
 }
 
 TEST(Findings, SkippedStepsOfFp16AreUsual) {

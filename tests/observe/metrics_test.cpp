@@ -137,7 +137,7 @@ TEST(Metrics, ValuesOfAnEvaluationHaveTheNamesOfTheFile) {
   EXPECT_EQ(names_of_values(metrics),
             (std::vector<std::string>{"eval_loss", "eval_rouge_l", "eval_token_accuracy",
                                       "eval_rouge1", "eval_rouge2", "eval_exact_match",
-                                      "eval_data/a.jsonl_loss", "eval_b.jsonl_loss"}));
+                                      "eval_a_loss", "eval_b_loss"}));
 }
 
 TEST(Metrics, TruncationMayDropTheLastEvaluation) {

@@ -29,7 +29,7 @@ TEST(ModelCard, OfAnAdapterNamesItsBaseForTheHub) {
       << text;
   EXPECT_TRUE(holds(text, "on owner/data, more.jsonl.")) << text;
   EXPECT_TRUE(holds(text, "| last loss (step 40) | 1.2500 |")) << text;
-  EXPECT_TRUE(holds(text, "| `tuning.lora.target_modules` | a b c |")) << text;
+  EXPECT_TRUE(holds(text, "| `tuning.lora.target_modules` | a\\|b c |")) << text;
   EXPECT_TRUE(holds(text, "PeftModel.from_pretrained(base, \".\")")) << text;
 }
 
@@ -69,6 +69,26 @@ TEST(ModelCard, OfAWholeModel) {
   const std::string text = to_markdown(card);
   EXPECT_TRUE(holds(text, "base_model_relation: finetune\nlibrary_name: transformers\n")) << text;
   EXPECT_FALSE(holds(text, "peft")) << text;
+}
+
+/// Names of files and data sets are no markup, and end no string.
+TEST(ModelCard, NamesAreNoMarkup) {
+  ModelCard card = card_of_an_adapter();
+  card.data = {"<img src=x onerror=alert(1)>", "[a](http://b)", "*a*_b_`c`|d\n# e",
+               "my_data.jsonl"};
+  card.base_model = "/models/a\"b\\c`d<e>";
+  card.is_on_hub = false;
+  card.quantize_command = "sftrun quantize --model 'a`b'";
+  card.kept = KeptWeights{.step = 1, .metric = "eval_<b>_loss", .value = 1};
+  const std::string text = to_markdown(card);
+  EXPECT_TRUE(holds(text,
+                    "\\<img src=x onerror=alert(1)\\>, \\[a\\](http://b), "
+                    "\\*a\\*\\_b\\_\\`c\\`\\|d \\# e, my_data.jsonl."))
+      << text;
+  EXPECT_TRUE(holds(text, "from_pretrained(\"path/to/a\\\"b\\\\c`d<e>\")")) << text;
+  EXPECT_TRUE(holds(text, "# An adapter for a\"b\\\\c\\`d\\<e\\>\n")) << text;
+  EXPECT_TRUE(holds(text, "``sftrun quantize --model 'a`b'`` writes")) << text;
+  EXPECT_TRUE(holds(text, "eval\\_\\<b\\>\\_loss")) << text;
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ RunReport sample() {
   report.world_size = 2;
   report.device_names = {"CPU", "CPU"};
   report.status = "done";
+  report.error = "out of \"memory\"\n  fix: less";
   report.last_step = 12;
   report.evaluation = {{"step", 12}, {"eval_loss", 2.5}};
   report.best = {{"metric", "eval_loss"}, {"value", 2.25}, {"step", 8}};
@@ -98,8 +99,8 @@ TEST(RunReport, SaysWhatIsNotFinished) {
 TEST(RunReport, HasTheKeysUsersRelyOn) {
   const Json json = sample().to_json();
   for (const char* key :
-       {"version", "backend", "base_model_fingerprint", "dataset_fingerprint", "world_size",
-        "device_names", "strategy", "ranks", "evaluation", "best_evaluation"}) {
+       {"version", "builds", "backend", "base_model_fingerprint", "dataset_fingerprint",
+        "world_size", "device_names", "strategy", "ranks", "evaluation", "best_evaluation"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   const Json& rank = json["ranks"][1];

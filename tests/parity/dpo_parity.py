@@ -148,10 +148,19 @@ def tokens_of_trl(records: list[dict], tokenizer) -> list[list[tuple]]:
     return pairs
 
 
+def as_the_template_reads_them(records: list[dict], tokenizer) -> list[dict]:
+    """Templates of models that see drop a text without a word unless it is a part. sftrun gives it to them as one; for TRL it is done here."""
+    probe = "a question"
+    if probe in tokenizer.apply_chat_template([{"role": "user", "content": probe}], tokenize=False):
+        return records
+    part = lambda turn: {**turn, "content": [{"type": "text", "text": turn["content"]}]}  # noqa: E731
+    return [{key: [part(turn) for turn in value] if key != "tools" else value for key, value in record.items()} for record in records]
+
+
 def rendered_by_trl(records: list[dict], tokenizer) -> list[tuple]:
     """Empty if the tokenizer's template refuses them: templates for images, for other roles, …"""
     try:
-        return tokens_of_trl(records, tokenizer)
+        return tokens_of_trl(as_the_template_reads_them(records, tokenizer), tokenizer)
     except Exception:  # noqa: BLE001
         return []
 

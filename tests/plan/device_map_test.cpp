@@ -4,6 +4,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/plan/micro_batch.h"
 #include "support/expect_error.h"
 
 namespace sftrun::plan {
@@ -40,7 +41,8 @@ std::string text_of(const DeviceStages& stages) {
   return text;
 }
 
-std::string placed(const config::ParallelConfig& parallel, const MapDevices& devices) {
+std::string placed(const config::ParallelConfig& parallel, MapDevices devices) {
+  if (devices.unit_bytes.empty()) devices.unit_bytes.assign(6, 1.0);
   return text_of(place_units(four_layers(), parallel, devices, "run.yaml:3:5"));
 }
 
@@ -55,6 +57,27 @@ TEST(DeviceMap, BalancedDividesBytes) {
   EXPECT_EQ(placed(two_of_four, {}), "0@cpu:0 3@cpu:1");
 }
 
+/// An embedding in bf16 beside layers in 4 bits has four times the bytes of as many values in them.
+TEST(DeviceMap, BytesAreDividedAndNotValues) {
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kQlora;
+  config.tuning.quant = config::quant_of(QuantFormat::kNf4);
+  config.tuning.lora.r = 1;
+  spec::ArchSpec arch = four_layers();
+  arch.vocab_size = 2048, arch.intermediate_size = 128;
+  const std::vector<double> bytes = unit_bytes(arch, config, /*element_bytes=*/2);
+  ASSERT_EQ(bytes.size(), 6U);
+  EXPECT_EQ(bytes.front(), 2048 * 128 * 2);
+  EXPECT_GT(bytes.front(), 2 * bytes[1]);
+  EXPECT_EQ(placed(rule("balanced"), {.num_gpus = 3, .unit_bytes = bytes}), "0@0 1@1 5@2");
+  EXPECT_EQ(placed(rule("sequential"),
+                   {.num_gpus = 2, .unit_bytes = bytes, .device_bytes = bytes[0] + 2 * bytes[1]}),
+            "0@0 3@1");
+  double sum = 0;
+  for (const double of_unit : bytes) sum += of_unit;
+  EXPECT_NEAR(static_cast<double>(static_bytes(arch, config, 2)), sum, 16);
+}
+
 TEST(DeviceMap, TheNameForTheFewestLayersCounts) {
   // The range has the longer name.
   const nlohmann::ordered_json places = {
@@ -65,8 +88,7 @@ TEST(DeviceMap, TheNameForTheFewestLayersCounts) {
 
 TEST(DeviceMap, SequentialFillsTheFirstDevices) {
   const auto filled = [](double units_per_device, int64_t gpus) {
-    return placed(rule("sequential"),
-                  {.num_gpus = gpus, .unit_bytes = 6, .device_bytes = units_per_device});
+    return placed(rule("sequential"), {.num_gpus = gpus, .device_bytes = units_per_device});
   };
   EXPECT_EQ(filled(4.1, 4), "0@0 4@1");
   EXPECT_EQ(filled(2.1, 4), "0@0 2@1 4@2");

@@ -41,6 +41,10 @@ TEST(GpuCards, NamesAreForgiving) {
            {"RTX 3060 12GB", "RTX 3060 12GB", 1},
            {"Tesla V100-SXM2-32GB", "V100 32GB", 1},
            {"Tesla T4", "T4", 1},
+           {"2080Ti", "RTX 2080 Ti", 1},
+           {"GTX1080", "GTX 1080", 1},
+           {"Quadro RTX 6000", "Quadro RTX 6000", 1},
+           {"NVIDIA Quadro RTX A6000", "RTX A6000", 1},
            {"L40S 48GB", "L40S", 1},
            {"NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", 1},
            {"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Blackwell", 1},
@@ -89,9 +93,42 @@ TEST(GpuCards, EveryNameIsItsOwn) {
   for (const GpuCard& card : known_gpu_cards()) {
     EXPECT_EQ(only(card.name).card.name, card.name);
     EXPECT_EQ(only("8x NVIDIA " + card.name).card.memory_bytes, card.memory_bytes) << card.name;
-    EXPECT_GT(card.memory_bytes, uint64_t{7} << 30) << card.name;
+    EXPECT_GT(card.memory_bytes, uint64_t{card.too_old_sm > 0 ? 1U : 7U} << 30) << card.name;
     EXPECT_LT(card.memory_bytes, uint64_t{300} << 30) << card.name;
   }
+}
+
+/// `train` refuses them, by whatever name.
+TEST(GpuCards, OldCardsAreRefused) {
+  for (const char* text : {"T4",
+                           "Tesla T4",
+                           "NVIDIA Tesla T4 16GB",
+                           "2x t4",
+                           "P100",
+                           "Tesla P100-PCIE-16GB",
+                           "P100-12GB",
+                           "V100",
+                           "Tesla V100-SXM2-32GB",
+                           "v100 16 gb",
+                           "V100S-PCIE-32GB",
+                           "2080 Ti",
+                           "RTX2080Ti",
+                           "NVIDIA GeForce RTX 2080 Ti",
+                           "GeForce GTX 1080 Ti",
+                           "1080ti",
+                           "Titan RTX",
+                           "NVIDIA TITAN V",
+                           "Quadro RTX 8000",
+                           "K80",
+                           "P40",
+                           "2x RTX 4090, T4"}) {
+    test::expect_error<ConfigError>(
+        [&] { require_usable(parse_gpu_cards(text, "--gpus"), "--gpus"); },
+        {"is too old: sm_80 (Ampere) or newer is required", "--gpus", "--device cpu"});
+  }
+  for (const char* text : {"A100", "RTX A6000", "RTX 6000 Ada", "3060", "L4", "8x H200", "24GB"})
+    EXPECT_NO_THROW(require_usable(parse_gpu_cards(text, "--gpus"), "--gpus")) << text;
+  test::expect_error<ConfigError>([] { parse_gpu_cards("2x RTX2089", "--gpus"); }, {"no card"});
 }
 
 }  // namespace

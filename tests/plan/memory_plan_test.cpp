@@ -44,6 +44,17 @@ RunDevices cards(int count, double gib = 24) {
           .local_world_size = count};
 }
 
+/// What tests/smoke/memory_plan.py measures beside tensors.
+TEST(MemoryPlan, OfAProcessOnACpu) {
+  RunDevices cpu = cards(1);
+  cpu.on_gpu = false;
+  spec::ArchSpec arch = eight();
+  const MemoryPlan plan = memory_plan(arch, resolved_lora(), cpu);
+  constexpr int64_t kMiB = 1 << 20;
+  EXPECT_EQ(plan.context, 154 * kMiB + 200 * arch.vocab_size + plan.tensors() / 32);
+  EXPECT_EQ(plan.peak(), plan.tensors() + plan.context);
+}
+
 TEST(MemoryPlan, IsTheSumOfItsParts) {
   const config::RunConfig config = resolved_lora();
   const MemoryPlan plan = memory_plan(eight(), config, cards(1));
@@ -58,6 +69,11 @@ TEST(MemoryPlan, IsTheSumOfItsParts) {
   EXPECT_EQ(micro_batch_shape(pairs, cards(1)).tokens, 2 * 4 * 2048);
   pairs.data.bin_tokens.value = 1024;
   EXPECT_EQ(micro_batch_shape(pairs, cards(1)).tokens, 2 * 4 * 1024);
+  RunDevices with_data = cards(1);  // whose pairs fit into packed sequences
+  with_data.tokens_of_bin = 1020.25;
+  EXPECT_EQ(micro_batch_shape(pairs, with_data).tokens, 4081);
+  pairs.data.bin_tokens.value = 100;
+  EXPECT_EQ(micro_batch_shape(pairs, with_data).tokens, 2 * 4 * 100) << "a shorter sequence";
 }
 
 TEST(MemoryPlan, RanksNeedBuffers) {
@@ -71,7 +87,7 @@ TEST(MemoryPlan, RanksNeedBuffers) {
   RunDevices on_cpu = cards(2);
   on_cpu.on_gpu = false;
   config.train.ddp_comm_hook = config::CommHook::kNone;
-  EXPECT_EQ(memory_plan(eight(), config, on_cpu).communication, 0);
+  EXPECT_EQ(memory_plan(eight(), config, on_cpu).communication, 4 << 20) << "Gloo's buffers";
 }
 
 TEST(LayerKinds, ShowWhatRecomputationSaves) {

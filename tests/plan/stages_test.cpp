@@ -68,21 +68,28 @@ TEST(Stages, TheHeadCountsAsWork) {
 }
 
 TEST(Stages, ShareTheMemory) {
-  const std::vector<StageShare> shares = stage_shares(eight_billion(), pipeline(2));
+  const std::vector<double> shares = activation_shares(eight_billion(), pipeline(2));
   ASSERT_EQ(shares.size(), 2U);
-  EXPECT_NEAR(shares[0].weights + shares[1].weights, 1, 1e-12);
-  EXPECT_NEAR(shares[0].activations, 2 * 17 / 32.0, 1e-12);  // two micro-batches are under way
-  EXPECT_NEAR(shares[1].activations, 15 / 32.0, 1e-12);
-  spec::ArchSpec tied = eight_billion();
-  tied.tie_word_embeddings = true;
-  const std::vector<StageShare> of_tied = stage_shares(tied, pipeline(2));
-  EXPECT_GT(of_tied[0].weights + of_tied[1].weights, 1.05);  // both have the embedding
+  EXPECT_NEAR(shares[0], 2 * 17 / 32.0, 1e-12);  // two micro-batches are under way
+  EXPECT_NEAR(shares[1], 15 / 32.0, 1e-12);
+  const auto stages = [](const spec::ArchSpec& arch, const config::RunConfig& config) {
+    const std::vector<double> units = unit_bytes(arch, config, /*element_bytes=*/2);
+    return std::pair(std::accumulate(units.begin(), units.begin() + 18, 0.0),
+                     std::accumulate(units.begin() + 18, units.end(), 0.0));
+  };
   config::RunConfig one = pipeline(2);
   one.parallel.strategy = config::Strategy::kDdp;
-  const int64_t whole = static_bytes(eight_billion(), one, 2);
-  const auto largest = std::max(shares[0].weights, shares[1].weights);
+  const auto [first, second] = stages(eight_billion(), one);
+  EXPECT_NEAR(static_cast<double>(static_bytes(eight_billion(), one, 2)), first + second, 64);
   EXPECT_NEAR(static_cast<double>(static_bytes(eight_billion(), pipeline(2), 2)),
-              largest * static_cast<double>(whole), 1e6);
+              std::max(first, second), 64);
+  spec::ArchSpec tied = eight_billion();
+  tied.tie_word_embeddings = true;
+  const auto [with_embedding, with_head] = stages(tied, one);  // both have the embedding
+  EXPECT_NEAR(with_embedding + with_head - static_cast<double>(static_bytes(tied, one, 2)),
+              128256.0 * 4096 * 2, 64);
+  EXPECT_NEAR(static_cast<double>(static_bytes(tied, pipeline(2), 2)),
+              std::max(with_embedding, with_head), 64);
 }
 
 TEST(Stages, AreDescribed) {

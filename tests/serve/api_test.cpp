@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -60,6 +61,101 @@ TEST_F(ApiTest, OffsetsAreThoseOfTheTokensInTheText) {
     EXPECT_TRUE(top.contains(logprobs["tokens"][i].get<std::string>())) << i;
     EXPECT_GE(top.size(), 2U);
   }
+}
+
+TEST_F(ApiTest, PartsOfACharacterAreAtTheirCharacter) {
+  const HttpResponse response =
+      post("/v1/completions",
+           {{"prompt", "x 日本 the 🙂!"}, {"echo", true}, {"logprobs", 1}, {"max_tokens", 0}});
+  ASSERT_EQ(response.status, 200) << response.body;
+  const Json logprobs = Json::parse(response.body)["choices"][0]["logprobs"];
+  const std::u32string text = U"x 日本 the 🙂!";
+  size_t num_parts = 0;
+  for (size_t i = 0; i < logprobs["tokens"].size(); ++i) {
+    const auto token = logprobs["tokens"][i].get<std::string>();
+    const auto place = logprobs["text_offset"][i].get<size_t>();
+    ASSERT_LT(place, text.size()) << token;
+    if (token.starts_with("bytes:")) {
+      ++num_parts;
+      EXPECT_GT(text[place], 0x7FU) << token;
+    } else {
+      EXPECT_EQ(text[place], static_cast<char32_t>(token[0])) << token;
+    }
+  }
+  EXPECT_GT(num_parts, 3U) << "the tokenizer has no such characters";
+}
+
+TEST_F(ApiTest, PlacesOfGeneratedTokensAreInTheText) {
+  Json body = {{"prompt", "日 a"}, {"echo", true},     {"logprobs", 0},
+               {"max_tokens", 40}, {"temperature", 2}, {"seed", 5}};
+  const Json choice = Json::parse(post("/v1/completions", body).body)["choices"][0];
+  const auto text = choice["text"].get<std::string>();
+  const auto num_chars = static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; }));
+  size_t before = 0;
+  for (const Json& place : choice["logprobs"]["text_offset"]) {
+    EXPECT_GE(place.get<size_t>(), before);
+    before = place.get<size_t>();
+  }
+  EXPECT_LE(before, num_chars);
+  body["stream"] = true;
+  HttpResponse response = post("/v1/completions", body);
+  std::string events;
+  while (response.stream(events)) {
+  }
+  std::vector<size_t> streamed;
+  for (size_t at = 0; (at = events.find("data: {", at)) != std::string::npos; ++at) {
+    const Json chunk = Json::parse(events.substr(at + 6, events.find("\n\n", at) - at - 6));
+    if (!chunk["choices"][0]["logprobs"].is_null())
+      for (const Json& place : chunk["choices"][0]["logprobs"]["text_offset"])
+        streamed.push_back(place.get<size_t>());
+  }
+  EXPECT_EQ(Json(streamed), choice["logprobs"]["text_offset"]);
+}
+
+TEST_F(ApiTest, HeadersAloneCanBeRefused) {
+  const HttpRequest asked{.method = "POST",
+                          .path = "/v1/completions",
+                          .headers = {{"content-type", "application/json"}, {"host", "localhost"}}};
+  EXPECT_FALSE(api_.refusal(asked).has_value());
+  const auto status = [&](const Api& api, auto&& change) {
+    HttpRequest changed = asked;
+    change(changed);
+    const auto refusal = api.refusal(changed);
+    return refusal ? refusal->status : 200;
+  };
+  EXPECT_EQ(status(api_, [](HttpRequest& head) { head.path = "/v2"; }), 404);
+  EXPECT_EQ(status(api_, [](HttpRequest& head) { head.method = "PUT"; }), 405);
+  EXPECT_EQ(status(api_, [](HttpRequest& head) { head.headers["host"] = "a.b"; }), 403);
+  EXPECT_EQ(status(api_, [](HttpRequest& head) { head.headers["content-type"] = "text/csv"; }),
+            415);
+  const Api guarded(tiny_.models, scheduler_, {.token = "secret"});
+  EXPECT_EQ(status(guarded, [](HttpRequest&) {}), 401);
+  EXPECT_EQ(
+      status(guarded, [](HttpRequest& head) { head.headers["authorization"] = "Bearer secret"; }),
+      200);
+}
+
+TEST_F(ApiTest, ALongStopTextIsSharedByTheAnswers) {
+  const std::string stop(100'000, 'x');
+  EXPECT_EQ(post("/v1/completions", {{"prompt", "a"}, {"n", 12}, {"max_tokens", 2}, {"stop", stop}})
+                .status,
+            200);
+  const Json prompts(std::vector<std::string>(60, "a"));
+  EXPECT_EQ(
+      post("/v1/completions", {{"prompt", prompts}, {"n", 128}, {"max_tokens", 1}, {"stop", stop}})
+          .status,
+      400);
+}
+
+TEST(AnswerChannelTest, WhatIsAbandonedFailsAfterWhatWasSent) {
+  AnswerChannel channel;
+  AnswerEvent event;
+  event.text = "a";
+  channel.send(event);
+  channel.abandon();
+  EXPECT_EQ(channel.receive(std::chrono::milliseconds(0)).value().text, "a");
+  EXPECT_EQ(channel.receive(std::chrono::milliseconds(0)).value().error.value().status(), 503);
 }
 
 TEST_F(ApiTest, AStreamHasTheAnswerInParts) {

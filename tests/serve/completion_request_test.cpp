@@ -77,6 +77,16 @@ TEST_F(CompletionRequests, ADeveloperIsTheSystem) {
   EXPECT_EQ(tokens("developer"), tokens("system"));
 }
 
+TEST_F(CompletionRequests, LogprobsOfAllAnswersTogetherAreLimited) {
+  Json body = {{"prompt", std::vector<std::string>(100, "a")}, {"n", 128}, {"max_tokens", 100}};
+  body["logprobs"] = 0;
+  EXPECT_EQ(completion(body).num_choices, 128);
+  body["logprobs"] = 20;
+  std::string param;
+  EXPECT_EQ(status_of([&] { completion(body); }, &param), 400);
+  EXPECT_EQ(param, "logprobs");
+}
+
 TEST_F(CompletionRequests, WhatIsWrongIsNamed) {
   const std::vector<std::pair<Json, std::string>> cases = {
       {{{"prompt", "a"}, {"temperature", "hot"}}, "temperature"},

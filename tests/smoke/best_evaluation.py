@@ -6,7 +6,7 @@
 best      the run stops early where transformers' rules say, the result is the checkpoint of the best evaluation, and rotation keeps it
 killed    a run that is killed before and after its best evaluation, and resumed, has the same evaluations, decisions and result, bit for bit
 answers   the scores of answers in training are those of `sftrun eval` for the same checkpoint: one process, ddp, fsdp, full training
-stopped   SIGTERM while answers are generated: exit code 75, and the resumed run repeats the evaluation
+stopped   SIGTERM while the loss is computed or answers are generated: exit code 75, and the resumed run repeats the evaluation
 sums      the evaluation loss, of each set and of all, does not depend on batch size, packing and number of processes
 callbacks a command sees every event; one that fails or hangs changes nothing
 
@@ -43,14 +43,14 @@ class Program:
     def command(self, *words):
         return [str(word) for word in (self.path, *words)]
 
-    def run(self, *words, code=0, only_output=False):
-        done = subprocess.run(self.command(*words), cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT)
+    def run(self, *words, code=0, only_output=False, prefix=()):
+        done = subprocess.run([*prefix, *self.command(*words)], cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT)
         if done.returncode != code:
             raise RuntimeError(f"{' '.join(map(str, words))}: exit code {done.returncode} instead of {code}\n{done.stdout}{done.stderr}")
         return done.stdout if only_output else done.stdout + done.stderr
 
-    def train(self, name, *words, code=0, **settings):
-        return self.run("train", *self.arguments(name, *words, **settings), code=code)
+    def train(self, name, *words, code=0, prefix=(), **settings):
+        return self.run("train", *self.arguments(name, *words, **settings), code=code, prefix=prefix)
 
     def arguments(self, name, *words, **settings):
         overrides = [f"train.{key}={json.dumps(value)}" for key, value in settings.items()]
@@ -203,7 +203,8 @@ def check_answers(program):
     if program.quick:
         kinds = [kind for kind in kinds if kind[0] != "zero2"]
     keys = ("rouge1", "rouge2", "rouge_l", "exact_match", "token_accuracy")
-    text = program.train("no-room", **(answers | {"generation_max_new_tokens": 10**13}), code=4)
+    # Nine of the longest answers that the key allows take several GB; a process gets 4 GB of address space.
+    text = program.train("no-room", **(answers | {"generation_max_new_tokens": 2**24, "generation_batch_size": 9}), code=4, prefix=("prlimit", f"--as={4 << 30}"))
     program.expect("answers: a lack of memory for them ends the run before its first step", "no memory for the answers" in text
                    and "train.generation_batch_size" in text and not lines_of(program.folder / "no-room"), text)
     seen = {}
@@ -232,12 +233,11 @@ def check_answers(program):
         program.expect(f"answers: {name}: the same as one process", same, seen[name])
 
 
-def check_stopped(program):
-    settings = {"predict_with_generate": True, "generation_max_new_tokens": 200, "generation_batch_size": 1, "eval_steps": 3, "max_steps": 6, "learning_rate": 1e-6,
-                "metric_for_best_model": "rouge_l", "load_best_model_at_end": True, "eval_on_start": not program.quick}
-    whole, run = program.folder / "unstopped", program.folder / "stopped"
-    program.train(whole.name, **settings)
-    process = subprocess.Popen(program.command("train", *program.arguments(run.name, **settings)), cwd=program.folder, stdout=subprocess.PIPE,
+def stop_in_evaluation(program, name, words, settings):
+    """SIGTERM in the evaluation after step 3; then the same command again, which must end as a run that was not stopped."""
+    whole, run = program.folder / f"{name}-whole", program.folder / name
+    program.train(whole.name, *words, **settings)
+    process = subprocess.Popen(program.command("train", *program.arguments(run.name, *words, **settings)), cwd=program.folder, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
     begun = time.monotonic()
     while (not lines_of(run) or lines_of(run)[-1]["step"] < 3) and process.poll() is None and time.monotonic() - begun < TIMEOUT:
@@ -245,13 +245,25 @@ def check_stopped(program):
     time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     text, _ = process.communicate(timeout=TIMEOUT)
-    program.expect("stopped: exit code 75, in the evaluation after step 3",
+    program.expect(f"{name}: exit code 75, in the evaluation after step 3",
                    process.returncode == 75 and lines_of(run)[-1]["step"] == 3 and "eval_loss" not in lines_of(run)[-1], (process.returncode, text))
     state = json.loads((run / "checkpoints/step-000003/state.json").read_text())
-    program.expect("stopped: the checkpoint says that the evaluation is due", state.get("evaluation_due") is True, state)
-    text = program.train(run.name, **settings)
-    program.expect("stopped: the resumed run repeats it", computed(run) == computed(whole), text)
-    program.expect("stopped: the same result", result_bytes(run) == result_bytes(whole))
+    program.expect(f"{name}: the checkpoint says that the evaluation is due", state.get("evaluation_due") is True, state)
+    text = program.train(run.name, *words, **settings)
+    program.expect(f"{name}: the resumed run repeats it", computed(run) == computed(whole), text)
+    program.expect(f"{name}: the same result", result_bytes(run) == result_bytes(whole))
+
+
+def check_stopped(program):
+    settings = {"predict_with_generate": True, "generation_max_new_tokens": 200, "generation_batch_size": 1, "eval_steps": 3, "max_steps": 6, "learning_rate": 1e-6,
+                "metric_for_best_model": "rouge_l", "load_best_model_at_end": True, "eval_on_start": not program.quick}
+    stop_in_evaluation(program, "stopped", [], settings)
+    many = program.folder / "many.jsonl"  # the loss takes seconds, in micro-batches of one
+    many.write_text((program.folder / "val.jsonl").read_text() * 150)
+    settings = {"eval_steps": 3, "max_steps": 6, "eval_batch_size": 1, "load_best_model_at_end": True}
+    for strategy, processes in [("ddp", 1), ("zero3", 2)]:
+        words = [f"data.val={many.name}", "--nproc-per-node", processes, *[f"parallel.strategy={strategy}"] * (processes > 1)]
+        stop_in_evaluation(program, f"stopped-{strategy}", words, settings)
 
 
 def check_sums(program):

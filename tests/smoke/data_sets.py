@@ -164,7 +164,10 @@ def check_formats(runs, folder, has_tables):
     reference = runs.train("lines", f"train: {folder}/chat.jsonl")
     require("cached in" in runs.output, "what is tokenised is kept")
     require(runs.train("again", f"train: {folder}/chat.jsonl") == reference, "a second run has the same losses, bit for bit")
-    require("cached in" not in runs.output, "and takes what was kept")
+    require("cached in" not in runs.output and "is tokenized already" in runs.output, "and takes what was kept, and says so")
+    (folder / "link.jsonl").symlink_to(folder / "chat.jsonl")
+    runs.train("link", f"train: {folder}/link.jsonl")
+    require("is tokenized already" in runs.output, "a link to the file is the same data")
     same(reference, runs.train("two", f"train: {folder}/chat.jsonl", processes=2), "two processes")
     for name, path in [("array", "chat.json"), ("gzip", "chat.jsonl.gz"), ("glob", "parts/*.jsonl"), ("folder", "parts")]:
         runs.same_data(name, f"train: '{folder}/{path}'", "lines", f"train: {folder}/chat.jsonl", f"{path} is the same data")
@@ -172,6 +175,55 @@ def check_formats(runs, folder, has_tables):
         runs.same_data("tables", f"train: {folder}/set", "lines", f"train: {folder}/chat.jsonl", "a folder of Parquet files is the same data")
     mapped = "fields: {prompt: question, completion: answer}"
     runs.same_data("csv", f"train: {folder}/pairs.csv, {mapped}", "pairs", f"train: {folder}/pairs.jsonl", "CSV by data.fields is the same data")
+
+
+CALLS = ("{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.role == 'assistant' %}{% generation %}"
+         "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{{ eos_token }}{% endgeneration %}{% endif %}{% endfor %}")
+
+
+def check_kinds(runs, folder, has_tables):
+    """Numbers, missing values and nested values have the same tokens from every kind of file."""
+    def record(**arguments):
+        call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+        return {"messages": [{"role": "user", "content": "Call it."}, {"role": "assistant", "content": "", "tool_calls": [call]}]}
+
+    def tokens(name):
+        command = [runs.sftrun, "preview", "--config", str(runs.write_yaml("kinds", f"train: {folder}/{name}")), "--json", "-n", "50",
+                   f"model.chat_template={CALLS}", "model.max_seq_len=4096"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=runs.environment)
+        if done.returncode != 0:
+            sys.exit(f"FAILED preview of {name}: exit code {done.returncode}\n{done.stderr}")
+        [data_set] = json.loads(done.stdout)["data_sets"]
+        return ["".join(sequence["tokens"]) for sequence in data_set["sequences"]]
+
+    records = [record(x=3.0, n=2**62), record(x=-0.0, items=[{"a": 1.5}, {"b": "t"}]), record(x=1e22, n=-7), record(n=2**63 - 1)]
+    longs = [record(n=12345678901234567890123, deep=[{"n": -(10**60)}])]
+    (folder / "kinds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (folder / "longs.jsonl").write_text("".join(json.dumps(r) + "\n" for r in longs))
+    wanted = tokens("kinds.jsonl")
+    require('"n": 4611686018427387904' in wanted[0] and '"x": 3.0' in wanted[0], f"numbers are written as Python does: {wanted[0]}")
+    require("12345678901234567890123" in tokens("longs.jsonl")[0] and "-1" + 60 * "0" in tokens("longs.jsonl")[0], "also long ones")
+    with_nulls = json.loads(json.dumps(records))
+    for one in with_nulls:
+        one.update(tools=None, conversations=None)
+        for message in one["messages"]:
+            message.update({key: message.get(key) for key in ("tool_calls", "weight", "train", "name")})
+    (folder / "nulls.jsonl").write_text("".join(json.dumps(r) + "\n" for r in with_nulls))
+    require(tokens("nulls.jsonl") == wanted, "null is missing")
+    for name, rows, known in [("kinds", records, wanted), ("longs", longs, tokens("longs.jsonl"))]:
+        with open(folder / f"{name}.csv", "w", newline="") as out:
+            csv.writer(out).writerows([["messages", "tools"], *([json.dumps(r["messages"]), ""] for r in rows)])
+        require(tokens(f"{name}.csv") == known, f"{name} as JSON in a CSV file")
+    if not has_tables:
+        return
+    import pyarrow
+    import pyarrow.parquet
+    table = pyarrow.Table.from_pylist(records)
+    pyarrow.parquet.write_table(table, folder / "kinds.parquet")
+    with pyarrow.OSFile(str(folder / "kinds.arrow"), "wb") as out, pyarrow.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    for name in ("kinds.parquet", "kinds.arrow"):
+        require(tokens(name) == wanted, f"{name} is the same data")
 
 
 def check_mixtures(runs, folder):
@@ -267,6 +319,14 @@ def check_bad_records(runs, folder, has_tables):
         require("2 records cannot be used" in answer and "spoilt.jsonl:21" in answer, f"{name} tells all bad records")
         answer = runs.look("bad-skip", command)
         require("spoilt.jsonl:21" in answer and "2 " in answer, f"{name} warns of what is left out")
+    (folder / "bad-first.jsonl").write_text(3 * "oops\n" + "\n".join(text) + "\n")
+    runs.write_yaml("bad-first", f"train: {folder}/bad-first.jsonl, bad_records: skip")
+    for command in (["preview"], ["config", "check"], ["train", "--dry-run", "--nproc-per-node", "1"]):
+        require("3 bad records left out" in runs.look("bad-first", command), f"{' '.join(command)} takes bad records in front")
+    (folder / "bad-last.jsonl").write_text("\n".join(text) + "\noops\n")
+    runs.write_yaml("bad-last", f"train: {folder}/bad-last.jsonl")
+    for command in (["preview"], ["preview", "--json"], ["preview", "--html", str(folder / "page.html")]):
+        require("bad-last.jsonl:61" in runs.look("bad-last", command, code=3), f"{' '.join(command[:2])} refuses what training refuses")
 
 
 def check_warnings(runs, folder):
@@ -323,6 +383,7 @@ def main():
         has_tables = write_all(folder)
         runs = Runs(options.sftrun, folder, options.quick)
         check_formats(runs, folder, has_tables)
+        check_kinds(runs, folder, has_tables)
         check_mixtures(runs, folder)
         check_streams(runs, folder, has_tables)
         check_bad_data(runs, folder)

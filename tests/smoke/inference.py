@@ -10,6 +10,7 @@ stop        an answer ends before its stop text, wherever that begins, also wher
 penalty     --repetition-penalty changes a greedy answer that repeats itself
 summaries   score --json and preview --json
 models      a directory of one .gguf file, and --adapter with a run's directory
+adapters    score with adapters of some modules or layers gives PEFT's numbers (scripts/fixtures/make_partial_adapters.py)
 messages    dtype and device, and that an output is not overwritten
 
 With --quick each kind of file is given to tokenize and to one of generate and score, and an answer is stopped at one place.
@@ -186,6 +187,22 @@ def check_models(program):
     program.expect("models: --adapter with a run's directory", by_run == by_adapter, by_run)
 
 
+def check_adapters(program):
+    folder = ROOT / "tests/data/weights/partial_adapters"
+    scores = json.loads((folder / "scores.json").read_text())
+    text = json.dumps({"text": scores.pop("text")})
+    scores.pop("base")
+    chosen = ("excluded", "default_names", "some_layers") if program.quick else scores
+    for name in chosen:
+        words = ["score", "--model", MODEL, "--adapter", folder / name, "--input", "-", "--output", "-", *ON_CPU]
+        done = program.run(*words, stdin=text + "\n")
+        is_close = math.isclose(json.loads(done.stdout)["logprob"], scores[name], abs_tol=1e-3)
+        program.expect(f"adapters: {name}", is_close, f"{done.stdout} instead of {scores[name]}")
+        is_partial = name in ("some_layers", "lacks_module")
+        program.expect(f"adapters: {name} is warned of" if is_partial else f"adapters: no warning of {name}",
+                       ("have no tensors" in done.stderr) == is_partial, done.stderr)
+
+
 def check_messages(program):
     for dtype in ("bf16",) if program.quick else ("fp32", "bf16"):
         said = program.run("generate", "--model", MODEL, "--prompt", "a", "--max-new-tokens", 1, "--device", "cpu", "--dtype", dtype).stderr
@@ -209,7 +226,7 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         program = Program(arguments.sftrun.resolve(), pathlib.Path(folder), arguments.quick)
-        for check in (check_inputs, check_formats, check_stop, check_summaries, check_models, check_messages):
+        for check in (check_inputs, check_formats, check_stop, check_summaries, check_models, check_adapters, check_messages):
             check(program)
     print(f"{program.count - len(program.failures)} of {program.count} checks hold")
     return 1 if program.failures or not program.count else 0

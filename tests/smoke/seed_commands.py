@@ -35,7 +35,7 @@ MATTERS = re.compile("SFTRUN|TRAIN_|MODEL_|CUDA_|NCCL_|MASTER_|FORCE_|UNSLOTH_|M
                      "(RANK|WORLD_SIZE|LOCAL_RANK|NUM_GPUS|CONFIG|DEEPSPEED_CONFIG)$")  # variables that would change what a line does
 
 OTHER_TOOLS = {"accelerate", "axolotl", "bash", "deepspeed", "llamafactory-cli", "nvidia-smi", "pip", "python", "python3", "torchrun",
-               "tune", "watch", "NUM_GPUS=$(nvidia-smi"}
+               "trl", "tune", "watch", "NUM_GPUS=$(nvidia-smi"}
 WORDS = {"PREFIX=", "parallel.accelerate"}  # in the right column, but not a command line
 WITHOUT_EQUIVALENT = {
     "bash run_amd_all.sh": "AMD GPUs are not supported",
@@ -151,6 +151,17 @@ output_dir: saves/toy
 """
 DATASET_INFO = {"toy": {"file_name": "train.jsonl", "formatting": "sharegpt", "columns": {"messages": "messages"},
                         "tags": {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}}}
+TRL = f"""\
+model_name_or_path: {SMOL}
+dataset_name: data/train.jsonl
+assistant_only_loss: true
+use_peft: true
+max_length: 128
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+num_train_epochs: 1
+output_dir: outputs/trl
+"""
 TORCHTUNE = f"""\
 model: {{ _component_: torchtune.models.llama3_2.lora_llama3_2_1b, lora_attn_modules: ['q_proj', 'v_proj'], lora_rank: 8, lora_alpha: 16 }}
 tokenizer: {{ _component_: torchtune.models.llama3.llama3_tokenizer, path: {SMOL}/tokenizer.model, max_seq_len: 128 }}
@@ -274,7 +285,8 @@ class Checkout:
         for name, text in (("run.yaml", RUN), ("your_config.yaml", RUN), ("configs/your_config.yaml", RUN),
                            ("multi_node_run.yaml", RUN + "parallel: { accelerate: multi_node_config.yaml }\n"),
                            ("default_config.yaml", ACCELERATE), ("ds_config.json", DEEPSPEED), ("configs/deepspeed_custom.json", DEEPSPEED_CUSTOM),
-                           ("axolotl.yml", AXOLOTL), ("llama_factory.yaml", LLAMA_FACTORY), ("torchtune.yaml", TORCHTUNE)):
+                           ("axolotl.yml", AXOLOTL), ("llama_factory.yaml", LLAMA_FACTORY), ("trl.yaml", TRL),
+                           ("torchtune.yaml", TORCHTUNE)):
             (folder / name).write_text(text)
         self.other.mkdir()
         for entry in folder.iterdir():

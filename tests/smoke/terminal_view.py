@@ -197,7 +197,7 @@ def check_interrupted(runs):
     os.write(terminal.main, b"\x03")
     code = terminal.end()
     check_end("Ctrl-C", terminal, code, expected=130)
-    expect("Ctrl-C: it says what it does", any("SIGINT: waiting" in line for line in terminal.lines()), terminal.lines())
+    expect("Ctrl-C: it says what it does", any("SIGINT: stopping with a checkpoint" in line for line in terminal.lines()), terminal.lines())
 
 
 def check_killed(runs):

@@ -105,23 +105,37 @@ def check_uneven_batches(sftrun, folder):
     return failures
 
 
+STYLED = """{% for m in messages %}{% if m.role == 'user' %}{{ '(' + style + ') ' }}{% endif %}{{ m.role + ': ' + m.content + eos_token }}{% endfor %}
+{%- if add_generation_prompt %}assistant: {% endif %}"""
+
+
 def check_configured_template(sftrun, folder):
-    """A built-in template that was trained with goes with the adapter, and is what it is asked, scored and merged with."""
-    out = folder / "vicuna"
-    run([sftrun, "train", "--config", folder / "run.yaml", "--device", "cpu", "model.chat_template=vicuna", "train.max_steps=1",
-         f"output.dir={out}"], check=True)
+    """A template that was trained with, and its variables, go with the adapter, and are what it is asked, scored and merged with."""
+    out = folder / "configured"
+    (folder / "styled.jinja").write_text(STYLED)
+    run([sftrun, "train", "--config", folder / "run.yaml", "--device", "cpu", f"model.chat_template={folder / 'styled.jinja'}",
+         "data.chat_template_kwargs.style=brief", "train.max_steps=1", f"output.dir={out}"], check=True)
     run([sftrun, "merge", "--adapter", out / "adapter", "--output", out / "merged"], check=True)
-    failures = [f"{name}/chat_template.jinja is not vicuna's" for name in ("adapter", "merged")
-                if "ASSISTANT:" not in (out / name / "chat_template.jinja").read_text()]
+    folders = ("adapter", "merged", "checkpoints/step-000001")
+    failures = [f"{name} has another template" for name in folders if (out / name / "chat_template.jinja").read_text() != STYLED]
+    failures += [f"{name} has other variables" for name in folders
+                 if json.loads((out / name / "sftrun_chat.json").read_text()) != {"chat_template_kwargs": {"style": "brief"}}]
     write_lines(out / "in.jsonl", [record(5)])
     scores = []
-    for model in (["--adapter", out / "adapter"], ["--model", out / "merged"], ["--model", MODEL]):
+    other = ["--chat-template-kwargs", '{"style": "verbose, with every detail"}']
+    for model in (["--adapter", out / "adapter"], ["--model", out / "merged"], ["--model", MODEL], ["--adapter", out / "adapter", *other]):
         run([sftrun, "score", *model, "--input", out / "in.jsonl", "--output", out / "out.jsonl", "--device", "cpu", "--dtype", "fp32"], check=True)
         scores.append(json.loads((out / "out.jsonl").read_text())["logprob"])
     if abs(scores[0] / scores[1] - 1) > RELATIVE:
         failures.append(f"the adapter's score is {scores[0]}, the merged model's {scores[1]}")
     if scores[2] == scores[0]:
-        failures.append("the base's own template scores as vicuna's")
+        failures.append("the base's own template scores as the run's")
+    if scores[3] == scores[0]:
+        failures.append("--chat-template-kwargs changes nothing")
+    told = run([sftrun, "generate", "--adapter", out / "adapter", "--prompt", "a", "--max-new-tokens", "1", "--device", "cpu"],
+               capture_output=True, text=True).stderr
+    if 'chat_template_kwargs of the training run: {"style":"brief"}' not in told:
+        failures.append(f"generate does not say which variables it uses: {told}")
     return failures
 
 

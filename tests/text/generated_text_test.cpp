@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "sftrun/core/file.h"
+#include "sftrun/core/utf8.h"
 #include "support/test_data.h"
 
 namespace sftrun::text {
@@ -36,6 +38,25 @@ Shown generate(const Tokenizer& tokenizer, const std::string& text,
   shown.text = generated.text();
   EXPECT_TRUE(shown.text.starts_with(shown.settled_before_end)) << shown.settled_before_end;
   return shown;
+}
+
+TEST(GeneratedText, CountsWholeCharactersOnly) {
+  const Tokenizer tokenizer = tokenizer_of("gpt2");
+  GeneratedText generated(tokenizer, {});
+  std::vector<TokenId> tokens;
+  size_t num_parts = 0;
+  for (const TokenId token : tokenizer.encode("x 日 👍🏽 the", /*add_special_tokens=*/false)) {
+    generated.add(token);
+    tokens.push_back(token);
+    std::string bytes;
+    for (const TokenId one : tokens) bytes += tokenizer.token_bytes(one);
+    const size_t end = std::min(find_invalid_utf8(bytes), bytes.size());
+    num_parts += end < bytes.size() ? 1 : 0;
+    const auto count = std::count_if(bytes.begin(), bytes.begin() + static_cast<long>(end),
+                                     [](char byte) { return !is_continuation_byte(byte); });
+    EXPECT_EQ(generated.num_chars(), static_cast<size_t>(count)) << bytes;
+  }
+  EXPECT_GE(num_parts, 2U);
 }
 
 class GeneratedTexts : public ::testing::TestWithParam<const char*> {};

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/file.h"
 #include "sftrun/text/chat_template.h"
 
@@ -20,7 +21,7 @@ std::string line_of(const DataError& error) {
 /// line.
 TEST(Jinja, EqualsPython) {
   const Json fixture =
-      Json::parse(read_text_file(std::string(SFTRUN_TEST_DATA) + "/text/jinja_cases.json"));
+      parse_exact_json(read_text_file(std::string(SFTRUN_TEST_DATA) + "/text/jinja_cases.json"));
   Json variables = fixture.at("vars");
   const Json messages = variables.at("messages");
   variables.erase("messages");

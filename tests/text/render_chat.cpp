@@ -15,6 +15,7 @@
 
 #include "label_runs.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/file.h"
 #include "sftrun/text/builtin_templates.h"
 
@@ -100,7 +101,9 @@ int main(int argc, char** argv) {
   for (std::string line; std::getline(std::cin, line);) {
     Json reply;
     try {
-      reply = answer(Json::parse(line));
+      Json request = sftrun::parse_exact_json(line);
+      sftrun::round_fractions(request);
+      reply = answer(request);
     } catch (const sftrun::Error& error) {
       reply = {{"error", error.message()}, {"where", error.where()}};
     }

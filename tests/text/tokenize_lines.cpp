@@ -8,6 +8,8 @@
 ///   t a text, answered as above          s a text: [ids, spans]
 ///   d ids (32 bits each): [decoded, decoded without special tokens]
 ///   j nothing: the tokenizer.json, as a string
+///   n nothing: the class of transformers that splits otherwise, or null
+///   c a text: whether its tokens differ in that class
 /// --to-json: writes the tokenizer.json. --bench: encodes all records with spans, as training does,
 /// again and again on each of the threads; writes bytes per second of wall-clock time, in all.
 #include <fmt/format.h>
@@ -94,6 +96,12 @@ json mixed_line(const Tokenizer& tokenizer, std::string_view record) {
       return decode_line(tokenizer, rest);
     case 'j':
       return tokenizer.to_json();
+    case 'n': {
+      const auto* difference = tokenizer.class_difference();
+      return difference != nullptr ? json(difference->class_name) : json();
+    }
+    case 'c':
+      return tokenizer.differs_in_class(rest);
     default:
       throw sftrun::DataError("not a kind of record", std::string(record.substr(0, 1)));
   }

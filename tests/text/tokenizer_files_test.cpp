@@ -123,6 +123,19 @@ TEST(Tekken, PutsSpecialTokensFirst) {
   EXPECT_NE(directory.error().find("not valid JSON"), std::string::npos);
 }
 
+TEST(VocabFiles, PythonsNumbersInTheConfigurationAreRead) {
+  const Directory directory("vocab_infinity");
+  directory.write("vocab.json", R"({"a": 0})");
+  directory.write("merges.txt", "");
+  directory.write("tokenizer_config.json",
+                  R"({"model_max_length": Infinity, "x": [-Infinity, NaN, 1e999]})");
+  EXPECT_EQ(directory.load().encode("a", true), Ids({0}));
+  std::string wide = "\xFF\xFE";
+  for (const char c : std::string("{}")) wide += std::string{c, '\0'};
+  directory.write("tokenizer_config.json", wide);
+  EXPECT_NE(directory.error().find("the file is UTF-16, not UTF-8"), std::string::npos);
+}
+
 TEST(VocabFiles, RefusesDeepNesting) {
   const Directory directory("vocab_deep");
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
@@ -151,41 +164,45 @@ TEST(VocabFiles, FollowTheTokenizersClass) {
   EXPECT_NE(directory.error().find("invalid id -1"), std::string::npos);
 }
 
-TEST(TokenizerJson, OfAnotherClassIsFollowedWithAWarning) {
+TEST(TokenizerJson, OfAnotherClassIsFollowedAndItsTextsAreKnown) {
   const Directory directory("class");
-  const auto warning = [&](const std::string& name, const std::string& model_type,
-                           const std::string& pre_tokenizer) {
+  const auto loaded = [&](const std::string& name, const std::string& model_type,
+                          const std::string& pre_tokenizer) {
     directory.write(
         "tokenizer.json",
-        R"({"model": {"type": "BPE", "vocab": {"1": 0, "11": 1}, "merges": [["1", "1"]]},
+        R"({"model": {"type": "BPE", "vocab": {"1": 0, "11": 1, "2": 2}, "merges": [["1", "1"]]},
                         "pre_tokenizer": )" +
             pre_tokenizer + "}");
     directory.write("tokenizer_config.json", R"({"tokenizer_class": ")" + name + "\"}");
     directory.write("config.json", R"({"model_type": ")" + model_type + "\"}");
     testing::internal::CaptureStderr();
-    EXPECT_EQ(directory.load().encode("11", true).size(),
+    Tokenizer tokenizer = directory.load();
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "only texts that differ matter";
+    EXPECT_EQ(tokenizer.encode("11", true).size(),
               pre_tokenizer.find("Digits") == std::string::npos ? 1U : 2U);
-    return testing::internal::GetCapturedStderr();
+    return tokenizer;
   };
   const std::string bytes =
       R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false})";
   const std::string digits =
       R"({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, )" +
       bytes + "]}";
-  EXPECT_EQ(warning("GPT2Tokenizer", "llama", bytes), "");
-  EXPECT_EQ(warning("TokenizersBackend", "llama", digits), "");
-  EXPECT_EQ(warning("GPT2Tokenizer", "granite", digits), "") << "taken as it is there";
-  const std::string of_class = warning("GPT2TokenizerFast", "llama", digits);
-  EXPECT_NE(of_class.find("the pre_tokenizer of tokenizer.json differs from the class "
-                          "GPT2Tokenizer"),
-            std::string::npos)
-      << of_class;
-  EXPECT_NE(of_class.find("\"tokenizer_class\": \"TokenizersBackend\""), std::string::npos);
-  const std::string of_type = warning("TokenizersBackend", "qwen2", bytes);
-  EXPECT_NE(of_type.find("the normalizer and the pre_tokenizer of tokenizer.json differ from"),
-            std::string::npos)
-      << of_type;
-  EXPECT_NE(of_type.find("TokenizersBackend.from_pretrained"), std::string::npos);
+  EXPECT_EQ(loaded("GPT2Tokenizer", "llama", bytes).class_difference(), nullptr);
+  EXPECT_EQ(loaded("TokenizersBackend", "llama", digits).class_difference(), nullptr);
+  EXPECT_EQ(loaded("GPT2Tokenizer", "granite", digits).class_difference(), nullptr)
+      << "taken as it is there";
+  const Tokenizer of_class = loaded("GPT2TokenizerFast", "llama", digits);
+  ASSERT_NE(of_class.class_difference(), nullptr);
+  EXPECT_EQ(of_class.class_difference()->class_name, "GPT2Tokenizer");
+  EXPECT_EQ(of_class.class_difference()->parts, "pre_tokenizer");
+  EXPECT_NE(of_class.class_difference()->remedy.find("\"TokenizersBackend\""), std::string::npos);
+  EXPECT_TRUE(of_class.differs_in_class("2 11"));
+  EXPECT_FALSE(of_class.differs_in_class("12")) << "split, but with no merge of the two";
+  const Tokenizer of_type = loaded("TokenizersBackend", "qwen2", bytes);
+  ASSERT_NE(of_type.class_difference(), nullptr);
+  EXPECT_EQ(of_type.class_difference()->parts, "normalizer and the pre_tokenizer");
+  EXPECT_NE(of_type.class_difference()->remedy.find("TokenizersBackend.from_pretrained"),
+            std::string::npos);
 }
 
 // ---- SentencePiece: messages as protobuf writes them

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "../../src/train/checkpoint_state.h"
 #include "sftrun/core/file.h"
 #include "sftrun/train/checkpoint.h"
 #include "support/temporary_directory.h"
@@ -23,7 +24,7 @@ Json reference() {
   return Json::parse(read_text_file(fs::path(SFTRUN_TEST_DATA) / "train" / "best_evaluation.json"));
 }
 
-config::TrainConfig configuration(const Json& of_case) {
+config::TrainConfig judged_config_of(const Json& of_case) {
   config::TrainConfig config;
   config.metric_for_best_model = of_case["metric"];
   config.early_stopping_patience = of_case["patience"].get<int64_t>();
@@ -48,7 +49,7 @@ TEST(BestEvaluation, DecidesAsTransformers) {
   ASSERT_GE(cases.size(), 60U);
   for (const Json& of_case : cases) {
     SCOPED_TRACE(of_case.dump());
-    BestEvaluation best(configuration(of_case));
+    BestEvaluation best(judged_config_of(of_case));
     EXPECT_EQ(best.state().greater_is_better, of_case["greater_is_better"].get<bool>());
     int64_t step = 0;
     for (size_t i = 0; i < of_case["values"].size(); ++i) {
@@ -62,10 +63,10 @@ TEST(BestEvaluation, DecidesAsTransformers) {
 TEST(BestEvaluation, GoesOnFromACheckpoint) {
   for (const Json& of_case : reference()["cases"]) {
     SCOPED_TRACE(of_case.dump());
-    auto best = std::make_unique<BestEvaluation>(configuration(of_case));
+    auto best = std::make_unique<BestEvaluation>(judged_config_of(of_case));
     int64_t step = 0;
     for (size_t i = 0; i < of_case["values"].size(); ++i) {
-      auto resumed = std::make_unique<BestEvaluation>(configuration(of_case));
+      auto resumed = std::make_unique<BestEvaluation>(judged_config_of(of_case));
       ASSERT_TRUE(resumed->restore(best->state()));
       best = std::move(resumed);
       const Json& value = of_case["values"][i];
@@ -137,8 +138,15 @@ TEST(Rotation, LeavesWhatTransformersLeaves) {
     SCOPED_TRACE(rotation.dump());
     const fs::path folder = directory / std::to_string(number++);
     const CheckpointStore store(folder);
-    for (const int64_t step : rotation["steps"]) make_directories(store.path_of(step));
-    store.keep_newest(rotation["limit"].get<int64_t>(), rotation["best"].get<int64_t>());
+    TrainState state;
+    for (const int64_t step : rotation["steps"]) {
+      make_directories(store.path_of(step));
+      state.step = step;
+      state.identity = Json::object();
+      write_state(store.path_of(step), state, 0);
+    }
+    state.best = {.step = rotation["best"].get<int64_t>()};
+    store.keep_newest(rotation["limit"].get<int64_t>(), state);
     for (const int64_t step : rotation["steps"]) {
       const Json& left = rotation["left"];
       EXPECT_EQ(fs::exists(store.path_of(step)),

@@ -6,6 +6,7 @@
 
 #include "data/toy_model.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/train/adamw.h"
@@ -72,6 +73,17 @@ TEST_F(RunDirectory, ARenamedCheckpointIsPassedOver) {
   save_checkpoint(5);
   fs::rename(run_dir_ / "checkpoints" / "step-000005", run_dir_ / "checkpoints" / "step-000004");
   EXPECT_EQ(find({}), run_dir_ / "checkpoints" / "step-000002");
+}
+
+/// Rank 0 reads every byte of a checkpoint, and the others wait for what it finds.
+TEST_F(RunDirectory, AStopInterruptsTheSearchOnAllRanks) {
+  save_checkpoint(2);
+  const std::string named = (run_dir_ / "checkpoints" / "step-000002").string();
+  const Interruptible scope([] { return true; });
+  test::run_ranks(2, [&](parallel::Communicator& comm) {
+    EXPECT_THROW(find_checkpoint({}, run_dir_.path(), comm), Interrupted);
+    EXPECT_THROW(find_checkpoint({.from = named}, run_dir_.path(), comm), Interrupted);
+  });
 }
 
 /// Machines that have the same path, and not the same disk.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "../../src/train/checkpoint_state.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/train/adamw.h"
@@ -173,6 +174,18 @@ TEST(Identity, IsTheOneOfOlderCheckpoints) {
   EXPECT_NO_THROW(require_same_identity(older, identity, "c", {}));
   for (const auto& [key, value] : older["config"].items())
     EXPECT_EQ(identity["config"].value(key, nlohmann::ordered_json()), value) << key;
+}
+
+/// The first pattern that matches applies.
+TEST(Identity, TheOrderOfPatternsMatters) {
+  config::RunConfig config;
+  config.tuning.lora.alpha_pattern = {{"layers.0.mlp.up_proj", 12}, {".*", 1}};
+  const auto saved = identity_of(config, model_of("m"), "d", "");
+  EXPECT_NO_THROW(require_same_identity(saved, saved, "c", {}));
+  config.tuning.lora.alpha_pattern = {{".*", 1}, {"layers.0.mlp.up_proj", 12}};
+  test::expect_error<ConfigError>(
+      [&] { require_same_identity(saved, identity_of(config, model_of("m"), "d", ""), "c", {}); },
+      {"the order of tuning.lora.alpha_pattern was layers.0.mlp.up_proj, .*, is now .*, layers.0"});
 }
 
 TEST(Identity, DamagedListsAreDifferences) {
@@ -549,6 +562,60 @@ TEST(Identity, TheOptimizerBelongsToTheRun) {
   test::expect_error<ConfigError>(
       [&] { require_same_identity(saved, identity_of(config, model_of("m"), "d", ""), "c", {}); },
       {"train.optimizer was \"adamw\", is now \"adamw_8bit\""});
+}
+
+TEST_F(Checkpoints, WhatTheRunDidNotWriteIsNeitherCountedNorRemoved) {
+  fs::create_directories(dir());
+  const auto write_another = [&](int64_t step) {  // of another run, which began at another time
+    const fs::path folder = CheckpointStore(dir()).path_of(step);
+    fs::create_directories(folder);
+    TrainState state;
+    state.step = step;
+    state.identity = {{"model", "m"}};
+    write_state(folder, state, 0);
+  };
+  fs::create_directories(dir() / "step-001000");                       // a later step
+  write_file_atomically(dir() / "step-000000", "a file");              // no folder
+  fs::create_directories(dir() / "step-000002");                       // without state.json
+  fs::create_directory_symlink("step-000001", dir() / "step-000001");  // a circle
+  write_another(3);
+  write_another(2000);
+  for (const int64_t step : {4, 5, 6, 7}) save(step, 2);
+  const auto is_there = [&](const char* name) {
+    return fs::exists(fs::symlink_status(dir() / name));
+  };
+  for (const char* name : {"step-001000", "step-000000", "step-000002", "step-000001",
+                           "step-000003", "step-002000", "step-000006", "step-000007"})
+    EXPECT_TRUE(is_there(name)) << name;
+  EXPECT_FALSE(is_there("step-000004"));
+  EXPECT_FALSE(is_there("step-000005"));
+  EXPECT_EQ(CheckpointStore(dir()).newest_step(7), 7);
+}
+
+/// Hours of training are not lost because something took the name.
+TEST_F(Checkpoints, SomethingElseOfTheNameIsSetAside) {
+  fs::create_directories(dir() / "step-000003");
+  write_file_atomically(dir() / "step-000003" / "notes.txt", "x");
+  write_file_atomically(dir() / "step-000004", "");
+  fs::create_directory_symlink("step-000005", dir() / "step-000005");
+  for (const int64_t step : {3, 4, 5}) {
+    save(step);
+    verify_checkpoint(CheckpointStore(dir()).path_of(step));
+  }
+  EXPECT_EQ(read_text_file(dir() / "abandoned-step-000003" / "notes.txt"), "x");
+}
+
+TEST_F(Checkpoints, ACircleOfLinksIsSkippedLikeADamagedOne) {
+  fs::create_directories(dir());
+  save(3);
+  fs::create_directory_symlink("step-000004", dir() / "step-000004");
+  fs::create_directories(dir() / "step-000005");
+  fs::create_symlink("state.json", dir() / "step-000005" / "state.json");
+  EXPECT_EQ(CheckpointStore(dir()).latest().value().filename(), "step-000003");
+  test::expect_error<DataError>([&] { read_train_state(dir() / "step-000004"); },
+                                {"Too many levels of symbolic links"});
+  CheckpointStore(dir()).set_later_aside(3);
+  EXPECT_FALSE(fs::exists(fs::symlink_status(dir() / "step-000004")));
 }
 
 TEST_F(Checkpoints, LaterOnesAreSetAsideNotLost) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/parallel/tensor_group.h"
 #include "support/expect_error.h"
@@ -75,6 +76,9 @@ struct RunSetup {
   int64_t channels_at_once = 1;       ///< tensor parallelism: see `TensorParallel::multiple`
   int64_t stops_after = kStepsOfRun;  ///< with a checkpoint
   bool longest_batch_first = false;
+  std::string build = "abc";
+  int stops_when_asked =
+      0;  ///< the last rank in an evaluation, by its answer to this question; 0: never
 
   /// The same training with shards.
   RunSetup sharded() const {
@@ -156,12 +160,19 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
   inputs.longest_batch_first = setup.longest_batch_first;
   if (setup.decoder.trains == model::Trains::kLora)
     inputs.adapter = model::adapter_config_of(*decoder, "");
-  int64_t num_queued = resume_from ? 2 : 0;
-  inputs.hooks.stop_exit_code = [&] { return ++num_queued == setup.stops_after ? 75 : 0; };
-  bool has_fitted = false;
+  int64_t num_queued = resume_from ? 2 : 0, num_evaluated = 0;
+  bool has_fitted = false, evaluates = false;
   inputs.hooks.on_event = [&](const TrainEvent& event) {
     has_fitted = has_fitted || event.phase == std::string("fitting");
+    evaluates = event.phase == std::string("evaluating");
   };
+  const bool is_last_rank = comm.rank() + 1 == comm.world_size();
+  const bool stops_in_step = setup.stops_when_asked == 0 && setup.stops_after < kStepsOfRun;
+  inputs.hooks.stop_exit_code = [&] {
+    if (evaluates) return is_last_rank && ++num_evaluated == setup.stops_when_asked ? 75 : 0;
+    return stops_in_step && ++num_queued == setup.stops_after ? 75 : 0;
+  };
+  inputs.build = {.version = "1.2.3", .id = setup.build};
   Trainer trainer(std::move(inputs));
   EXPECT_EQ(trainer.run().last_step, setup.stops_after);
   EXPECT_EQ(has_fitted, setup.longest_batch_first);
@@ -586,7 +597,9 @@ TEST(Evaluation, IsOfTheWholeSetOnAnyNumberOfRanks) {
       const auto strategy = parallel::make_strategy({.strategy = config::Strategy::kDdp}, comm,
                                                     {decoder->parameters(), decoder->units()});
       const EvalResult result =
-          Evaluator(config, val).run(*decoder, *strategy, *make_objective(config.train), comm);
+          Evaluator(config, val).run(*decoder, *strategy, *make_objective(config.train), comm, [] {
+            return 0;
+          });
       int64_t labels = 0;
       for (int64_t i = 0; i < val.examples().size(); ++i)
         labels += val.examples().stored(i).label_tokens;
@@ -618,7 +631,7 @@ TEST(Evaluation, OfSeveralSetsGivesTheLossOfEach) {
                                                     {decoder->parameters(), decoder->units()});
       const auto evaluate = [&](const data::Dataset& dataset) {
         return Evaluator(config, dataset)
-            .run(*decoder, *strategy, *make_objective(config.train), comm);
+            .run(*decoder, *strategy, *make_objective(config.train), comm, [] { return 0; });
       };
       const EvalResult together = evaluate(val);
       EXPECT_NEAR(together.loss, evaluate(whole).loss, 1e-6);
@@ -634,6 +647,62 @@ TEST(Evaluation, OfSeveralSetsGivesTheLossOfEach) {
       comm.leave();
     });
   }
+}
+
+/// Of the ranks one is asked to stop in the middle of an evaluation, in which they communicate.
+TEST(Evaluation, AStopInterruptsItOnAllRanksAndTheRunIsTheSame) {
+  for (const auto& [strategy, ranks] : {std::pair{config::Strategy::kDdp, 1},
+                                        {config::Strategy::kZero3, 2},
+                                        {config::Strategy::kPipeline, 2}}) {
+    SCOPED_TRACE(config::strategy_name(strategy));
+    RunSetup setup;
+    setup.decoder.trains = model::Trains::kFull;
+    setup.strategy = strategy;
+    const test::TemporaryDirectory straight, stopped;
+    const auto run = [&, ranks = ranks](const RunSetup& of, const fs::path& run_dir,
+                                        const std::optional<fs::path>& resume_from) {
+      test::run_ranks(ranks,
+                      [&](parallel::Communicator& comm) { train(comm, of, run_dir, resume_from); });
+    };
+    run(setup, straight.path(), {});
+    RunSetup first = setup;
+    // An exchange empties a pipeline: it has one before the first of the few micro-batches only.
+    first.stops_when_asked = strategy == config::Strategy::kPipeline ? 1 : 2;
+    first.stops_after = 2;  // where the first evaluation is
+    run(first, stopped.path(), {});
+    EXPECT_EQ(metrics(stopped.path()).size(), 2U) << "no evaluation";
+    const fs::path checkpoint = stopped.path() / "checkpoints" / "step-000002";
+    EXPECT_TRUE(read_train_state(checkpoint).evaluation_due);
+    run(setup, stopped.path(), checkpoint);
+    expect_same_run(straight.path(), stopped.path());
+  }
+}
+
+TEST(Builds, OfARunAreInItsCheckpointsAndAnotherOneIsSaid) {
+  const test::TemporaryDirectory dir;
+  log::configure({.console = log::Level::kOff, .file = dir / "log"});
+  RunSetup setup;
+  setup.decoder.trains = model::Trains::kLora;
+  setup.stops_after = 2;
+  const auto run = [&](const std::optional<fs::path>& resume_from) {
+    test::run_ranks(
+        1, [&](parallel::Communicator& comm) { train(comm, setup, dir.path(), resume_from); });
+  };
+  run({});
+  const fs::path first = dir.path() / "checkpoints" / "step-000002";
+  setup.stops_after = kStepsOfRun;
+  setup.build = "def";
+  run(first);
+  log::configure({.console = log::Level::kOff});
+  const auto builds = read_train_state(dir.path() / "checkpoints" / "step-000004").builds;
+  EXPECT_EQ(to_json(builds),
+            nlohmann::ordered_json::parse(R"([{"version": "1.2.3", "build": "abc", "from_step": 0},
+                                              {"version": "1.2.3", "build": "def", "from_step": 2}])"));
+  const std::string text = read_text_file(dir / "log");
+  EXPECT_NE(
+      text.find("the checkpoint is of sftrun 1.2.3, build abc, this is sftrun 1.2.3, build def"),
+      std::string::npos)
+      << text;
 }
 
 TEST(ShardedTraining, RefusesOptimizersThatNeedWholeMatrices) {

@@ -108,7 +108,8 @@ TEST(AdapterConfig, RefusesVariantsByName) {
       {"fan_in_fan_out", true, "`fan_in_fan_out` is not supported"},
       {"init_lora_weights", "pissa_niter_4",
        "`init_lora_weights: pissa_niter_4`, which changes the base model, is not supported"},
-      {"layers_to_transform", json::array({0}), "`layers_to_transform: [0]` is not supported"},
+      {"layers_to_transform", json::array({"0"}), "`layers_to_transform` must be a list of the"},
+      {"exclude_modules", json::array({3}), "`exclude_modules` must be a list of names"},
       {"use_qalora", true, "`use_qalora: true` is not supported"},
       {"lora_bias", true, "`lora_bias: true` is not supported"},
       {"a_key_of_the_future", 3, "`a_key_of_the_future: 3` is not supported"},
@@ -128,6 +129,37 @@ TEST(AdapterConfig, RefusesVariantsByName) {
   }
   const test::TemporaryDirectory empty;
   expect_error([&] { AdapterConfig::load(empty.path()); }, {"no adapter_config.json"});
+}
+
+/// As PEFT's check_target_module_exists decides.
+TEST(AdapterConfig, LeavesOutModulesAsPeftDoes) {
+  const std::string q = "model.layers.3.self_attn.q_proj", v = "model.layers.3.self_attn.v_proj";
+  const auto left_out = [](const char* key, const json& value, const json& pattern = nullptr) {
+    json config = peft_config();
+    config[key] = value;
+    config["layers_pattern"] = pattern;
+    return load_config(config).left_out;
+  };
+  EXPECT_TRUE(left_out("exclude_modules", {"v_proj"}).covers(v));
+  EXPECT_FALSE(left_out("exclude_modules", {"v_proj"}).covers(q));
+  EXPECT_FALSE(left_out("exclude_modules", {"proj"}).covers(q));  // whole words
+  EXPECT_TRUE(left_out("exclude_modules", ".*layers\\.3\\..*").covers(q));
+  EXPECT_FALSE(left_out("exclude_modules", "v_proj").covers(v));  // the whole name
+  EXPECT_FALSE(left_out("layers_to_transform", {3}).covers(q));
+  EXPECT_FALSE(left_out("layers_to_transform", 3).covers(q));
+  EXPECT_TRUE(left_out("layers_to_transform", {1, 2}).covers(q));
+  EXPECT_FALSE(left_out("layers_to_transform", {3}, "layers").covers(q));
+  EXPECT_FALSE(left_out("layers_to_transform", {3}, {"blocks", "layers"}).covers(q));
+  EXPECT_TRUE(left_out("layers_to_transform", {3}, "blocks").covers(q));
+  EXPECT_FALSE(left_out("layers_to_transform", {3}, "lay.*").covers(q));  // an expression
+  EXPECT_TRUE(left_out("layers_to_transform", {3}).covers("lm_head"));
+  EXPECT_TRUE(left_out("layers_to_transform", {3}).covers("layers.3.self_attn.q_proj"));
+  json named = peft_config();
+  named["layers_to_transform"] = {3};
+  named["target_modules"] = {"q_proj", "lm_head"};  // a whole name is always meant
+  EXPECT_FALSE(load_config(named).left_out.covers("lm_head"));
+  EXPECT_TRUE(left_out("exclude_modules", json::array()).is_empty());
+  EXPECT_TRUE(left_out("layers_to_transform", json::array()).is_empty());
 }
 
 TEST(AdapterConfig, TensorNamesArePefts) {
@@ -274,6 +306,54 @@ TEST_F(Adapter, OfAnotherModel) {
       {"not a linear layer of this model", "the nearest is `model.layers.0.self_attn.q_proj`"});
   tensors_ = {filled(lora_a_name("model.norm"), {2, 4})};
   expect_refused({"`model.norm`, which is not a linear layer"});
+}
+
+TEST_F(Adapter, TargetsAreTheModulesWithTensors) {
+  const std::string k = "model.layers.0.self_attn.k_proj";
+  save();
+  AdapterConfig config = load_adapter_config(directory_.path(), small_arch());
+  EXPECT_EQ(config.lora.target_modules, std::vector<std::string>{kQ});
+  EXPECT_EQ(config.without_tensors, std::vector<std::string>{k});
+  EXPECT_EQ(load_named_targets(directory_.path(), small_arch()).lora.target_modules,
+            (std::vector<std::string>{"k_proj", "q_proj"}));
+  EXPECT_EQ(load_adapter(directory_.path(), config, small_arch()).lora.size(), 1U);
+  tensors_.push_back(filled(lora_a_name(k), {2, 4}));
+  tensors_.push_back(filled(lora_b_name(k), {2, 2}));
+  save();
+  config = load_adapter_config(directory_.path(), small_arch());
+  EXPECT_EQ(config.lora.target_modules, (std::vector<std::string>{"k_proj", "q_proj"}));
+  EXPECT_TRUE(config.without_tensors.empty());
+}
+
+TEST_F(Adapter, TensorsOfModulesThatAreLeftOutAreRefused) {
+  save();
+  json config = config_.to_json();
+  config["exclude_modules"] = {"q_proj"};
+  test::write_file(directory_ / "adapter_config.json", config.dump());
+  expect_error([&] { load(); }, {lora_a_name(kQ), "leaves out", "must belong together"});
+  config["exclude_modules"] = {"k_proj"};
+  config["layers_to_transform"] = {0};
+  test::write_file(directory_ / "adapter_config.json", config.dump());
+  EXPECT_EQ(load().lora.size(), 1U);
+}
+
+/// The state dictionary of a PeftModel, which save_pretrained did not write.
+TEST_F(Adapter, NamesWithTheAdaptersName) {
+  const std::string module = std::string("base_model.model.") + kQ;
+  config_.lora.dora = true;
+  tensors_ = {filled(module + ".lora_A.default.weight", {2, 4}, 0.25F),
+              filled(module + ".lora_B.default.weight", {4, 2}),
+              filled(module + ".lora_magnitude_vector.default.weight", {4}, 2)};
+  save();
+  EXPECT_EQ(load().lora.at(kQ).a, std::vector<float>(8, 0.25F));
+  EXPECT_EQ(load().lora.at(kQ).magnitude, std::vector<float>(4, 2.0F));
+  EXPECT_EQ(load_adapter_config(directory_.path(), small_arch()).lora.target_modules,
+            std::vector<std::string>{kQ});
+  tensors_.push_back(filled(lora_a_name(kQ), {2, 4}));
+  expect_refused({lora_a_name(kQ), "is there twice"});
+  tensors_ = {filled(module + ".lora_A.mine.weight", {2, 4}),
+              filled(module + ".lora_B.mine.weight", {4, 2})};
+  expect_refused({"has the name of an adapter in it, `mine`", "save_pretrained"});
 }
 
 TEST_F(Adapter, NotFinite) {

@@ -107,6 +107,29 @@ TEST_F(BrokenModel, BrokenConfig) {
   expect_refused({"not valid JSON", "config.json:3:1"});
 }
 
+/// transformers' save_pretrained writes them, and from_pretrained reads them.
+TEST_F(BrokenModel, PythonsNumbersAreRead) {
+  save();
+  std::string text = config_.dump();
+  text.insert(1, R"("time_step_limit": [0.0, Infinity], "a": -Infinity, "b": NaN, "c": 1e999, )");
+  test::write_file(directory_ / "config.json", text);
+  test::write_file(directory_ / "generation_config.json", R"({"max_time": Infinity})");
+  const nlohmann::ordered_json kept = Checkpoint::open(directory_.path())->configuration();
+  EXPECT_EQ(kept["time_step_limit"], "[0.0,Infinity]");
+  EXPECT_EQ(kept["b"], "NaN");
+  EXPECT_EQ(nlohmann::ordered_json::parse(kept.dump()), kept);  // as a checkpoint keeps it
+  test::write_file(directory_ / "config.json", "{\"a\": Infinity,\n \"b\": NaN, oops}");
+  expect_refused({"not valid JSON", "config.json:2:12"});
+}
+
+TEST_F(BrokenModel, OtherEncodingsAreNamed) {
+  save();
+  std::string wide = "\xFF\xFE";
+  for (const char c : config_.dump()) wide += std::string{c, '\0'};
+  test::write_file(directory_ / "config.json", wide);
+  expect_refused({"the file is UTF-16, not UTF-8", "config.json"});
+}
+
 TEST_F(BrokenModel, NoWeights) {
   test::write_file(directory_ / "config.json", config_.dump());
   expect_refused({"no model.safetensors"});

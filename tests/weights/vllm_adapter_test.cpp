@@ -8,6 +8,7 @@
 
 #include "file_builders.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -378,10 +379,12 @@ TEST_F(VllmAdapter, OfLinearLayersItStaysAsItIs) {
   json dense = mixture_config("qwen3");
   save();
   test::write_file(directory_ / "peft" / "chat_template.jinja", "{{ messages }}");
+  write_template_variables(directory_ / "peft", {{"enable_thinking", false}});
   write(spec::ArchSpec::from_hf_config(dense, "config.json"));
   EXPECT_EQ(modules(), (std::set<std::string>{kLayer + "self_attn.q_proj"}));
   EXPECT_EQ(written_, config_.to_json());
   EXPECT_EQ(read_text_file(directory_ / "vllm" / "chat_template.jinja"), "{{ messages }}");
+  EXPECT_EQ(read_template_variables(directory_ / "vllm"), text::Json({{"enable_thinking", false}}));
 }
 
 TEST_F(VllmAdapter, WholeModulesAreRefused) {

@@ -13,7 +13,7 @@
 /// of their keys are in src/config/import/, one file for each tool.
 namespace sftrun::config {
 
-enum class ForeignTool { kAccelerate, kDeepSpeed, kAxolotl, kLlamaFactory, kTorchtune };
+enum class ForeignTool { kAccelerate, kDeepSpeed, kAxolotl, kLlamaFactory, kTrl, kTorchtune };
 
 std::string_view tool_name(ForeignTool tool);  ///< "LLaMA-Factory"
 std::string_view tool_word(ForeignTool tool);  ///< "llama-factory", as `--from` takes it

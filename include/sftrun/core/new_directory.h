@@ -7,6 +7,24 @@
 
 namespace sftrun {
 
+/// The right to write an output: a lock on the file "NAME.lock" beside it, which is removed at the
+/// end. Nothing is locked where that file cannot be made, and on file systems without locks.
+class OutputLock {
+ public:
+  /// @param what the output is, for errors: "the merged model"
+  /// @throws ConfigError if another command writes it now
+  OutputLock(const std::filesystem::path& output, const std::string& what);
+  ~OutputLock();
+  OutputLock(const OutputLock&) = delete;
+  OutputLock& operator=(const OutputLock&) = delete;
+
+ private:
+  bool try_lock(const std::string& what);
+
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
 /// What becomes of a directory that has the target's name already.
 enum class Existing : uint8_t {
   kMustBeEmpty,
@@ -14,10 +32,11 @@ enum class Existing : uint8_t {
 };
 
 /// A directory that is there as a whole or not at all: `write` makes and fills one beside it,
-/// which then takes its name.
+/// which then takes its name. Meanwhile other commands cannot write it (OutputLock).
 /// @param target absent or empty, unless it is to be replaced
 /// @param what it is, for errors: "the merged model"
-/// @throws DeviceError naming the target
+/// @throws DeviceError naming the target, also if another command has written it since it was looked
+/// at; ConfigError if one writes it now
 void write_new_directory(const std::filesystem::path& target, const std::string& what,
                          const std::function<void(const std::filesystem::path&)>& write,
                          Existing existing = Existing::kMustBeEmpty);

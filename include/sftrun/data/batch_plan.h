@@ -53,8 +53,14 @@ class BatchPlan {
   /// Bins of optimizer step `step_in_epoch` of `epoch`, in [0, steps_per_epoch(epoch)).
   std::vector<Bin> global_batch(int64_t epoch, int64_t step_in_epoch) const;
   int64_t label_tokens(const std::vector<Bin>& bins) const;
+  /// Tokens of the largest of the micro-batches of `num_bins` bins that the first steps have, at
+  /// most those of the first epoch.
+  int64_t most_tokens(int64_t num_bins, int64_t num_steps) const;
+  /// Tokens of the `num_bins` longest bins of the first epoch.
+  int64_t longest_tokens(int64_t num_bins) const;
 
  private:
+  int64_t tokens_of(const Bin& bin) const;
   const std::vector<Bin>& bins_of(int64_t epoch) const;
   std::vector<int64_t> lengths_, label_tokens_;
   std::vector<int64_t> unit_lengths_;  // of the examples that stay together, in total

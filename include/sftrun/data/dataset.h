@@ -79,15 +79,18 @@ Dataset load_dataset(const config::RunConfig& config,
                      const std::vector<config::DataSource>& sources, bool is_validation,
                      const TextModel& model, int num_threads);
 
-/// Splits off a validation set of `val_split` of the records (a fraction below 1, or a number from
-/// 1), which depends only on the seed. Examples of one record stay together, and the order is kept.
-/// Counts of left-out records stay in the first.
 /// How many consecutive examples of the data belong together: the two sequences of a preference
 /// record, chosen then rejected, else 1.
 int64_t documents_together(const config::RunConfig& config);
 
-/// @throws DataError if one side would be empty
+/// Splits off a validation set of `val_split` of the records (a fraction below 1, or a number from
+/// 1), which depends only on the seed. Examples of one record stay together, and the order is kept.
+/// Counts of left-out records stay in the first.   @throws DataError if one side would be empty
 std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, uint64_t seed);
+
+/// Which examples it puts into the validation set.
+/// @param records the number of each example's record, from 0 without gaps, in order   @throws alike
+std::vector<bool> held_out(const std::vector<int64_t>& records, double val_split, uint64_t seed);
 
 /// Files that are used for both training and validation.
 std::vector<std::string> files_in_both(const config::DataConfig& data);
@@ -113,6 +116,7 @@ struct DatasetTrial {
   RecordFormat format = RecordFormat::kText;
   DatasetStats stats;                 ///< of these records
   std::vector<int64_t> lengths;       ///< tokens of each kept example
+  std::vector<int64_t> records;       ///< the number of its record among those with an example
   bool is_whole = false;              ///< the data set has no other records
   int64_t num_records_estimated = 0;  ///< in the whole data set
   std::vector<std::string> warnings;  ///< warnings that training would log

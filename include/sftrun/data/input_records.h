@@ -1,9 +1,12 @@
 #pragma once
 
+#include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "sftrun/config/run_config.h"
 #include "sftrun/data/json_lines.h"
 
 /// Records that commands read from --input and write to --output.
@@ -22,8 +25,17 @@ struct InputRecord {
 /// @param input a file; "-": JSON lines or one JSON array from standard input
 /// @throws DataError
 std::vector<InputRecord> read_input_records(const std::string& input, int num_threads);
+/// The records of all files of an input, file by file.   @throws as input_files
+std::vector<InputRecord> read_input_records(const config::DataSource& input, int num_threads);
+
+/// The files that an input names, as data.train names them: a file, a folder with its splits and
+/// subsets, a pattern. Without a split: train. Not for "-".
+/// @throws DataError if there are none, or for an unknown split or subset
+std::vector<std::filesystem::path> input_files(const config::DataSource& input);
 
 /// @param output a file, written atomically; "-": standard output   @param lines with line ends
-void write_records(const std::string& output, std::string_view lines);
+/// @param stop_code as write_standard_output (core/standard_streams.h) asks it
+void write_records(const std::string& output, std::string_view lines,
+                   const std::function<int()>& stop_code = {});
 
 }  // namespace sftrun::data

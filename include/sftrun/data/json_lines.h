@@ -10,12 +10,16 @@ namespace sftrun::data {
 /// Keeps the order of keys.
 using Json = nlohmann::ordered_json;
 
+/// Numbers are kept as the line says (core/exact_json.h).
 /// @param where "file:line", for errors
 /// @throws DataError at file:line:column for invalid UTF-8, malformed JSON, JSON that is not an
-/// object, or too deep nesting
+/// object, too deep nesting, or a number beyond a double's range
 Json parse_json_line(std::string_view line, const std::string& where);
 
-/// Parses JSON in a string field; discarded if it is invalid or nested too deeply.
+/// Parses JSON in a string field; discarded if it is invalid or nested too deeply. Numbers are kept
+/// as in lines.
+Json parse_exact_text(std::string_view text);
+/// The same, with fractions as doubles.
 Json parse_json_text(std::string_view text);
 
 /// The record with `additions` at its end, as one line. The record's line is copied byte for byte,

@@ -9,11 +9,13 @@
 #include <thread>
 #include <vector>
 
+#include "sftrun/core/interruption.h"
+
 namespace sftrun::data {
 
 /// Calls `body(i)` for every i in [0, count) from up to `num_threads` threads. If calls throw, the
 /// exception of the smallest i is rethrown, independent of timing: all calls before it are made,
-/// later ones may be skipped.
+/// later ones may be skipped. Each call is an interruption point.
 template <typename Body>
 void parallel_for(int64_t count, int num_threads, const Body& body) {
   constexpr int64_t kBlock = 32;  // indices per fetch, because records are short
@@ -27,6 +29,7 @@ void parallel_for(int64_t count, int num_threads, const Body& body) {
       for (int64_t i = begin; i < end; ++i) {
         if (i >= first_failure.load()) return;
         try {
+          interruption_point();
           body(i);
         } catch (...) {
           const std::scoped_lock lock(failure_mutex);

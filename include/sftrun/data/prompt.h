@@ -19,7 +19,8 @@ namespace sftrun::data {
 ///
 /// With chat, strings of the second and third become a user message, else they are text to
 /// continue. Messages are rendered by the chat template with its generation prompt; texts get the
-/// tokenizer's special tokens. "tools" and "chat_template_kwargs" are read as in training.
+/// special tokens that the tokenizer puts before them, and none behind: the tokens are those with
+/// which a training example begins. "tools" and "chat_template_kwargs" are read as in training.
 /// Immutable; safe to use from several threads.
 class PromptBuilder {
  public:

@@ -28,7 +28,8 @@ class RecordBlock {
   virtual ~RecordBlock() = default;
   virtual size_t size() const = 0;
   virtual int64_t number(size_t index) const = 0;  ///< line or row in the file, from 1
-  /// Thread-safe. @param where location of the record, for errors   @throws DataError
+  /// Thread-safe. Numbers are what the file says (core/exact_json.h); a column that is null is left
+  /// out. @param where location of the record, for errors   @throws DataError
   virtual Json parse(size_t index, const std::string& where) const = 0;
   /// The record as it stands in the file, where that is JSON on one line; else empty.
   virtual std::string_view line(size_t /*index*/) const { return {}; }
@@ -40,7 +41,8 @@ class RecordReader {
   /// The next block, never empty; null at the end. @throws DataError
   virtual std::unique_ptr<RecordBlock> next() = 0;
   virtual bool is_table() const = 0;  ///< records are numbered by row, not by line
-  virtual bool is_plain_text() const { return false; }  ///< each line becomes {"text": …}
+  virtual bool is_plain_text() const { return false; }   ///< each line becomes {"text": …}
+  virtual bool has_text_cells() const { return false; }  ///< CSV: lists and objects are JSON text
   virtual uint64_t file_position() const = 0;
 };
 
@@ -52,11 +54,20 @@ struct SourceFile {
   bool operator==(const SourceFile&) const = default;
 };
 
+/// What the lines of a file are.
+enum class LineForm {
+  kJson,
+  kEither,  ///< text, if the first line does not begin like JSON
+  kText,
+};
+
 /// Opens a file; its first bytes and its name decide the format: JSON lines (or one JSON array),
 /// CSV, TSV, Parquet, Arrow; for .txt also lines of plain text; text formats also with gzip or
 /// Zstandard.
+/// @param text_form what the lines of a .txt file are
 /// @throws DataError if the file cannot be read or has another format
-std::unique_ptr<RecordReader> open_records(const std::filesystem::path& file);
+std::unique_ptr<RecordReader> open_records(const std::filesystem::path& file,
+                                           LineForm text_form = LineForm::kEither);
 
 /// Sizes of reads and, approximately, of blocks; they do not affect the records.
 struct ReadSizes {
@@ -64,13 +75,13 @@ struct ReadSizes {
   ReadLimits limits = {};
 };
 
-/// Reads JSON lines, or one JSON array of objects, from a stream of text.
-/// @param name for errors   @param may_be_text content that begins with neither { nor [ is lines of
-/// text
+/// Reads JSON lines, or one JSON array of objects, or lines of text, from a stream of text.
+/// @param name for errors
 /// @throws DataError for a record or blank space that exceeds the limits: a small compressed file
 /// may contain arbitrarily long ones
 std::unique_ptr<RecordReader> read_json_records(std::unique_ptr<ByteStream> stream,
-                                                const std::string& name, bool may_be_text = false,
+                                                const std::string& name,
+                                                LineForm form = LineForm::kJson,
                                                 const ReadSizes& sizes = {});
 
 }  // namespace sftrun::data

@@ -31,6 +31,9 @@ struct LeftOut {
   int64_t reasoning = 0;   ///< 1: the last answer with a label is written without its reasoning
   int64_t earlier_reasoning = 0;  ///< earlier answers without their reasoning
   int64_t tools = 0;              ///< 1: the record's tools are not written
+  int64_t answer_texts =
+      0;                 ///< answers with a label of which text outside the reasoning is missing
+  int64_t messages = 0;  ///< other messages of which text is missing
 };
 
 /// A sequence, before it is truncated and its labels are shifted.
@@ -51,8 +54,11 @@ struct Sequence {
   int64_t num_control_tokens = 0;  ///< messages whose own text holds control tokens of the model
   LeftOut left_out;
   // Of the record; on its first sequence.
-  std::vector<std::string> unknown_roles, unread_columns;
+  std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
+  bool differs_in_class = false;    ///< transformers 5 gives other tokens (text::ClassDifference)
   bool begins_with_answer = false;  ///< the conversation's first turn is the assistant's
+  bool has_two_systems = false;     ///< a "system" column beside a turn of that role
+  bool has_null_arguments = false;  ///< nulls inside of tools or tool calls, which are left out
 };
 
 struct SequenceOptions {
@@ -64,6 +70,10 @@ struct SequenceOptions {
       true;  ///< after texts and string completions; conversations end as their template has it
   bool with_parts = false;
 };
+
+/// The variables with which a run's conversations are rendered: those by which templates keep the
+/// reasoning of earlier turns for `thinking: keep`, and the configured ones. A record's own are added.
+Json template_variables(const config::DataConfig& data);
 
 /// Converts records of one format to sequences. `loss_on` decides which tokens have a label (mask):
 ///

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sftrun/text/chat_template.h"
@@ -19,6 +20,18 @@ struct TextModel {
   std::vector<text::TokenId> stop_ids;                      ///< tokens that end generation
   std::optional<int64_t> num_embeddings;  ///< rows of the model's embedding, if known
 };
+
+/// Tokens of a text that goes on, as a prompt does: what the tokenizer puts before texts (BOS), and
+/// not what it puts behind them (EOS, [SEP]).
+text::Encoding encode_open_text(const text::Tokenizer& tokenizer, std::string_view text);
+/// Tokens of a complete text: what the tokenizer puts before and behind it, and an EOS at the end,
+/// once.
+text::Encoding encode_whole_text(const text::Tokenizer& tokenizer, std::string_view text);
+/// Training and generation would work with two BOS tokens, but the results would be worse.
+/// @param where location of the text, for the error
+/// @throws DataError if the tokens begin with BOS twice
+void require_one_bos(std::span<const text::TokenId> ids, std::span<const text::ByteSpan> spans,
+                     const text::Tokenizer& tokenizer, const std::string& where);
 
 /// Whether the tokenizer has tokens without a row in the embedding, for example tokens added by
 /// other files beside tokenizer.json.

@@ -26,6 +26,7 @@ struct RunResult {
   at::ScalarType dtype;             ///< of a whole model's file: fp32, else bf16
   /// The template that was trained with, where it is not the base's own.
   std::optional<std::string> chat_template = {};
+  nlohmann::ordered_json template_variables = {};  ///< of the chat template, in training
 
   std::filesystem::path target() const { return run_dir / (adapter ? "adapter" : "model"); }
   bool exists() const { return std::filesystem::exists(target()); }

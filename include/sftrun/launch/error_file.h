@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 /// The file in which a failing worker reports its error to the launcher: JSON, named by
 /// SFTRUN_ERROR_FILE, written atomically. The launcher reports the earliest one as the root cause
-/// (as in PyTorch's torch/distributed/elastic/multiprocessing/errors).
+/// (as in PyTorch's torch/distributed/elastic/multiprocessing/errors). The same object goes through
+/// the status pipe (status.h), as {"error": {…}}: if the disk is full, there can be no file.
 namespace sftrun::launch {
 
 struct WorkerError {
@@ -21,8 +23,8 @@ struct WorkerError {
       false;  ///< only because another rank is gone; not the root cause if there is another failure
 };
 
-/// Writes the error file of this process, with its rank, local rank, pid and the time. Does nothing
-/// without SFTRUN_ERROR_FILE, or if the file exists. Never throws.
+/// Reports the error of this process, with its rank, local rank, pid and the time: writes the file and
+/// the line. Does nothing without SFTRUN_ERROR_FILE, or if the file exists. Never throws.
 /// @param peer_lost a collective failed because a peer is gone; also detected from the message
 /// @return whether a file was written
 bool write_error_file(const std::string& message, int exit_code, std::optional<int64_t> step = {},
@@ -32,5 +34,7 @@ bool write_error_file(const std::filesystem::path& path, const WorkerError& erro
 
 /// nullopt if there is none or it cannot be parsed.
 std::optional<WorkerError> read_error_file(const std::filesystem::path& path);
+/// The error in a line of the status pipe; nullopt: it is another line.
+std::optional<WorkerError> parse_error_line(std::string_view line);
 
 }  // namespace sftrun::launch

@@ -48,6 +48,19 @@ struct GpuReport {
   std::string problem;  ///< why `gpus` is empty
 };
 
+/// What CUDA_VISIBLE_DEVICES leaves of the GPUs.
+struct GpuVisibility {
+  std::string setting;  ///< the variable's value
+  /// Of the visible GPUs, into GpuReport::gpus: CUDA numbers them from 0 in this order.
+  std::vector<size_t> visible;
+  std::vector<size_t> hidden;
+  std::string mig_slice;  ///< what CUDA shows instead of whole GPUs; empty: none
+  std::string problem;    ///< an entry that is no GPU, or one that is there twice
+  bool operator==(const GpuVisibility&) const = default;
+};
+/// nullopt: the variable is not set, and all GPUs are visible.
+std::optional<GpuVisibility> gpu_visibility(const GpuReport& report);
+
 /// Queries NVML; without it, counts /dev/nvidia*. Never throws.
 /// @param library file to load; empty: SFTRUN_NVML_LIBRARY, else libnvidia-ml.so.1
 GpuReport query_gpus(const std::string& library = {});

@@ -8,7 +8,8 @@
 /// Status lines from a worker to its launcher: one JSON object per line over the pipe in
 /// SFTRUN_STATUS_FD.
 ///     {"phase":"training","step":17,"total_steps":200,"loss":1.83,"tokens_per_second":48210,"eta_s":71,"memory_bytes":…}
-/// Only the newest line matters; a line that does not fit into the pipe is dropped.
+/// Only the newest line matters; a line that does not fit into the pipe is dropped. The error that
+/// ends a worker also comes this way (error_file.h).
 namespace sftrun::launch {
 
 enum class Phase {
@@ -18,7 +19,8 @@ enum class Phase {
   kFitting,  ///< computing the longest micro-batch, before the first step
   kTraining,
   kEvaluating,
-  kSaving
+  kSaving,
+  kCommands  ///< everything is saved; commands of `callbacks` are still running
 };
 
 std::string_view phase_name(Phase phase);  ///< "loading", "tokenizing", …

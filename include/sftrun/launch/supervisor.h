@@ -30,13 +30,19 @@ struct SuperviseOptions {
   std::filesystem::path run_dir;  ///< has logs/rank-N.log and logs/error-rank-N.json
   int max_restarts = 0;
   double stall_s = 30;           ///< without progress, then the ranks at fault are named
-  double grace_s = 60;           ///< from a stop signal to SIGKILL, to write a checkpoint
-  double untrained_grace_s = 5;  ///< the same before the first step, when there is nothing to save
+  double grace_s = 60;           ///< after a stop signal: without progress until SIGKILL
+  double untrained_grace_s = 5;  ///< from a stop signal to SIGKILL where there is nothing to save
   double failure_grace_s = 3;    ///< the same for the other workers after one has failed
   /// What to do if the kernel ends a worker for its memory; called then. Empty: general advice.
   std::function<std::string()> memory_fix = {};
   /// Called once, if a worker ran out of memory in Phase::kFitting. nullopt: the run ends.
   std::function<std::optional<SmallerStart>()> start_smaller = {};
+};
+
+/// How workers ended without a failure.
+struct SuperviseEnd {
+  int exit_code = 0;           ///< 0 done, 75 or 130 stopped on request
+  bool wants_at_once = false;  ///< a second signal came
 };
 
 /// SFTRUN_GRACE_S if it is set ("90", "2m"). @throws ConfigError if it is not a duration.
@@ -46,8 +52,11 @@ double grace_from_environment(const Environment& env, double otherwise);
 ///
 /// - The console shows the lines of rank 0 and the warnings of all ranks; on a terminal also a
 ///   live view with the status of the workers. SFTRUN_LOG may change that (core/verbosity.h).
-/// - SIGINT, SIGTERM, SIGUSR1 (and SIGHUP, as SIGTERM) are passed on, and workers have `grace_s` to
-///   end. A second signal kills them.
+/// - SIGINT, SIGTERM, SIGUSR1 (and SIGHUP, as SIGTERM) are passed on. Workers that have trained then
+///   have the time that they need for a checkpoint, and are killed after `grace_s` in which none of
+///   them made progress. A second signal kills them at once. SIGHUP and SIGUSR1 that this process was
+///   started to ignore (nohup) stay ignored, and SIGINT of the terminal (a shell's background job).
+/// - Nobody waits for a console that nobody reads (core/console_writer.h).
 /// - If a worker fails, the others are ended within `failure_grace_s`.
 /// - When workers have waited for another for `stall_s`, the console names it, what it does and
 ///   since when, and its stack.
@@ -55,10 +64,9 @@ double grace_from_environment(const Environment& env, double otherwise);
 ///   returns, which does not count as a restart.
 /// - Each worker leads its own process group, and is killed when this process ends.
 ///
-/// The caller must be single-threaded, because it forks.
-/// @return 0 done, 75 or 130 stopped on request
+/// It forks, so no other thread of the process may be needed by the children.
 /// @throws Error with the worker's own code and message for 2, 3 and 4; 5 with the first failure,
 /// after `max_restarts` restarts; 4 if the kernel's OOM killer killed a worker.
-int supervise(const SuperviseOptions& options);
+SuperviseEnd supervise(const SuperviseOptions& options);
 
 }  // namespace sftrun::launch

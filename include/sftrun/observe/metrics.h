@@ -75,8 +75,8 @@ struct EvalMetrics {
 
   /// The keys and values of the file's line.
   nlohmann::ordered_json to_json() const;
-  /// A value by its key in the file; "eval_SET_loss" is the loss of a validation set, by its
-  /// name or by its file's name without the extension.   @return nullopt: there is none
+  /// A value by its key in the file; "eval_SET_loss" is the loss of a validation set
+  /// (config::is_loss_of_set).   @return nullopt: there is none, or several sets may be meant
   std::optional<double> value_of(const std::string& name) const;
 };
 

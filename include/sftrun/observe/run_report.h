@@ -27,10 +27,12 @@ struct RankReport {
 };
 
 struct RunReport {
-  std::string version;          ///< of sftrun
-  std::string backend;          ///< tuning.backend as resolved: "fused", "bnb"
-  std::string comm_backend;     ///< "nccl", "gloo"; empty for a single process
-  std::string strategy;         ///< as resolved: "single", "ddp", …
+  std::string version;       ///< of sftrun
+  std::string backend;       ///< tuning.backend as resolved: "fused", "bnb"
+  std::string comm_backend;  ///< "nccl", "gloo"; empty for a single process
+  std::string strategy;      ///< as resolved: "single", "ddp", …
+  /// Builds of the program that computed steps of the run, as {version, build, from_step}
+  nlohmann::ordered_json builds = nlohmann::ordered_json::array();
   std::string dtype;            ///< compute dtype
   std::string base_model;       ///< name or path as configured
   std::string base_model_path;  ///< absolute path of its files
@@ -39,6 +41,7 @@ struct RunReport {
   int world_size = 1;
   std::vector<std::string> device_names;  ///< per rank
   std::string status;                     ///< "running", "done", "stopped", "interrupted", "failed"
+  std::string error;  ///< why it failed, or was killed, as on the terminal; empty: neither
   /// Of this process: the resumed checkpoint's step, and the last step done
   int64_t first_step = 0, last_step = 0;
   nlohmann::ordered_json evaluation = nullptr;  ///< the last one's line of metrics.jsonl
@@ -56,6 +59,8 @@ struct RunReport {
 
 /// Writes the file atomically.
 void write_run_report(const std::filesystem::path& path, const RunReport& report);
+/// Writes an existing file anew: atomically, or on a full disk in the space that it has.
+void rewrite_run_report(const std::filesystem::path& path, const RunReport& report);
 /// @throws DataError if the file is missing or not a run report
 RunReport read_run_report(const std::filesystem::path& path);
 

@@ -18,9 +18,9 @@ struct DeviceStages {
 
 /// What a rule of `parallel.device_map` chooses from.
 struct MapDevices {
-  int64_t num_gpus = 0;     ///< 0: stages are on the CPU, one unless parallel.pp says more
-  double unit_bytes = 0;    ///< sequential: bytes of all units, with what trains
-  double device_bytes = 0;  ///< sequential: bytes of units that a device may have
+  int64_t num_gpus = 0;  ///< 0: stages are on the CPU, one unless parallel.pp says more
+  std::vector<double> unit_bytes = {};  ///< of each unit, with what trains (plan::unit_bytes)
+  double device_bytes = 0;              ///< sequential: bytes of units that a device may have
 };
 
 /// @throws ConfigError if a module of the map is unknown, a device does not exist, units have no

@@ -10,6 +10,7 @@ namespace sftrun::plan {
 struct GpuCard {
   std::string name;           ///< "RTX 4090"
   uint64_t memory_bytes = 0;  ///< that a process can use
+  int too_old_sm = 0;         ///< 75: sm_75, for which there are no kernels; 0: a card that trains
 };
 
 /// A number of cards of one kind.
@@ -25,7 +26,10 @@ struct GpuCards {
 /// of cards that is not between 1 and 100000   @param where the flag, for messages
 std::vector<GpuCards> parse_gpu_cards(const std::string& text, const std::string& where);
 
-/// Every card of the table, by name.
+/// @throws ConfigError if `train` would refuse one of the cards   @param where as above
+void require_usable(const std::vector<GpuCards>& cards, const std::string& where);
+
+/// Every card of the table, by name, those that are too old too.
 const std::vector<GpuCard>& known_gpu_cards();
 
 }  // namespace sftrun::plan

@@ -19,8 +19,10 @@ struct MemoryPlan {
   StaticMemory held;
   StepMemory step;
   int64_t communication = 0;  ///< buffers of collectives, those inside NCCL included
-  int64_t context = 0;        ///< of the process: CUDA's context; on a CPU the program itself
-  int64_t margin = 0;         ///< for gaps between tensors that the allocator cannot use
+  /// Of the process: CUDA's context; on a CPU the program itself, and blocks of freed tensors that
+  /// are kept for the next ones.
+  int64_t context = 0;
+  int64_t margin = 0;  ///< for gaps between tensors that the allocator cannot use
 
   /// Tensors: what the allocator counts.
   int64_t tensors() const { return held.total() + step.peak(); }
@@ -46,14 +48,16 @@ struct StrategyChoice {
   std::optional<RunDevices> devices;        ///< a device map is one process
 };
 StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
-                             config::Strategy strategy, const RunDevices& devices);
+                             config::Strategy strategy, const RunDevices& devices,
+                             const StoredBytes& stored = {});
 
 /// Every strategy for that many devices: one process has `single` only; zero1 and zero2 are for runs
 /// that train base weights, hybrid is for several machines. The run's own strategy is always among
 /// them.
 std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
                                              const config::RunConfig& config,
-                                             const RunDevices& devices);
+                                             const RunDevices& devices,
+                                             const StoredBytes& stored = {});
 
 /// The largest train.batch_size with which the run needs at most `memory_bytes`; 0: none.
 int64_t largest_batch_size(const spec::ArchSpec& arch, const config::RunConfig& config,

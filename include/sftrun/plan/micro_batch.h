@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/spec/arch_spec.h"
@@ -58,6 +59,13 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
                      int64_t element_bytes, const StoredBytes& stored = {},
                      const DeviceShare& device = {});
 
+/// Bytes of each unit of the model (embedding, each layer, head): its weights in their own formats,
+/// and the gradients, optimizer state and copies of what trains. With a tied embedding the head has
+/// one of its own, as it has on another device.
+std::vector<double> unit_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                               int64_t element_bytes, const StoredBytes& stored = {},
+                               const DeviceShare& device = {});
+
 /// The largest micro-batch, in packed sequences of max_seq_len tokens (or examples of that length;
 /// for objective dpo pairs of them), that fits a device with `memory_bytes`; between 1 and
 /// config::kMaxAutoMicroBatch. A fifth of the memory is reserved for everything that is not
@@ -73,6 +81,9 @@ struct RunDevices {
   bool on_gpu = false;
   int world_size = 1, local_world_size = 1;
   int64_t threads = 1;  ///< of a process; each works on an attention head of a CPU
+  /// Tokens of the largest micro-batch of the run's data, for each of its packed sequences (or
+  /// examples, pairs); 0: not known, as many as they may have.
+  double tokens_of_bin = 0;
 };
 /// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid and fsdp with which
 /// one packed sequence fits into four fifths of a device's memory; fsdp if none does. zero1 and zero2

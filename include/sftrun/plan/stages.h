@@ -16,9 +16,6 @@ namespace sftrun::plan {
 /// @param seq_len tokens of a sequence, which attention reads
 std::vector<double> unit_costs(const spec::ArchSpec& arch, int64_t seq_len);
 
-/// Parameters of each unit; with a tied embedding the head has its own.
-std::vector<double> unit_sizes(const spec::ArchSpec& arch);
-
 /// The division into consecutive stages whose most expensive stage is the cheapest possible. Of two
 /// such divisions, the one whose stages differ less.
 /// @param costs of the units   @param stages at most their number
@@ -28,13 +25,9 @@ std::vector<int64_t> balanced_stages(const std::vector<double>& costs, int64_t s
 /// The stages of a run.   @pre parallel.strategy is pipeline or device_map, resolved
 std::vector<int64_t> stages_of(const spec::ArchSpec& arch, const config::RunConfig& config);
 
-/// What a stage needs of the memory that one process would need.
-struct StageShare {
-  double weights = 0;      ///< share of the model's parameters
-  double activations = 0;  ///< share of its layers, times the micro-batches that are under way
-};
-/// By stage.   @pre as of `stages_of`
-std::vector<StageShare> stage_shares(const spec::ArchSpec& arch, const config::RunConfig& config);
+/// Of each stage, what it keeps of the activations that one process would keep: its share of the
+/// layers, times the micro-batches that are under way.   @pre as of `stages_of`
+std::vector<double> activation_shares(const spec::ArchSpec& arch, const config::RunConfig& config);
 
 /// "pipeline of 2 stages: embedding, layers 0 to 8; layers 9 to 15, head".   @pre as of `stages_of`
 std::string describe_stages(const spec::ArchSpec& arch, const config::RunConfig& config);

@@ -16,6 +16,9 @@ namespace sftrun::serve {
 
 struct AnswerToken {
   int32_t token = 0;
+  /// Where it begins in the answer's text, in characters. A part of a character begins where the
+  /// character does.
+  size_t first_char = 0;
   std::optional<model::TokenLogprobs> logprobs;
 };
 
@@ -34,6 +37,8 @@ struct AnswerEvent {
 class AnswerChannel {
  public:
   void send(AnswerEvent event);
+  /// What is unfinished fails, because there is no memory for it. This takes none itself.
+  void abandon() noexcept;
   /// Waits for an event.   @return nullopt: none came in this time
   std::optional<AnswerEvent> receive(std::chrono::milliseconds most);
 
@@ -45,6 +50,7 @@ class AnswerChannel {
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<AnswerEvent> events_;
+  bool is_abandoned_ = false;
   std::atomic<bool> is_cancelled_{false};
 };
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +25,8 @@ struct ApiOptions {
   RequestDefaults defaults;
 };
 
+struct Progress;
+
 /// OpenAI's API: /v1/models, /v1/completions, /v1/chat/completions; and /health.
 class Api {
  public:
@@ -30,21 +34,27 @@ class Api {
   Api(const std::vector<std::unique_ptr<ServedModel>>& models, Scheduler& scheduler,
       ApiOptions options);
 
-  /// Thread-safe. Errors are responses; nothing is thrown.
-  HttpResponse handle(const HttpRequest& request);
+  /// Refuses by its headers a request that `handle` would refuse whatever its body is. Thread-safe.
+  std::optional<HttpResponse> refusal(const HttpRequest& head) const;
+  /// Thread-safe. Errors are responses; nothing but std::bad_alloc is thrown.
+  HttpResponse handle(HttpRequest request);
 
  private:
-  HttpResponse route(const HttpRequest& request);
+  void require_valid_head(const HttpRequest& request) const;
+  HttpResponse route(HttpRequest& request);
   Json describe(const ServedModel& model) const;
   HttpResponse list_models() const;
-  HttpResponse complete(const HttpRequest& request, bool is_chat);
+  HttpResponse health() const;
+  HttpResponse complete(HttpRequest& request, bool is_chat);
+  std::shared_ptr<Progress> begin(HttpRequest& request, bool is_chat);
   const ServedModel& find_model(const Json& body) const;
   void require_access(const HttpRequest& request) const;
 
   const std::vector<std::unique_ptr<ServedModel>>& models_;
   Scheduler& scheduler_;
   const ApiOptions options_;
-  const int64_t created_;  ///< Unix time of the start
+  const int64_t created_;    ///< Unix time of the start
+  std::mutex large_bodies_;  ///< one is read at a time: reading takes many times its memory
 };
 
 }  // namespace sftrun::serve

@@ -55,6 +55,8 @@ class Scheduler {
   void require_room(size_t num_answers) const;
   bool fits(const Job& job, const Chosen& chosen) const;
   void start_waiting();
+  void step();
+  static void fail(const Job& job, const ApiError& error);
   void fail_all(const ApiError& error);
 
   const Limits limits_;

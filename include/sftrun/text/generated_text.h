@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,7 @@ struct Stops {
 Stops divide_stops(const Tokenizer& tokenizer, const std::vector<std::string>& stops);
 
 /// The text of generated tokens, up to the first stop text. A stop text may span tokens, and begin
-/// or end inside one.
+/// or end inside one. Copies share the stop texts, which may be long.
 class GeneratedText {
  public:
   /// @param stop_texts not empty strings   @param tokenizer must outlive this object
@@ -30,13 +31,15 @@ class GeneratedText {
   std::string_view settled() const { return std::string_view(text_).substr(0, num_settled_); }
   /// The complete text, without the stop text.
   const std::string& text() const { return text_; }
+  /// Characters of it, without the parts of one at the end.
+  size_t num_chars() const;
 
  private:
   void settle();
   size_t num_bytes_at_end() const;
 
   const Tokenizer& tokenizer_;
-  std::vector<std::string> stop_texts_;
+  std::shared_ptr<const std::vector<std::string>> stop_texts_;
   std::vector<TokenId> tokens_;
   std::string text_;
   size_t num_settled_ = 0;

@@ -45,6 +45,15 @@ struct GgufVocab {
   bool remove_extra_whitespaces = true;  ///< of t5
 };
 
+/// A class of transformers that splits texts by rules of its own. transformers 5 uses only the
+/// vocabulary of a tokenizer.json for it; sftrun uses the file, as transformers 4 does, because the
+/// model was trained with it.
+struct ClassDifference {
+  std::string class_name;  ///< "GPT2Tokenizer"
+  std::string parts;   ///< of tokenizer.json: "pre_tokenizer", "normalizer and the pre_tokenizer"
+  std::string remedy;  ///< makes transformers 5 use the file
+};
+
 /// Whether the directory has files that `Tokenizer::from_directory` reads.
 bool has_tokenizer_files(const std::filesystem::path& directory);
 /// The special tokens in a directory's files ("bos_token", …), as in transformers:
@@ -68,11 +77,18 @@ class Tokenizer {
   /// @throws DataError for text that is not valid UTF-8
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
   Encoding encode_with_spans(std::string_view text, bool add_special_tokens) const;
+  /// What `add_special_tokens` adds behind a text.
+  std::span<const TokenId> tokens_behind_texts() const;
   /// Invalid UTF-8 sequences become U+FFFD, as in the library.
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
   /// The raw bytes of one token (for streaming output); "" for special tokens when skipped, and for
   /// unknown ids.
   std::string token_bytes(TokenId id, bool skip_special_tokens = true) const;
+
+  /// Null: transformers 5 splits texts as the file says.
+  const ClassDifference* class_difference() const;
+  /// Whether transformers 5 gives other tokens for this text.
+  bool differs_in_class(std::string_view text) const;
 
   int64_t vocab_size() const;  ///< one more than the largest id
   std::optional<TokenId> token_to_id(std::string_view token) const;

@@ -50,6 +50,9 @@ class Batches {
   virtual nlohmann::ordered_json position() const { return nullptr; }
   /// The file that example `index` of a batch came from.
   virtual const data::SourceFile& file_of(const data::StepBatch& batch, int64_t index) const = 0;
+  /// Tokens of the largest micro-batch of so many bins that the first epoch has, or that its longest
+  /// bins would be; 0: the data is not known yet.
+  virtual int64_t micro_batch_tokens(int64_t /*num_bins*/, bool /*of_longest*/) const { return 0; }
 };
 
 /// Batches of a data set that was read completely. @param dataset must outlive this object
@@ -59,6 +62,7 @@ class PlannedBatches final : public Batches {
   int64_t total_steps() const override { return steps_.total_steps(); }
   data::StepBatch at(int64_t step) override;
   data::StepBatch longest(int64_t num_bins) const override;
+  int64_t micro_batch_tokens(int64_t num_bins, bool of_longest) const override;
   double epochs_after(int64_t step) const override;
   bool ends_epoch(int64_t step) const override;
   const data::SourceFile& file_of(const data::StepBatch&, int64_t index) const override {

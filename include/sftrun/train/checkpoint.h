@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sftrun/model/decoder.h"
 #include "sftrun/parallel/strategy.h"
@@ -20,6 +21,16 @@
 /// name and renamed when complete, so a checkpoint under its final name is complete.
 namespace sftrun::train {
 
+/// A build of this program that computed steps of a run.
+struct Build {
+  std::string version, id;
+  int64_t from_step = 0;  ///< steps that were done before
+  bool is_same_program(const Build& other) const {
+    return version == other.version && id == other.id;
+  }
+};
+nlohmann::ordered_json to_json(const std::vector<Build>& builds);
+
 struct TrainState {
   int64_t step = 0;  ///< optimizer steps done; random numbers are derived from it
   nlohmann::ordered_json data_position;  ///< see Batches::position
@@ -32,6 +43,7 @@ struct TrainState {
   /// The run was stopped in the evaluation after this step: it is repeated.
   bool evaluation_due = false;
   double answer_seconds = 0;  ///< time in which evaluations generated answers
+  std::vector<Build> builds;  ///< of the run, in order; older versions did not keep them
 
   int64_t best_step() const { return best ? best->step : 0; }  ///< 0: none
 };
@@ -53,7 +65,8 @@ struct CheckpointContents {
   std::vector<weights::TensorToWrite> trainable;
   std::vector<weights::TensorToWrite> optimizer;
 
-  std::optional<std::string> chat_template;  ///< of the run; nullopt: the model's own
+  std::optional<std::string> chat_template;   ///< of the run; nullopt: the model's own
+  nlohmann::ordered_json template_variables;  ///< of the run; null or empty: none
 
   /// Where base weights train and ranks own parts of them: each rank writes its own part, and
   /// nothing is put together. Then `trainable` and `optimizer` have what this rank writes: flat
@@ -88,8 +101,8 @@ class CheckpointStore {
   /// overwrite data that may be recoverable
   std::optional<std::filesystem::path> latest() const;
   std::filesystem::path path_of(int64_t step) const;
-  /// Step of the newest checkpoint, intact or not; 0: none.
-  int64_t newest_step() const;
+  /// Step of the newest checkpoint up to a step, intact or not; 0: none.
+  int64_t newest_step(int64_t up_to) const;
   /// Whether there is a folder with a checkpoint's name here, intact or not.
   bool holds_any() const;
   /// Renames the checkpoints of later steps to abandoned-step-…, when a run restarts from an
@@ -99,12 +112,15 @@ class CheckpointStore {
   void require_writable() const;
   /// Removes the temporary folders that a crash during `save` left behind.
   void remove_leftovers() const;
-  /// Removes the oldest checkpoints beyond `total_limit`. That of `best_step` stays, as one of
-  /// them; with a limit of 1 beside the newest.
-  void keep_newest(std::optional<int64_t> total_limit, int64_t best_step = 0) const;
+  /// Removes the run's oldest checkpoints beyond `total_limit`. That of the best evaluation stays, as
+  /// one of them; with a limit of 1 beside the newest. What the run did not write stays: folders of
+  /// later steps, without a readable state.json, or of another run.
+  /// @param newest of the newest checkpoint, which stays
+  void keep_newest(std::optional<int64_t> total_limit, const TrainState& newest) const;
   /// Divided checkpoints: every rank writes its part, then rank 0 saves.   @pre contents.parts
   void write_parts_of(const CheckpointContents& contents, int64_t step) const;
   /// Writes step-<step>, then removes the oldest checkpoints beyond `total_limit` (`keep_newest`).
+  /// Something else of this name is renamed to abandoned-step-….
   /// @param adapter the PEFT configuration when an adapter is trained; nullopt when base weights
   /// are
   void save(const CheckpointContents& contents,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +19,8 @@
 namespace sftrun::train {
 
 struct EvalResult {
-  double loss = 0;  ///< mean over the objective's terms of the validation set
+  int stop_exit_code = 0;  ///< not 0: the run was asked to stop meanwhile; there is no result
+  double loss = 0;         ///< mean over the objective's terms of the validation set
   double seconds = 0;
   int64_t num_terms = 0;         ///< label tokens, or pairs
   observe::NamedValues metrics;  ///< means that the objective reports
@@ -38,8 +40,10 @@ class Evaluator {
  public:
   Evaluator(const config::RunConfig& config, const data::Dataset& val);
   /// All ranks run as many micro-batches, of which the last ones may be empty.
+  /// @param stop_exit_code of a stop that this rank was asked for; 0: none. All ranks end between
+  /// the same micro-batches if any of them was
   EvalResult run(model::Decoder& decoder, parallel::Strategy& strategy, const Objective& objective,
-                 parallel::Communicator& comm) const;
+                 parallel::Communicator& comm, const std::function<int()>& stop_exit_code) const;
   /// Names of the sets, if there are several.
   std::vector<std::string> set_names() const;
 
@@ -49,7 +53,8 @@ class Evaluator {
     data::BatchPlan plan;
   };
   StepSums sums_of(const Set& set, model::Decoder& decoder, const model::Stage& stage,
-                   const parallel::Mesh& mesh, const Objective& objective) const;
+                   const parallel::Mesh& mesh, const Objective& objective,
+                   const std::function<bool()>& goes_on) const;
 
   const data::Dataset& val_;
   std::vector<Set> sets_;

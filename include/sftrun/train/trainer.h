@@ -86,11 +86,13 @@ struct TrainerInputs {
   Batches* batches = nullptr;
   int local_world_size = 1;            ///< ranks on this machine
   const data::Dataset* val = nullptr;  ///< null: no evaluation
+  Build build;                         ///< of this program; the trainer sets its `from_step`
   nlohmann::ordered_json identity;
   int64_t rendered_at_unix_s = 0;                 ///< see TrainState
   std::optional<weights::AdapterConfig> adapter;  ///< set when an adapter is trained
   /// Chat template of the run, which checkpoints hold; nullopt: the model's own.
   std::optional<std::string> chat_template;
+  nlohmann::ordered_json template_variables;  ///< of the run, which checkpoints hold, too
   std::optional<std::filesystem::path> resume_from;
   StepRange profiled_steps = {};     ///< of which profile/ gets traces
   bool longest_batch_first = false;  ///< train.longest_batch_first, resolved
@@ -115,6 +117,8 @@ class Trainer {
   bool learns_nothing() const;
   /// The best evaluation so far; nullptr: the run does not look for it, or there is none.
   const BestState* best() const;
+  /// The builds of this program that computed the run's steps.
+  const std::vector<Build>& builds() const { return state_.builds; }
   /// The line of metrics.jsonl of the last evaluation of this process; null: there was none.
   const nlohmann::ordered_json& last_evaluation() const { return last_evaluation_; }
   /// After the last step: goes back to the parameters of the best evaluation, if the run shall end
@@ -124,6 +128,7 @@ class Trainer {
 
  private:
   void warn_of_unprofiled_steps() const;
+  bool is_resumed_in_place() const;
   struct QueuedStep;
   struct StepReport;
   void queue_step(int64_t step);
@@ -151,6 +156,7 @@ class Trainer {
   std::string newest_saved() const;
   void tell(const char* phase, int64_t steps_done);
   void log_step(const QueuedStep& queued, const StepReport& report);
+  void note_build();
   void prepare_best();
   void require_known_metric() const;
   bool evaluate(int64_t steps_done);

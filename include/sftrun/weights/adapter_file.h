@@ -31,9 +31,13 @@ struct AdapterTensors {
 };
 
 /// Reads adapter_config.json, with experts as in PEFT 0.21. Older versions wrote an adapter for
-/// each expert's matrices, with w1 or gate_proj in `target_modules`.
+/// each expert's matrices, with w1 or gate_proj in `target_modules`. The targets are the modules
+/// that have tensors.
 AdapterConfig load_adapter_config(const std::filesystem::path& directory,
                                   const spec::ArchSpec& arch);
+/// The same with the targets that the file names, also of modules without tensors.
+AdapterConfig load_named_targets(const std::filesystem::path& directory,
+                                 const spec::ArchSpec& arch);
 
 /// Adapters of single experts are combined into one for all experts of a layer, as PEFT 0.21
 /// converts them: A has gate's ranks, then up's, and B is block diagonal. Reads F32, F16 or BF16.

@@ -16,6 +16,12 @@ std::vector<int64_t> generation_eos_ids(const std::filesystem::path& directory);
 /// chat_template.jinja, else tokenizer_config.json's chat_template: a string, or the "default" of a
 /// list.
 std::optional<std::string> read_chat_template(const std::filesystem::path& directory);
+/// The variables of the chat template with which a run rendered its conversations: `sftrun_chat.json`
+/// beside its adapter or model, {"chat_template_kwargs": {…}}. Without the file, or for a path that is
+/// not a directory, {}.
+text::Json read_template_variables(const std::filesystem::path& directory);
+/// Writes that file, if there are variables.   @throws DeviceError
+void write_template_variables(const std::filesystem::path& directory, const text::Json& variables);
 /// The texts of bos, eos, unk and pad (text::special_token_texts).
 text::RenderOptions read_special_texts(const std::filesystem::path& directory);
 /// Copies generation_config.json if `from` has it.   @throws DeviceError

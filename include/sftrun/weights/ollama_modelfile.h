@@ -31,9 +31,11 @@ std::string added_bos_of(const text::GgufVocab& vocab);
 std::string added_bos_of(const GgufFile& file);
 
 /// @param chat_template replaces the base's own
+/// @param variables of the chat template, which become part of TEMPLATE
 /// @param added_bos from `added_bos_of`
 OllamaModelfile ollama_modelfile(const Checkpoint& base,
                                  const std::optional<std::string>& chat_template,
-                                 const std::string& added_bos);
+                                 const std::string& added_bos,
+                                 const text::Json& variables = text::Json::object());
 
 }  // namespace sftrun::weights

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,23 @@ struct AdapterConfig {
   /// Tokens whose rows alone were trained, by the ending of the module's name
   /// (`trainable_token_indices`; a plain list is for the embedding).
   std::map<std::string, std::vector<int64_t>> trainable_tokens;
+  /// Modules that `target_modules` names and that have no adapter (`exclude_modules`,
+  /// `layers_to_transform` with `layers_pattern`). An adapter's tensors say the same.
+  struct LeftOut {
+    std::vector<std::string> names = {};  ///< endings
+    std::optional<PythonRegex> pattern = {};
+    std::vector<int64_t> layers = {};  ///< if not empty: all layers but these
+    /// Match a name up to the layer's number; empty: any word is before it
+    std::vector<PythonRegex> before_layer = {};
+    std::vector<std::string> whole_names = {};  ///< targets that `layers` does not concern
+
+    bool is_empty() const { return names.empty() && !pattern && layers.empty(); }
+    bool covers(const std::string& module) const;
+  };
+  LeftOut left_out;
+  /// Targeted modules for which the file has no tensors: `load_adapter_config` takes them from the
+  /// targets.
+  std::vector<std::string> without_tensors;
   /// A trained embedding is also the trained head if they are tied
   bool ensure_weight_tying = false;
   std::string task_type = "CAUSAL_LM";

@@ -32,6 +32,9 @@ class SafetensorsFile {
   SafetensorsFile(std::span<const std::byte> bytes, const std::string& where);
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   const SafetensorsEntry* find(const std::string& name) const;
+  /// Gives tensors other names. @throws DataError naming one that would then be there twice
+  void rename(const std::function<std::string(const std::string&)>& name_of,
+              const std::string& where);
   const nlohmann::json& metadata() const { return metadata_; }
   uint64_t data_begin() const { return data_begin_; }  ///< offset in the file, after the header
   void release(std::span<const std::byte> part) const { file_.release(part); }  ///< see MappedFile

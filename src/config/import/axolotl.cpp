@@ -18,9 +18,7 @@ constexpr std::string_view kOwnTokenizer = "the model's own tokenizer is used";
 constexpr std::string_view kAxolotlUnits = "each layer is a unit that is gathered and released";
 
 constexpr auto kAxolotlModes = std::to_array<WordPair>({{"lora", "lora"}, {"qlora", "qlora"}});
-constexpr auto kAxolotlObjectives = std::to_array<WordPair>({{"dpo", "dpo"}});
 constexpr auto kAxolotlInputs = std::to_array<WordPair>({{"true", "all"}, {"false", ""}});
-constexpr auto kAxolotlLinear = std::to_array<WordPair>({{"true", "all-linear"}, {"false", ""}});
 constexpr auto kAxolotlThinking = std::to_array<WordPair>({{"true", "split"}, {"false", ""}});
 
 std::string text_in(const Value& map, std::string_view name) {
@@ -28,82 +26,303 @@ std::string text_in(const Value& map, std::string_view name) {
   return value == nullptr ? "" : value->text;
 }
 
-/// The name of a format here; "": auto finds it.
-std::string axolotl_format(const std::string& type) {
-  if (type.starts_with("chat_template")) return "messages";
-  if (type.starts_with("sharegpt")) return "sharegpt";
-  if (type.starts_with("alpaca")) return "alpaca";
-  if (type == "completion") return "text";
-  return "";
+/// What `type` says of the records of a data set.
+struct AxolotlType {
+  std::string_view begin;  ///< of its name
+  std::string_view format;
+  std::string_view note = {};              ///< what is not as in Axolotl
+  std::span<const WordPair> columns = {};  ///< names of its columns, if they are others
+};
+
+constexpr std::string_view kAxolotlTurns = "chat_template";
+constexpr std::string_view kOwnPromptText =
+    "Axolotl puts these records into a prompt text of its own; here they go through the model's "
+    "chat template";
+constexpr std::string_view kPlainPairs =
+    "Axolotl puts these strings into a chat template; here strings are trained on as they are: "
+    "write prompt, chosen and rejected as lists of messages";
+
+constexpr auto kAxolotlOrca = std::to_array<WordPair>(
+    {{"system_prompt", "system"}, {"question", "instruction"}, {"response", "output"}});
+constexpr auto kAxolotlQa =
+    std::to_array<WordPair>({{"question", "instruction"}, {"answer", "output"}});
+constexpr auto kAxolotlResponse = std::to_array<WordPair>({{"response", "output"}});
+constexpr auto kAxolotlQuestion = std::to_array<WordPair>({{"question", "prompt"}});
+constexpr auto kAxolotlInput = std::to_array<WordPair>({{"input", "prompt"}});
+constexpr auto kAxolotlMessages = std::to_array<WordPair>({{"messages", "prompt"}});
+
+/// The first that fits is meant.
+constexpr auto kAxolotlTypes = std::to_array<AxolotlType>({
+    {kAxolotlTurns, "messages"},
+    {"sharegpt", "sharegpt"},
+    {"alpaca_w_system.load_open_orca", "alpaca", kOwnPromptText, kAxolotlOrca},
+    {"alpaca_chat.load_qa", "alpaca", kOwnPromptText, kAxolotlQa},
+    {"alpaca", "alpaca", kOwnPromptText},
+    {"gpteacher", "alpaca", kOwnPromptText, kAxolotlResponse},
+    {"completion", "text"},
+    {"pretrain", "text"},
+});
+constexpr auto kAxolotlPairs = std::to_array<AxolotlType>({
+    {"chat_template.argilla_chat", "preference"},
+    {kAxolotlTurns, "preference", "", kAxolotlMessages},
+    {"chatml.ultra", "preference"},
+    {"llama3.ultra", "preference"},
+    {"chatml.intel", "preference", kPlainPairs, kAxolotlQuestion},
+    {"llama3.intel", "preference", kPlainPairs, kAxolotlQuestion},
+    {"chatml.prompt_pairs", "preference", kPlainPairs},
+    {"llama3.prompt_pairs", "preference", kPlainPairs},
+    {"chatml.icr", "preference", kPlainPairs, kAxolotlInput},
+    {"llama3.icr", "preference", kPlainPairs, kAxolotlInput},
+    {"user_defined", "preference", kPlainPairs},
+});
+
+bool is_dpo(const Reading& reading) {
+  return ascii_lower(reading.text_of("rl")) == "dpo";
 }
 
-/// Column names of a data set; `roles` maps our names to lists of theirs, and becomes the reverse.
-Json axolotl_fields(const Value& source) {
-  constexpr auto kColumns =
-      std::to_array<WordPair>({{"field_messages", "messages"},
+/// nullptr: not known.
+const AxolotlType* axolotl_type(const Reading& reading, const std::string& name) {
+  const std::span<const AxolotlType> types =
+      is_dpo(reading) ? std::span<const AxolotlType>(kAxolotlPairs) : kAxolotlTypes;
+  const auto found = std::find_if(types.begin(), types.end(), [&](const AxolotlType& type) {
+    return name.starts_with(type.begin);
+  });
+  return found == types.end() ? nullptr : &*found;
+}
+
+/// The roles of a data set's own map, which is from our names to lists of theirs. Without one
+/// Axolotl knows these names.
+Json axolotl_roles(const Value& source, const AxolotlType* type) {
+  Json roles = Json::object();
+  const Value* given = value_at(source, "roles");
+  if (given != nullptr && given->kind == Value::Kind::kMap && !given->items.empty()) {
+    for (size_t i = 0; i < given->keys.size(); ++i) {
+      const Value& theirs = given->items[i];
+      const std::vector<Value> one = {theirs};
+      for (const Value& name : theirs.kind == Value::Kind::kScalar ? one : theirs.items)
+        if (name.text != given->keys[i].text) roles[name.text] = given->keys[i].text;
+    }
+  } else if (type != nullptr && type->begin == kAxolotlTurns && type->format == "messages") {
+    roles = {{"human", "user"}, {"gpt", "assistant"}};
+  }
+  return roles;
+}
+
+/// Column names of a data set, by our names.
+Json axolotl_fields(const Value& source, const AxolotlType* type) {
+  const bool is_pair = type != nullptr && type->format == "preference";
+  const auto kColumns =
+      std::to_array<WordPair>({{"field_messages", is_pair ? "prompt" : "messages"},
                                {"field_tools", "tools"},
                                {"field_system", "system"},
+                               {"field_prompt", "prompt"},
                                {"field_chosen", "chosen"},
                                {"field_rejected", "rejected"},
                                {"field", "text"},
+                               {"text_column", "text"},
                                {"message_field_role", "role"},
                                {"message_field_content", "content"},
                                {"message_property_mappings.role", "role"},
                                {"message_property_mappings.content", "content"},
+                               {"type.field_prompt", "prompt"},
+                               {"type.field_chosen", "chosen"},
+                               {"type.field_rejected", "rejected"},
                                {"type.field_instruction", "instruction"},
                                {"type.field_input", "input"},
                                {"type.field_output", "output"},
                                {"type.field_system", "system"}});
   Json fields = Json::object();
-  for (const WordPair& column : kColumns)
-    if (const std::string name = text_in(source, column.theirs); !name.empty())
-      fields[std::string(column.ours)] = name;
-  const Value* roles = value_at(source, "roles");
-  if (roles == nullptr || roles->kind != Value::Kind::kMap) return fields;
-  for (size_t i = 0; i < roles->keys.size(); ++i)
-    for (const Value& theirs : roles->items[i].items)
-      fields["roles"][theirs.text] = roles->keys[i].text;
+  if (type != nullptr)
+    for (const WordPair& column : type->columns)
+      fields[std::string(column.ours)] = std::string(column.theirs);
+  for (const WordPair& column : kColumns) {
+    const std::string name = text_in(source, column.theirs);
+    if (!name.empty()) fields[std::string(column.ours)] = name;
+  }
+  for (auto it = fields.begin(); it != fields.end();)
+    it = it.key() == it.value() ? fields.erase(it) : std::next(it);
+  if (const Json roles = axolotl_roles(source, type); !roles.empty()) fields["roles"] = roles;
   return fields;
 }
 
-/// The parts of a data set that have a use here.
-Json axolotl_source(Reading& reading, const SourceKey& key, const Value& source) {
-  constexpr auto kUsed = std::to_array<std::string_view>(
-      {"path", "name", "split", "type", "ds_type", "data_files", "field", "field_messages",
-       "field_tools", "field_system", "field_chosen", "field_rejected", "message_field_role",
-       "message_field_content", "message_property_mappings", "roles"});
-  Json result = {{"path", text_in(source, "path")}};
-  const Value* files = value_at(source, "data_files");
-  if (files != nullptr && files->kind == Value::Kind::kScalar) result["path"] = files->text;
-  if (files != nullptr && files->items.size() == 1) result["path"] = files->items[0].text;
-  if (files != nullptr && files->items.size() > 1)
-    reading.note_lost(key, "data_files has several files: write one {path} for each in data.train");
-  for (const char* same : {"name", "split"})
-    if (const std::string text = text_in(source, same); !text.empty()) result[same] = text;
-  if (const std::string format = axolotl_format(text_in(source, "type")); !format.empty())
-    result["format"] = format;
-  if (const Json fields = axolotl_fields(source); !fields.empty()) result["fields"] = fields;
-  for (size_t i = 0; i < source.keys.size(); ++i) {
-    const std::string& name = source.keys[i].text;
-    if (std::find(kUsed.begin(), kUsed.end(), name) == kUsed.end() && !is_off(source.items[i]))
-      reading.note_lost(
-          key, fmt::format("{} of {} has no equivalent", name, result["path"].get<std::string>()));
+/// Notes what of a data set would train other tokens than Axolotl does.
+class AxolotlSourceNotes {
+ public:
+  AxolotlSourceNotes(Reading& reading, const SourceKey& key, const Value& source)
+      : reading_(reading), key_(key), source_(source) {}
+
+  void note_type(const std::string& name, const AxolotlType* type) const {
+    const Value* map = value_at(source_, "type");
+    if (map != nullptr && map->kind == Value::Kind::kMap) return note_prompt_text(*map);
+    if (type == nullptr && !name.empty())
+      note(fmt::format("type {} is not known: set `format` and `fields` of the data set", name));
+    else if (type != nullptr && !type->note.empty())
+      note(fmt::format("type {}: {}", name, type->note));
   }
-  return result;
+
+  /// Which turns and ends of turns are trained on.
+  void note_labels() const {
+    const Value* roles = value_at(source_, "roles_to_train");
+    const auto is_assistant = [](const Value& role) {
+      return role.text == "assistant" || role.text == "gpt";
+    };
+    if (roles != nullptr && roles->kind != Value::Kind::kNull &&
+        !(roles->items.empty()
+              ? is_assistant(*roles)
+              : std::all_of(roles->items.begin(), roles->items.end(), is_assistant)))
+      note(
+          "roles_to_train: the loss is on the assistant's turns, or with `data.loss_on: all` on "
+          "everything");
+    for (const char* end : {"train_on_eos", "train_on_eot"}) {
+      const std::string word = ascii_lower(text_in(source_, end));
+      if (!word.empty() && word != "turn")
+        note(fmt::format("{} {}: the token that ends a trained turn, and no other, carries a label",
+                         end, word));
+    }
+    const std::string flag = text_in(source_, "message_field_training");
+    if (!flag.empty() && flag != "train")
+      note(
+          fmt::format("message_field_training: rename `{}` of the messages to `train`; false "
+                      "removes the labels of an assistant's turn",
+                      flag));
+    if (const std::string style = text_in(source_, "conversation"); !style.empty())
+      note(fmt::format("conversation {}: `model.chat_template` names a chat template", style));
+    if (!text_in(source_, "message_field_training_detail").empty())
+      note("message_field_training_detail: labels are of whole turns");
+  }
+
+  void note_others(std::span<const std::string_view> used) const {
+    for (size_t i = 0; i < source_.keys.size(); ++i) {
+      const std::string& name = source_.keys[i].text;
+      if (std::find(used.begin(), used.end(), name) == used.end() && !is_off(source_.items[i]))
+        note(fmt::format("{} has no equivalent", name));
+    }
+  }
+
+  void note(const std::string& what) const {
+    reading_.note_lost(key_, fmt::format("{}: {}", text_in(source_, "path"), what));
+  }
+
+ private:
+  /// A prompt text of the file's own.
+  void note_prompt_text(const Value& type) const {
+    for (const char* part : {"format", "no_input_format", "prompt_format", "chosen_format",
+                             "rejected_format", "system_format", "system_prompt"})
+      if (!text_in(type, part).empty())
+        note(
+            fmt::format("type.{}: the record goes through the model's chat template "
+                        "(`model.chat_template`)",
+                        part));
+  }
+
+  Reading& reading_;
+  const SourceKey& key_;
+  const Value& source_;
+};
+
+/// A file, or the files in a list.
+std::vector<std::string> axolotl_files(const Value& source) {
+  const Value* files = value_at(source, "data_files");
+  if (files == nullptr || files->kind == Value::Kind::kNull) return {text_in(source, "path")};
+  if (files->kind == Value::Kind::kScalar) return {files->text};
+  std::vector<std::string> names;
+  for (const Value& file : files->items) names.push_back(file.text);
+  if (names.empty()) names.push_back(text_in(source, "path"));
+  return names;
+}
+
+/// Adds a data set, once for each of its files.
+void add_axolotl_source(Reading& reading, const SourceKey& key, const Value& source,
+                        Json& sources) {
+  constexpr auto kUsed = std::to_array<std::string_view>({"path",
+                                                          "name",
+                                                          "split",
+                                                          "type",
+                                                          "ds_type",
+                                                          "data_files",
+                                                          "field",
+                                                          "text_column",
+                                                          "field_messages",
+                                                          "field_tools",
+                                                          "field_system",
+                                                          "field_prompt",
+                                                          "field_chosen",
+                                                          "field_rejected",
+                                                          "message_field_role",
+                                                          "message_field_content",
+                                                          "message_property_mappings",
+                                                          "message_field_training",
+                                                          "message_field_training_detail",
+                                                          "roles",
+                                                          "roles_to_train",
+                                                          "train_on_eos",
+                                                          "train_on_eot",
+                                                          "conversation"});
+  const std::string name = text_in(source, "type");
+  const Value* map = value_at(source, "type");
+  const bool is_own_type = map != nullptr && map->kind == Value::Kind::kMap;
+  const AxolotlType* type =
+      axolotl_type(reading, is_own_type ? (is_dpo(reading) ? "user_defined" : "alpaca") : name);
+  const AxolotlSourceNotes notes(reading, key, source);
+  notes.note_type(name, type);
+  notes.note_labels();
+  notes.note_others(kUsed);
+  for (const std::string& file : axolotl_files(source)) {
+    Json result = {{"path", file}};
+    if (const std::string text = text_in(source, "name"); !text.empty()) result["name"] = text;
+    if (const std::string what = set_split(result, text_in(source, "split")); !what.empty())
+      notes.note(what);
+    if (type != nullptr) result["format"] = std::string(type->format);
+    if (const Json fields = axolotl_fields(source, type); !fields.empty())
+      result["fields"] = fields;
+    sources.push_back(std::move(result));
+  }
 }
 
 void axolotl_sources(Reading& reading, const SourceKey& key, std::string_view field) {
   Json sources = Json::array();
   for (const Value& source : key.value.items)
-    if (source.kind == Value::Kind::kMap) sources.push_back(axolotl_source(reading, key, source));
+    if (source.kind == Value::Kind::kMap) add_axolotl_source(reading, key, source, sources);
   if (sources.empty()) return reading.note_lost(key, "it is not a list of {path, type}");
   reading.set(key, field, value_from_json(sources));
 }
 void axolotl_datasets(Reading& reading, const SourceKey& key) {
   axolotl_sources(reading, key, "data.train");
 }
+/// A path, or a list of data sets; their texts are read while training.
+void axolotl_pretraining(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (key.value.kind == Value::Kind::kScalar) {
+    reading.set(key, "data.train", key.value);
+    reading.set(key, "data.format", "text");
+  } else {
+    Json sources = Json::array();
+    for (const Value& source : key.value.items) {
+      if (source.kind != Value::Kind::kMap) continue;
+      add_axolotl_source(reading, key, source, sources);
+    }
+    for (Json& source : sources) source["format"] = "text";
+    if (sources.empty()) return reading.note_lost(key, "it is not a list of {path, type}");
+    reading.set(key, "data.train", value_from_json(sources));
+  }
+  reading.set(key, "data.streaming", "true");
+}
 void axolotl_test_datasets(Reading& reading, const SourceKey& key) {
   axolotl_sources(reading, key, "data.val");
+}
+
+/// Examples of one device and step, whatever their micro-batches.
+void axolotl_batch(Reading& reading, const SourceKey& key) {
+  const auto total = reading.count_of(key.name, 1);
+  const int64_t micro = reading.count_of("micro_batch_size", 1).value_or(1);
+  if (!total || reading.find("gradient_accumulation_steps")) return;
+  reading.set(key, "train.grad_accum", fmt::format("{}", std::max<int64_t>(*total / micro, 1)));
+}
+
+void axolotl_objective(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (is_dpo(reading)) return reading.set(key, "train.objective", "dpo");
+  refuse_objective(reading, key);
 }
 
 void axolotl_evaluations(Reading& reading, const SourceKey& key) {
@@ -131,6 +350,8 @@ void axolotl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
 
 /// FSDP 2 has no key `fsdp`: its fsdp_config is enough.
 void axolotl_finish(Reading& reading) {
+  constexpr int64_t kLoggingSteps = 500;
+  complete_eval_steps(reading, kLoggingSteps);
   const auto section = reading.find("fsdp_config");
   if (!section) return;
   const std::vector<Value>& values = section->value.items;
@@ -158,8 +379,30 @@ void axolotl_deepspeed(Reading& reading, const SourceKey& key) {
 
 void axolotl_trainable(Reading& reading, const SourceKey& key) {
   if (key.value.items.empty()) return;
+  if (const auto adapter = reading.find("adapter"); adapter && !is_off(adapter->value))
+    return reading.note_no_meaning(key, "beside an adapter the base is frozen");
   reading.set(key, "tuning.mode", "partial");
   reading.set(key, "tuning.trainable", key.value);
+}
+
+void axolotl_adapter(Reading& reading, const SourceKey& key) {
+  set_mode(reading, key, kAxolotlModes);
+}
+
+/// All linear layers, with the embedding and head that `lora_target_modules` names beside them.
+void axolotl_linear(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  Json names = Json::array({"all-linear"});
+  if (const auto listed = reading.find("lora_target_modules"))
+    for (const Value& name : listed->value.items)
+      if (name.text == "embed_tokens" || name.text == "lm_head") names.push_back(name.text);
+  reading.set(key, "tuning.lora.target_modules", value_from_json(names));
+}
+void axolotl_modules(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (parse_bool(reading.text_of("lora_target_linear")) == true)
+    return reading.note_no_meaning(key, "lora_target_linear names all linear layers");
+  reading.set(key, "tuning.lora.target_modules", key.value);
 }
 
 /// Quantisation of a base beside plain LoRA; `adapter: qlora` already says 4 bits.
@@ -172,12 +415,14 @@ void axolotl_8bit(Reading& reading, const SourceKey& key) {
 }
 
 constexpr auto kAxolotlRules = std::to_array<ImportRule>({
-    words("adapter", "tuning.mode", kAxolotlModes),
+    special("adapter", axolotl_adapter),
     special("load_in_4bit", axolotl_4bit),
     special("load_in_8bit", axolotl_8bit),
     special("unfrozen_parameters", axolotl_trainable),
-    words("lora_target_linear", "tuning.lora.target_modules", kAxolotlLinear),
+    special("lora_target_linear", axolotl_linear),
+    special("lora_target_modules", axolotl_modules),
     special("datasets", axolotl_datasets),
+    special("pretraining_dataset", axolotl_pretraining),
     special("test_datasets", axolotl_test_datasets),
     words("train_on_inputs", "data.loss_on", kAxolotlInputs),
     words("split_thinking", "data.thinking", kAxolotlThinking),
@@ -189,7 +434,11 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     special("gradient_checkpointing", set_checkpointing),
     special("evals_per_epoch", axolotl_evaluations),
     special("seed", set_seeds),
-    words("rl", "train.objective", kAxolotlObjectives),
+    special("warmup_steps", set_warmup_steps),
+    special("warmup_ratio", set_warmup_ratio),
+    special("save_strategy", set_save_strategy),
+    special("rl", axolotl_objective),
+    special("batch_size", axolotl_batch),
     field("device_map", "parallel.device_map"),
     special("fsdp", set_fsdp_words),
     nothing("fsdp_version", "FSDP 1 and 2 divide the same tensors"),
@@ -204,6 +453,7 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     special("deepspeed", axolotl_deepspeed),
     special("ddp_timeout", set_seconds),
     nothing("save_safetensors", "files are always safetensors"),
+    nothing("tokenizer_type", "the tokenizer's files say what it is"),
 });
 
 constexpr auto kAxolotlSigns = std::to_array<std::string_view>(

@@ -54,18 +54,29 @@ bool is_ours(const Value& document) {
   return value_at(document, "tuning") != nullptr || value_at(document, "data") != nullptr;
 }
 
-/// @throws ConfigError if no tool, or more than one, has most of its keys in the file
-const ImportTable& recognise(const Value& document, const std::string& file) {
-  const ImportTable* best = nullptr;
-  int64_t most = 0;
-  bool is_tie = false;
+/// The tool of which a file has most keys.
+struct Likeness {
+  const ImportTable* tool = nullptr;
+  int64_t num_signs = 0;
+  bool is_tie = false;  ///< another has as many
+};
+
+Likeness likeness_of(const Value& document) {
+  Likeness best;
   for (const ImportTable* table : import_tables()) {
     const int64_t count = num_signs(*table, document);
-    is_tie = count == most ? is_tie || count > 0 : count > most ? false : is_tie;
-    if (count > most) best = table;
-    most = std::max(most, count);
+    if (count > best.num_signs)
+      best = {table, count};
+    else if (count == best.num_signs && count > 0)
+      best.is_tie = true;
   }
-  if (best != nullptr && !is_tie) return *best;
+  return best;
+}
+
+/// @throws ConfigError if no tool, or more than one, has most of its keys in the file
+const ImportTable& recognise(const Value& document, const std::string& file) {
+  const Likeness best = likeness_of(document);
+  if (best.tool != nullptr && !best.is_tie) return *best.tool;
   const bool ours = is_ours(document);
   throw ConfigError(ours ? "the file is a configuration of sftrun already"
                          : "the file is not recognised as one of another tool",
@@ -79,7 +90,20 @@ std::string use_of(const ImportTable& table, const std::filesystem::path& file) 
   if (table.is_strict)
     return fmt::format("name it in parallel.{} or --{}{}", table.word, table.word,
                        table.tool == ForeignTool::kAccelerate ? "-config" : "");
-  return fmt::format("translate it: sftrun config import {}", shell_word(file.string()));
+  return fmt::format("translate it: sftrun config import {} --output from-{}.yaml",
+                     shell_word(file.string()), table.word);
+}
+
+/// Whether a section of a run has keys. torchtune has a `model`, too.
+bool has_section_of_run(const Value& document) {
+  for (size_t i = 0; i < document.keys.size(); ++i) {
+    const std::string& name = document.keys[i].text;
+    const bool is_section = name == "data" || name == "train" || name == "tuning" ||
+                            name == "output" || name == "parallel" || name == "model";
+    const bool is_component = value_at(document.items[i], "_component_") != nullptr;
+    if (is_section && document.items[i].kind == Value::Kind::kMap && !is_component) return true;
+  }
+  return false;
 }
 
 /// A file that a run names is of one tool. Its keys would all be unknown in another.
@@ -101,10 +125,18 @@ void require_file_of(const ImportTable& table, const Value& document,
 
 }  // namespace
 
+void require_own_run(const Value& document, const std::filesystem::path& file) {
+  constexpr int64_t kFewest = 2;  // one may be a mistake
+  const Likeness best = likeness_of(document);
+  if (best.num_signs < kFewest || has_section_of_run(document)) return;
+  throw ConfigError(fmt::format("this is a file of {}, not of sftrun", best.tool->name),
+                    file.string(), use_of(*best.tool, file));
+}
+
 std::span<const ImportTable* const> import_tables() {
-  static const std::array<const ImportTable*, 5> tables = {&accelerate_table(), &deepspeed_table(),
-                                                           &axolotl_table(), &llama_factory_table(),
-                                                           &torchtune_table()};
+  static const std::array<const ImportTable*, 6> tables = {
+      &accelerate_table(),    &deepspeed_table(), &axolotl_table(),
+      &llama_factory_table(), &trl_table(),       &torchtune_table()};
   return tables;
 }
 

@@ -16,13 +16,15 @@ using Json = nlohmann::ordered_json;
 
 constexpr auto kFactoryModes =
     std::to_array<WordPair>({{"lora", "lora"}, {"full", "full"}, {"freeze", "partial"}});
-constexpr auto kFactoryStages =
-    std::to_array<WordPair>({{"sft", "sft"}, {"pt", "sft"}, {"dpo", "dpo"}});
 constexpr auto kFactoryPrompts = std::to_array<WordPair>({{"true", "all"}, {"false", ""}});
 constexpr auto kFactoryHistory =
     std::to_array<WordPair>({{"true", "last_assistant"}, {"false", ""}});
 constexpr auto kFactoryInits = std::to_array<WordPair>({{"true", "pissa"}, {"false", ""}});
 constexpr auto kFactoryShuffle = std::to_array<WordPair>({{"true", "false"}, {"false", ""}});
+
+void factory_mode(Reading& reading, const SourceKey& key) {
+  set_mode(reading, key, kFactoryModes);
+}
 
 void factory_target(Reading& reading, const SourceKey& key) {
   if (ascii_lower(key.value.text) == "all")
@@ -46,6 +48,22 @@ void factory_quantization_method(Reading& reading, const SourceKey& key) {
   if (method == "bnb" || method == "bitsandbytes")
     return reading.note_no_meaning(key, "`tuning.quant` nf4, fp4 and int8 are bitsandbytes'");
   reading.note_lost(key, "`tuning.quant` takes nf4, fp4, int8 and fp8");
+}
+
+/// "default" and "empty" are templates of LLaMA-Factory's own.
+void factory_template(Reading& reading, const SourceKey& key) {
+  const std::string name = ascii_lower(key.value.text);
+  if (name != "default" && name != "empty") return set_template(reading, key);
+  reading.note_lost(key, fmt::format("LLaMA-Factory's template {} is not built in: the model's own "
+                                     "chat template is used",
+                                     name));
+}
+
+void factory_thinking(Reading& reading, const SourceKey& key) {
+  const auto thinks = parse_bool(key.value.text);
+  if (thinks)
+    reading.set(key, "data.chat_template_kwargs",
+                value_from_json(Json{{"enable_thinking", *thinks}}));
 }
 
 /// The loss of stage dpo.
@@ -73,78 +91,175 @@ void factory_deepspeed(Reading& reading, const SourceKey& key) {
     reading.set(key, "parallel.deepspeed", reading.path_beside(key.value.text).string());
 }
 
-/// Column names of an entry of dataset_info.json.
-Json factory_fields(const Value& entry) {
-  constexpr auto kColumns = std::to_array<WordPair>({{"columns.prompt", "instruction"},
-                                                     {"columns.query", "input"},
-                                                     {"columns.response", "output"},
-                                                     {"columns.system", "system"},
-                                                     {"columns.messages", "messages"},
-                                                     {"columns.tools", "tools"},
-                                                     {"columns.chosen", "chosen"},
-                                                     {"columns.rejected", "rejected"},
-                                                     {"tags.role_tag", "role"},
-                                                     {"tags.content_tag", "content"}});
-  constexpr auto kRoles = std::to_array<WordPair>({{"tags.user_tag", "user"},
-                                                   {"tags.assistant_tag", "assistant"},
-                                                   {"tags.system_tag", "system"},
-                                                   {"tags.observation_tag", "tool"}});
-  Json fields = Json::object();
-  const auto copy = [&](const auto& pairs, const auto& put) {
-    for (const WordPair& pair : pairs) {
-      const Value* value = value_at(entry, pair.theirs);
-      if (value != nullptr && !value->text.empty()) put(pair.ours, value->text);
-    }
-  };
-  copy(kColumns, [&](std::string_view ours, const std::string& theirs) {
-    fields[std::string(ours)] = theirs;
-  });
-  copy(kRoles, [&](std::string_view ours, const std::string& theirs) {
-    fields["roles"][theirs] = std::string(ours);
-  });
-  return fields;
+bool is_stage(const Reading& reading, std::string_view stage) {
+  return ascii_lower(reading.text_of("stage")) == stage;
 }
 
-/// A data set by its entry of dataset_info.json; its files are beside that file.
-Json factory_source(const std::filesystem::path& folder, const Value& entry) {
-  const auto text = [&](const char* name) {
-    const Value* value = value_at(entry, name);
+void factory_stage(Reading& reading, const SourceKey& key) {
+  if (is_stage(reading, "sft") || is_stage(reading, "pt"))
+    return reading.set(key, "train.objective", "sft");
+  if (is_stage(reading, "dpo")) return reading.set(key, "train.objective", "dpo");
+  refuse_objective(reading, key);
+}
+
+/// An entry of dataset_info.json.
+class FactoryEntry {
+ public:
+  FactoryEntry(Reading& reading, const SourceKey& key, std::string name, const Value& entry)
+      : reading_(reading), key_(key), name_(std::move(name)), entry_(entry) {}
+
+  /// The data set; its files are beside dataset_info.json, in `folder`.
+  Json source(const std::filesystem::path& folder) const {
+    Json source = Json::object();
+    source["path"] = text("hf_hub_url");
+    if (!text("file_name").empty()) source["path"] = (folder / text("file_name")).string();
+    if (source["path"].get<std::string>().empty())
+      note("it names neither file_name nor hf_hub_url");
+    if (!text("subset").empty()) source["name"] = text("subset");
+    if (const std::string what = set_split(source, text("split")); !what.empty()) note(what);
+    source["format"] = std::string(format());
+    if (const Json names = fields(); !names.empty()) source["fields"] = names;
+    if (const auto limit = max_samples()) source["max_samples"] = *limit;
+    note_unread();
+    return source;
+  }
+
+ private:
+  std::string text(std::string_view name) const {
+    const Value* value = value_at(entry_, name);
     return value == nullptr ? std::string() : value->text;
-  };
-  Json source = Json::object();
-  source["path"] = text("hf_hub_url");
-  if (!text("file_name").empty()) source["path"] = (folder / text("file_name")).string();
-  if (!text("subset").empty()) source["name"] = text("subset");
-  if (!text("split").empty()) source["split"] = text("split");
-  const bool is_ranking = parse_bool(text("ranking")) == true;
-  source["format"] = is_ranking                         ? "preference"
-                     : text("formatting") == "sharegpt" ? "sharegpt"
-                                                        : "alpaca";
-  if (const Json fields = factory_fields(entry); !fields.empty()) source["fields"] = fields;
-  return source;
+  }
+  void note(const std::string& what) const {
+    reading_.note_lost(key_, fmt::format("{}: {}", name_, what));
+  }
+
+  bool is_pair() const { return parse_bool(text("ranking")) == true; }
+  bool has_turns() const { return text("formatting") == "sharegpt" || is_openai(); }
+  bool is_openai() const { return text("formatting") == "openai"; }
+
+  std::string_view format() const {
+    if (is_stage(reading_, "pt")) return "text";
+    if (is_pair()) return "preference";
+    return is_openai() ? "messages" : has_turns() ? "sharegpt" : "alpaca";
+  }
+
+  /// Names of columns and roles, ours first.
+  Json fields() const {
+    Json fields = Json::object();
+    const auto take = [&](std::string_view ours, std::string_view column, std::string_view usual) {
+      const std::string own = text(column);
+      const std::string name = own.empty() ? std::string(usual) : own;
+      if (!name.empty() && name != ours) fields[std::string(ours)] = name;
+    };
+    if (format() == "text") {
+      take("text", "columns.prompt", "instruction");
+      return fields;
+    }
+    if (has_turns()) {
+      take(is_pair()     ? "prompt"
+           : is_openai() ? "messages"
+                         : "conversations",
+           "columns.messages", "conversations");
+      const bool renames = is_pair() && !is_openai();  // preference data have messages here
+      take("role", "tags.role_tag", is_openai() ? "" : renames ? "from" : "");
+      take("content", "tags.content_tag", is_openai() ? "" : renames ? "value" : "");
+      take_roles(fields, renames);
+    } else {
+      take(is_pair() ? "prompt" : "instruction", "columns.prompt", "instruction");
+      if (!is_pair()) take("input", "columns.query", "input");
+      if (!is_pair()) take("output", "columns.response", "output");
+    }
+    if (is_pair()) {
+      take("chosen", "columns.chosen", "chosen");
+      take("rejected", "columns.rejected", "rejected");
+    }
+    take("system", "columns.system", "system");
+    take("tools", "columns.tools", "tools");
+    return fields;
+  }
+
+  /// @param all also the roles that ShareGPT's turns have anyway
+  void take_roles(Json& fields, bool all) const {
+    struct Role {
+      std::string_view tag, usual, ours;
+    };
+    constexpr auto kRoles = std::to_array<Role>({{"tags.user_tag", "human", "user"},
+                                                 {"tags.assistant_tag", "gpt", "assistant"},
+                                                 {"tags.system_tag", "system", "system"},
+                                                 {"tags.observation_tag", "observation", "tool"},
+                                                 {"tags.function_tag", "function_call", ""}});
+    for (const Role& role : kRoles) {
+      const std::string own = text(role.tag);
+      const std::string theirs = own.empty() ? std::string(all ? role.usual : "") : own;
+      // ShareGPT's name of a call is kept: its turn becomes tool calls.
+      const std::string_view ours = !role.ours.empty()     ? role.ours
+                                    : has_sharegpt_calls() ? role.usual
+                                                           : "assistant";
+      if (!theirs.empty() && theirs != ours) fields["roles"][theirs] = std::string(ours);
+    }
+  }
+  bool has_sharegpt_calls() const { return !is_pair() && !is_openai(); }
+
+  /// The smaller of the entry's own number and that of the file.
+  std::optional<int64_t> max_samples() const {
+    const auto positive = [](const std::string& text) {
+      const auto number = parse_int(text);
+      return number && *number > 0 ? number : std::optional<int64_t>();
+    };
+    const auto own = positive(text("num_samples")),
+               common = positive(reading_.text_of("max_samples"));
+    return own && common ? std::min(*own, *common) : own ? own : common;
+  }
+
+  void note_unread() const {
+    for (const char* column : {"history", "images", "videos", "audios", "kto_tag"})
+      if (!text(fmt::format("columns.{}", column)).empty())
+        note(fmt::format("columns.{} is not read", column));
+    if (is_pair() && !has_turns())
+      note(
+          "LLaMA-Factory puts these strings into a chat template; here strings are trained on as "
+          "they are: write prompt, chosen and rejected as lists of messages");
+    for (const char* key : {"script_url", "folder"})
+      if (!text(key).empty()) note(fmt::format("{} has no equivalent", key));
+  }
+
+  Reading& reading_;
+  const SourceKey& key_;
+  std::string name_;
+  const Value& entry_;
+};
+
+/// Names of data sets, in a list or a text.
+std::vector<std::string> factory_names(const Value& value) {
+  std::vector<std::string> names;
+  for (const Value& item : value.items) names.push_back(item.text);
+  if (value.kind == Value::Kind::kScalar) names = split(value.text, ',');
+  for (std::string& name : names) name = std::string(trim(name));
+  return names;
 }
 
 void factory_sources(Reading& reading, const SourceKey& key, std::string_view field) {
+  if (is_off(key.value)) return;
   const auto given = reading.find("dataset_dir");
   const std::filesystem::path folder = reading.path_beside(given ? given->value.text : "data");
   const std::filesystem::path info = folder / "dataset_info.json";
+  const std::vector<std::string> names = factory_names(key.value);
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(info, ignored))
     return reading.note_lost(key, fmt::format("{} was not found: set {} to the files of {}",
-                                              info.string(), field, key.value.text));
+                                              info.string(), field, join(names, ", ")));
   Problems problems;
   const Value entries = parse_yaml(read_text_file(info), info.string(), problems);
   reading.problems.insert(reading.problems.end(), problems.begin(), problems.end());
   Json sources = Json::array();
-  for (const std::string& word : split(key.value.text, ',')) {
-    const std::string name(trim(word));
+  for (const std::string& name : names) {
     const Value* entry = name.find('.') == std::string::npos ? value_at(entries, name) : nullptr;
     if (entry == nullptr)
       reading.refuse(
           key, fmt::format("`{}` has `{}`, which {} does not list", key.name, name, info.string()),
           "correct the name, or dataset_dir");
     else
-      sources.push_back(factory_source(folder, *entry));
+      sources.push_back(FactoryEntry(reading, key, name, *entry).source(folder));
   }
   if (!sources.empty()) reading.set(key, field, value_from_json(sources));
 }
@@ -156,8 +271,8 @@ void factory_eval_dataset(Reading& reading, const SourceKey& key) {
 }
 
 constexpr auto kFactoryRules = std::to_array<ImportRule>({
-    words("finetuning_type", "tuning.mode", kFactoryModes),
-    words("stage", "train.objective", kFactoryStages),
+    special("finetuning_type", factory_mode),
+    special("stage", factory_stage),
     special("lora_target", factory_target),
     special("quantization_bit", factory_bits),
     special("quantization_method", factory_quantization_method),
@@ -173,12 +288,16 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     special("neat_packing", factory_neat_packing),
     special("pref_loss", factory_preference),
     field("group_by_length", "data.group_by_length"),
-    lost("max_samples", "give each entry of data.train its max_samples"),
-    special("template", set_template),
+    nothing("max_samples", "it is a part of each entry of data.train"),
+    special("template", factory_template),
+    special("enable_thinking", factory_thinking),
     special("bf16", set_bf16),
     special("gradient_checkpointing", set_checkpointing),
     special("seed", set_seeds),
     special("report_to", set_report_to),
+    special("warmup_steps", set_warmup_steps),
+    special("warmup_ratio", set_warmup_ratio),
+    special("save_strategy", set_save_strategy),
     special("ddp_timeout", set_seconds),
     special("deepspeed", factory_deepspeed),
     special("fsdp", set_fsdp_words),
@@ -194,6 +313,7 @@ constexpr auto kFactorySigns =
 constexpr auto kFactoryDefaults = std::to_array<ToolDefault>({
     {"tuning.lora.r", "8"},
     {"data.packing", "false"},
+    {"data.too_long", "truncate"},
     {"train.learning_rate", "5e-5"},
     {"train.batch_size", "8"},
     {"train.grad_accum", "1", "train.global_batch_size"},
@@ -203,13 +323,20 @@ constexpr auto kFactoryDefaults = std::to_array<ToolDefault>({
 
 /// lora_alpha is twice the rank by default; stage pt trains on every token of plain text.
 void factory_finish(Reading& reading) {
+  constexpr int64_t kLoggingSteps = 500;
+  complete_eval_steps(reading, kLoggingSteps);
   if (const auto rank = reading.count_of("lora_rank", 1); !reading.has("tuning.lora.alpha")) {
     constexpr int64_t kRank = 8;
     reading.set_default("tuning.lora.alpha", fmt::format("{}", 2 * rank.value_or(kRank)));
   }
-  if (const auto stage = reading.find("stage"); stage && stage->value.text == "pt") {
-    reading.set(*stage, "data.format", "text");
-    reading.set(*stage, "data.loss_on", "all");
+  if (is_stage(reading, "pt")) {
+    const SourceKey stage = *reading.find("stage");
+    reading.set(stage, "data.format", "text");
+    reading.set(stage, "data.loss_on", "all");
+    if (!reading.has("data.packing")) reading.set_default("data.packing", "true");
+    reading.note_lost(stage,
+                      "a text longer than cutoff_len is cut off there; LLaMA-Factory continues it "
+                      "in the next sequence");
   }
   if (reading.text_of("finetuning_type") == "freeze")
     reading.note_lost(*reading.find("finetuning_type"),

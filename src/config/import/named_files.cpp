@@ -8,6 +8,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/user_path.h"
 
 namespace sftrun::config {
 namespace {
@@ -25,8 +26,8 @@ const Assignment* last_of(const std::vector<const std::vector<Assignment>*>& lay
   for (const std::vector<Assignment>* layer : layers) {
     for (const Assignment& assignment : *layer) {
       if (assignment.key != key) continue;
-      const bool is_named =
-          assignment.value.kind == Value::Kind::kScalar && !assignment.value.text.empty();
+      const bool is_named = assignment.value.kind == Value::Kind::kScalar &&
+                            !assignment.value.text.empty() && !is_none_word(assignment.value.text);
       last = is_named ? &assignment : nullptr;
     }
   }

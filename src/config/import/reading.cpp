@@ -379,9 +379,13 @@ void Reading::set(const SourceKey& key, std::string_view field, Value value, boo
 }
 
 void Reading::set_default(std::string_view field, std::string_view text) {
+  set_default(field, Value::scalar(std::string(text)));
+}
+
+void Reading::set_default(std::string_view field, Value value) {
   const std::string source = fmt::format("the default of {}", table_.name);
   given.push_back({.assignment = {.key = std::string(field),
-                                  .value = Value::scalar(std::string(text)),
+                                  .value = std::move(value),
                                   .layer = Layer::kNamedFile,
                                   .place = source,
                                   .value_place = source,
@@ -431,11 +435,13 @@ void Reading::note_lost(const SourceKey& key, std::string why) {
   not_carried.push_back({key.name, std::move(why), key.place});
 }
 
+bool Reading::is_reported(const std::string& place) {
+  while (num_reported_ < problems.size()) reported_.insert(problems[num_reported_++].where);
+  return reported_.contains(place);
+}
+
 void Reading::refuse(const SourceKey& key, std::string message, std::string fix) {
-  const bool is_reported =
-      std::any_of(problems.begin(), problems.end(),
-                  [&](const Problem& problem) { return problem.where == key.value_place; });
-  if (is_reported) return;  // a consequence of what is wrong with it
+  if (is_reported(key.value_place)) return;  // a consequence of what is wrong with it
   problems.push_back({std::move(message), key.value_place, std::move(fix)});
 }
 

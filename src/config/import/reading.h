@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "import/rule.h"
@@ -63,6 +64,7 @@ class Reading {
            bool is_firm = true);
   /// A default of the tool.
   void set_default(std::string_view field, std::string_view text);
+  void set_default(std::string_view field, Value value);
   /// `key` is auto: the run's value is used.
   void note_auto(const SourceKey& key);
   void note_no_meaning(const SourceKey& key, std::string why);
@@ -81,6 +83,7 @@ class Reading {
   Problems problems;
 
  private:
+  bool is_reported(const std::string& place);
   std::string given_text(std::string_view field) const;  ///< "": not given
   void walk(const Value& map, const std::string& section);
   void apply_rule(const ImportRule& rule, const SourceKey& key);
@@ -97,6 +100,8 @@ class Reading {
   const ImportTable& table_;
   std::filesystem::path file_;
   Value document_;
+  std::unordered_set<std::string> reported_;  ///< places of the first `num_reported_` problems
+  size_t num_reported_ = 0;
 };
 
 /// Whether the value means that a feature is off: null, false, "no", "none", 0, an empty list or map.
@@ -109,6 +114,8 @@ Value interpolated(const Value& value, const Value& document);
 /// A value inside nested maps; nullptr: there is none. @param name in dots
 const Value* value_at(const Value& document, std::string_view name);
 
+/// @throws ConfigError if the file that is given as a run's YAML is of another tool
+void require_own_run(const Value& document, const std::filesystem::path& file);
 /// Reads the file and applies the table of `tool` (nullopt: recognised). What is wrong in it is in
 /// `problems` of the result.
 /// @throws ConfigError if the file is not YAML or JSON, or no tool is recognised; DataError if it

@@ -87,6 +87,7 @@ const ImportTable& accelerate_table();
 const ImportTable& deepspeed_table();
 const ImportTable& axolotl_table();
 const ImportTable& llama_factory_table();
+const ImportTable& trl_table();
 const ImportTable& torchtune_table();
 std::span<const ImportTable* const> import_tables();
 const ImportTable& table_of(ForeignTool tool);

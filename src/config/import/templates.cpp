@@ -31,8 +31,10 @@ void set_template(Reading& reading, const SourceKey& key) {
   const auto* const found = std::find_if(kTemplates.begin(), kTemplates.end(),
                                          [&](const WordPair& pair) { return pair.theirs == name; });
   if (found != kTemplates.end()) return reading.set(key, "model.chat_template", found->ours);
-  if (name == "tokenizer_default" || name == "default")
+  if (name.starts_with("tokenizer_default"))
     return reading.note_no_meaning(key, "the model's own chat template is the default");
+  if (name == "jinja" && reading.find("chat_template_jinja"))
+    return reading.note_no_meaning(key, "`chat_template_jinja` is the template");
   reading.note_lost(key, fmt::format("`{}` is not built in: the model's own chat template is used",
                                      key.value.text));
 }
@@ -52,15 +54,17 @@ void set_report_to(Reading& reading, const SourceKey& key) {
   const auto has = [&](const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  const bool is_on = has("tensorboard") || has("all");
-  reading.set(key, "output.tensorboard", is_on ? "true" : "false");
+  if (has("tensorboard") || has("all"))
+    reading.set(key, "output.tensorboard", "true");
+  else if (std::all_of(names.begin(), names.end(), [](const auto& name) { return name == "none"; }))
+    reading.set(key, "output.tensorboard", "false");
   const bool only_known = std::all_of(names.begin(), names.end(), [](const std::string& name) {
     return name == "tensorboard" || name == "none";
   });
   if (!only_known)
     reading.note_lost(key,
-                      "metrics.jsonl and TensorBoard files hold every step; there are no other "
-                      "trackers");
+                      "metrics.jsonl holds every step, and so do TensorBoard files unless "
+                      "`output.tensorboard` is false; there are no other trackers");
 }
 
 void set_seeds(Reading& reading, const SourceKey& key) {
@@ -85,8 +89,85 @@ void set_bf16(Reading& reading, const SourceKey& key) {
   reading.set(key, "train.bf16", key.value);
 }
 
-Value map_value(const nlohmann::ordered_json& json) {
-  return value_from_json(json);
+void set_warmup_steps(Reading& reading, const SourceKey& key) {
+  const auto steps = parse_double(key.value.text);
+  if (!steps || *steps < 0 || *steps >= 1) return reading.set(key, "train.warmup_steps", key.value);
+  if (*steps > 0)
+    reading.set(key, "train.warmup_ratio", key.value);
+  else if (!reading.find("warmup_ratio"))
+    reading.set(key, "train.warmup_steps", "0");
+}
+
+void set_warmup_ratio(Reading& reading, const SourceKey& key) {
+  const auto steps = reading.find("warmup_steps");
+  if (!steps || parse_double(steps->value.text).value_or(0) <= 0)
+    return reading.set(key, "train.warmup_ratio", key.value);
+  if (!is_off(key.value)) reading.note_lost(key, "`warmup_steps` of the file is used instead");
+}
+
+void complete_eval_steps(Reading& reading, int64_t logging_steps) {
+  if (ascii_lower(reading.text_of("eval_strategy")) != "steps" || reading.has("train.eval_steps"))
+    return;
+  const auto given = parse_int(reading.text_of("logging_steps"));
+  reading.set_default("train.eval_steps", fmt::format("{}", given.value_or(logging_steps)));
+}
+
+void set_save_strategy(Reading& reading, const SourceKey& key) {
+  const std::string word = ascii_lower(key.value.text);
+  if (word == "no" || parse_bool(word) == false) return reading.set(key, "train.save_every", "0");
+  if (word == "best") return reading.set(key, "train.load_best_model_at_end", "true");
+  if (word == "steps") return reading.note_no_meaning(key, "`train.save_steps` says it");
+  reading.note_lost(key,
+                    "set `train.save_steps` to the steps of an epoch, which `sftrun train "
+                    "--dry-run` prints");
+}
+
+void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> modes) {
+  if (is_off(key.value)) return;
+  const std::string name = ascii_lower(key.value.text);
+  const auto found = std::find_if(modes.begin(), modes.end(),
+                                  [&](const WordPair& pair) { return pair.theirs == name; });
+  if (found != modes.end()) return reading.set(key, "tuning.mode", found->ours);
+  reading.refuse(
+      key, fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),
+      "`tuning.mode` takes lora, qlora, full and partial: use the tool itself for other adapters");
+}
+
+namespace {
+
+bool is_data_file(std::string path) {
+  path = ascii_lower(std::move(path));
+  for (const std::string_view packed : {".gz", ".zst"})
+    if (path.ends_with(packed)) path.resize(path.size() - packed.size());
+  constexpr auto kEndings = std::to_array<std::string_view>(
+      {".json", ".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".txt"});
+  return std::any_of(kEndings.begin(), kEndings.end(),
+                     [&](std::string_view ending) { return path.ends_with(ending); });
+}
+
+}  // namespace
+
+std::string set_split(nlohmann::ordered_json& source, const std::string& split) {
+  if (split.empty()) return {};
+  const size_t bracket = std::min(split.find('['), split.size());
+  const std::string name = split.substr(0, bracket), slice = split.substr(bracket);
+  const bool is_file = is_data_file(source["path"].get<std::string>());
+  if (!is_file && !name.empty()) source["split"] = name;
+  if (is_file && name != "train") return fmt::format("split {}: a file has no splits", split);
+  if (slice.empty()) return {};
+  const auto count = slice.starts_with("[:") && slice.ends_with(']')
+                         ? parse_int(slice.substr(2, slice.size() - 3))
+                         : std::optional<int64_t>();
+  if (!count || *count < 1)
+    return fmt::format("split {}: `max_samples` takes the first records, as in [:100]", split);
+  source["max_samples"] = *count;
+  return {};
+}
+
+void refuse_objective(Reading& reading, const SourceKey& key) {
+  reading.refuse(key,
+                 fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),
+                 "`train.objective` takes sft and dpo: use the tool itself for other objectives");
 }
 
 }  // namespace sftrun::config::importing

@@ -16,7 +16,22 @@ void set_seeds(Reading& reading, const SourceKey& key);
 void set_checkpointing(Reading& reading, const SourceKey& key);
 /// bf16: auto|true|false
 void set_bf16(Reading& reading, const SourceKey& key);
-/// A map of texts as a value.
-Value map_value(const nlohmann::ordered_json& json);
+/// Steps, or below 1 a share of all steps, as in transformers 5. Steps win over `warmup_ratio`.
+void set_warmup_steps(Reading& reading, const SourceKey& key);
+/// `warmup_ratio`, unless the file gives a number of steps.
+void set_warmup_ratio(Reading& reading, const SourceKey& key);
+/// transformers evaluates as often as it logs where `eval_strategy: steps` has no `eval_steps`.
+/// @param logging_steps its default in the tool
+void complete_eval_steps(Reading& reading, int64_t logging_steps);
+/// no, steps, epoch or best.
+void set_save_strategy(Reading& reading, const SourceKey& key);
+/// tuning.mode; an error for kinds of adapters that there are not here.
+void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> modes);
+/// Gives a data set, {path, …}, the split that a tool names: of "train[:100]" the first 100 records.
+/// A file has no splits: "train" means the whole of it.
+/// @return what it cannot have; "": nothing
+std::string set_split(nlohmann::ordered_json& source, const std::string& split);
+/// An error: the key asks for another kind of training than there is here.
+void refuse_objective(Reading& reading, const SourceKey& key);
 
 }  // namespace sftrun::config::importing

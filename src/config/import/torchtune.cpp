@@ -21,7 +21,6 @@ constexpr std::string_view kDivides =
     "`parallel.strategy` says how the model is divided over the devices";
 
 constexpr auto kTuneBases = std::to_array<WordPair>({{"true", "qlora"}, {"false", ""}});
-constexpr auto kTuneLoss = std::to_array<WordPair>({{"true", "all"}, {"false", "assistant"}});
 
 /// The last name of a component: "torchtune.models.llama3.lora_llama3_8b" gives "lora_llama3_8b".
 std::string component_name(const SourceKey& key) {
@@ -85,49 +84,204 @@ void tune_schedule(Reading& reading, const SourceKey& key) {
   reading.note_lost(key, fmt::format("{} is not a schedule here", name));
 }
 
-/// Builders of data sets that torchtune has, and the names of their data on the hub.
-void tune_dataset_of(Reading& reading, const SourceKey& key, std::string_view section,
-                     std::string_view target) {
-  constexpr auto kBuilders =
-      std::to_array<WordPair>({{"alpaca_dataset", "tatsu-lab/alpaca"},
-                               {"alpaca_cleaned_dataset", "yahma/alpaca-cleaned"},
-                               {"slimorca_dataset", "Open-Orca/SlimOrca-Dedup"},
-                               {"wikitext_dataset", "EleutherAI/wikitext_document_level"}});
-  const auto text = [&](const char* name) {
-    return reading.text_of(fmt::format("{}.{}", section, name));
-  };
-  Json source = Json::object();
-  const std::string builder = component_name(key);
-  const auto* const known =
-      std::find_if(kBuilders.begin(), kBuilders.end(),
-                   [&](const WordPair& pair) { return pair.theirs == builder; });
-  if (known != kBuilders.end()) source["path"] = std::string(known->ours);
-  if (!text("source").empty()) source["path"] = text("source");
-  if (!text("data_files").empty()) source["path"] = text("data_files");
-  if (!source.contains("path"))
-    return reading.note_lost(key, fmt::format("set {} to the data of {}", target, builder));
-  if (!text("split").empty()) source["split"] = text("split");
-  if (builder.starts_with("alpaca")) source["format"] = "alpaca";
-  if (text("conversation_style") == "sharegpt") source["format"] = "sharegpt";
-  Json fields = Json::object();
-  if (!text("conversation_column").empty()) fields["messages"] = text("conversation_column");
-  if (!text("column").empty()) fields["text"] = text("column");
-  if (const auto columns = reading.find(fmt::format("{}.column_map", section)))
-    for (size_t i = 0; i < columns->value.keys.size(); ++i)
-      fields[columns->value.keys[i].text] = columns->value.items[i].text;
-  if (!fields.empty()) source["fields"] = fields;
-  reading.set(key, target, value_from_json(Json::array({source})));
-  const bool trains_on_input = builder == "alpaca_dataset" || builder == "alpaca_cleaned_dataset";
-  if (section == "dataset" && trains_on_input && !reading.find_named("dataset.train_on_input"))
-    reading.set(key, "data.loss_on", "all");
+/// A builder of data sets: the data that it reads, unless the file names others, and their form.
+struct TuneBuilder {
+  std::string_view name, path, subset, format;
+  std::span<const WordPair> columns = {};  ///< its own names of columns, and ours
+  std::string_view note = {};
+};
+
+constexpr std::string_view kPlainTunePairs =
+    "torchtune puts these strings into a chat template; here strings are trained on as they are: "
+    "write prompt, chosen and rejected as lists of messages";
+
+constexpr auto kTuneInstruct =
+    std::to_array<WordPair>({{"input", "instruction"}, {"output", "output"}});
+constexpr auto kTuneDialogue =
+    std::to_array<WordPair>({{"dialogue", "instruction"}, {"summary", "output"}});
+constexpr auto kTuneExchange = std::to_array<WordPair>(
+    {{"question", "prompt"}, {"response_j", "chosen"}, {"response_k", "rejected"}});
+constexpr auto kTunePage = std::to_array<WordPair>({{"page", "text"}});
+constexpr auto kTuneArticle = std::to_array<WordPair>({{"article", "text"}});
+
+constexpr auto kTuneBuilders = std::to_array<TuneBuilder>({
+    {"alpaca_dataset", "tatsu-lab/alpaca", "", "alpaca"},
+    {"alpaca_cleaned_dataset", "yahma/alpaca-cleaned", "", "alpaca"},
+    {"grammar_dataset", "liweili/c4_200m", "", "alpaca", kTuneInstruct},
+    {"samsum_dataset", "Samsung/samsum", "", "alpaca", kTuneDialogue},
+    {"instruct_dataset", "", "", "alpaca", kTuneInstruct},
+    {"chat_dataset", "", "", "messages"},
+    {"slimorca_dataset", "Open-Orca/SlimOrca-Dedup", "", "sharegpt"},
+    {"text_completion_dataset", "", "", "text"},
+    {"wikitext_dataset", "EleutherAI/wikitext_document_level", "wikitext-103-v1", "text",
+     kTunePage},
+    {"cnn_dailymail_articles_dataset", "ccdv/cnn_dailymail", "3.0.0", "text", kTuneArticle},
+    {"preference_dataset", "", "", "preference"},
+    {"hh_rlhf_helpful_dataset", "RLHFlow/HH-RLHF-Helpful-standard", "", "preference"},
+    {"stack_exchange_paired_dataset", "lvwerra/stack-exchange-paired", "", "preference",
+     kTuneExchange, kPlainTunePairs},
+});
+
+/// One data set of a file.
+class TuneDataset {
+ public:
+  TuneDataset(Reading& reading, const SourceKey& key, const Value& section)
+      : reading_(reading), key_(key), section_(section) {
+    const std::string component = text("_component_");
+    builder_name_ = component.substr(component.rfind('.') + 1);
+    const auto* const found =
+        std::find_if(kTuneBuilders.begin(), kTuneBuilders.end(),
+                     [&](const TuneBuilder& one) { return one.name == builder_name_; });
+    builder_ = found == kTuneBuilders.end() ? nullptr : found;
+  }
+
+  /// nullopt: it does not say where its data are, which is noted.
+  std::optional<Json> source(std::string_view field) const {
+    Json source = Json::object();
+    if (builder_ != nullptr && !builder_->path.empty())
+      source["path"] = std::string(builder_->path);
+    if (!text("source").empty()) source["path"] = text("source");
+    if (!text("data_files").empty()) source["path"] = text("data_files");
+    if (!source.contains("path")) {
+      note(fmt::format("set {} to its data", field));
+      return std::nullopt;
+    }
+    const bool has_subset =
+        builder_ != nullptr && !builder_->subset.empty() && text("source").empty();
+    if (has_subset) source["name"] = std::string(builder_->subset);
+    if (!text("name").empty()) source["name"] = text("name");
+    if (const std::string what = set_split(source, text("split")); !what.empty()) note(what);
+    if (builder_ == nullptr)
+      note("this builder is not known: set `format` and `fields` of the data set");
+    else
+      source["format"] = std::string(format());
+    if (const Json names = fields(); !names.empty()) source["fields"] = names;
+    note_unread();
+    return source;
+  }
+
+  std::string text(std::string_view name) const {
+    const Value* value = value_at(section_, name);
+    return value == nullptr ? std::string() : value->text;
+  }
+  const std::string& builder_name() const { return builder_name_; }
+
+ private:
+  void note(const std::string& what) const {
+    reading_.note_lost(key_, fmt::format("{}: {}", builder_name_, what));
+  }
+
+  std::string_view format() const {
+    return text("conversation_style") == "sharegpt" ? "sharegpt" : builder_->format;
+  }
+
+  Json fields() const {
+    Json fields = Json::object();
+    const auto ours_of = [&](const std::string& theirs) {
+      if (builder_ == nullptr) return theirs;
+      for (const WordPair& column : builder_->columns)
+        if (column.theirs == theirs) return std::string(column.ours);
+      return theirs;
+    };
+    if (builder_ != nullptr)
+      for (const WordPair& column : builder_->columns)
+        fields[std::string(column.ours)] = std::string(column.theirs);
+    const Value* map = value_at(section_, "column_map");
+    for (size_t i = 0; map != nullptr && i < map->keys.size(); ++i)
+      if (!map->items[i].text.empty()) fields[ours_of(map->keys[i].text)] = map->items[i].text;
+    if (!text("conversation_column").empty()) fields["messages"] = text("conversation_column");
+    if (!text("column").empty()) fields["text"] = text("column");
+    for (auto it = fields.begin(); it != fields.end();)
+      it = it.key() == it.value() ? fields.erase(it) : std::next(it);
+    return fields;
+  }
+
+  void note_unread() const {
+    constexpr auto kRead = std::to_array<std::string_view>(
+        {"_component_", "source", "data_files", "split", "name", "column", "column_map",
+         "conversation_column", "conversation_style", "packed", "train_on_input",
+         "masking_strategy", "max_seq_len", "trust_remote_code"});
+    if (builder_ != nullptr && !builder_->note.empty()) note(std::string(builder_->note));
+    for (size_t i = 0; i < section_.keys.size(); ++i) {
+      const std::string& name = section_.keys[i].text;
+      if (name == "new_system_prompt" && !is_off(section_.items[i]))
+        note("new_system_prompt: write the system message in the records");
+      else if (std::find(kRead.begin(), kRead.end(), name) == kRead.end() &&
+               !is_off(section_.items[i]))
+        note(fmt::format("{} has no equivalent", name));
+    }
+  }
+
+  Reading& reading_;
+  const SourceKey& key_;
+  const Value& section_;
+  std::string builder_name_;
+  const TuneBuilder* builder_ = nullptr;
+};
+
+/// Which tokens the first data set trains on, and whether it packs. Both are of all data here.
+void tune_labels(Reading& reading, const SourceKey& key, const TuneDataset& first) {
+  constexpr auto kMasks = std::to_array<WordPair>({{"train_on_all", "all"},
+                                                   {"train_on_assistant", "assistant"},
+                                                   {"train_on_last", "last_assistant"}});
+  if (const auto packs = parse_bool(first.text("packed")))
+    reading.set(key, "data.packing", *packs ? "true" : "false");
+  const std::string& builder = first.builder_name();
+  const bool trains_all = builder == "alpaca_dataset" || builder == "alpaca_cleaned_dataset";
+  for (const WordPair& mask : kMasks)
+    if (first.text("masking_strategy") == mask.theirs)
+      return reading.set(key, "data.loss_on", mask.ours);
+  const auto on_input = parse_bool(first.text("train_on_input"));
+  if (on_input) return reading.set(key, "data.loss_on", *on_input ? "all" : "assistant");
+  if (trains_all) reading.set(key, "data.loss_on", "all");
+}
+
+/// A data set, or a list of them.
+void tune_datasets(Reading& reading, const SourceKey& key, std::string_view field) {
+  const std::vector<Value> one = {key.value};
+  const std::vector<Value>& sections = key.value.kind == Value::Kind::kList ? key.value.items : one;
+  Json sources = Json::array();
+  for (const Value& section : sections) {
+    if (section.kind != Value::Kind::kMap) continue;
+    const TuneDataset dataset(reading, key, section);
+    if (field == "data.train" && &section == &sections.front()) tune_labels(reading, key, dataset);
+    if (auto source = dataset.source(field)) sources.push_back(std::move(*source));
+  }
+  if (!sources.empty()) reading.set(key, field, value_from_json(sources));
 }
 void tune_dataset(Reading& reading, const SourceKey& key) {
-  tune_dataset_of(reading, key, "dataset", "data.train");
+  tune_datasets(reading, key, "data.train");
 }
 void tune_validation(Reading& reading, const SourceKey& key) {
-  tune_dataset_of(reading, key, "dataset_val", "data.val");
+  tune_datasets(reading, key, "data.val");
 }
-void tune_with_dataset(Reading& /*reading*/, const SourceKey& /*key*/) {}
+
+/// The loss names the objective.
+void tune_loss(Reading& reading, const SourceKey& key) {
+  const auto text_in_loss = [&](const char* name) {
+    const Value* value = value_at(key.value, name);
+    return value == nullptr ? std::string() : value->text;
+  };
+  const std::string component = text_in_loss("_component_");
+  const std::string name = component.substr(component.rfind('.') + 1);
+  constexpr auto kOthers = std::to_array<std::string_view>(
+      {"RSOLoss", "SimPOLoss", "IPOLoss", "PPOLoss", "GRPO", "KLLoss", "SymmetricKL"});
+  if (name == "DPOLoss") {
+    reading.set(key, "train.objective", "dpo");
+    if (!text_in_loss("beta").empty()) reading.set(key, "train.beta", text_in_loss("beta"));
+    if (parse_double(text_in_loss("label_smoothing")).value_or(0) != 0)
+      reading.note_lost(key, "label_smoothing: the loss has no label smoothing");
+    return;
+  }
+  const bool is_other = std::any_of(kOthers.begin(), kOthers.end(), [&](std::string_view other) {
+    return name.find(other) != std::string::npos;
+  });
+  if (is_other)
+    return reading.refuse(
+        key, fmt::format("`loss` is {}, which is not supported", excerpt(name)),
+        "`train.objective` takes sft and dpo: use torchtune itself for other objectives");
+  reading.note_no_meaning(key, std::string(kAlwaysLoss));
+}
 
 void tune_device(Reading& reading, const SourceKey& key) {
   if (key.value.text == "cpu") reading.launch.devices = "cpu";
@@ -135,9 +289,11 @@ void tune_device(Reading& reading, const SourceKey& key) {
 
 void tune_logger(Reading& reading, const SourceKey& key) {
   const std::string name = component_name(key);
-  reading.set(key, "output.tensorboard", name == "TensorBoardLogger" ? "true" : "false");
   if (name == "WandBLogger" || name == "CometLogger")
-    reading.note_lost(key, "metrics.jsonl holds every step; there are no other trackers");
+    return reading.note_lost(key,
+                             "metrics.jsonl and TensorBoard files hold every step; there are no "
+                             "other trackers");
+  reading.set(key, "output.tensorboard", name == "TensorBoardLogger" ? "true" : "false");
 }
 
 constexpr auto kTorchtuneRules = std::to_array<ImportRule>({
@@ -159,24 +315,8 @@ constexpr auto kTorchtuneRules = std::to_array<ImportRule>({
     field("checkpointer.checkpoint_dir", "model.name"),
     nothing("checkpointer.output_dir", "results are in the run directory"),
     nothing("checkpointer.*", kFromFiles),
-    special("dataset._component_", tune_dataset),
-    field("dataset.packed", "data.packing"),
-    words("dataset.train_on_input", "data.loss_on", kTuneLoss),
-    special("dataset.source", tune_with_dataset),
-    special("dataset.data_files", tune_with_dataset),
-    special("dataset.split", tune_with_dataset),
-    special("dataset.column", tune_with_dataset),
-    special("dataset.column_map", tune_with_dataset),
-    special("dataset.conversation_column", tune_with_dataset),
-    special("dataset.conversation_style", tune_with_dataset),
-    lost("dataset.new_system_prompt", "write the system message in the records"),
-    special("dataset_val._component_", tune_validation),
-    special("dataset_val.source", tune_with_dataset),
-    special("dataset_val.data_files", tune_with_dataset),
-    special("dataset_val.split", tune_with_dataset),
-    special("dataset_val.column_map", tune_with_dataset),
-    special("dataset_val.conversation_column", tune_with_dataset),
-    special("dataset_val.conversation_style", tune_with_dataset),
+    special("dataset", tune_dataset),
+    special("dataset_val", tune_validation),
     field("shuffle", "data.shuffle"),
     special("seed", set_seeds),
     special("optimizer._component_", tune_optimizer),
@@ -188,7 +328,9 @@ constexpr auto kTorchtuneRules = std::to_array<ImportRule>({
     nothing("optimizer.fused", "optimizers are always fused"),
     special("lr_scheduler._component_", tune_schedule),
     field("lr_scheduler.num_warmup_steps", "train.warmup_steps"),
-    nothing("loss", kAlwaysLoss),
+    special("loss", tune_loss),
+    refused("teacher_model", "distillation is not supported: use torchtune itself"),
+    refused("reward_and_value_model", "PPO is not supported: use torchtune itself"),
     field("dtype", "model.dtype"),
     special("device", tune_device),
     special("metric_logger._component_", tune_logger),
@@ -203,8 +345,11 @@ constexpr auto kTorchtuneRules = std::to_array<ImportRule>({
     lost("data_parallel_shard_dim", kDivides, "-1"),
 });
 
-/// Without a limit nothing is cut off there.
+/// Without a limit nothing is cut off there. torch's AdamW decays weights by default.
 void tune_finish(Reading& reading) {
+  const std::string optimizer = ascii_lower(reading.text_of("optimizer._component_"));
+  if (optimizer.find("adamw") != std::string::npos && !reading.has("train.weight_decay"))
+    reading.set_default("train.weight_decay", "0.01");
   for (const char* name : {"tokenizer.max_seq_len", "max_seq_len"}) {
     const auto key = reading.find_named(name);
     if (!key || key->value.kind != Value::Kind::kNull) continue;
@@ -222,6 +367,7 @@ constexpr auto kTorchtuneSigns =
 constexpr auto kTorchtuneDefaults = std::to_array<ToolDefault>({
     {"tuning.mode", "full"},
     {"data.packing", "false"},
+    {"data.too_long", "truncate"},
     {"train.grad_accum", "1"},
     {"train.scheduler", "constant"},
     {"train.max_grad_norm", "0"},

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "sftrun/core/plural.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 
 namespace sftrun::observe {
@@ -47,6 +48,23 @@ std::string step_list(const MetricsColumns& lines, const std::vector<size_t>& ro
   return rows.size() > kShown ? text + fmt::format(" and {} more", rows.size() - kShown) : text;
 }
 
+/// An error as the terminal had it, without the end of a rank's log: "message; at place; fix: …".
+std::string one_line_of(const std::string& error) {
+  constexpr std::string_view kLogTitle = "last lines of its log:", kPlace = "at   ";
+  std::string text;
+  for (const std::string& line : split(error, '\n')) {
+    std::string_view part = trim(line);
+    if (part.empty() || part == kLogTitle || part.starts_with("| ")) continue;
+    text.append(text.empty() ? "" : "; ");
+    if (part.starts_with(kPlace)) {
+      text.append("at ");
+      part.remove_prefix(kPlace.size());
+    }
+    text.append(part);
+  }
+  return text;
+}
+
 class Findings {
  public:
   explicit Findings(const RunRecord& run) : run_(run), lines_(run.metrics.training) {}
@@ -77,17 +95,27 @@ class Findings {
     if (lines_.empty()) add(Severity::kNote, "no optimizer step has been recorded");
     if (!run_.report) return;
     const int64_t last = lines_.empty() ? 0 : lines_.steps.back();
-    if (run_.report->status == "failed")
-      add(Severity::kProblem, "the run failed; its last recorded step is {}", last);
-    else if (run_.report->status == "running")
+    const std::string& status = run_.report->status;
+    const std::string why = one_line_of(run_.report->error);
+    if (status == "failed")
+      add(Severity::kProblem, "the run failed; its last recorded step is {}{}{}", last,
+          why.empty() ? "" : ": ", why);
+    else if (status == kKilled)
+      add(Severity::kProblem,
+          "the run was killed: run.json says \"running\", but the process that started it has "
+          "ended; the last recorded step is {}; the same command resumes it from its newest "
+          "checkpoint",
+          last);
+    else if (status == "running")
       add(Severity::kNote,
           "the run is in progress, or was killed: run.json says \"running\"; the last recorded "
           "step "
           "is {}",
           last);
-    else if (run_.report->status != "done")
-      add(Severity::kNote, "the run was {} at step {}; the same command resumes it",
-          run_.report->status.empty() ? "not finished" : run_.report->status, last);
+    else if (status != "done")
+      add(why.empty() ? Severity::kNote : Severity::kWarning,
+          "the run was {} at step {}{}{}; the same command resumes it",
+          status.empty() ? "not finished" : status, last, why.empty() ? "" : ": ", why);
   }
 
   void not_finite() {

@@ -1,5 +1,9 @@
 #include "run_record.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -9,6 +13,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
+#include "sftrun/observe/system.h"
 
 namespace sftrun::observe {
 namespace fs = std::filesystem;
@@ -116,6 +121,20 @@ void read_answers(RunRecord& run) {
                         [](const AnswerFile& one) { return one.name == "before"; });
 }
 
+/// Whether the process that holds a run's lock while it lives has ended. Only this machine's locks
+/// can be asked: the file names the process and its machine ("pid 4242 on node-a").
+bool has_lost_its_launcher(const fs::path& directory) {
+  const fs::path file = directory / ".lock";
+  std::ifstream owner(file, std::ios::binary);
+  std::string line;
+  if (!std::getline(owner, line) || !line.ends_with(" on " + host_name())) return false;
+  const int lock = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (lock < 0) return false;
+  const bool is_free = ::flock(lock, LOCK_SH | LOCK_NB) == 0;
+  ::close(lock);
+  return is_free;
+}
+
 }  // namespace
 
 std::string RunRecord::setting(const std::string& key) const {
@@ -143,7 +162,11 @@ RunRecord read_run_record(const fs::path& directory) {
           fmt::format("{}: {}", file.filename().string(), excerpt(error.message())));
     }
   };
-  read(json, [&] { run.report = read_run_report(json); });
+  read(json, [&] {
+    run.report = read_run_report(json);
+    if (run.report->status == "running" && has_lost_its_launcher(directory))
+      run.report->status = kKilled;
+  });
   read(metrics, [&] { run.metrics = read_metrics_table(metrics); });
   read(yaml, [&] { run.settings = config::read_settings_text(yaml); });
   read_logs(run);

@@ -29,10 +29,13 @@ struct AnswerFile {
   std::vector<Answer> answers;
 };
 
+/// The status of a run that run.json calls "running", and whose launcher has ended all the same.
+inline constexpr const char* kKilled = "killed";
+
 struct RunRecord {
   std::filesystem::path directory;
-  std::string name;  ///< last part of the path
-  std::optional<RunReport> report;
+  std::string name;                 ///< last part of the path
+  std::optional<RunReport> report;  ///< its status may be kKilled
   MetricsTable metrics;
   config::SettingsText settings;
   std::vector<AnswerFile> answers;

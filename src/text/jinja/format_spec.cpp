@@ -69,7 +69,14 @@ std::string grouped(const std::string& digits, char separator) {
   return out + digits.substr(whole);
 }
 
-std::string integer_digits(const FormatSpec& spec, Int magnitude) {
+/// Digits of the absolute value.
+std::string integer_digits(const FormatSpec& spec, const Value& value) {
+  const bool in_decimal = std::string_view("boxX").find(spec.type) == std::string_view::npos;
+  if (value.is_long() && in_decimal) {
+    const std::string& text = value.long_integer();
+    return text.substr(text[0] == '-' ? 1 : 0);
+  }
+  const Int magnitude = value.integral() < 0 ? -value.integral() : value.integral();
   switch (spec.type) {
     case 'b':
       return (spec.alternate ? "0b" : "") + in_base(magnitude, 2, false);
@@ -135,8 +142,8 @@ std::string format_number(Runtime& runtime, const FormatSpec& spec, const Value&
     digits = float_digits(spec, std::fabs(value.as_double()));
   } else {
     if (spec.type == 's') fail("Unknown format code 's' for object of type 'int'");
-    negative = value.integral() < 0;
-    digits = integer_digits(spec, negative ? -value.integral() : value.integral());
+    negative = less(value, Value::integer(0));
+    digits = integer_digits(spec, value);
     const auto wanted = static_cast<size_t>(std::clamp(spec.precision, 0, kMaxPrecision));
     if (digits.size() < wanted) digits.insert(0, wanted - digits.size(), '0');
   }

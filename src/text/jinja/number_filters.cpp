@@ -16,6 +16,8 @@ namespace {
 Value abs_filter(Runtime&, const Value& value, const Args& args) {
   const Params params("abs", args, {});
   if (value.is_float()) return Value::number(std::fabs(value.as_double()), value.origin());
+  if (value.is_long())
+    return less(value, Value::integer(0)) ? negate(value).with_origin(value.origin()) : value;
   if (value.is_integral())
     return Value::integer(value.integral() < 0 ? -value.integral() : value.integral(),
                           value.origin());
@@ -91,6 +93,7 @@ Value int_filter(Runtime&, const Value& value, const Args& args) {
   const Params params("int", args, {"default", "base"});
   const Value otherwise = params.given(0) ? *params[0] : Value::integer(0);
   if (value.is_undefined()) fail(value.undefined().message);
+  if (value.is_long()) return value;
   if (value.is_integral()) return Value::integer(value.integral(), value.origin());
   if (value.is_float())
     return std::isfinite(value.as_double()) ? truncated(value.as_double()) : otherwise;
@@ -127,7 +130,7 @@ Value round_filter(Runtime&, const Value& value, const Args& args) {
   if (!value.is_number()) fail("type " + type_name(value) + " doesn't define __round__ method");
   if (method == "common") {
     if (value.is_float()) return Value::number(round_to(value.as_double(), precision));
-    if (precision >= 0) return Value::integer(value.integral());
+    if (precision >= 0) return value.is_long() ? value : Value::integer(value.integral());
     return truncated(round_to(value.as_double(), precision));
   }
   const double unit = std::pow(10.0, precision);

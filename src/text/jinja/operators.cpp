@@ -158,13 +158,17 @@ Value binary(Runtime& runtime, std::string_view op, const Value& a, const Value&
 
 Value negate(const Value& value) {
   if (value.is_float()) return Value::number(-value.as_double());
+  if (value.is_long()) {
+    const std::string& text = value.long_integer();
+    return Value::integer_of(text[0] == '-' ? text.substr(1) : "-" + text);
+  }
   if (value.is_integral()) return Value::integer(-value.integral());
   if (value.is_undefined()) fail(value.undefined().message);
   fail(fmt::format("bad operand type for unary -: '{}'", type_name(value)));
 }
 
 Value plus(const Value& value) {
-  if (value.is_float()) return value;
+  if (value.is_float() || value.is_long()) return value;
   if (value.is_integral()) return Value::integer(value.integral());
   if (value.is_undefined()) fail(value.undefined().message);
   fail(fmt::format("bad operand type for unary +: '{}'", type_name(value)));

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
 
 #include "jinja/unicode.h"
+#include "sftrun/core/exact_json.h"
 
 namespace sftrun::text::jinja {
 
@@ -25,32 +23,12 @@ std::string print_integer(Int value) {
   return digits;
 }
 
+std::string print_integer(const Value& value) {
+  return value.is_long() ? value.long_integer() : print_integer(value.integral());
+}
+
 std::string print_float(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  std::array<char, 64> buffer;
-  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
-                                    std::chars_format::scientific);
-  const std::string_view shortest(buffer.data(), static_cast<size_t>(result.ptr - buffer.data()));
-  const size_t e = shortest.find('e');
-  const std::string_view mantissa = shortest.substr(0, e);
-  const int exponent = std::stoi(std::string(shortest.substr(e + 1)));
-  const std::string sign = mantissa[0] == '-' ? "-" : "";
-  std::string digits;
-  for (const char c : mantissa) {
-    if (c >= '0' && c <= '9') digits.push_back(c);
-  }
-  constexpr int kFirstLongExponent = 16;  // Python switches to exponents below 1e-4 and from 1e16
-  if (exponent < -4 || exponent >= kFirstLongExponent) {
-    const std::string fraction = digits.size() > 1 ? "." + digits.substr(1) : "";
-    return fmt::format("{}{}{}e{}{:02d}", sign, digits[0], fraction, exponent < 0 ? '-' : '+',
-                       std::abs(exponent));
-  }
-  if (exponent < 0)
-    return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  const auto whole = static_cast<size_t>(exponent) + 1;
-  if (digits.size() <= whole) return sign + digits + std::string(whole - digits.size(), '0') + ".0";
-  return sign + digits.substr(0, whole) + "." + digits.substr(whole);
+  return float_repr(value);
 }
 
 namespace {
@@ -112,7 +90,7 @@ class ReprWriter {
     if (value.is_none()) return "None";
     if (value.is_undefined()) return "Undefined";
     if (value.is_bool()) return value.boolean() ? "True" : "False";
-    if (value.is_int()) return print_integer(value.integral());
+    if (value.is_int()) return print_integer(value);
     if (value.is_float()) return print_float(value.as_double());
     const Runtime::Nesting nesting(runtime_);
     return value.object()->repr(runtime_);

@@ -10,6 +10,7 @@
 namespace sftrun::text::jinja {
 
 std::string print_integer(Int value);
+std::string print_integer(const Value& value);
 std::string print_float(double value);  ///< Python's repr: shortest digits that read back the same
 
 /// Python's str(). Strings keep their origins, everything else gets the value's origin.

@@ -60,7 +60,7 @@ class JsonWriter {
   static std::string scalar(const Value& value) {
     if (value.is_none()) return "null";
     if (value.is_bool()) return value.boolean() ? "true" : "false";
-    if (value.is_int()) return print_integer(value.integral());
+    if (value.is_int()) return print_integer(value);
     if (value.is_float()) {
       const double number = value.as_double();
       if (std::isnan(number)) return "NaN";

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 
+#include "jinja/print.h"
 #include "jinja/runtime.h"
 #include "jinja/unicode.h"
 
@@ -45,6 +47,21 @@ Value Value::integer(Int i, OriginId origin) {
   Value value;
   value.data_ = i;
   value.origin_ = origin;
+  return value;
+}
+Value Value::integer_of(std::string_view text, OriginId origin) {
+  constexpr size_t kMostDigits = 36;  // below 2^120, which products must stay below
+  const bool negative = text.starts_with('-');
+  const std::string_view digits = text.substr(negative ? 1 : 0);
+  Value value;
+  value.origin_ = origin;
+  if (digits.size() > kMostDigits) {
+    value.data_ = std::make_shared<const LongInteger>(LongInteger{std::string(text)});
+    return value;
+  }
+  Int number = 0;
+  for (const char digit : digits) number = 10 * number + (digit - '0');
+  value.data_ = negative ? -number : number;
   return value;
 }
 Value Value::number(double d, OriginId origin) {
@@ -92,6 +109,11 @@ Value Value::with_origin(OriginId origin) const {
   Value copy = *this;
   copy.origin_ = origin;
   return copy;
+}
+
+double Value::as_double() const {
+  if (is_float()) return std::get<double>(data_);
+  return is_long() ? std::strtod(long_integer().c_str(), nullptr) : static_cast<double>(integral());
 }
 
 int Value::depth() const {
@@ -198,6 +220,7 @@ std::string type_name(const Value& value) {
 bool truthy(const Value& value) {
   if (value.is_none() || value.is_undefined()) return false;
   if (value.is_float()) return value.as_double() != 0.0;
+  if (value.is_long()) return true;
   if (value.is_integral()) return value.integral() != 0;
   if (value.is_string()) return !value.text().empty();
   if (value.is_sequence()) return !value.items().empty();
@@ -207,9 +230,32 @@ bool truthy(const Value& value) {
 
 namespace {
 
+/// -1, 0 or 1: the order of integers, exactly.
+int order_of_integers(const Value& a, const Value& b) {
+  if (!a.is_long() && !b.is_long())
+    return a.integral() < b.integral() ? -1 : a.integral() > b.integral() ? 1 : 0;
+  const auto text = [](const Value& value) {
+    return value.is_long() ? value.long_integer() : print_integer(value.integral());
+  };
+  const std::string of_a = text(a), of_b = text(b);
+  const bool negative = of_a.starts_with('-');
+  if (negative != of_b.starts_with('-')) return negative ? -1 : 1;
+  const int order =
+      of_a.size() != of_b.size() ? (of_a.size() < of_b.size() ? -1 : 1) : of_a.compare(of_b);
+  return negative ? -order : order;
+}
+
 bool equal_numbers(const Value& a, const Value& b) {
-  if (a.is_integral() && b.is_integral()) return a.integral() == b.integral();
-  return a.as_double() == b.as_double();
+  if (a.is_integral() && b.is_integral()) return order_of_integers(a, b) == 0;
+  const auto is_exact = [](const Value& value) {  // a double holds it
+    constexpr Int kLargest = Int{1} << 53;
+    return !value.is_integral() || value.is_long() ||
+           (value.integral() <= kLargest && value.integral() >= -kLargest);
+  };
+  if (is_exact(a) && is_exact(b)) return a.as_double() == b.as_double();
+  const double number = a.is_float() ? a.as_double() : b.as_double();
+  if (!(std::fabs(number) < 0x1p120)) return false;
+  return order_of_integers(Value::integer(static_cast<Int>(number)), a.is_float() ? b : a) == 0;
 }
 
 bool equal_dicts(const Dict& a, const Dict& b) {
@@ -241,7 +287,7 @@ bool equal(const Value& a, const Value& b) {
 bool less(const Value& a, const Value& b) {
   if (a.is_string() && b.is_string())
     return a.bytes() < b.bytes();  // UTF-8 keeps the code points' order
-  if (a.is_integral() && b.is_integral()) return a.integral() < b.integral();
+  if (a.is_integral() && b.is_integral()) return order_of_integers(a, b) < 0;
   if (a.is_number() && b.is_number()) return a.as_double() < b.as_double();
   if (a.is_sequence() && b.is_sequence() && a.is_tuple() == b.is_tuple()) {
     const size_t common = std::min(a.items().size(), b.items().size());

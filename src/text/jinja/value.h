@@ -22,13 +22,18 @@ class Value;
 class Runtime;
 class Object;
 
-/// Wide enough for every integer in a JSON file and for products of them.
+/// Wide enough for integers of 64 bits and for products of them. Longer ones are decimal text.
 __extension__ typedef __int128 Int;
 
 inline constexpr int kMaxValueDepth = 400;                 ///< limits recursion over values
 inline constexpr size_t kMaxValueNodes = size_t{8} << 20;  ///< shared parts count each time
 
 struct None {};
+/// An integer of more digits than Int holds: "-123…". It is printed, compared and passed on; other
+/// operations fail.
+struct LongInteger {
+  std::string text;
+};
 struct Undefined {
   std::string message;  ///< jinja2's message for an operation on it
 };
@@ -44,6 +49,7 @@ struct Sequence {
 };
 class Dict;
 
+using LongIntegerPtr = std::shared_ptr<const LongInteger>;
 using UndefinedPtr = std::shared_ptr<const Undefined>;
 using StrPtr = std::shared_ptr<const Str>;
 using SequencePtr = std::shared_ptr<const Sequence>;
@@ -56,6 +62,8 @@ class Value {
   static Value undefined(std::string message);
   static Value boolean(bool value);
   static Value integer(Int value, OriginId origin = kFromTemplate);
+  /// @param text digits, maybe after a minus sign
+  static Value integer_of(std::string_view text, OriginId origin = kFromTemplate);
   static Value number(double value, OriginId origin = kFromTemplate);
   static Value string(TaggedText text, bool safe = false);
   static Value string(std::string_view bytes, OriginId origin = kFromTemplate);
@@ -68,7 +76,8 @@ class Value {
   bool is_undefined() const { return std::holds_alternative<UndefinedPtr>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
-  bool is_int() const { return std::holds_alternative<Int>(data_); }
+  bool is_int() const { return std::holds_alternative<Int>(data_) || is_long(); }
+  bool is_long() const { return std::holds_alternative<LongIntegerPtr>(data_); }
   bool is_float() const { return std::holds_alternative<double>(data_); }
   bool is_number() const { return is_bool() || is_int() || is_float(); }
   bool is_integral() const { return is_bool() || is_int(); }  ///< Python's isinstance(x, int)
@@ -81,10 +90,13 @@ class Value {
 
   const Undefined& undefined() const { return *std::get<UndefinedPtr>(data_); }
   bool boolean() const { return std::get<bool>(data_); }
-  Int integral() const { return is_bool() ? Int{boolean()} : std::get<Int>(data_); }
-  double as_double() const {
-    return is_float() ? std::get<double>(data_) : static_cast<double>(integral());
+  /// @throws TemplateError for a long integer
+  Int integral() const {
+    if (is_long()) fail("integer is too large");
+    return is_bool() ? Int{boolean()} : std::get<Int>(data_);
   }
+  const std::string& long_integer() const { return std::get<LongIntegerPtr>(data_)->text; }
+  double as_double() const;
   const Str& str() const { return *std::get<StrPtr>(data_); }
   const TaggedText& text() const { return str().text; }
   const std::string& bytes() const { return str().text.bytes(); }
@@ -108,7 +120,8 @@ class Value {
   bool same_as(const Value& other) const;
 
  private:
-  std::variant<None, UndefinedPtr, bool, Int, double, StrPtr, SequencePtr, DictPtr, ObjectPtr>
+  std::variant<None, UndefinedPtr, bool, Int, double, StrPtr, SequencePtr, DictPtr, ObjectPtr,
+               LongIntegerPtr>
       data_;
   OriginId origin_ = kFromTemplate;
 };

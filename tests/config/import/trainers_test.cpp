@@ -133,10 +133,198 @@ TEST_F(TrainersTest, TorchtuneValuesNameOtherValues) {
   EXPECT_LT(value_of(endless, "output.dir").size(), 100U);
 }
 
+constexpr const char* kAxolotlLora = "base_model: m\nadapter: lora\n";
+
+/// Without `roles` Axolotl knows human and gpt; both spellings of the columns mean the same.
+TEST_F(TrainersTest, ShareGptOfAxolotl) {
+  const auto fields = [&](const std::string& more) {
+    const Import run = import(std::string(kAxolotlLora) +
+                                  "datasets: [{path: a, type: chat_template, field_messages: "
+                                  "conversations, " +
+                                  more + "}]\n",
+                              ForeignTool::kAxolotl);
+    return value_of(run, "data.train");
+  };
+  const std::string expected =
+      R"([{"path":"a","format":"messages","fields":{"messages":"conversations","role":"from",)"
+      R"("content":"value","roles":{"human":"user","gpt":"assistant"}}}])";
+  EXPECT_EQ(fields("message_property_mappings: {role: from, content: value}"), expected);
+  EXPECT_EQ(fields("message_field_role: from, message_field_content: value"), expected);
+  EXPECT_NE(fields("roles: {assistant: bot, user: [me]}")
+                .find(R"("roles":{"bot":"assistant","me":"user"})"),
+            std::string::npos);
+}
+
+TEST_F(TrainersTest, LabelsOfAxolotlThatAreOthersAreNoted) {
+  const auto lost = [&](const std::string& key) {
+    const Import run = import(
+        std::string(kAxolotlLora) + "datasets: [{path: a, type: chat_template, " + key + "}]\n",
+        ForeignTool::kAxolotl);
+    return has_key(run.not_carried, "datasets");
+  };
+  for (const char* same :
+       {"roles_to_train: [assistant]", "roles_to_train: [gpt]", "train_on_eos: turn",
+        "train_on_eot: turn", "message_field_training: train", "message_field_training:"})
+    EXPECT_FALSE(lost(same)) << same;
+  for (const char* other :
+       {"roles_to_train: [assistant, user]", "roles_to_train: []", "train_on_eos: all",
+        "train_on_eos: none", "train_on_eot: last", "message_field_training: use",
+        "message_field_training_detail: detail", "drop_system_message: true"})
+    EXPECT_TRUE(lost(other)) << other;
+}
+
+TEST_F(TrainersTest, PairsOfAxolotl) {
+  const Import run = import(
+      std::string(kAxolotlLora) +
+          "rl: dpo\ndatasets: [{path: a, type: chat_template.default, field_messages: turns, "
+          "field_chosen: yes_turn}]\n",
+      ForeignTool::kAxolotl);
+  expect_values(run, {{"train.objective", "\"dpo\""},
+                      {"data.train", R"([{"path":"a","format":"preference","fields":)"
+                                     R"({"prompt":"turns","chosen":"yes_turn"}}])"}});
+  EXPECT_TRUE(run.not_carried.empty());
+}
+
+TEST_F(TrainersTest, BothKeysOfTargetsOfAxolotl) {
+  const auto targets = [&](const std::string& more) {
+    return value_of(import(kAxolotlLora + more, ForeignTool::kAxolotl),
+                    "tuning.lora.target_modules");
+  };
+  EXPECT_EQ(targets("lora_target_linear: true\nlora_target_modules: [q_proj, embed_tokens]\n"),
+            R"(["all-linear","embed_tokens"])");
+  EXPECT_EQ(targets("lora_target_modules: [q_proj]\nlora_target_linear: false\n"), R"(["q_proj"])");
+}
+
+TEST_F(TrainersTest, OtherAdaptersAreRefused) {
+  for (const auto& [text, tool] : std::vector<std::pair<std::string, ForeignTool>>{
+           {"base_model: m\nadapter: llama-adapter\n", ForeignTool::kAxolotl},
+           {"model_name_or_path: m\nfinetuning_type: oft\n", ForeignTool::kLlamaFactory}})
+    test::expect_error<ConfigError>([&, &text = text, tool = tool] { import(text, tool); },
+                                    {"not supported", "tuning.mode"});
+}
+
+TEST_F(TrainersTest, SplitsOfFilesAndSlices) {
+  const auto source = [&](const std::string& path, const std::string& split) {
+    const Import run = import(kAxolotlLora + ("datasets: [{path: " + path + ", type: completion, " +
+                                              "split: '" + split + "'}]\n"),
+                              ForeignTool::kAxolotl);
+    return value_of(run, "data.train") + (has_key(run.not_carried, "datasets") ? " lost" : "");
+  };
+  EXPECT_EQ(source("o/n", "validation"),
+            R"([{"path":"o/n","split":"validation","format":"text"}])");
+  EXPECT_EQ(source("a.jsonl.gz", "train"), R"([{"path":"a.jsonl.gz","format":"text"}])");
+  EXPECT_EQ(source("a.jsonl", "test"), R"([{"path":"a.jsonl","format":"text"}] lost)");
+  EXPECT_EQ(source("a.json", "train[:5]"),
+            R"([{"path":"a.json","format":"text","max_samples":5}])");
+  EXPECT_EQ(source("o/n", "train[10%:]"),
+            R"([{"path":"o/n","split":"train","format":"text"}] lost)");
+}
+
+TEST_F(TrainersTest, MixturesOfTrl) {
+  const Import run = import(
+      "model_name_or_path: m\ndataset_mixer: {owner/a: 1.0, owner/b: 0.5}\n"
+      "dataset_splits: [train_sft, test_sft]\n",
+      ForeignTool::kTrl);
+  expect_values(run, {{"data.train", R"([{"path":"owner/a","split":"train_sft"},)"
+                                     R"({"path":"owner/b","split":"train_sft","weight":0.5}])"}});
+}
+
+TEST_F(TrainersTest, OtherObjectivesAreRefused) {
+  for (const auto& [text, tool] : std::vector<std::pair<std::string, ForeignTool>>{
+           {std::string(kAxolotlLora) + "rl: orpo\n", ForeignTool::kAxolotl},
+           {"model_name_or_path: m\nstage: kto\n", ForeignTool::kLlamaFactory},
+           {"model_name_or_path: m\nloss_type: ipo\n", ForeignTool::kTrl},
+           {"model_name_or_path: m\nreward_funcs: f\n", ForeignTool::kTrl},
+           {"loss: {_component_: torchtune.rlhf.loss.RSOLoss}\n", ForeignTool::kTorchtune}})
+    test::expect_error<ConfigError>([&, &text = text, tool = tool] { import(text, tool); },
+                                    {"not supported", "train.objective"});
+}
+
+/// transformers 5: below 1 it is a share. A number of steps wins over a share.
+TEST_F(TrainersTest, WarmupStepsOrAShare) {
+  const std::vector<std::pair<std::string, ForeignTool>> heads = {
+      {"base_model: m\n", ForeignTool::kAxolotl},
+      {"model_name_or_path: m\n", ForeignTool::kLlamaFactory},
+      {"model_name_or_path: m\n", ForeignTool::kTrl}};
+  for (const auto& [head, tool] : heads) {
+    const auto expect = [&, &head = head, tool = tool](const char* text, const char* steps,
+                                                       const char* ratio) {
+      const Import run = import(head + text, tool);
+      EXPECT_EQ(value_of(run, "train.warmup_steps"), steps) << text;
+      EXPECT_EQ(value_of(run, "train.warmup_ratio"), ratio) << text;
+    };
+    expect("warmup_steps: 0.03\n", "none", "0.03");
+    expect("warmup_steps: 20\n", "20", "none");
+    expect("warmup_ratio: 0.1\n", "none", "0.1");
+    expect("warmup_steps: 20\nwarmup_ratio: 0.1\n", "20", "none");
+    expect("warmup_ratio: 0.1\nwarmup_steps: 0\n", "none", "0.1");
+    expect("warmup_steps: 0\nwarmup_ratio: 0\n", "none", "0.0");
+    expect("warmup_steps: 0\nwarmup_ratio:\n", "0", "none");
+  }
+}
+
+TEST_F(TrainersTest, OtherTrackersLeaveTensorBoardAlone) {
+  const auto tensorboard = [&](const std::string& names) {
+    return value_of(
+        import("model_name_or_path: m\nreport_to: " + names + "\n", ForeignTool::kLlamaFactory),
+        "output.tensorboard");
+  };
+  EXPECT_EQ(tensorboard("wandb"), "none");
+  EXPECT_EQ(tensorboard("[wandb, mlflow]"), "none");
+  EXPECT_EQ(tensorboard("[wandb, tensorboard]"), "true");
+  EXPECT_EQ(tensorboard("all"), "true");
+  EXPECT_EQ(tensorboard("none"), "false");
+  EXPECT_EQ(
+      value_of(import("metric_logger: {_component_: a.WandBLogger}\n", ForeignTool::kTorchtune),
+               "output.tensorboard"),
+      "none");
+}
+
+TEST_F(TrainersTest, SaveStrategies) {
+  const auto run = [&](const std::string& word) {
+    return import("model_name_or_path: m\nsave_strategy: " + word + "\n",
+                  ForeignTool::kLlamaFactory);
+  };
+  EXPECT_EQ(value_of(run("'no'"), "train.save_every"), "\"0\"");
+  EXPECT_EQ(value_of(run("best"), "train.load_best_model_at_end"), "true");
+  EXPECT_TRUE(has_key(run("epoch").not_carried, "save_strategy"));
+  EXPECT_TRUE(run("steps").not_carried.empty());
+}
+
+TEST_F(TrainersTest, TrlHasDefaultsOfItsOwn) {
+  const std::string head = "model_name_or_path: m\ndataset_name: owner/name\n";
+  const Import sft = import_config(write("a.yaml", head + "use_peft: true\n"), std::nullopt);
+  EXPECT_EQ(sft.tool, ForeignTool::kTrl);
+  expect_values(sft, {{"train.objective", "\"sft\""},
+                      {"train.learning_rate", "2e-05"},
+                      {"train.batch_size", "8"},
+                      {"data.loss_on", "\"all\""},
+                      {"tuning.mode", "\"lora\""},
+                      {"tuning.lora.target_modules", R"(["q_proj","v_proj"])"},
+                      {"tuning.lora.dropout", "0.05"},
+                      {"tuning.lora.r", "none"}});
+  const Import dpo =
+      import_config(write("a.yaml", head + "use_peft: true\nbeta: 0.2\n"), std::nullopt);
+  expect_values(dpo, {{"train.objective", "\"dpo\""},
+                      {"train.learning_rate", "1e-06"},
+                      {"train.beta", "0.2"},
+                      {"data.loss_on", "none"},
+                      {"tuning.lora.dropout", "none"}});
+  expect_values(import(head + "assistant_only_loss: true\n", ForeignTool::kTrl),
+                {{"data.loss_on", "\"assistant\""}, {"tuning.mode", "\"full\""}});
+  expect_values(import(head + "completion_only_loss: true\n", ForeignTool::kTrl),
+                {{"data.loss_on", "\"completion\""}});
+  const Import evaluated = import(
+      head + "dataset_config: en\neval_strategy: steps\nlogging_steps: 5\n", ForeignTool::kTrl);
+  expect_values(evaluated, {{"data.train", R"([{"path":"owner/name","name":"en"}])"},
+                            {"data.val", R"([{"path":"owner/name","name":"en","split":"test"}])"},
+                            {"train.eval_steps", "5"}});
+}
+
 TEST_F(TrainersTest, AFileIsRecognisedByItsKeys) {
   test::expect_error<ConfigError>(
       [&] { import_config(write("a.yaml", "unheard: of\n"), std::nullopt); },
-      {"not recognised", "--from accelerate|deepspeed|axolotl|llama-factory|torchtune"});
+      {"not recognised", "--from accelerate|deepspeed|axolotl|llama-factory|trl|torchtune"});
   test::expect_error<ConfigError>(
       [&] { import_config(write("a.yaml", "tuning: {mode: lora}\n"), std::nullopt); },
       {"a configuration of sftrun already"});

@@ -115,6 +115,35 @@ TEST_F(Commands, AWorkersErrorIsPrintedOnceWithItsCode) {
   EXPECT_NE(err().find("first failure on rank "), std::string::npos) << err();
 }
 
+TEST_F(Commands, ARunThatFailsSaysWhyInItsReport) {
+  const std::string report = "FAKE_ENGINE_REPORT=runs/run/run.json ";
+  EXPECT_EQ(run(report + "FAKE_ENGINE_EXIT=5", "train --config run.yaml --nproc-per-node 1"), 5);
+  const Json failed = Json::parse(read_file(path("runs/run/run.json")));
+  EXPECT_EQ(failed["status"], "failed");
+  EXPECT_NE(failed["error"].get<std::string>().find("first failure on rank 0"), std::string::npos)
+      << failed;
+  EXPECT_NE(failed["error"].get<std::string>().find("as told"), std::string::npos) << failed;
+  EXPECT_TRUE(failed["finished_at"].is_number());
+}
+
+TEST_F(Commands, ARunThatIsKilledIsNotRunning) {
+  const std::string both =
+      "FAKE_ENGINE_REPORT=runs/run/run.json FAKE_ENGINE_HANGS=1 SFTRUN_ENGINE=" SFTRUN_FAKE_ENGINE
+      " FAKE_ENGINE_DIR=. SFTRUN_MACHINE_CONFIG=machine.yaml SFTRUN_NVML_LIBRARY=none.so ";
+  const std::string line =
+      "cd " + directory_.path().string() + " && { env -u RANK -u WORLD_SIZE " + both +
+      SFTRUN_PROGRAM
+      " train --config run.yaml --nproc-per-node 1 callbacks.command=true > out 2> err & P=$!; "
+      "for i in $(seq 500); do [ -e hangs-0 ] && break; sleep 0.02; done; "
+      "kill -INT $P; sleep 0.8; kill -INT $P; wait $P; }";
+  const int status = std::system(line.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 130) << err();
+  const Json report = Json::parse(read_file(path("runs/run/run.json")));
+  EXPECT_EQ(report["status"], "interrupted");
+  EXPECT_NE(report["error"].get<std::string>().find("killed"), std::string::npos) << report;
+  EXPECT_NE(err().find("was not started for the event `end`"), std::string::npos) << err();
+}
+
 TEST_F(Commands, OneRunDirectoryOneRun) {
   std::filesystem::create_directories(path("runs/run"));
   ASSERT_EQ(std::system(("flock " + path("runs/run/.lock") + " sleep 5 &").c_str()), 0);

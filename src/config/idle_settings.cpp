@@ -1,0 +1,586 @@
+#include "sftrun/config/idle_settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <set>
+
+#include "choices.h"
+#include "sftrun/config/best_metric.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/core/units.h"
+
+namespace sftrun::config {
+namespace {
+
+/// Settings that share the reason for which they change nothing.
+struct IdleRule {
+  std::vector<std::string> keys;
+  /// The end of a sentence that begins "KEY has no effect"; empty: it has one, or may have.
+  std::function<std::string(const RunConfig& run, const RunFacts& facts)> reason;
+  /// Whether the run would have the value anyway, as in a file of resolved values; null: never.
+  /// @param asked before it was resolved
+  std::function<bool(const RunConfig& asked, const RunConfig& run)> is_implied = nullptr;
+  std::string common_name = {};  ///< of the section whose keys one warning names together
+};
+using IdleRules = std::vector<IdleRule>;
+
+/// "muon reads", "sgd and muon read"
+std::string who_read(const std::vector<Optimizer>& readers) {
+  std::string text(word_of(readers.front()));
+  for (size_t i = 1; i < readers.size(); ++i)
+    text += fmt::format("{}{}", i + 1 == readers.size() ? " and " : ", ", word_of(readers[i]));
+  return text + (readers.size() == 1 ? " reads" : " read");
+}
+
+IdleRule read_only_by(const std::string& key, std::vector<Optimizer> readers) {
+  return {{key}, [readers = std::move(readers)](const RunConfig& run, const RunFacts&) {
+            const Optimizer optimizer = run.train.optimizer;
+            if (std::find(readers.begin(), readers.end(), optimizer) != readers.end())
+              return std::string();
+            return fmt::format(" with train.optimizer {}: only {} it", word_of(optimizer),
+                               who_read(readers));
+          }};
+}
+
+IdleRules rules_of_optimizers() {
+  using enum Optimizer;
+  const std::vector<Optimizer> adam = {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit};
+  const auto adam_and = [&](std::initializer_list<Optimizer> more) {
+    std::vector<Optimizer> all = adam;
+    all.insert(all.end(), more);
+    return all;
+  };
+  return {read_only_by("train.adam_beta1", adam_and({kLion, kMuon})),
+          read_only_by("train.adam_beta2", adam_and({kLion, kMuon})),
+          read_only_by("train.adam_epsilon", adam_and({kMuon})),
+          read_only_by("train.momentum", {kSgd, kMuon}),
+          read_only_by("train.nesterov", {kSgd, kMuon}),
+          read_only_by("train.muon_lr", {kMuon})};
+}
+
+bool has_validation_data(const RunConfig& run) {
+  return !run.data.val.empty() || run.data.val_split > 0;
+}
+
+/// Why a run evaluates nothing; empty: it does.
+std::string why_no_evaluation(const RunConfig& run) {
+  if (!has_validation_data(run)) return " without validation data (data.val or data.val_split)";
+  const bool evaluates = run.train.eval_strategy != EvalStrategy::kNo || run.train.eval_on_start;
+  return evaluates ? "" : ": train.eval_strategy is no";
+}
+
+/// Whether every data set is said to have the format.
+bool all_have(const DataConfig& data, DataFormat format) {
+  const auto has = [&](const DataSource& source) {
+    return (source.format == DataFormat::kAuto ? data.format : source.format) == format;
+  };
+  return !data.train.empty() && std::all_of(data.train.begin(), data.train.end(), has) &&
+         std::all_of(data.val.begin(), data.val.end(), has);
+}
+
+std::string for_text(const RunConfig& run, const RunFacts&) {
+  return all_have(run.data, DataFormat::kText) ? " on data of the format text" : "";
+}
+
+bool draws_data(const DataConfig& data) {
+  const auto is_drawn = [](const DataSource& source) {
+    return source.weight != std::floor(source.weight);
+  };
+  return data.shuffle || data.val_split > 0 ||
+         std::any_of(data.train.begin(), data.train.end(), is_drawn);
+}
+
+bool have_own_formats(const DataConfig& data) {
+  const auto has_own = [](const DataSource& s) { return s.format != DataFormat::kAuto; };
+  return std::all_of(data.train.begin(), data.train.end(), has_own) &&
+         std::all_of(data.val.begin(), data.val.end(), has_own) && !data.train.empty();
+}
+
+IdleRules rules_of_data() {
+  const auto with_dpo = [](const RunConfig& run, const RunFacts&) {
+    return run.train.objective == Objective::kDpo
+               ? " with train.objective dpo: the two answers carry the labels"
+               : "";
+  };
+  return {
+      {{"data.shuffle_buffer"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.data.streaming ? "" : " without data.streaming";
+       }},
+      {{"data.cache_dir"},
+       [](const RunConfig& run, const RunFacts&) {
+         const bool is_used = !run.data.streaming || !run.data.val.empty();
+         return is_used ? "" : " with data.streaming, which tokenizes during training";
+       }},
+      {{"data.bin_tokens"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.data.packing ? "" : " without data.packing";
+       }},
+      {{"data.seed"},
+       [](const RunConfig& run, const RunFacts&) {
+         return draws_data(run.data) ? "" : " without data.shuffle and data.val_split";
+       }},
+      {{"data.format"},
+       [](const RunConfig& run, const RunFacts&) {
+         return have_own_formats(run.data) ? ": each data set has a format of its own" : "";
+       }},
+      {{"data.val"}, [](const RunConfig& run, const RunFacts&) { return why_no_evaluation(run); }},
+      {{"data.thinking", "data.empty_thinking", "data.loss_on"}, for_text},
+      {{"data.thinking"},
+       [](const RunConfig& run, const RunFacts&) {
+         const bool splits = run.data.thinking == Thinking::kSplit;
+         return splits && run.data.loss_on != LossOnChoice::kAssistant
+                    ? ": split is for data.loss_on assistant"
+                    : "";
+       }},
+      {{"data.empty_thinking", "data.loss_on"}, with_dpo},
+  };
+}
+
+/// Whether anything is drawn from `train.seed`.
+std::string why_no_seed(const RunConfig& run, const RunFacts&) {
+  const TuningConfig& tuning = run.tuning;
+  const bool drops =
+      tuning.trains_adapter() && tuning.lora.dropout > 0 && run.train.objective == Objective::kSft;
+  if (drops || run.train.neftune_noise_alpha) return "";
+  if (tuning.trains_adapter() && tuning.lora.init_from.empty()) return "";
+  return fmt::format(": {} has no dropout and no new LoRA weights; data.seed orders the examples",
+                     tuning.trains_adapter() ? "a run from tuning.lora.init_from"
+                                             : fmt::format("tuning.mode {}", word_of(tuning.mode)));
+}
+
+bool warms_up(const TrainConfig& train) {
+  return train.scheduler != Scheduler::kConstant &&
+         (train.warmup_steps ? *train.warmup_steps > 0
+                             : train.warmup_ratio.value_or(kWarmupRatio) > 0);
+}
+
+IdleRules rules_of_training() {
+  const auto no_warmup = [](const RunConfig& asked, const RunConfig&) {
+    return asked.train.warmup_ratio.value_or(0) == 0 && asked.train.warmup_steps.value_or(0) == 0;
+  };
+  return {
+      {{"train.beta"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.train.objective == Objective::kSft ? " with train.objective sft" : "";
+       }},
+      {{"train.epochs"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.train.max_steps ? " with train.max_steps" : "";
+       }},
+      {{"train.warmup_ratio", "train.warmup_steps"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.train.scheduler == Scheduler::kConstant
+                    ? " with train.scheduler constant; constant_with_warmup has a warm-up"
+                    : "";
+       },
+       no_warmup},
+      {{"train.warmup_from"},
+       [](const RunConfig& run, const RunFacts&) {
+         return warms_up(run.train) ? "" : " without warm-up";
+       },
+       [](const RunConfig& asked, const RunConfig&) {
+         return asked.train.warmup_from == WarmupFrom::kFirstStep;
+       }},
+      {{"train.seed"}, why_no_seed},
+      {{"train.ddp_find_unused_parameters"},
+       [](const RunConfig&, const RunFacts&) {
+         return ": parameters without a gradient are always allowed";
+       }},
+      {{"train.ddp_broadcast_buffers"},
+       [](const RunConfig&, const RunFacts&) { return ": models have no buffers that change"; }},
+      {{"train.save_in_background"},
+       [](const RunConfig& run, const RunFacts&) {
+         const TrainConfig& train = run.train;
+         const bool saves = train.save_steps || train.load_best_model_at_end ||
+                            parse_duration_s(train.save_every).value_or(1) > 0;
+         return saves ? ""
+                      : ": the only checkpoint is the last one, and nothing is computed after it";
+       },
+       [](const RunConfig& asked, const RunConfig&) {
+         return asked.train.save_in_background == SaveInBackground::kOff;
+       }},
+  };
+}
+
+IdleRules rules_of_evaluation() {
+  const auto no_evaluation = [](const RunConfig& run, const RunFacts&) {
+    return why_no_evaluation(run);
+  };
+  return {
+      {{"train.eval_batch_size", "train.eval_token_accuracy", "train.predict_with_generate"},
+       no_evaluation},
+      {{"train.eval_steps"},
+       [](const RunConfig& run, const RunFacts&) {
+         const EvalStrategy strategy = run.train.eval_strategy;
+         return strategy == EvalStrategy::kNo || strategy == EvalStrategy::kEpoch
+                    ? " unless train.eval_strategy is steps"
+                    : "";
+       }},
+      {{"train.eval_on_start"},
+       [](const RunConfig& run, const RunFacts&) {
+         return has_validation_data(run) ? ""
+                                         : " without validation data (data.val or data.val_split)";
+       }},
+      {{"train.generation_max_new_tokens", "train.generation_num_beams",
+        "train.generation_batch_size", "train.generation_max_samples",
+        "train.generation_time_budget"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.train.predict_with_generate ? "" : " without train.predict_with_generate";
+       }},
+      {{"train.generation_time_budget"},
+       [](const RunConfig& run, const RunFacts&) {
+         return is_judged_by_answers(run.train)
+                    ? fmt::format(
+                          " with train.metric_for_best_model {}, which needs the answers of "
+                          "every evaluation",
+                          run.train.metric_for_best_model)
+                    : "";
+       }},
+      {{"train.early_stopping_threshold"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.train.early_stopping_patience ? "" : " without train.early_stopping_patience";
+       }},
+      {{"train.greater_is_better"},
+       [](const RunConfig& run, const RunFacts&) {
+         const bool is_used = run.train.load_best_model_at_end ||
+                              run.train.early_stopping_patience ||
+                              !run.train.metric_for_best_model.empty();
+         return is_used ? "" : " without train.metric_for_best_model";
+       }},
+  };
+}
+
+std::string on_cpu(const RunConfig&, const RunFacts& facts) {
+  return facts.on_gpu == false ? " on a CPU" : "";
+}
+std::string on_one_process(const RunConfig&, const RunFacts& facts) {
+  return facts.world_size == 1 ? " on one process" : "";
+}
+
+/// Whether weights that a device does not keep are brought to it.
+bool brings_weights(const ParallelConfig& parallel, const RunFacts& facts) {
+  using enum Strategy;
+  const Strategy strategy = parallel.strategy;
+  const bool may_divide = facts.world_size != 1 && (strategy == kAuto || strategy == kZero3 ||
+                                                    strategy == kFsdp || strategy == kHybrid);
+  const bool offloads =
+      parallel.offload.base == Offload::kCpu || parallel.offload.params == Offload::kCpu;
+  return may_divide || (offloads && facts.on_gpu != false);
+}
+
+/// The setting because of which gradients are summed unit by unit, in fp32; empty: none.
+std::string sums_by_unit(const ParallelConfig& parallel, const RunFacts& facts) {
+  if (is_sharded(parallel.strategy))
+    return fmt::format("parallel.strategy {}", word_of(parallel.strategy));
+  if (facts.on_gpu == false) return "";  // nothing is offloaded
+  if (parallel.offload.params == Offload::kCpu) return "parallel.offload.params";
+  return parallel.offload.base == Offload::kCpu ? "parallel.offload.base" : "";
+}
+
+/// Why no gradients are sent in buckets; empty: they are, or may be.
+std::string why_no_buckets(const RunConfig& run, const RunFacts& facts, const char* instead) {
+  const ParallelConfig& parallel = run.parallel;
+  if (facts.world_size == 1) return " on one process";
+  if (parallel.device_map || parallel.strategy == Strategy::kDeviceMap)
+    return " with parallel.device_map, which is one process";
+  if (const std::string setting = sums_by_unit(parallel, facts); !setting.empty())
+    return fmt::format(" with {}, which sums gradients {}", setting, instead);
+  const bool is_one_group =
+      facts.world_size &&
+      ((parallel.strategy == Strategy::kPipeline && parallel.pp == *facts.world_size) ||
+       (parallel.strategy == Strategy::kTensor && parallel.tp == *facts.world_size));
+  return is_one_group ? fmt::format(
+                            " with parallel.strategy {} of all processes: no gradients are "
+                            "summed over copies",
+                            word_of(parallel.strategy))
+                      : "";
+}
+
+/// Why no micro-batch is captured (model/pass_graphs.cpp); empty: it is, or may be.
+std::string why_no_graphs(const RunConfig& run, const RunFacts& facts) {
+  const ParallelConfig& parallel = run.parallel;
+  if (facts.on_gpu == false) return " on a CPU";
+  if (run.tuning.backend != TuningBackend::kFused)
+    return fmt::format(" with tuning.backend {}", word_of(run.tuning.backend));
+  if (run.train.objective == Objective::kDpo) return " with train.objective dpo";
+  if (parallel.offload.activations == Offload::kCpu) return " with parallel.offload.activations";
+  if (parallel.fetch == Fetch::kPerStep) return " with parallel.fetch per_step";
+  const std::string setting = sums_by_unit(parallel, facts);
+  if (!setting.empty()) return " with " + setting;
+  const bool divides = divides_layers(parallel.strategy) || parallel.strategy == Strategy::kTensor;
+  if (divides) return fmt::format(" with parallel.strategy {}", word_of(parallel.strategy));
+  const bool overlaps = parallel.strategy == Strategy::kDdp && !run.tuning.trains_adapter();
+  return overlaps ? fmt::format(" with tuning.mode {} on several devices", word_of(run.tuning.mode))
+                  : "";
+}
+
+IdleRules rules_of_devices() {
+  return {
+      {{"model.attention", "parallel.offload.optimizer", "parallel.offload.activations",
+        "parallel.offload.base", "parallel.offload.params"},
+       on_cpu},
+      {{"model.attention"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.tuning.backend == TuningBackend::kFused
+                    ? ""
+                    : fmt::format(" with tuning.backend {}", word_of(run.tuning.backend));
+       }},
+      {{"train.cuda_graphs"},
+       why_no_graphs,
+       [](const RunConfig& asked, const RunConfig&) {
+         return asked.train.cuda_graphs == CudaGraphs::kOff;
+       }},
+      {{"parallel.offload.base"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.tuning.mode == TuningMode::kFull ? " with tuning.mode full: no weight is frozen"
+                                                     : "";
+       }},
+  };
+}
+
+IdleRules rules_of_processes() {
+  const auto is_one = [](std::optional<int64_t> ParallelConfig::*size) {
+    return [size](const RunConfig& asked, const RunConfig&) {
+      return (asked.parallel.*size).value_or(1) == 1;
+    };
+  };
+  const auto on_one_without_map = [](const RunConfig& run, const RunFacts& facts) {
+    return run.parallel.strategy == Strategy::kDeviceMap ? "" : on_one_process(run, facts);
+  };
+  return {
+      {{"parallel.strategy"},
+       on_one_without_map,
+       [](const RunConfig& asked, const RunConfig&) {  // one copy of the model is what ddp has, too
+         return asked.parallel.strategy == Strategy::kDdp ||
+                asked.parallel.strategy == Strategy::kSingle;
+       }},
+      {{"parallel.pp"}, on_one_without_map, is_one(&ParallelConfig::pp)},
+      {{"parallel.tp"}, on_one_process, is_one(&ParallelConfig::tp)},
+      {{"parallel.dp_shard"}, on_one_process, is_one(&ParallelConfig::dp_shard)},
+      {{"parallel.backend", "parallel.timeout", "parallel.stall_after"}, on_one_process},
+      {{"parallel.fetch"},
+       [](const RunConfig& run, const RunFacts& facts) {
+         return brings_weights(run.parallel, facts)
+                    ? ""
+                    : ": each device keeps all weights that it uses";
+       },
+       [](const RunConfig& asked, const RunConfig&) {
+         return asked.parallel.fetch == Fetch::kPerMicroBatch;
+       }},
+      {{"train.ddp_comm_hook"},
+       [](const RunConfig& run, const RunFacts& facts) {
+         return why_no_buckets(run, facts, "in fp32");
+       }},
+      {{"train.ddp_bucket_cap_mb"},
+       [](const RunConfig& run, const RunFacts& facts) {
+         return why_no_buckets(run, facts, "unit by unit");
+       },
+       [](const RunConfig& asked, const RunConfig& run) {  // for the case that auto is ddp
+         return asked.parallel.strategy == Strategy::kAuto && is_sharded(run.parallel.strategy);
+       }},
+  };
+}
+
+IdleRules rules_of_callbacks() {
+  return {
+      {{"callbacks.events", "callbacks.timeout"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.callbacks.command.empty() ? " without callbacks.command" : "";
+       }},
+      {{"callbacks.command"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.callbacks.events.empty() ? ": callbacks.events is empty" : "";
+       }},
+  };
+}
+
+IdleRules rules_of_adapters() {
+  std::vector<std::string> keys;
+  const nlohmann::ordered_json settings = to_json(RunConfig{});
+  for (const auto& [name, value] : settings["tuning"]["lora"].items())
+    keys.push_back("tuning.lora." + name);
+  return {{std::move(keys),
+           [](const RunConfig& run, const RunFacts&) {
+             return run.tuning.trains_adapter()
+                        ? ""
+                        : fmt::format(" with tuning.mode {}", word_of(run.tuning.mode));
+           },
+           nullptr, "tuning.lora"},
+          {{"tuning.lora.dropout"}, [](const RunConfig& run, const RunFacts&) {
+             const bool is_idle =
+                 run.train.objective == Objective::kDpo && run.tuning.trains_adapter();
+             return is_idle ? " with train.objective dpo, as in TRL" : "";
+           }}};
+}
+
+const IdleRules& idle_rules() {
+  static const IdleRules rules = [] {
+    IdleRules all;
+    for (const IdleRules& part :
+         {rules_of_adapters(), rules_of_data(), rules_of_training(), rules_of_optimizers(),
+          rules_of_evaluation(), rules_of_devices(), rules_of_processes(), rules_of_callbacks()})
+      all.insert(all.end(), part.begin(), part.end());
+    return all;
+  }();
+  return rules;
+}
+
+/// A contradiction is an error (validate.cpp), and so no reason to be here.
+const std::set<std::string>& always_effective() {
+  static const std::set<std::string> keys = {
+      "model.name",
+      "model.max_seq_len",
+      "model.dtype",
+      "model.chat_template",  // it is saved with the result
+      "tuning.mode",
+      "tuning.backend",
+      "tuning.quant",
+      "tuning.trainable",
+      "data.train",
+      "data.val_split",  // records that are held out do not train
+      "data.fields",
+      "data.shuffle",
+      "data.packing",
+      "data.group_by_length",
+      "data.streaming",
+      "data.chat_template_kwargs",
+      "data.too_long",
+      "data.bad_records",
+      "train.objective",
+      "train.max_steps",
+      "train.batch_size",
+      "train.grad_accum",
+      "train.global_batch_size",
+      "train.learning_rate",
+      "train.scheduler",
+      "train.optimizer",
+      "train.weight_decay",
+      "train.loraplus_lr_ratio",
+      "train.neftune_noise_alpha",
+      "train.max_grad_norm",
+      "train.bf16",
+      "train.fp16",
+      "train.gradient_checkpointing",
+      "train.eval_strategy",
+      "train.load_best_model_at_end",
+      "train.metric_for_best_model",
+      "train.early_stopping_patience",
+      "train.save_steps",
+      "train.save_every",
+      "train.save_total_limit",
+      "train.longest_batch_first",
+      "train.checkpoint_format",  // whole is what all others write, too
+      "train.logging_steps",
+      "train.dataloader_num_workers",
+      "train.dataloader_pin_memory",  // false is what a CPU does, too
+      "parallel.device_map",
+      "parallel.accelerate",
+      "parallel.deepspeed",
+      "output.dir",
+      "output.tensorboard",
+  };
+  return keys;
+}
+
+/// Their readers warn or refuse: plan::idle_quant_keys, the search for the model, spec::aux_loss_coef.
+const std::set<std::string>& decided_by_model() {
+  static const std::set<std::string> keys = {
+      "model.revision",          "tuning.double_quant", "tuning.quant_block_size",
+      "tuning.quant_embeddings", "tuning.skip_modules", "train.router_aux_loss_coef"};
+  return keys;
+}
+
+nlohmann::ordered_json::json_pointer pointer_of(const std::string& key) {
+  std::string path = "/" + key;
+  std::replace(path.begin(), path.end(), '.', '/');
+  return nlohmann::ordered_json::json_pointer(path);
+}
+
+std::string with_place(const std::string& text, const std::string& place) {
+  return place.empty() ? text : fmt::format("{} ({})", text, place);
+}
+
+/// Finds the idle settings of one run.
+class IdleSearch {
+ public:
+  IdleSearch(const LoadedConfig& loaded, const RunConfig& run, const RunFacts& facts)
+      : loaded_(loaded), run_(run), facts_(facts), asked_(to_json(loaded.config)) {}
+
+  std::vector<IdleSetting> find() {
+    for (const IdleRule& rule : idle_rules()) {
+      std::vector<std::string> keys;
+      for (const std::string& key : rule.keys)
+        if (is_asked(key) && !found_keys_.contains(key)) keys.push_back(key);
+      if (keys.empty() || (rule.is_implied && rule.is_implied(loaded_.config, run_))) continue;
+      const std::string reason = rule.reason(run_, facts_);
+      if (!reason.empty()) add(rule, keys, reason);
+    }
+    return std::move(found_);
+  }
+
+ private:
+  /// Files of resolved values set every key, most of them to defaults.
+  bool is_asked(const std::string& key) const {
+    static const nlohmann::ordered_json defaults = to_json(RunConfig{});
+    const bool is_set =
+        std::any_of(loaded_.places.begin(), loaded_.places.end(), [&](const auto& place) {
+          return place.first == key || place.first.starts_with(key + ".");
+        });
+    return is_set && asked_.at(pointer_of(key)) != defaults.at(pointer_of(key));
+  }
+
+  void add(const IdleRule& rule, const std::vector<std::string>& keys, const std::string& reason) {
+    found_keys_.insert(keys.begin(), keys.end());
+    if (!rule.common_name.empty()) {
+      std::vector<std::string> leaves;
+      for (const std::string& key : keys) leaves.push_back(key.substr(key.rfind('.') + 1));
+      const std::string text =
+          fmt::format("{} ({}) has no effect{}", rule.common_name, join(leaves, ", "), reason);
+      found_.push_back({keys.front(), with_place(text, loaded_.place_of(keys.front()))});
+      return;
+    }
+    for (const std::string& key : keys)
+      found_.push_back(
+          {key, with_place(fmt::format("{} has no effect{}", key, reason), loaded_.place_of(key))});
+  }
+
+  const LoadedConfig& loaded_;
+  const RunConfig& run_;
+  const RunFacts& facts_;
+  nlohmann::ordered_json asked_;
+  std::vector<IdleSetting> found_;
+  std::set<std::string> found_keys_;
+};
+
+}  // namespace
+
+std::optional<Effect> effect_of(const std::string& key) {
+  if (always_effective().contains(key)) return Effect::kAlways;
+  if (decided_by_model().contains(key)) return Effect::kByModel;
+  const bool has_rule =
+      std::any_of(idle_rules().begin(), idle_rules().end(), [&](const IdleRule& rule) {
+        return std::find(rule.keys.begin(), rule.keys.end(), key) != rule.keys.end();
+      });
+  return has_rule ? std::optional(Effect::kByRules) : std::nullopt;
+}
+
+std::vector<IdleSetting> idle_settings(const LoadedConfig& loaded) {
+  return IdleSearch(loaded, loaded.config, {}).find();
+}
+
+std::vector<IdleSetting> idle_settings(const LoadedConfig& loaded, const RunConfig& run,
+                                       const RunFacts& facts) {
+  const std::vector<IdleSetting> known = idle_settings(loaded);
+  std::vector<IdleSetting> found = IdleSearch(loaded, run, facts).find();
+  std::erase_if(found, [&](const IdleSetting& setting) {
+    return std::any_of(known.begin(), known.end(),
+                       [&](const IdleSetting& other) { return other.key == setting.key; });
+  });
+  return found;
+}
+
+}  // namespace sftrun::config

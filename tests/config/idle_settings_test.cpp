@@ -1,0 +1,252 @@
+#include "sftrun/config/idle_settings.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "config_test_base.h"
+#include "sftrun/core/error.h"
+#include "support/expect_error.h"
+
+namespace sftrun::config {
+namespace {
+
+/// "tuning.lora.r" and all others.
+std::vector<std::string> all_keys() {
+  std::vector<std::string> keys;
+  const std::set<std::string> fields_with_maps = {"data.fields", "data.chat_template_kwargs",
+                                                  "tuning.lora.rank_pattern",
+                                                  "tuning.lora.alpha_pattern"};
+  const std::function<void(const nlohmann::ordered_json&, const std::string&)> add =
+      [&](const nlohmann::ordered_json& json, const std::string& prefix) {
+        for (const auto& [name, value] : json.items()) {
+          const std::string key = prefix.empty() ? name : prefix + "." + name;
+          if (value.is_object() && !fields_with_maps.contains(key)) {
+            add(value, key);
+          } else {
+            keys.push_back(key);
+          }
+        }
+      };
+  add(to_json(RunConfig{}), "");
+  return keys;
+}
+
+using IdleSettings = ConfigTest;
+
+TEST_F(IdleSettings, EveryKeyIsAlwaysEffectiveOrHasARule) {
+  const std::vector<std::string> keys = all_keys();
+  EXPECT_GT(keys.size(), 110U);
+  for (const std::string& key : keys)
+    EXPECT_TRUE(effect_of(key)) << key << ": add it to idle_settings.cpp";
+}
+
+/// A run in which the setting changes nothing, and one in which it does.
+struct Case {
+  std::vector<std::string> set;  ///< the first is the setting
+  std::vector<std::string> idle_with, effective_with;
+  RunFacts idle_facts = {}, facts = {};
+};
+
+const std::vector<Case>& cases() {
+  const std::vector<std::string> with_val = {"data.val=v.jsonl"};
+  const RunFacts one{.world_size = 1, .on_gpu = true}, two{.world_size = 2, .on_gpu = true},
+      cpu{.world_size = 1, .on_gpu = false}, gpu{.world_size = 1, .on_gpu = true},
+      two_cpus{.world_size = 2, .on_gpu = false};
+  static const std::vector<Case> all = {
+      {{"model.attention=flash"}, {}, {}, cpu, gpu},
+      {{"model.attention=flash"}, {"tuning.backend=bnb"}, {}, gpu, gpu},
+      {{"tuning.lora.r=8"}, {"tuning.mode=full"}, {}},
+      {{"tuning.lora.alpha=8"}, {"tuning.mode=full"}, {}},
+      {{"tuning.lora.dropout=0.1"}, {"train.objective=dpo"}, {}},
+      {{"tuning.lora.rank_pattern.o_proj=3"}, {"tuning.mode=full"}, {}},
+      {{"data.shuffle_buffer=9"}, {}, {"data.streaming=true", "train.max_steps=3"}},
+      {{"data.cache_dir=c"}, {"data.streaming=true", "train.max_steps=3"}, {}},
+      {{"data.bin_tokens=64"}, {"data.packing=false"}, {}},
+      {{"data.seed=1"}, {"data.shuffle=false"}, {}},
+      {{"data.seed=1"}, {"data.shuffle=false"}, {"data.shuffle=false", "data.val_split=0.5"}},
+      {{"data.format=text"}, {"data.train=[{path: t.jsonl, format: messages}]"}, {}},
+      {{"data.val=v.jsonl"},
+       {"train.eval_strategy=no"},
+       {"train.eval_strategy=no", "train.eval_on_start=true"}},
+      {{"data.thinking=keep"}, {"data.format=text"}, {}},
+      {{"data.thinking=split"}, {"data.loss_on=all"}, {}},
+      {{"data.loss_on=last_assistant"}, {"train.objective=dpo"}, {}},
+      {{"data.loss_on=all"}, {"data.format=text"}, {}},
+      {{"data.empty_thinking=drop"}, {"train.objective=dpo"}, {}},
+      {{"train.beta=0.2"}, {}, {"train.objective=dpo"}},
+      {{"train.epochs=2"}, {"train.max_steps=3"}, {}},
+      {{"train.warmup_ratio=0.1"}, {"train.scheduler=constant"}, {}},
+      {{"train.warmup_steps=3"}, {"train.scheduler=constant"}, {}},
+      {{"train.warmup_from=zero"}, {"train.scheduler=constant"}, {}},
+      {{"train.warmup_from=zero"}, {"train.warmup_steps=0"}, {}},
+      {{"train.seed=1"}, {"tuning.mode=full"}, {"tuning.mode=full", "train.neftune_noise_alpha=5"}},
+      {{"train.seed=1"},
+       {"tuning.lora.init_from=a"},
+       {"tuning.lora.init_from=a", "tuning.lora.dropout=0.1"}},
+      {{"train.save_in_background=on"}, {"train.save_every=0"}, {}},
+      {{"train.adam_beta1=0.8"}, {"train.optimizer=sgd"}, {}},
+      {{"train.adam_beta2=0.8"}, {"train.optimizer=adafactor"}, {}},
+      {{"train.adam_epsilon=1e-6"}, {"train.optimizer=lion"}, {"train.optimizer=muon"}},
+      {{"train.momentum=0.5"}, {}, {"train.optimizer=sgd"}},
+      {{"train.nesterov=true"}, {}, {"train.optimizer=muon"}},
+      {{"train.muon_lr=original"}, {"train.optimizer=sgd"}, {"train.optimizer=muon"}},
+      {{"train.eval_batch_size=4"}, {}, with_val},
+      {{"train.eval_token_accuracy=true"}, {}, with_val},
+      {{"train.predict_with_generate=true"},
+       {"data.val=v.jsonl", "train.eval_strategy=no"},
+       with_val},
+      {{"train.eval_steps=4"}, {"data.val=v.jsonl", "train.eval_strategy=epoch"}, with_val},
+      {{"train.eval_on_start=true"}, {"train.eval_strategy=no"}, with_val},
+      {{"train.generation_max_new_tokens=4"},
+       with_val,
+       {"data.val=v.jsonl", "train.predict_with_generate=true"}},
+      {{"train.generation_num_beams=2"}, {}, {}},
+      {{"train.generation_batch_size=4"},
+       with_val,
+       {"data.val=v.jsonl", "train.predict_with_generate=true"}},
+      {{"train.generation_max_samples=4"},
+       with_val,
+       {"data.val=v.jsonl", "train.predict_with_generate=true"}},
+      {{"train.generation_time_budget=0.5"},
+       {"data.val=v.jsonl", "train.predict_with_generate=true",
+        "train.metric_for_best_model=eval_rouge_l"},
+       {"data.val=v.jsonl", "train.predict_with_generate=true"}},
+      {{"train.early_stopping_threshold=0.5"},
+       with_val,
+       {"data.val=v.jsonl", "train.early_stopping_patience=2"}},
+      {{"train.greater_is_better=false"},
+       with_val,
+       {"data.val=v.jsonl", "train.load_best_model_at_end=true"}},
+      {{"train.ddp_find_unused_parameters=true"}, {}, {}},
+      {{"train.ddp_broadcast_buffers=true"}, {}, {}},
+      {{"train.ddp_comm_hook=bf16"}, {"parallel.strategy=fsdp"}, {}, two, two},
+      {{"train.ddp_comm_hook=bf16"}, {}, {}, one, two},
+      {{"train.ddp_comm_hook=bf16"},
+       {"parallel.strategy=tensor", "parallel.tp=2"},
+       {"parallel.strategy=tensor", "parallel.tp=2"},
+       two,
+       {.world_size = 4, .on_gpu = true}},
+      {{"train.ddp_bucket_cap_mb=9"}, {"parallel.offload.base=cpu"}, {}, two, two},
+      {{"train.ddp_bucket_cap_mb=9"}, {"parallel.device_map=auto"}, {}},
+      {{"train.cuda_graphs=on"}, {}, {}, cpu, gpu},
+      {{"train.cuda_graphs=on"}, {"train.objective=dpo"}, {}, gpu, gpu},
+      {{"train.cuda_graphs=on"}, {"tuning.backend=bnb"}, {}, gpu, gpu},
+      {{"train.cuda_graphs=on"}, {"parallel.strategy=fsdp"}, {"parallel.strategy=ddp"}, two, two},
+      {{"train.cuda_graphs=on"},
+       {"parallel.strategy=ddp", "tuning.mode=full"},
+       {"tuning.mode=full"},
+       two,
+       gpu},
+      {{"parallel.strategy=fsdp"}, {}, {}, one, two},
+      {{"parallel.strategy=pipeline"}, {}, {}, one, two},
+      {{"parallel.pp=2"}, {}, {}, one, two},
+      {{"parallel.tp=2"}, {}, {}, one, two},
+      {{"parallel.dp_shard=2"}, {}, {}, one, two},
+      {{"parallel.backend=gloo"}, {}, {}, one, two},
+      {{"parallel.timeout=3m"}, {}, {}, one, two},
+      {{"parallel.stall_after=3s"}, {}, {}, one, two},
+      {{"parallel.fetch=per_step"},
+       {"parallel.strategy=ddp"},
+       {"parallel.strategy=fsdp"},
+       two,
+       two},
+      {{"parallel.fetch=per_step"},
+       {"parallel.strategy=zero2"},
+       {"parallel.offload.base=cpu"},
+       two,
+       gpu},
+      {{"parallel.offload.optimizer=cpu"}, {}, {}, cpu, gpu},
+      {{"parallel.offload.activations=cpu", "train.gradient_checkpointing=true"}, {}, {}, cpu, gpu},
+      {{"parallel.offload.base=cpu"}, {}, {}, two_cpus, gpu},
+      {{"parallel.offload.base=cpu"}, {"tuning.mode=full"}, {}, gpu, gpu},
+      {{"parallel.offload.params=cpu"}, {"tuning.mode=full"}, {"tuning.mode=full"}, cpu, gpu},
+      {{"callbacks.events=[end]"}, {}, {"callbacks.command=ls"}},
+      {{"callbacks.timeout=9s"}, {}, {"callbacks.command=ls"}},
+      {{"callbacks.command=ls"}, {"callbacks.events=[]"}, {}},
+  };
+  return all;
+}
+
+std::string key_of_case(const Case& of) {
+  const std::string key = of.set[0].substr(0, of.set[0].find('='));
+  return key.starts_with("tuning.lora.rank_pattern") ? "tuning.lora.rank_pattern" : key;
+}
+
+TEST_F(IdleSettings, EachIsNamedWhereItHasNoEffectAndOnlyThere) {
+  const auto found = [&](const Case& of, const std::vector<std::string>& with,
+                         const RunFacts& facts) {
+    std::vector<std::string> words = of.set;
+    words.insert(words.end(), with.begin(), with.end());
+    const LoadedConfig loaded = load("", words);
+    std::vector<IdleSetting> all = idle_settings(loaded);
+    const std::vector<IdleSetting> later = idle_settings(loaded, loaded.config, facts);
+    for (const IdleSetting& idle : later)
+      for (const IdleSetting& before : all) EXPECT_NE(idle.key, before.key) << "said twice";
+    all.insert(all.end(), later.begin(), later.end());
+    const std::string key = key_of_case(of);
+    return std::count_if(all.begin(), all.end(),
+                         [&](const IdleSetting& idle) { return idle.key == key; });
+  };
+  for (const Case& of : cases()) {
+    const std::string with = of.idle_with.empty() ? "" : of.idle_with[0];
+    EXPECT_EQ(found(of, of.idle_with, of.idle_facts), 1) << of.set[0] << " " << with;
+    const bool always_idle = of.set[0].starts_with("train.ddp_find") ||
+                             of.set[0].starts_with("train.ddp_broadcast") ||
+                             of.set[0].starts_with("train.generation_num_beams");
+    if (always_idle) continue;
+    EXPECT_EQ(found(of, of.effective_with, of.facts), 0) << of.set[0];
+  }
+}
+
+TEST_F(IdleSettings, EveryRuleHasACase) {
+  std::set<std::string> tried;
+  for (const Case& of : cases()) tried.insert(key_of_case(of));
+  for (const std::string& key : all_keys()) {
+    if (effect_of(key) != Effect::kByRules || key.starts_with("tuning.lora.")) continue;
+    EXPECT_TRUE(tried.contains(key)) << key;
+  }
+}
+
+TEST_F(IdleSettings, DefaultsAndResolvedValuesAreNoReasonToWarn) {
+  for (const char* mode : {"lora", "full"}) {
+    for (const char* optimizer : {"adamw", "sgd", "muon"}) {
+      for (const char* scheduler : {"cosine", "constant"}) {
+        LoadedConfig loaded =
+            load(fmt::format("tuning: {{mode: {}}}\ntrain: {{optimizer: {}, scheduler: {}}}\n",
+                             mode, optimizer, scheduler));
+        EXPECT_TRUE(idle_settings(loaded).empty());
+        resolve(loaded, "run.yaml", /*world_size=*/1);
+        const auto again = load_config(write("again.yaml", to_yaml(loaded.config)), {});
+        EXPECT_EQ(again.warnings, std::vector<std::string>()) << mode << optimizer << scheduler;
+        RunConfig run = again.config;
+        resolve(run, "run.yaml", 1);
+        for (const IdleSetting& idle :
+             idle_settings(again, run, {.world_size = 1, .on_gpu = false}))
+          ADD_FAILURE() << idle.warning;
+      }
+    }
+  }
+}
+
+TEST_F(IdleSettings, SizesOfTwoStrategiesContradict) {
+  const auto refused = [&](const std::vector<std::string>& words, const std::string& why) {
+    test::expect_error<ConfigError>([&] { load("", words); }, {why});
+  };
+  refused({"parallel.pp=2", "parallel.dp_shard=2"},
+          "`parallel.pp` and `parallel.dp_shard` are both set, and a run uses one of the two");
+  refused({"parallel.pp=2", "parallel.tp=2"}, "`parallel.pp` and `parallel.tp` are both set");
+  refused({"parallel.tp=2", "parallel.dp_shard=2"}, "are both set");
+  refused({"parallel.device_map=auto", "parallel.dp_shard=2"},
+          "`parallel.device_map` and `parallel.dp_shard` are both set");
+  refused({"parallel.strategy=pipeline", "parallel.dp_shard=2"},
+          "`parallel.dp_shard` is for parallel.strategy hybrid, and `parallel.strategy` is "
+          "pipeline");
+  refused({"parallel.strategy=fsdp", "parallel.pp=2"}, "`parallel.pp` is for parallel.strategy");
+  refused({"parallel.strategy=ddp", "parallel.tp=2"}, "`parallel.tp` is for parallel.strategy");
+  load("", {"parallel.device_map=auto", "parallel.pp=2"});
+  load("", {"parallel.strategy=fsdp", "parallel.pp=1", "parallel.tp=1", "parallel.dp_shard=1"});
+}
+
+}  // namespace
+}  // namespace sftrun::config

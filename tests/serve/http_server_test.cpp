@@ -1,0 +1,217 @@
+#include "sftrun/serve/http_server.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+namespace sftrun::serve {
+namespace {
+
+using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""h;
+
+/// A connection to a server on this machine.
+class Client {
+ public:
+  explicit Client(const HttpServer& server, int wait_s = 20)
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const timeval most{.tv_sec = wait_s, .tv_usec = 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof(most));
+    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof(most));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(server.port());
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    is_connected_ =
+        ::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  }
+  ~Client() { close(); }
+  Client(Client&& other) noexcept
+      : socket_(std::exchange(other.socket_, -1)), is_connected_(other.is_connected_) {}
+  Client& operator=(Client&&) = delete;
+
+  void close() {
+    if (socket_ >= 0) ::close(std::exchange(socket_, -1));
+  }
+  bool is_connected() const { return is_connected_; }
+  void send(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t sent = ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return;
+      text.remove_prefix(static_cast<size_t>(sent));
+    }
+  }
+  /// The status of the answer; 0: none came, -1: none within the time to wait.
+  int status() {
+    std::string text(64, '\0');
+    const ssize_t size = ::recv(socket_, text.data(), text.size(), 0);
+    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return -1;
+    return size > 12 ? std::stoi(text.substr(9, 3)) : 0;
+  }
+
+ private:
+  int socket_;
+  bool is_connected_ = false;
+};
+
+std::string head(size_t length, const std::string& more = "") {
+  return "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
+         std::to_string(length) + "\r\n" + more + "\r\n";
+}
+const std::string kBegun = "GET / HTTP/1.1\r\nX: ";
+const std::string kWhole = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+HttpResponse length_of_body(HttpRequest& request) {
+  return {.body = std::to_string(request.body.size())};
+}
+
+TEST(HttpServerTest, WhatTheHeadersForbidIsRefusedWithoutItsBody) {
+  std::atomic<int> num_handled{0};
+  const HttpServer server(
+      {.port = 0, .max_bodies_bytes = 1 << 20},
+      [&](HttpRequest& request) {
+        ++num_handled;
+        return length_of_body(request);
+      },
+      [](const HttpRequest& request) -> std::optional<HttpResponse> {
+        EXPECT_TRUE(request.body.empty());
+        if (request.header("authorization") == "yes") return std::nullopt;
+        return HttpResponse{.status = 401};
+      });
+  Client stranger(server), waiting(server), known(server);
+  const std::string body(8 << 20, 'a');  // more than all bodies together may take
+  stranger.send(head(body.size()) + body);
+  EXPECT_EQ(stranger.status(), 401);
+  waiting.send(head(body.size(), "Expect: 100-continue\r\n"));
+  EXPECT_EQ(waiting.status(), 401) << "before a body is sent";
+  EXPECT_EQ(num_handled, 0);
+  known.send(head(3, "Authorization: yes\r\n") + "abc");
+  EXPECT_EQ(known.status(), 200);
+}
+
+TEST(HttpServerTest, TheMemoryOfAllBodiesTogetherIsLimited) {
+  const HttpServer server({.port = 0, .max_bodies_bytes = 4 << 20}, length_of_body);
+  const std::string body(2 << 20, 'a');
+  auto first = std::make_unique<Client>(server);
+  first->send(head(body.size()) + body.substr(1));
+  std::this_thread::sleep_for(300ms);
+  Client second(server), small(server);
+  second.send(head(body.size()) + body);
+  EXPECT_EQ(second.status(), 503);
+  small.send(head(1000) + body.substr(0, 1000));
+  EXPECT_EQ(small.status(), 200) << "short requests are answered meanwhile";
+  first->send("a");
+  EXPECT_EQ(first->status(), 200);
+  Client third(server);
+  third.send(head(body.size()) + body);
+  EXPECT_EQ(third.status(), 200) << "the memory of the first is free again";
+}
+
+TEST(HttpServerTest, ADroppedBodyMakesRoomWhileItsAnswerIsMade) {
+  std::atomic<bool> is_first{true}, goes_on{false};
+  const HttpServer server({.port = 0, .max_bodies_bytes = 4 << 20}, [&](HttpRequest& request) {
+    if (is_first.exchange(false)) {
+      request.drop_body();
+      while (!goes_on) std::this_thread::sleep_for(10ms);
+    }
+    return length_of_body(request);
+  });
+  const std::string body(2 << 20, 'a');
+  Client first(server), second(server);
+  first.send(head(body.size()) + body);
+  while (is_first) std::this_thread::sleep_for(10ms);
+  second.send(head(body.size()) + body);
+  EXPECT_EQ(second.status(), 200);
+  goes_on = true;
+  EXPECT_EQ(first.status(), 200);
+}
+
+TEST(HttpServerTest, ClientsBeyondTheLimitWait) {
+  const HttpServer server({.port = 0, .max_connections = 4, .patience = 1h}, length_of_body);
+  std::vector<Client> silent, waiting;
+  for (int i = 0; i < 4; ++i) {
+    silent.emplace_back(server);
+    silent.back().send(kBegun);
+  }
+  std::this_thread::sleep_for(300ms);
+  for (int i = 0; i < 10; ++i) {
+    waiting.emplace_back(server);
+    ASSERT_TRUE(waiting.back().is_connected());
+    waiting.back().send(kWhole);
+  }
+  Client impatient(server, 1);
+  impatient.send(kWhole);
+  EXPECT_EQ(impatient.status(), -1) << "waits";
+  silent[2].close();
+  for (Client& client : waiting) EXPECT_EQ(client.status(), 200);
+}
+
+TEST(HttpServerTest, SlowClientsGiveWayWhereOthersWait) {
+  std::atomic<bool> goes_on{false};
+  const HttpServer server({.port = 0, .max_connections = 3, .patience = 500ms},
+                          [&](HttpRequest& request) {
+                            while (request.body == "wait" && !goes_on)
+                              std::this_thread::sleep_for(10ms);
+                            return length_of_body(request);
+                          });
+  Client answered(server);
+  answered.send(head(4) + "wait");
+  Client of_header(server), of_body(server);
+  of_header.send(kBegun);
+  of_body.send(head(100) + "a");
+  for (int i = 0; i < 3; ++i) {
+    Client other(server);
+    other.send(kWhole);
+    of_header.send("a");  // slow, not silent
+    EXPECT_EQ(other.status(), 200) << i;
+  }
+  EXPECT_EQ(of_header.status(), 0) << "the slowest has lost its connection";
+  goes_on = true;
+  EXPECT_EQ(answered.status(), 200) << "one that waits for its answer has not";
+}
+
+TEST(HttpServerTest, AClientThatDoesNotReadItsAnswerGivesWay) {
+  const HttpServer server({.port = 0, .max_connections = 1, .patience = 200ms},
+                          [](HttpRequest& request) {
+                            HttpResponse response;
+                            if (request.method == "POST") response.body.assign(64 << 20, 'a');
+                            return response;
+                          });
+  Client deaf(server), other(server);
+  deaf.send(head(0));
+  std::this_thread::sleep_for(300ms);
+  other.send(kWhole);
+  EXPECT_EQ(other.status(), 200);
+}
+
+TEST(HttpServerTest, ARequestMustBeCompleteInTime) {
+  const HttpServer server({.port = 0, .most_request_time = 300ms}, length_of_body);
+  Client slow(server);
+  slow.send(head(100));
+  for (int i = 0; i < 8; ++i) {
+    slow.send("a");
+    std::this_thread::sleep_for(100ms);
+  }
+  EXPECT_EQ(slow.status(), 0);
+}
+
+TEST(HttpServerTest, ItEndsWhileClientsWait) {
+  auto server = std::make_unique<HttpServer>(HttpServer::Options{.port = 0, .max_connections = 1},
+                                             length_of_body);
+  Client silent(*server), waiting(*server);
+  silent.send(kBegun);
+  waiting.send(kWhole);
+  std::this_thread::sleep_for(100ms);
+  server.reset();
+  EXPECT_EQ(silent.status(), 0);
+  EXPECT_EQ(waiting.status(), 0);
+}
+
+}  // namespace
+}  // namespace sftrun::serve
