@@ -11,8 +11,7 @@ namespace sftrun {
 /// A user's regular expression with the semantics of Python's `re`. Compiled once; cheap to copy.
 /// Limits: 64 KiB, brackets nested some hundred deep, a million steps per name.
 ///
-/// Unlike Python, Oniguruma also accepts lookbehinds of any length, flags in the middle of a
-/// pattern, and a{3,2}.
+/// Syntax that Oniguruma takes and Python does not is refused (core/python_syntax.h).
 class PythonRegex {
  public:
   enum class Matches { kSearch, kStart, kWhole };  ///< re.search, re.match, re.fullmatch
