@@ -5,6 +5,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/core/json_depth.h"
+#include "sftrun/core/json_reason.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 
@@ -12,15 +13,6 @@ namespace sftrun::data {
 namespace {
 
 constexpr size_t kMostDepth = 512;  // more than data need, and safe for the stack
-
-/// nlohmann's message without its error number and position, which the caller adds.
-std::string reason_of(const nlohmann::json::parse_error& error) {
-  const std::string_view text = error.what();
-  const size_t column = text.find("column ");
-  const size_t colon = column == std::string_view::npos ? column : text.find(": ", column);
-  // The message quotes the last text, which may be megabytes.
-  return excerpt(colon == std::string_view::npos ? text : text.substr(colon + 2));
-}
 
 /// The number of nlohmann's "[…] number overflow parsing '1e400'".
 std::string number_in(const Json::out_of_range& error) {
@@ -73,7 +65,7 @@ Json parse_json_line(std::string_view line, const std::string& where) {
     throw DataError(fmt::format("a record must be a JSON object, not {}", json_type(record)), where,
                     "write one JSON object per line");
   } catch (const Json::parse_error& error) {
-    const std::string reason = reason_of(error);
+    const std::string reason = json_reason(error);
     throw DataError("malformed JSON: " + reason, fmt::format("{}:{}", where, error.byte),
                     fix_for(line, reason, error.byte));
   } catch (const Json::out_of_range& error) {
