@@ -196,6 +196,15 @@ void write_output(const MergeOptions& options,
 /// Reports the written adapter, as a log line or as JSON.
 int say_written(const MergeOptions& options, const std::string& reader,
                 const std::filesystem::path& path, const std::string& dtype) {
+  const bool is_vllm = options.format == "vllm";
+  if (const auto variables = weights::read_template_variables(options.adapter); !variables.empty())
+    log::warn(
+        "the adapter was trained with variables of the chat template, which {} does not take from "
+        "its files: give them {} {}",
+        reader,
+        is_vllm ? "in each request as chat_template_kwargs:"
+                : "to the program that reads it: llama-server --chat-template-kwargs",
+        shell_word(variables.dump()));
   log::info("wrote the adapter {} in the format of {}: {}", options.adapter, reader, path.string());
   if (options.output.json) {
     fmt::print("{}\n", weights::describe_written(path, options.format, dtype, nullptr).dump());

@@ -29,12 +29,19 @@ std::string quoted(const std::string& text) {
 }
 
 /// Shortest text that is read as the same number. YAML 1.1 needs the point in 2.0e-05.
-std::string number_text(double number) {
+/// @param keeps_kind whether 1.0 shall not become the integer 1
+std::string number_text(double number, bool keeps_kind) {
   std::string text = fmt::format("{}", number);
   const size_t exponent = text.find('e');
-  if (exponent != std::string::npos && text.find('.') == std::string::npos)
-    text.insert(exponent, ".0");
+  const bool has_point = text.find('.') != std::string::npos;
+  if (exponent != std::string::npos && !has_point) text.insert(exponent, ".0");
+  if (exponent == std::string::npos && !has_point && keeps_kind) text += ".0";
   return text;
+}
+
+std::string item_text(const nlohmann::ordered_json& value) {
+  if (value.is_number_float()) return number_text(value.get<double>(), /*keeps_kind=*/true);
+  return yaml_text(value);
 }
 
 }  // namespace
@@ -44,13 +51,13 @@ std::string yaml_text(const nlohmann::ordered_json& value) {
     const auto text = value.get<std::string>();
     return is_plain(text) ? text : quoted(text);
   }
-  if (value.is_number_float()) return number_text(value.get<double>());
+  if (value.is_number_float()) return number_text(value.get<double>(), /*keeps_kind=*/false);
   if (!value.is_structured()) return value.dump();
   std::string text;
   for (const auto& [key, item] : value.items()) {
     if (!text.empty()) text += ", ";
     if (value.is_object()) text += quoted(key) + ": ";
-    text += yaml_text(item);
+    text += item_text(item);
   }
   return value.is_object() ? "{" + text + "}" : "[" + text + "]";
 }

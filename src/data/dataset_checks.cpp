@@ -257,7 +257,8 @@ void DatasetChecks::remark_on_turn_keys(std::vector<Remark>& remarks) const {
   warn(remarks, *most,
        fmt::format("records have turns with {}, which {} not read", join(others, ", "),
                    is_one ? "is" : "are"),
-       "the chat template does not name them; what shall be trained on belongs in the content");
+       "the text of the conversation is without them; what shall be trained on belongs in the "
+       "content");
 }
 
 void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {

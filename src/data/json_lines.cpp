@@ -33,6 +33,10 @@ const char* fix_for(std::string_view line, std::string_view reason, size_t colum
            "not decoded: correct the text with "
            "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')";
   }
+  if (rest == "," && column > 1 && line[column - 2] == '}') {
+    return "remove the comma behind each record: sed 's/},$/}/' in.jsonl > out.jsonl; or write one "
+           "JSON array: [{…}, {…}]";
+  }
   const bool unfinished = line == "{" || line.ends_with(',') || line.ends_with('[');
   if (unfinished) return "write each record on one line: jq -c . in.json > out.jsonl";
   if (line.starts_with('{')) return "write one JSON object per line";

@@ -125,11 +125,20 @@ void check_content_key(const Json& message, const std::string& name, const std::
     throw DataError(fmt::format("{}.content is null, and the message has no tool_calls", name),
                     where, "write the text, or remove the record");
   }
+  std::vector<std::string> others;
   for (const auto& [key, value] : message.items()) {
     if (value.is_null() || std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
+    others.push_back(key);
+  }
+  if (!others.empty()) {
+    constexpr std::array<std::string_view, 5> kUsual = {"value", "text", "message", "utterance",
+                                                        "body"};
+    const auto usual =
+        std::find_first_of(others.begin(), others.end(), kUsual.begin(), kUsual.end());
     throw DataError(fmt::format("{} has no \"content\" (its keys: {})", name, keys_of(message)),
                     where,
-                    fmt::format("call it \"content\", or set data.fields: {{content: {}}}", key));
+                    fmt::format("call it \"content\", or set data.fields: {{content: {}}}",
+                                usual == others.end() ? others.front() : *usual));
   }
   if (may_lack_content(message)) return;
   throw DataError(fmt::format("{} has neither \"content\" nor \"tool_calls\" (its keys: {})", name,

@@ -29,6 +29,11 @@ bool holds(const std::string& text, const char* what) {
   return text.find(what) != std::string::npos;
 }
 
+/// Some templates write the id alone, which has the name in it (Kimi K2: "functions.add:0").
+bool writes_call(const std::string& text) {
+  return holds(text, kProbedName) || (holds(text, kProbedId) && holds(text, "sftrun"));
+}
+
 bool is_call(const Json& value) {
   return value.is_object() && value.contains("name") && value["name"].is_string() &&
          value.contains("arguments");
@@ -111,14 +116,14 @@ CallSupport call_support(const TextModel& model) {
   const Json answer = calling_answer({{"sftrun", 1}});
   const std::string of_string = rendered_answer(model, calling_answer(kProbe)),
                     of_object = rendered_answer(model, answer);
-  CallSupport support{.writes = holds(of_object, kProbedName) || holds(of_string, kProbedName),
+  CallSupport support{.writes = writes_call(of_object) || writes_call(of_string),
                       .arguments = argument_form(of_object, of_string)};
   const std::string& written = support.arguments == ArgumentForm::kString ? of_string : of_object;
   Json without = calling_answer(support.arguments == ArgumentForm::kString ? Json(kProbe)
                                                                            : Json({{"sftrun", 1}}));
   Json flat = without;
   flat["tool_calls"][0] = Json(flat["tool_calls"][0]["function"]);
-  support.takes_flat = holds(rendered_answer(model, flat), kProbedName);
+  support.takes_flat = writes_call(rendered_answer(model, flat));
   without.erase("content");
   const std::string of_missing = rendered_answer(model, without);
   support.takes_missing_content =

@@ -16,6 +16,14 @@ bool holds_something(const Json& record, const char* column) {
   return value != nullptr && !value->empty() && *value != Json("");
 }
 
+/// What would weigh a whole record; turns alone can be left out.
+constexpr std::array<std::string_view, 7> kRecordFlags = {
+    "train", "weight", "loss", "loss_weight", "loss_mask", "loss_scale", "sample_weight"};
+
+bool is_record_flag(const std::string& column) {
+  return std::find(kRecordFlags.begin(), kRecordFlags.end(), column) != kRecordFlags.end();
+}
+
 /// The lists of turns that this format reads.
 std::vector<const Json*> turn_lists(const Json& record, RecordFormat format) {
   std::vector<const char*> keys;
@@ -45,16 +53,18 @@ bool is_read_of_turns(const std::string& key, bool is_sharegpt) {
   return is_sharegpt ? among(kOfShareGpt) : among(kOfMessages);
 }
 
-/// Whether the word is in the template, where it may be a key.
+/// Whether the template has the word where it may be a key: `message.word`, or `word` in quotes.
 bool names(std::string_view source, const std::string& word) {
   const auto is_part = [](char c) {
     return c == '_' || std::isalnum(static_cast<unsigned char>(c));
   };
   for (size_t at = source.find(word); at != std::string_view::npos;
        at = source.find(word, at + 1)) {
+    const char before = at == 0 ? '\0' : source[at - 1];
     const size_t end = at + word.size();
-    const bool begins = at == 0 || !is_part(source[at - 1]);
-    if (begins && (end == source.size() || !is_part(source[end]))) return true;
+    const char after = end == source.size() ? '\0' : source[end];
+    const bool is_quoted = (before == '\'' || before == '"') && after == before;
+    if (is_quoted || (before == '.' && !is_part(after))) return true;
   }
   return false;
 }
@@ -84,6 +94,10 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
   const bool is_judged = format == RecordFormat::kPromptCompletion && record.contains("label") &&
                          record["label"].is_boolean();
   if (is_judged) found.emplace_back("label");
+  for (const auto& [column, value] : record.items()) {
+    const bool says_nothing = value.is_null() || value == 1 || value == true;
+    if (!says_nothing && is_record_flag(column)) found.push_back(column);
+  }
   return found;
 }
 
@@ -93,6 +107,8 @@ std::string advice_on_column(const std::string& column) {
   if (column == "functions") return "rename it to \"tools\"";
   if (column == "tools" || column == "chat_template_kwargs")
     return "it is read only from conversations: \"messages\"";
+  if (is_record_flag(column))
+    return "all records count alike; leave out those that shall not be trained on";
   if (column == "label") return "remove the records whose label is false";
   if (column == "chosen" || column == "rejected") return "train.objective: dpo trains on them";
   return "sftrun trains on text";

@@ -213,6 +213,19 @@ bool is_same_form(const model::BaseForm& a, const model::BaseForm& b) {
   return parts(a) == parts(b);
 }
 
+/// Reports what of the adapter the model does not have at the adapter's files: there is no run
+/// whose `tuning.lora` could be changed.
+[[noreturn]] void fail_to_fit(const ConfigError& error, const std::string& adapter,
+                              const weights::AdapterConfig& config, const spec::ArchSpec& arch) {
+  weights::load_adapter(adapter, config, arch);  // names a tensor that does not fit
+  constexpr std::string_view kSection = "tuning.lora.";
+  if (!error.where().starts_with(kSection)) throw error;
+  throw DataError(
+      error.message(),
+      fmt::format("{}/adapter_config.json: {}", adapter, error.where().substr(kSection.size())),
+      "adapter_config.json and adapter_model.safetensors must belong together, and to this model");
+}
+
 }  // namespace
 
 std::shared_ptr<model::SharedWeights> SharedBases::of(const model::BaseForm& form) {
@@ -268,9 +281,8 @@ LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank, Sh
     options.shared_weights = bases->of(options.base);
   try {
     loaded.decoder = load_decoder(loaded.checkpoint, options);
-  } catch (const ConfigError&) {
-    // Which modules there are is for `tuning.lora` to know; here the adapter does not fit.
-    if (adapter) weights::load_adapter(*adapter, adapter_config, loaded.checkpoint->arch());
+  } catch (const ConfigError& error) {
+    if (adapter) fail_to_fit(error, *adapter, adapter_config, loaded.checkpoint->arch());
     throw;
   }
   if (adapter) {

@@ -546,10 +546,35 @@ void add_old_experts(AdapterConfig& config, const SafetensorsFile& file,
   });
 }
 
+/// `target_parameters` that name weights of linear modules are adapters of these modules. PEFT
+/// stores and computes them alike.
+void name_linears_by_module(AdapterConfig& config, const spec::ArchSpec& arch) {
+  spec::LoraSpec& lora = config.lora;
+  // Patterns are matched against the name of the parameter.
+  if (lora.target_pattern || !lora.rank_pattern.empty() || !lora.alpha_pattern.empty()) return;
+  std::vector<std::string> modules;
+  const auto is_of_linear = [&](const std::string& target) {
+    bool found = false;
+    for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+      for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+        if (linear.slot == spec::LinearSlot::kRouter) continue;
+        const std::string module = spec::name_in_layer(arch, layer, linear.module);
+        if (!ends_with_name(module + std::string(kWeight), target)) continue;
+        modules.push_back(module);
+        found = true;
+      }
+    }
+    return found;
+  };
+  if (std::erase_if(lora.target_parameters, is_of_linear) == 0) return;
+  lora.target_modules.insert(lora.target_modules.end(), modules.begin(), modules.end());
+}
+
 }  // namespace
 
 AdapterConfig load_named_targets(const fs::path& directory, const spec::ArchSpec& arch) {
   AdapterConfig config = AdapterConfig::load(directory);
+  name_linears_by_module(config, arch);
   keep_ends_tied(config, arch);
   const fs::path path = directory / kTensorsFile;
   if (arch.mixture.num_experts > 0 && !arch.mixture.beside_dense && fs::exists(path))

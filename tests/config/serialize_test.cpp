@@ -123,8 +123,10 @@ TEST_F(ConfigTest, YamlRoundTrips) {
   config.data.val = {{.path = "1e5"}};
   config.data.fields = {{"prompt", "no"}, {"roles", {{"human", "user"}}}};
   config.model.chat_template = "{{ bos }}\n\"quoted\" 'and' \\ \t\x01 \xe2\x82\xac";
-  config.data.chat_template_kwargs = {
-      {"think", true}, {"list", {1, "2", nullptr}}, {"nested", {{"a-b", "x: y"}}}};
+  config.data.chat_template_kwargs = {{"think", true},
+                                      {"list", {1, "2", nullptr}},
+                                      {"nested", {{"a-b", "x: y"}}},
+                                      {"floats", {1.0, -0.0, 1e5, 1e16}}};
   config.train.adam_epsilon = 1e-8;
   config.train.learning_rate = 0.1 + 0.2;
   config.tuning.mode = TuningMode::kPartial;

@@ -270,6 +270,14 @@ TEST_F(Datasets, ColumnsThatAreNotReadAreWarnedOf) {
   EXPECT_NE(said.find("2 records have \"history\", which is not read: "), std::string::npos)
       << said;
   EXPECT_NE(said.find("earlier turns are read from \"messages\""), std::string::npos) << said;
+  const std::string weighed = warnings(R"({"prompt": "p", "completion": "c", "weight": 0})"
+                                       "\n"
+                                       R"({"prompt": "p", "completion": "c", "weight": 1.0})"
+                                       "\n"
+                                       R"({"prompt": "p", "completion": "c", "weight": null})"
+                                       "\n");
+  EXPECT_NE(weighed.find("1 records have \"weight\", which is not read: "), std::string::npos)
+      << weighed;
   const auto look = look_at_source(config_, {.path = write(record).string()}, false);
   ASSERT_EQ(look.warnings.size(), 1U);
   EXPECT_NE(look.warnings[0].find("\"history\""), std::string::npos);

@@ -104,6 +104,11 @@ TEST(JsonLines, ARecordOverSeveralLinesGetsAHint) {
             std::string::npos);
 }
 
+TEST(JsonLines, ACommaBehindARecordGetsAHint) {
+  EXPECT_NE(failure_of([] { parse_json_line("{\"a\": 1},", "f:1"); }).fix.find("remove the comma"),
+            std::string::npos);
+}
+
 TEST(JsonLines, InvalidUtf8NamesTheByte) {
   EXPECT_EQ(failure_of([] { parse_json_line("{\"t\": \"\xE9t\xE9\"}", "f:3"); }).where, "f:3:8");
   EXPECT_EQ(failure_of([] { parse_json_line("{\"t\": \"\xC3\xA9\xFF\"}", "f:3"); }).where,

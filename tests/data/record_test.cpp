@@ -122,6 +122,13 @@ TEST(RecordFormats, MisspeltContentIsNamed) {
     EXPECT_EQ(error.message(), "messages[0] has no \"content\" (its keys: \"role\", \"contents\")");
     EXPECT_NE(error.fix().find("data.fields: {content: contents}"), std::string::npos);
   }
+  try {
+    shape(R"({"messages": [{"role": "user", "from": "human", "value": "a"}]})",
+          RecordFormat::kMessages);
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_NE(error.fix().find("data.fields: {content: value}"), std::string::npos);
+  }
   shape(
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]})",
       RecordFormat::kMessages);

@@ -354,7 +354,10 @@ TEST(Tools, NullsInArgumentsAreMissingValues) {
 
 TEST(UnreadKeys, OfTurnsAreNamed) {
   const auto unread = [](const char* json, RecordFormat format) {
-    return build(json, format, {}, test::toy_model(std::string("{# mood #}") + test::kChatMl))[0]
+    return build(json, format, {},
+                 test::toy_model(
+                     std::string("{# lang #}{{ '<lang>' if messages[0].mood == 'lang:' }}") +
+                     test::kChatMl))[0]
         .unread_turn_keys;
   };
   using Keys = std::vector<std::string>;
@@ -457,7 +460,8 @@ TEST(Tools, TheFormOfCallsIsTheTemplates) {
                   "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"))
             .at(0));
   };
-  const std::string adds = "{{ c.function.name + c.function.arguments }}",
+  const std::string by_id = "{{ c.id }}{{ c.function.arguments | tojson }}",
+                    adds = "{{ c.function.name + c.function.arguments }}",
                     walks =
                         "{{ c.function.name }}{% for k, v in c.function.arguments | items %}"
                         "{{ k }}={{ v }}{% endfor %}";
@@ -467,6 +471,9 @@ TEST(Tools, TheFormOfCallsIsTheTemplates) {
   constexpr const char* kNone = R"("tool_calls": [{"id": null, "function": {"name": "f"}}])";
   EXPECT_EQ(text(adds, kNone), "f{}<|im_end|>");
   EXPECT_EQ(text(walks, kNone), "f<|im_end|>");
+  EXPECT_EQ(text(by_id, R"("tool_calls": [{"id": "f:0", "function": {"name": "f"}}])"),
+            "f:0{}<|im_end|>")
+      << "Kimi K2";
   constexpr const char* kFlat = R"("tool_calls": [{"name": "f", "arguments": "{\"a\": 1}"}])";
   EXPECT_EQ(text(walks, kFlat), "fa=1<|im_end|>");
   constexpr const char* kOlder = R"("function_call": {"name": "f", "arguments": "{\"a\": 1}"})";

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "memory_advice.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "support/temporary_directory.h"
 #include "support/test_data.h"
@@ -98,6 +101,35 @@ TEST(TextOfAModel, HasTheTemplateVariablesOfItsTraining) {
   for (const char* damaged : {"[]", "{", R"({"chat_template_kwargs": 3})"}) {
     write_file_atomically(directory / "sftrun_chat.json", damaged);
     EXPECT_THROW(weights::read_template_variables(directory.path()), DataError) << damaged;
+  }
+}
+
+/// A command without a run has no `tuning.lora` to change.
+TEST(AdapterOfAModel, ThatDoesNotFitIsNamedByItsOwnFiles) {
+  log::configure({.console = log::Level::kOff});
+  const test::TemporaryDirectory adapter;
+  const auto base = weights::Checkpoint::open(test::kModels / "tied-gqa");
+  const spec::LinearSpec q = spec::layer_linears(base->arch(), 0)[0];
+  const std::string name = spec::name_in_layer(base->arch(), 0, q.module);
+  const auto zeros = [](const std::string& tensor, int64_t rows, int64_t columns) {
+    const auto num_bytes = static_cast<size_t>(rows * columns) * sizeof(float);
+    return weights::TensorToWrite{
+        tensor, DType::kF32, {rows, columns}, [=](void* out) { std::memset(out, 0, num_bytes); }};
+  };
+  weights::write_adapter(adapter.path(), {.lora = {.r = 2, .alpha = 4, .target_modules = {"qkv"}}},
+                         {zeros(weights::lora_a_name(name), 2, q.in_features),
+                          zeros(weights::lora_b_name(name), q.out_features, 2)});
+  const auto file = adapter / "adapter_config.json";
+  try {
+    load_model({{"model", (test::kModels / "tied-gqa").string()},
+                {"adapter", adapter.path().string()},
+                {"device", "cpu"},
+                {"dtype", "fp32"}});
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.message(), "no linear layer is named `qkv`");
+    EXPECT_EQ(error.where(), file.string() + ": target_modules");
+    EXPECT_EQ(error.fix().find("tuning.lora"), std::string::npos) << error.fix();
   }
 }
 

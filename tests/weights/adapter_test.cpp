@@ -325,6 +325,17 @@ TEST_F(Adapter, TargetsAreTheModulesWithTensors) {
   EXPECT_TRUE(config.without_tensors.empty());
 }
 
+/// PEFT takes the weight of a linear layer as a parameter, too, and stores the same tensors.
+TEST_F(Adapter, ParametersOfLinearLayersAreTheirModules) {
+  config_.lora.target_modules.clear();
+  config_.lora.target_parameters = {"self_attn.q_proj.weight"};
+  save();
+  const AdapterConfig config = load_adapter_config(directory_.path(), small_arch());
+  EXPECT_EQ(config.lora.target_modules, std::vector<std::string>{kQ});
+  EXPECT_TRUE(config.lora.target_parameters.empty());
+  EXPECT_EQ(load_adapter(directory_.path(), config, small_arch()).lora.size(), 1U);
+}
+
 TEST_F(Adapter, TensorsOfModulesThatAreLeftOutAreRefused) {
   save();
   json config = config_.to_json();
