@@ -11,6 +11,7 @@
 #include "sftrun/config/best_metric.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/core/user_path.h"
 
 namespace sftrun::config {
 namespace {
@@ -114,7 +115,8 @@ IdleRules rules_of_data() {
        [](const RunConfig& run, const RunFacts&) {
          const bool is_used = !run.data.streaming || !run.data.val.empty();
          return is_used ? "" : " with data.streaming, which tokenizes during training";
-       }},
+       },
+       [](const RunConfig& asked, const RunConfig&) { return is_none_word(asked.data.cache_dir); }},
       {{"data.bin_tokens"},
        [](const RunConfig& run, const RunFacts&) {
          return run.data.packing ? "" : " without data.packing";
@@ -321,8 +323,12 @@ std::string why_no_graphs(const RunConfig& run, const RunFacts& facts) {
 IdleRules rules_of_devices() {
   return {
       {{"model.attention", "parallel.offload.optimizer", "parallel.offload.activations",
-        "parallel.offload.base", "parallel.offload.params"},
+        "parallel.offload.base", "parallel.offload.params", "parallel.device_map"},
        on_cpu},
+      {{"parallel.strategy"},
+       [](const RunConfig& run, const RunFacts& facts) {
+         return run.parallel.strategy == Strategy::kDeviceMap ? on_cpu(run, facts) : "";
+       }},
       {{"model.attention"},
        [](const RunConfig& run, const RunFacts&) {
          return run.tuning.backend == TuningBackend::kFused
@@ -362,6 +368,13 @@ IdleRules rules_of_processes() {
       {{"parallel.tp"}, on_one_process, is_one(&ParallelConfig::tp)},
       {{"parallel.dp_shard"}, on_one_process, is_one(&ParallelConfig::dp_shard)},
       {{"parallel.backend", "parallel.timeout", "parallel.stall_after"}, on_one_process},
+      {{"parallel.stall_after"},
+       [](const RunConfig& run, const RunFacts&) {
+         const auto stall = parse_duration_s(run.parallel.stall_after);
+         const auto timeout = parse_duration_s(run.parallel.timeout);
+         return stall && timeout && *stall > *timeout / 3 ? " beyond a third of parallel.timeout"
+                                                          : "";
+       }},
       {{"parallel.fetch"},
        [](const RunConfig& run, const RunFacts& facts) {
          return brings_weights(run.parallel, facts)
@@ -393,7 +406,10 @@ IdleRules rules_of_callbacks() {
        }},
       {{"callbacks.command"},
        [](const RunConfig& run, const RunFacts&) {
-         return run.callbacks.events.empty() ? ": callbacks.events is empty" : "";
+         const auto& events = run.callbacks.events;
+         if (events.empty()) return std::string(": callbacks.events is empty");
+         const bool needs_evaluation = events == std::vector<std::string>{"evaluation"};
+         return needs_evaluation ? why_no_evaluation(run) : "";
        }},
   };
 }
@@ -477,7 +493,6 @@ const std::set<std::string>& always_effective() {
       "train.logging_steps",
       "train.dataloader_num_workers",
       "train.dataloader_pin_memory",  // false is what a CPU does, too
-      "parallel.device_map",
       "parallel.accelerate",
       "parallel.deepspeed",
       "output.dir",

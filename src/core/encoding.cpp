@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/utf8.h"
 
 namespace sftrun {
 
@@ -33,9 +36,19 @@ void require_no_wide_encoding(std::string_view bytes, const std::string& file) {
                   encoding_fix(encoding, file));
 }
 
+void require_utf8(std::string_view bytes, const std::string& file) {
+  require_no_wide_encoding(bytes, file);
+  const size_t invalid = find_invalid_utf8(bytes);
+  if (invalid == std::string_view::npos) return;
+  const auto line =
+      1 + std::count(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(invalid), '\n');
+  throw DataError("invalid UTF-8", fmt::format("{}:{}", file, line),
+                  encoding_fix("latin1", file) + " (or whatever its encoding is)");
+}
+
 std::string read_utf8_file(const std::filesystem::path& path) {
   std::string text = read_text_file(path);
-  require_no_wide_encoding(text, path.string());
+  require_utf8(text, path.string());
   return text;
 }
 

@@ -69,7 +69,7 @@ class KeyWatch {
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& where) {
-  require_no_wide_encoding(text, where);
+  where.ends_with(".json") ? require_utf8(text, where) : require_no_wide_encoding(text, where);
   // The parser stops at a NUL and would ignore the rest.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     throw DataError("not valid JSON: a NUL byte", where + ":" + position_of(text, nul + 1),

@@ -146,6 +146,9 @@ const std::vector<Case>& cases() {
       {{"parallel.backend=gloo"}, {}, {}, one, two},
       {{"parallel.timeout=3m"}, {}, {}, one, two},
       {{"parallel.stall_after=3s"}, {}, {}, one, two},
+      {{"parallel.stall_after=11m"}, {}, {"parallel.timeout=1h"}, two, two},
+      {{"parallel.device_map=auto"}, {}, {}, cpu, gpu},
+      {{"parallel.strategy=device_map"}, {}, {}, cpu, gpu},
       {{"parallel.fetch=per_step"},
        {"parallel.strategy=ddp"},
        {"parallel.strategy=fsdp"},
@@ -164,6 +167,9 @@ const std::vector<Case>& cases() {
       {{"callbacks.events=[end]"}, {}, {"callbacks.command=ls"}},
       {{"callbacks.timeout=9s"}, {}, {"callbacks.command=ls"}},
       {{"callbacks.command=ls"}, {"callbacks.events=[]"}, {}},
+      {{"callbacks.command=ls"},
+       {"callbacks.events=[evaluation]"},
+       {"callbacks.events=[evaluation]", "data.val=v.jsonl", "train.eval_steps=1"}},
   };
   return all;
 }

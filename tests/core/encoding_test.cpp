@@ -33,6 +33,9 @@ TEST(Encoding, OfAFileIsRefusedWithTheCommandThatConvertsIt) {
   test::expect_error([&] { read_utf8_file(file); },
                      {"the file is UTF-16, not UTF-8", "at   " + file.string(),
                       "iconv -f UTF-16 -t UTF-8 '" + file.string() + "' > NEW"});
+  std::ofstream(file, std::ios::binary) << "{\n\"a\": \"caf\xE9\"}"sv;
+  test::expect_error([&] { read_utf8_file(file); },
+                     {"invalid UTF-8", "at   " + file.string() + ":2", "iconv -f latin1"});
 }
 
 }  // namespace

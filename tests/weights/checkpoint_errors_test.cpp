@@ -128,6 +128,8 @@ TEST_F(BrokenModel, OtherEncodingsAreNamed) {
   for (const char c : config_.dump()) wide += std::string{c, '\0'};
   test::write_file(directory_ / "config.json", wide);
   expect_refused({"the file is UTF-16, not UTF-8", "config.json"});
+  test::write_file(directory_ / "config.json", "{\"a\": \"caf\xE9\"}");
+  expect_refused({"invalid UTF-8", "config.json:1", "iconv -f latin1"});
 }
 
 TEST_F(BrokenModel, NoWeights) {

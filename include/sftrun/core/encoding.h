@@ -16,7 +16,10 @@ std::string encoding_fix(std::string_view encoding, std::string_view file);
 /// @throws DataError naming the encoding and `file` if the bytes are text in UTF-16 or UTF-32
 void require_no_wide_encoding(std::string_view bytes, const std::string& file);
 
-/// As read_text_file, for files that are text. @throws DataError also for UTF-16 and UTF-32
+/// The same, and @throws DataError naming the line of bytes that are not UTF-8
+void require_utf8(std::string_view bytes, const std::string& file);
+
+/// As read_text_file, for files that are text. @throws DataError also for what is not UTF-8
 std::string read_utf8_file(const std::filesystem::path& path);
 
 }  // namespace sftrun
