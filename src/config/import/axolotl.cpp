@@ -434,6 +434,7 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     special("gradient_checkpointing", set_checkpointing),
     special("evals_per_epoch", axolotl_evaluations),
     special("seed", set_seeds),
+    special("max_steps", set_max_steps),
     special("warmup_steps", set_warmup_steps),
     special("warmup_ratio", set_warmup_ratio),
     special("save_strategy", set_save_strategy),

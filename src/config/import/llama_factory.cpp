@@ -294,6 +294,7 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     special("bf16", set_bf16),
     special("gradient_checkpointing", set_checkpointing),
     special("seed", set_seeds),
+    special("max_steps", set_max_steps),
     special("report_to", set_report_to),
     special("warmup_steps", set_warmup_steps),
     special("warmup_ratio", set_warmup_ratio),

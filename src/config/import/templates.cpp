@@ -70,7 +70,12 @@ void set_report_to(Reading& reading, const SourceKey& key) {
 void set_seeds(Reading& reading, const SourceKey& key) {
   if (is_off(key.value) && key.value.text != "0") return;
   reading.set(key, "train.seed", key.value);
-  reading.set(key, "data.seed", key.value, /*is_firm=*/false);
+  if (!reading.find("data_seed"))  // that of the order of the examples alone
+    reading.set(key, "data.seed", key.value, /*is_firm=*/false);
+}
+
+void set_max_steps(Reading& reading, const SourceKey& key) {
+  if (parse_int(key.value.text).value_or(1) > 0) reading.set(key, "train.max_steps", key.value);
 }
 
 void set_checkpointing(Reading& reading, const SourceKey& key) {

@@ -12,6 +12,8 @@ void set_seconds(Reading& reading, const SourceKey& key);
 void set_report_to(Reading& reading, const SourceKey& key);
 /// Sets both seeds, as other tools have one.
 void set_seeds(Reading& reading, const SourceKey& key);
+/// -1: the epochs say how long the run is.
+void set_max_steps(Reading& reading, const SourceKey& key);
 /// Layers are recomputed; other words than true and false name a kind of it.
 void set_checkpointing(Reading& reading, const SourceKey& key);
 /// bf16: auto|true|false

@@ -180,6 +180,7 @@ constexpr auto kTrlRules = std::to_array<ImportRule>({
     special("gradient_checkpointing", set_checkpointing),
     nothing("gradient_checkpointing_use_reentrant", "there is one kind of checkpointing"),
     special("seed", set_seeds),
+    special("max_steps", set_max_steps),
     special("warmup_steps", set_warmup_steps),
     special("warmup_ratio", set_warmup_ratio),
     special("save_strategy", set_save_strategy),

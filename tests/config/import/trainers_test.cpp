@@ -54,6 +54,19 @@ TEST_F(TrainersTest, AxolotlQlora) {
   EXPECT_FALSE(has_key(run.not_carried, "wandb_project"));  // it is empty
 }
 
+/// transformers has two seeds, and -1 as its default of max_steps.
+TEST_F(TrainersTest, SeedsAndStepsOfTransformers) {
+  for (const char* seeds : {"seed: 3\ndata_seed: 4\n", "data_seed: 4\nseed: 3\n"}) {
+    const Import run = import_config(
+        write("trl.yaml", std::string("model_name_or_path: m\ndataset_name: d\nlora_r: 8\n"
+                                      "use_peft: true\nmax_steps: -1\n") +
+                              seeds),
+        ForeignTool::kTrl);
+    expect_values(run, {{"train.seed", "3"}, {"data.seed", "4"}, {"train.max_steps", "none"}});
+    EXPECT_FALSE(has_key(run.not_carried, "max_steps"));
+  }
+}
+
 TEST_F(TrainersTest, AxolotlFull) {
   const Import run = checked("axolotl_full.yaml", ForeignTool::kAxolotl);
   expect_values(run, {{"tuning.mode", "\"full\""},
