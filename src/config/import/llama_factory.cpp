@@ -26,15 +26,23 @@ void factory_mode(Reading& reading, const SourceKey& key) {
   set_mode(reading, key, kFactoryModes);
 }
 
-void factory_target(Reading& reading, const SourceKey& key) {
-  if (ascii_lower(key.value.text) == "all")
-    return reading.set(key, "tuning.lora.target_modules", "all-linear");
-  if (key.value.kind != Value::Kind::kScalar)
-    return reading.set(key, "tuning.lora.target_modules", key.value);
+/// "q_proj, v_proj", or a list.
+void set_names(Reading& reading, const SourceKey& key, std::string_view field) {
+  if (key.value.kind != Value::Kind::kScalar) return reading.set(key, field, key.value);
   Json names = Json::array();
   for (const std::string& name : split(key.value.text, ','))
     names.push_back(std::string(trim(name)));
-  reading.set(key, "tuning.lora.target_modules", value_from_json(names));
+  reading.set(key, field, value_from_json(names));
+}
+
+void factory_target(Reading& reading, const SourceKey& key) {
+  if (ascii_lower(key.value.text) == "all")
+    return reading.set(key, "tuning.lora.target_modules", "all-linear");
+  set_names(reading, key, "tuning.lora.target_modules");
+}
+
+void factory_saved(Reading& reading, const SourceKey& key) {
+  set_names(reading, key, "tuning.lora.modules_to_save");
 }
 
 void factory_bits(Reading& reading, const SourceKey& key) {
@@ -274,6 +282,7 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     special("finetuning_type", factory_mode),
     special("stage", factory_stage),
     special("lora_target", factory_target),
+    special("additional_target", factory_saved),
     special("quantization_bit", factory_bits),
     special("quantization_method", factory_quantization_method),
     words("pissa_init", "tuning.lora.init", kFactoryInits),

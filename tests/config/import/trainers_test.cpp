@@ -54,6 +54,17 @@ TEST_F(TrainersTest, AxolotlQlora) {
   EXPECT_FALSE(has_key(run.not_carried, "wandb_project"));  // it is empty
 }
 
+TEST_F(TrainersTest, LlamaFactoryNamesModulesWithCommas) {
+  const Import run = import_config(
+      write(
+          "lf.yaml",
+          "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nlora_target: q_proj, v_proj\n"
+          "additional_target: embed_tokens,lm_head\n"),
+      ForeignTool::kLlamaFactory);
+  expect_values(run, {{"tuning.lora.target_modules", R"(["q_proj","v_proj"])"},
+                      {"tuning.lora.modules_to_save", R"(["embed_tokens","lm_head"])"}});
+}
+
 /// transformers has two seeds, and -1 as its default of max_steps.
 TEST_F(TrainersTest, SeedsAndStepsOfTransformers) {
   for (const char* seeds : {"seed: 3\ndata_seed: 4\n", "data_seed: 4\nseed: 3\n"}) {
