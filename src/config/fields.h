@@ -196,9 +196,9 @@ void visit_fields(DataConfig& data, Visitor&& field) {
         "Record format. auto: detected from the records' keys.", "messages");
   field(data.fields, "fields", any(), kSame,
         "Names of the columns, if they differ from those of the format: messages (or "
-        "conversations), role, content, prompt, completion, chosen, rejected, instruction, "
-        "input, output, system, text, tools. Dots select inside a column. `roles` maps the names "
-        "of roles.",
+        "conversations), prompt, completion, chosen, rejected, instruction, input, output, "
+        "system, text, tools; inside turns role, content, train, weight. Dots select inside a "
+        "column. `roles` maps the names of roles.",
         "{prompt: question, completion: answers.0.text}");
   field(data.shuffle, "shuffle", any(), kSame,
         "Shuffle the examples in every epoch. The order depends only on the seed.", "true");

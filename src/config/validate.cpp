@@ -19,9 +19,10 @@ namespace sftrun::config {
 namespace {
 
 /// Keys of data.fields.
-constexpr std::array kRecordFields = {
-    "messages", "role",   "content", "prompt", "completion",    "instruction", "input",
-    "output",   "system", "text",    "tools",  "conversations", "chosen",      "rejected"};
+constexpr std::array kRecordFields = {"messages", "role",          "content",    "train",
+                                      "weight",   "prompt",        "completion", "instruction",
+                                      "input",    "output",        "system",     "text",
+                                      "tools",    "conversations", "chosen",     "rejected"};
 
 constexpr int64_t kMostRank = 65536;
 constexpr const char* kBestMetric = "train.metric_for_best_model";

@@ -81,6 +81,8 @@ FieldMap::FieldMap(const Json& fields, config::DataFormat format)
       role_ = theirs.get<std::string>();
     } else if (ours == "content") {
       content_ = theirs.get<std::string>();
+    } else if (ours == "train" || ours == "weight") {
+      flags_.emplace_back(ours, theirs.get<std::string>());
     } else {
       const bool turns = ours == "messages" || ours == "conversations";
       const char* turns_key = is_sharegpt_ ? "conversations" : "messages";
@@ -157,6 +159,7 @@ void FieldMap::rename_turn(Json& turn) const {
   };
   rename(role_, role);
   rename(content_, content);
+  for (const auto& [ours, theirs] : flags_) rename(theirs, ours);
   const auto name = turn.find(role);
   if (name == turn.end() || !name->is_string()) return;
   const auto mapped = roles_.find(name->get<std::string>());

@@ -35,6 +35,7 @@ class FieldMap {
   bool is_sharegpt_ = false;
   std::vector<std::pair<std::string, std::string>> columns_;  // ours, theirs
   std::string role_, content_;                                // keys inside a turn
+  std::vector<std::pair<std::string, std::string>> flags_;    // inside a turn: ours, theirs
   std::map<std::string, std::string> roles_;
 };
 

@@ -321,9 +321,10 @@ RecordShape shape_of_prompt_completion(const Json& record, const std::string& wh
 RecordShape shape_of_alpaca(const Json& record, bool has_chat_template, const std::string& where) {
   constexpr auto kFormat = RecordFormat::kAlpaca;
   std::string prompt = require_string(record, "instruction", kFormat, where);
-  if (const std::string input = optional_string(record, "input", where); !input.empty()) {
-    prompt += "\n\n" + input;
-  }
+  const std::string input = optional_string(record, "input", where);
+  // A user's turn has one line break, as in LLaMA-Factory (its AlpacaDatasetConverter).
+  if (!prompt.empty() && !input.empty()) prompt += has_chat_template ? "\n" : "\n\n";
+  prompt += input;
   const std::string output = require_string(record, "output", kFormat, where);
   const std::string system = optional_string(record, "system", where);
   if (!has_chat_template)

@@ -23,7 +23,8 @@ std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat forma
 /// `train_detail`, `loss_weight`, …
 bool is_loss_flag(const std::string& key);
 inline constexpr const char* kLossFlagAdvice =
-    "\"train\": false or \"weight\": 0 removes the labels of a turn";
+    "\"train\": false or \"weight\": 0 removes the labels of a turn; data.fields: {train: KEY} or "
+    "{weight: KEY} reads another key so";
 
 /// Whether `arguments` or `tools` have null members, which are left out (nulls.h).
 bool has_null_arguments(const Json& record, RecordFormat format);

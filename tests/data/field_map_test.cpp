@@ -45,6 +45,18 @@ TEST(FieldMap, RenamesTurnsWhereverTheyAre) {
             Json({{"prompt", {message}}, {"chosen", message}, {"rejected", message}}));
 }
 
+/// Of conversations of any form; another key of that name is replaced.
+TEST(FieldMap, RenamesFlagsOfTurns) {
+  const Json fields = {{"train", "training"}, {"weight", "loss_weight"}};
+  EXPECT_EQ(apply(fields, {{"messages", {{{"role", "user"}, {"training", false}}}}})["messages"][0],
+            Json({{"role", "user"}, {"train", false}}));
+  EXPECT_EQ(apply(fields, {{"conversations", {{{"from", "gpt"}, {"loss_weight", 0}}}}},
+                  DataFormat::kShareGpt)["conversations"][0],
+            Json({{"from", "gpt"}, {"weight", 0}}));
+  EXPECT_EQ(apply(fields, {{"chosen", {{"train", true}, {"training", false}}}})["chosen"],
+            Json({{"train", false}}));
+}
+
 TEST(FieldMap, NumbersAreTexts) {
   EXPECT_EQ(apply({{"completion", "label"}}, {{"label", 3}})["completion"], "3");
   EXPECT_EQ(apply({{"completion", "label"}}, {{"label", true}})["completion"], "true");

@@ -122,6 +122,7 @@ Json axolotl_fields(const Value& source, const AxolotlType* type) {
                                {"text_column", "text"},
                                {"message_field_role", "role"},
                                {"message_field_content", "content"},
+                               {"message_field_training", "train"},
                                {"message_property_mappings.role", "role"},
                                {"message_property_mappings.content", "content"},
                                {"type.field_prompt", "prompt"},
@@ -179,12 +180,6 @@ class AxolotlSourceNotes {
         note(fmt::format("{} {}: the token that ends a trained turn, and no other, carries a label",
                          end, word));
     }
-    const std::string flag = text_in(source_, "message_field_training");
-    if (!flag.empty() && flag != "train")
-      note(
-          fmt::format("message_field_training: rename `{}` of the messages to `train`; false "
-                      "removes the labels of an assistant's turn",
-                      flag));
     if (const std::string style = text_in(source_, "conversation"); !style.empty())
       note(fmt::format("conversation {}: `model.chat_template` names a chat template", style));
     if (!text_in(source_, "message_field_training_detail").empty())

@@ -223,6 +223,7 @@ class FactoryEntry {
     for (const char* column : {"history", "images", "videos", "audios", "kto_tag"})
       if (!text(fmt::format("columns.{}", column)).empty())
         note(fmt::format("columns.{} is not read", column));
+    if (is_pair() && !text("columns.query").empty()) note("columns.query is not read");
     if (is_pair() && !has_turns())
       note(
           "LLaMA-Factory puts these strings into a chat template; here strings are trained on as "

@@ -174,6 +174,7 @@ TEST_F(TrainersTest, ShareGptOfAxolotl) {
       R"("content":"value","roles":{"human":"user","gpt":"assistant"}}}])";
   EXPECT_EQ(fields("message_property_mappings: {role: from, content: value}"), expected);
   EXPECT_EQ(fields("message_field_role: from, message_field_content: value"), expected);
+  EXPECT_NE(fields("message_field_training: use").find(R"("train":"use")"), std::string::npos);
   EXPECT_NE(fields("roles: {assistant: bot, user: [me]}")
                 .find(R"("roles":{"bot":"assistant","me":"user"})"),
             std::string::npos);
@@ -188,12 +189,11 @@ TEST_F(TrainersTest, LabelsOfAxolotlThatAreOthersAreNoted) {
   };
   for (const char* same :
        {"roles_to_train: [assistant]", "roles_to_train: [gpt]", "train_on_eos: turn",
-        "train_on_eot: turn", "message_field_training: train", "message_field_training:"})
+        "train_on_eot: turn", "message_field_training: use", "message_field_training:"})
     EXPECT_FALSE(lost(same)) << same;
-  for (const char* other :
-       {"roles_to_train: [assistant, user]", "roles_to_train: []", "train_on_eos: all",
-        "train_on_eos: none", "train_on_eot: last", "message_field_training: use",
-        "message_field_training_detail: detail", "drop_system_message: true"})
+  for (const char* other : {"roles_to_train: [assistant, user]", "roles_to_train: []",
+                            "train_on_eos: all", "train_on_eos: none", "train_on_eot: last",
+                            "message_field_training_detail: detail", "drop_system_message: true"})
     EXPECT_TRUE(lost(other)) << other;
 }
 
