@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "data_source_finder.h"
 #include "engine_location.h"
+#include "gpu_view.h"
 #include "run_check.h"
 #include "run_forecast.h"
 #include "run_resolution.h"
@@ -110,9 +111,9 @@ config::LoadedConfig load_resolved(const ConfigOptions& options) {
 
 /// Whether a run on this machine would compute on GPUs.
 bool trains_on_gpu(const config::MachineSettings& machine) {
-  const launch::GpuReport gpus = launch::this_machine(has_cuda_kernels()).gpus;
+  const std::vector<launch::GpuInfo> gpus = view_of(launch::query_gpus()).shown.gpus;
   return machine.devices != "cpu" &&
-         std::any_of(gpus.gpus.begin(), gpus.gpus.end(),
+         std::any_of(gpus.begin(), gpus.end(),
                      [](const launch::GpuInfo& gpu) { return !gpu.is_too_old(); });
 }
 

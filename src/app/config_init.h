@@ -14,15 +14,17 @@ namespace sftrun::app {
 
 /// What the machine has, for defaults.
 struct MachineView {
-  launch::GpuReport gpus;
-  bool can_use_gpus = false;  ///< this build has CUDA kernels
+  std::vector<launch::GpuInfo> gpus;  ///< those that CUDA shows, in its order
+  size_t num_hidden_gpus = 0;         ///< by CUDA_VISIBLE_DEVICES
+  bool can_use_gpus = false;          ///< this build has CUDA kernels
   observe::MemoryInfo memory;
   double cpus = 1;
 
-  /// Indices of the GPUs that runs can use.
+  /// Numbers, as --gpus has them, of the GPUs that runs can use.
   std::vector<int> usable_gpus() const;
   bool trains_on_gpu() const { return !usable_gpus().empty(); }
-  /// "auto" unless a GPU is too old, which a run would refuse: then those that are not, or "cpu".
+  /// "auto" unless a GPU is too old, which a run would refuse: then those that are not ("1", "0,2",
+  /// of one that is not the first "2,"), or "cpu".
   std::string suggested_devices() const;
   uint64_t device_bytes() const;  ///< of the smallest device that runs can use
   std::string text() const;       ///< "This machine: 2 GPUs (…), 64 processors, …"

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "commands.h"
+#include "gpu_view.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
@@ -20,33 +21,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using launch::GpuInfo;
 using launch::GpuReport;
-using launch::GpuVisibility;
-
-/// The GPUs that CUDA shows, and what it hides.
-struct GpuView {
-  GpuReport shown;  ///< `gpus` and `links` without the hidden ones, in CUDA's order
-  std::vector<GpuInfo> hidden;
-  std::optional<GpuVisibility> visibility;  ///< nullopt: CUDA_VISIBLE_DEVICES is not set
-
-  bool has_slice() const { return visibility && !visibility->mig_slice.empty(); }
-  size_t num_gpus() const { return has_slice() ? 1 : shown.gpus.size(); }
-};
-
-GpuView view_of(GpuReport all) {
-  GpuView view;
-  view.visibility = launch::gpu_visibility(all);
-  view.shown = all;
-  if (!view.visibility || (view.has_slice() && view.visibility->visible.empty())) return view;
-  view.shown.gpus.clear();
-  view.shown.links.clear();
-  for (const size_t i : view.visibility->visible) {
-    view.shown.gpus.push_back(all.gpus[i]);
-    std::vector<std::string>& row = view.shown.links.emplace_back();
-    for (const size_t j : view.visibility->visible) row.push_back(all.links[i][j]);
-  }
-  for (const size_t i : view.visibility->hidden) view.hidden.push_back(all.gpus[i]);
-  return view;
-}
 
 struct HostInfo {
   std::string model;
@@ -114,13 +88,6 @@ Json json_of(const HostInfo& host) {
             {"limited_by_cgroup", host.memory.limited_by_cgroup}}}};
 }
 
-Json hidden_json(const GpuView& view) {
-  Json hidden = Json::array();
-  for (const GpuInfo& gpu : view.hidden)
-    hidden.push_back({{"index", gpu.index}, {"name", gpu.name}, {"uuid", gpu.uuid}});
-  return hidden;
-}
-
 Json as_json(const GpuView& view, const HostInfo& host) {
   const GpuReport& report = view.shown;
   const std::string versions = version_text();
@@ -136,7 +103,7 @@ Json as_json(const GpuView& view, const HostInfo& host) {
       {"num_gpus", view.num_gpus()},
       {"gpus", gpus},
       {"cuda_visible_devices", view.visibility ? Json(view.visibility->setting) : Json()},
-      {"hidden_gpus", hidden_json(view)},
+      {"hidden_gpus", view.hidden_json()},
       {"mig_slice", view.has_slice() ? Json(view.visibility->mig_slice) : Json()},
       {"links", report.links},
       {"driver_version", report.driver_version},
@@ -232,22 +199,6 @@ std::string text_of(const HostInfo& host) {
   return text;
 }
 
-/// What CUDA_VISIBLE_DEVICES does, in lines.
-std::string visibility_text(const GpuView& view) {
-  if (!view.visibility) return {};
-  const std::string variable =
-      fmt::format("CUDA_VISIBLE_DEVICES={}", excerpt(view.visibility->setting));
-  std::string text;
-  if (!view.visibility->problem.empty())
-    text += fmt::format("warning: {}\n", view.visibility->problem);
-  if (view.has_slice()) text += fmt::format("{}: a MIG slice; below are whole GPUs\n", variable);
-  if (view.hidden.empty()) return text;
-  std::vector<std::string> names;
-  for (const GpuInfo& gpu : view.hidden)
-    names.push_back(fmt::format("{} ({})", gpu.index, gpu.name));
-  return text + fmt::format("Hidden by {}: GPU {}\n", variable, join(names, ", "));
-}
-
 std::string as_text(const GpuView& view, const HostInfo& host) {
   const GpuReport& report = view.shown;
   std::string text = fmt::format("Number of GPUs: {}\n", view.num_gpus());
@@ -257,7 +208,7 @@ std::string as_text(const GpuView& view, const HostInfo& host) {
     text += "No GPU is visible. Training runs on the CPU.\n";
   else if (!report.problem.empty())
     text += fmt::format("warning: {}\n", report.problem);
-  text += visibility_text(view);
+  text += view.visibility_text();
   for (const GpuInfo& gpu : report.gpus) text += text_of(gpu);
   return text + matrix_text(report) + versions_text(report) + text_of(host);
 }

@@ -27,21 +27,21 @@ std::optional<int64_t> whole(const std::string& text) {
 }
 
 /// The first of the GPUs that is too old, in words; empty: none is.
-/// @param indices of the GPUs that a run would use
-std::string old_gpu(const launch::GpuReport& report, const std::vector<int64_t>& indices) {
-  for (const launch::GpuInfo& gpu : report.gpus) {
-    const bool is_used = std::find(indices.begin(), indices.end(), gpu.index) != indices.end();
-    if (is_used && gpu.is_too_old())
+/// @param used numbers of the GPUs that a run would use
+std::string old_gpu(const std::vector<launch::GpuInfo>& gpus, const std::vector<int64_t>& used) {
+  for (const int64_t number : used) {
+    const launch::GpuInfo& gpu = gpus.at(static_cast<size_t>(number));
+    if (gpu.is_too_old())
       return fmt::format("GPU {} ({}, sm_{}{}) is too old: sm_80 (Ampere) or newer is required",
-                         gpu.index, gpu.name, gpu.compute_major, gpu.compute_minor);
+                         number, gpu.name, gpu.compute_major, gpu.compute_minor);
   }
   return {};
 }
 
 /// Devices that exist and that a run takes. Without GPUs a number is one of processes on the CPU.
 AnswerCheck devices_check(const MachineView& machine) {
-  const size_t num_gpus = machine.can_use_gpus ? machine.gpus.gpus.size() : 0;
-  return [num_gpus, report = machine.gpus](std::string& text) -> std::string {
+  const size_t num_gpus = machine.can_use_gpus ? machine.gpus.size() : 0;
+  return [num_gpus, gpus = machine.gpus](std::string& text) -> std::string {
     std::erase(text, ' ');
     if (!config::is_device_list(text))
       return fmt::format("`{}` is not auto, cpu, a number or a list like 0,2,3", text);
@@ -53,15 +53,16 @@ AnswerCheck devices_check(const MachineView& machine) {
       used.resize(std::min(num_gpus, static_cast<size_t>(asked)));
       std::iota(used.begin(), used.end(), 0);
     }
-    if (text == "auto") return old_gpu(report, used);
+    if (text == "auto") return old_gpu(gpus, used);
     for (const std::string& item : split(text, ',')) {
+      if (item.empty()) continue;  // "1," is a list of one
       const int64_t number = whole(item).value_or(INT64_MAX);
       const bool exists = is_list ? number < static_cast<int64_t>(num_gpus)
                                   : number >= 1 && number <= static_cast<int64_t>(num_gpus);
       if (!exists) return fmt::format("`{}`: this machine has {}", text, counted(num_gpus, "GPU"));
       if (is_list) used.push_back(number);
     }
-    return old_gpu(report, used);
+    return old_gpu(gpus, used);
   };
 }
 

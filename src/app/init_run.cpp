@@ -204,9 +204,12 @@ int init_run(const InitOptions& options) {
   write_file_atomically(file, yaml_of(answers, shell_word(file.string())));
   fmt::print("\nWrote {}\n", file.string());
   const int code = run_config({.action = "check", .config = file});
-  const bool on_cpu = machine.can_use_gpus && machine.suggested_devices() == "cpu";
+  const std::string devices = machine.suggested_devices();
+  const std::string flag = devices == "auto"  ? ""
+                           : devices == "cpu" ? " --device cpu"
+                                              : " --gpus " + devices;
   fmt::print("Next: sftrun preview --config {0}, then sftrun train --config {0}{1}\n",
-             shell_word(file.string()), on_cpu ? " --device cpu" : "");
+             shell_word(file.string()), flag);
   return code;
 }
 

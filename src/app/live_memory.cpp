@@ -67,13 +67,17 @@ LiveJson of_gpu(const launch::GpuInfo& gpu, const LiveMemory& memory) {
 }  // namespace
 
 LiveMemory live_memory() {
-  return {launch::query_gpus(), launch::running_runs(), observe::memory_info()};
+  return {view_of(launch::query_gpus()), launch::running_runs(), observe::memory_info()};
 }
 
 std::string as_text(const LiveMemory& memory) {
+  const launch::GpuReport& shown = memory.gpus.shown;
   std::string text;
-  for (const launch::GpuInfo& gpu : memory.gpus.gpus) text += text_of_gpu(gpu, memory);
-  if (memory.gpus.gpus.empty()) text += fmt::format("No GPU was found: {}.\n", memory.gpus.problem);
+  if (shown.gpus.empty())
+    text += memory.gpus.hidden.empty() ? fmt::format("No GPU was found: {}.\n", shown.problem)
+                                       : "No GPU is visible.\n";
+  text += memory.gpus.visibility_text();
+  for (const launch::GpuInfo& gpu : shown.gpus) text += text_of_gpu(gpu, memory);
   text +=
       fmt::format("Memory of the host: {} of {} in use, {} available{}\n",
                   format_bytes(memory.host.total_bytes - memory.host.available_bytes),
@@ -92,7 +96,7 @@ std::string as_text(const LiveMemory& memory) {
 
 nlohmann::ordered_json as_json(const LiveMemory& memory) {
   LiveJson gpus = LiveJson::array(), runs = LiveJson::array();
-  for (const launch::GpuInfo& gpu : memory.gpus.gpus) gpus.push_back(of_gpu(gpu, memory));
+  for (const launch::GpuInfo& gpu : memory.gpus.shown.gpus) gpus.push_back(of_gpu(gpu, memory));
   for (const launch::RunningRun& run : memory.runs) {
     LiveJson processes = LiveJson::array();
     for (const launch::RunningProcess& process : run.processes) {
@@ -103,6 +107,7 @@ nlohmann::ordered_json as_json(const LiveMemory& memory) {
     runs.push_back({{"run_dir", run.run_dir}, {"processes", processes}});
   }
   return {{"gpus", gpus},
+          {"hidden_gpus", memory.gpus.hidden_json()},
           {"host",
            {{"total_bytes", memory.host.total_bytes},
             {"available_bytes", memory.host.available_bytes},

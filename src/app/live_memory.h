@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sftrun/launch/gpu.h"
+#include "gpu_view.h"
 #include "sftrun/launch/running.h"
 #include "sftrun/observe/system.h"
 
@@ -12,7 +12,7 @@
 namespace sftrun::app {
 
 struct LiveMemory {
-  launch::GpuReport gpus;
+  GpuView gpus;
   std::vector<launch::RunningRun> runs;
   observe::MemoryInfo host;
 };

@@ -110,8 +110,7 @@ PlannedDevices devices_here(const TrainOptions& options, const config::RunConfig
   std::from_chars(threads.data(), threads.data() + threads.size(), run.threads);
   if (run.on_gpu) {
     run.memory_bytes -= std::min(run.memory_bytes, kDriverBytes);
-    const std::string& name = machine.gpus.gpus.front().name;
-    devices.text = fmt::format("{} x {}", launch.gpus.size(), name);
+    devices.text = fmt::format("{} x {}", launch.gpus.size(), launch.gpu_name);
   } else {
     devices.text = "CPU";
   }

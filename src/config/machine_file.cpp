@@ -30,11 +30,12 @@ std::filesystem::path machine_file_to_read() {
   return is_named || std::filesystem::exists(path, ignored) ? path : std::filesystem::path();
 }
 
-/// "2", "0,2,3", "auto" or "cpu" from a scalar or a list of numbers.
+/// "2", "0,2,3", "1,", "auto" or "cpu" from a scalar or a list of numbers.
 std::optional<Complaint> parse_devices(const Value& value, std::optional<std::string>& member) {
   std::string text = value.text;
   if (value.kind == Value::Kind::kList) {
     for (const Value& item : value.items) text += (text.empty() ? "" : ",") + item.text;
+    if (value.items.size() == 1) text += ',';  // one GPU by its number
   }
   if (!is_device_list(text)) {
     return Complaint{fmt::format("is {}; it takes auto, cpu, a number or a list like [0, 2, 3]",
@@ -70,7 +71,8 @@ std::filesystem::path machine_file_path() {
 
 bool is_device_list(const std::string& text) {
   if (text == "auto" || text == "cpu") return true;
-  const std::vector<std::string> numbers = split(text, ',');
+  std::vector<std::string> numbers = split(text, ',');
+  if (numbers.size() > 1 && numbers.back().empty()) numbers.pop_back();  // "1,": a list of one
   return std::all_of(numbers.begin(), numbers.end(), [](const std::string& number) {
     return !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
   });
@@ -86,7 +88,7 @@ std::string to_yaml(const MachineAnswers& answers) {
     text += fmt::format("{}{:<24} # {}\n", is_auto ? "# " : "", fmt::format("{}: {}", key, value),
                         meaning);
   };
-  line("devices", answers.devices, "auto: all GPUs; 2; 0,2,3; or cpu");
+  line("devices", answers.devices, "auto: all GPUs; 2; 0,2,3; 1, for GPU 1; or cpu");
   line("dtype", answers.dtype, "auto: bf16 where the hardware multiplies it fast, else fp32");
   line("strategy", answers.strategy, "auto: ddp, or a sharded strategy if the model does not fit");
   if (answers.nodes == 1) return text;

@@ -183,11 +183,12 @@ void assign_cpus(LaunchPlan& plan, const Machine& machine, const std::vector<Vis
 void name_gpus(LaunchPlan& plan, const Machine& machine, const std::vector<VisibleGpu>& gpus) {
   std::vector<std::string> ids;
   for (const VisibleGpu& gpu : gpus) {
+    const bool is_slice = gpu.index < 0;
+    const std::string& name =
+        is_slice ? gpu.id : machine.gpus.gpus[static_cast<size_t>(gpu.index)].name;
+    if (plan.gpu_name.empty()) plan.gpu_name = name;
     ids.push_back(gpu.id);
-    plan.gpus.push_back(gpu.index < 0
-                            ? gpu.id
-                            : fmt::format("{} ({})", gpu.id,
-                                          machine.gpus.gpus[static_cast<size_t>(gpu.index)].name));
+    plan.gpus.push_back(is_slice ? name : fmt::format("{} ({})", gpu.id, name));
   }
   plan.cuda_visible_devices = join(ids, ",");
   if (!gpus.empty()) plan.device = "cuda";

@@ -14,7 +14,7 @@ launch::GpuInfo gpu(int index, const char* name, int major, uint64_t gib) {
 }
 
 MachineView machine(std::vector<launch::GpuInfo> gpus) {
-  return {.gpus = {.gpus = std::move(gpus)},
+  return {.gpus = std::move(gpus),
           .can_use_gpus = true,
           .memory = {.total_bytes = uint64_t{64} << 30},
           .cpus = 8};
@@ -35,6 +35,13 @@ TEST(MachineViews, OldGpusAreNotSuggested) {
   const MachineView between =
       machine({gpu(0, "A100", 8, 80), gpu(1, "Tesla T4", 7, 15), gpu(2, "A100", 8, 80)});
   EXPECT_EQ(between.suggested_devices(), "0,2");
+  const MachineView second = machine({gpu(0, "Tesla T4", 7, 15), gpu(1, "A100", 8, 80)});
+  EXPECT_EQ(second.suggested_devices(), "1,");
+  MachineView of_hidden = machine({gpu(5, "A100", 8, 80), gpu(0, "Tesla T4", 7, 15)});
+  of_hidden.num_hidden_gpus = 4;
+  EXPECT_EQ(of_hidden.suggested_devices(), "1") << "numbers of what CUDA shows";
+  EXPECT_NE(of_hidden.text().find("(4 hidden by CUDA_VISIBLE_DEVICES)"), std::string::npos)
+      << of_hidden.text();
   const MachineView current = machine({gpu(0, "H100", 9, 80), gpu(1, "H100", 9, 80)});
   EXPECT_EQ(current.suggested_devices(), "auto");
   EXPECT_TRUE(current.trains_on_gpu());

@@ -103,6 +103,8 @@ TEST_F(ConfigTest, PrecedenceAndOverridesInForce) {
   EXPECT_EQ(loaded.config.model.dtype, DTypeChoice::kFp32);
   EXPECT_EQ(loaded.config.parallel.strategy, Strategy::kAuto);
   EXPECT_EQ(loaded.machine.devices, "0,2");
+  set("SFTRUN_MACHINE_CONFIG", write("one.yaml", "devices: [2]\n").string());
+  EXPECT_EQ(load("").machine.devices, "2,") << "GPU 2, not two GPUs";
   EXPECT_EQ(loaded.machine.nodes, 2);
   EXPECT_EQ(loaded.machine.node_rank, 1);
   EXPECT_EQ(loaded.machine.master, "node-a:29500");

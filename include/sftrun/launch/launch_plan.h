@@ -45,7 +45,8 @@ struct LaunchPlan {
   /// Passed to workers: cuda, cpu, or auto if GPUs were found but not requested; then the CPU is
   /// used if CUDA cannot be loaded.
   std::string workers_device = "cpu";
-  std::vector<std::string> gpus;       ///< names to print; empty for cpu
+  std::vector<std::string> gpus;       ///< ids and names to print; empty for cpu
+  std::string gpu_name;                ///< of the first one, or the id of a MIG slice
   std::string cuda_visible_devices;    ///< for the workers when `gpus` is not empty
   std::vector<std::vector<int>> cpus;  ///< CPUs of each worker; empty: not bound
   int threads_per_worker = 1;

@@ -201,6 +201,26 @@ TEST_F(Commands, MemoryCheckShowsWhoUsesAGpu) {
   EXPECT_EQ(live["gpus"][0]["processes"][0]["used_bytes"], 18LL << 30);
   EXPECT_EQ(live["gpus"][0]["processes"][1]["used_bytes"], nullptr);
   EXPECT_EQ(live["gpus"][1]["processes"].size(), 0u);
+  EXPECT_TRUE(live["hidden_gpus"].empty());
+}
+
+/// As gpu-info does.
+TEST_F(Commands, MemoryCheckShowsTheGpusThatCudaShows) {
+  const std::string fake = "SFTRUN_NVML_LIBRARY=" SFTRUN_FAKE_NVML
+                           " FAKE_NVML_GPUS='NVIDIA H200,NVIDIA H200' CUDA_VISIBLE_DEVICES=1 ";
+  ASSERT_EQ(run(fake, "memory-check"), 0) << err();
+  EXPECT_TRUE(
+      out().starts_with("Hidden by CUDA_VISIBLE_DEVICES=1: GPU 0 (NVIDIA H200)\n"
+                        "GPU 1: NVIDIA H200: 20.00 GiB of 80.00 GiB in use"))
+      << out();
+  ASSERT_EQ(run(fake, "memory-check --json"), 0) << err();
+  const Json live = Json::parse(out());
+  EXPECT_EQ(live["gpus"].size(), 1u);
+  EXPECT_EQ(live["gpus"][0]["index"], 1);
+  EXPECT_EQ(live["hidden_gpus"][0]["index"], 0);
+  ASSERT_EQ(run(fake + "CUDA_VISIBLE_DEVICES= ", "memory-check"), 0) << err();
+  EXPECT_TRUE(out().starts_with("No GPU is visible.\nHidden by CUDA_VISIBLE_DEVICES=: GPU 0 "))
+      << out();
 }
 
 /// On the GPUs here the run is planned for what CUDA leaves of them.
@@ -213,8 +233,11 @@ TEST_F(Commands, MemoryCheckPlansForTheGpusHere) {
   if (both["device"]["kind"] == "cpu") GTEST_SKIP() << "this build has no CUDA code";
   EXPECT_EQ(both["device"]["world_size"], 2);
   EXPECT_EQ(both["device"]["memory_bytes"], (80LL << 30) - (512LL << 20));
-  ASSERT_EQ(run(fake, plan + "--gpus 1,"), 0) << err();
+  const std::string others =
+      "SFTRUN_NVML_LIBRARY=" SFTRUN_FAKE_NVML " FAKE_NVML_GPUS='NVIDIA H200,NVIDIA A100' ";
+  ASSERT_EQ(run(others, plan + "--gpus 1,"), 0) << err();
   EXPECT_EQ(Json::parse(out())["device"]["world_size"], 1);
+  EXPECT_EQ(Json::parse(out())["device"]["name"], "1 x NVIDIA A100");
   ASSERT_EQ(run(fake, plan + "--nproc-per-node 1"), 0) << err();
   EXPECT_EQ(Json::parse(out())["device"]["world_size"], 1);
 }
