@@ -260,6 +260,22 @@ struct Words<WarmupFrom> {
 };
 
 template <>
+struct Words<SaveStrategy> {
+  using enum SaveStrategy;
+  static constexpr auto all = std::to_array<Word<SaveStrategy>>({
+      {"steps", kSteps},
+      {"epoch", kEpoch},
+      {"no", kSteps, WordKind::kUnsupported},
+      {"false", kSteps, WordKind::kUnsupported},
+      {"best", kSteps, WordKind::kUnsupported},
+  });
+  static constexpr std::string_view instead =
+      "use steps or epoch. For no checkpoint before the end: save_every: 0, without save_steps. "
+      "For "
+      "one at each best evaluation: load_best_model_at_end: true";
+};
+
+template <>
 struct Words<EvalStrategy> {
   using enum EvalStrategy;
   static constexpr auto all = std::to_array<Word<EvalStrategy>>({

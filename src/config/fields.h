@@ -419,10 +419,16 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "Packed sequences or examples per device in evaluation. auto: batch_size.", "8");
   visit_answer_fields(train, field);
   visit_best_fields(train, field);
+  field(
+      train.save_strategy, "save_strategy", any(), kAny,
+      "Checkpoints beside those of save_every. steps: every save_steps, if set. epoch: after every "
+      "epoch.",
+      "epoch");
   field(train.save_steps, "save_steps", between(1, kMaxCount).otherwise("none"), kAny,
         "Optimizer steps between checkpoints.", "500");
   field(train.save_every, "save_every", any(), kAny,
-        "Time between checkpoints (90s, 10m, 1h30m). 0: only by save_steps and at the end.", "30m");
+        "Time between checkpoints (90s, 10m, 1h30m). 0: only by save_strategy and at the end.",
+        "30m");
   field(train.save_total_limit, "save_total_limit", between(1, kMaxCount).otherwise("all are kept"),
         kAny,
         "Number of checkpoints to keep; older ones are removed. The one of the best evaluation is "

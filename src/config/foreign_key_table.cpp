@@ -728,10 +728,8 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
      "name the run by `output.dir`, which TensorBoard shows too; remove it"},
     {"overwrite_output_dir", "",
      "use the flag --overwrite, which moves an earlier run in `output.dir` aside; remove it"},
-    {"save_strategy", "train.save_steps",
-     "use `train.save_steps` (by steps) or `train.save_every` (by time)"},
-    {"saves_per_epoch", "train.save_steps",
-     "not supported: use `train.save_steps` (by steps) or `train.save_every` (by time)"},
+    {"saves_per_epoch", "train.save_strategy",
+     "use `train.save_strategy: epoch` for one, or `train.save_steps`"},
     {"checkpoint_every", "train.save_steps", ""},
     {"save_interval", "train.save_steps", ""},
     {"steps_per_checkpoint", "train.save_steps", ""},
@@ -984,15 +982,6 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
 });
 
 constexpr auto kForeignValues = std::to_array<ForeignValue>({
-    {"save_strategy", "steps",
-     "set `train.save_steps` to the number of steps, and remove save_strategy"},
-    {"save_strategy", "epoch",
-     "not supported: set `train.save_steps` to the steps of an epoch (`sftrun train --dry-run` "
-     "says how many); the end of a run always has a checkpoint"},
-    {"save_strategy", "no", "set `train.save_every: 0`; the end of a run always has a checkpoint"},
-    {"save_strategy", "best",
-     "set `train.load_best_model_at_end: true`, which writes a checkpoint at each evaluation that "
-     "is the best so far"},
     {"logging_strategy", "steps", "use `train.logging_steps`, and remove logging_strategy"},
     {"logging_strategy", "epoch",
      "not supported: `train.logging_steps` counts steps; metrics.jsonl holds every step"},

@@ -194,10 +194,17 @@ IdleRules rules_of_training() {
        }},
       {{"train.ddp_broadcast_buffers"},
        [](const RunConfig&, const RunFacts&) { return ": models have no buffers that change"; }},
+      {{"train.save_steps"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.train.save_strategy == SaveStrategy::kEpoch
+                    ? " unless train.save_strategy is steps"
+                    : "";
+       }},
       {{"train.save_in_background"},
        [](const RunConfig& run, const RunFacts&) {
          const TrainConfig& train = run.train;
-         const bool saves = train.save_steps || train.load_best_model_at_end ||
+         const bool saves = train.save_steps || train.save_strategy == SaveStrategy::kEpoch ||
+                            train.load_best_model_at_end ||
                             parse_duration_s(train.save_every).value_or(1) > 0;
          return saves ? ""
                       : ": the only checkpoint is the last one, and nothing is computed after it";
@@ -485,7 +492,7 @@ const std::set<std::string>& always_effective() {
       "train.load_best_model_at_end",
       "train.metric_for_best_model",
       "train.early_stopping_patience",
-      "train.save_steps",
+      "train.save_strategy",
       "train.save_every",
       "train.save_total_limit",
       "train.longest_batch_first",

@@ -559,6 +559,10 @@ class RelationCheck {
       report("`train.eval_strategy` is epoch, but streamed data have no epochs",
              {"train.eval_strategy", "data.streaming"}, "set it to steps, with eval_steps");
     }
+    if (config_.train.save_strategy == SaveStrategy::kEpoch) {
+      report("`train.save_strategy` is epoch, but streamed data have no epochs",
+             {"train.save_strategy", "data.streaming"}, "set it to steps, with save_steps");
+    }
     if (data.val_split > 0) {
       report("`data.val_split` cannot be used with streamed data",
              {"data.val_split", "data.streaming"}, "set data.val to a validation file");

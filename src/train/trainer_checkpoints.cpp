@@ -13,6 +13,8 @@
 namespace sftrun::train {
 
 bool Trainer::save_due(int64_t step) const {
+  if (in_.config.train.save_strategy == config::SaveStrategy::kEpoch)
+    return in_.batches->ends_epoch(step);
   const auto& every = in_.config.train.save_steps;
   return every && (step + 1) % *every == 0;
 }

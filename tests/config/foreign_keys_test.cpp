@@ -130,10 +130,7 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
   EXPECT_EQ(answer("load_in_4bit", "true"),
             "set `tuning.mode: qlora` (a base in NF4), or `tuning.quant: nf4`");
   EXPECT_NE(answer("load_in_4bit", "no").find("remove it"), std::string::npos);
-  EXPECT_NE(answer("save_strategy", "steps").find("`train.save_steps`"), std::string::npos);
-  EXPECT_NE(answer("save_strategy", "epoch").find("not supported"), std::string::npos);
-  EXPECT_NE(answer("save_strategy", "no").find("`train.save_every: 0`"), std::string::npos);
-  EXPECT_NE(answer("save_strategy", "False").find("`train.save_every: 0`"), std::string::npos);
+  EXPECT_NE(answer("saves_per_epoch", "1").find("`train.save_strategy: epoch`"), std::string::npos);
   EXPECT_NE(answer("report_to", "wandb").find("metrics.jsonl"), std::string::npos);
   EXPECT_NE(answer("report_to", "none").find("`output.tensorboard: false`"), std::string::npos);
   EXPECT_NE(answer("wandb_project", "x").find("remove it"), std::string::npos);

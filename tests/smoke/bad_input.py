@@ -265,7 +265,7 @@ CASES = [
     ("No configuration file there", None, remove("run.yaml"), TRAIN),
     ("The configuration", None, None, None),
     ("A misspelt key", USAGE, edit("run.yaml", "max_steps: 1", "warmup_step: 10"), CHECK),
-    ("Keys of other trainers", USAGE, edit("run.yaml", "max_steps: 1", "lr: 1e-4, save_strategy: epoch, report_to: wandb, load_in_4bit: true"), CHECK),
+    ("Keys of other trainers", USAGE, edit("run.yaml", "max_steps: 1", "lr: 1e-4, saves_per_epoch: 1, report_to: wandb, load_in_4bit: true"), CHECK),
     ("Not YAML", USAGE, edit("run.yaml", "lora: { r: 4 } }", "lora: { r: 4 }"), CHECK),
     ("A list where a number belongs", USAGE, edit("run.yaml", "max_steps: 1", "max_steps: [1]"), CHECK),
     ("Several problems at once", USAGE,

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kStepsOfRun = 4, kBinsOfStep = 5;
+constexpr int64_t kStepsOfRun = 4, kStepsOfEpoch = 2, kBinsOfStep = 5;
 
 fs::path model_path() {
   return fs::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa";
@@ -56,8 +56,10 @@ class RepeatedBatches final : public Batches {
     batch.label_tokens = 2 * num_bins * examples_[0].label_tokens;
     return batch;
   }
-  double epochs_after(int64_t step) const override { return static_cast<double>(step + 1); }
-  bool ends_epoch(int64_t) const override { return true; }
+  double epochs_after(int64_t step) const override {
+    return static_cast<double>(step + 1) / kStepsOfEpoch;
+  }
+  bool ends_epoch(int64_t step) const override { return (step + 1) % kStepsOfEpoch == 0; }
   int64_t num_bad_records() const override { return 0; }
   const data::SourceFile& file_of(const data::StepBatch&, int64_t) const override { return file_; }
 
@@ -76,6 +78,7 @@ struct RunSetup {
   int64_t channels_at_once = 1;       ///< tensor parallelism: see `TensorParallel::multiple`
   int64_t stops_after = kStepsOfRun;  ///< with a checkpoint
   bool longest_batch_first = false;
+  config::SaveStrategy save_strategy = config::SaveStrategy::kSteps;
   std::string build = "abc";
   int stops_when_asked =
       0;  ///< the last rank in an evaluation, by its answer to this question; 0: never
@@ -104,6 +107,7 @@ config::RunConfig configuration(const RunSetup& setup) {
   config.train.eval_strategy = config::EvalStrategy::kSteps;
   config.train.eval_steps = 2;
   config.train.eval_batch_size.value = 1;
+  config.train.save_strategy = setup.save_strategy;
   config.data.packing = false;
   config.output.tensorboard = false;
   return config;
@@ -675,6 +679,20 @@ TEST(Evaluation, AStopInterruptsItOnAllRanksAndTheRunIsTheSame) {
     EXPECT_TRUE(read_train_state(checkpoint).evaluation_due);
     run(setup, stopped.path(), checkpoint);
     expect_same_run(straight.path(), stopped.path());
+  }
+}
+
+TEST(Checkpoints, AreWrittenAfterEachEpoch) {
+  for (const auto strategy : {config::SaveStrategy::kSteps, config::SaveStrategy::kEpoch}) {
+    const test::TemporaryDirectory dir;
+    RunSetup setup;
+    setup.decoder.trains = model::Trains::kLora;
+    setup.save_strategy = strategy;
+    test::run_ranks(1, [&](parallel::Communicator& comm) { train(comm, setup, dir.path()); });
+    const bool is_epoch = strategy == config::SaveStrategy::kEpoch;
+    EXPECT_EQ(fs::exists(dir.path() / "checkpoints" / "step-000002"), is_epoch);
+    EXPECT_FALSE(fs::exists(dir.path() / "checkpoints" / "step-000001"));
+    EXPECT_TRUE(fs::exists(dir.path() / "checkpoints" / "step-000004")) << "the end";
   }
 }
 

@@ -85,6 +85,7 @@ enum class EvalStrategy {
   kSteps,
   kEpoch
 };  ///< auto: steps if eval_steps is set, epoch if there is validation data
+enum class SaveStrategy { kSteps, kEpoch };  ///< steps: every save_steps, if they are set
 enum class Strategy {
   kAuto,
   kSingle,
@@ -234,9 +235,10 @@ struct TrainConfig {
   std::optional<bool> greater_is_better;  ///< unset: as the metric's name says
   std::optional<int64_t> early_stopping_patience;
   double early_stopping_threshold = 0;
+  SaveStrategy save_strategy = SaveStrategy::kSteps;
   std::optional<int64_t> save_steps;
   std::string save_every =
-      "10m";  ///< wall-clock time between checkpoints; "0": only by save_steps and at the end
+      "10m";  ///< wall-clock time between checkpoints; "0": only by save_strategy and at the end
   std::optional<int64_t> save_total_limit;
   SaveInBackground save_in_background = SaveInBackground::kAuto;
   LongestBatchFirst longest_batch_first = LongestBatchFirst::kAuto;

@@ -326,6 +326,14 @@ void axolotl_evaluations(Reading& reading, const SourceKey& key) {
   reading.note_lost(key, "set train.eval_steps to a number of steps");
 }
 
+void axolotl_saves(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (key.value.text != "1")
+    return reading.note_lost(key, "set train.save_steps to a number of steps");
+  reading.set(key, "train.save_strategy", "epoch");
+  reading.set(key, "train.save_every", "0");
+}
+
 /// true, or where activations are kept.
 void axolotl_activations(Reading& reading, const SourceKey& key) {
   if (is_off(key.value)) return;
@@ -428,11 +436,13 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     special("bf16", set_bf16),
     special("gradient_checkpointing", set_checkpointing),
     special("evals_per_epoch", axolotl_evaluations),
+    special("saves_per_epoch", axolotl_saves),
     special("seed", set_seeds),
     special("max_steps", set_max_steps),
     special("warmup_steps", set_warmup_steps),
     special("warmup_ratio", set_warmup_ratio),
     special("save_strategy", set_save_strategy),
+    special("save_steps", set_save_steps),
     special("rl", axolotl_objective),
     special("batch_size", axolotl_batch),
     field("device_map", "parallel.device_map"),

@@ -309,6 +309,7 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     special("warmup_steps", set_warmup_steps),
     special("warmup_ratio", set_warmup_ratio),
     special("save_strategy", set_save_strategy),
+    special("save_steps", set_save_steps),
     special("ddp_timeout", set_seconds),
     special("deepspeed", factory_deepspeed),
     special("fsdp", set_fsdp_words),

@@ -117,14 +117,20 @@ void complete_eval_steps(Reading& reading, int64_t logging_steps) {
   reading.set_default("train.eval_steps", fmt::format("{}", given.value_or(logging_steps)));
 }
 
+void set_save_steps(Reading& reading, const SourceKey& key) {
+  const auto strategy = reading.find("save_strategy");
+  if (strategy && ascii_lower(strategy->value.text) != "steps")
+    return reading.note_no_meaning(key, "only of use with save_strategy steps");
+  if (!is_off(key.value)) reading.set(key, "train.save_steps", key.value);
+}
+
 void set_save_strategy(Reading& reading, const SourceKey& key) {
   const std::string word = ascii_lower(key.value.text);
   if (word == "no" || parse_bool(word) == false) return reading.set(key, "train.save_every", "0");
   if (word == "best") return reading.set(key, "train.load_best_model_at_end", "true");
-  if (word == "steps") return reading.note_no_meaning(key, "`train.save_steps` says it");
-  reading.note_lost(key,
-                    "set `train.save_steps` to the steps of an epoch, which `sftrun train "
-                    "--dry-run` prints");
+  reading.set(key, "train.save_strategy", key.value);
+  // As there, no others in between, which save_total_limit would count.
+  if (word == "epoch") reading.set(key, "train.save_every", "0");
 }
 
 void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> modes) {

@@ -25,6 +25,8 @@ void set_warmup_ratio(Reading& reading, const SourceKey& key);
 /// transformers evaluates as often as it logs where `eval_strategy: steps` has no `eval_steps`.
 /// @param logging_steps its default in the tool
 void complete_eval_steps(Reading& reading, int64_t logging_steps);
+/// Without effect beside a strategy that is not steps.
+void set_save_steps(Reading& reading, const SourceKey& key);
 /// no, steps, epoch or best.
 void set_save_strategy(Reading& reading, const SourceKey& key);
 /// tuning.mode; an error for kinds of adapters that there are not here.

@@ -306,13 +306,18 @@ TEST_F(TrainersTest, OtherTrackersLeaveTensorBoardAlone) {
 
 TEST_F(TrainersTest, SaveStrategies) {
   const auto run = [&](const std::string& word) {
-    return import("model_name_or_path: m\nsave_strategy: " + word + "\n",
+    return import("model_name_or_path: m\nsave_steps: 7\nsave_strategy: " + word + "\n",
                   ForeignTool::kLlamaFactory);
   };
   EXPECT_EQ(value_of(run("'no'"), "train.save_every"), "\"0\"");
   EXPECT_EQ(value_of(run("best"), "train.load_best_model_at_end"), "true");
-  EXPECT_TRUE(has_key(run("epoch").not_carried, "save_strategy"));
-  EXPECT_TRUE(run("steps").not_carried.empty());
+  EXPECT_EQ(value_of(run("epoch"), "train.save_strategy"), "\"epoch\"");
+  EXPECT_EQ(value_of(run("epoch"), "train.save_every"), "\"0\"");
+  EXPECT_EQ(value_of(run("steps"), "train.save_strategy"), "\"steps\"");
+  EXPECT_EQ(value_of(run("steps"), "train.save_every"), "none");
+  EXPECT_EQ(value_of(run("steps"), "train.save_steps"), "7");
+  for (const char* word : {"'no'", "epoch", "best"})
+    EXPECT_EQ(value_of(run(word), "train.save_steps"), "none") << "as in transformers";
 }
 
 TEST_F(TrainersTest, TrlHasDefaultsOfItsOwn) {
