@@ -682,7 +682,7 @@ TEST(Evaluation, AStopInterruptsItOnAllRanksAndTheRunIsTheSame) {
   }
 }
 
-TEST(Checkpoints, AreWrittenAfterEachEpoch) {
+TEST(CheckpointsOfEpochs, AreWritten) {
   for (const auto strategy : {config::SaveStrategy::kSteps, config::SaveStrategy::kEpoch}) {
     const test::TemporaryDirectory dir;
     RunSetup setup;
