@@ -34,7 +34,7 @@ A value is taken from the first of these sources that sets the key. A run prints
    `--deepspeed`) name. A key of the run's YAML with another value than theirs is an error; `auto` in either takes the other's value
    (docs/coming-from.md)
 5. the machine file: `SFTRUN_MACHINE_CONFIG`, or `sftrun/machine.yaml` in `XDG_CONFIG_HOME` or `~/.config`, with the keys
-   `devices` (2, [0, 2, 3], auto or cpu), `dtype`, `strategy`, `nodes`, `node_rank` and `master` (host or host:port).
+   `devices` (2, [0, 2, 3], [1], auto or cpu; a list has numbers of GPUs), `dtype`, `strategy`, `nodes`, `node_rank` and `master` (host or host:port).
    `sftrun config init --machine` asks for them and writes the file
 6. the default
 
