@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""What documents name is there: commands and their flags, keys of the configuration, files, links with their sections, targets of make.
+
+    tests/scripts/documents_test.py --sftrun build/bin/sftrun
+
+docs/errors.md shows wrong commands and keys on purpose (tests/smoke/bad_input.py); only its links are checked. Standard library only.
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/decisions/*.md", "src/README.md", "configs/README.md", "scripts/launch/README.md",
+         "tests/cuda/**/README.md")
+WRONG_ON_PURPOSE = ("docs/errors.md",)
+SECTIONS = ("model", "tuning", "data", "train", "parallel", "output", "callbacks")
+# Names of tensors and files that begin as a section does, and a key that a page calls unsupported.
+NO_KEYS = re.compile(r"model\.(layers|norm|embed_tokens|safetensors)\b|train\.py|output\.weight|tuning\.train_parts")
+FOLDERS = "src|tests|scripts|include|docs|bench|configs|cmake"
+OF_OTHERS = ("src/models/",)  # a folder of llama.cpp
+LEAST = {"links": 300, "flags": 150, "keys": 300, "files": 150, "targets": 60}  # if fewer are found, this script reads the pages wrongly
+
+
+class Program:
+    """The commands and keys that the program has."""
+
+    def __init__(self, path):
+        self.path = path
+        self.flags = {}
+        for name in self.subcommands():
+            self.flags[name] = self.flags_of(name)
+        for name in self.subcommands("config"):
+            self.flags[f"config {name}"] = self.flags_of("config", name)
+        self.keys = set(self.paths(json.loads(self.run("config", "schema"))))
+
+    def run(self, *words):
+        return subprocess.run([self.path, *words], capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def subcommands(self, *words):
+        return re.findall(r"^  ([a-z][a-z-]+)  +[A-Z]", self.run(*words, "--help"), re.MULTILINE)
+
+    def flags_of(self, *words):
+        return set(re.findall(r"--[a-z][a-z-]*", self.run(*words, "--help")))
+
+    def paths(self, schema, before=""):
+        for name, value in schema.get("properties", {}).items():
+            yield before + name
+            yield from self.paths(value, f"{before}{name}.")
+
+
+class Checks:
+    def __init__(self, program):
+        self.program, self.counts, self.problems = program, collections.Counter(), []
+        self.makefile = (ROOT / "Makefile").read_text()
+        self.headings = {}
+
+    def check(self, kind, page, line, what, holds):
+        self.counts[kind] += 1
+        if not holds:
+            self.problems.append(f"{page}:{line}: {what}")
+
+    def page(self, path):
+        name = str(path.relative_to(ROOT))
+        is_code = False
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            is_code ^= line.startswith("```")
+            self.links(path, name, number, line)
+            if name in WRONG_ON_PURPOSE:
+                continue
+            self.flags(name, number, line)
+            self.keys(name, number, line)
+            for file in re.findall(rf"`((?:{FOLDERS})/[\w./-]+[\w/])`", line):
+                self.check("files", name, number, f"there is no {file}", file in OF_OTHERS or (ROOT / file).exists())
+            for target in re.findall(r"(?:^|&& )make ([a-z][a-z-]*)" if is_code else r"`make ([a-z][a-z-]*)", line):
+                rule = re.search(rf"^{target}( [a-z -]*)?:", self.makefile, re.MULTILINE)
+                self.check("targets", name, number, f"make has no target {target}", rule)
+
+    def links(self, path, name, number, line):
+        for file, section in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", line):
+            if re.match(r"[a-z]+:", file):
+                continue
+            target = path.parent / file if file else path
+            self.check("links", name, number, f"there is no {file}", target.exists())
+            if section and target.exists():
+                self.check("links", name, number, f"{target.name} has no section #{section}", section in self.sections(target))
+
+    def sections(self, path):
+        if path not in self.headings:
+            titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            self.headings[path] = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+        return self.headings[path]
+
+    def flags(self, name, number, line):
+        for command, words in re.findall(r"sftrun ((?:config )?[a-z][a-z-]*)((?: [^`|#]*)?)", line):
+            known = self.program.flags.get(command)
+            if known is None:
+                continue
+            for flag in re.findall(r"(?<![\w-])(--[a-z][a-z_-]*)", words.split(" sftrun ")[0]):
+                self.check("flags", name, number, f"sftrun {command} has no {flag}", flag.replace("_", "-") in known)
+
+    def keys(self, name, number, line):
+        for key in re.findall(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_]+(?:\.[a-z_]+)?)\b", line):
+            if not NO_KEYS.match(key):
+                self.check("keys", name, number, f"there is no key {key}", key in self.program.keys)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True, type=pathlib.Path)
+    checks = Checks(Program(parser.parse_args().sftrun.resolve()))
+    for pattern in PAGES:
+        for path in sorted(ROOT.glob(pattern)):
+            checks.page(path)
+    for kind, least in LEAST.items():
+        if checks.counts[kind] < least:
+            checks.problems.append(f"only {checks.counts[kind]} {kind} were found, not {least}")
+    print("\n".join(checks.problems))
+    print(", ".join(f"{count} {kind}" for kind, count in checks.counts.items()), f"checked, {len(checks.problems)} problems")
+    return 1 if checks.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
