@@ -13,33 +13,51 @@ std::string_view without_leading_space(std::string_view text) {
   return first == std::string_view::npos ? std::string_view{} : text.substr(first);
 }
 
-std::string_view without_trailing_space(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kSpace) + 1);  // npos + 1 is 0
+/// What follows empty reasoning at the beginning of the text; nullopt: it begins otherwise.
+std::optional<std::string_view> after_empty_thinking(std::string_view text) {
+  for (const auto& [opener, closer] : kThinkingMarks) {
+    std::string_view rest = without_leading_space(text);
+    if (rest.starts_with(opener)) rest = without_leading_space(rest.substr(opener.size()));
+    if (rest.starts_with(closer)) return without_leading_space(rest.substr(closer.size()));
+  }
+  return std::nullopt;
+}
+
+/// Where the text of the run's message begins in it, behind what the template writes first; its
+/// end: nowhere.
+uint32_t content_in(const text::LabelledConversation::Run& run, const text::Rendered& rendered) {
+  auto span = std::lower_bound(
+      rendered.origins.begin(), rendered.origins.end(), run.span.begin,
+      [](const text::OriginSpan& one, uint32_t begin) { return one.end <= begin; });
+  for (; span != rendered.origins.end() && span->begin < run.span.end; ++span) {
+    const text::Origin& origin = span->origin;
+    if (origin.kind == text::Origin::Kind::kMessage && origin.message == run.message &&
+        origin.field == "content")
+      return std::max(span->begin, run.span.begin);
+  }
+  return run.span.end;
 }
 
 }  // namespace
 
 std::optional<text::ByteSpan> empty_thinking_at(std::string_view text, text::ByteSpan answer) {
-  const std::string_view before = without_trailing_space(text.substr(0, answer.begin)),
-                         own = text.substr(answer.begin, answer.end - answer.begin);
-  for (const auto& [opener, closer] : kThinkingMarks) {
-    std::string_view rest = without_leading_space(own);
-    if (!before.ends_with(opener)) {
-      if (!rest.starts_with(opener)) continue;
-      rest = without_leading_space(rest.substr(opener.size()));
-    }
-    if (!rest.starts_with(closer)) continue;
-    rest = without_leading_space(rest.substr(closer.size()));
-    return text::ByteSpan{answer.begin, answer.end - static_cast<uint32_t>(rest.size())};
+  std::string_view rest = text.substr(answer.begin, answer.end - answer.begin);
+  bool is_found = false;
+  while (const auto after = after_empty_thinking(rest)) {  // the template's, and the content's own
+    rest = *after;
+    is_found = true;
   }
-  return std::nullopt;
+  if (!is_found) return std::nullopt;
+  return text::ByteSpan{answer.begin, answer.end - static_cast<uint32_t>(rest.size())};
 }
 
 std::vector<text::ByteSpan> find_empty_thinking(const text::LabelledConversation& conversation) {
+  const text::Rendered& rendered = conversation.rendered;
   std::vector<text::ByteSpan> found;
   for (const text::LabelledConversation::Run& run : conversation.runs) {
-    if (const auto span = empty_thinking_at(conversation.rendered.text, run.span))
-      found.push_back(*span);
+    auto span = empty_thinking_at(rendered.text, run.span);
+    if (!span) span = empty_thinking_at(rendered.text, {content_in(run, rendered), run.span.end});
+    if (span) found.push_back(*span);
   }
   return found;
 }

@@ -16,16 +16,21 @@ struct ThinkingMarks {
   std::string_view opener, closer;
 };
 inline constexpr std::array kThinkingMarks = {
-    ThinkingMarks{"<think>", "</think>"}, ThinkingMarks{"<|START_THINKING|>", "<|END_THINKING|>"},
-    ThinkingMarks{"[THINK]", "[/THINK]"}, ThinkingMarks{"<seed:think>", "</seed:think>"},
+    ThinkingMarks{"<think>", "</think>"},
+    ThinkingMarks{"<|START_THINKING|>", "<|END_THINKING|>"},
+    ThinkingMarks{"[THINK]", "[/THINK]"},
+    ThinkingMarks{"<seed:think>", "</seed:think>"},
+    ThinkingMarks{"<mm:think>", "</mm:think>"},
     ThinkingMarks{"<|channel>thought", "<channel|>"}};
 
 /// The empty reasoning with which an answer begins, with the white space around it; nullopt: none.
-/// Where the generation prompt opens the reasoning (Qwen 3.5), it is what closes it.
+/// Where the generation prompt opens the reasoning (Qwen 3.5), or nothing does (MiniMax M3), it is
+/// what closes it.
 /// @param answer from the end of its generation prompt
 std::optional<text::ByteSpan> empty_thinking_at(std::string_view text, text::ByteSpan answer);
 
-/// The empty reasoning in the runs of a conversation. Each begins an answer.
+/// The empty reasoning in the runs of a conversation: each begins an answer, or the text of one
+/// behind words of the template.
 std::vector<text::ByteSpan> find_empty_thinking(const text::LabelledConversation& conversation);
 
 /// Removes these spans from the runs.

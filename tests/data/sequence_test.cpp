@@ -604,6 +604,26 @@ TEST(Thinking, EmptyReasoningThatThePromptOpens) {
             "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n|a<|im_end|>\n");
 }
 
+/// gpt-oss writes a channel before the text of an answer, MiniMax M3 only the end of reasoning.
+TEST(Thinking, EmptyReasoningBehindWordsOfTheTemplate) {
+  const auto dropped = [](const std::string& before, const std::string& content) {
+    const TextModel model = test::toy_model(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+        "{% if m.role == 'assistant' %}" +
+        before +
+        "{% endif %}{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}");
+    const Sequence sequence = build(answered(content).c_str(), RecordFormat::kMessages,
+                                    {.empty_thinking = config::EmptyThinking::kDrop}, model)
+                                  .at(0);
+    return fmt::format("{} {}", sequence.num_empty_thinking, trained(sequence));
+  };
+  EXPECT_EQ(dropped("final: ", "<think>\n</think>\n\na"), "1 final: |a<|im_end|>");
+  EXPECT_EQ(dropped("final: ", "a<think></think>"), "0 final: a<think></think><|im_end|>");
+  EXPECT_EQ(dropped("</mm:think>", "a"), "1 a<|im_end|>");
+  EXPECT_EQ(dropped("<think>\n</think>", "<think></think>a"), "1 a<|im_end|>");
+}
+
 TEST(Thinking, TextOutsideTheReasoningThatTheTemplateDropsIsFound) {
   const TextModel model = test::toy_model(kOpensThinking);
   const auto left_out = [&](const std::string& content, const TextModel& of) {
