@@ -286,6 +286,9 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
           plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, !stored.empty()));
       !idle.empty())
     log::warn("{}", idle);
+  for (const std::string& idle :
+       data::idle_template_variables(text, config.data.chat_template_kwargs))
+    log::warn("{}", idle);
   const auto look = [&](const config::DataSource& source, bool is_validation) {
     data::DatasetTrial trial =
         try_source(config, source, is_validation, text, counts_small_data && !is_validation);

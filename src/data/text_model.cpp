@@ -1,6 +1,7 @@
 #include "sftrun/data/text_model.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <utility>
 
@@ -16,6 +17,20 @@ namespace {
 bool is_template_text(const std::string& text) {
   return text.find("{{") != std::string::npos || text.find("{%") != std::string::npos ||
          text.find('\n') != std::string::npos;
+}
+
+/// Whether the word is in the text, and no part of another word there.
+bool has_word(std::string_view text, const std::string& word) {
+  const auto is_part = [](char c) {
+    return c == '_' || std::isalnum(static_cast<unsigned char>(c));
+  };
+  for (size_t at = text.find(word); at != std::string_view::npos && !word.empty();
+       at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    const bool begins = at == 0 || !is_part(text[at - 1]);
+    if (begins && (end == text.size() || !is_part(text[end]))) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -112,6 +127,23 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
     model.chat_template = parse(*own_template, "the model's chat template");
   }
   return model;
+}
+
+std::vector<std::string> idle_template_variables(const TextModel& model,
+                                                 const text::Json& variables) {
+  constexpr std::array<std::string_view, 3> kOurs = {"messages", "add_generation_prompt",
+                                                     "continue_final_message"};
+  std::vector<std::string> warnings;
+  for (const auto& [name, value] : variables.items()) {
+    const bool is_ours = std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end();
+    const bool is_named = model.chat_template && has_word(model.chat_template->source(), name);
+    if (is_named && !is_ours) continue;
+    warnings.push_back(fmt::format("data.chat_template_kwargs.{} has no effect: {}", excerpt(name),
+                                   is_ours               ? "sftrun sets it for each conversation"
+                                   : model.chat_template ? "the chat template does not name it"
+                                                         : "the model has no chat template"));
+  }
+  return warnings;
 }
 
 }  // namespace sftrun::data

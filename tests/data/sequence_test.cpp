@@ -685,6 +685,18 @@ TEST(Tools, TheTemplateIsTestedWithTheVariablesOfTheRun) {
   EXPECT_EQ(sequence.text, "<brief>user:[q][r]<|im_end|><brief>assistant:[a]<|im_end|>");
 }
 
+TEST(Thinking, VariablesThatChangeNothingAreNamed) {
+  const TextModel model =
+      test::toy_model(std::string("{{ 'x' if enable_thinking }}") + test::kChatMl);
+  EXPECT_TRUE(idle_template_variables(model, {{"enable_thinking", false}}).empty());
+  const std::vector<std::string> idle =
+      idle_template_variables(model, {{"thinking", true}, {"messages", Json::array()}});
+  ASSERT_EQ(idle.size(), 2U);
+  EXPECT_EQ(idle[0],
+            "data.chat_template_kwargs.thinking has no effect: the chat template does not name it");
+  EXPECT_NE(idle[1].find("messages has no effect: sftrun sets it"), std::string::npos);
+}
+
 TEST(Thinking, TheVariablesOfARun) {
   config::DataConfig data;
   EXPECT_EQ(template_variables(data), Json::object());

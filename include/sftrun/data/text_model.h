@@ -50,4 +50,8 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
                           text::RenderOptions render_defaults, const std::string& configured,
                           const std::vector<int64_t>& eos_token_ids);
 
+/// Which of a run's `data.chat_template_kwargs` change no text: a warning for each.
+std::vector<std::string> idle_template_variables(const TextModel& model,
+                                                 const text::Json& variables);
+
 }  // namespace sftrun::data
