@@ -12,6 +12,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 #include "sftrun/parallel/agreement.h"
+#include "sftrun/train/stop_agreement.h"
 
 namespace sftrun::engine {
 
@@ -125,9 +126,26 @@ int Rank::interruptible(const std::function<void()>& work) {
 }
 
 int Rank::before_training(const std::function<void()>& work) {
-  const int code = interruptible(work);
-  if (code != 0 && is_main()) log::info("stopped before the first step; nothing was lost");
-  return code;
+  return told_before_training(interruptible(work));
+}
+
+int Rank::together_before_training(
+    const std::function<void(const std::function<void()>& stop_point)>& work) {
+  const auto stop =
+      std::make_shared<train::StopAgreement>(comm_, [this] { return stop_exit_code(); });
+  try {
+    work([stop] {
+      if (stop->next() != 0) throw Interrupted();
+    });
+  } catch (const Interrupted&) {
+  }
+  return told_before_training(stop_of_any_rank());
+}
+
+int Rank::told_before_training(int stop_exit_code) const {
+  if (stop_exit_code != 0 && is_main())
+    log::info("stopped before the first step; nothing was lost");
+  return stop_exit_code;
 }
 
 void Rank::tell(const char* phase) {

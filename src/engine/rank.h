@@ -80,6 +80,10 @@ class Rank {
   int interruptible(const std::function<void()>& work);
   /// The same before training, with a message.
   int before_training(const std::function<void()>& work);
+  /// The same for work in which ranks communicate. It calls its argument as often on every rank, and
+  /// a stop ends it on all of them in the same call.
+  int together_before_training(
+      const std::function<void(const std::function<void()>& stop_point)>& work);
   /// A collective.   @return what rank 0 gave
   int of_main(int value);
   int stop_before_training() {
@@ -102,6 +106,8 @@ class Rank {
   void disconnect() { comm_ = parallel::Communicator(); }
 
  private:
+  int told_before_training(int stop_exit_code) const;
+
   launch::WorkerEnv env_;
   std::optional<int> gpu_;  // nullopt: one GPU for each process
   Activity activity_;

@@ -231,9 +231,13 @@ int load_model(PreparedRun& run, Rank& rank) {
     options.tensor_ranks = run.tensor_group.get();
   }
   const auto load = [&] { run.decoder = load_decoder(run.checkpoint, options); };
-  if (run.tensor_group)
-    load();  // DoRA sums over these ranks meanwhile, so none may leave
-  else if (const int code = rank.before_training(load))
+  // With tensor parallelism DoRA sums over the ranks meanwhile, so that none may leave alone.
+  const auto load_together = [&](const std::function<void()>& stop_point) {
+    options.stop_point = stop_point;
+    load();
+  };
+  if (const int code = run.tensor_group ? rank.together_before_training(load_together)
+                                        : rank.before_training(load))
     return code;
   if (run.shards && run.shards->sharding().trained_on_host)
     require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train,
@@ -244,10 +248,12 @@ int load_model(PreparedRun& run, Rank& rank) {
     gather_principal_parts(*run.decoder, *run.strategy);
   const std::string& start = run.config.tuning.lora.init_from;
   if (start.empty() || run.resume_from) return 0;
-  model::load_adapter_weights(*run.decoder, start,
-                              [&](const layers::Parameter& parameter, const at::Tensor& values) {
-                                run.strategy->assign(parameter, values);
-                              });
+  const auto assign = [&](const layers::Parameter& parameter, const at::Tensor& values) {
+    run.strategy->assign(parameter, values);
+  };
+  if (const int code =
+          rank.before_training([&] { model::load_adapter_weights(*run.decoder, start, assign); }))
+    return code;
   log::info("adapter initialised from {}", start);
   return 0;
 }
@@ -452,14 +458,22 @@ void describe_evaluations(const train::Trainer& trainer, observe::RunReport& rep
     report.best = {{"metric", best->metric}, {"value", *best->value}, {"step", best->step}};
 }
 
-/// Writes the result, on rank 0. The other ranks call it too if they have parts of the parameters.
-/// A stop interrupts it between two tensors: the same command writes it from the last checkpoint.
+/// Writes the result, on rank 0: the best model or the last one. The other ranks call it too if they
+/// have parts of the parameters. A stop interrupts it between two tensors: the same command writes it
+/// from the last checkpoint.
 /// @return 0, or the exit code of a stop
-int write_result(PreparedRun& run, Rank& rank, const exporting::RunResult& result,
-                 const std::function<std::string()>& card, int64_t last_step) {
+int write_result(PreparedRun& run, Rank& rank, train::Trainer& trainer,
+                 const exporting::RunResult& result, const std::function<std::string()>& card,
+                 int64_t last_step) {
   parallel::Communicator alone;
   train::StopAgreement stop(run.strategy->divides_parameters() ? rank.comm() : alone,
                             [&] { return rank.stop_exit_code(); });
+  try {
+    const Interruptible scope(launch::stop_requested);
+    trainer.load_best();
+  } catch (const Interrupted&) {  // perhaps on this rank alone
+  }
+  if (stop.next() != 0) return stop.agreed();
   auto tensors = exporting::result_tensors(
       result, *run.decoder,
       [&](const layers::Parameter& parameter) { return run.strategy->master_of(parameter); });
@@ -523,7 +537,10 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   reset_tensor_peak(device);
   const uint64_t static_bytes =
       tensor_memory(device).allocated_bytes + run.strategy->stored_bytes().unallocated;
-  train::Trainer trainer(std::move(inputs));
+  std::optional<train::Trainer> created;  // by reading a checkpoint's tensors, if it resumes
+  if (const int code = rank.before_training([&] { created.emplace(std::move(inputs)); }))
+    return code;
+  train::Trainer& trainer = *created;
   if (answers) answers->rehearse();
   const int64_t total_steps = trainer.total_steps();
   if (rank.is_main()) {
@@ -552,11 +569,10 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   is_wanted = rank.of_main(is_wanted ? 1 : 0) != 0;  // it writes
   rank.activity().set_work(Work::kExporting);
   if (is_wanted && (rank.is_main() || run.strategy->divides_parameters())) {
-    trainer.load_best();
     const auto text = [&] {
       return card_text(run, result, held, total_steps, world_size, trainer.best());
     };
-    outcome.exit_code = write_result(run, rank, result, text, outcome.last_step);
+    outcome.exit_code = write_result(run, rank, trainer, result, text, outcome.last_step);
   }
   if (is_wanted) rank.comm().barrier("result");  // it may take long
   if (is_wanted) outcome.exit_code = rank.of_main(outcome.exit_code);

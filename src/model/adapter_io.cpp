@@ -11,6 +11,7 @@
 #include "sftrun/core/dtype.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/regex.h"
@@ -162,6 +163,7 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
   size_t used = 0;
   std::string rescaled;  // first module whose scale differs between adapter and run
   const auto copy = [&](layers::Parameter& to, const std::vector<float>& from) {
+    interruption_point();
     if (to.whole_numel() != static_cast<int64_t>(from.size())) {
       throw DataError(
           fmt::format("{} has {} values, expected {}", to.name, from.size(), to.whole_numel()),

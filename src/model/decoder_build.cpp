@@ -12,7 +12,6 @@
 #include "adapter_start.h"
 #include "layer_members.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/interruption.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/stored_matrix.h"
@@ -684,7 +683,7 @@ class DecoderBuilder {
     const bool stays = d_.options_.device.is_cpu() && !d_.options_.buffers.is_per_unit;
     for (const Slot& slot : slots_) {
       if (slot.unit != unit) continue;
-      interruption_point();
+      d_.options_.stop_point();
       if (layers::Parameter* parameter = *slot.parameter) {
         fill_master(slot, *parameter);
         continue;
@@ -735,8 +734,11 @@ class DecoderBuilder {
   }
 
   void start_adapters(AdapterStart& adapters, int64_t unit) {
-    for (layers::Linear* linear : d_.adapted_linears())
-      if (linear->lora->a->unit == unit) adapters.start(*linear);
+    for (layers::Linear* linear : d_.adapted_linears()) {
+      if (linear->lora->a->unit != unit) continue;
+      d_.options_.stop_point();
+      adapters.start(*linear);
+    }
     if (d_.embedding_.lora && unit == d_.embedding_unit()) adapters.start(d_.embedding_);
     for (Layer& layer : d_.layers_) {
       if (layer.unit != unit) continue;

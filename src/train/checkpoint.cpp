@@ -11,6 +11,7 @@
 #include "checkpoint_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
@@ -342,6 +343,7 @@ fs::path principal_parts_of(const fs::path& checkpoint) {
 namespace {
 
 void read_part(const DividedTensors& tensors, const StateTensor& part) {
+  interruption_point();
   if (part.parameter == nullptr || !part.parameter->slice) return tensors.read(part, part.values);
   StateTensor whole = part;
   whole.begin = 0;
@@ -356,6 +358,7 @@ void restore_whole_parameters(const fs::path& checkpoint, const layers::OwnedVal
   const fs::path values_path = checkpoint / (is_adapter ? kAdapterFile : kTrainableFile);
   const weights::SafetensorsFile values(values_path);
   for (const layers::OwnedValues::Piece& piece : owned.pieces) {
+    interruption_point();
     owned.flat.master.narrow(0, piece.offset, piece.numel)
         .copy_(parameter_in(values, values_path, *piece.parameter)
                    .narrow(0, piece.begin, piece.numel));
@@ -370,6 +373,7 @@ void restore_optimizer(const fs::path& checkpoint, Optimizer& optimizer) {
   }
   const weights::SafetensorsFile moments(checkpoint / kOptimizerFile);
   for (const StateTensor& part : optimizer.state()) {
+    interruption_point();
     const at::Tensor whole = values_in(moments, checkpoint / kOptimizerFile, part.name, part.shape,
                                        part.values.scalar_type());
     at::Tensor destination = part.values;

@@ -74,11 +74,6 @@ Trainer::Trainer(TrainerInputs inputs)
   if (in_.val) evaluator_.emplace(in_.config, *in_.val);
   require_known_metric();
   if (reads_later_) gate_ = kernels::open_gate(in_.decoder->options().device);
-  if (in_.hooks.activity != nullptr) {
-    in_.hooks.activity->on_change([this](Work work, bool waits) {
-      for (StepTimer& timer : timers_) timer.mark(work, waits);  // one at most is running
-    });
-  }
   state_.identity = in_.identity;
   state_.rendered_at_unix_s = in_.rendered_at_unix_s;
   if (in_.resume_from) {
@@ -91,7 +86,16 @@ Trainer::Trainer(TrainerInputs inputs)
   }
   note_build();
   prepare_best();
-  if (!is_main()) return;
+  if (is_main()) open_run_directory();
+  if (in_.hooks.activity != nullptr) {
+    in_.hooks.activity->on_change([this](Work work, bool waits) {
+      for (StepTimer& timer : timers_) timer.mark(work, waits);  // one at most is running
+    });
+  }
+}
+
+/// Removes what is later than the step that the run starts from, and opens what it writes to.
+void Trainer::open_run_directory() {
   make_directories(in_.run_dir / "checkpoints");
   checkpoints_.require_writable();
   checkpoints_.remove_leftovers();

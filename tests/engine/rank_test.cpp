@@ -66,6 +66,26 @@ TEST(Interruption, OfWorkOfARankByAStop) {
   EXPECT_TRUE(decoder);
 }
 
+TEST(Interruption, OfLoadingThatRanksDoTogether) {
+  Rank rank;
+  const std::shared_ptr<const weights::Checkpoint> checkpoint =
+      weights::Checkpoint::open(test::kModels / "tied-gqa");
+  std::unique_ptr<model::Decoder> decoder;
+  constexpr int kRead = 3;
+  int num_parts = 0;
+  const int code = rank.together_before_training([&](const std::function<void()>& stop_point) {
+    model::DecoderOptions options;
+    options.stop_point = [&] {
+      stop_point();
+      if (++num_parts == kRead) ::raise(SIGTERM);
+    };
+    decoder = load_decoder(checkpoint, options);
+  });
+  EXPECT_EQ(code, 75);
+  EXPECT_EQ(num_parts, kRead);
+  EXPECT_FALSE(decoder);
+}
+
 TEST(Interruption, WhatRank0GivesReachesEveryRank) {
   Rank alone;
   EXPECT_EQ(alone.of_main(3), 3);

@@ -28,6 +28,7 @@ import time
 import bad_input
 import disk_faults
 import errors_document
+import held_up
 
 BEGIN, END = "<!-- table: written by tests/smoke/broken_runs.py --write -->\n", "<!-- end of table -->\n"
 GOES_ON = "a checkpoint; the same command goes on from it"
@@ -262,6 +263,63 @@ def interrupted(folder):
 def terminated(folder):
     """SIGTERM, and the same command again."""
     return stopped(folder, signal.SIGTERM, 75, resumes=not QUICK)
+
+
+MASTER_OF = "_ZN6sftrun8parallel8Strategy9master_ofERKNS_6layers9ParameterE"  # for each tensor that is written
+WRITE_TEXT_FILES = "_ZN6sftrun5model16write_text_filesERKNS_7weights10CheckpointERKNSt10filesystem7__cxx114pathES9_RKSt8optionalINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEE"
+
+
+def stopped_in_result(folder, shim, call, processes, result, *more):
+    """SIGTERM while rank 0 is in a call of a function of the engine; then the same command again, if the run has not ended."""
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    hold = held_up.HeldUp(shim, folder, call=call)
+    run = Run(folder, processes, *more, prefix=hold.prefix)
+    end = time.monotonic() + PATIENCE
+    while not hold.held.exists():
+        expect(run.process.poll() is None and time.monotonic() < end, f"rank 0 makes no call {call}", run.errors.read_text())
+        time.sleep(0.01)
+    expect((folder / f"run/.unfinished-{result}").is_dir(), "it does not write the result")
+    run.process.send_signal(signal.SIGTERM)
+    while "SIGTERM: " not in run.errors.read_text():
+        expect(time.monotonic() < end, "the launcher says nothing of the signal", run.errors.read_text())
+        time.sleep(0.01)
+    for pid, rank in processes_in(folder).items():  # the launcher's own signal may be on its way
+        if rank is not None:
+            os.kill(pid, signal.SIGTERM)
+    hold.go_on()
+    return run.end()
+
+
+def stopped_while_the_result_is_written(folder):
+    """SIGTERM while the result is written, and the same command again."""
+    if reason := held_up.why_not():
+        raise disk_faults.Skipped(reason)
+    held_up.require_symbols(folder / "sftrun", [MASTER_OF, WRITE_TEXT_FILES])
+    for number, symbol in enumerate((MASTER_OF, WRITE_TEXT_FILES)):
+        held_up.compile_shim(symbol, folder / f"shim-{number}.so")
+    divided = ["tuning.mode=full", "parallel.strategy=fsdp"]
+    runs = ((2, "model", divided), (1, "adapter", []))
+    for processes, result, more in runs[:1] if QUICK else runs:
+        expect_success(Run(folder, processes, *more, f"output.dir=whole-{result}").end())
+        expected = contents_of(folder / f"whole-{result}" / result)
+        # Those of a checkpoint of an adapter come before.
+        num_before = expected["adapter_model.safetensors"].count(b'"data_offsets"') if result == "adapter" else 0
+        code, text, _ = stopped_in_result(folder, folder / "shim-0.so", num_before + 3, processes, result, *more)
+        expect(code == 75 and "error:" not in text, f"exit code {code}", text)
+        expect("rerun the same command to resume" in text, "it does not say how to go on", text)
+        left = sorted(path.name for path in (folder / "run").iterdir() if path.name.lstrip(".").startswith(("unfinished", result)))
+        expect(not left and checkpoints(folder) == ["step-000001"], f"left: {left}, {checkpoints(folder)}")
+        expect_success(Run(folder, processes, *more).end(), "resuming from run/checkpoints/step-000001")
+        expect(contents_of(folder / "run" / result) == expected, "the result of the resumed run is another")
+        code, text, _ = stopped_in_result(folder, folder / "shim-1.so", 1, processes, result, *more)  # after the last tensor
+        expect(code == 0 and "error:" not in text, f"exit code {code}", text)
+        expect(contents_of(folder / "run" / result) == expected, "the result is another")
+    return 75, "what was trained is in the last checkpoint; the same command writes the result. After its last tensor the result is completed"
+
+
+def contents_of(result):
+    """The bytes of each file but the model card, which has times."""
+    return {path.name: path.read_bytes() for path in result.iterdir() if path.name != "README.md"}
 
 
 def second_run(folder):
@@ -577,11 +635,11 @@ def small_data(folder):
     return 0, "bins are shorter, so that an epoch has more steps; where every learning rate is 0, a warning says so"
 
 
-CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, base_is_broken, one_ranks_gradient,
-         third_step_bad, weights_overflow, disk_full, disk_fills_up, disk_space_checked_first, run_directory_read_only, checkpoints_read_only,
-         interrupted_early, interrupted, terminated, second_run, launcher_killed_and_started_again_at_once, goes_back,
-         damaged_newest_is_passed_over, tokens_damaged, weights_changed, model_moved, changed_data_allowed, more_steps, other_rates,
-         overwritten, parts_removed, model_removed, output_is_not_read, small_data]
+CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, base_is_broken, one_ranks_gradient, third_step_bad,
+         weights_overflow, disk_full, disk_fills_up, disk_space_checked_first, run_directory_read_only, checkpoints_read_only, interrupted_early,
+         interrupted, terminated, stopped_while_the_result_is_written, second_run, launcher_killed_and_started_again_at_once, goes_back,
+         damaged_newest_is_passed_over, tokens_damaged, weights_changed, model_moved, changed_data_allowed, more_steps, other_rates, overwritten,
+         parts_removed, model_removed, output_is_not_read, small_data]
 
 
 def wait_until_none_left(folder):

@@ -3,8 +3,7 @@
 
     tests/smoke/stalls.py --sftrun build/bin/sftrun [--stalls 50] [--seed 1] [--place NAME]
 
-Standard library and a C compiler. A library that is loaded before the program (LD_PRELOAD) stands in front of a function of
-the engine and sleeps there, on one rank, in one call; or the rank is stopped (SIGSTOP). The launcher must name this rank
+Standard library and a C compiler. A rank is held up in one call of a function of the engine (held_up.py); or the rank is stopped (SIGSTOP). The launcher must name this rank
 alone, what it does, and the step; with its stack, where it is not stopped. Then the rank goes on, and the run must end as
 if nothing had been. 2 to 4 processes over Gloo, under ddp, zero2, fsdp and hybrid. Exit code 77: no compiler, or a
 processor that the library is not written for.
@@ -15,18 +14,17 @@ import collections
 import concurrent.futures
 import os
 import pathlib
-import platform
 import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 
 import bad_input
 import broken_runs
+import held_up
 import two_processes
 
 SKIPPED = 77
@@ -59,47 +57,23 @@ PLACES = {
     "forward": Place("_ZNK6sftrun5model5Stage5embedERNS0_13MicroBatchRunE", "in the forward pass", 1, EVAL_STEPS - 1, ALL),
     "backward": Place("_ZNK6sftrun5model5Stage14layer_backwardERNS0_13MicroBatchRunEl", "in the backward pass", 1, STEPS, ALL),
     "optimizer": Place("_ZN6sftrun5train5AdamW4stepEdd", "in the optimizer", 1, STEPS - 1, ALL),
-    "evaluation": Place("_ZNK6sftrun5train9Evaluator3runERNS_5model7DecoderERNS_8parallel8StrategyERKNS0_9ObjectiveERNS5_12CommunicatorE",
+    "evaluation": Place("_ZNK6sftrun5train9Evaluator3runERNS_5model7DecoderERNS_8parallel8StrategyERKNS0_9ObjectiveERNS5_12CommunicatorERKSt8functionIFivEE",
                         "in the evaluation", 0, STEPS // EVAL_STEPS, ALL),
     "checkpoint": Place("_ZNK6sftrun5train15CheckpointStore4saveERKNS0_18CheckpointContentsERKSt8optionalINS_7weights13AdapterConfigEERKNS0_10TrainStateElS5_IlE",
                         "writing a checkpoint", 0, STEPS // SAVE_STEPS, MAIN),
 }
 STOPPED = "stopped"
 
-# Saves the registers that may hold arguments, calls `hold_up`, and goes on to the function itself.
-SHIM = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-void* hold_up(void) {
-  static void* function;
-  static int calls;
-  if (function == 0) function = dlsym(dlopen("libsftrun_engine.so", RTLD_NOW | RTLD_NOLOAD), SYMBOL);
-  const char* rank = getenv("RANK");
-  if (rank == 0 || strcmp(rank, getenv("HELD_UP_RANK")) != 0 || ++calls != atoi(getenv("HELD_UP_CALL"))) return function;
-  struct timespec short_time = {0, 20000000};
-  while (access(getenv("HELD_UP_UNTIL"), F_OK) != 0) nanosleep(&short_time, 0);
-  return function;
-}
-__asm__(".globl " SYMBOL "\n.type " SYMBOL ", @function\n" SYMBOL ":\n"
-        "push %rdi\npush %rsi\npush %rdx\npush %rcx\npush %r8\npush %r9\nsub $24, %rsp\n"
-        "movsd %xmm0, (%rsp)\nmovsd %xmm1, 8(%rsp)\ncall hold_up@PLT\nmovsd (%rsp), %xmm0\nmovsd 8(%rsp), %xmm1\n"
-        "add $24, %rsp\npop %r9\npop %r8\npop %rcx\npop %rdx\npop %rsi\npop %rdi\njmp *%rax\n");
-"""
-
 Case = collections.namedtuple("Case", "place strategy processes rank call")
 
 
-def compile_shims(folder):
+def compile_shims(folder, program):
     """A library for each function, by the name of its place."""
+    held_up.require_symbols(program, [place.symbol for place in PLACES.values()])
     shims = {}
     for number, (name, place) in enumerate(PLACES.items()):
         shims[name] = folder / f"shim-{number}.so"
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", shims[name], f'-DSYMBOL="{place.symbol}"'], input=SHIM,
-                       text=True, check=True)
+        held_up.compile_shim(place.symbol, shims[name])
     return shims
 
 
@@ -128,14 +102,11 @@ def prepare(folder, program):
 
 
 def start(folder, case, shims):
-    variables = []
-    if case.place != STOPPED:
-        variables = [f"LD_PRELOAD={shims[case.place]}", f"HELD_UP_RANK={case.rank}", f"HELD_UP_CALL={case.call}",
-                     f"HELD_UP_UNTIL={folder / 'go on'}"]
+    prefix = () if case.place == STOPPED else held_up.HeldUp(shims[case.place], folder, case.rank, case.call).prefix
     strategy = [f"parallel.strategy={case.strategy}"] + ["parallel.dp_shard=2"] * (case.strategy == "hybrid")
     # One that is stopped trains until it is told to end, so that any moment is one of training.
     length = broken_runs.LONG if case.place == STOPPED else []
-    return broken_runs.Run(folder, case.processes, *strategy, *length, prefix=("env", *variables))
+    return broken_runs.Run(folder, case.processes, *strategy, *length, prefix=prefix)
 
 
 def wait_for_text(run, pattern):
@@ -160,7 +131,7 @@ def expect_named_alone(run, case):
     return report
 
 
-def held_up(folder, case, shims):
+def held(folder, case, shims):
     place = PLACES[case.place]
     run = start(folder, case, shims)
     report = expect_named_alone(run, case)
@@ -201,7 +172,7 @@ def check(number, case, program, shims):
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"stall-{number}-")).resolve()
     prepare(folder, program)
     try:
-        stopped(folder, case) if case.place == STOPPED else held_up(folder, case, shims)
+        stopped(folder, case) if case.place == STOPPED else held(folder, case, shims)
     except Exception as failure:  # whatever it is, the folder must be named
         for pid in broken_runs.processes_in(folder):
             os.kill(pid, signal.SIGKILL)
@@ -217,14 +188,14 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of the choices (default 1)")
     parser.add_argument("--place", choices=[*PLACES, STOPPED], help="only stalls of this kind")
     arguments = parser.parse_args()
-    if platform.machine() != "x86_64" or not shutil.which("cc"):
-        print("SKIPPED: the library that holds a rank up needs a C compiler and an x86-64 processor")
+    if reason := held_up.why_not():
+        print(f"SKIPPED: {reason}")
         return SKIPPED
     program = arguments.sftrun.resolve()
     chosen = [(number, case) for number, case in enumerate(cases(arguments.stalls, arguments.seed))
               if arguments.place in (None, case.place)]
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        shims = compile_shims(pathlib.Path(name))
+        shims = compile_shims(pathlib.Path(name), program)
         problems = [found for found in pool.map(lambda item: check(*item, program, shims), chosen) if found]
     for problem in problems:
         print(problem)

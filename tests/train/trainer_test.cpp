@@ -10,6 +10,7 @@
 #include <string>
 
 #include "sftrun/core/file.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/parallel/tensor_group.h"
@@ -585,6 +586,30 @@ TEST(ShardedTraining, ResumesFromCheckpointsOfEitherStrategy) {
     train_on_two_ranks(first, dir.path());
     train_on_two_ranks(is_sharded_first ? setup : setup.sharded(), dir.path(),
                        dir.path() / "checkpoints" / "step-000002");
+    expect_same_run(straight.path(), dir.path());
+  }
+}
+
+/// A stop while the tensors of a checkpoint are read, whole or in parts, ends the start of the run and
+/// changes nothing.
+TEST(Resuming, IsInterruptedByAStop) {
+  RunSetup whole;
+  whole.decoder.trains = model::Trains::kFull;
+  for (const RunSetup& setup : {whole, whole.sharded()}) {
+    const test::TemporaryDirectory straight, dir;
+    train_on_two_ranks(setup, straight.path());
+    RunSetup first = setup, interrupted = setup;
+    first.stops_after = 2;
+    train_on_two_ranks(first, dir.path());
+    const fs::path checkpoint = dir.path() / "checkpoints" / "step-000002";
+    interrupted.decoder.stop_point = [] {};
+    {
+      const Interruptible scope([] { return true; });
+      test::run_ranks(2, [&](parallel::Communicator& comm) {
+        EXPECT_THROW(train(comm, interrupted, dir.path(), checkpoint), Interrupted);
+      });
+    }
+    train_on_two_ranks(setup, dir.path(), checkpoint);
     expect_same_run(straight.path(), dir.path());
   }
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/core/interruption.h"
 #include "sftrun/layers/backend.h"
 #include "sftrun/layers/embedding.h"
 #include "sftrun/layers/layer.h"
@@ -68,6 +69,8 @@ struct DecoderOptions {
   /// memory, so that loading needs the memory of one unit beside what is kept of the others.
   std::function<void(int64_t index, layers::Unit& unit, layers::FlatValues* trained)>
       on_unit_loaded;
+  /// Called before each part of the loading. It may throw, to end it.
+  std::function<void()> stop_point = interruption_point;
   /// Tensor parallelism: the part of each matrix that is loaded.
   spec::TensorParallel tensor;
   const layers::TensorRanks* tensor_ranks = nullptr;             ///< null: tensor.size is 1

@@ -107,6 +107,8 @@ struct TrainOutcome {
 
 class Trainer {
  public:
+  /// No collective.
+  /// @throws Interrupted while the tensors of a checkpoint are read
   explicit Trainer(TrainerInputs inputs);
   ~Trainer();
   TrainOutcome run();
@@ -127,6 +129,7 @@ class Trainer {
   void load_best();
 
  private:
+  void open_run_directory();
   void warn_of_unprofiled_steps() const;
   bool is_resumed_in_place() const;
   struct QueuedStep;
