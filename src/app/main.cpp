@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <string_view>
 #include <system_error>
 
 #include "cli.h"
@@ -18,6 +19,7 @@
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/verbosity.h"
+#include "sftrun/launch/command_guard.h"
 
 namespace sftrun::app {
 namespace {
@@ -179,6 +181,8 @@ int guarded_run(int argc, char** argv) {
 }  // namespace sftrun::app
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == sftrun::launch::kCommandGuard)
+    sftrun::launch::guard_command(argv[2]);
   sftrun::app::set_up_process();
   sftrun::end_on_bad_alloc();
   return sftrun::app::leave(sftrun::app::guarded_run(argc, argv));

@@ -1,9 +1,8 @@
 #include "sftrun/launch/event_commands.h"
 
 #include <fmt/format.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <optional>
 #include <thread>
 
+#include "command_guard.h"
 #include "pipe_write.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
@@ -23,13 +23,13 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/launch/command_guard.h"
 #include "sftrun/launch/worker_env.h"
+#include "spawn_settings.h"
 #include "unique_fd.h"
 
 namespace sftrun::launch {
 namespace {
-
-constexpr double kGraceS = 2;  // from SIGTERM to SIGKILL
 
 std::string describe_event(const Event& event) {
   return fmt::format("the event `{}` (step {})", event.name, event.step);
@@ -68,128 +68,101 @@ std::vector<std::string> variables_of(const Event& event, const std::filesystem:
   environment["SFTRUN_STEP"] = std::to_string(event.step);
   environment["SFTRUN_RUN_DIR"] = run_dir.string();
   std::vector<std::string> variables;
-  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  for (const auto& [name, value] : environment)
+    variables.push_back(fmt::format("{}={}", name, value));
   return variables;
 }
 
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  for (std::string& text : texts) all.push_back(text.data());
-  all.push_back(nullptr);
-  return all;
-}
-
-/// What a child does with its descriptors and signals before it becomes a program.
-class SpawnSettings {
+/// A command that runs, under its guard (sftrun/launch/command_guard.h), a process of this program: a
+/// fork of this one, which may be large, would do the same at the cost of its memory.
+class RunningCommand {
  public:
-  SpawnSettings(int in, int out) {
-    ::posix_spawn_file_actions_init(&files_);
-    ::posix_spawn_file_actions_adddup2(&files_, in, STDIN_FILENO);
-    ::posix_spawn_file_actions_adddup2(&files_, out, STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&files_, out, STDERR_FILENO);
-    ::posix_spawn_file_actions_addclosefrom_np(&files_, STDERR_FILENO + 1);
-    ::posix_spawnattr_init(&attributes_);
-    set_flags(POSIX_SPAWN_SETPGROUP);
-    ::posix_spawnattr_setpgroup(&attributes_, 0);
-    sigset_t signals;
-    sigemptyset(&signals);
-    ::posix_spawnattr_setsigmask(&attributes_, &signals);
-    // What this process itself has changed. Others that it was started to ignore stay ignored.
-    for (const int number : {SIGPIPE, SIGXFSZ, SIGINT, SIGTERM}) sigaddset(&signals, number);
-    ::posix_spawnattr_setsigdefault(&attributes_, &signals);
+  RunningCommand(const EventCommandOptions& options, const Event& event, int log) {
+    const std::filesystem::path run_dir = std::filesystem::absolute(options.run_dir);
+    nlohmann::ordered_json json = {
+        {"event", event.name}, {"step", event.step}, {"run_dir", run_dir.string()}};
+    json.update(event.details);
+    const UniqueFd in =
+        file_with_line(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    auto [own, of_guard] = make_sockets();
+    SpawnSettings settings;
+    settings.block_signals(true);
+    settings.pass(in.get(), STDIN_FILENO);
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) settings.pass(log, stream);
+    settings.pass(of_guard.get(), kGuardSocket);
+    settings.close_from(kGuardSocket + 1);
+    std::vector<std::string> variables = variables_of(event, run_dir);
+    const int error =
+        settings.spawn(options.guard.c_str(), {"sftrun-guard", kCommandGuard, options.command},
+                       SpawnSettings::pointers_to(variables).data(), guard_);
+    if (error != 0) fail_to_start(error, options.guard);
+    socket_ = std::move(own);
   }
-  ~SpawnSettings() {
-    ::posix_spawn_file_actions_destroy(&files_);
-    ::posix_spawnattr_destroy(&attributes_);
+  /// Kills the command if it runs.
+  ~RunningCommand() {
+    socket_.reset();
+    if (guard_ > 0) wait_for_guard(0);
   }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
+  RunningCommand(const RunningCommand&) = delete;
+  RunningCommand& operator=(const RunningCommand&) = delete;
 
-  /// In a session of its own, without any signal but SIGKILL.
-  SpawnSettings& hidden() {
-    set_flags(POSIX_SPAWN_SETSID);
-    sigset_t all;
-    sigfillset(&all);
-    ::posix_spawnattr_setsigmask(&attributes_, &all);
-    return *this;
+  /// Waits a moment for it.
+  bool has_ended() {
+    constexpr auto kMoment = std::chrono::milliseconds(10);
+    if (guard_ > 0 && wait_for_guard(WNOHANG)) return true;
+    std::this_thread::sleep_for(kMoment);
+    return false;
   }
 
-  /// Runs `sh` with the arguments.
-  pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> variables) const {
-    constexpr const char* kShell = "/bin/sh";
-    pid_t pid = 0;
-    const int error = ::posix_spawn(&pid, kShell, &files_, &attributes_,
-                                    pointers_to(arguments).data(), pointers_to(variables).data());
-    if (error != 0)
-      throw DeviceError(std::string("cannot be started: ") + std::strerror(error), kShell);
-    return pid;
+  /// Ends it, with what it has started.
+  void end(GuardOrder order) {
+    const std::string_view text(reinterpret_cast<const char*>(&order), sizeof order);
+    write_without_sigpipe(socket_.get(), text);  // fails if it has just ended
+    wait_for_guard(0);
+  }
+
+  /// "ended with exit code 3"; "" for success.   @pre it has ended
+  std::string failure() const {
+    if (!has_report_) return "was lost: its guard, another process of sftrun, was killed";
+    if (report_.start_error != 0) fail_to_start(report_.start_error, "/bin/sh");
+    if (WIFSIGNALED(report_.wait_status))
+      return fmt::format("was killed by signal {}", WTERMSIG(report_.wait_status));
+    const int code = WEXITSTATUS(report_.wait_status);
+    return code == 0 ? "" : fmt::format("ended with exit code {}", code);
   }
 
  private:
-  void set_flags(int place) {
-    const int flags = place | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK;
-    ::posix_spawnattr_setflags(&attributes_, static_cast<short>(flags));
-  }
-
-  posix_spawn_file_actions_t files_;
-  posix_spawnattr_t attributes_;
-};
-
-/// Kills the process group of a command if this process ends while the command runs: a shell that
-/// reads a pipe to its end, which the kernel brings about. (PR_SET_PDEATHSIG would spare what the
-/// command has started.) A fork of this process, which may be large, would do the same at the cost
-/// of its memory.
-class CommandGuard {
- public:
-  explicit CommandGuard(int log) {
-    constexpr const char* kScript =
-        "read -r group || exit 0; read -r ended && exit 0; kill -9 \"-$group\" 2>/dev/null";
-    Pipe pipe = make_pipe();
-    pid_ = SpawnSettings(pipe.read.get(), log)
-               .hidden()
-               .spawn({"sh", "-c", kScript, "sftrun-guard"}, {});
-    pipe_ = std::move(pipe.write);
-  }
-  /// The command has ended, or could not be started.
-  ~CommandGuard() {
-    if (is_watching_) tell("ended");
-    pipe_.reset();
-    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  static std::pair<UniqueFd, UniqueFd> make_sockets() {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+      const int error = errno;
+      throw DeviceError(std::string("cannot be started: ") + std::strerror(error), "socketpair",
+                        fix_for_descriptors(error));
     }
-  }
-  CommandGuard(const CommandGuard&) = delete;
-  CommandGuard& operator=(const CommandGuard&) = delete;
-
-  void watch(pid_t group) {
-    tell(std::to_string(group));
-    is_watching_ = true;
+    return {UniqueFd(ends[0]), UniqueFd(ends[1])};
   }
 
- private:
-  void tell(const std::string& line) { write_without_sigpipe(pipe_.get(), line + "\n"); }
+  [[noreturn]] static void fail_to_start(int error, const std::string& program) {
+    throw DeviceError(std::string("cannot be started: ") + std::strerror(error), program);
+  }
 
-  UniqueFd pipe_;
-  pid_t pid_ = 0;
-  bool is_watching_ = false;
+  /// @return whether the guard has ended
+  bool wait_for_guard(int options) {
+    pid_t ended = 0;
+    while ((ended = ::waitpid(guard_, nullptr, options)) < 0 && errno == EINTR) {
+    }
+    if (ended == 0) return false;
+    guard_ = 0;
+    if (socket_)
+      has_report_ = ::recv(socket_.get(), &report_, sizeof report_, MSG_DONTWAIT) == sizeof report_;
+    return true;
+  }
+
+  UniqueFd socket_;
+  pid_t guard_ = 0;  // 0: it has ended
+  GuardReport report_;
+  bool has_report_ = false;
 };
-
-pid_t start_command(const EventCommandOptions& options, const Event& event, int log) {
-  const std::filesystem::path run_dir = std::filesystem::absolute(options.run_dir);
-  nlohmann::ordered_json json = {
-      {"event", event.name}, {"step", event.step}, {"run_dir", run_dir.string()}};
-  json.update(event.details);
-  const UniqueFd in =
-      file_with_line(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-  return SpawnSettings(in.get(), log)
-      .spawn({"sh", "-c", options.command}, variables_of(event, run_dir));
-}
-
-/// "ended with exit code 3"; "" for success.
-std::string failure_of(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("was killed by signal {}", WTERMSIG(status));
-  const int code = WEXITSTATUS(status);
-  return code == 0 ? "" : fmt::format("ended with exit code {}", code);
-}
 
 }  // namespace
 
@@ -254,26 +227,23 @@ class EventCommands::Queue {
 
   void run_command(const Event& event) {
     const UniqueFd log = open_log(options_.run_dir);
-    CommandGuard guard(log.get());
-    const pid_t pid = start_command(options_, event, log.get());
-    guard.watch(pid);
+    RunningCommand command(options_, event, log.get());
     const double started_s = monotonic_seconds();
-    int status = 0;
-    while (!has_ended(pid, status)) {
+    while (!command.has_ended()) {
       if (is_told_to_end()) {
-        end_now(pid, status);
+        command.end(GuardOrder::kKill);
         log::warn("callbacks.command for {} was ended: the run was told to end at once",
                   describe_event(event));
         return;
       }
       if (!is_late(started_s)) continue;
-      end(pid, status);
+      command.end(GuardOrder::kEnd);
       log::warn("callbacks.command for {} was ended after {} (callbacks.timeout {})",
                 describe_event(event), format_duration(monotonic_seconds() - started_s),
                 format_duration(options_.timeout_s));
       return;
     }
-    if (const std::string failure = failure_of(status); !failure.empty())
+    if (const std::string failure = command.failure(); !failure.empty())
       log::warn("callbacks.command for {} {}; see {}", describe_event(event), failure,
                 (options_.run_dir / "logs" / "callbacks.log").string());
   }
@@ -284,29 +254,6 @@ class EventCommands::Queue {
     const std::scoped_lock lock(mutex_);
     const double now = monotonic_seconds();
     return now - started_s >= options_.timeout_s || (is_closed_ && now >= ends_at_s_);
-  }
-
-  /// Waits a moment for the command.
-  static bool has_ended(pid_t pid, int& status) {
-    constexpr auto kMoment = std::chrono::milliseconds(10);
-    if (::waitpid(pid, &status, WNOHANG) == pid) return true;
-    std::this_thread::sleep_for(kMoment);
-    return false;
-  }
-
-  static void end_now(pid_t pid, int& status) {
-    ::kill(-pid, SIGKILL);
-    ::waitpid(pid, &status, 0);
-  }
-
-  /// Ends the command and what it has started.
-  static void end(pid_t pid, int& status) {
-    ::kill(-pid, SIGTERM);
-    const double until_s = monotonic_seconds() + kGraceS;
-    bool ended = false;
-    while (!ended && monotonic_seconds() < until_s) ended = has_ended(pid, status);
-    ::kill(-pid, SIGKILL);
-    if (!ended) ::waitpid(pid, &status, 0);
   }
 
   const EventCommandOptions& options_;

@@ -28,7 +28,8 @@ class EventCommandsTest : public ::testing::Test {
     return {.command = command,
             .events = {"checkpoint", "end"},
             .timeout_s = 20,
-            .run_dir = directory_.path()};
+            .run_dir = directory_.path(),
+            .guard = SFTRUN_TEST_WORKER};
   }
   std::string text_of(const std::string& name) const {
     const fs::path file = directory_ / name;
@@ -72,20 +73,6 @@ TEST_F(EventCommandsTest, NobodyWaitsForASlowCommand) {
   EXPECT_EQ(text_of("logs/callbacks.log"), "");  // ended, with what it had started
 }
 
-TEST_F(EventCommandsTest, ACommandThatFailsOrCannotBeWrittenDoesNothing) {
-  {
-    EventCommands commands(options("echo before; exit 3"));
-    commands.tell({.name = "checkpoint"});
-    commands.tell({.name = "checkpoint"});
-  }
-  EXPECT_EQ(text_of("logs/callbacks.log"), "before\nbefore\n");
-  EventCommandOptions nowhere = options("true");
-  nowhere.run_dir = "/dev/null/run";
-  EventCommands commands(nowhere);
-  commands.tell({.name = "end"});
-  EXPECT_NO_THROW(commands.finish());
-}
-
 /// The processes in a file of ids that still run.
 std::vector<pid_t> running_of(const fs::path& file) {
   std::vector<pid_t> running;
@@ -109,16 +96,62 @@ bool comes_true(Condition condition) {
   return false;
 }
 
+/// A command, a process in its background, one in a session of its own, and a daemon: its parent has
+/// ended. All ignore SIGTERM.
+constexpr const char* kFamily =
+    "trap '' TERM HUP INT; ids=\"$SFTRUN_RUN_DIR/ids\"; echo $$ > \"$ids\"; "
+    "sleep 600 & echo $! >> \"$ids\"; "
+    "setsid sh -c 'echo $$ >> \"$0\"; exec sleep 600' \"$ids\" & "
+    "(setsid sh -c 'echo $$ >> \"$0\"; exec sleep 600' \"$ids\" &); wait";
+constexpr size_t kFamilySize = 4;
+
+TEST_F(EventCommandsTest, ACommandEndsWithItsDaemons) {
+  const fs::path ids = directory_ / "ids";
+  std::atomic<bool> is_urgent{false};
+  EventCommandOptions family = options(kFamily);
+  family.should_end = [&] { return is_urgent.load(); };
+  EventCommands commands(family);
+  commands.tell({.name = "end"});
+  EXPECT_TRUE(comes_true([&] { return running_of(ids).size() == kFamilySize; }));
+  is_urgent = true;
+  commands.finish();
+  EXPECT_EQ(running_of(ids), std::vector<pid_t>());
+}
+
+TEST_F(EventCommandsTest, WhatACommandLeftInTheBackgroundGoesOn) {
+  const fs::path ids = directory_ / "ids";
+  {
+    EventCommands commands(options("sleep 600 & echo $! > \"$SFTRUN_RUN_DIR/ids\""));
+    commands.tell({.name = "end"});
+  }
+  const std::vector<pid_t> left = running_of(ids);
+  ASSERT_EQ(left.size(), 1);
+  ::kill(left[0], SIGKILL);
+}
+
+TEST_F(EventCommandsTest, ACommandThatFailsOrCannotBeWrittenDoesNothing) {
+  {
+    EventCommands commands(options("echo before; exit 3"));
+    commands.tell({.name = "checkpoint"});
+    commands.tell({.name = "checkpoint"});
+  }
+  EXPECT_EQ(text_of("logs/callbacks.log"), "before\nbefore\n");
+  EventCommandOptions nowhere = options("true");
+  nowhere.run_dir = "/dev/null/run";
+  EventCommands commands(nowhere);
+  commands.tell({.name = "end"});
+  EXPECT_NO_THROW(commands.finish());
+}
+
 TEST_F(EventCommandsTest, NothingOutlivesAKilledProcess) {
   const fs::path ids = directory_ / "ids";
   const pid_t pid = ::fork();
   if (pid == 0) {
-    EventCommands commands(
-        options("sleep 600 & echo $$ $! > \"$SFTRUN_RUN_DIR/ids\"; trap '' TERM HUP INT; wait"));
+    EventCommands commands(options(kFamily));
     commands.tell({.name = "end"});
     for (;;) ::pause();
   }
-  EXPECT_TRUE(comes_true([&] { return running_of(ids).size() == 2; }));
+  EXPECT_TRUE(comes_true([&] { return running_of(ids).size() == kFamilySize; }));
   ::kill(pid, SIGKILL);
   ::waitpid(pid, nullptr, 0);
   EXPECT_TRUE(comes_true([&] { return running_of(ids).empty(); }));

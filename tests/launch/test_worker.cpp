@@ -14,6 +14,7 @@
 
 #include "sftrun/core/activity.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/launch/command_guard.h"
 #include "sftrun/launch/error_file.h"
 #include "sftrun/launch/status.h"
 #include "sftrun/launch/stop_signals.h"
@@ -172,6 +173,7 @@ void perform(const std::string& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == launch::kCommandGuard) launch::guard_command(argv[2]);
   const std::string own = std::string(std::getenv("RANK")) + ":";
   std::string script;
   for (int i = 1; i < argc; ++i) {

@@ -17,6 +17,8 @@ struct EventCommandOptions {
   std::filesystem::path run_dir;    ///< has logs/callbacks.log, with what the commands print
   /// Asked from time to time, by another thread: true ends the commands at once. Empty: never.
   std::function<bool()> should_end = {};
+  /// The program that becomes the guard of a command (command_guard.h): this one.
+  std::string guard = "/proc/self/exe";
 };
 
 /// What happened. Its details are in the JSON object that the command reads.
@@ -31,8 +33,8 @@ struct Event {
 /// nothing else. A command
 ///   - is run by `sh -c` in the directory of the run's start, in a process group of its own, and
 ///     inherits no open files;
-///   - is killed with its process group if this process ends in any way while it runs, even by
-///     kill -9;
+///   - is killed with everything that it has started if this process ends in any way while it runs,
+///     even by kill -9;
 ///   - reads one line of JSON from its standard input: event, step, run_dir, and the details;
 ///   - has SFTRUN_EVENT, SFTRUN_STEP and SFTRUN_RUN_DIR in its environment, and no variables by
 ///     which launchers tell a process that it is a rank: it may run sftrun itself.

@@ -1,0 +1,152 @@
+#include "sftrun/launch/command_guard.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <cctype>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "command_guard.h"
+#include "sftrun/core/clock.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "spawn_settings.h"
+
+namespace sftrun::launch {
+namespace {
+
+constexpr int kPollMs = 10;
+
+/// The parent of a process; 0 if it has ended. /proc/…/stat is "4242 (name) S 1 …", and a name may have
+/// parentheses.
+pid_t parent_of(const std::filesystem::path& process) {
+  std::string stat;
+  try {
+    stat = read_text_file(process / "stat");
+  } catch (const Error&) {
+    return 0;
+  }
+  const size_t name_end = stat.rfind(") ");
+  if (name_end == std::string::npos || name_end + 4 > stat.size()) return 0;
+  return static_cast<pid_t>(std::strtol(stat.c_str() + name_end + 4, nullptr, 10));
+}
+
+/// The processes that this one has started, and theirs. Those whose parents have ended are this one's own
+/// children then: it is a subreaper.
+std::vector<pid_t> descendants() {
+  std::map<pid_t, pid_t> parents;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (std::isdigit(static_cast<unsigned char>(name.front())) != 0)
+      parents[std::stoi(name)] = parent_of(entry.path());
+  }
+  std::vector<pid_t> found;
+  for (const auto& [pid, parent] : parents) {
+    pid_t above = parent;
+    for (size_t depth = 0; above > 1 && above != ::getpid() && depth < parents.size(); ++depth) {
+      const auto next = parents.find(above);
+      above = next == parents.end() ? 0 : next->second;
+    }
+    if (above == ::getpid()) found.push_back(pid);
+  }
+  return found;
+}
+
+class Guard {
+ public:
+  explicit Guard(pid_t command) : command_(command) {
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    children_ = ::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+  }
+
+  /// Waits for the command, or for an order to end it.   @return its wait status
+  int wait() {
+    while (!has_ended()) {
+      pollfd sources[] = {{kGuardSocket, POLLIN, 0}, {children_, POLLIN, 0}};
+      ::poll(sources, 2, -1);
+      signalfd_siginfo info;
+      while (::read(children_, &info, sizeof info) > 0) {
+      }
+      if (sources[0].revents != 0) {
+        obey(read_order());
+        break;
+      }
+    }
+    return status_.value_or(SIGKILL);
+  }
+
+ private:
+  static GuardOrder read_order() {
+    auto order = GuardOrder::kKill;
+    if (::read(kGuardSocket, &order, sizeof order) != sizeof order) return GuardOrder::kKill;
+    return order;
+  }
+
+  void obey(GuardOrder order) {
+    if (order == GuardOrder::kEnd) {
+      signal_all(SIGTERM);
+      wait_until(monotonic_seconds() + kCommandGraceS, [&] { return has_ended() || is_alone(); });
+    }
+    constexpr double kMost_s = 5;  // what the kernel itself holds up does not die
+    wait_until(monotonic_seconds() + kMost_s, [&] {
+      signal_all(SIGKILL);
+      has_ended();
+      return descendants().empty();
+    });
+  }
+
+  /// Whether the run has gone, or wants an end at once.
+  static bool is_alone() {
+    pollfd source{kGuardSocket, POLLIN, 0};
+    return ::poll(&source, 1, 0) > 0;
+  }
+
+  template <class Condition>
+  static void wait_until(double end_s, Condition condition) {
+    while (!condition() && monotonic_seconds() < end_s) ::poll(nullptr, 0, kPollMs);
+  }
+
+  void signal_all(int signal) const {
+    ::kill(-command_, signal);  // also where /proc cannot be read
+    for (const pid_t pid : descendants()) ::kill(pid, signal);
+  }
+
+  /// Takes the ends of children, its own and those that were left to it.
+  bool has_ended() {
+    int status = 0;
+    for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;)
+      if (pid == command_) status_ = status;
+    return status_.has_value();
+  }
+
+  pid_t command_;
+  int children_ = -1;
+  std::optional<int> status_;  // nullopt: the command runs
+};
+
+}  // namespace
+
+void guard_command(const std::string& command) {
+  ::prctl(PR_SET_NAME, "sftrun-guard");
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::signal(SIGCHLD, SIG_DFL);
+  SpawnSettings settings;
+  settings.close_from(kGuardSocket);
+  GuardReport report;
+  pid_t pid = 0;
+  report.start_error = settings.spawn("/bin/sh", {"sh", "-c", command}, environ, pid);
+  if (report.start_error == 0) report.wait_status = Guard(pid).wait();
+  ::send(kGuardSocket, &report, sizeof report, MSG_NOSIGNAL);
+  ::_exit(0);
+}
+
+}  // namespace sftrun::launch
