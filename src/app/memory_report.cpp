@@ -151,6 +151,7 @@ void fit_to_data(const std::filesystem::path& model_path, const ModelHeaders& mo
                  batches, tries_longest);
     devices.tokens_of_bin = found.tokens_of_bin;
     config.train.batch_size = found.sizes.batch_size;
+    config.train.eval_batch_size = found.sizes.eval_batch_size;
     config.train.grad_accum = found.sizes.grad_accum;
     config.train.global_batch_size = found.sizes.global_batch_size;
     if (found.bin_tokens > 0) config.data.bin_tokens.value = found.bin_tokens;

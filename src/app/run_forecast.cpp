@@ -159,7 +159,8 @@ void resolve_auto(config::RunConfig& config, const ModelHeaders& headers, bool o
 BatchRequest batch_request(const config::TrainConfig& asked) {
   return {.batch_size = asked.batch_size,
           .steps_are_auto = asked.global_batch_size.is_auto() && asked.grad_accum.is_auto(),
-          .max_micro_batch = config::kMaxAutoMicroBatch};
+          .max_micro_batch = config::kMaxAutoMicroBatch,
+          .eval_follows = asked.eval_batch_size.is_auto()};
 }
 
 bool sizes_follow_data(const config::RunConfig& config, const BatchRequest& batches) {
@@ -193,7 +194,8 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
     const int64_t target = is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch);
     set_target_batch(sizes, target, batches.batch_size, batches.dp_size,
                      config::max_auto_micro_batch(config.parallel, batches.dp_size,
-                                                  batches.max_micro_batch, target));
+                                                  batches.max_micro_batch, target),
+                     batches.eval_follows);
   }
   const int64_t global_batch_size = *sizes.global_batch_size.value;
   Forecast result{.tokens_per_epoch = epoch.tokens,
@@ -202,7 +204,8 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
                   .knows_sizes = is_exact || !batches.steps_are_auto || is_counted ||
                                  config.data.streaming ||
                                  !may_decide_sizes(config, known.tokens, known.examples),
-                  .asked_batch_size = batches.batch_size};
+                  .asked_batch_size = batches.batch_size,
+                  .eval_follows = batches.eval_follows};
   if (config.data.packing) {
     const int64_t longest = config.model.max_seq_len;
     result.bin_tokens = config.data.bin_tokens.value.value_or(
@@ -236,9 +239,11 @@ void apply_sizes(const Forecast& forecast, config::RunConfig& config) {
   if (!forecast.knows_sizes) {
     config.train.batch_size = forecast.asked_batch_size;
     config.train.grad_accum = config.train.global_batch_size = {};
+    if (forecast.eval_follows) config.train.eval_batch_size = forecast.asked_batch_size;
   }
   if (!forecast.is_exact) return;
   config.train.batch_size = forecast.sizes.batch_size;
+  config.train.eval_batch_size = forecast.sizes.eval_batch_size;
   config.train.grad_accum = forecast.sizes.grad_accum;
   config.train.global_batch_size = forecast.sizes.global_batch_size;
   if (forecast.bin_tokens > 0) config.data.bin_tokens.value = forecast.bin_tokens;

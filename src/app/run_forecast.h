@@ -21,7 +21,8 @@ struct BatchRequest {
   config::AutoInt batch_size;   ///< as configured
   bool steps_are_auto = false;  ///< neither global_batch_size nor grad_accum was given
   int64_t max_micro_batch = 1;
-  int dp_size = 1;  ///< config::data_parallel_size, when the strategy is resolved
+  int dp_size = 1;            ///< config::data_parallel_size, when the strategy is resolved
+  bool eval_follows = false;  ///< eval_batch_size: auto
 };
 BatchRequest batch_request(const config::TrainConfig& asked);
 
@@ -39,6 +40,7 @@ struct Forecast {
   double tokens_of_bin = 0;   ///< plan::RunDevices::tokens_of_bin; 0: not all records were read
   bool knows_sizes = true;    ///< whether `sizes` are those of the run, and not estimates
   config::AutoInt asked_batch_size;  ///< as configured
+  bool eval_follows = false;         ///< eval_batch_size: auto
 };
 /// @param config resolved   @param train the trials of config.data.train, in their order
 /// @param tries_longest whether the longest micro-batch comes first (train.longest_batch_first)

@@ -116,7 +116,7 @@ bool follows_from_data(const Run& run, const std::string& resolved) {
   if (!run.batches.steps_are_auto || config.data.streaming || config.train.max_steps) return false;
   const auto begins = [&](const char* key) { return resolved.starts_with(key); };
   return begins("train.batch_size ") || begins("train.grad_accum ") ||
-         begins("train.global_batch_size ");
+         begins("train.global_batch_size ") || begins("train.eval_batch_size ");
 }
 
 /// Logs the configuration and the model. The workers read the data.
@@ -147,6 +147,7 @@ Json engine_request(const TrainOptions& options, const Run& run) {
           {"steps_are_auto", run.batches.steps_are_auto},
           {"batch_size", batch_size ? Json(*batch_size) : Json()},
           {"max_micro_batch", run.batches.max_micro_batch},
+          {"eval_batch_size_is_auto", run.batches.eval_follows},
           {"model_path", run.model_path.string()},
           {"config_path", options.config.string()},
           {"overrides", overrides},

@@ -278,13 +278,14 @@ BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch, int64_t ta
 }
 
 void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, int64_t world_size,
-                      int64_t max_micro_batch) {
+                      int64_t max_micro_batch, bool eval_follows) {
   BatchShape shape = resolve_batch(world_size, max_micro_batch, target);
   if (batch_size.value) {
     shape.micro_batch_size = *batch_size.value;
     shape.grad_accum_steps = std::max<int64_t>(1, target / world_size / *batch_size.value);
   }
   train.batch_size.value = shape.micro_batch_size;
+  if (eval_follows && train.eval_batch_size.value) train.eval_batch_size = train.batch_size;
   train.grad_accum.value = shape.grad_accum_steps;
   train.global_batch_size.value = shape.micro_batch_size * shape.grad_accum_steps * world_size;
 }

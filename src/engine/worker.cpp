@@ -68,7 +68,8 @@ train::ResumeOptions resume_options(const nlohmann::ordered_json& request) {
 train::BatchRequest batch_request(const nlohmann::ordered_json& request) {
   return {.steps_are_auto = request.value("steps_are_auto", false),
           .batch_size = get<int64_t>(request, "batch_size"),
-          .max_micro_batch = get<int64_t>(request, "max_micro_batch").value_or(1)};
+          .max_micro_batch = get<int64_t>(request, "max_micro_batch").value_or(1),
+          .eval_follows = request.value("eval_batch_size_is_auto", false)};
 }
 
 /// Whether this rank has one stage of several. A device map may also have one device.

@@ -76,7 +76,8 @@ std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& r
             .value_or(is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch));
     config::set_target_batch(
         train, target, {request.batch_size}, dp_size,
-        config::max_auto_micro_batch(config.parallel, dp_size, request.max_micro_batch, target));
+        config::max_auto_micro_batch(config.parallel, dp_size, request.max_micro_batch, target),
+        request.eval_follows);
   }
   config::AutoInt& tokens = config.data.bin_tokens;
   if (!config.data.packing || tokens.value) return {};

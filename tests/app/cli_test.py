@@ -634,11 +634,15 @@ class CommandLineTest(unittest.TestCase):
     def test_sizes_of_small_data_are_those_of_the_run(self):
         """Also of more records than a dry run looks at where their number decides nothing."""
         sizes = lambda text: [int(re.search(rf"(?m)^ *\"?{key}\"?: (\d+)", text).group(1)) for key in ("batch_size", "grad_accum", "bin_tokens")]
+        evaluated = lambda text: re.search(r"(?m)^ *eval_batch_size: (\w+)", text).group(1)
         for records, split in ((60, "0"), (400, "0"), (400, "0.25")):
             self.real_model(records=records)
             shown = [sizes(self.dry_run(DONE, ["# steps: "], f"data.val_split={split}").stdout),
                      sizes(self.expect(DONE, [], "config", "show", "--config", "run.yaml", f"data.val_split={split}").stdout)]
             self.assertEqual(shown, [[1, 1, 256]] * 2, records)
+            for more, expected in (([], "auto" if split == "0" else "1"), (["train.eval_batch_size=3"], "3")):
+                shown = self.sftrun("config", "show", "--config", "run.yaml", f"data.val_split={split}", *more).stdout
+                self.assertEqual(evaluated(shown), expected, (records, split))
             plan = json.loads(self.sftrun("memory-check", "--config", "run.yaml", "--device", "cpu", "--json", f"data.val_split={split}").stdout)
             self.assertEqual(plan["settings"]["batch_size"], 1, records)
             self.assertTrue(200 < plan["settings"]["tokens"] <= 256, plan["settings"])  # of the fullest packed sequence

@@ -313,6 +313,18 @@ TEST(FitBatches, ASmallSetHasMoreSteps) {
       << notice;
 }
 
+TEST(FitBatches, AnAutomaticSizeOfEvaluationsFollows) {
+  for (const bool follows : {true, false}) {
+    config::RunConfig config = packed_config();
+    config.train.eval_batch_size.value = 4;
+    BatchRequest request = kAuto;
+    request.eval_follows = follows;
+    fit_batches_to_data(config, request, kSmall, 1, nullptr);
+    EXPECT_EQ(config.train.batch_size.value, 1);
+    EXPECT_EQ(config.train.eval_batch_size.value, follows ? 1 : 4);
+  }
+}
+
 TEST(FitBatches, GivenSizesStay) {
   config::RunConfig config = packed_config();
   config.data.bin_tokens.value = 1000;

@@ -379,8 +379,9 @@ BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch,
 
 /// Sets the number of bins per step to `target` instead of kTargetGlobalBatch.
 /// @param batch_size as configured   @param max_micro_batch the largest automatic micro-batch
+/// @param eval_follows whether eval_batch_size is automatic; one that is resolved follows
 void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, int64_t world_size,
-                      int64_t max_micro_batch);
+                      int64_t max_micro_batch, bool eval_follows = false);
 
 /// The strategy on `world_size` processes: kSingle on one process, whatever `wanted` is, and kDdp
 /// on several.   @throws ConfigError for kSingle on several processes

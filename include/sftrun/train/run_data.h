@@ -39,6 +39,7 @@ struct BatchRequest {
   bool steps_are_auto = false;        ///< neither global_batch_size nor grad_accum was given
   std::optional<int64_t> batch_size;  ///< nullopt: auto
   int64_t max_micro_batch = 1;        ///< for an automatic batch size
+  bool eval_follows = false;          ///< eval_batch_size: auto
 };
 
 /// Chooses train.global_batch_size and data.bin_tokens, as far as they are automatic, so that a
