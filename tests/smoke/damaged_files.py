@@ -49,8 +49,10 @@ KINDS = {
     "pissa": (["tuning.lora.init=pissa", "tuning.lora.dropout=0"], LORA),
     "adamw_8bit": (["train.optimizer=adamw_8bit"], LORA),
     "streamed": (["data.streaming=true", "data.shuffle_buffer=16"], LORA),
+    "tokens": ([], LORA),
     "remembered": ([], LORA),
 }
+IN_PLACE = ("tokens", "remembered")  # kinds of which only what is kept for files in their places is damaged
 FILES_THAT_DIFFER = {"adamw_8bit": {"optimizer.safetensors"}, "streamed": {"state.json"}}  # from those of the first kind
 UNSETTLED_S = 3.5  # the hash of a file that changed so recently is not remembered
 KEPT = ("run", "cache", "user")  # what a run writes
@@ -83,7 +85,7 @@ def prepare(folder, program, kind):
         os.utime(path, (1.7e9, 1.7e9))
     if kind == "remembered":
         time.sleep(UNSETTLED_S)
-    if kind == "lora":  # another data set's tokens, beside
+    if kind == "tokens":  # another data set's, beside
         code, text = train(folder, [*overrides, "data.train=other.jsonl", "output.dir=other"])
         broken_runs.expect(code == 0, f"exit code {code}", text)
         shutil.rmtree(folder / "other")
@@ -101,7 +103,7 @@ def prepare(folder, program, kind):
     expect_result(folder, template)
     shutil.rmtree((folder / "run" / result).parent)
     shutil.rmtree(folder / LAST)
-    if kind == "remembered":
+    if kind in IN_PLACE:
         for name in KEPT:
             shutil.copytree(folder / name, folder / "pristine" / name)
     return template
@@ -262,9 +264,10 @@ def files_of(template, kind):
         found = sorted(path for name in KEPT for path in (folder / name).rglob("hashes/*"))
         broken_runs.expect(len(found) >= 2, f"hashes of the model and of the data: {found}")
         return [path.relative_to(folder) for path in found]
+    if kind == "tokens":
+        return [path.relative_to(folder) for path in (folder / "cache").glob("*/examples")]
     found = sorted((folder / NEWEST).iterdir())
     if kind == "lora":
-        found += sorted((folder / "cache").glob("*/examples"))
         found += [folder / "run" / name for name in ("metrics.jsonl", "run.json", "config.resolved.yaml")]
         found += sorted((folder / "run/tensorboard").iterdir())
     return [path.relative_to(folder) for path in found if path.is_file()]
@@ -284,7 +287,7 @@ def all_cases(templates):
                 first += cases[:1] if is_new else []
                 others += cases[1:] if is_new else cases
             whole += [Case(kind, name, None, damage) for damage in WHOLE_FILE]
-        if kind != "remembered":
+        if kind not in IN_PLACE:
             whole += [Case(kind, "checkpoints", None, damage) for damage in WHOLE_CHECKPOINT]
     return first, whole, others
 
@@ -367,7 +370,7 @@ def expect_answer(case, code, text, folder, template):
 
 @contextlib.contextmanager
 def folder_of(number, template, directory):
-    """A copy; where hashes are remembered, which are of files in their places, the folder itself, which one case has at a time."""
+    """A copy; for what is kept for files in their places the folder itself, which one case has at a time."""
     pristine = template.folder / "pristine"
     if not pristine.exists():
         folder = directory / f"case-{number}"
@@ -390,7 +393,7 @@ def check(number, case, template, directory, seed):
 
 
 def original(template, case):
-    folder = template.folder / "pristine" if case.kind == "remembered" else template.folder
+    folder = template.folder / "pristine" if case.kind in IN_PLACE else template.folder
     return (folder / case.name).read_bytes()
 
 
