@@ -8,7 +8,6 @@ accumulates, clips and updates; the optimizer that it wraps is torch's AdamW.
 
 from __future__ import annotations
 
-import datetime
 import logging
 import os
 import sys
@@ -18,12 +17,11 @@ from pathlib import Path
 os.environ["DS_ACCELERATOR"] = "cpu"  # read when deepspeed is imported
 sys.path.append(str(Path(sys.prefix) / "deepspeed"))  # scripts/requirements-deepspeed.txt tells why
 
-from sharded_reference import MICRO_BATCHES, PROCESSES, adamw, documents_of, load_model, metrics_of_step, recipe_of, run, settings_of, share_of_rank, write_reference  # noqa: E402, I001
+from sharded_reference import MICRO_BATCHES, PROCESSES, adamw, documents_of, load_model, metrics_of_step, ranks_together, recipe_of, run, settings_of, share_of_rank, write_reference  # noqa: E402, I001
 
 import deepspeed
 import deepspeed.comm.torch
 import torch
-import torch.distributed as dist
 from peft import PeftModel, get_peft_model_state_dict
 from reference_training import FORWARDS, Document, Recipe, global_batches
 
@@ -80,18 +78,15 @@ def train_reference(name: str, stage: int, output: Path) -> None:
 
 
 def reference_process(rank: int, names: list[str], scratch: Path) -> None:
-    torch.set_num_threads(1)
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(PROCESSES), "LOCAL_SIZE": str(PROCESSES)}
-    dist.init_process_group("gloo", init_method=f"file://{scratch}/rendezvous", rank=rank, world_size=PROCESSES,
-                            timeout=datetime.timedelta(seconds=120))
     # It would compile an all-reduce over shared memory, for half a minute. Gloo has one.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # `deepspeed.comm.torch` may be PyTorch
-    deepspeed.init_distributed(dist_backend="gloo")
-    for strategy, stage in STRATEGIES.items():
-        for name in names:
-            train_reference(name, stage, scratch / "reference" / strategy / name)
-    dist.destroy_process_group()
+    with ranks_together(rank, scratch):
+        deepspeed.init_distributed(dist_backend="gloo")
+        for strategy, stage in STRATEGIES.items():
+            for name in names:
+                train_reference(name, stage, scratch / "reference" / strategy / name)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,12 @@ and the rest.
 
 from __future__ import annotations
 
-import datetime
 import sys
 from pathlib import Path
 
-from sharded_reference import PROCESSES, adamw, documents_of, load_model, metrics_of_step, recipe_of, run, settings_of, share_of_rank, write_reference  # noqa: I001  (sets sys.path)
+from sharded_reference import PROCESSES, adamw, documents_of, load_model, metrics_of_step, ranks_together, recipe_of, run, settings_of, share_of_rank, write_reference  # noqa: I001  (sets sys.path)
 
 import torch
-import torch.distributed as dist
 from peft import PeftModel, get_peft_model_state_dict
 from reference_training import FORWARDS, Document, global_batches
 from torch.distributed.device_mesh import init_device_mesh
@@ -78,12 +76,9 @@ def train_reference(name: str, output: Path) -> None:
 
 
 def reference_process(rank: int, names: list[str], scratch: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{scratch}/rendezvous", rank=rank, world_size=PROCESSES,
-                            timeout=datetime.timedelta(seconds=120))
-    for name in names:
-        train_reference(name, scratch / "reference" / "fsdp" / name)
-    dist.destroy_process_group()
+    with ranks_together(rank, scratch):
+        for name in names:
+            train_reference(name, scratch / "reference" / "fsdp" / name)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,12 @@ each, the gradient norm before clipping, and every trained tensor at the end: no
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness import REPOSITORY, Sftrun, Verdicts, compare_metrics  # noqa: I001  (sets sys.path)
@@ -30,6 +33,8 @@ LOSS, GRAD_NORM, WEIGHTS = 1e-5, 1e-4, 1e-4
 PROCESSES, MICRO_BATCHES, STEPS = 2, 2, 6  # a micro-batch is one document
 # Folders of tests/data/train, and a norm below those of all steps. The sizes of the steps' norms differ, so that Adam does not undo clipping.
 CASES = {"lora_all_linear": 0.3, "lora_rslora": 0.6, "full_tied": 1.5, "full_untied": 1.5}
+GROUP_TIMEOUT_S = 240  # of one wait: the machine may run many other tests
+PRIVATE_CACHES = ("TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 TRAIN_SETTINGS = {"max_steps": STEPS, "batch_size": 1, "grad_accum": MICRO_BATCHES, "scheduler": "constant", "warmup_steps": 0}
 
 
@@ -41,6 +46,19 @@ def settings_of(name: str) -> dict:
 
 
 # ---- The reference, in each of its processes
+
+
+@contextmanager
+def ranks_together(rank: int, scratch: Path) -> Iterator[None]:
+    """The process group of the reference, over the loopback: which address the machine's name has, and whether it has one, is no matter of this
+    test. What libraries compile, they keep in the test's own folder: other tests run beside it. No rank leaves while another one needs it."""
+    torch.set_num_threads(1)
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo"} | {name: str(scratch / name / str(rank)) for name in PRIVATE_CACHES}
+    dist.init_process_group("gloo", init_method=f"file://{scratch}/rendezvous", rank=rank, world_size=PROCESSES,
+                            timeout=datetime.timedelta(seconds=GROUP_TIMEOUT_S))
+    yield
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def recipe_of(run: dict) -> Recipe:
