@@ -187,8 +187,7 @@ TEST(Stopping, ASlowCommandOfCallbacksIsNamed) {
   ASSERT_TRUE(eventually([&] { return all_training(run, 1); }));
   ::kill(run.pid(), SIGTERM);
   EXPECT_EQ(run.wait(), 75);
-  EXPECT_NE(run.err().find("stopping when the command of `callbacks` has ended"),
-            std::string::npos)
+  EXPECT_NE(run.err().find("stopping when the command of `callbacks` has ended"), std::string::npos)
       << run.err();
   EXPECT_NE(run.err().find("the command of `callbacks` has not ended within 300 ms"),
             std::string::npos)

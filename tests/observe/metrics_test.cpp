@@ -134,10 +134,10 @@ TEST(Metrics, ValuesOfAnEvaluationHaveTheNamesOfTheFile) {
   EXPECT_EQ(metrics.value_of("eval_b_loss"), 2.5);
   EXPECT_EQ(metrics.value_of("eval_perplexity"), std::nullopt);
   EXPECT_EQ(metrics.value_of("eval_c_loss"), std::nullopt);
-  EXPECT_EQ(names_of_values(metrics),
-            (std::vector<std::string>{"eval_loss", "eval_rouge_l", "eval_token_accuracy",
-                                      "eval_rouge1", "eval_rouge2", "eval_exact_match",
-                                      "eval_a_loss", "eval_b_loss"}));
+  EXPECT_EQ(
+      names_of_values(metrics),
+      (std::vector<std::string>{"eval_loss", "eval_rouge_l", "eval_token_accuracy", "eval_rouge1",
+                                "eval_rouge2", "eval_exact_match", "eval_a_loss", "eval_b_loss"}));
 }
 
 TEST(Metrics, TruncationMayDropTheLastEvaluation) {
