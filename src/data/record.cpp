@@ -322,8 +322,7 @@ RecordShape shape_of_alpaca(const Json& record, bool has_chat_template, const st
   constexpr auto kFormat = RecordFormat::kAlpaca;
   std::string prompt = require_string(record, "instruction", kFormat, where);
   const std::string input = optional_string(record, "input", where);
-  // A user's turn has one line break, as in LLaMA-Factory (its AlpacaDatasetConverter).
-  if (!prompt.empty() && !input.empty()) prompt += has_chat_template ? "\n" : "\n\n";
+  if (!prompt.empty() && !input.empty()) prompt += "\n\n";
   prompt += input;
   const std::string output = require_string(record, "output", kFormat, where);
   const std::string system = optional_string(record, "system", where);

@@ -33,7 +33,7 @@ TEST(Prompts, ConversationsOfEveryFormatUpToTheAnswer) {
     EXPECT_EQ(prompt_of(record), kQuestion) << record;
   }
   EXPECT_EQ(prompt_of(R"({"instruction": "do", "input": "q", "output": "a"})"),
-            "<|im_start|>user\ndo\nq<|im_end|>\n<|im_start|>assistant\n");
+            "<|im_start|>user\ndo\n\nq<|im_end|>\n<|im_start|>assistant\n");
 }
 
 TEST(Prompts, StringsAreATurnWhenChatting) {

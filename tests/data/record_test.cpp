@@ -228,7 +228,7 @@ TEST(RecordFormats, AlpacaWithAndWithoutTemplate) {
   EXPECT_EQ(
       conversation(record, RecordFormat::kAlpaca).messages,
       Json::parse(
-          R"([{"role": "user", "content": "Add.\n1 2"}, {"role": "assistant", "content": "3"}])"));
+          R"([{"role": "user", "content": "Add.\n\n1 2"}, {"role": "assistant", "content": "3"}])"));
   const char* only_input = R"({"instruction": "", "input": "1 2", "output": "3"})";
   EXPECT_EQ(conversation(only_input, RecordFormat::kAlpaca).messages[0]["content"], "1 2");
   EXPECT_EQ(plain(only_input, RecordFormat::kAlpaca, false).prompt, "1 2\n\n");

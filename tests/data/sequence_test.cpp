@@ -119,7 +119,7 @@ TEST(Conversations, Alpaca) {
       build(R"({"instruction": "Add.", "input": "1 2", "output": "3"})", RecordFormat::kAlpaca)
           .at(0)
           .text,
-      "<|im_start|>user\nAdd.\n1 2<|im_end|>\n<|im_start|>assistant\n3<|im_end|>\n");
+      "<|im_start|>user\nAdd.\n\n1 2<|im_end|>\n<|im_start|>assistant\n3<|im_end|>\n");
 }
 
 constexpr const char* kParts = R"({"messages": [

@@ -224,6 +224,10 @@ class FactoryEntry {
       if (!text(fmt::format("columns.{}", column)).empty())
         note(fmt::format("columns.{} is not read", column));
     if (is_pair() && !text("columns.query").empty()) note("columns.query is not read");
+    if (!is_pair() && format() == "alpaca")
+      note(
+          "LLaMA-Factory puts one line break between instruction and input; here an empty line is "
+          "between them");
     if (is_pair() && !has_turns())
       note(
           "LLaMA-Factory puts these strings into a chat template; here strings are trained on as "
