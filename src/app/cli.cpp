@@ -66,9 +66,13 @@ std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
   if (command.get_option_no_throw("overrides") != nullptr) {
     std::string name = flag.substr(flag.find_first_not_of('-'));
     std::replace(name.begin(), name.end(), '-', '_');
-    if (const std::string setting = config::setting_named(name); !setting.empty())
-      return fmt::format("settings are written without dashes: {}=VALUE", setting);
-    if (const std::string advice = config::advice_on_key(name); !advice.empty()) return advice;
+    const std::string setting = config::setting_named(name), advice = config::advice_on_key(name);
+    const std::string how =
+        setting.empty() ? ""
+                        : fmt::format("settings are written without dashes: {}=VALUE", setting);
+    const bool is_plain = advice.empty() || advice == fmt::format("use `{}`", setting);
+    if (!advice.empty() && !is_plain) return how.empty() ? advice : advice + "; " + how;
+    if (!how.empty()) return how;
   }
   const std::vector<std::string> flags = flags_of(command);
   const auto longer = std::find_if(flags.begin(), flags.end(), [&](const std::string& known) {
@@ -423,6 +427,14 @@ void find_input(RecordFlags& flags) {
   }
   if (!has_parts) return;
   if (!may_be_on_hub(flags.input) && !is_glob(flags.input)) require_exists("--input", flags.input);
+  for (const auto& [flag, value] :
+       {std::pair("--subset", &flags.subset), {"--split", &flags.split}}) {
+    std::error_code ignored;
+    if (value->empty() || !std::filesystem::is_regular_file(flags.input, ignored)) continue;
+    throw ConfigError(fmt::format("{} has no effect: {} is one file", flag, flags.input),
+                      fmt::format("{} on the command line", flag),
+                      "leave it away, or name a folder with --input");
+  }
   config::DataSource input = input_of(flags);
   find_data_source(input, SplitRole::kTrain, "--input on the command line", /*quiet=*/false);
   flags.input = input.path;

@@ -101,7 +101,10 @@ void check_dtype(const MergeOptions& options) {
   throw ConfigError(fmt::format("--dtype {} is only for {} models, but --format is {}",
                                 options.dtype, is_gguf ? "GGUF" : "safetensors", options.format),
                     "--dtype on the command line",
-                    fmt::format("write --format {}, or one of {}", is_gguf ? "gguf" : "safetensors",
+                    fmt::format("{}, or one of {}",
+                                is_gguf                    ? "write --format gguf"
+                                : options.output.is_file() ? "name a directory as --output"
+                                                           : "write --format safetensors",
                                 join(known, ", ")));
 }
 

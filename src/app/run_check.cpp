@@ -109,7 +109,7 @@ void check_val_split(double val_split, const std::vector<data::DatasetTrial>& tr
     throw DataError(fmt::format("data.val_split = {} leaves nothing to train on: there are about "
                                 "{} records",
                                 val_split, records),
-                    "data.val_split", "lower it, or give a validation file as data.val");
+                    "data.val_split", "lower it, or replace it by data.val, a validation file");
   }
 }
 
@@ -160,15 +160,18 @@ namespace {
 
 void require_modules_exist(const std::vector<std::string>& names, const spec::ArchSpec& arch) {
   const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
+  const auto is_there = [&](const std::string& name) {
+    return std::any_of(tensors.begin(), tensors.end(), [&](const spec::TensorSpec& tensor) {
+      return has_path_part(tensor.name.substr(0, tensor.name.rfind('.')), name);
+    });
+  };
   for (const std::string& name : names) {
-    const bool is_there =
-        std::any_of(tensors.begin(), tensors.end(), [&](const spec::TensorSpec& tensor) {
-          return has_path_part(tensor.name.substr(0, tensor.name.rfind('.')), name);
-        });
-    if (is_there) continue;
+    if (is_there(name)) continue;
+    std::vector<std::string> examples = {"lm_head", "down_proj", "layers.0.mlp"};
+    std::erase_if(examples, [&](const std::string& example) { return !is_there(example); });
     throw ConfigError(fmt::format("no module of the model is named `{}`", name),
                       "tuning.skip_modules",
-                      "use the model's names of modules: lm_head, down_proj or layers.0.mlp");
+                      "use the model's names of modules: " + join(examples, " or "));
   }
 }
 
@@ -191,7 +194,7 @@ void warn_of_files_in_both(const config::DataConfig& data) {
   if (both.empty()) return;
   log::warn(
       "data.val reads the same files as data.train ({}{}), so its loss says nothing about unseen "
-      "data; data.val_split holds out records",
+      "data; data.val_split in place of data.val holds out records",
       both[0], both.size() > 1 ? fmt::format(" and {} more", both.size() - 1) : "");
 }
 

@@ -151,7 +151,8 @@ std::string duration_line(const Forecast& forecast, const config::RunConfig& con
 }  // namespace
 
 void resolve_auto(config::RunConfig& config, const ModelHeaders& headers, bool on_gpu) {
-  config.model.dtype = plan::resolved_dtype(config.model.dtype, on_gpu);
+  config.model.dtype = plan::resolved_dtype(
+      config.model.dtype, on_gpu, config.train.fp16 == true ? "train.fp16" : "model.dtype");
   if (headers.knows_form || !config.tuning.trains_adapter())
     config.tuning.quant = plan::resolved_quant(config.tuning, headers.block_kinds);
 }

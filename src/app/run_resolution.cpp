@@ -69,8 +69,9 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
                     "processes",
                     devices.world_size),
         place,
-        "start one process, without --nproc-per-node and --nnodes; or use parallel.strategy "
-        "pipeline or fsdp, which divide the model over processes");
+        "start one process, without --nproc-per-node and --nnodes; or use, without "
+        "parallel.device_map, parallel.strategy pipeline or fsdp, which divide the model over "
+        "processes");
   }
   constexpr double kUnitsShare = 0.7;  // of a device's memory; activations need the rest
   config::RunConfig undivided = loaded.config;
@@ -134,8 +135,9 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
     throw ConfigError(fmt::format("{}, which does not divide the {} processes of the run", chosen,
                                   devices.world_size),
                       loaded.place_of("parallel.dp_shard"),
-                      "set parallel.dp_shard to the number of processes that share one copy of the "
-                      "model");
+                      fmt::format("set parallel.dp_shard to {}, the processes that share one copy "
+                                  "of the model",
+                                  config::near_divisors(devices.world_size, shards)));
   }
   parallel.dp_shard = shards;
 }

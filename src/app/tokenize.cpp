@@ -76,8 +76,12 @@ int run_tokenize(const TokenizeOptions& options) {
   const auto tokenize = options.chat ? tokenized_chat : tokenized_text;
   data::parallel_for(static_cast<int64_t>(records.size()), num_threads, [&](int64_t i) {
     const auto& [line, record, where] = records[static_cast<size_t>(i)];
-    results[static_cast<size_t>(i)] =
-        data::extend_json_line(line, record, tokenize(record, model, where));
+    try {
+      results[static_cast<size_t>(i)] =
+          data::extend_json_line(line, record, tokenize(record, model, where));
+    } catch (const DataError& error) {
+      data::rethrow_without_settings(error);
+    }
   });
   std::string output;
   for (const std::string& result : results) output += result + "\n";

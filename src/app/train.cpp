@@ -136,6 +136,29 @@ void announce(const config::RunConfig& asked, const Run& run, const config::RunC
   if (!resolved.empty()) log::info("resolved: {}", join(resolved, ", "));
 }
 
+/// --overwrite would move them away before they are read.
+void require_inputs_stay(const TrainOptions& options, const Run& run) {
+  if (!options.overwrite) return;
+  const config::RunConfig& config = run.loaded.config;
+  std::error_code ignored;
+  const auto canonical = [&](const std::filesystem::path& path) {
+    return std::filesystem::weakly_canonical(path, ignored);
+  };
+  const std::filesystem::path run_dir = canonical(config.output.dir);
+  const auto require = [&](const char* key, const std::filesystem::path& input) {
+    const std::filesystem::path inside = canonical(input).lexically_relative(run_dir);
+    // Earlier runs that were moved aside stay where they are.
+    if (input.empty() || inside.empty() || inside.begin()->string() == ".." ||
+        inside.begin()->string().starts_with("old-"))
+      return;
+    throw ConfigError(
+        fmt::format("{} is in the run that --overwrite moves aside: {}", key, input.string()),
+        run.loaded.place_of(key), "choose another output.dir, without --overwrite");
+  };
+  require("tuning.lora.init_from", config.tuning.lora.init_from);
+  require("model.name", run.model_path);
+}
+
 Json engine_request(const TrainOptions& options, const Run& run) {
   Json overrides = Json::array();
   for (const config::Override& override : run.loaded.overrides) {
@@ -381,6 +404,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   std::optional<ReportAtEnd> report;
   if (worker.rank == 0) {
     log::info("{}", launch);
+    require_inputs_stay(options, run);
     warn_and_announce(asked, run, headers, on_gpu);
     lock.emplace(run.loaded.config.output.dir);
     report.emplace(run.loaded.config.output.dir);
@@ -489,6 +513,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
     return static_cast<int>(ExitCode::kDone);
   }
   check_tuning_of(run, headers);
+  require_inputs_stay(options, run);
   warn_and_announce(asked, run, headers, on_gpu);
   const launch::RunLock lock(run.loaded.config.output.dir, plan.node_rank);
   std::optional<ReportAtEnd> report;

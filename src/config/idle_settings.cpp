@@ -138,7 +138,7 @@ IdleRules rules_of_data() {
                     ? ": split is for data.loss_on assistant"
                     : "";
        }},
-      {{"data.empty_thinking", "data.loss_on"}, with_dpo},
+      {{"data.loss_on"}, with_dpo},
   };
 }
 

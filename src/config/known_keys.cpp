@@ -142,7 +142,12 @@ bool is_harmless(const UnsupportedKey& later, const Value& value) {
 std::string setting_named(const std::string& name) {
   if (const ForeignKey* foreign = find_foreign_key(name)) return std::string(foreign->field);
   RunConfig defaults;
-  return same_leaf(name, names_in(bind(defaults), ""));
+  const Binding binding = bind(defaults);
+  const std::string found = same_leaf(name, names_in(binding, ""));
+  if (!binding.has_section(found)) return found;
+  const auto first = std::find_if(binding.fields.begin(), binding.fields.end(),
+                                  [&](const Field& field) { return field.section() == found; });
+  return first == binding.fields.end() ? "" : first->key;
 }
 
 std::string advice_on_key(const std::string& name) {

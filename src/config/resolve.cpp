@@ -55,6 +55,19 @@ int64_t divide_global(const TrainConfig& train, int64_t factor, const std::strin
                   quotient_name, counts));
 }
 
+/// Where all three are given.
+/// @param per_accum, per_batch the global batch for grad_accum 1 and for batch_size 1
+std::string fix_of_product(const TrainConfig& train, int64_t per_accum, int64_t per_batch,
+                           int64_t product) {
+  const int64_t global = *train.global_batch_size.value;
+  std::string fix = fmt::format("set train.global_batch_size to {} or auto", product);
+  if (global % per_accum == 0)
+    fix += fmt::format(", or train.grad_accum to {}", global / per_accum);
+  if (global % per_batch == 0)
+    fix += fmt::format(", or train.batch_size to {}", global / per_batch);
+  return fix;
+}
+
 void resolve_given_global(TrainConfig& train, const Parts& parts, int64_t max_micro_batch,
                           const Places& places) {
   const auto batch = train.batch_size.value, accum = train.grad_accum.value;
@@ -67,7 +80,7 @@ void resolve_given_global(TrainConfig& train, const Parts& parts, int64_t max_mi
                     *train.global_batch_size.value, *batch, *accum, parts.name, parts.count,
                     product),
         places_of(places, {"train.global_batch_size", "train.batch_size", "train.grad_accum"}),
-        "set one of the three to auto");
+        fix_of_product(train, *batch * parts.count, *accum * parts.count, product));
   }
   if (batch) {
     train.grad_accum.value = divide_global(
@@ -187,7 +200,10 @@ void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
                   "parallel.strategy {} divides matrices over the processes",
                   word_of(optimizer), word_of(strategy)),
       place,
-      fmt::format("use parallel.strategy ddp, or another optimizer: adamw, {}lion or sgd",
+      fmt::format("use parallel.strategy ddp{}, or another optimizer: adamw, {}lion or sgd",
+                  strategy == Strategy::kTensor   ? " without parallel.tp"
+                  : strategy == Strategy::kHybrid ? " without parallel.dp_shard"
+                                                  : "",
                   strategy == Strategy::kTensor ? "" : "adamw_8bit, "));
 }
 
@@ -225,13 +241,27 @@ Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& p
       "remove parallel.strategy, or give --nproc-per-node 1");
 }
 
+std::string near_divisors(int64_t number, int64_t asked) {
+  std::vector<std::string> near;
+  for (int64_t below = std::min(asked, number); below > 1 && near.empty(); --below)
+    if (number % below == 0) near.push_back(std::to_string(below));
+  for (int64_t above = asked + 1; above <= number; ++above)
+    if (number % above == 0) {
+      near.push_back(std::to_string(above));
+      break;
+    }
+  return join(near, " or ");
+}
+
 void resolve_stages(ParallelConfig& parallel, int world_size, const Places& places) {
   const std::string place = place_of(places, parallel.pp ? "parallel.pp" : "parallel.strategy");
   if (!parallel.pp) parallel.pp = world_size;
   if (world_size % *parallel.pp == 0) return;
   throw ConfigError(fmt::format("parallel.pp {} does not divide the {} processes of the run",
                                 *parallel.pp, world_size),
-                    place, "set parallel.pp to the number of processes of one pipeline");
+                    place,
+                    fmt::format("set parallel.pp to {}, the processes of one pipeline",
+                                near_divisors(world_size, *parallel.pp)));
 }
 
 void resolve_tensor_size(ParallelConfig& parallel, int world_size, const Places& places) {
@@ -240,7 +270,9 @@ void resolve_tensor_size(ParallelConfig& parallel, int world_size, const Places&
   if (world_size % *parallel.tp == 0) return;
   throw ConfigError(fmt::format("parallel.tp {} does not divide the {} processes of the run",
                                 *parallel.tp, world_size),
-                    place, "set parallel.tp to the number of processes that divide each matrix");
+                    place,
+                    fmt::format("set parallel.tp to {}, the processes that divide each matrix",
+                                near_divisors(world_size, *parallel.tp)));
 }
 
 int64_t max_auto_micro_batch(const ParallelConfig& parallel, int dp_size, int64_t most,

@@ -71,9 +71,11 @@ class RelationCheck {
              "set tuning.mode to partial, or remove trainable");
     }
     if (!lora && set("tuning.lora.init_from") && !tuning.lora.init_from.empty()) {
-      report("`tuning.lora.init_from` is for mode lora only",
-             {"tuning.lora.init_from", "tuning.mode"},
-             "set tuning.mode to lora, or merge the adapter first (sftrun merge)");
+      report(
+          "`tuning.lora.init_from` is for modes lora and qlora only",
+          {"tuning.lora.init_from", "tuning.mode"},
+          "set tuning.mode to lora; or merge the adapter first (sftrun merge), set model.name to "
+          "the result and remove init_from");
     }
     if (!lora && config_.train.loraplus_lr_ratio) {
       report("`train.loraplus_lr_ratio` is for modes lora and qlora only",
@@ -139,15 +141,15 @@ class RelationCheck {
              {"train.eval_strategy"}, "add, for example, eval_steps: 200");
     }
     if (has_val || !needs_data || train.eval_strategy == EvalStrategy::kNo) return;
-    const char* asks = steps || train.eval_strategy == EvalStrategy::kEpoch ? "train.eval_strategy"
-                       : train.eval_steps                                   ? "train.eval_steps"
-                       : train.eval_on_start                                ? "train.eval_on_start"
-                                                                            : nullptr;
-    if (asks != nullptr) {
-      report(fmt::format("`{}` requires validation data, but there is none", asks), {asks},
-             "set data.val to a file or data.val_split to a share such as 0.05, or "
-             "train.eval_strategy to no");
-    }
+    std::vector<std::string> asks;
+    if (steps || train.eval_strategy == EvalStrategy::kEpoch) asks = {"train.eval_strategy"};
+    if (train.eval_steps) asks.emplace_back("train.eval_steps");
+    if (train.eval_on_start) asks.emplace_back("train.eval_on_start");
+    if (asks.empty()) return;
+    report(fmt::format("`{}` requires validation data, but there is none", asks.front()),
+           {asks.front().c_str()},
+           "set data.val to a file or data.val_split to a share such as 0.05, or remove " +
+               join(asks, " and "));
   }
 
   /// Settings of evaluations, their answers, and the best of them.
@@ -216,7 +218,7 @@ class RelationCheck {
                          "and `{}` divides them",
                          setting),
              {"tuning.lora.init", key_of(setting)},
-             "use tuning.lora.init default, or parallel.strategy fsdp");
+             "use tuning.lora.init default, or " + strategy_instead("fsdp"));
     }
     if (config_.tuning.backend != TuningBackend::kFused) {
       report(fmt::format("`tuning.backend: {}` computes with whole matrices, and `{}` divides them",
@@ -268,7 +270,18 @@ class RelationCheck {
     check_offload_of_params();
   }
 
-  /// The setting by which a device keeps some of the layers, or a part of each; "": there is none.
+  /// "parallel.strategy fsdp without parallel.tp": beside another strategy, the settings that are
+  /// named are errors.
+  std::string strategy_instead(const std::string& strategies) const {
+    const ParallelConfig& parallel = config_.parallel;
+    std::vector<std::string> removed;
+    if (parallel.device_map) removed.emplace_back("parallel.device_map");
+    if (parallel.pp.value_or(1) > 1) removed.emplace_back("parallel.pp");
+    if (parallel.tp.value_or(1) > 1) removed.emplace_back("parallel.tp");
+    return fmt::format("parallel.strategy {}{}{}", strategies, removed.empty() ? "" : " without ",
+                       join(removed, " and "));
+  }
+
   /// The key of a setting "parallel.strategy: tensor" or "parallel.tp".
   static const char* key_of(const std::string& setting) {
     for (const char* key : {"parallel.tp", "parallel.pp", "parallel.device_map"})
@@ -276,6 +289,7 @@ class RelationCheck {
     return "parallel.strategy";
   }
 
+  /// The setting by which a device keeps some of the layers, or a part of each; "": there is none.
   std::string model_parallelism() const {
     const ParallelConfig& parallel = config_.parallel;
     if (parallel.device_map) return "parallel.device_map";
@@ -291,8 +305,8 @@ class RelationCheck {
     if (config_.parallel.offload.base == Offload::kNone) return;
     if (const std::string setting = model_parallelism(); !setting.empty()) {
       report(fmt::format("`parallel.offload.base` is not available with `{}`", setting),
-             {"parallel.offload.base", "parallel.strategy"},
-             "remove parallel.offload.base, or use parallel.strategy fsdp");
+             {"parallel.offload.base", key_of(setting)},
+             "remove parallel.offload.base, or use " + strategy_instead("fsdp"));
     }
   }
 
@@ -308,8 +322,8 @@ class RelationCheck {
                  : fmt::format("`parallel.offload.params` is not available with `{}`: each device "
                                "keeps its part of the weights",
                                setting),
-             {"parallel.offload.params", "parallel.strategy"},
-             "use parallel.strategy fsdp, or remove parallel.offload.params");
+             {"parallel.offload.params", key_of(setting)},
+             fmt::format("use {}, or remove parallel.offload.params", strategy_instead("fsdp")));
     }
     if (config_.tuning.trains_adapter())
       warn(fmt::format("parallel.offload.params saves little memory with tuning.mode {}: only the "
@@ -387,8 +401,8 @@ class RelationCheck {
     if (setting.empty()) return;
     report(fmt::format("`{}` {}, and `{}` divides it", key, reason, setting),
            {key, key_of(setting)},
-           "use parallel.strategy ddp, zero1, zero2, zero3, fsdp or hybrid, or remove it and "
-           "measure checkpoints with `sftrun eval`");
+           fmt::format("use {}, or remove it and measure checkpoints with `sftrun eval`",
+                       strategy_instead("ddp, zero1, zero2, zero3, fsdp or hybrid")));
   }
 
   /// The records that evaluations use; several sets have a loss each.
@@ -428,7 +442,7 @@ class RelationCheck {
     const std::vector<std::string> known = best_metrics();
     const bool is_known = std::find(known.begin(), known.end(), metric) != known.end();
     if (!is_known && !metric.ends_with("_loss")) {
-      const std::string near = nearest(metric, known);
+      const std::string near = nearest_metric(metric, known);
       report(fmt::format("`{}` is `{}`, which no evaluation has", kKey,
                          excerpt(train.metric_for_best_model)),
              {kKey},
@@ -457,6 +471,15 @@ class RelationCheck {
     }
   }
 
+  /// Compares what follows "eval_", which all have.
+  static std::string nearest_metric(const std::string& metric, std::vector<std::string> known) {
+    constexpr std::string_view kBefore = "eval_";
+    for (std::string& name : known) name.erase(0, kBefore.size());
+    const size_t begin = metric.starts_with(kBefore) ? kBefore.size() : 0;
+    const std::string near = nearest(metric.substr(begin), known);
+    return near.empty() ? "" : std::string(kBefore) + near;
+  }
+
   /// Metrics of evaluations, but for the losses of sets.
   std::vector<std::string> best_metrics() const {
     if (config_.train.objective == Objective::kDpo)
@@ -483,7 +506,8 @@ class RelationCheck {
                          word_of(format), word_of(config_.train.objective)),
              {key, "train.objective"},
              is_dpo ? "remove format: dpo reads records with \"chosen\" and \"rejected\""
-                    : "set train.objective to dpo");
+                    : "for pairs of answers set train.objective to dpo; for other records remove "
+                      "format");
     };
     judge(config_.data.format, "data.format");
     for (const DataSource& source : config_.data.train) judge(source.format, "data.train");
@@ -565,7 +589,8 @@ class RelationCheck {
     }
     if (data.val_split > 0) {
       report("`data.val_split` cannot be used with streamed data",
-             {"data.val_split", "data.streaming"}, "set data.val to a validation file");
+             {"data.val_split", "data.streaming"},
+             "remove val_split, and set data.val to a validation file");
     }
     if (data.group_by_length) {
       report(

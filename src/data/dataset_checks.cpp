@@ -146,11 +146,15 @@ std::vector<Remark> DatasetChecks::conclude() const {
   return remarks;
 }
 
+/// Whether examples without their ends are refused.
+bool DatasetChecks::trains_ends() const {
+  return !is_text_ && data_.loss_on != config::LossOnChoice::kAll;
+}
+
 /// A model that is not trained on its end-of-turn token does not stop.
 void DatasetChecks::require_trained_ends(std::vector<Remark>& remarks) const {
   const std::string stops = stop_tokens_of(model_);
-  const bool ends_are_meant = !is_text_ && data_.loss_on != config::LossOnChoice::kAll;
-  if (without_end_.count() == stats_.num_examples && ends_are_meant) {
+  if (without_end_.count() == stats_.num_examples && trains_ends()) {
     throw DataError(
         fmt::format("no example trains on an end-of-turn token, so the trained model would not "
                     "stop; the last answer of this one, as it would be trained on, is\n{}",
@@ -241,7 +245,7 @@ void DatasetChecks::remark_on_turn_keys(std::vector<Remark>& remarks) const {
     const std::string shown = '"' + excerpt(key) + '"';
     if (is_loss_flag(key)) {
       warn(remarks, records, fmt::format("records have turns with {}, which is not read", shown),
-           kLossFlagAdvice);
+           advice_on_loss_flag(is_preference_));
       continue;
     }
     others.push_back(shown);
@@ -281,11 +285,7 @@ void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
   warn(remarks, earlier_reasoning_,
        "answers before the last one of a conversation have reasoning, but the chat template omits "
        "it",
-       data_.thinking == config::Thinking::kKeep
-           ? "it ignores thinking: keep; data.thinking: split trains on each answer with its "
-             "reasoning"
-           : "they are trained on without it; data.thinking: split trains on each answer with its "
-             "reasoning, keep asks the template to keep it");
+       advice_on_earlier_reasoning());
   warn(remarks, tools_, "conversations have tools, but the chat template omits them",
        "the model does not see them; " + other_template);
   warn(remarks, control_tokens_, "the text of messages contains control tokens of the model",
@@ -334,6 +334,20 @@ void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {
   remark(others_left_out_, "examples left out, because the other answer of their pair is left out");
 }
 
+std::string DatasetChecks::advice_on_earlier_reasoning() const {
+  const bool keeps = data_.thinking == config::Thinking::kKeep;
+  std::string advice = keeps ? "it ignores thinking: keep"
+                       : is_preference_
+                           ? "the model sees them without it; data.thinking: keep asks "
+                             "the template to keep it"
+                           : "they are trained on without it; data.thinking: keep "
+                             "asks the template to keep it";
+  // Elsewhere `split` is refused, or changes nothing.
+  const bool can_split = !is_preference_ && data_.loss_on == config::LossOnChoice::kAssistant;
+  return can_split ? advice + "; data.thinking: split trains on each answer with its reasoning"
+                   : advice;
+}
+
 /// If no example is left, the warnings are not printed.
 std::string DatasetChecks::unknown_roles_fix() const {
   return unknown_roles_.empty() ? "" : advice_on_role(unknown_roles_.begin()->first) + "; ";
@@ -354,7 +368,9 @@ void DatasetChecks::refuse_empty() const {
   throw DataError(
       fmt::format("every record is longer than model.max_seq_len = {}; the shortest has {} tokens",
                   rule_.max_seq_len, shortest_too_long_->first),
-      shortest_too_long_->second, "raise model.max_seq_len, or set data.too_long: truncate");
+      shortest_too_long_->second,
+      trains_ends() ? "raise model.max_seq_len"
+                    : "raise model.max_seq_len, or set data.too_long: truncate");
 }
 
 }  // namespace sftrun::data

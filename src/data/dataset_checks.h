@@ -65,6 +65,8 @@ class DatasetChecks {
   void remark_on_records(std::vector<Remark>& remarks) const;
   void remark_on_turn_keys(std::vector<Remark>& remarks) const;
   void remark_on_lengths(std::vector<Remark>& remarks) const;
+  bool trains_ends() const;
+  std::string advice_on_earlier_reasoning() const;
   std::string unknown_roles_fix() const;
   [[noreturn]] void refuse_empty() const;
 

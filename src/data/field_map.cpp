@@ -160,7 +160,8 @@ void FieldMap::rename_turn(Json& turn) const {
   rename(role_, role);
   rename(content_, content);
   for (const auto& [ours, theirs] : flags_) rename(theirs, ours);
-  const auto name = turn.find(role);
+  auto name = turn.find(role);
+  if (name == turn.end()) name = turn.find("from");  // ShareGPT that data.format does not name
   if (name == turn.end() || !name->is_string()) return;
   const auto mapped = roles_.find(name->get<std::string>());
   if (mapped != roles_.end()) *name = mapped->second;

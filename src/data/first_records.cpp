@@ -59,7 +59,8 @@ struct Doubts {
     for (const auto& [key, count] : loss_flags) {
       warnings.push_back(fmt::format(
           "{}: {} of the first {} records have turns with \"{}\", which is not read; {}", look.name,
-          count, look.num_records, excerpt(key), kLossFlagAdvice));
+          count, look.num_records, excerpt(key),
+          advice_on_loss_flag(look.format == RecordFormat::kPreference)));
     }
     if (num_with_two_systems > 0) {
       warnings.push_back(fmt::format(

@@ -86,7 +86,7 @@ void check_turn_weight(const Json& message, const std::string& name, const std::
   if (!weight->is_number() || (*weight != 0 && *weight != 1)) {
     throw DataError(
         fmt::format("{}.weight must be 0 or 1, not {}", name, excerpt(to_json_text(*weight))),
-        where, "other weights of a turn are not supported");
+        where, "write 1, or 0 for a turn without labels");
   }
 }
 

@@ -11,6 +11,7 @@
 #include "roles.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/text/builtin_templates.h"
 #include "sftrun/text/chat_labels.h"
 #include "unread_columns.h"
 
@@ -269,6 +270,34 @@ MessageForm form_for(TextModel model, const SequenceOptions& options) {
   return MessageForm(model);
 }
 
+/// Whether an answer that the template writes ends in a token at which the model can stop.
+bool ends_answers(std::string_view source, const std::string& name, TextModel model) {
+  model.chat_template = std::make_shared<const text::ChatTemplate>(source, name);
+  const Json messages = {{{"role", "user"}, {"content", "a"}},
+                         {{"role", "assistant"}, {"content", "b"}}};
+  const Sequence sequence = build_conversation({.messages = messages}, model, {}).front();
+  for (size_t i = 0; i < sequence.ids.size(); ++i) {
+    const bool ends = model.tokenizer->is_special(sequence.ids[i]) ||
+                      std::find(model.stop_ids.begin(), model.stop_ids.end(), sequence.ids[i]) !=
+                          model.stop_ids.end();
+    if (sequence.mask[i] != 0 && ends) return true;
+  }
+  return false;
+}
+
+/// What model.chat_template may be. With other built-in ones the model would not stop.
+std::string fitting_templates(const TextModel& model) {
+  std::vector<std::string> fitting = text::builtin_template_names();
+  std::erase_if(fitting, [&](const std::string& name) {
+    return !ends_answers(text::builtin_template(name), name, model);
+  });
+  return fitting.empty() ? "a Jinja file that ends answers with a special token of its tokenizer"
+                         : fmt::format(
+                               "a Jinja file, or to a built-in one of which the tokenizer "
+                               "has the end of an answer: {}",
+                               join(fitting, ", "));
+}
+
 }  // namespace
 
 SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceOptions options)
@@ -314,8 +343,7 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
         fmt::format("use the model's instruct version, or set model.chat_template to {}",
                     has_calls ? "a Jinja file that writes calls of tools (the built-in "
                                 "templates do not)"
-                              : "a built-in one (chatml, llama3, …: "
-                                "docs/configuration.md) or to a Jinja file"));
+                              : fitting_templates(model_)));
   }
   try {
     for (NamedShape& one : shapes) form_.apply(std::get<Conversation>(one.shape).messages);

@@ -75,7 +75,7 @@ int64_t num_split_off(double val_split, int64_t num_records) {
     throw DataError(
         fmt::format("data.val_split = {} leaves nothing to train on: there are {} usable records",
                     val_split, num_records),
-        "data.val_split", "lower it, or set data.val to a validation file");
+        "data.val_split", "lower it, or replace it by data.val, a validation file");
   }
   return num_val;
 }

@@ -40,7 +40,7 @@ std::vector<const Json*> turn_lists(const Json& record, RecordFormat format) {
   return lists;
 }
 
-bool is_read_of_turns(const std::string& key, bool is_sharegpt) {
+bool is_read_of_turns(const std::string& key, bool is_sharegpt, RecordFormat format) {
   constexpr std::array<std::string_view, 4> kOfShareGpt = {"from", "value", "train", "weight"};
   // Where the template omits calls or reasoning, `LeftOut` says so.
   constexpr std::array<std::string_view, 14> kOfMessages = {
@@ -50,6 +50,7 @@ bool is_read_of_turns(const std::string& key, bool is_sharegpt) {
   const auto among = [&](const auto& keys) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
   };
+  if (format == RecordFormat::kPreference && (key == "train" || key == "weight")) return false;
   return is_sharegpt ? among(kOfShareGpt) : among(kOfMessages);
 }
 
@@ -79,7 +80,10 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
   };
   if (format == RecordFormat::kText) return {};
   also({"history"});
-  if (format != RecordFormat::kPreference) also({"chosen", "rejected"});
+  // Where data.fields maps one of them, the other is left out knowingly.
+  if (format != RecordFormat::kPreference && holds_something(record, "chosen") &&
+      holds_something(record, "rejected"))
+    also({"chosen", "rejected"});
   const bool is_text = std::holds_alternative<PlainText>(shape);
   if (is_text) also({"tools", "chat_template_kwargs"});
   if (format == RecordFormat::kMessages || format == RecordFormat::kPromptCompletion ||
@@ -90,10 +94,10 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
   for (const char* column : columns) {
     if (holds_something(record, column)) found.emplace_back(column);
   }
-  // KTO's label says whether the completion is a good one.
-  const bool is_judged = format == RecordFormat::kPromptCompletion && record.contains("label") &&
-                         record["label"].is_boolean();
-  if (is_judged) found.emplace_back("label");
+  // KTO's label says whether the completion is a good one: those that are not should not train.
+  const bool is_bad = format == RecordFormat::kPromptCompletion && record.contains("label") &&
+                      record["label"] == Json(false);
+  if (is_bad) found.emplace_back("label");
   for (const auto& [column, value] : record.items()) {
     const bool says_nothing = value.is_null() || value == 1 || value == true;
     if (!says_nothing && is_record_flag(column)) found.push_back(column);
@@ -109,7 +113,8 @@ std::string advice_on_column(const std::string& column) {
     return "it is read only from conversations: \"messages\"";
   if (is_record_flag(column))
     return "all records count alike; leave out those that shall not be trained on";
-  if (column == "label") return "remove the records whose label is false";
+  if (column == "label")
+    return "its value false says that the completion is bad; remove these records";
   if (column == "chosen" || column == "rejected") return "train.objective: dpo trains on them";
   return "sftrun trains on text";
 }
@@ -122,13 +127,21 @@ std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat forma
       if (!turn.is_object()) continue;
       const bool is_sharegpt = value_of(turn, "role") == nullptr;  // only four of its keys are read
       for (const auto& [key, value] : turn.items()) {
-        if (is_read_of_turns(key, is_sharegpt) || !holds_something(turn, key.c_str())) continue;
+        if (is_read_of_turns(key, is_sharegpt, format) || !holds_something(turn, key.c_str()))
+          continue;
         if (!is_sharegpt && names(template_source, key)) continue;
         if (!template_source.empty() || is_loss_flag(key)) unread.insert(key);
       }
     }
   }
   return {unread.begin(), unread.end()};
+}
+
+std::string advice_on_loss_flag(bool is_preference) {
+  return is_preference
+             ? "with train.objective dpo the whole answers are compared: remove it"
+             : "\"train\": false or \"weight\": 0 removes the labels of a turn; data.fields: "
+               "{train: KEY} or {weight: KEY} reads another key so";
 }
 
 bool is_loss_flag(const std::string& key) {

@@ -22,9 +22,8 @@ std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat forma
 /// Whether other trainers may read the key of a turn as to what it is trained on: `loss`,
 /// `train_detail`, `loss_weight`, …
 bool is_loss_flag(const std::string& key);
-inline constexpr const char* kLossFlagAdvice =
-    "\"train\": false or \"weight\": 0 removes the labels of a turn; data.fields: {train: KEY} or "
-    "{weight: KEY} reads another key so";
+/// @param is_preference its labels are those of the two answers, whatever the turns say
+std::string advice_on_loss_flag(bool is_preference);
 
 /// Whether `arguments` or `tools` have null members, which are left out (nulls.h).
 bool has_null_arguments(const Json& record, RecordFormat format);

@@ -80,7 +80,11 @@ class Prompts {
     data::parallel_for(static_cast<int64_t>(records.size()), at::get_num_threads(), [&](int64_t i) {
       const data::InputRecord& record = records[static_cast<size_t>(i)];
       std::vector<int32_t>& prompt = prompts[static_cast<size_t>(i)];
-      prompt = builder.build(record.record, record.where);
+      try {
+        prompt = builder.build(record.record, record.where);
+      } catch (const DataError& error) {
+        data::rethrow_without_settings(error);
+      }
       if (prompt.empty()) throw DataError("the prompt is empty", record.where);
     });
     return prompts;

@@ -74,19 +74,24 @@ std::optional<std::string> few_steps_warning(const config::RunConfig& config, in
                                              bool learns_nothing) {
   constexpr int64_t kFewSteps = 10;
   if (learns_nothing) {
-    return "nothing will be trained: the learning rate of every step is 0; raise "
-           "train.learning_rate or train.epochs, or set train.warmup_from: first_step";
+    constexpr const char* kNothing =
+        "nothing will be trained: the learning rate of every step is 0; ";
+    if (config.train.learning_rate == 0.0)
+      return kNothing + std::string("raise train.learning_rate");
+    return fmt::format("{}raise train.{}, or set train.warmup_from: first_step", kNothing,
+                       config.train.max_steps ? "max_steps" : "epochs");
   }
   if (total_steps >= kFewSteps || config.train.max_steps) return std::nullopt;
-  const std::string bin_tokens =
-      config.data.packing
-          ? fmt::format(" or data.bin_tokens ({})", config.data.bin_tokens.value.value())
-          : "";
+  std::vector<std::string> lowered;
+  const int64_t batch = config.train.global_batch_size.value.value();
+  if (batch > 1) lowered.push_back(fmt::format("train.global_batch_size ({})", batch));
+  if (config.data.packing)
+    lowered.push_back(fmt::format("data.bin_tokens ({})", config.data.bin_tokens.value.value()));
   return fmt::format(
-      "the run has only {}: the model will learn little; lower "
-      "train.global_batch_size ({}){} or raise train.epochs ({:g})",
-      counted(total_steps, "optimizer step"), config.train.global_batch_size.value.value(),
-      bin_tokens, config.train.epochs);
+      "the run has only {}: the model will learn little; {}raise train.epochs ({:g})",
+      counted(total_steps, "optimizer step"),
+      lowered.empty() ? "" : fmt::format("lower {} or ", join(lowered, " or ")),
+      config.train.epochs);
 }
 
 void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,

@@ -35,11 +35,15 @@ void tokenize(ScoredRecord& scored, const data::TextModel& text) {
   data::SequenceOptions options;
   options.append_eos = false;
   const auto& [line, record, where] = scored.input;
-  const data::RecordFormat format = data::detect_format(record, where).format;
-  const data::Sequence sequence =
-      data::SequenceBuilder(format, text, options).build(record, where).at(0);
-  scored.tokens = sequence.ids;
-  scored.mask = sequence.mask;
+  try {
+    const data::RecordFormat format = data::detect_format(record, where).format;
+    const data::Sequence sequence =
+        data::SequenceBuilder(format, text, options).build(record, where).at(0);
+    scored.tokens = sequence.ids;
+    scored.mask = sequence.mask;
+  } catch (const DataError& error) {
+    data::rethrow_without_settings(error);
+  }
 }
 
 std::vector<ScoredRecord> read_records(const config::DataSource& input,

@@ -36,8 +36,9 @@ config::DTypeChoice parse_dtype(const std::string& dtype) {
                            : config::DTypeChoice::kAuto;
 }
 
-at::ScalarType choose_dtype(config::DTypeChoice dtype, at::Device device) {
-  switch (plan::resolved_dtype(dtype, device.is_cuda())) {
+at::ScalarType choose_dtype(config::DTypeChoice dtype, at::Device device,
+                            const std::string& setting) {
+  switch (plan::resolved_dtype(dtype, device.is_cuda(), setting)) {
     case config::DTypeChoice::kBf16:
       return at::kBFloat16;
     case config::DTypeChoice::kFp16:
@@ -56,10 +57,11 @@ bool names_gpus() {
 }  // namespace
 
 Compute choose_compute(const std::string& device, const std::string& dtype, int local_rank) {
-  return choose_compute(device, parse_dtype(dtype), local_rank);
+  return choose_compute(device, parse_dtype(dtype), local_rank, "--dtype on the command line");
 }
 
-Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int local_rank) {
+Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int local_rank,
+                       const std::string& dtype_setting) {
   kernels::install_cpu_allocator();
   Compute compute;
   if (device != "cpu") {
@@ -77,7 +79,7 @@ Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int
       log::warn("computing on the CPU: {}", status.reason);
     }
   }
-  compute.dtype = choose_dtype(dtype, compute.device);
+  compute.dtype = choose_dtype(dtype, compute.device, dtype_setting);
   return compute;
 }
 

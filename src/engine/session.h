@@ -27,7 +27,9 @@ struct Compute {
 /// @param local_rank index of the GPU
 /// Loads the CUDA library if it is needed.
 /// @throws DeviceError when CUDA was requested and is not available
-Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int local_rank);
+/// @param dtype_setting the place of an error about it
+Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int local_rank,
+                       const std::string& dtype_setting = "model.dtype");
 /// @param dtype "auto", "fp32", "bf16", "fp16"
 Compute choose_compute(const std::string& device, const std::string& dtype, int local_rank);
 config::DTypeChoice dtype_choice(at::ScalarType dtype);

@@ -47,7 +47,8 @@ void require_whole_blocks(const std::string& tensor, int64_t channels, int64_t b
           "tensor parallelism: a part of {} has {} columns, and its format stores blocks of "
           "{} values",
           tensor, channels / parts, block),
-      "parallel.tp", "set parallel.tp to a smaller number, or parallel.strategy to fsdp");
+      "parallel.tp",
+      "set parallel.tp to a smaller number, or use, without parallel.tp, parallel.strategy fsdp");
 }
 
 }  // namespace

@@ -178,7 +178,8 @@ class DecoderBuilder {
       throw ConfigError(
           fmt::format("tensor parallelism cannot divide {}: its format stores blocks of {} values",
                       name, whole.values_per_block()),
-          "parallel.tp", "set parallel.tp to another number, or parallel.strategy to fsdp");
+          "parallel.tp",
+          "set parallel.tp to another number, or use, without parallel.tp, parallel.strategy fsdp");
     }
     return whole.part(flat);
   }
@@ -202,7 +203,7 @@ class DecoderBuilder {
       if (skips_used_.contains(name)) continue;
       throw ConfigError(fmt::format("no module of the model is named `{}`", name),
                         "tuning.skip_modules",
-                        "name modules as the model does: lm_head, down_proj or layers.0.mlp");
+                        "name modules as the model does: down_proj or layers.0.mlp");
     }
   }
 

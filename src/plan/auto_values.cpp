@@ -29,9 +29,13 @@ bool cpu_multiplies_bf16() {
   return __builtin_cpu_supports("avx512bf16");
 }
 
-config::DTypeChoice resolved_dtype(config::DTypeChoice wanted, bool on_gpu) {
-  if (wanted == config::DTypeChoice::kFp16 && !on_gpu)
-    throw ConfigError("fp16 is not computed on a CPU", "model.dtype", "use bf16 or fp32");
+config::DTypeChoice resolved_dtype(config::DTypeChoice wanted, bool on_gpu,
+                                   const std::string& setting) {
+  if (wanted == config::DTypeChoice::kFp16 && !on_gpu) {
+    throw ConfigError(
+        "fp16 is not computed on a CPU", setting,
+        setting == "train.fp16" ? "remove it, or set train.bf16 in its place" : "use bf16 or fp32");
+  }
   if (wanted != config::DTypeChoice::kAuto) return wanted;
   return on_gpu || cpu_multiplies_bf16() ? config::DTypeChoice::kBf16 : config::DTypeChoice::kFp32;
 }

@@ -150,11 +150,14 @@ void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
                     const std::string& place) {
   const int64_t stages = config.parallel.pp.value();
   const int64_t units = arch.num_layers + 2;
+  const std::string instead =
+      fmt::format("use parallel.strategy fsdp without {}",
+                  config.parallel.device_map ? "parallel.device_map" : "parallel.pp");
   if (stages > units) {
     throw ConfigError(
         fmt::format("the model has {} layers, an embedding and a head, too few for {} stages",
                     arch.num_layers, stages),
-        place, fmt::format("set parallel.pp to at most {}", units));
+        place, fmt::format("set parallel.pp to at most {}, or {}", units, instead));
   }
   if (stages == 1) return;
   const bool shares_keys =
@@ -164,7 +167,7 @@ void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
     throw ConfigError(fmt::format("the layers of this model share {}, so they cannot be divided "
                                   "into stages",
                                   shares_keys ? "keys" : "per-layer inputs"),
-                      place, "use parallel.strategy fsdp");
+                      place, instead);
   }
   const bool is_sft = config.train.objective == config::Objective::kSft;
   const std::optional<double>& asked = config.train.router_aux_loss_coef;
@@ -173,7 +176,7 @@ void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
     throw ConfigError(
         "the routers' load-balancing loss counts over all layers, and a pipeline divides them over "
         "devices",
-        place, "set train.router_aux_loss_coef: 0, or use parallel.strategy fsdp");
+        place, "set train.router_aux_loss_coef: 0, or " + instead);
   }
 }
 

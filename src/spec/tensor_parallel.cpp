@@ -103,7 +103,8 @@ class Requirements {
   [[noreturn]] void fail(const std::string& why) const {
     throw ConfigError(
         "tensor parallelism: " + why, place_,
-        "set parallel.tp to another number, or parallel.strategy to fsdp or pipeline");
+        "set parallel.tp to another number, or use, without parallel.tp, parallel.strategy fsdp or "
+        "pipeline");
   }
 
  private:

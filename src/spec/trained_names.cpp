@@ -18,6 +18,16 @@ bool is_targetable(LinearSlot slot, const ArchSpec& arch) {
   return slot != LinearSlot::kRouter && (arch.mixture.num_experts == 0 || !is_dense_half);
 }
 
+/// As target_parameters names them.
+std::vector<std::string> expert_parameters(const ArchSpec& arch) {
+  std::vector<std::string> names;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    for (const ExpertSpec& experts : layer_experts(arch, layer))
+      if (std::find(names.begin(), names.end(), experts.module) == names.end())
+        names.push_back(experts.module);
+  return names;
+}
+
 void require_parameters_exist(const LoraSpec& lora, const ArchSpec& arch) {
   std::vector<std::string> names, known;
   const auto add = [&](int64_t layer, const std::string& parameter) {
@@ -112,14 +122,20 @@ bool names_experts(const std::string& target) {
   return false;
 }
 
+std::string parameters_instead(const std::string& target,
+                               const std::vector<std::string>& parameters) {
+  return fmt::format(
+      "remove {} from tuning.lora.target_modules, and set tuning.lora.target_parameters: [{}]",
+      target, join(parameters, ", "));
+}
+
 /// A router is selected by another name.
 void refuse_router(const std::string& target, const std::vector<LinearSpec>& linears) {
   for (const LinearSpec& linear : linears) {
     if (linear.slot != LinearSlot::kRouter || !ends_with_name(linear.module, target)) continue;
     throw ConfigError(
         fmt::format("`{}` names the routers, which peft adapts as parameters", target),
-        "tuning.lora.target_modules",
-        fmt::format("set tuning.lora.target_parameters: [{}.weight]", linear.module));
+        "tuning.lora.target_modules", parameters_instead(target, {linear.module + ".weight"}));
   }
 }
 
@@ -179,12 +195,15 @@ void require_pissa_fits(const LoraSpec& lora, const ArchSpec& arch) {
              takes_tied_head = arch.tie_word_embeddings && is_end_target(lora, kHeadModule);
   if (!takes_embedding && !takes_tied_head) return;
   const std::string name = takes_embedding ? embedding : kHeadModule;
+  const auto named =
+      std::find_if(lora.target_modules.begin(), lora.target_modules.end(),
+                   [&](const std::string& target) { return ends_with_name(name, target); });
   throw ConfigError(
       fmt::format("PiSSA does not support {}{}", name,
                   takes_embedding ? "" : ", which is tied to the embedding"),
       "tuning.lora.init",
       fmt::format("remove {} from tuning.lora.target_modules, or set tuning.lora.init to default",
-                  name));
+                  named == lora.target_modules.end() ? name : *named));
 }
 
 void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
@@ -211,8 +230,7 @@ void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
     if (arch.mixture.num_experts > 0 && names_experts(target)) {
       throw ConfigError(fmt::format("`{}` names experts, which are not linear layers", target),
                         "tuning.lora.target_modules",
-                        "set tuning.lora.target_parameters: [mlp.experts.gate_up_proj, "
-                        "mlp.experts.down_proj]");
+                        parameters_instead(target, expert_parameters(arch)));
     }
     refuse_router(target, linears);
     const std::string guess = nearest(target, names);

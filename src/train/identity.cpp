@@ -243,9 +243,9 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
   fixes.push_back(
       std::string(
           "to start a new run choose another output.dir, or --overwrite moves this run aside; to "
-          "build on these weights ") +
-      (is_adapter ? "set tuning.lora.init_from"
-                  : "set model.name to the folder `model` of the finished run"));
+          "build on these weights choose another output.dir and set ") +
+      (is_adapter ? "tuning.lora.init_from to the folder `adapter` of the finished run"
+                  : "model.name to the folder `model` of the finished run"));
   throw ConfigError("the run differs from the checkpoint: " + join(differences, "; "), checkpoint,
                     join(fixes, "; "));
 }

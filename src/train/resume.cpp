@@ -51,8 +51,8 @@ int64_t newest_step(const fs::path& run_dir, bool resumes) {
   if (!resumes && store.holds_any()) {
     throw ConfigError(
         "the run directory already has checkpoints", run_dir.string(),
-        "choose another output.dir, resume with --resume auto, or move the old run aside with "
-        "--overwrite");
+        "choose another output.dir, or, in place of --resume never, resume with --resume auto or "
+        "move the old run aside with --overwrite");
   }
   if (const auto latest = store.latest()) return read_train_state(*latest).step;
   require_no_results(run_dir);

@@ -386,6 +386,8 @@ void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, in
 /// The strategy on `world_size` processes: kSingle on one process, whatever `wanted` is, and kDdp
 /// on several.   @throws ConfigError for kSingle on several processes
 Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place = {});
+/// "2 or 4", for advice: the divisors above 1 that are nearest to a number that does not divide.
+std::string near_divisors(int64_t number, int64_t asked);
 /// Sets the number of stages of a pipeline.   @throws ConfigError if it does not divide world_size
 void resolve_stages(ParallelConfig& parallel, int world_size,
                     const std::map<std::string, std::string>& places = {});
@@ -436,7 +438,8 @@ RunConfig from_json(
     const nlohmann::ordered_json& json);  ///< inverse of to_json; @throws ConfigError
 std::string to_yaml(
     const RunConfig& config);  ///< config.resolved.yaml; loads again to the same values
-/// The setting whose last part is `name`, or that has this name in another trainer; "": none.
+/// The setting whose last part is `name`, or that has this name in another trainer, or the first of
+/// the section of this name; "": none.
 std::string setting_named(const std::string& name);
 /// The fix for a key of another trainer ("report_to"); "": unknown key.
 std::string advice_on_key(const std::string& name);

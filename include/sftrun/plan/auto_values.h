@@ -16,7 +16,9 @@ bool cpu_multiplies_bf16();
 
 /// auto: bf16 on GPUs and on CPUs that multiply it in hardware, else fp32.   @throws ConfigError
 /// for fp16 on a CPU
-config::DTypeChoice resolved_dtype(config::DTypeChoice wanted, bool on_gpu);
+/// @param setting that asks for it: model.dtype, train.fp16 or a flag
+config::DTypeChoice resolved_dtype(config::DTypeChoice wanted, bool on_gpu,
+                                   const std::string& setting = "model.dtype");
 
 /// auto: what the files have where an adapter is trained beside quantised matrices; else nf4 for
 /// mode qlora, none otherwise.   @param kinds weights::block_kinds of the model's files

@@ -234,7 +234,8 @@ class Findings {
     if (const auto packed = packed_share(run_); packed && *packed < kLeastPacked)
       add(Severity::kNote,
           "{:.0f}% of the positions of the packed sequences hold no token: longer packed sequences "
-          "fit the records better (data.bin_tokens, which model.max_seq_len limits)",
+          "fit the records better (data.bin_tokens, which model.max_seq_len limits); where an "
+          "epoch has fewer than train.global_batch_size, lower that",
           100 * (1 - *packed));
     const std::vector<double>*labels = lines_.find("label_tokens"), *all = lines_.find("tokens");
     if (labels == nullptr || all == nullptr) return;
