@@ -130,7 +130,7 @@ bool names_setting(std::string_view text) {
 }  // namespace
 
 void rethrow_without_settings(const DataError& error) {
-  if (!names_setting(error.fix())) throw error;
+  if (!names_setting(error.fix())) throw;  // with its type
   std::string fix;
   for (const auto& [separator, text] : alternatives_of(error.fix())) {
     if (names_setting(text)) continue;

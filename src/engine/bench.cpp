@@ -221,8 +221,7 @@ double median_of(std::vector<double> values) {
 int run_bench(const nlohmann::ordered_json& request) {
   set_threads(request);
   const BenchConfig bench = bench_config(request);
-  const Compute compute = choose_compute(request.at("device").get<std::string>(), bench.dtype, 0,
-                                         "--dtype on the command line");
+  const Compute compute = choose_compute(request.at("device").get<std::string>(), bench.dtype, 0);
   const auto decoder = make_decoder(request, bench.run, compute);
   const BenchedWork work{.seq_len = request.at("seq_len").get<int64_t>(),
                          .batch_size = request.at("batch_size").get<int64_t>(),

@@ -95,6 +95,7 @@ std::vector<Run> find_label_runs(const ChatTemplate& chat_template, const Json& 
     if (!is_assistant(messages[i])) continue;
     const std::vector<Run> turn =
         find_turn(chat_template, messages, options, full, find_specials, static_cast<int32_t>(i));
+    if (turn.empty() && is_excluded(messages[i])) continue;
     if (turn.empty()) {
       throw DataError(
           fmt::format(

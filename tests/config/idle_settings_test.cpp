@@ -73,7 +73,7 @@ const std::vector<Case>& cases() {
       {{"data.thinking=split"}, {"data.loss_on=all"}, {}},
       {{"data.loss_on=last_assistant"}, {"train.objective=dpo"}, {}},
       {{"data.loss_on=all"}, {"data.format=text"}, {}},
-      {{"data.empty_thinking=drop"}, {"train.objective=dpo"}, {}},
+      {{"data.empty_thinking=drop"}, {"data.format=text"}, {"train.objective=dpo"}},
       {{"train.beta=0.2"}, {}, {"train.objective=dpo"}},
       {{"train.epochs=2"}, {"train.max_steps=3"}, {}},
       {{"train.warmup_ratio=0.1"}, {"train.scheduler=constant"}, {}},

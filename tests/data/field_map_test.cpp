@@ -34,6 +34,15 @@ TEST(FieldMap, DotsSelectInsideAColumn) {
   EXPECT_THROW(apply({{"completion", "answers.text.x"}}, record), DataError);
 }
 
+/// `data.format` need not say that they are ShareGPT's.
+TEST(FieldMap, RolesAreThoseOfTurnsFromSomebodyToo) {
+  const Json turns = {{{"from", "GPT"}, {"value", "a"}}},
+             mapped = {{{"from", "assistant"}, {"value", "a"}}};
+  for (const DataFormat format : {DataFormat::kAuto, DataFormat::kShareGpt})
+    EXPECT_EQ(apply({{"roles", {{"GPT", "assistant"}}}}, {{"conversations", turns}}, format),
+              Json({{"conversations", mapped}}));
+}
+
 /// Also turns behind a prompt, and an answer that is one message.
 TEST(FieldMap, RenamesTurnsWhereverTheyAre) {
   const Json fields = {{"role", "from"}, {"content", "value"}, {"roles", {{"gpt", "assistant"}}}};

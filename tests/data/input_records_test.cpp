@@ -72,6 +72,34 @@ TEST_F(InputRecords, OfFoldersAndPatternsAreThoseOfTheirFiles) {
   test::expect_error<DataError>([&] { read_input_records(source, 1); }, {"x*.jsonl"});
 }
 
+/// Commands have no data.fields.
+TEST(InputRecordsAdvice, LeavesOutSettings) {
+  const auto fix_of = [](const std::string& fix) {
+    try {
+      try {
+        throw DataError("a message", "f:1", fix);
+      } catch (const DataError& error) {
+        rethrow_without_settings(error);
+      }
+    } catch (const DataError& error) {
+      EXPECT_EQ(error.message(), "a message");
+      EXPECT_EQ(error.where(), "f:1");
+      return error.fix();
+    }
+    return std::string();
+  };
+  EXPECT_EQ(fix_of("write the text in quotes"), "write the text in quotes");
+  EXPECT_EQ(fix_of("correct the record, or set data.format; all records of a file have one format"),
+            "correct the record; all records of a file have one format");
+  EXPECT_EQ(fix_of("known: human; gpt; others by data.fields: {roles: {GPT: assistant}}"),
+            "known: human; gpt");
+  EXPECT_EQ(fix_of("name the columns: data.fields: {prompt: a}; known: \"text\""),
+            "known: \"text\"");
+  EXPECT_NE(
+      fix_of("set train.objective: dpo; or data.fields: {text: chosen}").find("no data.fields"),
+      std::string::npos);
+}
+
 TEST_F(InputRecords, ADirectoryIsNone) {
   test::expect_error<DataError>([&] { read_input_records(dir_.path().string(), 1); },
                                 {"this is a directory", "name one of its files"});

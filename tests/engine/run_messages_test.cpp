@@ -74,8 +74,14 @@ TEST(RunMessages, FewStepsAreWarnedOf) {
       << few;
   config.train.max_steps = 9;
   EXPECT_FALSE(few_steps_warning(config, 9, false)) << "the user asked for them";
-  EXPECT_NE(few_steps_warning(config, 9, true).value().find("nothing will be trained"),
-            std::string::npos);
+  const auto ends_in = [&](const char* advice) {
+    return few_steps_warning(config, 9, true).value().ends_with(advice);
+  };
+  EXPECT_TRUE(ends_in("is 0; raise train.max_steps, or set train.warmup_from: first_step"));
+  config.train.max_steps.reset();
+  EXPECT_TRUE(ends_in("is 0; raise train.epochs, or set train.warmup_from: first_step"));
+  config.train.learning_rate = 0;
+  EXPECT_TRUE(ends_in("is 0; raise train.learning_rate"));
 }
 
 }  // namespace

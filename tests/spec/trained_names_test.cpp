@@ -89,7 +89,9 @@ TEST(TrainedNames, OfExpertsAllWrongNamesAreTold) {
       [&] {
         require_targets_exist({.target_modules = {"q_proj", "gate"}}, with_experts());
       },
-      {"`gate` names the routers", "set tuning.lora.target_parameters: [mlp.gate.weight]"});
+      {"`gate` names the routers",
+       "remove gate from tuning.lora.target_modules, and set "
+       "tuning.lora.target_parameters: [mlp.gate.weight]"});
 }
 
 TEST(TrainedNames, OfWhatIsAdapted) {
