@@ -142,6 +142,11 @@ def check_best(program):
     text = program.train("best", **BEST, code=3)
     program.expect("best: a damaged best checkpoint is named, with what to do", "the best model cannot be loaded" in text and str(kept.parent.name) in text
                    and "train.load_best_model_at_end=false" in text and not (run / "adapter").exists(), text)
+    if not program.quick:
+        shutil.copytree(run, program.folder / "followed")
+        program.train("followed", **(BEST | {"load_best_model_at_end": False}))
+        program.expect("best: that gives the model of the last step", len(lines_of(program.folder / "followed")) == len(lines_of(run))
+                       and (program.folder / "followed/adapter").exists())
     before = len(lines_of(run))
     text = program.train("best", **(BEST | {"early_stopping_patience": PATIENCE + 2}), code=3)
     program.expect("best: it is found before a step is computed", "the best model cannot be loaded" in text and len(lines_of(run)) == before, text)

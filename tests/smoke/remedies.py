@@ -16,6 +16,7 @@ The sources are also read: every key and flag that a text in them names must exi
 import argparse
 import concurrent.futures
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -39,8 +40,11 @@ def flat(text):
 
 
 def run(program, folder, command):
-    """Exit code, and what was printed, without the folder's name."""
-    done = subprocess.run([program, *command], cwd=folder, env=bad_input.environment(folder), capture_output=True, text=True,
+    """Exit code, and what was printed, without the folder's name.   @param command may begin with `env NAME=VALUE`"""
+    variables = list(itertools.takewhile(lambda word: "=" in word, command[1:])) if command[:1] == ["env"] else []
+    environment = bad_input.environment(folder) | dict(word.split("=", 1) for word in variables)
+    command = command[1 + len(variables):] if variables else command
+    done = subprocess.run([program, *command], cwd=folder, env=environment, capture_output=True, text=True,
                           errors="replace", timeout=TIMEOUT, stdin=subprocess.DEVNULL)
     return done.returncode, (done.stderr + done.stdout).replace(f"{folder}/", "").replace(str(folder), "")
 
@@ -86,7 +90,7 @@ class Row:
         self.kind, self.prepare, self.command, self.message, self.remedy, self.ways = kind, prepare, command, message, remedy, ways
 
     def title(self):
-        return f"{self.kind}: {' '.join(self.command[4:] if self.kind != 'commands' else self.command)}"[:200]
+        return f"{self.kind}: {' '.join(self.command[4:] if self.kind in ('settings', 'records') else self.command)}"[:200]
 
 
 def rows_of_settings():
@@ -119,6 +123,14 @@ def rows_of_commands():
             text, _, expected = text.partition("=>")
             full.append((other, shlex.split(text), expected.strip()))
         yield Row("commands", prepare, shlex.split(command), message, remedy, full)
+
+
+def rows_of_imports():
+    for tool, content, message, remedy, ways in remedy_table.IMPORTS:
+        def file_of(keys):
+            return {"theirs.json": json.dumps({key: value for key, value in keys.items() if value is not None}, indent=1)}
+        command = ["config", "import", "theirs.json", "--from", tool]
+        yield Row("imports", file_of(content), command, message, remedy, [(file_of(content | way), command, "") for way in ways])
 
 
 def is_slow(row):
@@ -278,7 +290,7 @@ def main():
     arguments = parser.parse_args()
     program = arguments.sftrun.resolve()
 
-    rows = [row for row in [*rows_of_settings(), *rows_of_records(), *rows_of_commands()]
+    rows = [row for row in [*rows_of_settings(), *rows_of_records(), *rows_of_imports(), *rows_of_commands()]
             if not (arguments.quick and is_slow(row)) and arguments.only in row.title() + row.message]
     problems, num_keys, num_flags = check_names(program)
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(max_workers=3) as pool:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/error.h"
 #include "sftrun/data/json_lines.h"
 
 /// Records that commands read from --input and write to --output.

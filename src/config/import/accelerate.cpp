@@ -26,6 +26,9 @@ constexpr std::string_view kMegatron =
 constexpr std::string_view kFp8Settings =
     "FP8 has no settings here: `tuning.quant: fp8` stores a frozen base in FP8";
 constexpr std::string_view kDevices = "devices are NVIDIA GPUs and CPUs";
+constexpr std::string_view kNoTpu = "remove it: devices are NVIDIA GPUs and CPUs";
+constexpr std::string_view kNoCommands =
+    "remove it; start sftrun on every machine, with --nnodes, --node-rank and --master-addr";
 constexpr std::string_view kStartEach =
     "start sftrun on every machine, with --nnodes, --node-rank and --master-addr";
 constexpr std::string_view kParallelSizes =
@@ -105,11 +108,11 @@ constexpr auto kAccelerateRules = std::to_array<ImportRule>({
     lost("enable_cpu_affinity", "processes are not bound to cores; use numactl or taskset"),
     nothing("debug", "collectives are always checked: every rank must make the same calls"),
     nothing("mpirun_config.*", "sftrun starts its processes itself, or is started by mpirun"),
-    refused("downcast_bf16", kDevices),
-    refused("tpu_use_cluster", kDevices),
+    refused("downcast_bf16", kNoTpu),
+    refused("tpu_use_cluster", kNoTpu),
     nothing("tpu_*", kDevices),
-    refused("command_file", kStartEach),
-    refused("commands", kStartEach),
+    refused("command_file", kNoCommands),
+    refused("commands", kNoCommands),
     nothing("quiet", "it is of Accelerate's launcher"),
 
     // ---- Numbers
@@ -299,7 +302,9 @@ void set_processes(Reading& reading, const SourceKey& type) {
     return reading.refuse(*reading.find("num_processes"), *reading.find("num_machines"),
                           fmt::format("`num_processes` {} is not a multiple of `num_machines` {}",
                                       *processes, machines),
-                          "num_processes counts the processes of all machines");
+                          fmt::format("set num_processes to a multiple of {}: it counts the "
+                                      "processes of all machines",
+                                      machines));
   }
   reading.launch.processes = *processes / machines;
 }
@@ -313,7 +318,7 @@ void set_machines(Reading& reading) {
     reading.refuse(*reading.find("machine_rank"),
                    fmt::format("`machine_rank` {} is not below `num_machines` {}", *rank,
                                machines.value_or(1)),
-                   "machines are numbered from 0");
+                   "number the machines from 0, or raise num_machines");
   }
   const std::string suffix = port.value_or(0) > 0 ? fmt::format(":{}", *port) : "";
   if (machines.value_or(1) == 1) {

@@ -26,6 +26,7 @@ constexpr std::string_view kRecompute =
 constexpr std::string_view kOffloadSettings = "`parallel.offload` has no further settings";
 constexpr std::string_view kRemove = "remove it, or set enabled to false";
 constexpr std::string_view kRemoveKey = "remove it";
+constexpr std::string_view kHalf = "set it to false, and bf16.enabled or fp16.enabled to true";
 
 constexpr auto kOptimizerTypes = std::to_array<WordPair>(
     {{"Adam", "adamw"}, {"AdamW", "adamw"}, {"Lion", "lion"}, {"Muon", "muon"}, {"SGD", "sgd"}});
@@ -166,9 +167,9 @@ constexpr auto kDeepSpeedRules = std::to_array<ImportRule>({
     field("bf16.enabled", "train.bf16"),
     field("bfloat16.enabled", "train.bf16"),
     nothing("bf16.*", "trained weights and their gradients are kept in fp32"),
-    refused("amp.enabled", "use bf16 or fp16"),
+    refused("amp.enabled", kHalf),
     nothing("amp.*", "of NVIDIA's Apex"),
-    refused("torch_autocast.enabled", "use bf16 or fp16"),
+    refused("torch_autocast.enabled", kHalf),
     nothing("torch_autocast.*", "of PyTorch's autocast"),
     field("gradient_clipping", "train.max_grad_norm"),
     special("communication_data_type", deepspeed_communication_type),

@@ -75,6 +75,11 @@ std::optional<Complaint> try_value(std::string_view field, const Value& value,
   SFTRUN_CHECK(found != nullptr);
   if (auto complaint = found->assign(value)) {
     if (complaint->show_takes) complaint->what += fmt::format("; it takes {}", found->takes());
+    using enum FieldType;  // of other types other tools write other values
+    const bool is_number = found->type == kInt || found->type == kAutoInt || found->type == kNumber;
+    if (is_number && complaint->fix.empty())
+      complaint->fix =
+          fmt::format("write, for example, {}; it becomes {} here", found->example, field);
     return complaint;
   }
   result = found->get();
