@@ -113,12 +113,13 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
   config::ParallelConfig& parallel = loaded.config.parallel;
   const plan::RunDevices& devices = place.devices;
   if (has_device_map(parallel)) return resolve_device_map(loaded, headers, devices, place.num_gpus);
-  if (parallel.strategy == config::Strategy::kAuto && parallel.pp.value_or(1) > 1)
-    parallel.strategy = config::Strategy::kPipeline;
-  if (parallel.strategy == config::Strategy::kAuto && parallel.tp.value_or(1) > 1)
-    parallel.strategy = config::Strategy::kTensor;
-  if (parallel.strategy == config::Strategy::kAuto && parallel.dp_shard.value_or(1) > 1)
-    parallel.strategy = config::Strategy::kHybrid;
+  const auto follow_size = [&](const std::optional<int64_t>& size, config::Strategy its) {
+    const bool divides = size.value_or(1) > 1 && devices.world_size > 1;
+    if (parallel.strategy == config::Strategy::kAuto && divides) parallel.strategy = its;
+  };
+  follow_size(parallel.pp, config::Strategy::kPipeline);
+  follow_size(parallel.tp, config::Strategy::kTensor);
+  follow_size(parallel.dp_shard, config::Strategy::kHybrid);
   if (parallel.strategy == config::Strategy::kAuto)
     parallel.strategy = plan::auto_strategy(headers.arch, loaded.config, devices, headers.stored);
   resolve_stages(loaded, headers.arch, devices.world_size);

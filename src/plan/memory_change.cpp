@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
@@ -167,11 +168,17 @@ std::optional<MemoryChange> base_on_host(config::RunConfig& config, const Situat
                            config.parallel.offload.base == config::Offload::kCpu;
   if (!here.devices.on_gpu || is_excluded || config.tuning.mode == config::TuningMode::kFull)
     return std::nullopt;
-  config.parallel.offload.base = config::Offload::kCpu;
+  constexpr const char* kCost =
+      "the same result; frozen weights cross PCIe twice for each micro-batch, or for each step "
+      "with parallel.fetch: per_step";
+  MemoryChange change{{"parallel.offload.base=cpu"}, kCost};
+  config::ParallelConfig& parallel = config.parallel;
+  parallel.offload.base = config::Offload::kCpu;
+  // Without effect here, but refused beside it.
+  if (std::exchange(parallel.pp, std::nullopt)) change.settings.emplace_back("parallel.pp=null");
+  if (std::exchange(parallel.tp, std::nullopt)) change.settings.emplace_back("parallel.tp=null");
   resolve_fetch(config);
-  return MemoryChange{{"parallel.offload.base=cpu"},
-                      "the same result; frozen weights cross PCIe twice for each micro-batch, or "
-                      "for each step with parallel.fetch: per_step"};
+  return change;
 }
 
 std::optional<MemoryChange> ends_in_four_bits(config::RunConfig& config,

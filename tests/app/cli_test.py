@@ -530,6 +530,11 @@ class CommandLineTest(unittest.TestCase):
         changed = json.loads(self.sftrun(*plan, "--json", *change["settings"]).stdout)
         self.assertTrue(changed["fits"])
         self.assertEqual(changed["peak_bytes"], change["peak_bytes"])
+        for more in (["parallel.tp=2"], ["parallel.pp=2"]):  # without effect on one card, but refused beside offload.base
+            plan = ["memory-check", "--config", "run.yaml", "--gpus", "12GB", "train.batch_size=1", "train.grad_accum=8", "model.dtype=bf16"]
+            change = json.loads(self.sftrun(*plan, "--json", *more).stdout)["change"]
+            self.assertEqual(change["settings"], ["parallel.offload.base=cpu", *(word.replace("=2", "=null") for word in more)])
+            self.assertTrue(json.loads(self.sftrun(*plan, "--json", *more, *change["settings"]).stdout)["fits"])
         self.expect(DONE, ["No change of this run makes it fit"], *plan[:3], "--gpus", "0.5GB", "train.batch_size=1")
 
     def test_memory_check_without_a_run_shows_what_is_in_use(self):
