@@ -87,15 +87,15 @@ void check_output(const OutputFlags& output) {
   }
   if (!fs::exists(output.path, ignored) || (is_directory && fs::is_empty(output.path, ignored)))
     return;
-  const bool is_replaced = is_directory ? holds_model(output.path) : output.is_file();
   if (!output.overwrite) {
+    const bool is_replaced = is_directory ? holds_model(output.path) : output.is_file();
     throw ConfigError(fmt::format("{} exists{}", output.path.string(),
                                   is_directory ? " and is not an empty directory" : ""),
                       kOutput,
                       fmt::format("name a new {}{}", output.is_file() ? "file" : "directory",
                                   is_replaced ? ", or replace it with --overwrite" : ""));
   }
-  if (!is_replaced) {
+  if (is_directory ? !holds_model(output.path) : !output.is_file()) {
     throw ConfigError(
         fmt::format("{} is {} and is not replaced", output.path.string(),
                     is_directory ? "a directory without a model or adapter" : "a file"),
