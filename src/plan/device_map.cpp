@@ -207,7 +207,7 @@ void require_device(const std::string& device, int64_t num_gpus, const std::stri
                                   num_gpus == 1 ? "" : fmt::format(" to {}", num_gpus - 1)),
       place,
       num_gpus == 0
-          ? "see `sftrun gpu-info`; on the CPU, devices are cpu:0, cpu:1, …"
+          ? "see `sftrun gpu-info`; on a CPU remove it"
           : "GPUs are counted from 0 among those that --gpus or CUDA_VISIBLE_DEVICES select");
 }
 

@@ -87,15 +87,15 @@ bool is_excluded(const Json& message) {
 }
 
 std::vector<Run> find_label_runs(const ChatTemplate& chat_template, const Json& messages,
-                                 const RenderOptions& options, const Rendered& full,
-                                 const FindSpecials& find_specials) {
+                                 const Json& labelled, const RenderOptions& options,
+                                 const Rendered& full, const FindSpecials& find_specials) {
   if (chat_template.has_generation_marks()) return marked_runs(full, messages);
   std::vector<Run> runs;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (!is_assistant(messages[i])) continue;
     const std::vector<Run> turn =
         find_turn(chat_template, messages, options, full, find_specials, static_cast<int32_t>(i));
-    if (turn.empty() && is_excluded(messages[i])) continue;
+    if (turn.empty() && is_excluded(labelled[i])) continue;
     if (turn.empty()) {
       throw DataError(
           fmt::format(
@@ -124,7 +124,8 @@ LabelledConversation label_with_specials(const ChatTemplate& chat_template, cons
     result.runs = everything_but({}, messages, result.rendered.text.size());
     return result;
   }
-  result.runs = find_label_runs(chat_template, shown, options, result.rendered, find_specials);
+  result.runs =
+      find_label_runs(chat_template, shown, messages, options, result.rendered, find_specials);
   if (loss_on == LossOn::kAll) {
     result.runs = everything_but(result.runs, messages, result.rendered.text.size());
     return result;

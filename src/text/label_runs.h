@@ -8,9 +8,10 @@
 namespace sftrun::text {
 
 /// The assistant's turns in `full`, the rendering of all messages.
-/// @throws DataError if the template omits an assistant message.
+/// @param labelled the messages with their `train` and `weight`
+/// @throws DataError if the template omits an assistant message that they do not exclude.
 std::vector<LabelledConversation::Run> find_label_runs(const ChatTemplate& chat_template,
-                                                       const Json& messages,
+                                                       const Json& messages, const Json& labelled,
                                                        const RenderOptions& options,
                                                        const Rendered& full,
                                                        const FindSpecials& find_specials);

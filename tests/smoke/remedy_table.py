@@ -308,7 +308,7 @@ parallel.device_map="{model.layers.0.mlp: 0}" | a part of a layer | name the who
     ; parallel.device_map=auto
 parallel.device_map="{model.layers.0: 0, model.layers.1: 0}" | has no device for | name them in the map, or use parallel.device_map: auto | \
     parallel.device_map=auto
-parallel.device_map="{'': 0}" | names GPU 0, and this run has none | on the CPU, devices are cpu:0, cpu:1 | parallel.device_map="{'': 'cpu:0'}"
+parallel.device_map="{'': 0}" | names GPU 0, and this run has none | on a CPU remove it | ~parallel.device_map
 parallel.device_map="{model.embed_toks: 'cpu:0', model.layers: 'cpu:0', model.norm: 'cpu:0', lm_head: 'cpu:0'}" | which the model does not have | \
     did you mean `model.embed_tokens`? | \
     parallel.device_map="{model.embed_tokens: 'cpu:0', model.layers: 'cpu:0', model.norm: 'cpu:0', lm_head: 'cpu:0'}"
