@@ -131,7 +131,8 @@ TEST_F(DeepSpeedTest, Numbers) {
   EXPECT_EQ(value_of(bf16, "train.fp16"), "false");
   expect_refused(R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})",
                  {"`bf16.enabled` and `fp16.enabled` are both true"});
-  expect_refused(R"({"amp": {"enabled": true}})", {"`amp.enabled`", "use bf16 or fp16"});
+  expect_refused(R"({"amp": {"enabled": true}})",
+                 {"`amp.enabled`", "set it to false, and bf16.enabled or fp16.enabled to true"});
   EXPECT_TRUE(has_key(deepspeed(R"({"fp16": {"enabled": true, "loss_scale": 128}})").not_carried,
                       "fp16.loss_scale"));
 }
