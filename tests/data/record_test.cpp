@@ -371,7 +371,13 @@ TEST(RecordFormats, ColumnsThatAreNotReadAreFound) {
   EXPECT_EQ(unread(R"({"messages": [{"role": "user", "content": "q"}], "images": ["a.png"],
                        "tools": [{"name": "f"}], "rejected": "b"})",
                    kMessages),
-            "images rejected");
+            "images")
+      << "data.fields maps `chosen`";
+  EXPECT_EQ(unread(R"({"messages": [{"role": "user", "content": "q"}], "chosen": "a",
+                       "rejected": "b"})",
+                   kMessages),
+            "chosen rejected");
+  EXPECT_EQ(unread(R"({"prompt": "p", "completion": "c", "label": true})", kPromptCompletion), "");
   EXPECT_EQ(unread(R"({"text": "t", "history": "h", "label": true})", kText), "");
 }
 
