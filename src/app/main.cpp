@@ -171,9 +171,9 @@ int guarded_run(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::kOutOfMemory, "error: out of memory");
   } catch (const nlohmann::json::exception& error) {
-    return fail(ExitCode::kWorkerFailed, "error: " + json_reason(error));
+    return fail(ExitCode::kWorkerFailed, Error(ExitCode::kWorkerFailed, json_reason(error)).what());
   } catch (const std::exception& error) {
-    return fail(ExitCode::kWorkerFailed, std::string("error: ") + error.what());
+    return fail(ExitCode::kWorkerFailed, Error(ExitCode::kWorkerFailed, error.what()).what());
   }
 }
 

@@ -45,8 +45,8 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
     if (value.is_object()) {
       list_changes(old, value, name, changes);
     } else if (value != old) {
-      changes.push_back(fmt::format("{} = {}", name,
-                                    value.is_string() ? value.get<std::string>() : value.dump()));
+      changes.push_back(fmt::format(
+          "{} = {}", name, excerpt(value.is_string() ? value.get<std::string>() : value.dump())));
     }
   }
 }
@@ -97,7 +97,7 @@ std::vector<std::string> override_lines(const Run& run) {
   std::vector<std::string> lines;
   for (const config::Override& override : run.loaded.overrides) {
     lines.push_back(
-        fmt::format("{} = {} (from {})", override.key, override.value, override.source));
+        fmt::format("{} = {} (from {})", override.key, excerpt(override.value), override.source));
   }
   return lines;
 }

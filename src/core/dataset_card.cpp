@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun {
 namespace {
@@ -150,7 +151,7 @@ DatasetCard parse_dataset_card(const std::string& text, const std::string& where
   } catch (const YAML::Exception& error) {
     // Invalid YAML without `configs` is ignored.
     if (head->yaml.find("\nconfigs:") == std::string::npos) return {};
-    reader.refuse(error.mark, "not valid YAML: " + error.msg);
+    reader.refuse(error.mark, "not valid YAML: " + excerpt(error.msg));
   }
 }
 

@@ -7,7 +7,7 @@
 #include <exception>
 #include <new>
 
-#include "sftrun/core/short_words.h"
+#include "sftrun/core/short_quotes.h"
 #include "sftrun/core/utf8.h"
 
 namespace sftrun {
@@ -23,7 +23,6 @@ std::string render(const std::string& message, const std::string& where, const s
 /// Truncates long texts, so that a quote of a file does not fill the console.
 std::string bounded(std::string text) {
   constexpr size_t kMostBytes = 16 << 10;
-  text = with_short_words(text);
   if (text.size() <= kMostBytes) return text;
   return fmt::format("{}… ({} bytes)", utf8_prefix(text, kMostBytes), text.size());
 }
@@ -31,8 +30,8 @@ std::string bounded(std::string text) {
 }  // namespace
 
 Error::Error(ExitCode code, std::string message, std::string where, std::string fix)
-    : Error(Bounded{}, code, bounded(std::move(message)), bounded(std::move(where)),
-            bounded(std::move(fix))) {}
+    : Error(Bounded{}, code, bounded(with_short_quotes(message)),
+            bounded(with_short_quotes_after_path(where)), bounded(with_short_quotes(fix))) {}
 
 Error::Error(Bounded, ExitCode code, std::string message, std::string where, std::string fix)
     : std::runtime_error(render(message, where, fix)),

@@ -1,5 +1,5 @@
 #include "sftrun/core/console_writer.h"
-#include "sftrun/core/short_words.h"
+#include "sftrun/core/short_quotes.h"
 #include "sftrun/core/terminal.h"
 #include "sftrun/core/thread_log.h"
 #include "sftrun/core/verbosity.h"
@@ -158,13 +158,13 @@ void configure(const Options& options) {
 
 void write(Level level, std::string_view message) {
   if (logs_only_errors && level < Level::kError) level = Level::kDebug;
-  const std::string shown = with_short_words(message);
+  const std::string shown = with_short_quotes(message);
   if (level == Level::kWarn) remember(shown);
   current().of_run->log(to_spdlog(level), spdlog::string_view_t(shown.data(), shown.size()));
 }
 
 void write_of_rank(int rank, std::string_view message) {
-  current().of_rank->warn("[rank {}] {}", rank, message);
+  current().of_rank->warn("[rank {}] {}", rank, with_short_quotes(message));
 }
 
 std::vector<std::string> written_warnings() {

@@ -158,7 +158,7 @@ void DatasetChecks::require_trained_ends(std::vector<Remark>& remarks) const {
     throw DataError(
         fmt::format("no example trains on an end-of-turn token, so the trained model would not "
                     "stop; the last answer of this one, as it would be trained on, is\n{}",
-                    shortened(last_answer(*first_kept_, *model_.tokenizer))),
+                    excerpt(last_answer(*first_kept_, *model_.tokenizer))),
         first_kept_place_,
         fmt::format(
             "use a chat template that writes a stop token of the model ({}) after each answer, "

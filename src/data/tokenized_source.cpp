@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "sftrun/core/utf8.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/data/parallel_for.h"
 
 namespace sftrun::data {
@@ -27,7 +27,7 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
     outcome.num_empty_thinking = sequence.num_empty_thinking;
     outcome.num_control_tokens = sequence.num_control_tokens;
   } else if (outcome.fate != Fate::kTooLong) {
-    outcome.text = shortened(sequence.text);
+    outcome.text = excerpt(sequence.text);
   }
   return outcome;
 }
@@ -46,12 +46,6 @@ void leave_out_incomplete(std::vector<Outcome>& pair) {
 }
 
 }  // namespace
-
-std::string shortened(const std::string& text) {
-  constexpr size_t kLongest = 400;
-  if (text.size() <= kLongest) return text;
-  return std::string(utf8_prefix(text, kLongest)) + " …";
-}
 
 std::string json_as_text_warning(const config::DataSource& source) {
   return fmt::format(

@@ -26,9 +26,6 @@ struct Outcome {
   std::string text;  ///< its beginning, if no token has a label
 };
 
-/// The beginning of a text, for error messages.
-std::string shortened(const std::string& text);
-
 /// Renders, tokenizes and masks a data set's records, block by block, in order.
 class TokenizedSource {
  public:

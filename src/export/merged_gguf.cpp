@@ -88,7 +88,7 @@ void warn_of_variables(const MergeOptions& options) {
   log::warn(
       "the model was trained with variables of the chat template, which a GGUF file does not hold: "
       "give them to the program that reads it (llama-server: --chat-template-kwargs {})",
-      shell_word(variables.dump()));
+      excerpt(shell_word(variables.dump())));
 }
 
 void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,

@@ -1,5 +1,8 @@
 #include "sftrun/serve/api_error.h"
 
+#include "sftrun/core/short_quotes.h"
+#include "sftrun/core/strings.h"
+
 namespace sftrun::serve {
 namespace {
 
@@ -21,6 +24,13 @@ nlohmann::ordered_json null_if_empty(const std::string& text) {
 }
 
 }  // namespace
+
+ApiError::ApiError(int status, const std::string& message, const std::string& param,
+                   std::string code)
+    : std::runtime_error(with_short_quotes(message)),
+      status_(status),
+      param_(excerpt(param)),
+      code_(std::move(code)) {}
 
 nlohmann::ordered_json ApiError::to_json() const {
   return {{"error",

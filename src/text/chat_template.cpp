@@ -31,7 +31,7 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name)
   try {
     impl_->parsed = jinja::parse_template(source);
   } catch (const jinja::TemplateError& error) {
-    throw DataError(fmt::format("the chat template cannot be parsed: {}", error.what()),
+    throw DataError(fmt::format("the chat template cannot be parsed: {}", excerpt(error.what())),
                     impl_->where(error.line()));
   }
 }
@@ -69,7 +69,7 @@ Rendered ChatTemplate::render_prefix(const Json& messages, size_t num_messages,
   } catch (const jinja::TemplateError& error) {
     const std::string where =
         line > 0 ? impl_->where(error.line() > 0 ? error.line() : line) : impl_->name;
-    throw DataError(error.what(), where);
+    throw DataError(excerpt(error.what()), where);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "json_access.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "tokenizer_files.h"
 
 namespace sftrun::text {
@@ -108,8 +109,9 @@ std::vector<AddedToken> extra_tokens(const TokenizerConfig& config) {
   for (const Json& value : config.extra_special) {
     const auto content = token_text(value);
     if (!content)
-      throw DataError(fmt::format("`extra_special_tokens` has the invalid entry {}", value.dump()),
-                      config.where);
+      throw DataError(
+          fmt::format("`extra_special_tokens` has the invalid entry {}", excerpt(value.dump())),
+          config.where);
     out.push_back(token_of(value, *content, config.where));
   }
   return out;

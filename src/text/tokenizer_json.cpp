@@ -8,6 +8,7 @@
 #include "json_access.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/json_reason.h"
+#include "sftrun/core/strings.h"
 #include "tokenizer_source.h"
 
 namespace sftrun::text {
@@ -203,7 +204,7 @@ void refuse_dropout(const Json& model, const std::string& where) {
   if (!model.contains("dropout") || model.at("dropout").is_null() || model.at("dropout") == 0.0)
     return;
   throw DataError(fmt::format("the BPE model's `dropout` is {}, which makes encoding random",
-                              model.at("dropout").dump()),
+                              excerpt(model.at("dropout").dump())),
                   where, "set model.dropout to null");
 }
 

@@ -5,6 +5,7 @@
 #include "json_access.h"
 #include "sections.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "tokenizer_classes.h"
 
 namespace sftrun::text {
@@ -17,7 +18,8 @@ std::vector<std::pair<std::string, TokenId>> read_vocab(std::string_view text,
   std::vector<std::pair<std::string, TokenId>> out;
   for (const auto& [token, id] : document.items()) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
-      throw DataError(fmt::format("the token `{}` has the invalid id {}", token, id.dump()), where);
+      throw DataError(
+          fmt::format("the token `{}` has the invalid id {}", token, excerpt(id.dump())), where);
     out.emplace_back(token, id.get<TokenId>());
   }
   std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.second; });

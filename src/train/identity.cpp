@@ -259,8 +259,8 @@ std::vector<std::string> other_settings(const Json& own, const Json& first) {
     for (const auto& [name, value] : settings.items()) {
       const Json of_first = first.value(section, Json::object()).value(name, Json());
       if (of_first != value)
-        differences.push_back(
-            fmt::format("{}.{} is {}, on rank 0 {}", section, name, value.dump(), of_first.dump()));
+        differences.push_back(fmt::format("{}.{} is {}, on rank 0 {}", section, name,
+                                          excerpt(value.dump()), excerpt(of_first.dump())));
     }
   }
   return differences;

@@ -9,6 +9,7 @@
 
 #include "json_text.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "shape_math.h"
 
 namespace sftrun::weights {
@@ -74,7 +75,7 @@ class Reader {
       const QuantFormatInfo* format = find_quant_format(type);
       if (format == nullptr || format->layout != QuantLayout::kBitsandbytes4)
         fail(fmt::format("`quant_type` is {}, expected nf4 or fp4",
-                         state.value("quant_type", json()).dump()));
+                         excerpt(state.value("quant_type", json()).dump())));
       matrix.format = format->format;
       return state;
     }
@@ -86,16 +87,18 @@ class Reader {
     constexpr int64_t kMost = 1 << 20;
     if (found == state.end() || !found->is_number_integer() || found->get<int64_t>() < 1 ||
         found->get<int64_t>() > kMost)
-      fail(fmt::format("`{}` is {}", key, found == state.end() ? "missing" : found->dump()));
+      fail(fmt::format("`{}` is {}", key,
+                       found == state.end() ? "missing" : excerpt(found->dump())));
     return found->get<int64_t>();
   }
 
   int64_t checked_shape(const json& state, const std::vector<int64_t>& shape) const {
     const auto found = state.find("shape");
     if (found == state.end() || *found != json(shape)) {
-      throw DataError(fmt::format("tensor `{}` has the shape {}, expected {}", name_,
-                                  found == state.end() ? "?" : found->dump(), json(shape).dump()),
-                      where_, "configuration and weights are of different models");
+      throw DataError(
+          fmt::format("tensor `{}` has the shape {}, expected {}", name_,
+                      found == state.end() ? "?" : excerpt(found->dump()), json(shape).dump()),
+          where_, "configuration and weights are of different models");
     }
     return checked_numel(shape).value();
   }
@@ -106,7 +109,7 @@ class Reader {
       fail(fmt::format("`nested_blocksize` is {}, expected {}", nested_block, kNestedBlock));
     const json offset = state.value("nested_offset", json());
     if (!offset.is_number() || !std::isfinite(offset.get<double>()))
-      fail(fmt::format("`nested_offset` is {}", offset.dump()));
+      fail(fmt::format("`nested_offset` is {}", excerpt(offset.dump())));
     matrix.offset = static_cast<float>(offset.get<double>());
     matrix.nested_absmax =
         part(".nested_absmax", "F32", (blocks + kNestedBlock - 1) / kNestedBlock);

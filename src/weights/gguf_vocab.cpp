@@ -4,6 +4,7 @@
 #include <array>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::weights {
 namespace {
@@ -26,9 +27,9 @@ std::optional<text::TokenId> id_at(const GgufFile& file, const std::string& name
   const bool sound = found->is_number_integer() && found->get<int64_t>() >= 0 &&
                      found->get<uint64_t>() < vocab_size;
   if (!sound) {
-    throw DataError(
-        fmt::format("`{}` is {}, expected a token id below {}", key, found->dump(), vocab_size),
-        file.where());
+    throw DataError(fmt::format("`{}` is {}, expected a token id below {}", key,
+                                excerpt(found->dump()), vocab_size),
+                    file.where());
   }
   return found->get<text::TokenId>();
 }

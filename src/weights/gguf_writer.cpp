@@ -8,6 +8,7 @@
 #include "gguf_values.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
 #include "shape_math.h"
 
 namespace sftrun::weights {
@@ -44,7 +45,7 @@ uint64_t padding_after(uint64_t size) {
 }
 
 [[noreturn]] void fail_no_type(const std::string& key, const json& value) {
-  throw DataError(fmt::format("GGUF metadata cannot store `{}` {}", key, value.dump()));
+  throw DataError(fmt::format("GGUF metadata cannot store `{}` {}", key, excerpt(value.dump())));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "shape_math.h"
+#include "sftrun/core/strings.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,7 +15,7 @@ std::optional<int64_t> checked_numel(const std::vector<int64_t>& shape) {
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
+  return excerpt(fmt::format("[{}]", fmt::join(shape, ", ")));
 }
 
 }  // namespace sftrun::weights

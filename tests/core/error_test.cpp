@@ -32,19 +32,12 @@ TEST(OutOfMemory, OtherExceptionsStillAbort) {
 }
 
 TEST(Error, NeverFillsAConsole) {
-  const DataError error(std::string(1 << 20, 'm'), std::string(1 << 20, 'w'),
-                        std::string(1 << 20, 'f'));
+  std::string words;
+  for (int i = 0; i < 100'000; ++i) words += "some words ";
+  const DataError error(words, words, words);
   EXPECT_LT(std::string_view(error.what()).size(), 50'000U);
-  EXPECT_NE(error.message().find("… (1048576 bytes)"), std::string::npos);
+  EXPECT_NE(error.message().find("… (1100000 bytes)"), std::string::npos);
   EXPECT_EQ(DataError("short", "here").message(), "short");
-}
-
-TEST(Error, ShortensWordsThatNoPathIs) {
-  const std::string number(5000, '7');
-  const DataError error("`" + number + "` is no length, and " + std::string(999, 'p') + " stays");
-  EXPECT_LT(error.message().size(), 1400U);
-  EXPECT_NE(error.message().find("is no length, and " + std::string(999, 'p') + " stays"),
-            std::string::npos);
 }
 
 TEST(Excerpt, IsTheFirstTwoHundredCharacters) {

@@ -6,7 +6,7 @@
 Standard library only. The files are made here: some are small and become large only when they are read. With --mutations, so many
 valid files of every kind are changed at random beside (mutated_input.py). Each command has 30 s of processor time (ten times that
 under a sanitizer), ten times as much by the clock, and 4 GB of address space. It must end by itself, with the exit code of the case,
-an error of a few lines, and no crash. With --every N, only one in N of the files that are made here, and none of the slowest.
+an error of a few lines that show at most 200 characters of a long text of the input (long_input.py), and no crash. With --every N, only one in N of the files that are made here, and none of the slowest.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import tempfile
 import time
 import zlib
 
+import long_input
 import mutated_input
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -531,6 +532,8 @@ def check(arguments, found):
                 problems.append(f"{title}: still running after {10 * arguments.seconds} s")
             elif problem := problem_of(command, code, text, wanted, says):
                 problems.append(f"{title}: {problem}")
+            elif quote := long_input.long_quotes(folder, text):
+                problems.append(f"{title}: shows {len(quote)} characters of the input or more: {quote}")
         largest = max((p.stat().st_size for p in folder.glob("run/**/*") if p.is_file()), default=0)
         if largest > 50_000_000:
             problems.append(f"{name}: a file of {largest} bytes was written")
@@ -560,6 +563,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     add_special_files()
+    long_input.add_cases(sys.modules[__name__])
     num_problems, codes, slowest = 0, collections.Counter(), (0, "")
     with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
         cases = [found for found in CASES[::arguments.every] if arguments.every == 1 or found[0] not in SLOWEST]

@@ -11,12 +11,10 @@ namespace sftrun::serve {
 ///     {"error": {"message": …, "type": …, "param": …, "code": …}}
 class ApiError : public std::runtime_error {
  public:
-  /// @param param the parameter at fault; empty: none   @param code for programs; empty: none
-  ApiError(int status, std::string message, std::string param = {}, std::string code = {})
-      : std::runtime_error(std::move(message)),
-        status_(status),
-        param_(std::move(param)),
-        code_(std::move(code)) {}
+  /// @param message quotes of the request are shortened   @param param the parameter at fault; empty: none
+  /// @param code for programs; empty: none
+  ApiError(int status, const std::string& message, const std::string& param = {},
+           std::string code = {});
 
   int status() const { return status_; }  ///< of HTTP
   const std::string& param() const { return param_; }

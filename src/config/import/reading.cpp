@@ -419,10 +419,11 @@ bool Reading::accept(const SourceKey& key, std::string_view field, const Value& 
   if (canonical(field, wanted) != canonical(field, earlier)) {
     problems.push_back(
         {fmt::format("`{}` says {} {}, and `{}` says {}", same->from, field,
-                     same->assignment.value.kind == Value::Kind::kScalar
-                         ? same->assignment.value.text
-                         : earlier.dump(),
-                     key.name, value.kind == Value::Kind::kScalar ? value.text : wanted.dump()),
+                     excerpt(same->assignment.value.kind == Value::Kind::kScalar
+                                 ? same->assignment.value.text
+                                 : earlier.dump()),
+                     key.name,
+                     excerpt(value.kind == Value::Kind::kScalar ? value.text : wanted.dump())),
          same->assignment.place + "; " + key.place, "keep one of them, or make them equal"});
   }
   return false;
