@@ -196,6 +196,12 @@ void write_output(const MergeOptions& options,
                       options.output.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
 }
 
+void write_output_file(const MergeOptions& options,
+                       const std::function<void(const std::filesystem::path&)>& write) {
+  write_new_file(options.output.path, "the adapter", write,
+                 options.output.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
+}
+
 /// Reports the written adapter, as a log line or as JSON.
 int say_written(const MergeOptions& options, const std::string& reader,
                 const std::filesystem::path& path, const std::string& dtype) {
@@ -249,7 +255,7 @@ int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
   };
   fs::path written = options.output.path;
   if (options.output.is_file()) {
-    write(fs::absolute(written));
+    write_output_file(options, write);
   } else {
     const std::string name =
         fs::absolute(written / fs::path()).lexically_normal().parent_path().filename().string() +

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 
 namespace sftrun {
 namespace fs = std::filesystem;
@@ -75,16 +76,33 @@ OutputLock::~OutputLock() {
   ::close(fd_);
 }
 
+namespace {
+
+[[noreturn]] void fail_because_it_exists(const fs::path& target, const std::string& what) {
+  throw DeviceError(fmt::format("cannot put {} into place: it exists", what), target.string(),
+                    "another command has written it: name another output");
+}
+
+}  // namespace
+
+void write_new_file(const fs::path& target, const std::string& what,
+                    const std::function<void(const fs::path&)>& write, Existing existing) {
+  const fs::path file = fs::absolute(target);
+  make_directories(file.parent_path());
+  const OutputLock lock(file, what);
+  std::error_code code;
+  if (existing == Existing::kMustBeEmpty && fs::exists(fs::symlink_status(file, code)))
+    fail_because_it_exists(target, what);
+  write(file);
+}
+
 void write_new_directory(const fs::path& target, const std::string& what,
                          const std::function<void(const fs::path&)>& write, Existing existing) {
   std::error_code code;
   fs::create_directories(fs::absolute(beside(target, "")).parent_path(), code);
   const OutputLock lock(target, what);
   const bool is_new = !fs::exists(target, code) || fs::is_empty(target, code);
-  if (existing == Existing::kMustBeEmpty && !is_new) {
-    throw DeviceError(fmt::format("cannot put {} into place: it exists", what), target.string(),
-                      "another command has written it: name another output");
-  }
+  if (existing == Existing::kMustBeEmpty && !is_new) fail_because_it_exists(target, what);
   remove_leftovers_of(target);
   const fs::path temporary = beside(target, kUnfinishedOf + std::to_string(::getpid())),
                  replaced = beside(target, ".replaced");

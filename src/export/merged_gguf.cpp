@@ -152,9 +152,10 @@ WrittenModel write_gguf_model(const MergeOptions& options, const weights::Adapte
   written.path = options.output;
   warn_of_variables(options);
   if (options.writes_file()) {
-    make_directories(fs::absolute(options.output).parent_path());
-    const OutputLock lock(options.output, "the merged model");
-    write_file(plan, *base.checkpoint, merged, options.output);
+    write_new_file(
+        options.output, "the merged model",
+        [&](const fs::path& file) { write_file(plan, *base.checkpoint, merged, file); },
+        options.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
     return written;
   }
   const std::string name = name_of_output(options),

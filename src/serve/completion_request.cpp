@@ -16,6 +16,7 @@
 #include "sftrun/core/utf8.h"
 #include "sftrun/serve/api_error.h"
 #include "sftrun/serve/http_status.h"
+#include "sftrun/text/generated_text.h"
 
 namespace sftrun::serve {
 namespace {
@@ -34,7 +35,7 @@ void read_sampling(Parameters& parameters, CompletionRequest& request) {
   const auto top_k = parameters.integer("top_k", kAll, kMostTokens);
   if (top_k && *top_k > 0) sampling.top_k = top_k;
   sampling.seed = parameters.seed("seed").value_or(std::random_device{}());
-  request.stops = parameters.texts("stop", kMostStops);
+  request.stops = parameters.texts("stop", kMostStops, text::kMaxStopBytes);
   request.num_choices = parameters.integer("n", 1, kMostChoices).value_or(1);
   parameters.require_neutral("best_of", {Json(1), Json(request.num_choices)},
                              "all answers are returned; set n instead");

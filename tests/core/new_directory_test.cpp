@@ -37,6 +37,22 @@ TEST(NewDirectory, OneCommandAtATimeWritesIt) {
   EXPECT_FALSE(std::filesystem::exists(folder / "merged.lock"));
 }
 
+TEST(NewFile, OneCommandAtATimeWritesIt) {
+  const test::TemporaryDirectory folder;
+  const std::filesystem::path target = folder / "new" / "adapter.gguf";
+  const auto write = [](const std::filesystem::path& file) { write_file_atomically(file, "GGUF"); };
+  write_new_file(target, "the adapter", [&](const std::filesystem::path& file) {
+    test::expect_error<ConfigError>([&] { write_new_file(target, "the adapter", write); },
+                                    {"another command is writing the adapter now"});
+    write(file);
+  });
+  EXPECT_EQ(read_text_file(target), "GGUF");
+  EXPECT_FALSE(std::filesystem::exists(folder / "new" / "adapter.gguf.lock"));
+  test::expect_error<DeviceError>([&] { write_new_file(target, "the adapter", write); },
+                                  {"it exists"});
+  write_new_file(target, "the adapter", write, Existing::kReplace);
+}
+
 TEST(NewDirectory, WhatAnotherCommandHasWrittenStays) {
   const test::TemporaryDirectory folder;
   const std::filesystem::path target = folder / "merged";

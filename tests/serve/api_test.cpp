@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "sftrun/text/generated_text.h"
 #include "support/served_tiny.h"
 
 namespace sftrun::serve {
@@ -137,7 +138,7 @@ TEST_F(ApiTest, HeadersAloneCanBeRefused) {
 }
 
 TEST_F(ApiTest, ALongStopTextIsSharedByTheAnswers) {
-  const std::string stop(100'000, 'x');
+  const std::string stop(text::kMaxStopBytes, 'x');
   EXPECT_EQ(post("/v1/completions", {{"prompt", "a"}, {"n", 12}, {"max_tokens", 2}, {"stop", stop}})
                 .status,
             200);

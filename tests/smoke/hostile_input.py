@@ -487,7 +487,8 @@ def run(program, folder, command, seconds, address_space):
     try:
         done = subprocess.run([program, *command], cwd=folder, env=environment, capture_output=True, timeout=10 * seconds,
                               stdin=subprocess.DEVNULL, preexec_fn=limit)
-        return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
+        result = b"" if command[0] == "preview" else done.stdout  # which shows the data
+        return done.returncode, (result + done.stderr).decode(errors="replace")
     except subprocess.TimeoutExpired:
         return None, ""
 
@@ -511,7 +512,7 @@ def problem_of(command, code, text, wanted, says):
     if words := next((words for words in CRASH if words in text), None):
         return f"says \"{words}\"\n{text[:1500]}"
     num_errors = len(re.findall("^error: ", text, re.MULTILINE))
-    if (code == 0) != (num_errors == 0) or num_errors > 1 and command[0] != "config":
+    if (code == 0) != (num_errors == 0) or num_errors > 1 and code != USAGE:
         return f"{num_errors} errors with exit code {code}\n{text[:1500]}"
     return None
 

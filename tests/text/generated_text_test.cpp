@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,41 @@ TEST_P(GeneratedTexts, WithholdPossibleBeginningsOfStopTexts) {
   EXPECT_EQ(generate(tokenizer, "one two", {"two", "ne"}).text, "o");
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, GeneratedTexts, ::testing::Values("gpt2", "llama2", "gemma"));
+
+// The text is that of all tokens together, whichever they are, though each is decoded a few times only.
+TEST_P(GeneratedTexts, TakeTheSameTimeForEachToken) {
+  const Tokenizer tokenizer = tokenizer_of(GetParam());
+  constexpr size_t kNumTokens = 1000, kMostDecodings = 150;
+  std::mt19937 random(7);
+  std::uniform_int_distribution<TokenId> any(0, static_cast<TokenId>(tokenizer.vocab_size()) - 1);
+  const std::vector<TokenId> words = tokenizer.encode(
+      " one two, three wörld and 5 € or 👍🏽 then", /*add_special_tokens=*/false);
+  std::vector<TokenId> tokens;
+  GeneratedText generated(tokenizer, {std::string(kMaxStopBytes, 'a')});
+  while (tokens.size() < kNumTokens) {
+    const bool is_random = (tokens.size() / 100) % 2 == 1;
+    tokens.push_back(is_random ? any(random) : words[tokens.size() % words.size()]);
+    EXPECT_TRUE(generated.add(tokens.back()));
+    if (tokens.size() % 7 > 0) continue;
+    const std::string whole = tokenizer.decode(tokens, /*skip_special_tokens=*/true);
+    ASSERT_EQ(generated.text(), whole) << tokens.size();
+    ASSERT_TRUE(whole.starts_with(generated.settled())) << tokens.size();
+  }
+  EXPECT_LT(generated.num_decoded(), kMostDecodings * kNumTokens);
+}
+
+TEST(GeneratedText, FindsStopTextsInWhatIsNotDecodedAgain) {
+  const Tokenizer tokenizer = tokenizer_of("gpt2");
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "ab ";
+  const std::string stop = text + "c";  // withheld to its end
+  ASSERT_LE(stop.size(), 2 * kMaxStopBytes);
+  const Shown shown = generate(tokenizer, "x " + text + "c", {stop});
+  EXPECT_TRUE(shown.stopped);
+  EXPECT_EQ(shown.text, "x ");
+  EXPECT_EQ(shown.settled_before_end, "x ");
+  EXPECT_EQ(generate(tokenizer, "x " + text + "d", {stop}).text, "x " + text + "d");
+}
 
 TEST(GeneratedText, WithholdsIncompleteCharacters) {
   const Tokenizer tokenizer = tokenizer_of("gpt2");

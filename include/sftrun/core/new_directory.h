@@ -25,7 +25,7 @@ class OutputLock {
   int fd_ = -1;
 };
 
-/// What becomes of a directory that has the target's name already.
+/// What becomes of a directory or file that has the target's name already.
 enum class Existing : uint8_t {
   kMustBeEmpty,
   kReplace,  ///< it is removed once the new one has its name
@@ -40,5 +40,10 @@ enum class Existing : uint8_t {
 void write_new_directory(const std::filesystem::path& target, const std::string& what,
                          const std::function<void(const std::filesystem::path&)>& write,
                          Existing existing = Existing::kMustBeEmpty);
+
+/// The same for one file. Its directory is made. @param write must give it its name at the end
+void write_new_file(const std::filesystem::path& target, const std::string& what,
+                    const std::function<void(const std::filesystem::path&)>& write,
+                    Existing existing = Existing::kMustBeEmpty);
 
 }  // namespace sftrun

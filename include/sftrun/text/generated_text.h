@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -9,6 +10,9 @@
 
 namespace sftrun::text {
 
+/// A longer stop text is a mistake, and costs every token of every answer.
+inline constexpr size_t kMaxStopBytes = 1000;
+
 /// What ends an answer.
 struct Stops {
   std::vector<std::string> texts;
@@ -16,12 +20,16 @@ struct Stops {
 };
 Stops divide_stops(const Tokenizer& tokenizer, const std::vector<std::string>& stops);
 
+/// A text that is looked for in time that grows with the text that is searched, whatever the two are.
+class StopText;
+
 /// The text of generated tokens, up to the first stop text. A stop text may span tokens, and begin
-/// or end inside one. Copies share the stop texts, which may be long.
+/// or end inside one. Copies share the stop texts. The time of a token does not grow with the number
+/// of those before it, except in a run of bytes that are no characters.
 class GeneratedText {
  public:
   /// @param stop_texts not empty strings   @param tokenizer must outlive this object
-  GeneratedText(const Tokenizer& tokenizer, std::vector<std::string> stop_texts);
+  GeneratedText(const Tokenizer& tokenizer, const std::vector<std::string>& stop_texts);
 
   /// @return false: a stop text is complete; no more tokens may be added
   bool add(TokenId token);
@@ -33,16 +41,29 @@ class GeneratedText {
   const std::string& text() const { return text_; }
   /// Characters of it, without the parts of one at the end.
   size_t num_chars() const;
+  /// Tokens that were decoded so far, each as often as it was.
+  uint64_t num_decoded() const { return num_decoded_; }
 
  private:
+  std::string decode(size_t begin, size_t end);
+  std::string text_after_kept(size_t num_tokens);
   void settle();
+  void keep_more();
   size_t num_bytes_at_end() const;
 
   const Tokenizer& tokenizer_;
-  std::shared_ptr<const std::vector<std::string>> stop_texts_;
+  std::shared_ptr<const std::vector<StopText>> stop_texts_;
+  size_t longest_stop_ = 0;
   std::vector<TokenId> tokens_;
   std::string text_;
   size_t num_settled_ = 0;
+  uint64_t num_decoded_ = 0;
+
+  // The beginning of the text that is decoded no more. The text of a token depends on its neighbours: a few tokens before
+  // the next ones are decoded with them.
+  size_t num_kept_tokens_ = 0, num_kept_bytes_ = 0, num_kept_chars_ = 0;
+  size_t first_decoded_ = 0;  ///< token
+  std::string decoded_kept_;  ///< text of the kept ones that are decoded again
 };
 
 }  // namespace sftrun::text
