@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "sftrun/core/json_memory.h"
+
 namespace sftrun {
 namespace {
 
@@ -36,6 +38,10 @@ std::optional<Integer> whole_number(std::string_view text) {
 /// Builds the value. Of equal keys the last one counts, at the place of the first, as in Python.
 class ExactReader final : public nlohmann::json_sax<ExactJson> {
  public:
+  ExactReader() = default;
+  ~ExactReader() override { empty_json(root_); }  // what was read, if memory ran out
+  ExactReader(const ExactReader&) = delete;
+  ExactReader& operator=(const ExactReader&) = delete;
   ExactJson take() { return std::move(root_); }
 
   bool null() override { return scalar(nullptr); }

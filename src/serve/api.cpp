@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "answers.h"
+#include "sftrun/core/json_memory.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/serve/http_status.h"
@@ -141,6 +142,7 @@ Api::Api(const std::vector<std::unique_ptr<ServedModel>>& models, Scheduler& sch
 
 HttpResponse Api::handle(HttpRequest request) {
   HttpResponse response;
+  reserve_.refill();
   try {
     response = route(request);
   } catch (const ApiError& error) {
@@ -256,12 +258,14 @@ std::shared_ptr<Progress> Api::begin(HttpRequest& request, bool is_chat) {
     request.drop_body();
     if (size >= kMuch) ::malloc_trim(0);
   });
-  const Json body = parse_body(request.body);
+  Json body = parse_body(request.body);
+  const JsonEmptier emptier(body);
   request.drop_body();
   const ServedModel& model = find_model(body);
-  return std::make_shared<Progress>(
-      is_chat ? parse_chat(body, model, options_.defaults) : parse_completion(body, model), model,
-      scheduler_, new_id(is_chat), unix_time());
+  CompletionRequest asked = is_chat ? parse_chat(std::move(body), model, options_.defaults)
+                                    : parse_completion(body, model);
+  return std::make_shared<Progress>(std::move(asked), model, scheduler_, new_id(is_chat),
+                                    unix_time());
 }
 
 HttpResponse Api::complete(HttpRequest& request, bool is_chat) {

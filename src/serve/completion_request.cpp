@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <random>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/core/json_depth.h"
+#include "sftrun/core/json_memory.h"
 #include "sftrun/core/json_reason.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
@@ -180,7 +182,9 @@ Json with_known_roles(Json messages) {
   return messages;
 }
 
-void read_messages(Parameters& parameters, CompletionRequest& request, const ServedModel& model) {
+/// Takes the messages out of the body: they may be large.
+void read_messages(Parameters& parameters, CompletionRequest& request, const ServedModel& model,
+                   Json& body) {
   const Json* messages = parameters.find("messages");
   if (messages == nullptr) throw ApiError(kBadRequest, "\"messages\" is missing", "messages");
   if (model.text.chat_template == nullptr) {
@@ -196,9 +200,11 @@ void read_messages(Parameters& parameters, CompletionRequest& request, const Ser
                    "the last message is the assistant's: end with a message to be answered",
                    "messages");
   }
-  Json record = {{"messages", with_known_roles(*messages)}};
+  Json record = Json::object();
+  const JsonEmptier emptier(record);
+  record["messages"] = with_known_roles(std::move(body.at("messages")));
   for (const char* key : {"tools", "chat_template_kwargs"})
-    if (const Json* value = parameters.find(key)) record[key] = *value;
+    if (parameters.find(key) != nullptr) record[key] = std::move(body.at(key));
   std::vector<int32_t> tokens = model.chat_prompts.build(record, "messages");
   if (tokens.empty()) throw ApiError(kBadRequest, "the chat template gives no text", "messages");
   request.prompts.push_back(std::move(tokens));
@@ -231,13 +237,18 @@ Json parse_body(std::string_view body) {
   constexpr size_t kMostDepth = 100;
   if (!is_modest_json(body, kMostDepth))
     throw ApiError(kBadRequest, "the body's JSON is nested too deeply or has too many values");
+  Json parsed;
   try {
-    Json parsed = parse_exact_json(body);
+    parsed = parse_exact_json(body);
     round_fractions(parsed);
-    if (parsed.is_object()) return parsed;
   } catch (const Json::exception& error) {
     throw ApiError(kBadRequest, fmt::format("the body is not JSON: {}", json_reason(error)));
+  } catch (const std::bad_alloc&) {
+    empty_json(parsed);
+    throw;
   }
+  if (parsed.is_object()) return parsed;
+  empty_json(parsed);
   throw ApiError(kBadRequest, "the body must be a JSON object");
 }
 
@@ -262,13 +273,13 @@ CompletionRequest parse_completion(const Json& body, const ServedModel& model) {
   });
 }
 
-CompletionRequest parse_chat(const Json& body, const ServedModel& model,
-                             const RequestDefaults& defaults) {
+CompletionRequest parse_chat(Json body, const ServedModel& model, const RequestDefaults& defaults) {
+  const JsonEmptier emptier(body);
   return reading([&] {
     Parameters parameters(body);
     CompletionRequest request{.is_chat = true};
     ignore_common(parameters);
-    read_messages(parameters, request, model);
+    read_messages(parameters, request, model, body);
     read_sampling(parameters, request);
     read_streaming(parameters, request);
     read_chat_logprobs(parameters, request);

@@ -38,7 +38,7 @@ std::string HttpRequest::header(const std::string& name) const {
 }
 
 void HttpRequest::drop_body() {
-  body = {};
+  std::string().swap(body);  // an assignment would keep the memory
   body_memory.reset();
 }
 
@@ -224,9 +224,9 @@ void free_stream(void* stream) {
   delete static_cast<Stream*>(stream);  // libmicrohttpd owns it
 }
 void free_text(void* text) {
-  const std::unique_ptr<std::string> owned(static_cast<std::string*>(text));
+  std::unique_ptr<std::string> owned(static_cast<std::string*>(text));
   const size_t size = owned->size();
-  *owned = {};
+  owned.reset();
   give_back_memory(size);
 }
 
@@ -319,11 +319,14 @@ HttpResponse too_large(size_t most) {
                         "invalid_request_error");
 }
 
-HttpResponse no_memory_for_body() {
-  HttpResponse response = error_response(
-      kUnavailable, "the server is reading too many long requests: retry later", "server_error");
+HttpResponse unavailable(const std::string& message) {
+  HttpResponse response = error_response(kUnavailable, message, "server_error");
   response.headers["Retry-After"] = "1";
   return response;
+}
+
+HttpResponse out_of_memory() {
+  return unavailable("the server has run out of memory; ask for less");
 }
 
 }  // namespace
@@ -463,8 +466,24 @@ struct HttpServer::Impl {
     return MHD_YES;
   }
 
-  /// Adds a part to the body, unless the request is refused.
+  /// The body is not kept any more.
+  static void refuse(Incoming& incoming, HttpResponse refusal) {
+    incoming.request.drop_body();
+    incoming.share.reset();
+    incoming.refusal = std::move(refusal);
+  }
+
   void keep(Incoming& incoming, std::string_view part) {
+    try {
+      add(incoming, part);
+    } catch (const std::bad_alloc&) {
+      incoming.request.drop_body();  // before the refusal takes memory
+      refuse(incoming, out_of_memory());
+    }
+  }
+
+  /// Adds a part to the body, unless the request is refused.
+  void add(Incoming& incoming, std::string_view part) {
     std::string& body = incoming.request.body;
     if (incoming.refusal || incoming.num_bytes > options.max_body_bytes) return;
     const size_t needed = body.size() + part.size();
@@ -476,14 +495,21 @@ struct HttpServer::Impl {
                               ? options.max_bodies_bytes
                               : options.max_bodies_bytes - options.max_bodies_bytes / 4;
       if (!incoming.share->grow(room - body.capacity(), most)) {
-        incoming.refusal = no_memory_for_body();
-        incoming.request.drop_body();
-        incoming.share.reset();
+        refuse(incoming, unavailable("the server is reading too many long requests: retry later"));
         return;
       }
       body.reserve(room);
     }
     body.append(part);
+  }
+
+  HttpResponse handled(HttpRequest& request) {
+    try {
+      return handler(request);
+    } catch (const std::bad_alloc&) {
+      request.drop_body();
+      return out_of_memory();
+    }
   }
 
   MHD_Result answer(MHD_Connection* connection, Incoming& incoming) {
@@ -494,7 +520,7 @@ struct HttpServer::Impl {
     incoming.request.is_connected = [connection] { return is_open(connection); };
     set_timeout(connection, 0);
     connections.set(incoming.socket, State::kAnswering);
-    return respond(connection, handler(incoming.request));
+    return respond(connection, handled(incoming.request));
   }
 
   /// Called when the headers are complete, for each part of the body, and at its end.

@@ -60,7 +60,11 @@ std::vector<std::string> Parameters::texts(const std::string& key, size_t most, 
   const Json* value = find(key);
   if (value == nullptr) return {};
   std::vector<std::string> texts;
-  for (const Json& text : value->is_array() ? *value : Json::array({*value})) {
+  const bool is_list = value->is_array();
+  const size_t count = is_list ? value->size() : 1;
+  if (count > most) refuse(key, fmt::format("has more than {} strings", most));
+  for (size_t i = 0; i < count; ++i) {
+    const Json& text = is_list ? (*value)[i] : *value;
     if (!text.is_string() || text.get_ref<const std::string&>().empty())
       refuse(key, "must be a string or a list of strings, none empty");
     texts.push_back(text.get<std::string>());
@@ -68,7 +72,6 @@ std::vector<std::string> Parameters::texts(const std::string& key, size_t most, 
       refuse(key, fmt::format("has a string of {} bytes; at most {} are allowed",
                               texts.back().size(), most_bytes));
   }
-  if (texts.size() > most) refuse(key, fmt::format("has more than {} strings", most));
   return texts;
 }
 

@@ -42,7 +42,6 @@ Json parse_body(std::string_view body);
 /// and for prompts that leave no room for the answer
 CompletionRequest parse_completion(const Json& body, const ServedModel& model);
 /// Of /v1/chat/completions.   @throws as parse_completion, and what the chat template refuses
-CompletionRequest parse_chat(const Json& body, const ServedModel& model,
-                             const RequestDefaults& defaults);
+CompletionRequest parse_chat(Json body, const ServedModel& model, const RequestDefaults& defaults);
 
 }  // namespace sftrun::serve

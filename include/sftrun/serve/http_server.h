@@ -63,7 +63,7 @@ class HttpServer {
   using Admission = std::function<std::optional<HttpResponse>(const HttpRequest&)>;
 
   /// Answers requests from now on.   @param handler, admission called by many threads; must not throw
-  /// anything but std::bad_alloc, which closes the connection
+  /// anything but std::bad_alloc, which is answered with status 503
   /// @throws ConfigError for a host that is unknown, and for an address that is in use
   HttpServer(const Options& options, Handler handler, Admission admission = {});
   /// Ends all connections.

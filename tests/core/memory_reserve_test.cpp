@@ -1,0 +1,95 @@
+#include "sftrun/core/memory_reserve.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <new>
+#include <string>
+
+#include "sftrun/core/exact_json.h"
+#include "sftrun/core/json_memory.h"
+
+namespace sftrun {
+namespace {
+
+constexpr size_t kMib = size_t{1} << 20;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kIsSanitized = true;  // their shadow needs more addresses than any limit leaves
+#else
+constexpr bool kIsSanitized = false;
+#endif
+
+/// Of this process, from now on.   @param more than it has already
+void limit_memory(size_t more) {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE)) + more;
+  const rlimit limit{bytes, bytes};
+  ::setrlimit(RLIMIT_AS, &limit);
+}
+
+/// Whether so much can be had.
+bool can_take(size_t bytes) {
+  try {
+    ::operator delete(::operator new(bytes));
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+class WithoutMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kIsSanitized) GTEST_SKIP() << "memory cannot be limited under sanitizers";
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+  }
+};
+
+TEST_F(WithoutMemory, JsonIsEmptied) {
+  EXPECT_EXIT(
+      {
+        ExactJson list = ExactJson::array();
+        for (int i = 0; i < 1'000'000; ++i) list.push_back(i);
+        limit_memory(4 * kMib);  // of 16 MiB that the list of its parts would take
+        empty_json(list);
+        std::_Exit(list.empty() ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(WithoutMemory, WhatWasReadIsDestroyed) {
+  EXPECT_EXIT(
+      {
+        std::string text = "[1";
+        for (int i = 0; i < 3'000'000; ++i) text += ",1";
+        limit_memory(60 * kMib);  // the list grows from 32 to 64 MiB
+        try {
+          parse_exact_json(text);
+        } catch (const std::bad_alloc&) {
+          std::_Exit(0);
+        }
+        std::_Exit(1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(WithoutMemory, TheReserveIsGivenBackAndTakenAgain) {
+  EXPECT_EXIT(
+      {
+        MemoryReserve reserve(8 * kMib);
+        limit_memory(2 * kMib);
+        const bool had_none = reserve.is_full() && !can_take(64 * kMib);
+        const bool has_some = !reserve.is_full() && can_take(6 * kMib);
+        reserve.refill();
+        std::_Exit(had_none && has_some && reserve.is_full() ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace sftrun
