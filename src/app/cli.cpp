@@ -18,6 +18,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/json_depth.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
@@ -91,7 +92,7 @@ std::string gguf_of_run(const std::filesystem::path& adapter) {
   try {
     const std::filesystem::path path = observe::read_run_report(run / "run.json").base_model_path;
     const bool is_gguf = ascii_lower(path.extension().string()) == ".gguf";
-    return is_gguf && std::filesystem::is_regular_file(path) ? path.string() : "";
+    return is_gguf && is_plain_file(path) ? path.string() : "";
   } catch (const Error&) {
     return {};  // run.json was not written by sftrun
   }
@@ -115,8 +116,7 @@ ModelAsked base_of(const std::filesystem::path& adapter) {
   ModelAsked base{.name = text("base_model_name_or_path"),
                   .revision = text("revision"),
                   .where = file.string()};
-  std::error_code ignored;
-  if (!std::filesystem::exists(base.name, ignored)) {
+  if (!leads_to_file(base.name)) {
     if (const std::string gguf = gguf_of_run(adapter); !gguf.empty())
       return {.name = gguf, .where = file.string()};
   }
@@ -350,21 +350,19 @@ void require_at_most_one(const CLI::App& command, const std::vector<std::string>
 }
 
 void require_exists(const std::string& flag, const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) return;
+  if (leads_to_file(path)) return;
   throw DataError(fmt::format("no such file or directory: {}", path.string()),
                   fmt::format("{} on the command line", flag),
                   "check the path; it is relative to the current directory");
 }
 
 void require_writable_file(const std::string& flag, const std::filesystem::path& path) {
-  std::error_code ignored;
   const std::string where = fmt::format("{} on the command line", flag);
-  if (std::filesystem::is_directory(path, ignored)) {
+  if (is_folder(path)) {
     throw ConfigError(fmt::format("{} is a directory", path.string()), where, "name a file");
   }
   const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
-  if (!std::filesystem::is_directory(parent, ignored)) {
+  if (!is_folder(parent)) {
     throw ConfigError(fmt::format("no such directory: {}", parent.string()), where,
                       fmt::format("mkdir -p {}", parent.string()));
   }
@@ -372,9 +370,8 @@ void require_writable_file(const std::string& flag, const std::filesystem::path&
 
 void require_page(const std::string& flag, const std::filesystem::path& path) {
   require_writable_file(flag, path);
-  std::error_code ignored;
   const bool is_page = path.extension() == ".html" || path.extension() == ".htm";
-  if (is_page || !std::filesystem::exists(path, ignored)) return;
+  if (is_page || !leads_to_file(path)) return;
   throw ConfigError(fmt::format("{} exists and is not an HTML page", path.string()),
                     fmt::format("{} on the command line", flag),
                     "name a file that ends in .html; other files are not overwritten");
@@ -449,7 +446,7 @@ void require_apart_from_input(const RecordFlags& flags) {
   const fs::path below = fs::weakly_canonical(flags.output, ignored)
                              .lexically_relative(fs::weakly_canonical(flags.input, ignored));
   std::string problem;
-  if (fs::is_directory(flags.input, ignored) && !below.empty() && *below.begin() != "..")
+  if (is_folder(flags.input) && !below.empty() && *below.begin() != "..")
     problem = "is in the folder that --input reads";
   if (is_glob(flags.input) && ::fnmatch(flags.input.c_str(), flags.output.c_str(), 0) == 0)
     problem = "is among the files that --input names";
@@ -468,8 +465,8 @@ void check_record_flags(RecordFlags& flags) {
   if (flags.output.empty() || flags.output == "-") return;
   require_writable_file("--output", flags.output);
   std::error_code ignored;
-  const bool holds_something = std::filesystem::is_regular_file(flags.output, ignored) &&
-                               !std::filesystem::is_empty(flags.output, ignored);
+  const bool holds_something =
+      is_plain_file(flags.output) && !std::filesystem::is_empty(flags.output, ignored);
   require_apart_from_input(flags);
   const bool is_own = flags.replaces_jsonl && flags.output.ends_with(".jsonl");
   if (!holds_something || flags.overwrite || is_own) return;

@@ -7,8 +7,10 @@
 #include "cli.h"
 #include "data_source_finder.h"
 #include "model_source.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/user_path.h"
 #include "sftrun/observe/run_report.h"
 
@@ -35,7 +37,7 @@ void check(const EvalOptions& options, const CLI::App& command) {
   check_launch_flags(options.launch);
   if (!options.predictions.empty()) {
     require_writable_file("--predictions", options.predictions);
-    if (fs::exists(options.predictions) && !options.overwrite) {
+    if (leads_to_file(options.predictions) && !options.overwrite) {
       throw ConfigError(fmt::format("{} exists", options.predictions.string()),
                         "--predictions on the command line",
                         "name another file, or add --overwrite to replace it");
@@ -70,9 +72,9 @@ nlohmann::ordered_json entry(const char* name, const std::string& model,
 nlohmann::ordered_json trained_entry(const EvalOptions& options, const config::RunConfig& config,
                                      const std::string& base) {
   const fs::path run = config.output.dir;
-  if (options.adapter.empty() && fs::exists(run / "model" / "config.json"))
+  if (options.adapter.empty() && leads_to_file(run / "model" / "config.json"))
     return entry("model", (run / "model").string());
-  if (options.adapter.empty() && !fs::exists(observe::adapter_at(run) / "adapter_config.json")) {
+  if (options.adapter.empty() && !leads_to_file(observe::adapter_at(run) / "adapter_config.json")) {
     throw DataError("the run has no result", run.string(),
                     "train it, name an adapter with --adapter, or evaluate its base model with "
                     "--adapter none");
@@ -133,7 +135,7 @@ nlohmann::ordered_json request(const EvalOptions& options) {
 
 /// Logs and requests of several processes.
 fs::path temporary_folder() {
-  return fs::temp_directory_path() / fmt::format("sftrun-eval-{}", ::getpid());
+  return folder_for_temporaries() / fmt::format("sftrun-eval-{}", ::getpid());
 }
 
 void add_eval_flags(CLI::App& command, EvalOptions& options) {

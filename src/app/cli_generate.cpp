@@ -3,6 +3,7 @@
 #include "cli.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun::app {
 namespace {
@@ -41,9 +42,7 @@ void check(GenerateOptions& options, const CLI::App& command) {
 
 /// Where answers are kept until all are there; empty: nowhere.
 std::filesystem::path folder_of(const RecordFlags& records) {
-  std::error_code ignored;
-  const bool is_special = std::filesystem::exists(records.output, ignored) &&
-                          !std::filesystem::is_regular_file(records.output, ignored);
+  const bool is_special = leads_to_file(records.output) && !is_plain_file(records.output);
   if (records.input == "-" || records.output == "-" || is_special) return {};
   return records.output + ".parts";
 }

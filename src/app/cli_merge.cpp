@@ -5,9 +5,11 @@
 
 #include "cli.h"
 #include "run_check.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/observe/run_report.h"
@@ -112,10 +114,8 @@ void check_dtype(const MergeOptions& options) {
 std::string newest_checkpoint_in(const std::filesystem::path& directory) {
   std::string newest;
   for (const auto& folder : {directory, directory / "checkpoints"}) {
-    std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
-      if (entry.path().filename().string().starts_with("step-"))
-        newest = std::max(newest, entry.path().string());
+    for (const std::filesystem::path& entry : readable_entries_of(folder))
+      if (entry.filename().string().starts_with("step-")) newest = std::max(newest, entry.string());
   }
   return newest;
 }
@@ -123,7 +123,7 @@ std::string newest_checkpoint_in(const std::filesystem::path& directory) {
 void require_checkpoint(const std::string& checkpoint) {
   if (checkpoint.empty()) return;
   require_exists("--checkpoint", checkpoint);
-  if (std::filesystem::exists(std::filesystem::path(checkpoint) / "state.json")) return;
+  if (leads_to_file(std::filesystem::path(checkpoint) / "state.json")) return;
   const std::string newest = newest_checkpoint_in(checkpoint);
   throw DataError(fmt::format("{} is not a checkpoint", checkpoint),
                   "--checkpoint on the command line",
@@ -239,7 +239,7 @@ void write_modelfile(const std::filesystem::path& model, const MergeOptions& opt
   weights::OllamaModelfile modelfile = weights::ollama_modelfile(
       *base, own ? own : base->chat_template(), weights::added_bos_of(weights::GgufFile(model)),
       weights::read_template_variables(options.adapter));
-  modelfile.from = std::filesystem::absolute(model).string();
+  modelfile.from = absolute_path(model).string();
   modelfile.adapter = "./" + adapter.filename().string();
   modelfile.write_to(adapter.parent_path());
 }
@@ -258,11 +258,11 @@ int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
     write_output_file(options, write);
   } else {
     const std::string name =
-        fs::absolute(written / fs::path()).lexically_normal().parent_path().filename().string() +
+        absolute_path(written / fs::path()).lexically_normal().parent_path().filename().string() +
         "-lora.gguf";
     write_output(options, [&](const fs::path& directory) {
       write(directory / name);
-      if (!fs::is_directory(model)) write_modelfile(model, options, directory / name);
+      if (!is_folder(model)) write_modelfile(model, options, directory / name);
     });
     written /= name;
   }

@@ -7,7 +7,9 @@
 
 #include "cli.h"
 #include "sftrun/core/dtype.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 /// Flags of the commands that write models.
@@ -68,25 +70,22 @@ namespace {
 constexpr const char* kOutput = "--output on the command line";
 
 bool holds_model(const fs::path& directory) {
-  std::error_code ignored;
   for (const char* name : {"config.json", "adapter_config.json"})
-    if (fs::exists(directory / name, ignored)) return true;
-  for (const auto& entry : fs::directory_iterator(directory, ignored))
-    if (entry.path().extension() == ".gguf") return true;
-  return false;
+    if (leads_to_file(directory / name)) return true;
+  return std::ranges::any_of(readable_entries_of(directory),
+                             [](const fs::path& entry) { return entry.extension() == ".gguf"; });
 }
 
 }  // namespace
 
 void check_output(const OutputFlags& output) {
   std::error_code ignored;
-  const bool is_directory = fs::is_directory(output.path, ignored);
+  const bool is_directory = is_folder(output.path);
   if (output.is_file() && is_directory) {
     throw ConfigError(fmt::format("{} is a directory", output.path.string()), kOutput,
                       "name a .gguf file, or a directory without that ending");
   }
-  if (!fs::exists(output.path, ignored) || (is_directory && fs::is_empty(output.path, ignored)))
-    return;
+  if (!leads_to_file(output.path) || (is_directory && fs::is_empty(output.path, ignored))) return;
   if (!output.overwrite) {
     const bool is_replaced = is_directory ? holds_model(output.path) : output.is_file();
     throw ConfigError(fmt::format("{} exists{}", output.path.string(),
@@ -105,7 +104,10 @@ void check_output(const OutputFlags& output) {
 
 void require_apart(const OutputFlags& output, const fs::path& input) {
   if (input.empty() || !output.overwrite) return;
-  const fs::path written = fs::weakly_canonical(output.path), read = fs::weakly_canonical(input);
+  std::error_code code;  // a path that leads nowhere is apart from others
+  const fs::path written = fs::weakly_canonical(output.path, code),
+                 read = fs::weakly_canonical(input, code);
+  if (written.empty() || read.empty()) return;
   const auto [end, _] = std::mismatch(written.begin(), written.end(), read.begin(), read.end());
   if (end != written.end()) return;
   throw ConfigError(fmt::format("--overwrite would remove the input {}", input.string()), kOutput,

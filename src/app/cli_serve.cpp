@@ -8,6 +8,7 @@
 #include "cli.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 
 /// Commands that answer as long as they run: `serve` and `chat`.
 namespace sftrun::app {
@@ -37,8 +38,7 @@ struct NamedAdapter {
 /// "NAME=ADAPTER"; a path that exists may contain the sign.
 NamedAdapter split_name(const std::string& text) {
   const size_t sign = text.find('=');
-  std::error_code ignored;
-  if (sign == std::string::npos || fs::exists(text, ignored)) return {name_of_adapter(text), text};
+  if (sign == std::string::npos || leads_to_file(text)) return {name_of_adapter(text), text};
   if (sign == 0 || sign + 1 == text.size()) {
     throw ConfigError(fmt::format("--adapter {} has no name, or no adapter", text),
                       "--adapter on the command line", "write --adapter NAME=ADAPTER");

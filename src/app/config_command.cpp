@@ -15,6 +15,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/hub/repo_name.h"
@@ -129,9 +130,8 @@ bool is_here(const std::vector<config::DataSource>& sources) {
 std::vector<std::string> look_at_model(config::RunConfig& config, const BatchRequest& batches,
                                        bool on_gpu) {
   const std::filesystem::path model = config.model.name;
-  std::error_code ignored;
   resolve_auto(config, {}, on_gpu);
-  if (!std::filesystem::exists(model, ignored)) {
+  if (!leads_to_file(model)) {
     return {fmt::format("{} is not a local file or directory: quant and steps are unknown",
                         config.model.name)};
   }
@@ -246,8 +246,7 @@ int check(const ConfigOptions& options) {
 BatchRequest resolve_shown(config::LoadedConfig& loaded, const ConfigOptions& options,
                            int world_size) {
   const std::filesystem::path model = loaded.config.model.name;
-  std::error_code ignored;
-  if (std::filesystem::exists(model, ignored)) {
+  if (leads_to_file(model)) {
     const char* device = trains_on_gpu(loaded.machine) ? "auto" : "cpu";
     try {
       const ModelHeaders headers = read_headers(model);

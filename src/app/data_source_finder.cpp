@@ -7,6 +7,7 @@
 #include "model_source.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/data/data_extensions.h"
 
 namespace sftrun::app {
@@ -20,9 +21,8 @@ std::string opened(const hub::Snapshot& snapshot) {
 
 /// hf://datasets/owner/name…, or owner/name without the extension of a data file.
 std::optional<hub::RepoName> name_by_form(const std::string& path) {
-  std::error_code ignored;
   if (hub::begins_as_hub_name(path)) return hub::parse_dataset_name(path);
-  if (std::filesystem::exists(path, ignored) || is_glob(path)) return std::nullopt;
+  if (leads_to_file(path) || is_glob(path)) return std::nullopt;
   const std::vector<std::string>& extensions = data::data_extensions();
   const bool is_file =
       std::any_of(extensions.begin(), extensions.end(),

@@ -9,9 +9,11 @@
 
 #include "commands.h"
 #include "engine_location.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -33,7 +35,7 @@ using launch::Verdict;
 class ScratchDirectory {
  public:
   ScratchDirectory()
-      : path_(fs::temp_directory_path() / fmt::format("sftrun-doctor-{}", ::getpid())) {
+      : path_(folder_for_temporaries() / fmt::format("sftrun-doctor-{}", ::getpid())) {
     make_directories(path_);
   }
   ~ScratchDirectory() {
@@ -83,7 +85,7 @@ Check engine_check() {
 }
 
 std::vector<Check> machine_checks() {
-  std::vector<std::pair<std::string, fs::path>> disks = {{"runs", fs::current_path()}};
+  std::vector<std::pair<std::string, fs::path>> disks = {{"runs", absolute_path(".")}};
   std::vector<Check> checks = {engine_check()};
   try {
     disks.emplace_back("downloads", hub::settings_from_environment().cache_dir);

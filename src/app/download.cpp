@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "model_source.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/hub/hub.h"
 
 namespace sftrun::app {
@@ -19,8 +20,7 @@ bool names_a_dataset(const std::string& name) {
 }
 
 hub::RepoName name_of(const DownloadOptions& options) {
-  std::error_code ignored;
-  const bool is_here = std::filesystem::exists(options.name, ignored);
+  const bool is_here = leads_to_file(options.name);
   const auto name = names_a_dataset(options.name) ? hub::parse_dataset_name(options.name)
                                                   : hub::parse_model_name(options.name);
   if (!name || is_here) {

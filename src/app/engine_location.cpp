@@ -7,6 +7,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::app {
@@ -97,8 +98,7 @@ std::vector<std::filesystem::path> engine_candidates() {
 
 std::optional<std::filesystem::path> find_engine() {
   for (const std::filesystem::path& candidate : engine_candidates()) {
-    std::error_code ignored;
-    if (std::filesystem::exists(candidate, ignored)) return candidate;
+    if (leads_to_file(candidate)) return candidate;
   }
   return std::nullopt;
 }
@@ -106,12 +106,12 @@ std::optional<std::filesystem::path> find_engine() {
 bool has_cuda_kernels() {
   const auto engine = find_engine();
   std::error_code ignored;
-  return engine && std::filesystem::exists(engine->parent_path() / "libsftrun_cuda.so", ignored);
+  return engine && leads_to_file(engine->parent_path() / "libsftrun_cuda.so", ignored);
 }
 
 std::vector<std::filesystem::path> library_directories(const std::filesystem::path& library) {
   std::vector<std::filesystem::path> paths;
-  const std::filesystem::path origin = std::filesystem::absolute(library).parent_path();
+  const std::filesystem::path origin = absolute_path(library).parent_path();
   if (const char* list = std::getenv("LD_LIBRARY_PATH")) add_paths(list, origin, paths);
   for (const std::string& list : ElfFile(library).run_paths()) add_paths(list, origin, paths);
   return paths;

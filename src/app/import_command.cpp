@@ -5,6 +5,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::app {
@@ -32,8 +33,7 @@ void print_summary(const config::Import& import) {
 
 /// @throws ConfigError if the file exists: it may be a run that the user has edited
 void require_new(const std::filesystem::path& output) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(output, ignored)) return;
+  if (!leads_to_file(output)) return;
   throw ConfigError(fmt::format("{} exists already", output.string()),
                     "--output on the command line", "remove it, or choose another name");
 }

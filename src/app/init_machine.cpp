@@ -12,6 +12,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::app {
@@ -87,9 +88,8 @@ std::string check_master(std::string& text) {
 class EarlierAnswers {
  public:
   explicit EarlierAnswers(const fs::path& file) {
-    std::error_code ignored;
     try {
-      if (fs::exists(file, ignored)) settings_ = config::read_settings_text(file);
+      if (leads_to_file(file)) settings_ = config::read_settings_text(file);
     } catch (const Error&) {  // not readable: the new file replaces it
     }
   }
@@ -174,7 +174,7 @@ int init_machine(const InitOptions& options) {
   const config::MachineAnswers answers = ask_about_machine(options, machine, EarlierAnswers(file));
   std::error_code ignored;
   if (file.has_parent_path()) make_directories(file.parent_path());
-  if (fs::exists(file, ignored)) {
+  if (leads_to_file(file)) {
     const fs::path old = file.string() + ".old";
     fs::rename(file, old, ignored);
     fmt::print("\nThe earlier file is now {}\n", old.string());
@@ -184,7 +184,7 @@ int init_machine(const InitOptions& options) {
   fmt::print("\nWrote {}.{}\n", file.string(), is_found ? " Runs on this machine read it." : "");
   if (!is_found)
     fmt::print("Runs read it with SFTRUN_MACHINE_CONFIG={}\n",
-               shell_word(fs::absolute(file).string()));
+               shell_word(absolute_path(file).string()));
   for (int64_t rank = 0; rank < answers.nodes && answers.nodes > 1; ++rank)
     if (rank != answers.node_rank) fmt::print("{}\n", command_for_machine(answers, rank));
   fmt::print("Next: sftrun doctor\n");

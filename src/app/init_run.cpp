@@ -10,6 +10,7 @@
 #include "run_check.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/hub/repo_name.h"
 #include "sftrun/plan/micro_batch.h"
@@ -31,8 +32,7 @@ std::string suggested_model(const MachineView& machine) {
 }
 
 std::string check_model(std::string& text) {
-  std::error_code ignored;
-  if (fs::exists(text, ignored) || hub::parse_model_name(text)) return {};
+  if (leads_to_file(text) || hub::parse_model_name(text)) return {};
   return fmt::format("`{}` is neither a file or folder here nor a name on the hub (owner/name)",
                      text);
 }
@@ -44,16 +44,14 @@ std::string check_data(std::string& text) {
 }
 
 std::optional<std::string> first_that_exists(std::initializer_list<const char*> paths) {
-  std::error_code ignored;
   for (const char* path : paths)
-    if (fs::exists(path, ignored)) return path;
+    if (leads_to_file(path)) return path;
   return std::nullopt;
 }
 
 /// What is known of a model that is on this machine; nullopt: it is on the hub, or cannot be read.
 std::optional<ModelHeaders> headers_of(const std::string& model) {
-  std::error_code ignored;
-  if (!fs::exists(model, ignored)) return std::nullopt;
+  if (!leads_to_file(model)) return std::nullopt;
   try {
     return read_headers(model);
   } catch (const Error&) {
@@ -87,8 +85,7 @@ std::string suggested_seq_len(const MachineView& machine,
 /// Too few records leave nothing to validate on.
 std::string suggested_val_split(const std::string& data) {
   constexpr int kLeastRecords = 100;
-  std::error_code ignored;
-  if (!data.ends_with(".jsonl") || !fs::is_regular_file(data, ignored)) return "0.05";
+  if (!data.ends_with(".jsonl") || !is_plain_file(data)) return "0.05";
   std::ifstream file(data);
   int lines = 0;
   for (std::string line; lines < kLeastRecords && std::getline(file, line);) ++lines;
@@ -193,8 +190,7 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
 
 int init_run(const InitOptions& options) {
   const fs::path file = options.output.empty() ? fs::path("run.yaml") : options.output;
-  std::error_code ignored;
-  if (fs::exists(file, ignored) && !options.overwrite)
+  if (leads_to_file(file) && !options.overwrite)
     throw ConfigError(fmt::format("{} exists already", file.string()),
                       "--output on the command line",
                       "choose another name with --output, or replace it with --overwrite");

@@ -11,6 +11,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/stop_signals.h"
@@ -110,12 +111,9 @@ std::filesystem::path gguf_in(const std::filesystem::path& directory, const Mode
 /// The path to open for a directory: `runs/first/model` for the run directory `runs/first`, or the
 /// only .gguf file.
 std::filesystem::path model_at(const ModelAsked& asked) {
-  std::error_code ignored;
   const std::filesystem::path path = asked.name;
-  const auto holds = [&](const char* file) {
-    return std::filesystem::exists(path / file, ignored);
-  };
-  if (!std::filesystem::is_directory(path, ignored) || holds("config.json")) return path;
+  const auto holds = [&](const char* file) { return leads_to_file(path / file); };
+  if (!is_folder(path) || holds("config.json")) return path;
   if (holds("model/config.json")) return path / "model";
   if (holds("adapter/adapter_config.json")) {
     throw DataError(
@@ -131,10 +129,7 @@ std::filesystem::path model_at(const ModelAsked& asked) {
 void warn_of_unread_shards(const std::filesystem::path& model) {
   constexpr const char* kSingle = "model.safetensors";
   constexpr const char* kIndex = "model.safetensors.index.json";
-  std::error_code ignored;
-  if (!std::filesystem::exists(model / kSingle, ignored) ||
-      !std::filesystem::exists(model / kIndex, ignored))
-    return;
+  if (!leads_to_file(model / kSingle) || !leads_to_file(model / kIndex)) return;
   log::warn(
       "{} has {} and {}: the single file is read, as in transformers, and the files that the index "
       "names are not; remove the one that is out of date",
@@ -179,8 +174,7 @@ std::string fix_for_path(const std::string& path, const std::string& other) {
 }
 
 ModelSource find_model(const ModelAsked& asked) {
-  std::error_code ignored;
-  if (std::filesystem::exists(asked.name, ignored)) {
+  if (leads_to_file(asked.name)) {
     if (!asked.revision.empty() && !asked.quiet)
       log::warn("model.revision has no effect: {} is a local file or directory", asked.name);
     const std::filesystem::path path = model_at(asked);
@@ -200,14 +194,11 @@ ModelSource find_model(const ModelAsked& asked) {
 }
 
 std::filesystem::path find_adapter(const ModelAsked& asked) {
-  std::error_code ignored;
-  if (std::filesystem::exists(asked.name, ignored)) {
+  if (leads_to_file(asked.name)) {
     const std::filesystem::path adapter = observe::adapter_at(asked.name),
                                 model = adapter / "model";
-    const auto holds = [&](const std::filesystem::path& file) {
-      return std::filesystem::exists(file, ignored);
-    };
-    if (!holds(adapter / "adapter_config.json") && std::filesystem::is_regular_file(adapter)) {
+    const auto holds = [&](const std::filesystem::path& file) { return leads_to_file(file); };
+    if (!holds(adapter / "adapter_config.json") && is_plain_file(adapter)) {
       throw DataError(fmt::format("{} is a file, not an adapter", asked.name), asked.where,
                       "name the directory that has adapter_config.json");
     }

@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/launch/run_lock.h"
 #include "sftrun/launch/scheduler_env.h"
 #include "sftrun/launch/supervisor.h"
@@ -47,7 +48,7 @@ int launch_processes(const RecordsCommand& command, const launch::LaunchPlan& pl
                                           env, launch::SuperviseOptions{}.grace_s)})
                        .exit_code;
   const fs::path result = command.folder / "result";
-  if (code == 0 && fs::exists(result)) fmt::print("{}", read_text_file(result));
+  if (code == 0 && leads_to_file(result)) fmt::print("{}", read_text_file(result));
   return code;
 }
 
@@ -61,7 +62,7 @@ int run_in_this_process(const RecordsCommand& command, const launch::LaunchPlan&
 /// may still write their logs.
 bool is_folder_done_with(const fs::path& folder, const launch::LaunchPlan& plan, int code) {
   if (plan.nnodes > 1) return false;
-  return code == 0 || (plan.world_size() == 1 && !fs::exists(folder / "settings.json"));
+  return code == 0 || (plan.world_size() == 1 && !leads_to_file(folder / "settings.json"));
 }
 
 }  // namespace
@@ -69,7 +70,7 @@ bool is_folder_done_with(const fs::path& folder, const launch::LaunchPlan& plan,
 int run_on_devices(const RecordsCommand& asked) {
   const launch::Environment env = launch::current_environment();
   RecordsCommand command = asked;
-  if (!command.folder.empty()) command.request["folder"] = fs::absolute(command.folder).string();
+  if (!command.folder.empty()) command.request["folder"] = absolute_path(command.folder).string();
   if (const auto external = launch::external_worker(env, command.launch.asks_for_processes())) {
     for (const auto& [name, value] : external->variables)
       ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);

@@ -13,6 +13,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -35,14 +36,12 @@ bool has_weight_files(const fs::path& directory) {
   constexpr std::array kFiles = {"model.safetensors", "model.safetensors.index.json",
                                  "pytorch_model.bin", "pytorch_model.bin.index.json"};
   return std::any_of(kFiles.begin(), kFiles.end(), [&](const char* name) {
-    std::error_code ignored;
-    return fs::exists(directory / name, ignored);
+    return leads_to_file(directory / name);
   });
 }
 
 bool may_have_weights(const fs::path& model) {
-  std::error_code ignored;
-  return !fs::is_directory(model, ignored) || has_weight_files(model);
+  return !is_folder(model) || has_weight_files(model);
 }
 
 /// Returns the memory of the parsed vocabulary, so that the launcher is small while workers run.
@@ -117,8 +116,7 @@ void check_val_split(double val_split, const std::vector<data::DatasetTrial>& tr
 
 spec::ArchSpec read_arch(const fs::path& model) {
   const fs::path file = model / "config.json";
-  std::error_code ignored;
-  if (!fs::exists(file, ignored)) return arch_of_checkpoint(model);
+  if (!leads_to_file(file)) return arch_of_checkpoint(model);
   const auto config = parse_python_json(read_utf8_file(file));
   if (config.is_discarded() && has_weight_files(model))
     return arch_of_checkpoint(model);  // its error names the file
@@ -151,8 +149,7 @@ ModelHeaders read_headers(const fs::path& model) {
 }
 
 void require_weights(const std::string& name, const fs::path& model) {
-  std::error_code ignored;
-  if (!fs::exists(name, ignored) || may_have_weights(model)) return;
+  if (!leads_to_file(name) || may_have_weights(model)) return;
   weights::Checkpoint::open(model);  // its error says what is missing
 }
 

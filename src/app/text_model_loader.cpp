@@ -1,5 +1,6 @@
 #include "text_model_loader.h"
 
+#include "sftrun/core/presence.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/hf_text_files.h"
 
@@ -7,8 +8,7 @@ namespace sftrun::app {
 
 data::TextModel load_text_model(const std::filesystem::path& model,
                                 const std::string& configured_template) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(model, ignored)) {  // its weights need not be there
+  if (is_folder(model)) {  // its weights need not be there
     return data::make_text_model(text::Tokenizer::from_directory(model),
                                  weights::read_chat_template(model),
                                  weights::read_special_texts(model), configured_template,

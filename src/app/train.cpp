@@ -15,6 +15,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/stall.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -186,12 +187,9 @@ Json engine_request(const TrainOptions& options, const Run& run) {
 /// Checks the trainable parameters before data are tokenized. For a model without config.json the
 /// engine reports the error.
 void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers) {
-  std::error_code ignored;
   const std::filesystem::path& model = run.model_path;
   if (headers) return check_tuning(run.loaded.config.tuning, headers->arch);
-  if (std::filesystem::is_directory(model, ignored) &&
-      !std::filesystem::exists(model / "config.json", ignored))
-    return;
+  if (is_folder(model) && !leads_to_file(model / "config.json")) return;
   check_tuning(run.loaded.config.tuning, read_arch(model));
 }
 
@@ -234,8 +232,7 @@ class ReportAtEnd {
   explicit ReportAtEnd(std::filesystem::path run_dir) : run_dir_(std::move(run_dir)) {}
   ~ReportAtEnd() {
     try {
-      std::error_code ignored;
-      if (!std::filesystem::exists(run_dir_ / "metrics.jsonl", ignored)) return;
+      if (!leads_to_file(run_dir_ / "metrics.jsonl")) return;
       observe::write_html_report(run_dir_);
       log::info("report: {}", (run_dir_ / "report.html").string());
     } catch (const std::exception& error) {
@@ -251,9 +248,8 @@ class ReportAtEnd {
 
 /// What metrics.jsonl says of a run whose rank 0 was killed, so that run.json does not say it.
 void add_last_metrics(const std::filesystem::path& run_dir, launch::Event& event) {
-  std::error_code ignored;
   const std::filesystem::path file = run_dir / "metrics.jsonl";
-  if (!std::filesystem::is_regular_file(file, ignored)) return;  // before the first step
+  if (!is_plain_file(file)) return;  // before the first step
   const std::vector<std::string> lines = split(read_text_file(file), '\n');
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const auto metrics = nlohmann::ordered_json::parse(*line, nullptr, /*allow_exceptions=*/false);
@@ -353,8 +349,7 @@ int with_end_event(const config::RunConfig& config, const std::function<TrainEnd
 
 /// Trains as a rank of another launcher. If this is rank 0, its error is kept for run.json.
 TrainEnd train_as_rank(const nlohmann::json& request, const std::filesystem::path& run_dir) {
-  const std::filesystem::path file =
-      std::filesystem::absolute(run_dir) / "logs" / "error-rank-0.json";
+  const std::filesystem::path file = absolute_path(run_dir) / "logs" / "error-rank-0.json";
   std::error_code ignored;
   std::filesystem::remove(file, ignored);
   ::setenv("SFTRUN_ERROR_FILE", file.c_str(), /*overwrite=*/1);

@@ -4,7 +4,9 @@
 
 #include "commands.h"
 #include "engine_location.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::app {
@@ -13,17 +15,14 @@ namespace {
 /// The directory of the LibTorch that the engine would load.
 std::optional<std::filesystem::path> torch_directory(const std::filesystem::path& engine) {
   for (const std::filesystem::path& directory : library_directories(engine)) {
-    std::error_code ignored;
-    if (std::filesystem::exists(directory / "libtorch_cpu.so", ignored))
-      return directory.parent_path();
+    if (leads_to_file(directory / "libtorch_cpu.so")) return directory.parent_path();
   }
   return std::nullopt;
 }
 
 /// Of a file that may not exist.
 std::string text_of_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored) ? read_text_file(path) : "";
+  return leads_to_file(path) ? read_text_file(path) : "";
 }
 
 /// The text in single quotes that a line assigns to `name`, which may have a type: "cuda: Optional[str] = '12.6'".
@@ -48,9 +47,8 @@ std::string torch_version(const std::filesystem::path& torch) {
 /// The version of the wheel's dependency, from its installation record.
 std::string nccl_version(const std::filesystem::path& torch) {
   constexpr std::string_view kBegin = "nvidia_nccl_cu", kEnd = ".dist-info";
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(torch.parent_path(), ignored)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::filesystem::path& entry : readable_entries_of(torch.parent_path())) {
+    const std::string name = entry.filename().string();
     const size_t dash = name.find('-');
     if (name.starts_with(kBegin) && name.ends_with(kEnd) && dash != std::string::npos)
       return name.substr(dash + 1, name.size() - kEnd.size() - dash - 1);

@@ -4,6 +4,7 @@
 #include <parquet/properties.h>
 
 #include "readers.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::arrow_readers {
@@ -41,7 +42,7 @@ std::unique_ptr<parquet::arrow::FileReader> open(const std::filesystem::path& fi
 std::unique_ptr<data::RecordReader> read_parquet(const std::filesystem::path& file) try {
   const std::shared_ptr<parquet::arrow::FileReader> reader = open(file);
   const auto progress = std::make_shared<Progress>();
-  progress->file_bytes = std::filesystem::file_size(file);
+  progress->file_bytes = bytes_of_file(file);
   progress->num_rows = reader->parquet_reader()->metadata()->num_rows();
   const std::shared_ptr<arrow::RecordBatchReader> batches =
       value_of(reader->GetRecordBatchReader(), file);

@@ -9,6 +9,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/json_reason.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config {
@@ -93,8 +94,7 @@ std::string dense_when_written(const TuningConfig& tuning, bool has_experts) {
 
 std::optional<BaseRecord> read_base_record(const std::filesystem::path& adapter) {
   const std::filesystem::path file = adapter / kBaseRecordFile;
-  std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored)) return std::nullopt;
+  if (!leads_to_file(file)) return std::nullopt;
   return BaseRecord::from_json(
       Json::parse(read_utf8_file(file), nullptr, /*allow_exceptions=*/false), file.string());
 }

@@ -6,6 +6,7 @@
 #include "layers.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
 #include "yaml_reader.h"
@@ -33,8 +34,7 @@ void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
   // of a built-in template, even if a folder has the same name.
   if (config.model.chat_template.find_first_of("{\n") == std::string::npos) {
     const std::string path = rebased(config.model.chat_template, directory);
-    std::error_code ignored;
-    if (std::filesystem::is_regular_file(path, ignored)) config.model.chat_template = path;
+    if (is_plain_file(path)) config.model.chat_template = path;
   }
 }
 

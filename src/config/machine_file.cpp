@@ -7,6 +7,7 @@
 #include "parse_field.h"
 #include "sftrun/config/machine_file.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
 #include "yaml_reader.h"
@@ -25,9 +26,8 @@ std::string variable(const char* name) {
 /// Empty if there is no machine file. A file that SFTRUN_MACHINE_CONFIG names must exist.
 std::filesystem::path machine_file_to_read() {
   const std::filesystem::path path = machine_file_path();
-  std::error_code ignored;
   const bool is_named = !variable("SFTRUN_MACHINE_CONFIG").empty();
-  return is_named || std::filesystem::exists(path, ignored) ? path : std::filesystem::path();
+  return is_named || leads_to_file(path) ? path : std::filesystem::path();
 }
 
 /// "2", "0,2,3", "1,", "auto" or "cpu" from a scalar or a list of numbers.

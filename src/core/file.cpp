@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "sftrun/core/entries.h"
 #include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/overwrite_file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun {
@@ -203,11 +205,8 @@ AtomicFile::~AtomicFile() {
 
 void remove_entries(const fs::path& directory, std::string_view prefix) {
   std::error_code code;
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(directory, code)) {
-    if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path());
-  }
-  for (const fs::path& path : found) fs::remove_all(path, code);
+  for (const fs::path& path : readable_entries_of(directory))
+    if (path.filename().string().starts_with(prefix)) fs::remove_all(path, code);
 }
 
 void remove_temporaries(const fs::path& directory) {
@@ -271,8 +270,7 @@ bool holds_wildcards(std::string_view text) {
 }
 
 bool is_glob(const fs::path& path) {
-  std::error_code ignored;
-  return holds_wildcards(path.string()) && !fs::exists(path, ignored);
+  return holds_wildcards(path.string()) && !leads_to_file(path);
 }
 
 std::vector<fs::path> expand_glob(const fs::path& pattern) {
@@ -286,9 +284,8 @@ std::vector<fs::path> expand_glob(const fs::path& pattern) {
 }
 
 bool exists_or_matches(const fs::path& path) {
-  std::error_code ignored;
   if (has_nul(path)) return false;
-  return fs::exists(path, ignored) || (is_glob(path) && !expand_glob(path).empty());
+  return leads_to_file(path) || (is_glob(path) && !expand_glob(path).empty());
 }
 
 void sync_directory(const fs::path& path) {

@@ -18,6 +18,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/xxh3.h"
 
 namespace sftrun {
@@ -100,8 +101,7 @@ std::string entry_of(const std::string& state, const std::string& hash) {
 /// The cached hash for this state; empty: none.
 std::string recalled(const fs::path& entry, const std::string& state) {
   constexpr size_t kHashDigits = 32;
-  std::error_code ignored;
-  if (!fs::is_regular_file(entry, ignored)) return {};
+  if (!is_plain_file(entry)) return {};
   try {
     const std::string text = read_text_file(entry);
     if (text.size() < state.size() + 1 + kHashDigits) return {};

@@ -11,8 +11,10 @@
 #include <string>
 #include <utility>
 
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun {
 namespace fs = std::filesystem;
@@ -32,15 +34,15 @@ void remove_leftovers_of(const fs::path& target) {
   const fs::path beginning = beside(target, kUnfinishedOf);
   const std::string prefix = beginning.filename().string();
   std::error_code code;
-  for (const auto& entry : fs::directory_iterator(fs::absolute(beginning).parent_path(), code)) {
-    const std::string name = entry.path().filename().string();
+  for (const fs::path& entry : readable_entries_of(absolute_path(beginning).parent_path())) {
+    const std::string name = entry.filename().string();
     if (!name.starts_with(prefix)) continue;
     const std::string digits = name.substr(prefix.size());
     if (digits.empty() || digits.size() > 9 ||
         digits.find_first_not_of("0123456789") != std::string::npos)
       continue;
     const bool is_gone = ::kill(std::stoi(digits), 0) != 0 && errno == ESRCH;
-    if (is_gone) fs::remove_all(entry.path(), code);
+    if (is_gone) fs::remove_all(entry, code);
   }
 }
 
@@ -87,7 +89,7 @@ namespace {
 
 void write_new_file(const fs::path& target, const std::string& what,
                     const std::function<void(const fs::path&)>& write, Existing existing) {
-  const fs::path file = fs::absolute(target);
+  const fs::path file = absolute_path(target);
   make_directories(file.parent_path());
   const OutputLock lock(file, what);
   std::error_code code;
@@ -99,7 +101,7 @@ void write_new_file(const fs::path& target, const std::string& what,
 void write_new_directory(const fs::path& target, const std::string& what,
                          const std::function<void(const fs::path&)>& write, Existing existing) {
   std::error_code code;
-  fs::create_directories(fs::absolute(beside(target, "")).parent_path(), code);
+  fs::create_directories(absolute_path(beside(target, "")).parent_path(), code);
   const OutputLock lock(target, what);
   const bool is_new = !fs::exists(target, code) || fs::is_empty(target, code);
   if (existing == Existing::kMustBeEmpty && !is_new) fail_because_it_exists(target, what);

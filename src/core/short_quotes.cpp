@@ -11,7 +11,8 @@ namespace sftrun {
 namespace {
 
 constexpr size_t kMaxQuote = 200;  // characters, as in `excerpt`
-constexpr std::string_view kBlanks = " \t\r\n", kOpening = "`'\"([{<", kClosing = "`'\")]}>.,:;";
+constexpr std::string_view kWordBlanks = " \t\r\n", kOpening = "`'\"([{<",
+                           kClosing = "`'\")]}>.,:;";
 
 bool has_more_chars_than(size_t most, std::string_view text) {
   constexpr size_t kBytesOfChar = 4;
@@ -73,7 +74,7 @@ bool is_long_without_paths(std::string_view text) {
   if (text.size() > kMaxCommand) return true;
   std::string others;
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find_first_of(kBlanks, begin), text.size() - 1) + 1;
+    const size_t end = std::min(text.find_first_of(kWordBlanks, begin), text.size() - 1) + 1;
     const std::string_view word = text.substr(begin, end - begin);
     if (!holds_path(word)) others += word;
     begin = end;
@@ -84,11 +85,11 @@ bool is_long_without_paths(std::string_view text) {
 std::string with_short_words(std::string_view text) {
   std::string result;
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find_first_of(kBlanks, begin), text.size());
+    const size_t end = std::min(text.find_first_of(kWordBlanks, begin), text.size());
     const std::string_view word = text.substr(begin, end - begin);
     result += has_more_chars_than(kMaxQuote, word) ? short_word(word, text.substr(end))
                                                    : std::string(word);
-    const size_t next = std::min(text.find_first_not_of(kBlanks, end), text.size());
+    const size_t next = std::min(text.find_first_not_of(kWordBlanks, end), text.size());
     result += text.substr(end, next - end);
     begin = next;
   }
@@ -115,7 +116,7 @@ std::string with_short_pairs(std::string_view text) {
       continue;
     }
     const std::string_view inner = text.substr(begin + 1, end - begin - 2);
-    const bool is_words = inner.find_first_of(kBlanks) != std::string_view::npos;
+    const bool is_words = inner.find_first_of(kWordBlanks) != std::string_view::npos;
     const bool stays =
         !is_words || !is_long_without_paths(inner) || is_clear_path(inner) || is_excerpt(inner, "");
     result += text[begin];
@@ -134,7 +135,7 @@ std::string with_short_quotes(std::string_view message) {
 }
 
 std::string with_short_quotes_after_path(std::string_view place) {
-  const size_t end = std::min(place.find_first_of(kBlanks), place.size());
+  const size_t end = std::min(place.find_first_of(kWordBlanks), place.size());
   if (!has_lengths_of_path(place.substr(0, end))) return with_short_quotes(place);
   return std::string(place.substr(0, end)) + with_short_quotes(place.substr(end));
 }

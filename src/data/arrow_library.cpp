@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun::data {
 namespace fs = std::filesystem;
@@ -30,8 +31,7 @@ std::vector<fs::path> candidates() {
 const ArrowTable& load() {
   std::string reason = "it was not built";
   for (const fs::path& path : candidates()) {
-    std::error_code ignored;
-    if (!fs::exists(path, ignored)) continue;
+    if (!leads_to_file(path)) continue;
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     const auto table =
         library ? reinterpret_cast<const ArrowTable* (*)()>(dlsym(library, "sftrun_arrow_table"))

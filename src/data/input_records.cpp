@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/record_reader.h"
@@ -39,8 +40,7 @@ std::unique_ptr<RecordReader> open_input(const std::string& input, SourceFile& f
     file.path = "<stdin>";
     return read_json_records(std::make_unique<TextStream>(read_standard_input()), file.path);
   }
-  std::error_code ignored;
-  if (std::filesystem::is_directory(input, ignored)) {
+  if (is_folder(input)) {
     throw DataError("this is a directory", input, "name one of its files");
   }
   file.path = input;

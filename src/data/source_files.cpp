@@ -7,6 +7,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/data_extensions.h"
 #include "sftrun/data/dataset.h"
@@ -51,8 +52,7 @@ std::string fix_for(const SplitFiles& found, const config::DataSource& source) {
 
 DatasetCard card_of(const fs::path& folder) {
   const fs::path file = folder / kDatasetCard;
-  std::error_code ignored;
-  if (!fs::is_regular_file(file, ignored)) return {};
+  if (!is_plain_file(file)) return {};
   return parse_dataset_card(read_utf8_file(file), file.string());
 }
 
@@ -60,15 +60,13 @@ DatasetCard card_of(const fs::path& folder) {
 void refuse_name_without_subsets(const config::DataSource& source) {
   if (source.name.empty() || source.name == "default") return;
   const fs::path folder = fs::path(source.path) / source.name;
-  std::error_code ignored;
   throw DataError(
       fmt::format("`name: {}` has no effect: subsets are declared in `configs` of a data "
                   "set's README.md, and there are none",
                   source.name),
       source.path,
-      fs::is_directory(folder, ignored)
-          ? fmt::format("for the folder of that name write path: {}", folder.string())
-          : "remove `name`; path may be a folder or a pattern in the data set");
+      is_folder(folder) ? fmt::format("for the folder of that name write path: {}", folder.string())
+                        : "remove `name`; path may be a folder or a pattern in the data set");
 }
 
 std::vector<fs::path> files_by_card(const fs::path& folder, const DatasetCard& card,
@@ -128,13 +126,12 @@ void refuse_part(const config::DataSource& source, const char* key, const char* 
 
 std::vector<fs::path> source_files(const config::DataSource& source, SplitRole role) {
   const fs::path path = source.path;
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return files_of_folder(path, source, role);
+  if (is_folder(path)) return files_of_folder(path, source, role);
   refuse_part(source, "split", "splits", source.split);
   refuse_part(source, "name", "subsets", source.name);
   if (is_glob(path)) {
     std::vector<fs::path> files = expand_glob(path);
-    std::erase_if(files, [](const fs::path& file) { return fs::is_directory(file); });
+    std::erase_if(files, [](const fs::path& file) { return is_folder(file); });
     if (files.empty()) throw DataError("no file matches", source.path);
     return files;
   }
@@ -142,8 +139,7 @@ std::vector<fs::path> source_files(const config::DataSource& source, SplitRole r
 }
 
 std::string subset_of(const config::DataSource& source) {
-  std::error_code ignored;
-  if (!fs::is_directory(source.path, ignored)) return {};
+  if (!is_folder(source.path)) return {};
   const DatasetCard card = card_of(source.path);
   if (card.subsets.size() < 2) return {};
   return fmt::format(", subset `{}` of {}", choose_subset(card, source.name).subset,

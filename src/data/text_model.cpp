@@ -8,6 +8,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/text/builtin_templates.h"
 
@@ -115,8 +116,7 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
   } else if (is_template_text(configured)) {
     model.chat_template = parse(configured, "model.chat_template");
   } else if (!configured.empty()) {
-    std::error_code ignored;  // a name may be too long for the file system
-    if (!std::filesystem::exists(configured, ignored)) {
+    if (!leads_to_file(configured)) {
       throw ConfigError("no such chat template file",
                         fmt::format("model.chat_template: {}", excerpt(configured)),
                         "write the path of a Jinja file, the template itself, or one of " +

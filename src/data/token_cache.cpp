@@ -10,11 +10,13 @@
 #include <cstring>
 #include <thread>
 
+#include "sftrun/core/entries.h"
 #include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file_hash.h"
 #include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/units.h"
 
 namespace sftrun::data {
@@ -62,8 +64,7 @@ void require_key(const ExampleStore& store, const fs::path& file, const std::str
 /// @param warns warn about a damaged file; only the process with the lock does
 std::optional<ExampleStore> opened(const fs::path& file, const std::string& key, int num_threads,
                                    bool warns) {
-  std::error_code ignored;
-  if (!fs::exists(file, ignored)) return std::nullopt;
+  if (!leads_to_file(file)) return std::nullopt;
   try {
     ExampleStore store = ExampleStore::open(file, num_threads);
     require_key(store, file, key);
@@ -76,7 +77,7 @@ std::optional<ExampleStore> opened(const fs::path& file, const std::string& key,
 
 /// A file that is deleted when it is no longer mapped.
 ExampleStore unkept(const std::function<void(const fs::path&)>& write) {
-  std::string folder = (fs::temp_directory_path() / "sftrun-data-XXXXXX").string();
+  std::string folder = (folder_for_temporaries() / "sftrun-data-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr)
     throw DeviceError("cannot create a temporary folder", folder, "set TMPDIR, or data.cache_dir");
   struct Remover {

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun::engine {
 namespace fs = std::filesystem;
@@ -24,9 +26,9 @@ fs::path part_of_rank(const fs::path& folder, int rank) {
 
 std::vector<fs::path> parts_in(const fs::path& folder) {
   std::vector<fs::path> parts;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("rank-") && name.ends_with(".jsonl")) parts.push_back(entry.path());
+  for (const fs::path& entry : entries_of(folder)) {
+    const std::string name = entry.filename().string();
+    if (name.starts_with("rank-") && name.ends_with(".jsonl")) parts.push_back(entry);
   }
   return parts;
 }
@@ -42,7 +44,7 @@ void for_each_line(std::string_view text, Use&& use) {
 
 /// Appending to a line that a killed process began would spoil both.
 void remove_incomplete_line(const fs::path& part) {
-  if (!fs::exists(part)) return;
+  if (!leads_to_file(part)) return;
   const std::string text = read_text_file(part);
   const std::string_view whole = std::string_view(text).substr(0, text.rfind('\n') + 1);
   if (whole.size() < text.size()) shrink_file(part, text, whole);
@@ -52,8 +54,8 @@ void remove_incomplete_line(const fs::path& part) {
 bool appears(const fs::path& file) {
   constexpr int kMostWaits = 600;
   constexpr std::chrono::milliseconds kWait{100};
-  for (int i = 0; i < kMostWaits && !fs::exists(file); ++i) std::this_thread::sleep_for(kWait);
-  return fs::exists(file);
+  for (int i = 0; i < kMostWaits && !leads_to_file(file); ++i) std::this_thread::sleep_for(kWait);
+  return leads_to_file(file);
 }
 
 /// The first setting that differs, as "temperature was 0, now 0.7"; empty: none does.
@@ -67,7 +69,7 @@ std::string changed_setting(const Json& before, const Json& now) {
 
 void require_settings(const fs::path& folder, const Json& settings) {
   const fs::path file = folder / kSettings;
-  if (!fs::exists(file)) return write_file_atomically(file, settings.dump(2) + "\n");
+  if (!leads_to_file(file)) return write_file_atomically(file, settings.dump(2) + "\n");
   const Json before = Json::parse(read_text_file(file), nullptr, /*allow_exceptions=*/false);
   const std::string changed = changed_setting(before, settings);
   if (changed.empty()) return;
@@ -130,8 +132,8 @@ std::map<size_t, Json> AnswerParts::read() const {
 
 void AnswerParts::remove() {
   own_ = LineFile();
-  for (const fs::path& part : parts_in(folder_)) fs::remove(part);
-  fs::remove(folder_ / kSettings);
+  for (const fs::path& part : parts_in(folder_)) remove_entry(part);
+  remove_entry(folder_ / kSettings);
 }
 
 }  // namespace sftrun::engine

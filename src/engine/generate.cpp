@@ -14,6 +14,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/core/xxh3.h"
 #include "sftrun/data/input_records.h"
@@ -149,7 +150,7 @@ Json settings_of(const nlohmann::ordered_json& request, const LoadedModel& model
   settings["model_layout"] = weights::layout_fingerprint(*model.checkpoint);
   if (const auto adapter = get<std::string>(request, "adapter")) {
     const fs::path file = fs::path(*adapter) / "adapter_model.safetensors";
-    if (fs::exists(file)) settings["adapter_weights"] = weights::remembered_hashes().of(file);
+    if (leads_to_file(file)) settings["adapter_weights"] = weights::remembered_hashes().of(file);
   }
   std::string lines;
   for (const data::InputRecord& record : records) lines += xxh3_128(record.line);

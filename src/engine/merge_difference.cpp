@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
@@ -55,8 +56,7 @@ std::shared_ptr<const weights::Checkpoint> base_of_run(const observe::RunReport&
   if (weights::has_fingerprint(*model.base, report.base_model_fingerprint,
                                weights::remembered_hashes()))
     return model.base;
-  std::error_code ignored;
-  if (!report.base_model_path.empty() && fs::exists(report.base_model_path, ignored))
+  if (!report.base_model_path.empty() && leads_to_file(report.base_model_path))
     return weights::Checkpoint::open(report.base_model_path);
   throw DataError(
       fmt::format("the base that the adapter was trained on ({}) is not there", report.base_model));
@@ -69,8 +69,7 @@ std::shared_ptr<const weights::Checkpoint> base_of_adapter(const config::BaseRec
     return model.base;
   const auto config = weights::AdapterConfig::load(model.adapter);
   for (const std::string& name : {held.model, config.base_model_name_or_path}) {
-    std::error_code ignored;
-    if (!fs::exists(name, ignored)) continue;
+    if (!leads_to_file(name)) continue;
     auto base = weights::Checkpoint::open(name);
     if (weights::has_fingerprint(*base, held.fingerprint, weights::remembered_hashes()))
       return base;
@@ -88,7 +87,7 @@ bool is_needed(const Training& training, const nlohmann::ordered_json& request) 
 Training training_of(const MergedModel& model, const nlohmann::ordered_json& request) {
   Training training;
   const fs::path run = observe::run_directory_of(model.adapter);
-  training.is_known = !run.empty() && fs::exists(run / "config.resolved.yaml");
+  training.is_known = !run.empty() && leads_to_file(run / "config.resolved.yaml");
   if (training.is_known) {
     const observe::RunReport report = observe::read_run_report(run / "run.json");
     training.config = config::load_config(run / "config.resolved.yaml", {}).config;

@@ -1,6 +1,7 @@
 #include "report.h"
 
 #include "sftrun/core/hash.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun::engine {
 namespace fs = std::filesystem;
@@ -23,7 +24,7 @@ observe::RunReport report_of_run(const ReportedRun& run) {
   report.strategy = run.strategy;
   report.dtype = dtype_name(run.compute.dtype);
   report.base_model = run.config.model.name;
-  report.base_model_path = fs::absolute(run.base_path).lexically_normal().string();
+  report.base_model_path = absolute_path(run.base_path).lexically_normal().string();
   report.base_model_fingerprint = run.base_fingerprint;
   if (run.base_record != nullptr) {
     report.base = run.base_record->to_json();

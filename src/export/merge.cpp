@@ -4,6 +4,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/model/base_form.h"
@@ -73,7 +74,7 @@ Sources open_sources(const MergeOptions& options) {
               options.base.string());
     return sources;
   }
-  if (options.format == "gguf" && options.dtype == "auto" && !fs::is_directory(options.base)) {
+  if (options.format == "gguf" && options.dtype == "auto" && !is_folder(options.base)) {
     throw ConfigError("the model is a GGUF file already, and there is no adapter to merge",
                       options.base.string(),
                       "name a type with --dtype, or a directory to write safetensors into");

@@ -8,6 +8,7 @@
 #include "sftrun/core/finite.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_quantize.h"
@@ -43,7 +44,7 @@ void quantize_piece(const weights::GgufPiece& piece, const weights::GgmlTypeInfo
 
 /// "mine" of models/mine, of models/mine/ and of mine.gguf.
 std::string name_of_output(const MergeOptions& options) {
-  const fs::path path = fs::absolute(options.output).lexically_normal();
+  const fs::path path = absolute_path(options.output).lexically_normal();
   const fs::path name = options.writes_file() ? path.stem()
                         : path.has_filename() ? path.filename()
                                               : path.parent_path().filename();
@@ -113,7 +114,7 @@ void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
       tensors.push_back(computed(piece, type, info.name, [&] { return merged.of(info); }));
     }
   }
-  make_directories(fs::absolute(file).parent_path());
+  make_directories(absolute_path(file).parent_path());
   weights::write_gguf(file, plan.metadata, tensors);
 }
 

@@ -1,5 +1,6 @@
 #include "sftrun/export/run_result.h"
 
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
@@ -20,14 +21,14 @@ void set_aside(const fs::path& target) {
   fs::path aside;
   for (int number = 1; aside.empty() || has_entry(aside); ++number)
     aside = fmt::format("{}.old-{}", target.string(), number);
-  fs::rename(target, aside);
+  move_entry(target, aside);
   log::info("the earlier {} is now {}", target.filename().string(), aside.string());
 }
 
 /// Files of the base that was trained on are copied, and of a whole model its frozen weights.
 void require_base(const RunResult& result, const fs::path& checkpoint) {
   const fs::path needed =
-      fs::is_directory(result.base_path) ? result.base_path / "config.json" : result.base_path;
+      is_folder(result.base_path) ? result.base_path / "config.json" : result.base_path;
   if (leads_to_file(needed)) return;
   const std::string again = "put the model back and rerun the same command: it resumes from " +
                             checkpoint.string() + " and writes the result";
@@ -64,7 +65,7 @@ void name_base(weights::AdapterConfig& adapter, const config::ModelConfig& model
   adapter.revision = source ? "" : model.revision;
   adapter.base_model_name_or_path = source ? *source
                                     : fs::exists(model.name, code)
-                                        ? fs::absolute(model.name).lexically_normal().string()
+                                        ? absolute_path(model.name).lexically_normal().string()
                                         : model.name;
 }
 

@@ -9,6 +9,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::hub {
@@ -42,8 +43,7 @@ constexpr const char* kOurNotes = "sftrun-trees";
 
 /// A commit's files with their sizes; nullopt: no such note, or an invalid one.
 std::optional<std::vector<RemoteFile>> read_note(const fs::path& file) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(file, ignored)) return std::nullopt;
+  if (!is_plain_file(file)) return std::nullopt;
   const auto tree = nlohmann::json::parse(read_text_file(file), nullptr, false);
   const auto entries = tree.is_object() ? tree.find("files") : tree.end();
   if (entries == tree.end() || !entries->is_object()) return std::nullopt;
@@ -87,8 +87,7 @@ fs::path RepoCache::lock(const std::string& etag) const {
 std::optional<std::string> RepoCache::commit_of(const std::string& revision) const {
   if (is_commit(revision)) return revision;
   const fs::path file = folder_ / "refs" / revision;
-  std::error_code ignored;
-  if (!fs::is_regular_file(file, ignored)) return std::nullopt;
+  if (!is_plain_file(file)) return std::nullopt;
   const std::string commit(trim(read_text_file(file)));
   return is_commit(commit) ? std::optional(commit) : std::nullopt;
 }
@@ -123,9 +122,8 @@ void RepoCache::link(const std::string& commit, const std::string& path,
 void RepoCache::make_folders(const std::string& commit) const {
   for (const fs::path& path : {folder_ / "blobs", snapshot(commit), lock("").parent_path()})
     make_folder(path);
-  std::error_code ignored;
   const fs::path tag = cache_dir_ / "CACHEDIR.TAG";
-  if (!fs::exists(tag, ignored)) write_file_atomically(tag, kCacheTag);
+  if (!leads_to_file(tag)) write_file_atomically(tag, kCacheTag);
 }
 
 std::vector<RemoteFile> RepoCache::local_files(const std::string& commit) const {

@@ -14,6 +14,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "snapshot_download.h"
@@ -73,8 +74,7 @@ std::string first_missing(const std::vector<RemoteFile>& wanted, const RepoCache
 
 Cached look_up(const RepoName& name, const RepoCache& cache, const Choose& choose) {
   const auto commit = cache.commit_of(name.revision_or_main());
-  std::error_code ignored;
-  if (!commit || !fs::is_directory(cache.snapshot(*commit), ignored))
+  if (!commit || !is_folder(cache.snapshot(*commit)))
     return {.missing = fmt::format("revision {}", name.revision_or_main())};
   const auto noted = cache.noted_files(*commit);
   const Read read = [&](const RemoteFile& file) -> std::optional<std::string> {

@@ -13,6 +13,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::hub {
@@ -126,8 +127,7 @@ void read_token(Settings& settings, const fs::path& hf_home, const Variables& va
   }
   const auto named = value_of(variables, "HF_TOKEN_PATH");
   const fs::path file = named ? expanded_path(*named, variables) : hf_home / "token";
-  std::error_code ignored;
-  if (!fs::is_regular_file(file, ignored)) return;
+  if (!is_plain_file(file)) return;
   settings.token = Secret(cleaned_token(read_text_file(file), file.string()));
   if (!settings.token.empty()) settings.token_source = file.string();
 }
@@ -146,7 +146,7 @@ Settings settings_from(const Variables& variables) {
   const fs::path home = hf_home(variables);
   settings.endpoint = endpoint(variables);
   const auto cache = first_of<2>(variables, {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"});
-  settings.cache_dir = fs::absolute(cache ? expanded_path(cache->value, variables) : home / "hub");
+  settings.cache_dir = absolute_path(cache ? expanded_path(cache->value, variables) : home / "hub");
   read_token(settings, home, variables);
   for (const char* name : {"TRANSFORMERS_OFFLINE", "HF_HUB_OFFLINE"}) {
     if (is_true(variables, name)) settings.offline = name;

@@ -11,6 +11,7 @@
 #include "pipe_write.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun::launch {
 namespace {
@@ -86,7 +87,7 @@ bool write_error_file(const std::string& message, int exit_code, std::optional<i
   const char* path = std::getenv("SFTRUN_ERROR_FILE");
   if (!path || !*path) return false;
   try {
-    if (std::filesystem::exists(path)) return false;
+    if (leads_to_file(path)) return false;
     const WorkerError error{.rank = int_from_env("RANK"),
                             .local_rank = int_from_env("LOCAL_RANK"),
                             .pid = static_cast<int>(::getpid()),

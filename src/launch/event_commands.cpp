@@ -21,6 +21,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/command_guard.h"
@@ -78,7 +79,7 @@ std::vector<std::string> variables_of(const Event& event, const std::filesystem:
 class RunningCommand {
  public:
   RunningCommand(const EventCommandOptions& options, const Event& event, int log) {
-    const std::filesystem::path run_dir = std::filesystem::absolute(options.run_dir);
+    const std::filesystem::path run_dir = absolute_path(options.run_dir);
     nlohmann::ordered_json json = {
         {"event", event.name}, {"step", event.step}, {"run_dir", run_dir.string()}};
     json.update(event.details);

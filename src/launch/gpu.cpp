@@ -8,6 +8,7 @@
 #include "nvml_library.h"
 #include "parse_int.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::launch {
@@ -168,7 +169,7 @@ void describe_peer_access(const NvmlLibrary& nvml, const std::vector<NvmlDevice>
 GpuReport count_device_files(std::string problem) {
   if (std::string amd = amd_complaint(); !amd.empty()) problem = std::move(amd);
   GpuReport report{.problem = std::move(problem)};
-  for (int index = 0; fs::exists(fmt::format("/dev/nvidia{}", index)); ++index) {
+  for (int index = 0; leads_to_file(fmt::format("/dev/nvidia{}", index)); ++index) {
     report.gpus.push_back({.index = index, .name = "NVIDIA GPU (driver's NVML library not found)"});
   }
   report.links.assign(report.gpus.size(), std::vector<std::string>(report.gpus.size(), "?"));
@@ -206,9 +207,8 @@ GpuReport query_gpus(const std::string& library) {
 }
 
 std::string amd_complaint(const fs::path& root) {
-  std::error_code ignored;
   const fs::path kfd = root / "dev/kfd";  // the compute device of AMD's kernel driver
-  if (!fs::exists(kfd, ignored)) return {};
+  if (!leads_to_file(kfd)) return {};
   return "this machine has AMD GPUs (" + kfd.string() +
          "), which sftrun does not support: it computes on NVIDIA GPUs and on the CPU";
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "sftrun/core/presence.h"
 #include "sftrun/launch/cpu_topology.h"
 #include "sftrun/launch/machine_check.h"
 
@@ -29,7 +30,7 @@ std::optional<uint64_t> free_bytes_of(const fs::path& directory) {
 fs::path nearest_existing(const fs::path& directory) {
   std::error_code ignored;
   fs::path path = fs::absolute(directory, ignored);
-  while (!fs::exists(path, ignored) && path.has_relative_path()) path = path.parent_path();
+  while (!leads_to_file(path) && path.has_relative_path()) path = path.parent_path();
   return path;
 }
 
@@ -68,8 +69,8 @@ MachineState read_machine_state(const std::vector<std::pair<std::string, fs::pat
     if (const auto free = free_bytes_of(path)) state.disks.push_back({use, path, *free});
   }
   std::error_code ignored;
-  state.has_infiniband = fs::exists("/sys/class/infiniband", ignored) &&
-                         !fs::is_empty("/sys/class/infiniband", ignored);
+  state.has_infiniband =
+      leads_to_file("/sys/class/infiniband") && !fs::is_empty("/sys/class/infiniband", ignored);
   const auto today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
   state.year = static_cast<int>(std::chrono::year_month_day(today).year());
   return state;

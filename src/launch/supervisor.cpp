@@ -4,6 +4,7 @@
 #include "guardian.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/units.h"
 #include "sftrun/core/warnings.h"
 #include "signal_fd.h"
@@ -22,8 +23,7 @@ void require_logs(const SuperviseOptions& options) {
   std::string missing;
   for (int local_rank = 0; local_rank < options.plan.local_world_size; ++local_rank) {
     const std::string name = fmt::format("logs/rank-{}.log", options.plan.rank_of(local_rank));
-    if (!std::filesystem::exists(options.run_dir / name))
-      missing += (missing.empty() ? "" : ", ") + name;
+    if (!leads_to_file(options.run_dir / name)) missing += (missing.empty() ? "" : ", ") + name;
   }
   if (missing.empty()) return;
   throw DataError("removed from the run directory during the run: " + missing,

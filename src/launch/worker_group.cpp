@@ -11,6 +11,7 @@
 #include "live_view.h"
 #include "oom.h"
 #include "sftrun/core/clock.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/stop_signals.h"
 
@@ -73,7 +74,7 @@ void WorkerGroup::start(const WorkerCommand& command, int local_rank, int restar
   ChildSpec spec{.executable = command.executable,
                  .arguments = command.arguments,
                  .environment = worker_environment(plan, options_.environment, local_rank, port)};
-  spec.environment["SFTRUN_ERROR_FILE"] = std::filesystem::absolute(worker.error_file).string();
+  spec.environment["SFTRUN_ERROR_FILE"] = absolute_path(worker.error_file).string();
   spec.environment["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restart);
   spec.environment["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(options_.max_restarts);
   if (!plan.cpus.empty()) spec.cpus = plan.cpus[static_cast<size_t>(local_rank)];

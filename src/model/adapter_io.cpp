@@ -13,6 +13,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
@@ -342,7 +343,7 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
                   const fs::path& directory, DType dtype, bool unties_head,
                   const nlohmann::ordered_json& quantization) {
   using nlohmann::ordered_json;
-  const bool is_directory = fs::is_directory(base_path);
+  const bool is_directory = is_folder(base_path);
   ordered_json config =
       is_directory ? parse_python_json<ordered_json>(read_text_file(base_path / "config.json"))
                    : ordered_json(base.arch().to_hf_config());
@@ -369,9 +370,9 @@ namespace {
 
 void copy_text_files(const weights::Checkpoint& base, const fs::path& base_path,
                      const fs::path& directory) {
-  if (fs::is_directory(base_path)) {
+  if (is_folder(base_path)) {
     weights::copy_text_files(base_path, directory);
-    if (!fs::exists(base_path / "tokenizer.json") && text::has_tokenizer_files(base_path))
+    if (!leads_to_file(base_path / "tokenizer.json") && text::has_tokenizer_files(base_path))
       write_file_atomically(directory / "tokenizer.json", base.tokenizer().to_json());
     return;
   }

@@ -6,6 +6,7 @@
 
 #include "sftrun/config/best_metric.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun::observe {
 namespace {
@@ -115,7 +116,7 @@ void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step,
   const auto is_kept = [&](const LineKind& line) {
     return line.step < step || (line.step == step && (keeps_evaluation || !line.is_evaluation));
   };
-  if (!std::filesystem::exists(path)) return;
+  if (!leads_to_file(path)) return;
   const std::string text = read_text_file(path);
   std::string kept;
   kept.reserve(text.size());

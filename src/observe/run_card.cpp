@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "sftrun/core/presence.h"
+
 namespace sftrun::observe {
 namespace fs = std::filesystem;
 namespace {
@@ -53,7 +55,7 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
                       const RunSummary& summary) {
   ModelCard card;
   card.base_model = facts.base_model;
-  card.is_on_hub = !fs::path(card.base_model).is_absolute() && !fs::exists(card.base_model);
+  card.is_on_hub = !fs::path(card.base_model).is_absolute() && !leads_to_file(card.base_model);
   card.is_adapter = facts.base_record != nullptr;
   card.is_quantised = card.is_adapter && !facts.base_record->form.empty();
   card.quantize_command = facts.quantize_command;
@@ -61,7 +63,7 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
   card.version = facts.version;
   for (const config::DataSource& source : config.data.train) {
     const fs::path path(source.path);
-    card.data.push_back(fs::exists(path) ? path.filename().string() : source.path);
+    card.data.push_back(leads_to_file(path) ? path.filename().string() : source.path);
   }
   card.settings = settings_of(config, facts);
   card.summary = summary;

@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include "sftrun/core/encoding.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/json_reason.h"
 #include "sftrun/core/overwrite_file.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun::observe {
 namespace {
@@ -158,10 +160,9 @@ RunReport read_run_report(const std::filesystem::path& path) {
 }
 
 std::filesystem::path run_directory_of(const std::filesystem::path& adapter) {
-  std::error_code ignored;
   for (const char* above : {"..", "../.."}) {
     const std::filesystem::path directory = (adapter / above).lexically_normal();
-    if (std::filesystem::exists(directory / "run.json", ignored)) return directory;
+    if (leads_to_file(directory / "run.json")) return directory;
   }
   return {};
 }
@@ -171,17 +172,15 @@ namespace {
 namespace fs = std::filesystem;
 
 bool holds_adapter(const fs::path& directory) {
-  std::error_code ignored;
-  return fs::exists(directory / "adapter_config.json", ignored);
+  return leads_to_file(directory / "adapter_config.json");
 }
 
 /// The run's newest checkpoint with an adapter; empty where there is none.
 fs::path newest_checkpoint(const fs::path& path) {
-  std::error_code ignored;
   std::vector<fs::path> checkpoints;  // names have equal length below a million steps
-  for (const auto& entry : fs::directory_iterator(path / "checkpoints", ignored)) {
-    if (entry.path().filename().string().starts_with("step-") && holds_adapter(entry.path()))
-      checkpoints.push_back(entry.path());
+  for (const fs::path& entry : readable_entries_of(path / "checkpoints")) {
+    if (entry.filename().string().starts_with("step-") && holds_adapter(entry))
+      checkpoints.push_back(entry);
   }
   if (checkpoints.empty()) return {};
   const auto comes_before = [](const fs::path& one, const fs::path& other) {
@@ -201,8 +200,7 @@ fs::path adapter_at(const fs::path& path) {
 }
 
 std::string notice_of_result(const fs::path& named, const fs::path& adapter) {
-  std::error_code ignored;
-  if (adapter == named || !fs::exists(named / "run.json", ignored)) return {};
+  if (adapter == named || !leads_to_file(named / "run.json")) return {};
   try {
     if (read_run_report(named / "run.json").status == "done") return {};
   } catch (const DataError&) {

@@ -10,8 +10,10 @@
 
 #include "event_proto.h"
 #include "sftrun/core/clock.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/observe/system.h"
 #include "tf_record.h"
 
@@ -72,7 +74,7 @@ EventWriter::EventWriter(const fs::path& directory, std::optional<int64_t> resum
   file->path = directory / name;
   // Readers process files in the order of their names, and this process may open two files within
   // one second.
-  for (int copy = 1; fs::exists(file->path); ++copy)
+  for (int copy = 1; leads_to_file(file->path); ++copy)
     file->path = directory / fmt::format("{}.{}", name, copy);
   file->fd = ::open(file->path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
   if (file->fd < 0) {
@@ -119,19 +121,19 @@ void EventWriter::flush() {
 }
 
 void truncate_events_to_step(const fs::path& directory, int64_t step) {
-  if (!fs::is_directory(directory)) return;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    if (!entry.path().filename().string().starts_with(kEventFilePrefix)) continue;
-    const std::string content = read_text_file(entry.path());
+  if (!is_folder(directory)) return;
+  for (const fs::path& path : entries_of(directory)) {
+    if (!path.filename().string().starts_with(kEventFilePrefix)) continue;
+    const std::string content = read_text_file(path);
     std::string kept;
     for (const std::string_view record : read_tf_records(content)) {
       const auto record_step = event_step(record);
       if (record_step && *record_step <= step) append_tf_record(kept, record);
     }
     if (kept.empty()) {
-      fs::remove(entry.path());
+      remove_entry(path);
     } else if (kept.size() != content.size()) {
-      shrink_file(entry.path(), content, kept);
+      shrink_file(path, content, kept);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "tokenizer_files.h"
 
 namespace sftrun::text {
@@ -14,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Json read_object(const fs::path& path) {
-  if (!fs::exists(path)) return Json::object();
+  if (!leads_to_file(path)) return Json::object();
   Json document = parse_document(read_utf8_file(path));
   if (document.is_discarded()) throw DataError("not valid JSON", path.string());
   if (!document.is_object()) throw DataError("not a JSON object", path.string());

@@ -3,8 +3,10 @@
 
 #include "json_access.h"
 #include "sftrun/core/encoding.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "tokenizer_classes.h"
 
 namespace sftrun::text {
@@ -15,10 +17,8 @@ namespace fs = std::filesystem;
 /// The first file by name that has one of the endings.
 std::optional<fs::path> file_ending_in(const fs::path& directory, std::string_view ending) {
   std::vector<fs::path> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (entry.path().filename().string().ends_with(ending)) found.push_back(entry.path());
-  }
+  for (const fs::path& entry : readable_entries_of(directory))
+    if (entry.filename().string().ends_with(ending)) found.push_back(entry);
   if (found.empty()) return std::nullopt;
   return *std::min_element(found.begin(), found.end());
 }
@@ -42,16 +42,16 @@ TokenizerSource from_model_file(const fs::path& path, const TokenizerConfig& con
 constexpr std::array kModelFiles = {"tokenizer.model", "tiktoken.model"};
 
 TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfig& config) {
-  if (const fs::path file = directory / "tekken.json"; fs::exists(file))
+  if (const fs::path file = directory / "tekken.json"; leads_to_file(file))
     return source_from_tekken(read_utf8_file(file), file.string());
   for (const char* name : kModelFiles) {
-    if (fs::exists(directory / name)) return from_model_file(directory / name, config);
+    if (leads_to_file(directory / name)) return from_model_file(directory / name, config);
   }
   if (const auto file = file_ending_in(directory, ".tiktoken"))
     return source_from_tiktoken(read_text_file(*file), file->filename().string(), config,
                                 file->string());
   const fs::path vocab = directory / "vocab.json", merges = directory / "merges.txt";
-  if (!fs::exists(vocab) || !fs::exists(merges)) fail_no_files(directory);
+  if (!leads_to_file(vocab) || !leads_to_file(merges)) fail_no_files(directory);
   return source_from_vocab_files(read_utf8_file(vocab), read_utf8_file(merges), config,
                                  directory.string());
 }
@@ -60,7 +60,7 @@ TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfi
 /// model.
 std::string model_type_of(const fs::path& directory) {
   const fs::path path = directory / "config.json";
-  if (!fs::exists(path)) return "";
+  if (!leads_to_file(path)) return "";
   const Json document = parse_document(read_utf8_file(path));
   const bool names_one = document.is_object() && document.contains("model_type") &&
                          document.at("model_type").is_string();
@@ -70,7 +70,7 @@ std::string model_type_of(const fs::path& directory) {
 }  // namespace
 
 bool has_tokenizer_files(const fs::path& directory) {
-  const auto has = [&](const char* name) { return fs::exists(directory / name); };
+  const auto has = [&](const char* name) { return leads_to_file(directory / name); };
   return has("tokenizer.json") || has("tekken.json") ||
          std::any_of(kModelFiles.begin(), kModelFiles.end(), has) ||
          file_ending_in(directory, ".tiktoken") || (has("vocab.json") && has("merges.txt"));
@@ -79,7 +79,7 @@ bool has_tokenizer_files(const fs::path& directory) {
 TokenizerSource read_tokenizer_directory(const fs::path& directory) {
   const TokenizerConfig config = TokenizerConfig::read(directory);
   const fs::path file = directory / "tokenizer.json";
-  if (!fs::exists(file)) return from_other_files(directory, config);
+  if (!leads_to_file(file)) return from_other_files(directory, config);
   TokenizerSource source = read_tokenizer_json(read_utf8_file(file), file.string());
   source.other_class = other_class(source, config, model_type_of(directory));
   add_configured_tokens(config, source, true);

@@ -9,6 +9,7 @@
 
 #include "checkpoint_parts.h"
 #include "checkpoint_state.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/interruption.h"
@@ -47,10 +48,9 @@ std::optional<int64_t> step_of(const fs::path& path) {
 /// (step, path) of every folder with a checkpoint's name, ascending.
 std::vector<std::pair<int64_t, fs::path>> list(const fs::path& directory) {
   std::vector<std::pair<int64_t, fs::path>> found;
-  std::error_code code;
-  for (const auto& entry : fs::directory_iterator(directory, code)) {
-    const auto step = step_of(entry.path());
-    if (step) found.emplace_back(*step, entry.path());
+  for (const fs::path& entry : readable_entries_of(directory)) {
+    const auto step = step_of(entry);
+    if (step) found.emplace_back(*step, entry);
   }
   std::sort(found.begin(), found.end());
   return found;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 
@@ -29,10 +30,10 @@ bool is_file_of(const std::string& file, const std::string& kind) {
 /// The ranges of each tensor that the files of a directory have, in ascending order.
 Json ranges_in(const fs::path& directory, const std::string& kind) {
   std::map<std::string, std::map<int64_t, Json>> ranges;
-  for (const auto& found : fs::directory_iterator(directory)) {
-    const std::string file = found.path().filename().string();
+  for (const fs::path& found : entries_of(directory)) {
+    const std::string file = found.filename().string();
     if (!is_file_of(file, kind)) continue;
-    const weights::SafetensorsFile content(found.path());
+    const weights::SafetensorsFile content(found);
     for (const weights::SafetensorsEntry& entry : content.entries()) {
       const size_t at = entry.name.rfind('@');
       const int64_t begin = std::stoll(entry.name.substr(at + 1));
@@ -130,12 +131,12 @@ void write_parts(const fs::path& directory, int rank,
 
 FileRecords take_records_of_parts(const fs::path& directory) {
   std::vector<fs::path> lists;
-  for (const auto& found : fs::directory_iterator(directory))
-    if (found.path().filename().string().starts_with(kRecordsOfRank)) lists.push_back(found.path());
+  for (const fs::path& found : entries_of(directory))
+    if (found.filename().string().starts_with(kRecordsOfRank)) lists.push_back(found);
   FileRecords records = FileRecords::object();
   for (const fs::path& list : lists) {
     records.update(Json::parse(read_text_file(list)));
-    fs::remove(list);
+    remove_entry(list);
   }
   return records;
 }

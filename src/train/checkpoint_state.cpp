@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
@@ -187,9 +188,9 @@ void write_state(const fs::path& directory, const TrainState& state, int64_t opt
   if (!state.data_position.is_null()) json["data_position"] = state.data_position;
   if (!state.builds.empty()) json["builds"] = to_json(state.builds);
   json["identity"] = state.identity;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    const std::string name = entry.path().filename().string();
-    if (!records.contains(name)) records[name] = record_of(entry.path());
+  for (const fs::path& entry : entries_of(directory)) {
+    const std::string name = entry.filename().string();
+    if (!records.contains(name)) records[name] = record_of(entry);
   }
   json["files"] = std::move(records);
   write_file_atomically(directory / kStateFile, sealed(json.dump(2) + "\n"));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
@@ -20,10 +21,9 @@ std::vector<fs::path> parts_of(const fs::path& run_dir) {
                            "profile", "config.resolved.yaml", "run.json", "report.html"}) {
     if (has_entry(run_dir / name)) parts.push_back(run_dir / name);
   }
-  for (const auto& entry : fs::directory_iterator(run_dir)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("adapter.old-") || name.starts_with("model.old-"))
-      parts.push_back(entry.path());
+  for (const fs::path& entry : entries_of(run_dir)) {
+    const std::string name = entry.filename().string();
+    if (name.starts_with("adapter.old-") || name.starts_with("model.old-")) parts.push_back(entry);
   }
   return parts;
 }
@@ -64,8 +64,10 @@ std::vector<std::string> missing_parts(const fs::path& run_dir, bool has_tensorb
                                        int64_t last_step) {
   std::vector<std::string> names = {"config.resolved.yaml", "metrics.jsonl"};
   if (has_tensorboard) names.emplace_back("tensorboard");
-  names.push_back(
-      fs::relative(CheckpointStore(run_dir / "checkpoints").path_of(last_step), run_dir).string());
+  names.push_back(CheckpointStore(run_dir / "checkpoints")
+                      .path_of(last_step)
+                      .lexically_relative(run_dir)
+                      .string());
   std::erase_if(names, [&](const std::string& name) {
     const fs::path path = run_dir / name;
     return name == "tensorboard" ? !is_empty_directory(path) && leads_to_file(path)

@@ -11,6 +11,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/kernels/ops.h"
@@ -193,7 +194,7 @@ TrainOutcome Trainer::run() {
 /// Whether the checkpoint that the run was resumed from is among its own.
 bool Trainer::is_resumed_in_place() const {
   const auto normal = [](const std::filesystem::path& path) {
-    return std::filesystem::absolute(path).lexically_normal();
+    return absolute_path(path).lexically_normal();
   };
   return in_.resume_from && normal(*in_.resume_from) == normal(checkpoints_.path_of(state_.step));
 }

@@ -6,6 +6,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/train/trainer.h"
 
@@ -72,7 +73,7 @@ CheckpointToWrite Trainer::checkpoint_now() {
       .optimizer_steps = optimizer_->steps(),
       .total_limit = in_.config.train.save_total_limit,
       .on_written = [step = state_.step, total = in_.batches->total_steps(),
-                     path = std::filesystem::absolute(checkpoints_.path_of(state_.step)),
+                     path = absolute_path(checkpoints_.path_of(state_.step)),
                      tell = in_.hooks.on_run_event] {
         log::info("step {}/{} checkpoint written", step, total);
         tell({"checkpoint", step, {{"checkpoint", path.string()}}});

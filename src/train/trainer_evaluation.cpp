@@ -6,6 +6,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/train/trainer.h"
@@ -39,9 +40,8 @@ void Trainer::prepare_best() {
         state_.best->metric, best_.metric(), state_.best->step);
   }
   const int64_t step = best_.state().step;
-  std::error_code ignored;
   if (in_.config.train.load_best_model_at_end && step > 0 && step <= state_.step &&
-      !std::filesystem::exists(checkpoints_.path_of(step), ignored)) {
+      !leads_to_file(checkpoints_.path_of(step))) {
     log::warn(
         "the checkpoint of the best evaluation (step {}) is missing: the best is looked for "
         "among the evaluations from step {} on",

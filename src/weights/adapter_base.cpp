@@ -10,6 +10,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -36,7 +37,7 @@ class AdapterVocabulary {
       : path_(adapter / "adapter_model.safetensors"),
         arch_(base.arch()),
         vocab_size_(arch_.vocab_size) {
-    if (!fs::exists(path_)) return;  // load_adapter reports it
+    if (!leads_to_file(path_)) return;  // load_adapter reports it
     file_.emplace(open_adapter_file(path_));
     const AdapterConfig config = load_adapter_config(adapter, arch_);
     embedding_ = find(config, spec::embedding_module(arch_));
@@ -139,11 +140,12 @@ text::RenderOptions joined(text::RenderOptions texts, const text::RenderOptions&
 
 /// Whether the tokenizer files are byte-wise copies.
 bool has_same_tokenizer_files(const fs::path& a, const fs::path& b) {
-  if (!fs::is_directory(a) || !fs::exists(a / "tokenizer.json")) return false;
+  if (!is_folder(a) || !leads_to_file(a / "tokenizer.json")) return false;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                            "added_tokens.json"}) {
-    if (fs::exists(a / name) != fs::exists(b / name)) return false;
-    if (fs::exists(a / name) && read_text_file(a / name) != read_text_file(b / name)) return false;
+    if (leads_to_file(a / name) != leads_to_file(b / name)) return false;
+    if (leads_to_file(a / name) && read_text_file(a / name) != read_text_file(b / name))
+      return false;
   }
   return true;
 }
@@ -160,7 +162,7 @@ std::optional<text::Tokenizer> own_tokenizer(const Checkpoint& base, const fs::p
     return std::nullopt;
   text::Tokenizer own = text::Tokenizer::from_directory(adapter);
   const text::RenderOptions texts = base.render_defaults();
-  const bool is_only_one = fs::is_directory(base_path) && !text::has_tokenizer_files(base_path);
+  const bool is_only_one = is_folder(base_path) && !text::has_tokenizer_files(base_path);
   if (!is_only_one && same_tokens(own, base.tokenizer()) &&
       same_texts(joined(texts, read_special_texts(adapter)), texts))
     return std::nullopt;

@@ -10,6 +10,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/spec/trained_names.h"
@@ -432,8 +433,7 @@ std::map<std::string, std::string> parameters_of_old_modules(const SafetensorsFi
 void require_same_family(const fs::path& directory, const AdapterConfig& config,
                          const spec::ArchSpec& arch) {
   const fs::path path = fs::path(config.base_model_name_or_path) / "config.json";
-  std::error_code ignored;
-  if (config.base_model_name_or_path.empty() || !fs::exists(path, ignored)) return;
+  if (config.base_model_name_or_path.empty() || !leads_to_file(path)) return;
   spec::ArchSpec base;
   try {
     base = spec::ArchSpec::from_hf_config(parse_json(read_text_file(path), path.string()),
@@ -577,7 +577,7 @@ AdapterConfig load_named_targets(const fs::path& directory, const spec::ArchSpec
   name_linears_by_module(config, arch);
   keep_ends_tied(config, arch);
   const fs::path path = directory / kTensorsFile;
-  if (arch.mixture.num_experts > 0 && !arch.mixture.beside_dense && fs::exists(path))
+  if (arch.mixture.num_experts > 0 && !arch.mixture.beside_dense && leads_to_file(path))
     add_old_experts(config, open_adapter_file(path), arch);
   return config;
 }
@@ -585,7 +585,7 @@ AdapterConfig load_named_targets(const fs::path& directory, const spec::ArchSpec
 AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpec& arch) {
   AdapterConfig config = load_named_targets(directory, arch);
   const fs::path path = directory / kTensorsFile;
-  if (fs::exists(path)) keep_modules_of_file(config, open_adapter_file(path), arch);
+  if (leads_to_file(path)) keep_modules_of_file(config, open_adapter_file(path), arch);
   return config;
 }
 
@@ -593,8 +593,8 @@ AdapterTensors load_adapter(const fs::path& directory, const AdapterConfig& conf
                             const spec::ArchSpec& arch) {
   require_same_family(directory, config, arch);
   const fs::path path = directory / kTensorsFile;
-  if (!fs::exists(path)) {
-    const bool pickled = fs::exists(directory / "adapter_model.bin");
+  if (!leads_to_file(path)) {
+    const bool pickled = leads_to_file(directory / "adapter_model.bin");
     throw DataError(
         "no adapter_model.safetensors in this directory", directory.string(),
         pickled ? "adapter_model.bin is not supported: save the adapter as safetensors" : "");

@@ -5,6 +5,7 @@
 #include "json_text.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/quantised_modules.h"
@@ -24,8 +25,7 @@ bool is_gguf(const fs::path& path) {
 
 /// kNone: a GGUF file, or not quantised.
 QuantLayout layout_of_directory(const fs::path& base) {
-  std::error_code ignored;
-  if (!fs::is_directory(base, ignored)) return QuantLayout::kNone;
+  if (!is_folder(base)) return QuantLayout::kNone;
   const nlohmann::json config = parse_json(read_text_file(base / "config.json"), base.string());
   const auto quantization = spec::read_quantization_config(config, base.string());
   if (!quantization) return QuantLayout::kNone;

@@ -9,6 +9,7 @@
 #include "gguf_vocab.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/weights/gguf_quantize.h"
 #include "sftrun/weights/ollama_modelfile.h"
@@ -175,7 +176,7 @@ void find_stored(GgufPlan& plan) {
 
 GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
   GgufPlan plan;
-  const bool is_file = !fs::is_directory(options.base_path);
+  const bool is_file = !is_folder(options.base_path);
   const bool keeps = is_file && options.mix == "auto";
   const GgufMix* mix = find_mix(options.mix != "auto" ? options.mix
                                 : is_file             ? "q8_0"

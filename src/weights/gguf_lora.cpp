@@ -5,6 +5,7 @@
 #include "gguf_mix.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
@@ -131,7 +132,7 @@ GgmlType float_type(const std::string& dtype) {
 
 void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
                        const AdaptedBase& base) {
-  const bool is_file = !fs::is_directory(base.path);
+  const bool is_file = !is_folder(base.path);
   const spec::ArchSpec stored =
       is_file ? base.arch : spec::describe_in_gguf(base.arch, base.path.string()).arch;
   const char* fix = unties_head(config, base) && !spec::gguf_reads_head(stored)
@@ -175,7 +176,7 @@ void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec
                                           return adapter.lora.contains(module);
                                         }});
   const spec::ArchSpec stored =
-      fs::is_directory(base) ? spec::describe_in_gguf(arch, base.string()).arch : arch;
+      is_folder(base) ? spec::describe_in_gguf(arch, base.string()).arch : arch;
   const std::vector<spec::TensorSpec> specs = spec::tensor_specs(arch);
   const LoraPair& first = adapter.lora.begin()->second;
   const double alpha = first.scale * static_cast<double>(first.r);

@@ -12,6 +12,7 @@
 #include "mxfp4.h"
 #include "reorder.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -32,7 +33,7 @@ constexpr const char* kScales = "_scales";
 constexpr const char* kMxfp4 = "MXFP4";
 
 [[noreturn]] void fail_no_config(const fs::path& directory) {
-  if (fs::exists(directory / "adapter_config.json")) {
+  if (leads_to_file(directory / "adapter_config.json")) {
     throw DataError("this directory contains an adapter, not a model", directory.string(),
                     "give the base model, and this directory as the adapter");
   }
@@ -41,8 +42,8 @@ constexpr const char* kMxfp4 = "MXFP4";
 }
 
 [[noreturn]] void fail_no_weights(const fs::path& directory) {
-  const bool pickled = fs::exists(directory / "pytorch_model.bin") ||
-                       fs::exists(directory / "pytorch_model.bin.index.json");
+  const bool pickled = leads_to_file(directory / "pytorch_model.bin") ||
+                       leads_to_file(directory / "pytorch_model.bin.index.json");
   throw DataError(fmt::format("no {} and no {} in this directory", kSingle, kIndex),
                   directory.string(),
                   pickled ? "pytorch_model.bin is not supported: save the model as safetensors"
@@ -51,7 +52,7 @@ constexpr const char* kMxfp4 = "MXFP4";
 
 json read_config(const fs::path& directory) {
   const fs::path path = directory / "config.json";
-  if (!fs::exists(path)) fail_no_config(directory);
+  if (!leads_to_file(path)) fail_no_config(directory);
   return parse_json(read_text_file(path), path.string());
 }
 
@@ -319,9 +320,9 @@ class HfCheckpoint final : public CheckpointBase {
   }
 
   void open_files() {
-    if (fs::exists(directory_ / kSingle)) {
+    if (leads_to_file(directory_ / kSingle)) {
       open_file(directory_ / kSingle);
-    } else if (fs::exists(directory_ / kIndex)) {
+    } else if (leads_to_file(directory_ / kIndex)) {
       open_shards();
     } else {
       fail_no_weights(directory_);
@@ -334,8 +335,7 @@ class HfCheckpoint final : public CheckpointBase {
     std::map<std::string, bool> opened;
     for (const auto& [name, shard] : shard_of) {
       if (std::exchange(opened[shard], true)) continue;
-      std::error_code ignored;  // a name may be too long for the file system
-      if (!fs::exists(directory_ / shard, ignored)) {
+      if (!leads_to_file(directory_ / shard)) {
         throw DataError(fmt::format("the shard {} is missing", excerpt(shard)), index_path.string(),
                         "download or copy it again");
       }

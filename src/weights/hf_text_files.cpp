@@ -7,6 +7,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/text/tokenizer.h"
 
@@ -21,7 +22,7 @@ constexpr const char *kChat = "sftrun_chat.json", *kVariables = "chat_template_k
 
 /// The object in the file; an empty one if there is no file.
 json read_object(const fs::path& path) {
-  if (!fs::exists(path)) return json::object();
+  if (!leads_to_file(path)) return json::object();
   json value = parse_json(read_text_file(path), path.string());
   if (!value.is_object()) throw DataError("not a JSON object", path.string());
   return value;
@@ -56,7 +57,7 @@ std::vector<int64_t> generation_eos_ids(const fs::path& directory) {
 }
 
 std::optional<std::string> read_chat_template(const fs::path& directory) {
-  if (fs::exists(directory / "chat_template.jinja"))
+  if (leads_to_file(directory / "chat_template.jinja"))
     return read_utf8_file(directory / "chat_template.jinja");
   const json config = read_object(directory / "tokenizer_config.json");
   const auto found = config.find("chat_template");
@@ -72,7 +73,7 @@ std::optional<std::string> read_chat_template(const fs::path& directory) {
 
 text::Json read_template_variables(const fs::path& directory) {
   const fs::path path = directory / kChat;
-  if (!fs::exists(path)) return text::Json::object();
+  if (!leads_to_file(path)) return text::Json::object();
   const std::string text = read_text_file(path);
   parse_json(text, path.string());  // with its checks
   const auto chat = text::Json::parse(text);
@@ -114,7 +115,7 @@ bool add_eos(nlohmann::ordered_json& config, int64_t id) {
 void add_eos(const fs::path& directory, int64_t id) {
   for (const char* name : {"config.json", kGenerationConfig}) {
     const fs::path path = directory / name;
-    if (!fs::exists(path)) continue;
+    if (!leads_to_file(path)) continue;
     auto config = parse_python_json<nlohmann::ordered_json>(read_utf8_file(path));
     const auto text = config.find("text_config");
     const bool is_in_part = text != config.end() && add_eos(*text, id);
@@ -125,14 +126,14 @@ void add_eos(const fs::path& directory, int64_t id) {
 }
 
 void copy_generation_config(const fs::path& from, const fs::path& to) {
-  if (fs::exists(from / kGenerationConfig))
+  if (leads_to_file(from / kGenerationConfig))
     write_file_atomically(to / kGenerationConfig, read_text_file(from / kGenerationConfig));
 }
 
 void copy_text_files(const fs::path& from, const fs::path& to) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                            "added_tokens.json", kGenerationConfig, "chat_template.jinja"}) {
-    if (fs::exists(from / name)) write_file_atomically(to / name, read_text_file(from / name));
+    if (leads_to_file(from / name)) write_file_atomically(to / name, read_text_file(from / name));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "sftrun/core/dtype.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/utf8.h"
@@ -77,10 +78,10 @@ void remove_earlier_save(const fs::path& directory, const std::set<std::string>&
   static const PythonRegex kOurs(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)",
                                  PythonRegex::Matches::kWhole);
   std::error_code code;
-  for (const fs::directory_entry& file : fs::directory_iterator(directory, code)) {
-    const std::string name = file.path().filename().string();
+  for (const fs::path& file : readable_entries_of(directory)) {
+    const std::string name = file.filename().string();
     if (is_valid_utf8(name) && kOurs.matches(name) && !written.contains(name))
-      fs::remove(file.path(), code);
+      fs::remove(file, code);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "sftrun/weights/weights_summary.h"
 
+#include "sftrun/core/entries.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/weights/gguf.h"
 #include "sftrun/weights/safetensors.h"
 
@@ -22,18 +24,18 @@ void add_file(WeightsSummary& summary, const fs::path& path) {
   } else {
     return;
   }
-  summary.bytes += fs::file_size(path);
+  summary.bytes += bytes_of_file(path);
 }
 
 }  // namespace
 
 WeightsSummary summarize_weights(const fs::path& path) {
   WeightsSummary summary;
-  if (!fs::is_directory(path)) {
+  if (!is_folder(path)) {
     add_file(summary, path);
     return summary;
   }
-  for (const auto& entry : fs::directory_iterator(path)) add_file(summary, entry.path());
+  for (const fs::path& entry : entries_of(path)) add_file(summary, entry);
   return summary;
 }
 

@@ -8,7 +8,7 @@
 namespace sftrun {
 namespace {
 
-std::string repeated(const std::string& text, size_t num_bytes) {
+std::string filled(const std::string& text, size_t num_bytes) {
   std::string all;
   while (all.size() < num_bytes) all += text;
   return all;
@@ -17,9 +17,9 @@ std::string repeated(const std::string& text, size_t num_bytes) {
 constexpr size_t kMuch = 16 << 10;
 
 TEST(ShortQuotes, LeaveUsualMessages) {
-  const std::string sentences = repeated("a sentence of our own that is not a quote. ", 4000);
+  const std::string sentences = filled("a sentence of our own that is not a quote. ", 4000);
   EXPECT_EQ(with_short_quotes(sentences), sentences);
-  const std::string quotes = repeated("`a key` is \"no number\", ", 4000);
+  const std::string quotes = filled("`a key` is \"no number\", ", 4000);
   EXPECT_EQ(with_short_quotes(quotes), quotes);
   const std::string blanks = "a" + std::string(300, ' ') + "\n\n b\t";
   EXPECT_EQ(with_short_quotes(blanks), blanks);
@@ -34,7 +34,7 @@ TEST(ShortQuotes, ShortenWords) {
 }
 
 TEST(ShortQuotes, ShortenQuotedTexts) {
-  const std::string text = repeated("many words ", kMuch), lines = repeated("many\nlines ", kMuch);
+  const std::string text = filled("many words ", kMuch), lines = filled("many\nlines ", kMuch);
   EXPECT_EQ(with_short_quotes("`" + text + "` is not known"),
             "`" + excerpt(text) + "` is not known");
   EXPECT_EQ(with_short_quotes("\"" + text + "\" is not"), "\"" + excerpt(text) + "\" is not");
@@ -42,7 +42,7 @@ TEST(ShortQuotes, ShortenQuotedTexts) {
 }
 
 TEST(ShortQuotes, KeepExcerptsAsTheyAre) {
-  for (const std::string& text : {repeated("words ", kMuch), std::string(kMuch, 'x')}) {
+  for (const std::string& text : {filled("words ", kMuch), std::string(kMuch, 'x')}) {
     const std::string message = "the key `train.lora." + excerpt(text) + "` is not known";
     EXPECT_EQ(with_short_quotes(message), message);
   }
@@ -52,16 +52,16 @@ TEST(ShortQuotes, KeepExcerptsAsTheyAre) {
 
 /// NAME_MAX and PATH_MAX of Linux (limits.h)
 TEST(ShortQuotes, KeepPaths) {
-  const std::string path = "/" + repeated(std::string(200, 'n') + "/", 3900);
+  const std::string path = "/" + filled(std::string(200, 'n') + "/", 3900);
   for (const std::string& message :
        {path + " is missing", "`" + path + "`: no", "--model=" + path, "fix: `a " + path + " b`",
         "`" + path + "with blanks " + path.substr(0, 100) + "`"})
     EXPECT_EQ(with_short_quotes(message), message);
-  EXPECT_LT(with_short_quotes(repeated("/name", kMuch)).size(), 300U);
+  EXPECT_LT(with_short_quotes(filled("/name", kMuch)).size(), 300U);
   EXPECT_LT(with_short_quotes("/" + std::string(300, 'n')).size(), 300U);
-  const std::string base64 = "QUJD" + repeated("/a+b", 2000);
+  const std::string base64 = "QUJD" + filled("/a+b", 2000);
   EXPECT_LT(with_short_quotes(base64).size(), 300U);
-  const std::string relative = repeated("runs/", 1000) + "x.jsonl: line 7";
+  const std::string relative = filled("runs/", 1000) + "x.jsonl: line 7";
   EXPECT_EQ(with_short_quotes_after_path(relative), relative);
   EXPECT_LT(with_short_quotes_after_path("a.json: " + std::string(kMuch, 'k')).size(), 300U);
 }

@@ -8,6 +8,7 @@ answers     equal to those of `sftrun generate`, alone and in batches, for the b
 harness     lm-evaluation-harness gives the same scores through `local-completions` as with its transformers backend
 load        more answers than may wait are refused with 429, and what was accepted is answered
 hostile     damaged HTTP and JSON, wrong types, huge bodies, clients that vanish: an error for each, and the server goes on
+memory      requests that need more memory than there is: an error for each, and the server goes on
 stop        SIGTERM during an answer: the client gets an error, the exit code is 0
 
 --model runs `harness` with another model than the tiny one of the tests (a directory in Hugging Face layout). --quick sends fewer
@@ -21,6 +22,7 @@ import os
 import pathlib
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -434,6 +436,31 @@ def check_hostile(options, failures):
     failures.expect("a port that is taken: exit code 2 and another port to try", done.returncode == 2 and "--port" in done.stderr, done)
 
 
+def check_memory(options, failures):
+    ids = b",".join([b"1"] * 3_000_000)
+    messages = b",".join([b'{"role": "user", "content": "a"}'] * 300_000)
+    requests = {"token ids": post(b'{"prompt": [' + ids + b"]}"), "stop texts": post(b'{"prompt": "a", "stop": [' + ids + b"]}"),
+                "no object": post(b"[" + ids + b"]"), "an unknown key": post(b'{"prompt": "a", "a": [[' + ids + b"]]}"),
+                "messages": post(b'{"messages": [' + messages + b"]}", "/v1/chat/completions"),
+                "text": post(b'{"prompt": "' + b"a" * 15_000_000 + b'"}')}
+    with Server(options.sftrun, "--model", MODEL) as server:
+        pages = int(pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()[0])
+        for megabytes in (400, 200, 120, 80, 60, 40, 30):  # more than it has now, each time less
+            space = pages * resource.getpagesize() + (megabytes << 20)
+            resource.prlimit(server.process.pid, resource.RLIMIT_AS, (space, resource.getrlimit(resource.RLIMIT_AS)[1]))
+            strange = {}
+            for what, request in requests.items():
+                if server.process.poll() is not None:
+                    return failures.expect(f"{megabytes} MiB left: it goes on after {what}", False, server.text()[-500:])
+                reply = exchange(server.port, request, wait=TIMEOUT)
+                if not (re.match(rb"HTTP/1.1 (4\d\d|503) ", reply) and b'"error"' in reply):
+                    strange[what] = reply[:200]
+            failures.expect(f"{megabytes} MiB left: long requests get an error", not strange, f"{strange} {server.text()[-500:]}")
+            small = exchange(server.port, post(b'{"prompt": "a", "max_tokens": 2}'), wait=TIMEOUT)
+            failures.expect(f"{megabytes} MiB left: the next request is answered", b" 200 " in small[:20], f"{small[:200]} {server.text()[-500:]}")
+        failures.expect("it ends with exit code 0", server.stop() == 0, server.text()[-2000:])
+
+
 def check_stop(options, failures):
     with Server(options.sftrun, "--model", MODEL) as server:
         client, received = server.client(), []
@@ -450,7 +477,8 @@ def check_stop(options, failures):
         failures.expect("and the exit code is 0", server.process.wait(60) == 0, server.text())
 
 
-CHECKS = {"openai": check_openai, "answers": check_answers, "harness": check_harness, "load": check_load, "hostile": check_hostile, "stop": check_stop}
+CHECKS = {"openai": check_openai, "answers": check_answers, "harness": check_harness, "load": check_load, "hostile": check_hostile,
+          "memory": check_memory, "stop": check_stop}
 
 
 def main():

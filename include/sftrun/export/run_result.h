@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/weights/checkpoint.h"
@@ -29,7 +30,7 @@ struct RunResult {
   nlohmann::ordered_json template_variables = {};  ///< of the chat template, in training
 
   std::filesystem::path target() const { return run_dir / (adapter ? "adapter" : "model"); }
-  bool exists() const { return std::filesystem::exists(target()); }
+  bool exists() const { return leads_to_file(target()); }
 };
 
 /// The tensors of the result: the adapter, or the whole model.

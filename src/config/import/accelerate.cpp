@@ -7,6 +7,7 @@
 #include "import/reading.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 /// Accelerate's YAML, as `accelerate config` writes it (accelerate.commands.config.config_args).
@@ -74,8 +75,7 @@ void accelerate_checkpointing(Reading& reading, const SourceKey& key) {
 void accelerate_deepspeed_file(Reading& reading, const SourceKey& key) {
   if (is_off(key.value)) return;
   const std::filesystem::path path = reading.path_beside(key.value.text);
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) {
+  if (!is_plain_file(path)) {
     return reading.refuse(
         key, fmt::format("`{}`: no such file: {}", key.name, key.value.text),
         "paths are relative to the current directory, or to the directory of this "

@@ -7,6 +7,7 @@
 #include "import/reading.h"
 #include "layers.h"
 #include "sftrun/config/problem.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "yaml_text.h"
 
@@ -106,9 +107,7 @@ Import import_config(const std::filesystem::path& file, std::optional<ForeignToo
                                one.assignment.place});
   if (values.model.name.empty()) import.missing.emplace_back("model.name");
   if (values.data.train.empty()) import.missing.emplace_back("data.train");
-  std::error_code ignored;
-  if (const std::string& path = values.parallel.deepspeed;
-      !path.empty() && !std::filesystem::exists(path, ignored))
+  if (const std::string& path = values.parallel.deepspeed; !path.empty() && !leads_to_file(path))
     import.missing.push_back(fmt::format("the file {} of parallel.deepspeed", path));
   return import;
 }

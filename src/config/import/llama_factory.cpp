@@ -5,6 +5,7 @@
 #include "import/fsdp.h"
 #include "import/templates.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "yaml_reader.h"
 
@@ -257,8 +258,7 @@ void factory_sources(Reading& reading, const SourceKey& key, std::string_view fi
   const std::filesystem::path folder = reading.path_beside(given ? given->value.text : "data");
   const std::filesystem::path info = folder / "dataset_info.json";
   const std::vector<std::string> names = factory_names(key.value);
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(info, ignored))
+  if (!is_plain_file(info))
     return reading.note_lost(key, fmt::format("{} was not found: set {} to the files of {}",
                                               info.string(), field, join(names, ", ")));
   Problems problems;

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
 
@@ -96,8 +97,7 @@ NamedFiles read_named_files(const std::vector<const std::vector<Assignment>*>& l
     const Assignment* const assignment = last_of(layers, key);
     if (assignment == nullptr) continue;
     const std::filesystem::path file = located(assignment->value.text);
-    std::error_code ignored;
-    if (!std::filesystem::exists(file, ignored)) {
+    if (!leads_to_file(file)) {
       throw DataError(fmt::format("{}: no such file: {}", key, assignment->value.text),
                       assignment->value_place,
                       "paths are relative to the current directory, or to the directory of the "

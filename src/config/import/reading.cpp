@@ -8,6 +8,7 @@
 #include "choices.h"
 #include "foreign_keys.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/read_limits.h"
 #include "sftrun/core/strings.h"
 
@@ -351,11 +352,10 @@ std::optional<int64_t> Reading::count_of(std::string_view name, int64_t min) {
 }
 
 std::filesystem::path Reading::path_beside(const std::string& name) const {
-  std::error_code ignored;
   std::filesystem::path path = name;
-  if (path.is_absolute() || std::filesystem::exists(path, ignored)) return path;
+  if (path.is_absolute() || leads_to_file(path)) return path;
   std::filesystem::path beside = (file_.parent_path() / path).lexically_normal();
-  return std::filesystem::exists(beside, ignored) ? beside : path;
+  return leads_to_file(beside) ? beside : path;
 }
 
 bool Reading::has(std::string_view field) const {
@@ -373,14 +373,15 @@ void Reading::set(const SourceKey& key, std::string_view field, std::string_view
 void Reading::set(const SourceKey& key, std::string_view field, Value value, bool is_firm) {
   if (table_.is_strict && is_auto_word(value)) return note_auto(key);
   if (!accept(key, field, value)) return;
-  given.push_back({.assignment = {.key = std::string(field),
-                                  .value = std::move(value),
-                                  .layer = Layer::kNamedFile,
-                                  .place = key.place,
-                                  .value_place = key.value_place,
-                                  .source = fmt::format("{} in {}", key.name, key.source)},
-                   .from = key.name,
-                   .is_firm = is_firm});
+  given.push_back(
+      {.assignment = Assignment{.key = std::string(field),
+                                .value = std::move(value),
+                                .layer = Layer::kNamedFile,
+                                .place = key.place,
+                                .value_place = key.value_place,
+                                .source = fmt::format("{} in {}", key.name, key.source)},
+       .from = key.name,
+       .is_firm = is_firm});
 }
 
 void Reading::set_default(std::string_view field, std::string_view text) {
@@ -389,12 +390,12 @@ void Reading::set_default(std::string_view field, std::string_view text) {
 
 void Reading::set_default(std::string_view field, Value value) {
   const std::string source = fmt::format("the default of {}", table_.name);
-  given.push_back({.assignment = {.key = std::string(field),
-                                  .value = std::move(value),
-                                  .layer = Layer::kNamedFile,
-                                  .place = source,
-                                  .value_place = source,
-                                  .source = source},
+  given.push_back({.assignment = Assignment{.key = std::string(field),
+                                            .value = std::move(value),
+                                            .layer = Layer::kNamedFile,
+                                            .place = source,
+                                            .value_place = source,
+                                            .source = source},
                    .from = {},
                    .is_firm = false});
 }

@@ -9,8 +9,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/observe/system.h"
@@ -36,11 +38,9 @@ std::optional<LoggedWarning> warning_in(std::string_view line) {
 }
 
 std::vector<fs::path> files_with(const fs::path& directory, std::string_view extension) {
-  std::error_code ignored;
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(directory, ignored))
-    if (entry.path().extension() == extension && entry.is_regular_file(ignored))
-      files.push_back(entry.path());
+  for (const fs::path& entry : readable_entries_of(directory))
+    if (entry.extension() == extension && is_plain_file(entry)) files.push_back(entry);
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -144,19 +144,18 @@ std::string RunRecord::setting(const std::string& key) const {
 }
 
 RunRecord read_run_record(const fs::path& directory) {
-  std::error_code ignored;
   const fs::path metrics = directory / "metrics.jsonl", json = directory / "run.json",
                  yaml = directory / "config.resolved.yaml";
-  if (!fs::exists(metrics, ignored) && !fs::exists(json, ignored)) {
+  if (!leads_to_file(metrics) && !leads_to_file(json)) {
     throw DataError("not a run directory: it has neither metrics.jsonl nor run.json",
                     directory.string(), "name the output.dir of a run, such as runs/run_lora");
   }
   RunRecord run{.directory = directory};
-  const fs::path whole = fs::absolute(directory).lexically_normal();
+  const fs::path whole = absolute_path(directory).lexically_normal();
   run.name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   const auto read = [&](const fs::path& file, auto&& reader) {
     try {
-      if (fs::exists(file, ignored)) reader();
+      if (leads_to_file(file)) reader();
     } catch (const Error& error) {
       run.unreadable.push_back(
           fmt::format("{}: {}", file.filename().string(), excerpt(error.message())));
