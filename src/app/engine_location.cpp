@@ -105,8 +105,7 @@ std::optional<std::filesystem::path> find_engine() {
 
 bool has_cuda_kernels() {
   const auto engine = find_engine();
-  std::error_code ignored;
-  return engine && leads_to_file(engine->parent_path() / "libsftrun_cuda.so", ignored);
+  return engine && leads_to_file(engine->parent_path() / "libsftrun_cuda.so");
 }
 
 std::vector<std::filesystem::path> library_directories(const std::filesystem::path& library) {
