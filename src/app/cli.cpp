@@ -21,6 +21,7 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/quant_format.h"
+#include "sftrun/core/short_quotes.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
 #include "sftrun/core/verbosity.h"
@@ -351,7 +352,7 @@ void require_at_most_one(const CLI::App& command, const std::vector<std::string>
 
 void require_exists(const std::string& flag, const std::filesystem::path& path) {
   if (leads_to_file(path)) return;
-  throw DataError(fmt::format("no such file or directory: {}", path.string()),
+  throw DataError(fmt::format("no such file or directory: {}", shown_path(path.string())),
                   fmt::format("{} on the command line", flag),
                   "check the path; it is relative to the current directory");
 }
@@ -363,7 +364,7 @@ void require_writable_file(const std::string& flag, const std::filesystem::path&
   }
   const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
   if (!is_folder(parent)) {
-    throw ConfigError(fmt::format("no such directory: {}", parent.string()), where,
+    throw ConfigError(fmt::format("no such directory: {}", shown_path(parent.string())), where,
                       fmt::format("mkdir -p {}", parent.string()));
   }
 }

@@ -8,6 +8,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/core/short_quotes.h"
 #include "sftrun/data/data_extensions.h"
 
 namespace sftrun::app {
@@ -38,7 +39,7 @@ void find_data_source(config::DataSource& source, SplitRole role, const std::str
   if (!name) return;
   if (is_path_here(source.path, *name)) {
     throw DataError(
-        fmt::format("no file or directory {}", source.path), where,
+        fmt::format("no file or directory {}", shown_path(source.path)), where,
         fix_for_path(source.path,
                      fmt::format("for a data set on the hub write hf://datasets/{}", source.path)));
   }

@@ -13,6 +13,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/regex.h"
+#include "sftrun/core/short_quotes.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/observe/run_report.h"
@@ -146,7 +147,8 @@ void warn_of_unread_shards(const std::filesystem::path& model) {
   if (may_be_on_hub) {
     fix = fix_for_path(asked.name, fmt::format("for a model on the hub write hf://{}", asked.name));
   }
-  throw DataError(fmt::format("no such model: {}", asked.name), asked.where, std::move(fix));
+  throw DataError(fmt::format("no such model: {}", shown_path(asked.name)), asked.where,
+                  std::move(fix));
 }
 
 }  // namespace
@@ -163,8 +165,9 @@ void rethrow_as_unknown_path(const Error& error, const std::string& path,
   const std::string where =
       error.where().empty() ? place : fmt::format("{}; {}", place, error.where());
   if (hub::begins_as_hub_name(path)) throw Error(error.code(), error.message(), where, error.fix());
-  throw Error(error.code(), fmt::format("no file or directory {}; {}", path, error.message()),
-              where, fix_for_path(path, "or, if it is a name on the hub: " + error.fix()));
+  throw Error(error.code(),
+              fmt::format("no file or directory {}; {}", shown_path(path), error.message()), where,
+              fix_for_path(path, "or, if it is a name on the hub: " + error.fix()));
 }
 
 std::string fix_for_path(const std::string& path, const std::string& other) {

@@ -7,6 +7,7 @@
 #include "sftrun/config/problem.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/core/short_quotes.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
 #include "yaml_reader.h"
@@ -138,7 +139,8 @@ void require_files(const LoadedConfig& loaded) {
   const auto require = [&](const std::string& key, const std::string& path) {
     if (path.empty() || exists_or_matches(path)) return;
     missing.push_back(
-        {fmt::format("{}: {}: {}", key, is_glob(path) ? "no file matches" : "no such file", path),
+        {fmt::format("{}: {}: {}", key, is_glob(path) ? "no file matches" : "no such file",
+                     shown_path(path)),
          loaded.place_of(key),
          "paths are relative to the current directory, or to the directory of the YAML file"});
   };

@@ -134,7 +134,15 @@ std::string with_short_quotes(std::string_view message) {
   return with_short_words(with_short_pairs(message));
 }
 
+std::string shown_path(std::string_view path) {
+  const bool is_short = !has_more_chars_than(kMaxQuote, path);
+  return is_short || has_lengths_of_path(path) ? std::string(path) : excerpt(path);
+}
+
 std::string with_short_quotes_after_path(std::string_view place) {
+  constexpr size_t kMaxPlace = size_t{8} << 10;  // of a path and what is said of it
+  const bool may_be_path = place.size() <= kMaxPlace && place.find('/') != std::string_view::npos;
+  if (!may_be_path) return excerpt(place);
   const size_t end = std::min(place.find_first_of(kWordBlanks), place.size());
   if (!has_lengths_of_path(place.substr(0, end))) return with_short_quotes(place);
   return std::string(place.substr(0, end)) + with_short_quotes(place.substr(end));

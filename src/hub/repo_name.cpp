@@ -73,7 +73,7 @@ size_t end_of_revision(std::string_view text) {
 }
 
 [[noreturn]] void fail(std::string_view text, const std::string& why) {
-  throw ConfigError(fmt::format("{}: {}", text, why), {},
+  throw ConfigError(fmt::format("{}: {}", excerpt(text), why), {},
                     "write hf://owner/name, hf://owner/name@revision, hf://owner/name/file.gguf or "
                     "hf://datasets/owner/name/file.jsonl");
 }

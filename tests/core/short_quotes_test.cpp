@@ -64,6 +64,15 @@ TEST(ShortQuotes, KeepPaths) {
   const std::string relative = filled("runs/", 1000) + "x.jsonl: line 7";
   EXPECT_EQ(with_short_quotes_after_path(relative), relative);
   EXPECT_LT(with_short_quotes_after_path("a.json: " + std::string(kMuch, 'k')).size(), 300U);
+  const std::string words = filled("many words ", 1000);
+  EXPECT_EQ(with_short_quotes_after_path(words), excerpt(words));
+}
+
+TEST(ShownPath, IsWholeIfItCanBeAPath) {
+  const std::string path = filled("a folder/", 3000), words = filled("many words ", kMuch);
+  EXPECT_EQ(shown_path(path), path);
+  EXPECT_EQ(shown_path(words), excerpt(words));
+  EXPECT_EQ(shown_path("no/" + words.substr(0, 1000)), excerpt("no/" + words.substr(0, 1000)));
 }
 
 TEST(ShortQuotes, AreThoseOfErrors) {

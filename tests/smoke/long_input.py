@@ -122,7 +122,7 @@ def add_cases(tools):
             section = line.split(":")[0]
             kept = [one for one in old.splitlines() if not one.startswith(section + ":")]
             (folder / "run.yaml").write_text("\n".join([*kept, with_text(line, text)]) + "\n")
-        add(f"YAML: {title}", make_yaml, tools.CHECK, tools.DRY_RUN)
+        add(f"YAML: {title}", make_yaml, tools.CHECK, tools.TRAIN)
     for name, values in {"config.json": CONFIG_JSON, "tokenizer.json": TOKENIZER_JSON, "tokenizer_config.json": TOKENIZER_CONFIG}.items():
         for key, value in values.items():
             def make_json(folder, text, name=name, key=key.strip(), value=value):

@@ -11,5 +11,7 @@ namespace sftrun {
 std::string with_short_quotes(std::string_view message);
 /// The same for a place that may begin with a relative path.
 std::string with_short_quotes_after_path(std::string_view place);
+/// A path for a message, also one with blanks: an `excerpt` of what no path can be, because it is too long.
+std::string shown_path(std::string_view path);
 
 }  // namespace sftrun

@@ -8,6 +8,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/core/short_quotes.h"
 #include "sftrun/core/strings.h"
 
 /// Accelerate's YAML, as `accelerate config` writes it (accelerate.commands.config.config_args).
@@ -77,7 +78,7 @@ void accelerate_deepspeed_file(Reading& reading, const SourceKey& key) {
   const std::filesystem::path path = reading.path_beside(key.value.text);
   if (!is_plain_file(path)) {
     return reading.refuse(
-        key, fmt::format("`{}`: no such file: {}", key.name, key.value.text),
+        key, fmt::format("`{}`: no such file: {}", key.name, shown_path(key.value.text)),
         "paths are relative to the current directory, or to the directory of this "
         "file");
   }

@@ -8,6 +8,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/core/short_quotes.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
 
@@ -98,7 +99,7 @@ NamedFiles read_named_files(const std::vector<const std::vector<Assignment>*>& l
     if (assignment == nullptr) continue;
     const std::filesystem::path file = located(assignment->value.text);
     if (!leads_to_file(file)) {
-      throw DataError(fmt::format("{}: no such file: {}", key, assignment->value.text),
+      throw DataError(fmt::format("{}: no such file: {}", key, shown_path(assignment->value.text)),
                       assignment->value_place,
                       "paths are relative to the current directory, or to the directory of the "
                       "YAML file");
