@@ -39,7 +39,7 @@ bool is_clear_path(std::string_view text) {
   return false;
 }
 
-/// Also "--flag=/a/path" and "key:/a/path".
+/// Also what a flag or a key names: "key=/a/path" and "key:/a/path".
 bool holds_path(std::string_view word) {
   word.remove_prefix(std::min(word.find_first_not_of(kOpening), word.size()));
   const size_t mark = word.substr(0, word.find('/')).find_last_of("=:");
