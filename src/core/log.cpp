@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 namespace sftrun::log {
 namespace {
@@ -123,6 +125,8 @@ struct Holder {
   std::mutex mutex;
   Loggers loggers{Options{}};
   std::vector<std::string> warnings;
+  std::vector<std::thread::id> of_errors;  // threads with `ErrorsOfThread`
+  std::atomic<bool> has_any{false};        // of them
 };
 Holder& holder() {
   static Holder instance;
@@ -139,15 +143,26 @@ void remember(std::string_view warning) {
   if (holder().warnings.size() < kMost) holder().warnings.emplace_back(warning);
 }
 
-thread_local bool logs_only_errors = false;  // of this thread: `ErrorsOfThread`
+/// No variable of the thread: the first use of one in a library that is opened later takes memory, and ends the process where there is none.
+bool logs_only_errors() {
+  Holder& shared = holder();
+  if (!shared.has_any) return false;
+  const std::lock_guard lock(shared.mutex);
+  return std::ranges::find(shared.of_errors, std::this_thread::get_id()) != shared.of_errors.end();
+}
 
 }  // namespace
 
 ErrorsOfThread::ErrorsOfThread() {
-  logs_only_errors = true;
+  const std::lock_guard lock(holder().mutex);
+  holder().of_errors.push_back(std::this_thread::get_id());
+  holder().has_any = true;
 }
 ErrorsOfThread::~ErrorsOfThread() {
-  logs_only_errors = false;
+  auto& threads = holder().of_errors;
+  const std::lock_guard lock(holder().mutex);
+  threads.erase(std::ranges::find(threads, std::this_thread::get_id()));
+  holder().has_any = !threads.empty();
 }
 
 void configure(const Options& options) {
@@ -157,7 +172,7 @@ void configure(const Options& options) {
 }
 
 void write(Level level, std::string_view message) {
-  if (logs_only_errors && level < Level::kError) level = Level::kDebug;
+  if (level < Level::kError && logs_only_errors()) level = Level::kDebug;
   const std::string shown = with_short_quotes(message);
   if (level == Level::kWarn) remember(shown);
   current().of_run->log(to_spdlog(level), spdlog::string_view_t(shown.data(), shown.size()));

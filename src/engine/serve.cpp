@@ -12,6 +12,7 @@
 #include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/memory_reserve.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/observe/system.h"
@@ -110,7 +111,11 @@ int run_serve(const nlohmann::ordered_json& request) {
   log::info("{} answers at a time for each model, {} may wait; key-value cache up to {}",
             limits.batch_size, limits.max_waiting, format_bytes(limits.cache_bytes));
   log::info("serving {} at {} (Ctrl-C stops)", names_of(served), url_of(host, server.port()));
-  scheduler.run([&] { return signals.requested(); });
+  MemoryReserve reserve(size_t{8} << 20);
+  scheduler.run([&] {
+    reserve.refill();
+    return signals.requested();
+  });
   log::info("stopping");
   return 0;
 }

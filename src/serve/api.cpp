@@ -142,7 +142,6 @@ Api::Api(const std::vector<std::unique_ptr<ServedModel>>& models, Scheduler& sch
 
 HttpResponse Api::handle(HttpRequest request) {
   HttpResponse response;
-  reserve_.refill();
   try {
     response = route(request);
   } catch (const ApiError& error) {

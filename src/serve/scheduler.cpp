@@ -93,7 +93,10 @@ class Scheduler::Lane {
 
   void start(std::vector<std::unique_ptr<Job>> jobs) {
     is_used_ = true;
-    guarded([&] { add(jobs); });
+    guarded([&] {
+      if (must_reset_) reset();
+      add(jobs);
+    });
     for (const std::unique_ptr<Job>& left : jobs)
       if (left != nullptr) left->channel->abandon();
   }
@@ -102,23 +105,31 @@ class Scheduler::Lane {
   void step() {
     // Asked once for each: a client may vanish at any moment.
     std::erase_if(jobs_, [](const auto& job) { return job.second->channel->is_cancelled(); });
-    batch_.drop([this](size_t id) { return !jobs_.contains(id); });
-    if (batch_.num_active() > 0) guarded([this] { batch_.step(); });
-    if (batch_.num_active() == 0 && std::exchange(is_used_, false)) batch_.reset();
+    guarded([this] {
+      if (must_reset_) reset();
+      batch_.drop([this](size_t id) { return !jobs_.contains(id); });
+      if (batch_.num_active() > 0) batch_.step();
+      if (batch_.num_active() == 0 && is_used_) reset();
+    });
   }
 
   void fail_all(const ApiError& error) {
     for (const auto& [id, job] : jobs_) fail(*job, error);
     jobs_.clear();
-    batch_.reset();
+    must_reset_ = true;
   }
   void abandon_all() noexcept {
     for (const auto& [id, job] : jobs_) job->channel->abandon();
     jobs_.clear();
-    batch_.reset();
+    must_reset_ = true;
   }
 
  private:
+  void reset() {
+    batch_.reset();
+    must_reset_ = is_used_ = false;
+  }
+
   /// Takes the jobs; after an error some are left.
   void add(std::vector<std::unique_ptr<Job>>& jobs) {
     std::vector<model::SequenceRequest> requests;
@@ -196,6 +207,8 @@ class Scheduler::Lane {
   size_t next_id_ = 0;
   uint64_t num_tokens_ = 0;
   bool is_used_ = false;  ///< the cache has memory
+  bool must_reset_ =
+      false;  ///< the batch has rows of answers that failed; emptying it takes memory
 };
 
 Scheduler::Scheduler(const std::vector<std::unique_ptr<ServedModel>>& models, const Limits& limits)

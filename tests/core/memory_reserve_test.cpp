@@ -9,6 +9,7 @@
 #include <fstream>
 #include <new>
 #include <string>
+#include <thread>
 
 #include "sftrun/core/exact_json.h"
 #include "sftrun/core/json_memory.h"
@@ -86,15 +87,63 @@ TEST_F(WithoutMemory, WhatWasReadIsDestroyed) {
       ::testing::ExitedWithCode(0), kHolds);
 }
 
-TEST_F(WithoutMemory, TheReserveIsGivenBackAndTakenAgain) {
+/// Its destructor takes memory, as that of nlohmann's JSON values does.
+struct TakesMemory {
+  ~TakesMemory() { ::operator delete(::operator new(4 * kMib)); }
+};
+
+/// @return whether the process survives it
+bool fails_and_goes_on() {
+  try {
+    const TakesMemory taker;
+    ::operator delete(::operator new(64 * kMib));
+  } catch (const std::bad_alloc&) {
+    return true;
+  }
+  return false;
+}
+
+TEST_F(WithoutMemory, DestructorsGetTheReserve) {
   EXPECT_EXIT(
       {
         MemoryReserve reserve(8 * kMib);
         limit_memory(2 * kMib);
-        const bool had_none = reserve.is_full() && !can_take(64 * kMib);
-        const bool has_some = !reserve.is_full() && can_take(6 * kMib);
+        const bool is_kept = !can_take(6 * kMib) && reserve.is_full();
+        const bool goes_on = fails_and_goes_on() && !reserve.is_full();
         reserve.refill();
-        end(had_none && has_some && reserve.is_full());
+        end(is_kept && goes_on && reserve.is_full());
+      },
+      ::testing::ExitedWithCode(0), kHolds);
+}
+
+TEST_F(WithoutMemory, DestructorsGetItInHandlers) {
+  EXPECT_EXIT(
+      {
+        const MemoryReserve reserve(8 * kMib);
+        limit_memory(2 * kMib);
+        try {
+          ::operator delete(::operator new(64 * kMib));
+        } catch (const std::bad_alloc&) {
+          const TakesMemory taker;
+        }
+        end(!MemoryReserve::is_full());
+      },
+      ::testing::ExitedWithCode(0), kHolds);
+}
+
+TEST_F(WithoutMemory, DestructorsWaitForTheMemoryOfOtherThreads) {
+  EXPECT_EXIT(
+      {
+        MemoryReserve reserve(2 * kMib);
+        void* const taken = std::malloc(8 * kMib);
+        std::thread other([&] {
+          while (reserve.is_full()) std::this_thread::yield();
+          std::free(taken);
+        });
+        limit_memory(1 * kMib);
+        const bool goes_on = fails_and_goes_on();
+        other.join();
+        end(goes_on);
       },
       ::testing::ExitedWithCode(0), kHolds);
 }

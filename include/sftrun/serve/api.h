@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "sftrun/core/memory_reserve.h"
 #include "sftrun/serve/completion_request.h"
 #include "sftrun/serve/http_server.h"
 #include "sftrun/serve/scheduler.h"
@@ -56,7 +55,6 @@ class Api {
   const ApiOptions options_;
   const int64_t created_;    ///< Unix time of the start
   std::mutex large_bodies_;  ///< one is read at a time: reading takes many times its memory
-  MemoryReserve reserve_{size_t{8} << 20};
 };
 
 }  // namespace sftrun::serve
