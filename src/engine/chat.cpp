@@ -51,10 +51,12 @@ std::atomic<bool> was_interrupted{false};  // a signal handler can use only stat
 /// Ctrl-C ends an answer, not the program, while this object lives.
 class InterruptWatch {
  public:
-  InterruptWatch() {
+  /// @param flags SA_RESTART: writing goes on, and nothing of an answer is lost; 0: it ends the reading of a line
+  explicit InterruptWatch(int flags) {
     struct sigaction action {};
     action.sa_handler = [](int) { was_interrupted = true; };
-    sigemptyset(&action.sa_mask);  // no SA_RESTART: it ends the reading of a line, too
+    action.sa_flags = flags;
+    sigemptyset(&action.sa_mask);
     ::sigaction(SIGINT, &action, &former_);
     const bool was_ignored = former_.sa_handler == SIG_IGN;  // started in the background
     if (was_ignored) ::sigaction(SIGINT, &former_, nullptr);
@@ -104,7 +106,7 @@ class Conversation {
   }
 
   int run() {
-    const InterruptWatch watch;
+    const InterruptWatch watch(SA_RESTART);
     LineReader lines("> ");
     is_terminal_ = lines.is_terminal();
     if (is_terminal_) fmt::print("{} (/help lists the commands)\n", name_);
@@ -125,7 +127,10 @@ class Conversation {
   static bool read(LineReader& lines, std::string& whole) {
     whole.clear();
     for (std::string line;;) {
-      const LineReader::End end = lines.read(line);
+      const LineReader::End end = [&] {
+        const InterruptWatch of_reading(0);
+        return lines.read(line);
+      }();
       if (end == LineReader::End::kEnd) return !whole.empty();
       if (end == LineReader::End::kInterrupted) {
         fmt::print("\n(Ctrl-D or /quit ends)\n");

@@ -17,6 +17,7 @@ namespace {
 LineReader::End end_of_input() {
   const bool is_interrupted = errno == EINTR;
   std::clearerr(stdin);
+  if (is_interrupted) std::clearerr(stdout);  // an echo that was interrupted is no lost result
   return is_interrupted ? LineReader::End::kInterrupted : LineReader::End::kEnd;
 }
 
