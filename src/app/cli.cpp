@@ -427,8 +427,7 @@ void find_input(RecordFlags& flags) {
   if (!may_be_on_hub(flags.input) && !is_glob(flags.input)) require_exists("--input", flags.input);
   for (const auto& [flag, value] :
        {std::pair("--subset", &flags.subset), {"--split", &flags.split}}) {
-    std::error_code ignored;
-    if (value->empty() || !std::filesystem::is_regular_file(flags.input, ignored)) continue;
+    if (value->empty() || !is_plain_file(flags.input)) continue;
     throw ConfigError(fmt::format("{} has no effect: {} is one file", flag, flags.input),
                       fmt::format("{} on the command line", flag),
                       "leave it away, or name a folder with --input");

@@ -193,13 +193,13 @@ int merge(const MergeOptions& options, const CLI::App& command) {
 void write_output(const MergeOptions& options,
                   const std::function<void(const std::filesystem::path&)>& write) {
   write_new_directory(options.output.path, "the adapter", write,
-                      options.output.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
+                      existing_with(options.output.overwrite));
 }
 
 void write_output_file(const MergeOptions& options,
                        const std::function<void(const std::filesystem::path&)>& write) {
   write_new_file(options.output.path, "the adapter", write,
-                 options.output.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
+                 existing_with(options.output.overwrite));
 }
 
 /// Reports the written adapter, as a log line or as JSON.

@@ -200,16 +200,15 @@ std::filesystem::path find_adapter(const ModelAsked& asked) {
   if (leads_to_file(asked.name)) {
     const std::filesystem::path adapter = observe::adapter_at(asked.name),
                                 model = adapter / "model";
-    const auto holds = [&](const std::filesystem::path& file) { return leads_to_file(file); };
-    if (!holds(adapter / "adapter_config.json") && is_plain_file(adapter)) {
+    if (!leads_to_file(adapter / "adapter_config.json") && is_plain_file(adapter)) {
       throw DataError(fmt::format("{} is a file, not an adapter", asked.name), asked.where,
                       "name the directory that has adapter_config.json");
     }
-    if (!holds(adapter / "adapter_config.json") && holds(model / "config.json")) {
+    if (!leads_to_file(adapter / "adapter_config.json") && leads_to_file(model / "config.json")) {
       throw DataError(fmt::format("{} is a run directory with a model and no adapter", asked.name),
                       asked.where, fmt::format("name the model: --model {}", model.string()));
     }
-    if (!holds(adapter / "adapter_config.json") && holds(adapter / "config.json")) {
+    if (!leads_to_file(adapter / "adapter_config.json") && leads_to_file(adapter / "config.json")) {
       throw DataError(fmt::format("{} is a model, not an adapter", asked.name), asked.where,
                       fmt::format("name it with --model {}", asked.name));
     }

@@ -44,9 +44,7 @@ int run_preview(const PreviewOptions& options) {
     });
   }
   problems.throw_if_any();
-  for (const std::string& idle :
-       data::idle_template_variables(model, config.data.chat_template_kwargs))
-    log::warn("{}", idle);
+  data::warn_of_idle_template_variables(model, config.data.chat_template_kwargs);
   for (const data::Preview& preview : previews) {
     for (const std::string& warning : preview.warnings) log::warn("{}", warning);
     if (preview.refusal) refusals.run([&] { throw DataError(*preview.refusal); });

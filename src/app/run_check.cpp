@@ -35,9 +35,8 @@ namespace {
 bool has_weight_files(const fs::path& directory) {
   constexpr std::array kFiles = {"model.safetensors", "model.safetensors.index.json",
                                  "pytorch_model.bin", "pytorch_model.bin.index.json"};
-  return std::any_of(kFiles.begin(), kFiles.end(), [&](const char* name) {
-    return leads_to_file(directory / name);
-  });
+  return std::any_of(kFiles.begin(), kFiles.end(),
+                     [&](const char* name) { return leads_to_file(directory / name); });
 }
 
 bool may_have_weights(const fs::path& model) {
@@ -286,9 +285,7 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
           plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, !stored.empty()));
       !idle.empty())
     log::warn("{}", idle);
-  for (const std::string& idle :
-       data::idle_template_variables(text, config.data.chat_template_kwargs))
-    log::warn("{}", idle);
+  data::warn_of_idle_template_variables(text, config.data.chat_template_kwargs);
   const auto look = [&](const config::DataSource& source, bool is_validation) {
     data::DatasetTrial trial =
         try_source(config, source, is_validation, text, counts_small_data && !is_validation);

@@ -271,8 +271,7 @@ struct Words<SaveStrategy> {
   });
   static constexpr std::string_view instead =
       "use steps or epoch. For no checkpoint before the end: save_every: 0, without save_steps. "
-      "For "
-      "one at each best evaluation: load_best_model_at_end: true";
+      "For one at each best evaluation: load_best_model_at_end: true";
 };
 
 template <>

@@ -26,13 +26,8 @@ namespace {
 /// Hidden, and not a prefix of any name that readers of a folder look for.
 constexpr const char* kTemporaryPrefix = ".tmp-";
 
-/// The system takes a NUL for the end of a name, and would open another file.
-bool has_nul(const fs::path& path) {
-  return path.native().find('\0') != std::string::npos;
-}
-
 void require_no_nul(const fs::path& path) {
-  if (!has_nul(path)) return;
+  if (can_be_path(path)) return;
   throw DataError("the file's name has a NUL byte", excerpt(path.native().c_str()), "rename it");
 }
 
@@ -276,7 +271,7 @@ bool is_glob(const fs::path& path) {
 std::vector<fs::path> expand_glob(const fs::path& pattern) {
   glob_t found{};
   std::vector<fs::path> paths;
-  if (has_nul(pattern)) return paths;
+  if (!can_be_path(pattern)) return paths;
   if (::glob(pattern.c_str(), GLOB_TILDE, nullptr, &found) == 0)
     paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
@@ -284,7 +279,6 @@ std::vector<fs::path> expand_glob(const fs::path& pattern) {
 }
 
 bool exists_or_matches(const fs::path& path) {
-  if (has_nul(path)) return false;
   return leads_to_file(path) || (is_glob(path) && !expand_glob(path).empty());
 }
 

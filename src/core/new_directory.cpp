@@ -92,9 +92,7 @@ void write_new_file(const fs::path& target, const std::string& what,
   const fs::path file = absolute_path(target);
   make_directories(file.parent_path());
   const OutputLock lock(file, what);
-  std::error_code code;
-  if (existing == Existing::kMustBeEmpty && fs::exists(fs::symlink_status(file, code)))
-    fail_because_it_exists(target, what);
+  if (existing == Existing::kMustBeEmpty && has_entry(file)) fail_because_it_exists(target, what);
   write(file);
 }
 

@@ -99,8 +99,9 @@ std::string with_short_words(std::string_view text) {
 /// The position after the quote that begins at `begin`, or npos.
 size_t end_of_quote(std::string_view text, size_t begin) {
   const size_t end = text.find(text[begin], begin + 1);
-  if (text[begin] == '"' && text.find('\n', begin) < end) return std::string_view::npos;
-  return end == std::string_view::npos ? end : end + 1;
+  if (end == std::string_view::npos) return end;
+  const bool is_of_lines = text.substr(begin, end - begin).find('\n') != std::string_view::npos;
+  return text[begin] == '"' && is_of_lines ? std::string_view::npos : end + 1;
 }
 
 std::string with_short_pairs(std::string_view text) {

@@ -73,6 +73,10 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
   return text;
 }
 
+bool is_word_char(char c) {
+  return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0;
+}
+
 std::string ascii_lower(std::string text) {
   for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   return text;

@@ -8,6 +8,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/text/builtin_templates.h"
@@ -22,14 +23,11 @@ bool is_template_text(const std::string& text) {
 
 /// Whether the word is in the text, and no part of another word there.
 bool has_word(std::string_view text, const std::string& word) {
-  const auto is_part = [](char c) {
-    return c == '_' || std::isalnum(static_cast<unsigned char>(c));
-  };
   for (size_t at = text.find(word); at != std::string_view::npos && !word.empty();
        at = text.find(word, at + 1)) {
     const size_t end = at + word.size();
-    const bool begins = at == 0 || !is_part(text[at - 1]);
-    if (begins && (end == text.size() || !is_part(text[end]))) return true;
+    const bool begins = at == 0 || !is_word_char(text[at - 1]);
+    if (begins && (end == text.size() || !is_word_char(text[end]))) return true;
   }
   return false;
 }
@@ -144,6 +142,10 @@ std::vector<std::string> idle_template_variables(const TextModel& model,
                                                          : "the model has no chat template"));
   }
   return warnings;
+}
+
+void warn_of_idle_template_variables(const TextModel& model, const text::Json& variables) {
+  for (const std::string& idle : idle_template_variables(model, variables)) log::warn("{}", idle);
 }
 
 }  // namespace sftrun::data

@@ -56,16 +56,13 @@ bool is_read_of_turns(const std::string& key, bool is_sharegpt, RecordFormat for
 
 /// Whether the template has the word where it may be a key: `message.word`, or `word` in quotes.
 bool names(std::string_view source, const std::string& word) {
-  const auto is_part = [](char c) {
-    return c == '_' || std::isalnum(static_cast<unsigned char>(c));
-  };
   for (size_t at = source.find(word); at != std::string_view::npos;
        at = source.find(word, at + 1)) {
     const char before = at == 0 ? '\0' : source[at - 1];
     const size_t end = at + word.size();
     const char after = end == source.size() ? '\0' : source[end];
     const bool is_quoted = (before == '\'' || before == '"') && after == before;
-    if (is_quoted || (before == '.' && !is_part(after))) return true;
+    if (is_quoted || (before == '.' && !is_word_char(after))) return true;
   }
   return false;
 }

@@ -267,9 +267,7 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
   data::TextModel& text = run.text.emplace(text_model_of(*run.checkpoint, configured));
   if (!configured.empty()) run.chat_template = text.chat_template->source();
   text.render_defaults.now_unix_s = run.rendered_at_unix_s;
-  for (const std::string& idle :
-       data::idle_template_variables(text, run.config.data.chat_template_kwargs))
-    log::warn("{}", idle);
+  data::warn_of_idle_template_variables(text, run.config.data.chat_template_kwargs);
   run.data = train::load_run_data(run.config, text, data_threads(run.config.train),
                                   saved != nullptr ? saved->data_position : nullptr);
   if (run.config.data.streaming) return;

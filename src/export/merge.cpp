@@ -121,8 +121,7 @@ nlohmann::ordered_json template_variables_of(const MergeOptions& options) {
 
 void write_merged_directory(const MergeOptions& options,
                             const std::function<void(const fs::path&)>& write) {
-  write_new_directory(options.output, "the merged model", write,
-                      options.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
+  write_new_directory(options.output, "the merged model", write, existing_with(options.overwrite));
 }
 
 MergedModel merge(const MergeOptions& options) {

@@ -156,7 +156,7 @@ WrittenModel write_gguf_model(const MergeOptions& options, const weights::Adapte
     write_new_file(
         options.output, "the merged model",
         [&](const fs::path& file) { write_file(plan, *base.checkpoint, merged, file); },
-        options.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
+        existing_with(options.overwrite));
     return written;
   }
   const std::string name = name_of_output(options),

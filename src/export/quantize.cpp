@@ -52,7 +52,7 @@ void quantize(const QuantizeOptions& options) {
     weights::write_template_variables(directory, weights::read_template_variables(options.model));
   };
   write_new_directory(options.output, "the quantised model", write,
-                      options.overwrite ? Existing::kReplace : Existing::kMustBeEmpty);
+                      existing_with(options.overwrite));
   log::info("wrote {}: {} matrices in {}, the rest in {}", options.output.string(),
             modules.quantised.size(), options.method, name_of(dtype));
 }

@@ -59,12 +59,10 @@ DType stored_dtype(const RunResult& result) {
 
 void name_base(weights::AdapterConfig& adapter, const config::ModelConfig& model,
                const fs::path& path) {
-  std::error_code code;
-  const auto source =
-      fs::is_directory(path, code) ? std::nullopt : weights::source_repository(path);
+  const auto source = is_folder(path) ? std::nullopt : weights::source_repository(path);
   adapter.revision = source ? "" : model.revision;
   adapter.base_model_name_or_path = source ? *source
-                                    : fs::exists(model.name, code)
+                                    : leads_to_file(model.name)
                                         ? absolute_path(model.name).lexically_normal().string()
                                         : model.name;
 }

@@ -24,14 +24,11 @@ bool is_control(char c) {
 
 /// Whether `part` is a valid owner or name, as in huggingface_hub's validate_repo_id.
 bool is_id_part(std::string_view part) {
-  const auto is_word = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
-  };
-  return !part.empty() && part.size() <= kMaxPart && is_word(part.front()) &&
-         is_word(part.back()) && part.find("--") == std::string_view::npos &&
+  return !part.empty() && part.size() <= kMaxPart && is_word_char(part.front()) &&
+         is_word_char(part.back()) && part.find("--") == std::string_view::npos &&
          part.find("..") == std::string_view::npos &&
          std::all_of(part.begin(), part.end(),
-                     [&](char c) { return is_word(c) || c == '-' || c == '.'; });
+                     [&](char c) { return is_word_char(c) || c == '-' || c == '.'; });
 }
 
 /// A name with one of these endings is taken for a missing file, not for a repository.

@@ -44,10 +44,6 @@ std::string home(const Variables& variables) {
   return user != nullptr && user->pw_dir != nullptr ? user->pw_dir : "/";
 }
 
-bool is_name_char(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
-}
-
 /// Expands $NAME and ${NAME} like Python's expandvars: variables that are not set stay as written.
 std::string with_variables(const std::string& text, const Variables& variables) {
   std::string expanded;
@@ -55,7 +51,7 @@ std::string with_variables(const std::string& text, const Variables& variables) 
     const bool braced = text.compare(i, 2, "${") == 0;
     size_t end = i + (braced ? 2 : 1);
     const size_t begin = end;
-    while (text[i] == '$' && end < text.size() && is_name_char(text[end])) ++end;
+    while (text[i] == '$' && end < text.size() && is_word_char(text[end])) ++end;
     const std::string name = text.substr(std::min(begin, text.size()), end - begin);
     const bool whole = text[i] == '$' && !name.empty() && (!braced || text[end] == '}');
     const char* value = whole ? variables(name.c_str()) : nullptr;

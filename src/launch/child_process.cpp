@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "c_strings.h"
+
 namespace sftrun::launch {
 namespace {
 
@@ -23,13 +25,6 @@ struct Prepared {
   pid_t parent;
   int null, out, err, status, activity, failure;
 };
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  for (std::string& text : texts) all.push_back(text.data());
-  all.push_back(nullptr);
-  return all;
-}
 
 [[noreturn]] void fail_in_child(int failure_pipe) {
   const int error = errno;
@@ -138,8 +133,8 @@ ChildProcess start_child(const ChildSpec& spec) {
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   const CpuSet cpus(spec.cpus);
   const Prepared prepared{.executable = spec.executable.c_str(),
-                          .argv = pointers(arguments),
-                          .envp = pointers(variables),
+                          .argv = c_strings(arguments),
+                          .envp = c_strings(variables),
                           .cpus = cpus.get(),
                           .cpus_bytes = cpus.num_bytes(),
                           .parent = ::getpid(),

@@ -14,6 +14,7 @@
 
 #include "command_guard.h"
 #include "sftrun/core/clock.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "spawn_settings.h"
@@ -41,11 +42,10 @@ pid_t parent_of(const std::filesystem::path& process) {
 /// children then: it is a subreaper.
 std::vector<pid_t> descendants() {
   std::map<pid_t, pid_t> parents;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::filesystem::path& entry : readable_entries_of("/proc")) {
+    const std::string name = entry.filename().string();
     if (std::isdigit(static_cast<unsigned char>(name.front())) != 0)
-      parents[std::stoi(name)] = parent_of(entry.path());
+      parents[std::stoi(name)] = parent_of(entry);
   }
   std::vector<pid_t> found;
   for (const auto& [pid, parent] : parents) {
@@ -96,8 +96,8 @@ class Guard {
       signal_all(SIGTERM);
       wait_until(monotonic_seconds() + kCommandGraceS, [&] { return has_ended() || is_alone(); });
     }
-    constexpr double kMost_s = 5;  // what the kernel itself holds up does not die
-    wait_until(monotonic_seconds() + kMost_s, [&] {
+    constexpr double kMaxKillS = 5;  // what the kernel itself holds up does not die
+    wait_until(monotonic_seconds() + kMaxKillS, [&] {
       signal_all(SIGKILL);
       has_ended();
       return descendants().empty();

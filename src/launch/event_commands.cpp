@@ -95,7 +95,7 @@ class RunningCommand {
     std::vector<std::string> variables = variables_of(event, run_dir);
     const int error =
         settings.spawn(options.guard.c_str(), {"sftrun-guard", kCommandGuard, options.command},
-                       SpawnSettings::pointers_to(variables).data(), guard_);
+                       c_strings(variables).data(), guard_);
     if (error != 0) fail_to_start(error, options.guard);
     socket_ = std::move(own);
   }

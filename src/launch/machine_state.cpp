@@ -28,8 +28,7 @@ std::optional<uint64_t> free_bytes_of(const fs::path& directory) {
 
 /// The directory itself, or the nearest above it.
 fs::path nearest_existing(const fs::path& directory) {
-  std::error_code ignored;
-  fs::path path = fs::absolute(directory, ignored);
+  fs::path path = absolute_path(directory);
   while (!leads_to_file(path) && path.has_relative_path()) path = path.parent_path();
   return path;
 }

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "c_strings.h"
+
 namespace sftrun::launch {
 
 /// What a child does with its descriptors and signals before it becomes a program: a process group of
@@ -47,16 +49,8 @@ class SpawnSettings {
   /// @return 0, or the errno of the failure
   int spawn(const char* program, std::vector<std::string> arguments, char* const* variables,
             pid_t& pid) const {
-    return ::posix_spawn(&pid, program, &files_, &attributes_, pointers_to(arguments).data(),
+    return ::posix_spawn(&pid, program, &files_, &attributes_, c_strings(arguments).data(),
                          variables);
-  }
-
-  static std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-    std::vector<char*> all;
-    all.reserve(texts.size() + 1);
-    for (std::string& text : texts) all.push_back(text.data());
-    all.push_back(nullptr);
-    return all;
   }
 
  private:

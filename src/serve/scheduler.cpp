@@ -206,9 +206,8 @@ class Scheduler::Lane {
   model::GenerationBatch batch_;
   size_t next_id_ = 0;
   uint64_t num_tokens_ = 0;
-  bool is_used_ = false;  ///< the cache has memory
-  bool must_reset_ =
-      false;  ///< the batch has rows of answers that failed; emptying it takes memory
+  bool is_used_ = false;     ///< the cache has memory
+  bool must_reset_ = false;  ///< the batch has rows of failed answers; emptying it takes memory
 };
 
 Scheduler::Scheduler(const std::vector<std::unique_ptr<ServedModel>>& models, const Limits& limits)

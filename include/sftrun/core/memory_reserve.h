@@ -20,8 +20,8 @@ class MemoryReserve {
 
  private:
   size_t bytes_;
-  void* pin_ =
-      nullptr;  ///< a block behind the reserve: the system takes back what is free at the end of the allocator's memory
+  /// A block behind the reserve: the system takes back what is free at the end of the allocator's memory.
+  void* pin_ = nullptr;
 };
 
 }  // namespace sftrun

@@ -30,6 +30,9 @@ enum class Existing : uint8_t {
   kMustBeEmpty,
   kReplace,  ///< it is removed once the new one has its name
 };
+constexpr Existing existing_with(bool overwrite) {
+  return overwrite ? Existing::kReplace : Existing::kMustBeEmpty;
+}
 
 /// A directory that is there as a whole or not at all: `write` makes and fills one beside it,
 /// which then takes its name. Meanwhile other commands cannot write it (OutputLock).

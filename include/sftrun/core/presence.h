@@ -7,6 +7,7 @@
 /// byte, which would cut it short, is an answer.
 namespace sftrun {
 
+/// Whether it has no NUL: the system takes that for the end of a name, and would open another file.
 inline bool can_be_path(const std::filesystem::path& path) {
   return path.native().find('\0') == std::string::npos;
 }

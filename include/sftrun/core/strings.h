@@ -16,6 +16,8 @@ std::string_view trim(std::string_view text);
 std::string join(std::span<const std::string> parts, std::string_view separator);
 /// Changes ASCII letters only.
 std::string ascii_lower(std::string text);
+/// A letter or digit of ASCII, or an underscore.
+bool is_word_char(char c);
 
 /// Whether a dotted name is `ending` or ends in it, as peft matches names: "mlp.down_proj" in
 /// "layers.0.mlp.down_proj", not in "layers.0.xmlp.down_proj".

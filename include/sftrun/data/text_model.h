@@ -53,5 +53,6 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
 /// Which of a run's `data.chat_template_kwargs` change no text: a warning for each.
 std::vector<std::string> idle_template_variables(const TextModel& model,
                                                  const text::Json& variables);
+void warn_of_idle_template_variables(const TextModel& model, const text::Json& variables);
 
 }  // namespace sftrun::data
