@@ -421,7 +421,7 @@ void find_input(RecordFlags& flags) {
   const bool has_parts = !flags.input.empty() && flags.input != "-";
   if (!has_parts && !(flags.subset.empty() && flags.split.empty())) {
     throw ConfigError("--subset and --split choose among the files of --input",
-                      std::string(kCommandLine), "leave them away, or name a folder with --input");
+                      std::string(kCommandLine), "leave them out, or name a folder with --input");
   }
   if (!has_parts) return;
   if (!may_be_on_hub(flags.input) && !is_glob(flags.input)) require_exists("--input", flags.input);
@@ -430,7 +430,7 @@ void find_input(RecordFlags& flags) {
     if (value->empty() || !is_plain_file(flags.input)) continue;
     throw ConfigError(fmt::format("{} has no effect: {} is one file", flag, flags.input),
                       fmt::format("{} on the command line", flag),
-                      "leave it away, or name a folder with --input");
+                      "leave it out, or name a folder with --input");
   }
   config::DataSource input = input_of(flags);
   find_data_source(input, SplitRole::kTrain, "--input on the command line", /*quiet=*/false);

@@ -45,7 +45,7 @@ void check(const EvalOptions& options, const CLI::App& command) {
   }
   if (options.no_generate && !options.predictions.empty()) {
     throw ConfigError("--predictions needs generated answers, and --no-generate is given",
-                      "the command line", "leave one of them away");
+                      "the command line", "leave one of them out");
   }
 }
 

@@ -27,7 +27,7 @@ void check(GenerateOptions& options, const CLI::App& command) {
   if (command.count("--no-chat") > 0 && !options.chat && !options.system.empty()) {
     throw ConfigError("--system does nothing with --no-chat: it is a message of a conversation",
                       "the command line",
-                      "leave --no-chat away, or write what it says into the prompt");
+                      "leave --no-chat out, or write what it says into the prompt");
   }
   check_sampling_flags(options.sampling);
   if (!options.records.input.empty())
@@ -36,7 +36,7 @@ void check(GenerateOptions& options, const CLI::App& command) {
   check_launch_flags(options.launch);
   if (command.count("--prompt") > 0 && options.launch.asks_for_processes()) {
     throw ConfigError("--prompt is answered by one process", "the launch flags",
-                      "leave --nproc-per-node, --gpus and --nnodes away, or give --input");
+                      "leave --nproc-per-node, --gpus and --nnodes out, or give --input");
   }
 }
 

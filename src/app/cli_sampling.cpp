@@ -53,7 +53,7 @@ void check_sampling_flags(const SamplingFlags& flags) {
   if (flags.num_beams != 1) {
     throw ConfigError(fmt::format("--num-beams {}: beam search is not supported", flags.num_beams),
                       "--num-beams on the command line",
-                      "leave it away: the most likely token is taken each time; or sample with "
+                      "leave it out: the most likely token is taken each time; or sample with "
                       "--temperature");
   }
   const bool samples = flags.top_p || flags.top_k || flags.min_p || flags.seed;

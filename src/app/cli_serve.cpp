@@ -68,7 +68,7 @@ void require_no_empty_token(const ServeOptions& options, const CLI::App& command
   const bool is_given = command.count("--token") > 0 || variable != nullptr;
   if (!is_given || !options.token.empty()) return;
   throw ConfigError("the token is empty", "--token, or the variable SFTRUN_SERVE_TOKEN",
-                    "give a token, or leave it away");
+                    "give a token, or leave it out");
 }
 
 nlohmann::ordered_json request(const ServeOptions& options, const CLI::App& command) {

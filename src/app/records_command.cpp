@@ -82,7 +82,7 @@ int run_on_devices(const RecordsCommand& asked) {
                                                     launch::this_machine(has_cuda_kernels()));
   if (is_one_process && plan.world_size() > 1) {
     throw ConfigError("several processes need files for input and output", "--input and --output",
-                      "name files, or leave the launch flags away");
+                      "name files, or leave the launch flags out");
   }
   if (is_one_process) return run_in_this_process(command, plan);
   int code = 0;

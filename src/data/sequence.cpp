@@ -32,7 +32,7 @@ std::string role_of(const Json& messages, size_t index) {
 }
 
 /// `thinking: split`: a slice ends where a user turn follows an answer. What stands behind the last
-/// answer is left away.
+/// answer is left out.
 std::vector<Slice> split_at_user_turns(const Json& messages, size_t num_prompt_messages) {
   std::vector<Slice> slices;
   size_t begin = num_prompt_messages;

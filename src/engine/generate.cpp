@@ -51,7 +51,7 @@ class Prompts {
     chat_ = get<bool>(request, "chat").value_or(text.chat_template != nullptr);
     if (chat_ && !text.chat_template) {
       throw ConfigError("the model has no chat template", "--chat",
-                        "leave --chat away, or give a model with a chat template");
+                        "leave --chat out, or give a model with a chat template");
     }
   }
 

@@ -46,7 +46,7 @@ Served load_all(const nlohmann::ordered_json& request) {
       throw ConfigError(fmt::format("--max-model-len {} is above the model's context of {} tokens",
                                     *asked_length, own),
                         "--max-model-len on the command line",
-                        "give a smaller one, or leave it away");
+                        "give a smaller one, or leave it out");
     }
     served.models.push_back(std::make_unique<serve::ServedModel>(
         entry.at("name").get<std::string>(), loaded.text, *loaded.decoder,

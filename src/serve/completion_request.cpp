@@ -44,7 +44,7 @@ void read_sampling(Parameters& parameters, CompletionRequest& request) {
   for (const char* key : {"frequency_penalty", "presence_penalty"}) {
     parameters.require_neutral(key, {Json(0)}, "use repetition_penalty, which generate has, too");
   }
-  parameters.require_neutral("logit_bias", {Json::object()}, "leave it away");
+  parameters.require_neutral("logit_bias", {Json::object()}, "leave it out");
 }
 
 void read_streaming(Parameters& parameters, CompletionRequest& request) {
@@ -287,7 +287,7 @@ CompletionRequest parse_chat(Json body, const ServedModel& model, const RequestD
                                "answers are free text");
     parameters.require_neutral("tool_choice", {Json("auto"), Json("none")},
                                "the model decides; a call is part of the answer's text");
-    parameters.require_neutral("parallel_tool_calls", {Json(true), Json(false)}, "leave it away");
+    parameters.require_neutral("parallel_tool_calls", {Json(true), Json(false)}, "leave it out");
     parameters.require_neutral("modalities", {Json::array({"text"})}, "answers are text");
     const auto older = parameters.integer("max_tokens", 1, kMostTokens);
     const auto tokens = parameters.integer("max_completion_tokens", 1, kMostTokens);

@@ -307,7 +307,7 @@ def check_variant(case: Case, kind: str) -> None:
 
 
 def check_lost_rows(sftrun: Sftrun, verdicts: Verdicts, scratch: Path) -> None:
-    """PEFT leaves an untied head away that grew beside an adapted embedding."""
+    """PEFT leaves out an untied head that grew beside an adapted embedding."""
     case = Case("a head that was not saved", sftrun, verdicts, scratch, Variant("", lora={"target_modules": ["q_proj", "embed_tokens"]}))
     make_base("llama", case.base, 0)
     make_adapter(case)
