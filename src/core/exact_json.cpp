@@ -17,6 +17,7 @@ namespace {
 
 // Kept numbers are values of nlohmann's type `binary`, which no text holds, with these subtypes.
 constexpr uint64_t kInteger = 0x696e74, kFraction = 0x66726163;
+constexpr std::string_view kMinusZero = "-0";  // an integer: 0 in Python
 
 ExactJson kept(std::string_view text, uint64_t subtype) {
   return ExactJson::binary({text.begin(), text.end()}, subtype);
@@ -46,7 +47,9 @@ class ExactReader final : public nlohmann::json_sax<ExactJson> {
 
   bool null() override { return scalar(nullptr); }
   bool boolean(bool value) override { return scalar(value); }
-  bool number_integer(number_integer_t value) override { return scalar(value); }
+  bool number_integer(number_integer_t value) override {  // only of numbers with a minus
+    return scalar(value == 0 ? exact_number(kMinusZero) : ExactJson(value));
+  }
   bool number_unsigned(number_unsigned_t value) override { return scalar(value); }
   bool number_float(number_float_t, const string_t& text) override {
     return scalar(exact_number(text));
@@ -153,6 +156,7 @@ ExactJson parse_exact_json(std::string_view text) {
 }
 
 ExactJson exact_number(std::string_view text) {
+  if (text == kMinusZero) return kept(text, kFraction);
   if (text.find_first_of(".eE") == std::string_view::npos) {
     if (const auto integer = whole_number<int64_t>(text)) return *integer;
     if (const auto integer = whole_number<uint64_t>(text)) return *integer;
@@ -186,7 +190,7 @@ void round_fractions(ExactJson& value) {
   if (value.is_structured()) {
     for (ExactJson& item : value) round_fractions(item);
   } else if (is_kept_fraction(value)) {
-    value = number_value(value);
+    value = number_text(value) == kMinusZero ? ExactJson(0) : ExactJson(number_value(value));
   }
 }
 

@@ -10,9 +10,9 @@ namespace {
 constexpr const char* kLong = "12345678901234567890123";
 
 TEST(ExactJson, NumbersStayAsTheyAreWritten) {
-  for (const char* text :
-       {"0", "-7", "9223372036854775808", "18446744073709551616", kLong, "-12345678901234567890123",
-        "4.50", "1e5", "1E+3", "0.1", "-0.0", "1e+16", "1e-400", "[1.0,{\"a\":2.50}]"})
+  for (const char* text : {"0", "-0", "-7", "9223372036854775808", "18446744073709551616", kLong,
+                           "-12345678901234567890123", "4.50", "1e5", "1E+3", "0.1", "-0.0",
+                           "1e+16", "1e-400", "[1.0,{\"a\":2.50}]"})
     EXPECT_EQ(to_json_text(parse_exact_json(text)), text);
   EXPECT_EQ(to_json_text(parse_exact_json(R"({"a": [null, true, "é\n"], "b": {}})")),
             R"({"a":[null,true,"é\n"],"b":{}})");
@@ -29,6 +29,9 @@ TEST(ExactJson, OnlyWhatNumbersCannotHoldIsKept) {
   ExactJson value = parse_exact_json(R"([4.50, {"x": 1e-400, "y": 12345678901234567890123}])");
   round_fractions(value);
   EXPECT_EQ(to_json_text(value), R"([4.5,{"x":0.0,"y":12345678901234567890123}])");
+  ExactJson zeros = parse_exact_json(R"([-0, {"x": -0.0}, -0])");
+  round_fractions(zeros);
+  EXPECT_EQ(to_json_text(zeros), R"([0,{"x":-0.0},0])") << "as Python's json.loads";
 }
 
 TEST(ExactJson, TheLastOfEqualKeysCounts) {  // at the place of the first, as in Python

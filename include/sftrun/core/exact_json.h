@@ -7,7 +7,8 @@
 /// JSON whose numbers stay what the text says. nlohmann's numbers have 64 bits, so
 /// 12345678901234567890123 would become 1.2345678901234568e+22, and 4.50 would become 4.5. Here such
 /// a number keeps its text: it is "kept", and `is_number()` of nlohmann is false for it. A kept number
-/// is an integer beyond 64 bits, or a fraction that `float_repr` would write differently.
+/// is an integer beyond 64 bits, or a fraction that `float_repr` would write differently. -0 is kept as
+/// a fraction, because it loses its sign in Python.
 namespace sftrun {
 
 using ExactJson = nlohmann::ordered_json;
@@ -28,7 +29,7 @@ bool is_kept_fraction(const ExactJson& value);
 std::string number_text(const ExactJson& number);
 /// The nearest double, of kept numbers too.
 double number_value(const ExactJson& number);
-/// Kept fractions, also inside of `value`, become doubles, as in Python.
+/// Kept fractions, also inside of `value`, become doubles, and -0 becomes 0, as in Python.
 void round_fractions(ExactJson& value);
 
 /// nlohmann's dump() and type_name(), for values that may have kept numbers. NaN and infinity, which
