@@ -25,10 +25,11 @@ std::string position_of(std::string_view text, size_t byte) {
   return fmt::format("{}:{}", line, std::max<size_t>(before.size() - line_start, 1));
 }
 
-/// Detects duplicate keys, of which nlohmann would keep the last, and restores Python's numbers.
+/// Detects equal keys, of which nlohmann keeps the last, and restores Python's numbers.
 class KeyWatch {
  public:
-  KeyWatch(const std::string& where, bool restores) : where_(where), restores_(restores) {}
+  KeyWatch(const std::string& where, bool restores, EqualKeys equal_keys)
+      : where_(where), restores_(restores), refuses_(equal_keys == EqualKeys::kRefused) {}
 
   bool operator()(int depth, json::parse_event_t event, json& parsed) {
     switch (event) {
@@ -43,7 +44,7 @@ class KeyWatch {
         open_.pop_back();
         break;
       case json::parse_event_t::key:
-        if (!open_.back().insert(parsed.get<std::string>()).second) {
+        if (refuses_ && !open_.back().insert(parsed.get<std::string>()).second) {
           throw DataError(fmt::format("`{}` appears twice", excerpt(parsed.get<std::string>())),
                           where_);
         }
@@ -62,13 +63,13 @@ class KeyWatch {
     throw DataError(fmt::format("JSON nested deeper than {} levels", kMostDepth), where_);
   }
   const std::string& where_;
-  bool restores_;
+  bool restores_, refuses_;
   std::vector<std::unordered_set<std::string>> open_;
 };
 
 }  // namespace
 
-json parse_json(std::string_view text, const std::string& where) {
+json parse_json(std::string_view text, const std::string& where, EqualKeys equal_keys) {
   where.ends_with(".json") ? require_utf8(text, where) : require_no_wide_encoding(text, where);
   // The parser stops at a NUL and would ignore the rest.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
@@ -79,7 +80,7 @@ json parse_json(std::string_view text, const std::string& where) {
   if (!excess.empty()) throw DataError(excess, where, "is this the right file?");
   const PythonJson python(text);
   try {
-    return json::parse(python.text(), KeyWatch(where, python.has_stand_ins()));
+    return json::parse(python.text(), KeyWatch(where, python.has_stand_ins(), equal_keys));
   } catch (const json::parse_error& error) {
     throw DataError("not valid JSON: " + json_reason(error),
                     where + ":" + position_of(text, python.byte_in_file(error.byte)),

@@ -130,7 +130,7 @@ json read_header(ByteCursor& cursor, const std::string& where) {
   if (!text.starts_with('{'))
     throw DataError("not a safetensors file: the header is not a JSON object", where,
                     kFixTruncated);
-  return parse_json(text, where);
+  return parse_json(text, where, EqualKeys::kRefused);
 }
 
 }  // namespace

@@ -210,6 +210,13 @@ TEST(SafetensorsFile, RefusesWhatTheFormatForbids) {
 }
 
 /// As DeepSeek V3's model.safetensors.index.json has them.
+TEST(Json, TheLastOfEqualKeysCountsAsInPython) {
+  const std::string text = R"({"a": {"x": 1, "x": NaN}, "b": 2, "a": {"y": [3], "y": [4, 5]}})";
+  EXPECT_EQ(parse_json(text, "config.json").dump(), R"({"a":{"y":[4,5]},"b":2})");
+  test::expect_error<DataError>([&] { parse_json(text, "a.safetensors", EqualKeys::kRefused); },
+                                {"`x` appears twice"});
+}
+
 TEST(Json, AnIndexHasTensorsOfManyExperts) {
   std::string text = R"({"weight_map": {"a": "b")";
   for (int i = 0; i < 100'000; ++i) text += fmt::format(R"(,"expert.{}": "b")", i);
