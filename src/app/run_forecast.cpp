@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 
+#include "sftrun/config/best_metric.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
@@ -227,6 +228,14 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
   result.steps_per_epoch = steps_of_epoch(0);
   result.steps =
       is_counted ? *config.train.max_steps : steps_in(config.train.epochs, steps_of_epoch);
+  const bool counts_epochs = config.train.eval_strategy == config::EvalStrategy::kEpoch;
+  if (is_exact || is_counted != counts_epochs) {
+    const double epochs =
+        is_counted ? static_cast<double>(result.steps) / static_cast<double>(result.steps_per_epoch)
+                   : config.train.epochs;
+    result.evaluations =
+        config::num_evaluations(config.train, result.steps, config.data.streaming ? 0 : epochs);
+  }
   if (plan) {
     const int64_t bins_together = *sizes.batch_size.value;
     const int64_t tokens = tries_longest ? plan->longest_tokens(bins_together)

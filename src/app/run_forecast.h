@@ -34,6 +34,7 @@ bool may_decide_sizes(const config::RunConfig& config, double tokens, double exa
 
 struct Forecast {
   int64_t steps = 0, steps_per_epoch = 0, tokens_per_epoch = 0;
+  int64_t evaluations = 0;    ///< config::num_evaluations; 0: not known without all records
   config::TrainConfig sizes;  ///< batch sizes, resolved by the data
   int64_t bin_tokens = 0;     ///< 0: without packing
   bool is_exact = false;      ///< all records were read; else estimated from the first ones

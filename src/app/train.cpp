@@ -12,6 +12,7 @@
 #include "run_check.h"
 #include "run_forecast.h"
 #include "run_resolution.h"
+#include "sftrun/config/best_metric.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
@@ -212,6 +213,8 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
   apply_sizes(steps, shown);
   warn(run, &headers);
   if (const auto waiting = plan::waiting_stages_warning(sized)) log::warn("{}", *waiting);
+  if (const auto idle = config::early_stopping_warning(shown.train, steps.steps, steps.evaluations))
+    log::warn("{}", *idle);
   for (const std::string& line : override_lines(run)) fmt::print("# override: {}\n", line);
   for (const std::string& line : run.loaded.notes) fmt::print("# {}\n", line);
   std::vector<std::string> resolved = resolved_values(asked, shown);

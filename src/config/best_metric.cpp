@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iterator>
+
+#include "sftrun/core/strings.h"
 
 namespace sftrun::config {
 namespace {
@@ -78,6 +81,49 @@ std::vector<std::string> sets_of_loss(const std::string& name,
   std::copy_if(sets.begin(), sets.end(), std::back_inserter(named),
                [&](const std::string& set) { return is_loss_of_set(name, set); });
   return named;
+}
+
+std::optional<SetLossProblem> problem_of_set_loss(const std::string& name,
+                                                  const std::vector<std::string>& sets) {
+  if (sets.size() < 2)
+    return SetLossProblem{"but with one validation set there is only eval_loss", "use eval_loss"};
+  const std::vector<std::string> named = sets_of_loss(name, sets);
+  if (named.size() == 1) return std::nullopt;
+  std::vector<std::string> known = losses_of_sets(named.empty() ? sets : named);
+  if (named.empty()) known.insert(known.begin(), "eval_loss");
+  return SetLossProblem{named.empty() ? "but no validation set has this name"
+                                      : "which is the loss of " + join(named, " and of "),
+                        "use " + join(known, " or ")};
+}
+
+int64_t num_evaluations(const TrainConfig& config, int64_t steps, double epochs) {
+  if (config.eval_strategy == EvalStrategy::kEpoch)
+    return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(epochs)));
+  if (config.eval_strategy != EvalStrategy::kSteps || !config.eval_steps) return 0;
+  return (steps + *config.eval_steps - 1) / *config.eval_steps;
+}
+
+std::optional<std::string> early_stopping_warning(const TrainConfig& config, int64_t steps,
+                                                  int64_t evaluations) {
+  if (!config.early_stopping_patience || evaluations == 0) return std::nullopt;
+  const int64_t patience = *config.early_stopping_patience;
+  // The first evaluation is the best so far, and after the last one the run ends anyway.
+  const int64_t needed = patience + 2;
+  if (evaluations >= needed) return std::nullopt;
+  std::vector<std::string> fixes;
+  if (const int64_t eval_steps = (steps - 1) / (needed - 1); eval_steps > 0)
+    fixes.push_back(fmt::format(
+        "set {}train.eval_steps to at most {}",
+        config.eval_strategy == EvalStrategy::kSteps ? "" : "train.eval_strategy to steps and ",
+        eval_steps));
+  if (evaluations > 2)
+    fixes.push_back(
+        fmt::format("lower train.early_stopping_patience to at most {}", evaluations - 2));
+  fixes.emplace_back("train for longer");
+  return fmt::format(
+      "early stopping cannot end this run before its last step: train.early_stopping_patience {} "
+      "needs at least {} evaluations, and the run has {}; {}",
+      patience, needed, evaluations, join(fixes, ", or "));
 }
 
 }  // namespace sftrun::config

@@ -59,4 +59,7 @@ void apply(const std::vector<Assignment>& assignments, Binding& fields, LoadedCo
 void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
               std::vector<std::string>& warnings);
 
+/// Whether a setting asks for evaluations, and there are no data for them.
+bool lacks_validation_data(const RunConfig& config);
+
 }  // namespace sftrun::config

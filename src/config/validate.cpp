@@ -27,6 +27,35 @@ constexpr std::array kRecordFields = {"messages", "role",          "content",   
 constexpr int64_t kMostRank = 65536;
 constexpr const char* kBestMetric = "train.metric_for_best_model";
 
+bool has_validation_data(const DataConfig& data) {
+  return !data.val.empty() || data.val_split > 0;
+}
+
+/// The settings that say when to evaluate.
+std::vector<std::string> times_of_evaluations(const TrainConfig& train) {
+  const EvalStrategy strategy = train.eval_strategy;
+  std::vector<std::string> keys;
+  if (strategy == EvalStrategy::kNo) return keys;
+  if (strategy == EvalStrategy::kSteps || strategy == EvalStrategy::kEpoch)
+    keys.emplace_back("train.eval_strategy");
+  if (train.eval_steps) keys.emplace_back("train.eval_steps");
+  if (train.eval_on_start) keys.emplace_back("train.eval_on_start");
+  return keys;
+}
+
+/// The setting that needs the best evaluation; nullptr: none.
+const char* use_of_best(const TrainConfig& train) {
+  return train.early_stopping_patience          ? "train.early_stopping_patience"
+         : train.load_best_model_at_end         ? "train.load_best_model_at_end"
+         : !train.metric_for_best_model.empty() ? "train.metric_for_best_model"
+                                                : nullptr;
+}
+
+/// The setting that needs evaluations; nullptr: none.
+const char* use_of_evaluations(const TrainConfig& train) {
+  return train.predict_with_generate ? "train.predict_with_generate" : use_of_best(train);
+}
+
 /// Checks relations between fields. Changes nothing.
 class RelationCheck {
  public:
@@ -134,17 +163,13 @@ class RelationCheck {
 
   void check_evaluation(bool needs_data) {
     const TrainConfig& train = config_.train;
-    const bool has_val = !config_.data.val.empty() || config_.data.val_split > 0;
-    const bool steps = train.eval_strategy == EvalStrategy::kSteps;
-    if (steps && !train.eval_steps) {
+    const bool has_val = has_validation_data(config_.data);
+    if (train.eval_strategy == EvalStrategy::kSteps && !train.eval_steps) {
       report("`train.eval_strategy` is steps, but `train.eval_steps` is not set",
              {"train.eval_strategy"}, "add, for example, eval_steps: 200");
     }
-    if (has_val || !needs_data || train.eval_strategy == EvalStrategy::kNo) return;
-    std::vector<std::string> asks;
-    if (steps || train.eval_strategy == EvalStrategy::kEpoch) asks = {"train.eval_strategy"};
-    if (train.eval_steps) asks.emplace_back("train.eval_steps");
-    if (train.eval_on_start) asks.emplace_back("train.eval_on_start");
+    if (has_val || !needs_data) return;
+    const std::vector<std::string> asks = times_of_evaluations(train);
     if (asks.empty()) return;
     report(fmt::format("`{}` requires validation data, but there is none", asks.front()),
            {asks.front().c_str()},
@@ -157,13 +182,15 @@ class RelationCheck {
     const TrainConfig& train = config_.train;
     if (train.predict_with_generate) check_answers();
     if (train.eval_token_accuracy) check_token_accuracy();
-    const char* asks = train.early_stopping_patience          ? "train.early_stopping_patience"
-                       : train.load_best_model_at_end         ? "train.load_best_model_at_end"
-                       : !train.metric_for_best_model.empty() ? "train.metric_for_best_model"
-                                                              : nullptr;
-    if (asks != nullptr) check_best(asks);
-    if (train.predict_with_generate) asks = "train.predict_with_generate";
+    if (const char* asks = use_of_best(train)) check_best(asks);
+    const char* asks = use_of_evaluations(train);
     if (asks != nullptr && needs_data) require_evaluations(asks);
+    if (train.early_stopping_patience && !train.load_best_model_at_end)
+      warn(
+          "train.early_stopping_patience without train.load_best_model_at_end keeps no checkpoint "
+          "of the best evaluation, and the result is the model of the last step; for the best "
+          "model set train.load_best_model_at_end: true",
+          "train.early_stopping_patience");
   }
 
   void check_callbacks() {
@@ -423,15 +450,9 @@ class RelationCheck {
     const std::vector<DataSource>& sources = validation_sources();
     const auto is_subset = [](const DataSource& source) { return !source.name.empty(); };
     if (sets.size() > 1 && std::any_of(sources.begin(), sources.end(), is_subset)) return;
-    const auto named = sets.size() > 1 ? sets_of_loss(metric, sets) : std::vector<std::string>();
-    if (named.size() == 1) return;
-    std::vector<std::string> known = losses_of_sets(named.empty() ? sets : named);
-    if (named.empty() && sets.size() < 2) known.clear();
-    if (named.empty()) known.insert(known.begin(), "eval_loss");
-    report(fmt::format("`{}` is `{}`, {}", kBestMetric, excerpt(metric),
-                       named.empty() ? "but no validation set has this name"
-                                     : "which is the loss of " + join(named, " and of ")),
-           {kBestMetric}, "use " + join(known, " or "));
+    if (const auto problem = problem_of_set_loss(metric, sets))
+      report(fmt::format("`{}` is `{}`, {}", kBestMetric, excerpt(metric), problem->reason),
+             {kBestMetric}, problem->fix);
   }
 
   /// @param asks the setting that needs the best evaluation
@@ -491,7 +512,7 @@ class RelationCheck {
   }
 
   void require_evaluations(const char* asks) {
-    if (!config_.data.val.empty() || config_.data.val_split > 0) return;
+    if (has_validation_data(config_.data)) return;
     report(fmt::format("`{}` requires validation data, but there is none", asks), {asks},
            "set data.val to a file or data.val_split to a share such as 0.05");
   }
@@ -758,6 +779,11 @@ void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
   check.check_device_map();
   check.check_sizes();
   for (const IdleSetting& idle : idle_settings(loaded)) warnings.push_back(idle.warning);
+}
+
+bool lacks_validation_data(const RunConfig& config) {
+  return !has_validation_data(config.data) && (!times_of_evaluations(config.train).empty() ||
+                                               use_of_evaluations(config.train) != nullptr);
 }
 
 }  // namespace sftrun::config

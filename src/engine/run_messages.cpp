@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report.h"
+#include "sftrun/config/best_metric.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
@@ -112,6 +113,9 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
     log::info("{}", plan::describe_stages(decoder.arch(), config));
   if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))
     log::warn("{}", *few);
+  if (const auto idle =
+          config::early_stopping_warning(config.train, size.total_steps, size.num_evaluations))
+    log::warn("{}", *idle);
   if (const auto waiting = plan::waiting_stages_warning(config)) log::warn("{}", *waiting);
   if (base_record != nullptr) log_vllm_advice(decoder);
   if (config.train.loraplus_lr_ratio && decoder.embedding().lora) {

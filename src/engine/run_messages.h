@@ -25,7 +25,7 @@ std::optional<std::string> few_steps_warning(const config::RunConfig& config, in
 
 /// The run's size, as its trainer counts it.
 struct RunSize {
-  int64_t total_steps = 0;
+  int64_t total_steps = 0, num_evaluations = 0;
   bool learns_nothing = false;
   int world_size = 1;
 };

@@ -545,7 +545,10 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   if (rank.is_main()) {
     write_file_atomically(run.run_dir() / "config.resolved.yaml", config::to_yaml(run.config));
     log_start(run.config, *run.decoder, run.compute, held,
-              {total_steps, trainer.learns_nothing(), world_size});
+              {.total_steps = total_steps,
+               .num_evaluations = trainer.num_evaluations(),
+               .learns_nothing = trainer.learns_nothing(),
+               .world_size = world_size});
   }
   observe::RunReport report = report_of_run(
       {run.config, run.compute, run.model_path, run.base_fingerprint, held, run.data.fingerprint,

@@ -82,15 +82,18 @@ void Trainer::require_known_metric() const {
   const std::string& metric = best_.metric();
   constexpr std::string_view kEnd = "_loss";
   if (!best_.is_wanted() || !evaluator_ || metric == "eval_loss" || !metric.ends_with(kEnd)) return;
-  const std::vector<std::string> sets = evaluator_->set_names();
-  const std::vector<std::string> named = config::sets_of_loss(metric, sets);
-  if (named.size() == 1) return;
-  std::vector<std::string> known = config::losses_of_sets(named.empty() ? sets : named);
-  if (named.empty()) known.insert(known.begin(), "eval_loss");
-  throw ConfigError(fmt::format("`train.metric_for_best_model` is {}, {}", excerpt(metric),
-                                named.empty() ? "but no validation set has this name"
-                                              : "which is the loss of " + join(named, " and of ")),
-                    "train.metric_for_best_model", "use " + join(known, " or "));
+  const auto problem = config::problem_of_set_loss(metric, evaluator_->set_names());
+  if (!problem) return;
+  throw ConfigError(
+      fmt::format("`train.metric_for_best_model` is {}, {}", excerpt(metric), problem->reason),
+      "train.metric_for_best_model", problem->fix);
+}
+
+int64_t Trainer::num_evaluations() const {
+  const int64_t steps = total_steps();
+  if (!evaluator_ || steps == 0) return 0;
+  const double epochs = in_.config.data.streaming ? 0 : in_.batches->epochs_after(steps - 1);
+  return config::num_evaluations(in_.config.train, steps, epochs);
 }
 
 const BestState* Trainer::best() const {

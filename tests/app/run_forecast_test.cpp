@@ -54,6 +54,20 @@ TEST(Forecasts, AreExactWhenAllRecordsWereRead) {
   EXPECT_EQ(exact.bin_tokens, 0);
 }
 
+TEST(Forecasts, CountEvaluations) {
+  config::RunConfig config = config_of();
+  config.train.eval_strategy = config::EvalStrategy::kEpoch;
+  EXPECT_EQ(forecast(config, {trial_of(10, 10, 7)}, {}).evaluations, 2);
+  config.train.max_steps = 7;  // of 3 in an epoch
+  EXPECT_EQ(forecast(config, {trial_of(10, 10, 7)}, {}).evaluations, 3);
+  config.train.eval_strategy = config::EvalStrategy::kSteps;
+  config.train.eval_steps = 2;
+  EXPECT_EQ(forecast(config, {trial_of(10, 10, 7)}, {}).evaluations, 4);
+  EXPECT_EQ(forecast(config, {trial_of(1000, 10, 7)}, {}).evaluations, 4);
+  config.train.max_steps.reset();
+  EXPECT_EQ(forecast(config, {trial_of(1000, 10, 7)}, {}).evaluations, 0) << "not known";
+}
+
 TEST(Forecasts, AreEstimatedFromTheFirstRecords) {
   const config::RunConfig config = config_of();
   const Forecast estimated = forecast(config, {trial_of(1000, 100, 7)}, {});

@@ -47,7 +47,50 @@ TEST(BestMetric, OnlyTheMetricsThemselvesNeedAnswers) {
   }
 }
 
+TrainConfig evaluated(EvalStrategy strategy, std::optional<int64_t> eval_steps, int64_t patience) {
+  TrainConfig config;
+  config.eval_strategy = strategy;
+  config.eval_steps = eval_steps;
+  config.early_stopping_patience = patience;
+  return config;
+}
+
+TEST(EarlyStopping, EvaluationsAreCounted) {
+  const TrainConfig steps = evaluated(EvalStrategy::kSteps, 10, 3);
+  EXPECT_EQ(num_evaluations(steps, 9, 1), 1);
+  EXPECT_EQ(num_evaluations(steps, 20, 1), 2);
+  EXPECT_EQ(num_evaluations(steps, 21, 1), 3) << "after the last step, too";
+  const TrainConfig epochs = evaluated(EvalStrategy::kEpoch, 10, 3);
+  EXPECT_EQ(num_evaluations(epochs, 100, 2.0), 2);
+  EXPECT_EQ(num_evaluations(epochs, 100, 2.5), 3);
+  EXPECT_EQ(num_evaluations(epochs, 100, 0), 1) << "streamed";
+  EXPECT_EQ(num_evaluations(evaluated(EvalStrategy::kNo, 10, 3), 100, 2), 0);
+}
+
+TEST(EarlyStopping, ThatCanNeverStopIsWarnedOf) {
+  const TrainConfig steps = evaluated(EvalStrategy::kSteps, 30, 3);
+  EXPECT_FALSE(early_stopping_warning(steps, 150, 5));
+  EXPECT_FALSE(early_stopping_warning(steps, 150, 0)) << "nothing is evaluated";
+  const std::string late = early_stopping_warning(steps, 120, 4).value();  // after its last step
+  for (const char* part : {"train.early_stopping_patience 3 needs at least 5 evaluations",
+                           "the run has 4; set train.eval_steps to at most 29",
+                           "or lower train.early_stopping_patience to at most 2"})
+    EXPECT_NE(late.find(part), std::string::npos) << late;
+  EXPECT_EQ(num_evaluations(evaluated(EvalStrategy::kSteps, 29, 3), 120, 1), 5);
+  const std::string one =
+      early_stopping_warning(evaluated(EvalStrategy::kEpoch, {}, 3), 3, 1).value();
+  EXPECT_TRUE(one.ends_with("the run has 1; train for longer")) << one;
+}
+
 using BestMetricOfRun = ConfigTest;
+
+TEST_F(BestMetricOfRun, EarlyStoppingWithoutTheBestModelIsWarnedOf) {
+  const std::vector<std::string> stops = {"data.val=val.jsonl", "train.early_stopping_patience=3"};
+  const std::vector<std::string> warnings = load("", stops).warnings;
+  ASSERT_EQ(warnings.size(), 1);
+  EXPECT_NE(warnings[0].find("set train.load_best_model_at_end: true"), std::string::npos);
+  EXPECT_TRUE(load("", {stops[0], stops[1], "train.load_best_model_at_end=true"}).warnings.empty());
+}
 
 TEST_F(BestMetricOfRun, OneOfTwoSetsMustBeMeant) {
   const auto with = [&](const std::string& val, const std::string& metric) {
@@ -60,6 +103,10 @@ TEST_F(BestMetricOfRun, OneOfTwoSetsMustBeMeant) {
   test::expect_error<ConfigError>(
       [&] { with(two, "eval_nope_loss"); },
       {"no validation set has this name", "use eval_loss or eval_a/val_loss or eval_b/val_loss"});
+  for (const char* one : {"eval_val_loss", "eval_nope_loss"})
+    test::expect_error<ConfigError>(
+        [&] { with("a/val.jsonl", one); },
+        {"but with one validation set there is only eval_loss", "use eval_loss"});
   with(two, "eval_b/val_loss");
   with("[rouge_dev.jsonl, a/val.jsonl]", "eval_rouge_dev_loss");
   with("[exact_match.jsonl, token_accuracy.jsonl]", "eval_token_accuracy_loss");

@@ -162,7 +162,7 @@ parallel.device_map=auto data.val=val.jsonl train.predict_with_generate=true | g
     fsdp or hybrid without parallel.device_map | parallel.strategy=ddp ~parallel.device_map ; ~train.predict_with_generate
 --nproc-per-node=2 parallel.tp=2 data.val=val.jsonl train.eval_token_accuracy=true | needs the whole head on a device | \
     fsdp or hybrid without parallel.tp | parallel.strategy=ddp ~parallel.tp ; ~train.eval_token_accuracy
-data.val=val.jsonl train.metric_for_best_model=eval_other_loss | but no validation set has this name | use eval_loss | \
+data.val=val.jsonl train.metric_for_best_model=eval_other_loss | but with one validation set there is only eval_loss | use eval_loss | \
     train.metric_for_best_model=eval_loss
 data.val=[val.jsonl,other.jsonl] train.metric_for_best_model=eval_third_loss | but no validation set has this name | \
     use eval_loss or eval_val_loss or eval_other_loss | train.metric_for_best_model=eval_loss ; train.metric_for_best_model=eval_val_loss

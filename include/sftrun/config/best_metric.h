@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,5 +33,23 @@ std::vector<std::string> losses_of_sets(const std::vector<std::string>& sets);
 /// Those of the sets whose loss `name` may be; several if it names the file of several folders.
 std::vector<std::string> sets_of_loss(const std::string& name,
                                       const std::vector<std::string>& sets);
+
+/// Why `train.metric_for_best_model` cannot be the loss of a set, and what to do.
+struct SetLossProblem {
+  std::string reason, fix;
+};
+/// nullopt: `name` is the loss of one of several sets.
+std::optional<SetLossProblem> problem_of_set_loss(const std::string& name,
+                                                  const std::vector<std::string>& sets);
+
+/// Evaluations of a run after each `eval_steps` or epoch, and after the last step.
+/// @param epochs passes over the data in all `steps`; 0: they are streamed, and no epoch ends
+/// @pre eval_strategy is resolved
+int64_t num_evaluations(const TrainConfig& config, int64_t steps, double epochs);
+
+/// Whether early stopping can end no run of so many steps and evaluations before its last step, and
+/// what to do; nullopt: it can.
+std::optional<std::string> early_stopping_warning(const TrainConfig& config, int64_t steps,
+                                                  int64_t evaluations);
 
 }  // namespace sftrun::config
