@@ -89,6 +89,7 @@ Command add_import(CLI::App& config) {
   command->add_option("file", options->file, "The file of the other tool")->type_name("FILE");
   command->add_option("-o,--output", options->output, "Write the YAML here [standard output]")
       ->type_name("FILE");
+  command->add_flag("--overwrite", options->overwrite, "Replace --output if it exists");
   command->add_option("--from", options->from, "The tool [recognised from the file's keys]")
       ->check(one_of(config::tool_words()))
       ->type_name("TOOL");

@@ -120,7 +120,7 @@ int run_init(const InitOptions& options);
 struct ImportOptions {
   std::filesystem::path file, output;  ///< output: empty: standard output
   std::string from;                    ///< the tool; empty: recognised
-  bool json = false;
+  bool overwrite = false, json = false;
 };
 int run_import(const ImportOptions& options);
 

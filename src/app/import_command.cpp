@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <system_error>
+
 #include "commands.h"
 #include "sftrun/config/import.h"
 #include "sftrun/core/error.h"
@@ -31,17 +33,25 @@ void print_summary(const config::Import& import) {
              counted(import.not_carried.size(), "key"));
 }
 
-/// @throws ConfigError if the file exists: it may be a run that the user has edited
-void require_new(const std::filesystem::path& output) {
-  if (!leads_to_file(output)) return;
-  throw ConfigError(fmt::format("{} exists already", output.string()),
-                    "--output on the command line", "remove it, or choose another name");
+/// @throws ConfigError if the output is the imported file, or if it exists, as a run that the user may
+/// have edited, and is not to be replaced
+void require_replaceable(const ImportOptions& options) {
+  constexpr const char* kOutput = "--output on the command line";
+  const std::filesystem::path& output = options.output;
+  if (output.empty() || !leads_to_file(output)) return;
+  std::error_code code;  // a path that cannot be followed is another file
+  if (std::filesystem::equivalent(output, options.file, code))
+    throw ConfigError(fmt::format("{} is the file that is imported", output.string()), kOutput,
+                      "choose another name with --output");
+  if (!options.overwrite)
+    throw ConfigError(fmt::format("{} exists already", output.string()), kOutput,
+                      "choose another name with --output, or replace it with --overwrite");
 }
 
 }  // namespace
 
 int run_import(const ImportOptions& options) {
-  if (!options.output.empty()) require_new(options.output);
+  require_replaceable(options);
   const std::optional<config::ForeignTool> tool = config::tool_of(options.from);
   const config::Import import = config::import_config(options.file, tool);
   const std::string yaml = config::to_yaml(import);

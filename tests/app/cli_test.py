@@ -456,7 +456,12 @@ class CommandLineTest(unittest.TestCase):
         done = self.expect(DONE, [], "config", "import", "axolotl.yaml", "--output", "imported.yaml")
         self.assertEqual(done.stdout, "")
         self.expect(DONE, ["imported.yaml: valid"], "config", "check", "--config", "imported.yaml")
-        self.expect(USAGE, ["imported.yaml exists already"], "config", "import", "axolotl.yaml", "--output", "imported.yaml")
+        words = ["config", "import", "axolotl.yaml", "--output", "imported.yaml"]
+        self.expect(USAGE, ["imported.yaml exists already", "or replace it with --overwrite"], *words)
+        (self.folder / "imported.yaml").write_text("old")
+        self.expect(DONE, [], *words, "--overwrite")
+        self.expect(DONE, ["imported.yaml: valid"], "config", "check", "--config", "imported.yaml")
+        self.expect(USAGE, ["axolotl.yaml is the file that is imported"], *words[:-1], "axolotl.yaml", "--overwrite")
         answer = json.loads(self.sftrun("config", "import", "axolotl.yaml", "--json").stdout)
         self.assertEqual(answer["tool"], "axolotl")
         self.assertIn({"key": "tuning.lora.r", "value": 4, "from": "lora_r", "at": "axolotl.yaml:4:1"}, answer["settings"])
