@@ -7,8 +7,8 @@ namespace {
 
 // Advice that several keys share.
 constexpr std::string_view kTracker =
-    "not supported: metrics.jsonl and, with `output.tensorboard`, TensorBoard event files hold "
-    "every step; remove it";
+    "not supported: a run writes metrics.jsonl and TensorBoard event files; "
+    "docs/experiment-trackers.md shows how trackers read them; remove it";
 constexpr std::string_view kUpload =
     "not supported: upload the result with `hf upload OWNER/NAME <output.dir>/adapter`; remove it";
 constexpr std::string_view kSharding =

@@ -265,7 +265,8 @@ void add_axolotl_source(Reading& reading, const SourceKey& key, const Value& sou
   for (const std::string& file : axolotl_files(source)) {
     Json result = {{"path", file}};
     if (const std::string text = text_in(source, "name"); !text.empty()) result["name"] = text;
-    if (const std::string what = set_split(result, text_in(source, "split")); !what.empty())
+    if (const std::string what = set_split(reading, result, text_in(source, "split"));
+        !what.empty())
       notes.note(what);
     if (type != nullptr) result["format"] = std::string(type->format);
     if (const Json fields = axolotl_fields(source, type); !fields.empty())
@@ -329,7 +330,10 @@ void axolotl_evaluations(Reading& reading, const SourceKey& key) {
 void axolotl_saves(Reading& reading, const SourceKey& key) {
   if (is_off(key.value)) return;
   if (key.value.text != "1")
-    return reading.note_lost(key, "set train.save_steps to a number of steps");
+    return reading.note_lost(
+        key,
+        "set train.save_steps to a number of steps, and train.save_every: 0 "
+        "for no others; without them checkpoints are written every 10 minutes");
   reading.set(key, "train.save_strategy", "epoch");
   reading.set(key, "train.save_every", "0");
 }
@@ -355,6 +359,9 @@ void axolotl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
 void axolotl_finish(Reading& reading) {
   constexpr int64_t kLoggingSteps = 500;
   complete_eval_steps(reading, kLoggingSteps);
+  const bool holds_out = parse_double(reading.text_of("val_set_size")).value_or(0) > 0;
+  if (!reading.find("test_datasets") && !holds_out)
+    take_back_evaluations(reading, "without val_set_size and test_datasets nothing is evaluated");
   const auto section = reading.find("fsdp_config");
   if (!section) return;
   const std::vector<Value>& values = section->value.items;

@@ -18,6 +18,9 @@ constexpr std::string_view kSums = "gradients are summed in fp32, without scalin
 constexpr std::string_view kLogs =
     "metrics.jsonl and TensorBoard files hold every step; run.json has times, memory and "
     "collectives";
+constexpr std::string_view kTrackers =
+    "a run writes metrics.jsonl and TensorBoard files; docs/experiment-trackers.md shows how "
+    "trackers read them";
 constexpr std::string_view kCheckpoints =
     "a checkpoint can be resumed under any strategy; results are in whole tensors";
 constexpr std::string_view kChecked = "there is one implementation, which is tested";
@@ -241,10 +244,10 @@ constexpr auto kDeepSpeedRules = std::to_array<ImportRule>({
     special("steps_per_print", deepspeed_steps_per_print),
     special("tensorboard.enabled", deepspeed_tensorboard),
     nothing("tensorboard.*", "event files are in the run directory"),
-    lost("wandb.enabled", kLogs),
-    nothing("wandb.*", kLogs),
-    lost("comet.enabled", kLogs),
-    nothing("comet.*", kLogs),
+    lost("wandb.enabled", kTrackers),
+    nothing("wandb.*", kTrackers),
+    lost("comet.enabled", kTrackers),
+    nothing("comet.*", kTrackers),
     nothing("csv_monitor.*", kLogs),
     nothing("wall_clock_breakdown", kLogs),
     nothing("memory_breakdown", kLogs),

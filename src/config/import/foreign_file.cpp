@@ -73,10 +73,37 @@ Likeness likeness_of(const Value& document) {
   return best;
 }
 
+bool is_top_level_key(const ImportTable& table, std::string_view name) {
+  return std::any_of(table.rules.begin(), table.rules.end(), [&](const ImportRule& rule) {
+    return rule.key == name || (rule.key.starts_with(name) && rule.key[name.size()] == '.');
+  });
+}
+
+/// The tool whose file has all keys of the document, and among them a sign of it or a section. A
+/// small file of a tool has no more. nullptr: none, or several
+const ImportTable* owner_of_all_keys(const Value& document) {
+  const bool has_section =
+      std::any_of(document.items.begin(), document.items.end(), [](const Value& value) {
+        return value.kind == Value::Kind::kMap && value_at(value, "_component_") == nullptr;
+      });
+  const ImportTable* owner = nullptr;
+  for (const ImportTable* table : import_tables()) {
+    const bool owns =
+        table->is_strict && !document.keys.empty() &&
+        (has_section || num_signs(*table, document) > 0) &&
+        std::all_of(document.keys.begin(), document.keys.end(),
+                    [&](const MapKey& key) { return is_top_level_key(*table, key.text); });
+    if (owns && owner != nullptr) return nullptr;
+    if (owns) owner = table;
+  }
+  return owner;
+}
+
 /// @throws ConfigError if no tool, or more than one, has most of its keys in the file
 const ImportTable& recognise(const Value& document, const std::string& file) {
   const Likeness best = likeness_of(document);
   if (best.tool != nullptr && !best.is_tie) return *best.tool;
+  if (const ImportTable* owner = owner_of_all_keys(document)) return *owner;
   const bool ours = is_ours(document);
   throw ConfigError(ours ? "the file is a configuration of sftrun already"
                          : "the file is not recognised as one of another tool",
@@ -126,11 +153,14 @@ void require_file_of(const ImportTable& table, const Value& document,
 }  // namespace
 
 void require_own_run(const Value& document, const std::filesystem::path& file) {
-  constexpr int64_t kFewest = 2;  // one may be a mistake
+  constexpr int64_t kFewest = 2;  // one beside other keys may be a mistake
+  if (has_section_of_run(document)) return;
   const Likeness best = likeness_of(document);
-  if (best.num_signs < kFewest || has_section_of_run(document)) return;
-  throw ConfigError(fmt::format("this is a file of {}, not of sftrun", best.tool->name),
-                    file.string(), use_of(*best.tool, file));
+  const ImportTable* const tool =
+      best.num_signs >= kFewest ? best.tool : owner_of_all_keys(document);
+  if (tool == nullptr) return;
+  throw ConfigError(fmt::format("this is a file of {}, not of sftrun", tool->name), file.string(),
+                    use_of(*tool, file));
 }
 
 std::span<const ImportTable* const> import_tables() {

@@ -107,6 +107,8 @@ Import import_config(const std::filesystem::path& file, std::optional<ForeignToo
                                one.assignment.place});
   if (values.model.name.empty()) import.missing.emplace_back("model.name");
   if (values.data.train.empty()) import.missing.emplace_back("data.train");
+  if (lacks_validation_data(values))
+    import.missing.emplace_back("validation data (data.val or data.val_split)");
   if (const std::string& path = values.parallel.deepspeed; !path.empty() && !leads_to_file(path))
     import.missing.push_back(fmt::format("the file {} of parallel.deepspeed", path));
   return import;

@@ -125,7 +125,8 @@ class FactoryEntry {
     if (source["path"].get<std::string>().empty())
       note("it names neither file_name nor hf_hub_url");
     if (!text("subset").empty()) source["name"] = text("subset");
-    if (const std::string what = set_split(source, text("split")); !what.empty()) note(what);
+    if (const std::string what = set_split(reading_, source, text("split")); !what.empty())
+      note(what);
     source["format"] = std::string(format());
     if (const Json names = fields(); !names.empty()) source["fields"] = names;
     if (const auto limit = max_samples()) source["max_samples"] = *limit;

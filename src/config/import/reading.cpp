@@ -144,6 +144,12 @@ void Reading::run() {
       set_default(one.field, one.value);
 }
 
+Given* Reading::find_given(std::string_view field) {
+  const auto found = std::find_if(given.begin(), given.end(),
+                                  [&](const Given& one) { return one.assignment.key == field; });
+  return found == given.end() ? nullptr : &*found;
+}
+
 std::string Reading::given_text(std::string_view field) const {
   for (const Given& one : given)
     if (one.assignment.key == field) return one.assignment.value.text;
@@ -151,6 +157,9 @@ std::string Reading::given_text(std::string_view field) const {
 }
 
 void Reading::settle() {
+  settle_quantised_base();
+  settle_checkpoints();
+  settle_validation();
   const std::string mode = given_text("tuning.mode");
   settle_weights_on_host(mode);
   if (mode != word_of(TuningMode::kFull) && mode != word_of(TuningMode::kPartial)) return;
@@ -162,6 +171,75 @@ void Reading::settle() {
       no_meaning.push_back({one.from, "of use with LoRA only", assignment.place});
     return is_of_lora;
   });
+}
+
+/// An adapter beside a base in few bits is qlora, whichever keys say so. Its format is NF4.
+void Reading::settle_quantised_base() {
+  Given* const mode = find_given("tuning.mode");
+  const Given* const quant = find_given("tuning.quant");
+  if (mode == nullptr || quant == nullptr) return;
+  std::string& word = mode->assignment.value.text;
+  if (word == word_of(TuningMode::kLora)) {
+    word = word_of(TuningMode::kQlora);
+    mode->from += mode->from.empty() ? quant->from : ", " + quant->from;
+  }
+  const bool is_implied = word == word_of(TuningMode::kQlora) &&
+                          quant->assignment.value.text == word_of(quant_of(QuantFormat::kNf4));
+  if (is_implied)
+    std::erase_if(given, [](const Given& one) { return one.assignment.key == "tuning.quant"; });
+}
+
+/// Other tools write the checkpoints that a file asks for and no others between them, which
+/// save_total_limit would count.
+void Reading::settle_checkpoints() {
+  const Given* const steps = find_given("train.save_steps");
+  if (steps == nullptr || has("train.save_every")) return;
+  Given none = *steps;
+  none.assignment.key = "train.save_every";
+  none.assignment.value = Value::scalar("0");
+  given.push_back(std::move(none));
+}
+
+namespace {
+
+/// Whether `source` has the records of one of `sources`: the same path, subset and split.
+bool is_among(const Value& source, const Value& sources) {
+  const auto text = [](const Value& one, const char* name) {
+    const Value* value = value_at(one, name);
+    return value == nullptr ? std::string() : value->text;
+  };
+  return std::any_of(sources.items.begin(), sources.items.end(), [&](const Value& other) {
+    return text(source, "path") == text(other, "path") &&
+           text(source, "name") == text(other, "name") &&
+           text(source, "split") == text(other, "split");
+  });
+}
+
+}  // namespace
+
+/// Where the splits of one data set cannot be told apart here, its validation data would be its
+/// training data.
+void Reading::settle_validation() {
+  Given* const val = find_given("data.val");
+  const Given* const train = find_given("data.train");
+  if (val == nullptr || train == nullptr) return;
+  std::vector<Value>& sources = val->assignment.value.items;
+  for (auto source = sources.begin(); source != sources.end();) {
+    const Value* path = value_at(*source, "path");
+    if (path == nullptr || !lost_splits.contains(path->text) ||
+        !is_among(*source, train->assignment.value)) {
+      ++source;
+      continue;
+    }
+    not_carried.push_back({val->from,
+                           fmt::format("{}: without the split it is the training data: name other "
+                                       "records in data.val, or a share in data.val_split",
+                                       excerpt(path->text)),
+                           val->assignment.place});
+    source = sources.erase(source);
+  }
+  if (sources.empty())
+    std::erase_if(given, [](const Given& one) { return one.assignment.key == "data.val"; });
 }
 
 void Reading::settle_weights_on_host(std::string_view mode) {
@@ -440,6 +518,14 @@ void Reading::note_no_meaning(const SourceKey& key, std::string why) {
 
 void Reading::note_lost(const SourceKey& key, std::string why) {
   not_carried.push_back({key.name, std::move(why), key.place});
+}
+
+void Reading::take_back(std::string_view field, const std::string& why) {
+  std::erase_if(given, [&](const Given& one) {
+    if (one.assignment.key != field) return false;
+    if (!one.from.empty()) no_meaning.push_back({one.from, why, one.assignment.place});
+    return true;
+  });
 }
 
 bool Reading::is_reported(const std::string& place) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -37,7 +38,8 @@ class Reading {
 
   /// Applies the table.
   void run();
-  /// Takes back what has no use with the file's own tuning.mode, or the optimizer it names.
+  /// Takes back what has no use with the file's own tuning.mode, and gives what several keys say
+  /// together one form.
   void settle();
   /// Takes back which of `parallel.offload.base` and `params` has no use with this tuning.mode ("": it
   /// is not known), and notes where the strategy keeps trained weights on the device.
@@ -69,6 +71,8 @@ class Reading {
   void note_auto(const SourceKey& key);
   void note_no_meaning(const SourceKey& key, std::string why);
   void note_lost(const SourceKey& key, std::string why);
+  /// The values of `field` have no meaning in the file, and are not given.
+  void take_back(std::string_view field, const std::string& why);
   /// An error at `key`.
   void refuse(const SourceKey& key, std::string message, std::string fix);
   /// Two keys that cannot both be.
@@ -80,10 +84,15 @@ class Reading {
   MachineSettings launch;
   std::vector<ImportNote> from_run, no_meaning, not_carried;
   std::vector<ImportNote> weights_on_host;  ///< keys that keep all parameters on the host
+  std::set<std::string> lost_splits;        ///< paths of data of which all records are used
   Problems problems;
 
  private:
   bool is_reported(const std::string& place);
+  Given* find_given(std::string_view field);  ///< nullptr: not given
+  void settle_quantised_base();
+  void settle_checkpoints();
+  void settle_validation();
   std::string given_text(std::string_view field) const;  ///< "": not given
   void walk(const Value& map, const std::string& section);
   void apply_rule(const ImportRule& rule, const SourceKey& key);

@@ -63,8 +63,9 @@ void set_report_to(Reading& reading, const SourceKey& key) {
   });
   if (!only_known)
     reading.note_lost(key,
-                      "metrics.jsonl holds every step, and so do TensorBoard files unless "
-                      "`output.tensorboard` is false; there are no other trackers");
+                      "a run writes metrics.jsonl, and TensorBoard files unless "
+                      "`output.tensorboard` is false; docs/experiment-trackers.md shows how "
+                      "trackers read them");
 }
 
 void set_seeds(Reading& reading, const SourceKey& key) {
@@ -110,9 +111,13 @@ void set_warmup_ratio(Reading& reading, const SourceKey& key) {
   if (!is_off(key.value)) reading.note_lost(key, "`warmup_steps` of the file is used instead");
 }
 
+std::string eval_strategy_of(const Reading& reading) {
+  const auto key = reading.find("eval_strategy");
+  return ascii_lower(key ? key->value.text : reading.text_of("evaluation_strategy"));
+}
+
 void complete_eval_steps(Reading& reading, int64_t logging_steps) {
-  if (ascii_lower(reading.text_of("eval_strategy")) != "steps" || reading.has("train.eval_steps"))
-    return;
+  if (eval_strategy_of(reading) != "steps" || reading.has("train.eval_steps")) return;
   const auto given = parse_int(reading.text_of("logging_steps"));
   reading.set_default("train.eval_steps", fmt::format("{}", given.value_or(logging_steps)));
 }
@@ -127,10 +132,15 @@ void set_save_steps(Reading& reading, const SourceKey& key) {
 void set_save_strategy(Reading& reading, const SourceKey& key) {
   const std::string word = ascii_lower(key.value.text);
   if (word == "no" || parse_bool(word) == false) return reading.set(key, "train.save_every", "0");
-  if (word == "best") return reading.set(key, "train.load_best_model_at_end", "true");
-  reading.set(key, "train.save_strategy", key.value);
+  if (word == "best")
+    reading.set(key, "train.load_best_model_at_end", "true");
+  else
+    reading.set(key, "train.save_strategy", key.value);
   // As there, no others in between, which save_total_limit would count.
-  if (word == "epoch") reading.set(key, "train.save_every", "0");
+  if (word == "best" || word == "epoch") reading.set(key, "train.save_every", "0");
+  constexpr const char* kUsualSteps = "500";  // of transformers
+  const bool is_open = !reading.find("save_steps") && !reading.find("saves_per_epoch");
+  if (word == "steps" && is_open) reading.set_default("train.save_steps", kUsualSteps);
 }
 
 void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> modes) {
@@ -156,9 +166,8 @@ bool is_data_file(std::string path) {
                      [&](std::string_view ending) { return path.ends_with(ending); });
 }
 
-}  // namespace
-
-std::string set_split(nlohmann::ordered_json& source, const std::string& split) {
+/// @return what the data set cannot have; "": nothing
+std::string split_source(nlohmann::ordered_json& source, const std::string& split) {
   if (split.empty()) return {};
   const size_t bracket = std::min(split.find('['), split.size());
   const std::string name = split.substr(0, bracket), slice = split.substr(bracket);
@@ -173,6 +182,19 @@ std::string set_split(nlohmann::ordered_json& source, const std::string& split) 
     return fmt::format("split {}: `max_samples` takes the first records, as in [:100]", split);
   source["max_samples"] = *count;
   return {};
+}
+
+}  // namespace
+
+std::string set_split(Reading& reading, nlohmann::ordered_json& source, const std::string& split) {
+  std::string lost = split_source(source, split);
+  if (!lost.empty()) reading.lost_splits.insert(source["path"].get<std::string>());
+  return lost;
+}
+
+void take_back_evaluations(Reading& reading, const std::string& why) {
+  for (const char* field : {"train.eval_strategy", "train.eval_steps", "train.eval_on_start"})
+    reading.take_back(field, why);
 }
 
 void refuse_objective(Reading& reading, const SourceKey& key) {

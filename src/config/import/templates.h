@@ -22,6 +22,8 @@ void set_bf16(Reading& reading, const SourceKey& key);
 void set_warmup_steps(Reading& reading, const SourceKey& key);
 /// `warmup_ratio`, unless the file gives a number of steps.
 void set_warmup_ratio(Reading& reading, const SourceKey& key);
+/// `eval_strategy`, or its name before transformers 4.41; "": neither.
+std::string eval_strategy_of(const Reading& reading);
 /// transformers evaluates as often as it logs where `eval_strategy: steps` has no `eval_steps`.
 /// @param logging_steps its default in the tool
 void complete_eval_steps(Reading& reading, int64_t logging_steps);
@@ -34,7 +36,9 @@ void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> 
 /// Gives a data set, {path, …}, the split that a tool names: of "train[:100]" the first 100 records.
 /// A file has no splits: "train" means the whole of it.
 /// @return what it cannot have; "": nothing
-std::string set_split(nlohmann::ordered_json& source, const std::string& split);
+std::string set_split(Reading& reading, nlohmann::ordered_json& source, const std::string& split);
+/// Without validation data the tool does not evaluate, whatever its keys of evaluation say.
+void take_back_evaluations(Reading& reading, const std::string& why);
 /// An error: the key asks for another kind of training than there is here.
 void refuse_objective(Reading& reading, const SourceKey& key);
 

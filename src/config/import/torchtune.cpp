@@ -150,7 +150,8 @@ class TuneDataset {
         builder_ != nullptr && !builder_->subset.empty() && text("source").empty();
     if (has_subset) source["name"] = std::string(builder_->subset);
     if (!text("name").empty()) source["name"] = text("name");
-    if (const std::string what = set_split(source, text("split")); !what.empty()) note(what);
+    if (const std::string what = set_split(reading_, source, text("split")); !what.empty())
+      note(what);
     if (builder_ == nullptr)
       note("this builder is not known: set `format` and `fields` of the data set");
     else
@@ -291,8 +292,8 @@ void tune_logger(Reading& reading, const SourceKey& key) {
   const std::string name = component_name(key);
   if (name == "WandBLogger" || name == "CometLogger")
     return reading.note_lost(key,
-                             "metrics.jsonl and TensorBoard files hold every step; there are no "
-                             "other trackers");
+                             "a run writes metrics.jsonl and TensorBoard files; "
+                             "docs/experiment-trackers.md shows how trackers read them");
   reading.set(key, "output.tensorboard", name == "TensorBoardLogger" ? "true" : "false");
 }
 
@@ -350,6 +351,8 @@ void tune_finish(Reading& reading) {
   const std::string optimizer = ascii_lower(reading.text_of("optimizer._component_"));
   if (optimizer.find("adamw") != std::string::npos && !reading.has("train.weight_decay"))
     reading.set_default("train.weight_decay", "0.01");
+  if (!reading.find("dataset_val"))
+    take_back_evaluations(reading, "without dataset_val nothing is evaluated");
   for (const char* name : {"tokenizer.max_seq_len", "max_seq_len"}) {
     const auto key = reading.find_named(name);
     if (!key || key->value.kind != Value::Kind::kNull) continue;

@@ -46,13 +46,13 @@ void trl_dataset(Reading& reading, const SourceKey& key) {
     Json source = {{"path", key.value.text}};
     if (const std::string name = reading.text_of("dataset_config"); !name.empty())
       source["name"] = name;
-    if (const std::string what = set_split(source, split); !what.empty())
+    if (const std::string what = set_split(reading, source, split); !what.empty())
       reading.note_lost(key, what);
     return value_from_json(Json::array({source}));
   };
   if (key.value.kind != Value::Kind::kScalar || is_off(key.value)) return;
   reading.set(key, "data.train", with_split(reading.text_of("dataset_train_split")));
-  const std::string evaluates = ascii_lower(reading.text_of("eval_strategy"));
+  const std::string evaluates = eval_strategy_of(reading);
   if (evaluates.empty() || evaluates == "no" || parse_bool(evaluates) == false) return;
   const std::string split = reading.text_of("dataset_test_split");
   reading.set(key, "data.val", with_split(split.empty() ? "test" : split));
@@ -69,7 +69,7 @@ void trl_mixture(Reading& reading, const SourceKey& key) {
     if (one.kind != Value::Kind::kMap || text("path").empty()) continue;
     Json source = {{"path", text("data_files").empty() ? text("path") : text("data_files")}};
     if (!text("name").empty()) source["name"] = text("name");
-    if (const std::string what = set_split(source, text("split")); !what.empty())
+    if (const std::string what = set_split(reading, source, text("split")); !what.empty())
       reading.note_lost(key, what);
     sources.push_back(std::move(source));
   }

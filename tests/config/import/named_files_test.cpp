@@ -130,6 +130,21 @@ TEST_F(NamedFilesTest, AFileOfTheWrongToolIsOneError) {
   expect_refused(kDeepSpeed, {"the file is empty", "ds.json"});
 }
 
+/// One key is enough, if no other tool's file and no run has it.
+TEST_F(NamedFilesTest, ASmallFileOfAnotherToolIsNoRun) {
+  const auto expect_answer = [&](const char* text, std::initializer_list<std::string> parts) {
+    SCOPED_TRACE(text);
+    test::expect_error<ConfigError>([&] { load_config(write("small", text), {}); }, parts);
+  };
+  for (const char* text :
+       {R"({"zero_optimization": {"stage": 2}})", R"({"train_micro_batch_size_per_gpu": 4})",
+        R"({"bf16": {"enabled": true}})", R"({"optimizer": {"type": "AdamW"}})"})
+    expect_answer(text, {"this is a file of DeepSpeed, not of sftrun", "--deepspeed"});
+  expect_answer("mixed_precision: bf16\n", {"this is a file of Accelerate"});
+  expect_answer("gradient_accumulation_steps: 4\n", {"unknown key `gradient_accumulation_steps`"});
+  expect_answer("train_batch_size: 4\nepochs: 3\n", {"unknown key `train_batch_size`"});
+}
+
 TEST_F(NamedFilesTest, BrokenJsonIsCalledJson) {
   write("ds.json", "{\n  \"zero_optimization\": {\n    \"stage\": 3\n");
   expect_refused(kDeepSpeed, {"not valid JSON: unexpected end of input", "ds.json:4:"});

@@ -314,7 +314,7 @@ TEST_F(TrainersTest, SaveStrategies) {
   EXPECT_EQ(value_of(run("epoch"), "train.save_strategy"), "\"epoch\"");
   EXPECT_EQ(value_of(run("epoch"), "train.save_every"), "\"0\"");
   EXPECT_EQ(value_of(run("steps"), "train.save_strategy"), "\"steps\"");
-  EXPECT_EQ(value_of(run("steps"), "train.save_every"), "none");
+  EXPECT_EQ(value_of(run("steps"), "train.save_every"), "\"0\"");
   EXPECT_EQ(value_of(run("steps"), "train.save_steps"), "7");
   for (const char* word : {"'no'", "epoch", "best"})
     EXPECT_EQ(value_of(run(word), "train.save_steps"), "none") << "as in transformers";
@@ -512,6 +512,133 @@ TEST_F(TrainersTest, AFileThatIsNamedAndMissingIsStillNeeded) {
   EXPECT_EQ(missing[1], "the file ds.json of parallel.deepspeed");
   write("ds.json", "{}");
   EXPECT_EQ(import(text, ForeignTool::kLlamaFactory).missing.size(), 1U);
+}
+
+constexpr const char* kLacksValidation = "validation data (data.val or data.val_split)";
+constexpr const char* kTrlFile =
+    "model_name_or_path: m\nmax_length: 8\ndataset_name: data/train.jsonl\n";
+
+/// A file has no split: without one the validation data would be the training data.
+TEST_F(TrainersTest, TheTrainingFileIsNoValidationData) {
+  const Import trl = import(std::string(kTrlFile) + "eval_strategy: epoch\n", ForeignTool::kTrl);
+  EXPECT_EQ(value_of(trl, "data.val"), "none");
+  EXPECT_EQ(trl.missing, std::vector<std::string>{kLacksValidation});
+  EXPECT_TRUE(has_key(trl.not_carried, "dataset_name"));
+  EXPECT_NE(to_yaml(trl).find(kLacksValidation), std::string::npos);
+
+  const Import split = import(
+      std::string(kTrlFile) + "eval_strategy: epoch\ntest_split_size: 0.1\n", ForeignTool::kTrl);
+  expect_values(split, {{"data.val", "none"}, {"data.val_split", "0.1"}});
+  EXPECT_TRUE(split.missing.empty());
+
+  const Import hub = import(
+      "model_name_or_path: m\nmax_length: 8\ndataset_name: o/d\nevaluation_strategy: epoch\n",
+      ForeignTool::kTrl);
+  EXPECT_NE(value_of(hub, "data.val").find(R"("split":"test")"), std::string::npos);
+
+  const Import wanted =
+      import(std::string(kTrlFile) + "eval_strategy: epoch\ndataset_test_split: train\n",
+             ForeignTool::kTrl);
+  EXPECT_NE(value_of(wanted, "data.val"), "none") << "the file says so";
+
+  const std::string tune =
+      "checkpointer: {checkpoint_dir: m}\ntokenizer: {max_seq_len: 8}\nrun_val_every_n_steps: 5\n"
+      "dataset: {_component_: torchtune.datasets.alpaca_dataset, split: 'train[:95%]'}\n";
+  const Import shares = import(
+      tune +
+          "dataset_val: {_component_: torchtune.datasets.alpaca_dataset, split: 'train[95%:]'}\n",
+      ForeignTool::kTorchtune);
+  EXPECT_EQ(value_of(shares, "data.val"), "none");
+  EXPECT_EQ(shares.missing, std::vector<std::string>{kLacksValidation});
+
+  const Import axolotl = import(
+      "base_model: m\ndatasets: [{path: a.jsonl, type: alpaca}]\nevals_per_epoch: 1\n"
+      "test_datasets: [{path: a.jsonl, type: alpaca, split: test}, {path: b.jsonl, split: test}]\n",
+      ForeignTool::kAxolotl);
+  const std::string kept = value_of(axolotl, "data.val");
+  EXPECT_EQ(kept.find("a.jsonl"), std::string::npos) << kept;
+  EXPECT_NE(kept.find("b.jsonl"), std::string::npos) << kept;
+}
+
+TEST_F(TrainersTest, EvaluationsNeedValidationData) {
+  const std::string mixture =
+      "model_name_or_path: m\nmax_length: 8\ndatasets: [{path: o/d, split: train}]\n";
+  for (const char* asks :
+       {"eval_strategy: steps\neval_steps: 5\n", "load_best_model_at_end: true\n"})
+    EXPECT_EQ(import(mixture + asks, ForeignTool::kTrl).missing,
+              std::vector<std::string>{kLacksValidation})
+        << asks;
+  EXPECT_TRUE(import(mixture + "eval_strategy: 'no'\n", ForeignTool::kTrl).missing.empty());
+  const Import factory =
+      import("model_name_or_path: m\nfinetuning_type: lora\nstage: sft\neval_strategy: steps\n",
+             ForeignTool::kLlamaFactory);
+  EXPECT_EQ(factory.missing.back(), kLacksValidation);
+}
+
+/// These tools evaluate only where there are validation data.
+TEST_F(TrainersTest, EvaluationsWithoutDataHaveNoMeaning) {
+  const std::string axolotl = "base_model: m\ndatasets: [{path: a.jsonl}]\neval_steps: 5\n";
+  const Import off = import(axolotl + "val_set_size: 0.0\n", ForeignTool::kAxolotl);
+  EXPECT_EQ(value_of(off, "train.eval_steps"), "none");
+  EXPECT_TRUE(has_key(off.no_meaning, "eval_steps"));
+  EXPECT_TRUE(off.missing.empty());
+  EXPECT_EQ(
+      value_of(import(axolotl + "val_set_size: 0.1\n", ForeignTool::kAxolotl), "train.eval_steps"),
+      "5");
+  const Import tune = import(
+      "checkpointer: {checkpoint_dir: m}\ntokenizer: {max_seq_len: 8}\nrun_val_every_n_steps: 5\n"
+      "dataset: {_component_: torchtune.datasets.alpaca_dataset}\n",
+      ForeignTool::kTorchtune);
+  EXPECT_TRUE(has_key(tune.no_meaning, "run_val_every_n_steps"));
+  EXPECT_TRUE(tune.missing.empty());
+}
+
+TEST_F(TrainersTest, OnlyTheCheckpointsOfTheFileAreWritten) {
+  const auto expect_saves = [&](const std::string& keys, const Values& values) {
+    SCOPED_TRACE(keys);
+    expect_values(import(kTrlFile + keys, ForeignTool::kTrl), values);
+  };
+  expect_saves("save_steps: 50\n", {{"train.save_steps", "50"}, {"train.save_every", "\"0\""}});
+  expect_saves("checkpoint_every: 50\n",
+               {{"train.save_steps", "50"}, {"train.save_every", "\"0\""}});
+  expect_saves("save_strategy: steps\n",
+               {{"train.save_steps", "500"}, {"train.save_every", "\"0\""}});
+  expect_saves("save_strategy: best\n",
+               {{"train.load_best_model_at_end", "true"}, {"train.save_every", "\"0\""}});
+  expect_saves("save_total_limit: 2\n",
+               {{"train.save_steps", "none"}, {"train.save_every", "none"}});
+}
+
+TEST_F(TrainersTest, AnAdapterOnAQuantisedBaseHasOneForm) {
+  const auto expect_form = [&](ForeignTool tool, const std::string& text, const char* quant) {
+    SCOPED_TRACE(text);
+    expect_values(import(text, tool), {{"tuning.mode", "\"qlora\""}, {"tuning.quant", quant}});
+  };
+  const std::string trl = std::string(kTrlFile) + "use_peft: true\n",
+                    axolotl = "base_model: m\ndatasets: [{path: a.jsonl}]\n",
+                    factory = "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\n";
+  expect_form(ForeignTool::kTrl, trl + "load_in_4bit: true\n", "none");
+  expect_form(ForeignTool::kTrl, trl + "load_in_4bit: true\nbnb_4bit_quant_type: nf4\n", "none");
+  expect_form(ForeignTool::kTrl, trl + "load_in_4bit: true\nbnb_4bit_quant_type: fp4\n", "\"fp4\"");
+  expect_form(ForeignTool::kTrl, trl + "load_in_8bit: true\n", "\"int8\"");
+  expect_form(ForeignTool::kAxolotl, axolotl + "adapter: qlora\nload_in_4bit: true\n", "none");
+  expect_form(ForeignTool::kAxolotl, axolotl + "adapter: lora\nload_in_4bit: true\n", "none");
+  expect_form(ForeignTool::kAxolotl, axolotl + "adapter: lora\nload_in_8bit: true\n", "\"int8\"");
+  expect_form(ForeignTool::kLlamaFactory, factory + "quantization_bit: 4\n", "none");
+  expect_form(ForeignTool::kLlamaFactory, factory + "quantization_bit: 8\n", "\"int8\"");
+  const Import run = import(trl + "load_in_4bit: true\n", ForeignTool::kTrl);
+  EXPECT_NE(to_yaml(run).find("# use_peft, load_in_4bit"), std::string::npos) << to_yaml(run);
+}
+
+TEST_F(TrainersTest, TrackersAreAnsweredWithTheirPage) {
+  for (const char* key : {"report_to: wandb\n", "wandb_project: mine\n", "use_mlflow: true\n"}) {
+    const Import run = import(std::string(kTrlFile) + key, ForeignTool::kTrl);
+    ASSERT_EQ(run.not_carried.empty(), false) << key;
+    const auto names_page = [](const ImportNote& note) {
+      return note.why.find("docs/experiment-trackers.md") != std::string::npos;
+    };
+    EXPECT_TRUE(std::any_of(run.not_carried.begin(), run.not_carried.end(), names_page)) << key;
+  }
 }
 
 }  // namespace
