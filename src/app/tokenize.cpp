@@ -16,6 +16,12 @@ namespace {
 using data::Json;
 using data::RecordFormat;
 
+bool is_preference(const Json& record) {
+  return record.contains("chosen") && record.contains("rejected") && !record.contains("messages") &&
+         !record.contains("conversations") && !record.contains("text") &&
+         !record.contains("completion");
+}
+
 std::string text_of(const Json& record, const std::string& where) {
   if (record.contains("text") && record["text"].is_string())
     return record["text"].get<std::string>();
@@ -23,15 +29,11 @@ std::string text_of(const Json& record, const std::string& where) {
                            record.contains("completion") && record["completion"].is_string();
   if (has_strings)
     return record["prompt"].get<std::string>() + record["completion"].get<std::string>();
+  const bool is_text = !is_preference(record) &&
+                       data::detect_input_format(record, where).format == RecordFormat::kText;
   throw DataError(
       "the record has no text: a string \"text\", or strings \"prompt\" and \"completion\"", where,
-      "give --chat if the records are conversations");
-}
-
-bool is_preference(const Json& record) {
-  return record.contains("chosen") && record.contains("rejected") && !record.contains("messages") &&
-         !record.contains("conversations") && !record.contains("text") &&
-         !record.contains("completion");
+      is_text ? "write the text in quotes" : "give --chat if the records are conversations");
 }
 
 /// Both sequences, as train.objective: dpo reads them.
@@ -53,7 +55,7 @@ Json tokenized_text(const Json& record, const data::TextModel& model, const std:
 
 Json tokenized_chat(const Json& record, const data::TextModel& model, const std::string& where) {
   if (is_preference(record)) return tokenized_pair(record, model, where);
-  const RecordFormat format = data::detect_format(record, where).format;
+  const RecordFormat format = data::detect_input_format(record, where).format;
   const bool is_text = format == RecordFormat::kText ||
                        (format == RecordFormat::kPromptCompletion && record["prompt"].is_string());
   if (is_text) {

@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "likely_columns.h"
 #include "nulls.h"
 #include "record.h"
 #include "sftrun/core/error.h"
@@ -18,16 +19,28 @@ struct Asked {
   RecordFormat format = RecordFormat::kText;
 };
 
+[[noreturn]] void refuse_without_prompt(const Json& record, const std::string& where) {
+  const Json *chosen = value_of(record, "chosen"), *rejected = value_of(record, "rejected");
+  const bool is_preference = chosen != nullptr && rejected != nullptr;
+  throw DataError(fmt::format("the record has no prompt; its keys: {}", keys_of(record)), where,
+                  !is_preference ? advise_prompt_keys(record)
+                  : chosen->is_array()
+                      ? "write what \"chosen\" and \"rejected\" answer: {\"prompt\": "
+                        "[{\"role\": \"user\", \"content\": \"…\"}]}"
+                      : "write what \"chosen\" and \"rejected\" continue: {\"prompt\": \"…\"}");
+}
+
 Asked asked_by(const Json& record, const std::string& where) {
   const auto has = [&](const char* key) { return value_of(record, key) != nullptr; };
-  if (has("messages") || has("conversations")) return {record, detect_format(record, where).format};
+  if (has("messages") || has("conversations"))
+    return {record, detect_input_format(record, where).format};
   Asked asked{.record = record};
   if (has("prompt")) {
     const Json& prompt = record["prompt"];
     if (!prompt.is_string() && !prompt.is_array()) {
       throw DataError(fmt::format("\"prompt\" must be a string or a list of messages, not {}",
                                   json_type(prompt)),
-                      where);
+                      where, "write the text in quotes");
     }
     asked.format = RecordFormat::kPromptCompletion;
     asked.record["completion"] = prompt.is_array() ? prompt : Json("");
@@ -35,9 +48,7 @@ Asked asked_by(const Json& record, const std::string& where) {
     asked.format = RecordFormat::kAlpaca;
     asked.record["output"] = "";
   } else if (!has("text")) {
-    throw DataError(fmt::format("the record has no prompt; its keys: {}", keys_of(record)), where,
-                    "known: \"messages\"; \"conversations\"; \"prompt\"; \"instruction\" with or "
-                    "without \"input\"; \"text\"");
+    refuse_without_prompt(record, where);
   }
   return asked;
 }

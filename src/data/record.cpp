@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "content_parts.h"
+#include "likely_columns.h"
 #include "nulls.h"
 #include "roles.h"
 #include "sftrun/core/error.h"
@@ -96,8 +98,11 @@ bool is_sharegpt_turn(const Json& turn) {
 
 std::string fix_for_turn(const Json& turn, const std::string& key) {
   if (is_sharegpt_turn(turn)) {
-    return fmt::format("turns of \"from\" and \"value\" are ShareGPT's: data.format: sharegpt{}",
-                       key == "messages" ? " with data.fields: {messages: messages}" : "");
+    return fmt::format(
+        "write {{\"role\": \"user\", \"content\": \"…\"}}; or, as turns of \"from\" and \"value\" "
+        "are "
+        "ShareGPT's, set data.format: sharegpt{}",
+        key == "messages" ? " with data.fields: {messages: messages}" : "");
   }
   return R"(write {"role": "user", "content": "…"}; other keys are renamed by data.fields: {role: …, content: …})";
 }
@@ -380,7 +385,7 @@ std::vector<NamedShape> preference_texts(const Json& record, const std::string& 
     throw DataError(
         "\"chosen\" and \"rejected\" do not begin with the same text, and there is no "
         "\"prompt\"",
-        where, "name the column of the prompts: data.fields: {prompt: COLUMN}");
+        where, "add a \"prompt\", or name its column: data.fields: {prompt: COLUMN}");
   }
   if (chosen[of_chosen[end - 1]] == ' ') --end;  // the space belongs to the answer
   const size_t bytes = of_chosen[end];
@@ -454,40 +459,38 @@ std::vector<NamedShape> preference_shapes(const Json& given, const std::string& 
                   where, "write two strings, or leave the record out where one is missing");
 }
 
-/// A column whose name contains one of `words`: "Question", "user_query".
-std::string column_like(const Json& record, const std::vector<std::string_view>& words) {
-  for (const std::string_view word : words) {
-    for (const auto& [key, value] : record.items()) {
-      if (ascii_lower(key).find(word) != std::string::npos) return key;
-    }
+/// The format whose keys the record has; null: none, or preference.
+std::optional<DetectedFormat> format_of_keys(const Json& record) {
+  const auto has = [&](const char* key) { return value_of(record, key) != nullptr; };
+  if (has("messages")) {
+    const Json& turns = record["messages"];
+    if (turns.is_array() && !turns.empty() && is_sharegpt_turn(turns[0]) &&
+        value_of(turns[0], "role") == nullptr)
+      return {{RecordFormat::kShareGpt, "its \"messages\" have \"from\" and \"value\""}};
+    return {{RecordFormat::kMessages, "it has \"messages\""}};
   }
-  return {};
+  if (has("conversations")) return {{RecordFormat::kShareGpt, "it has \"conversations\""}};
+  if (has("prompt") && has("completion")) {
+    return {{RecordFormat::kPromptCompletion, "it has \"prompt\" and \"completion\""}};
+  }
+  if (has("instruction") && has("output")) {
+    return {{RecordFormat::kAlpaca, "it has \"instruction\" and \"output\""}};
+  }
+  if (has("text")) return {{RecordFormat::kText, "it has \"text\""}};
+  return std::nullopt;
 }
 
-/// A suggestion of data.fields for this record's columns.
-std::string fix_for_columns(const Json& record) {
-  if (record.size() == 1) {
-    for (const char* delimiter : {";", "\t", "|"}) {
-      if (record.begin().key().find(delimiter) == std::string::npos) continue;
-      return fmt::format(
-          "the columns seem to be separated by {}: .csv files are read with commas, "
-          ".tsv files with tabs; convert the file",
-          *delimiter == '\t' ? "tabs" : fmt::format("`{}`", delimiter));
-    }
-  }
-  const std::string prompt = column_like(record,
-                                         {"prompt", "question", "query", "instruction", "input"}),
-                    completion = column_like(record, {"completion", "answer", "response", "output",
-                                                      "reply", "target", "label"});
-  std::string fields = fmt::format("prompt: {}, completion: {}", prompt, completion);
-  if (prompt.empty() || completion.empty() || prompt == completion) {
-    const std::string text = column_like(record, {"content", "document", "body", "article"});
-    fields = text.empty() ? "prompt: COLUMN, completion: COLUMN" : "text: " + text;
-  }
-  return fmt::format(
-      "name the columns: data.fields: {{{}}}; known: \"messages\"; \"conversations\"; "
-      "\"prompt\" and \"completion\"; \"instruction\" and \"output\"; \"text\"",
-      fields);
+/// A command reads one answer of a record.
+[[noreturn]] void refuse_two_answers(const Json& record, const std::string& where) {
+  const bool is_list = record["chosen"].is_array();
+  const Json* prompt = value_of(record, "prompt");
+  const bool has_prompt = prompt != nullptr && prompt->is_array() == is_list;
+  throw DataError("this is preference data (\"chosen\" and \"rejected\"): two answers in a record",
+                  where,
+                  fmt::format("write a record for each answer: {}",
+                              has_prompt ? "{\"prompt\": …, \"completion\": …}"
+                              : is_list  ? "{\"messages\": […]}"
+                                         : "{\"text\": …}"));
 }
 
 }  // namespace
@@ -512,7 +515,6 @@ std::string name_of(RecordFormat format) {
 
 DetectedFormat detect_format(const Json& record, const std::string& where,
                              config::Objective objective) {
-  const auto has = [&](const char* key) { return value_of(record, key) != nullptr; };
   if (objective == config::Objective::kDpo) {
     if (is_preference(record))
       return {RecordFormat::kPreference, "it has \"chosen\" and \"rejected\""};
@@ -523,24 +525,17 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
                     "name the columns: data.fields: {prompt: COLUMN, chosen: COLUMN, rejected: "
                     "COLUMN}; or set train.objective: sft");
   }
-  if (has("messages")) {
-    const Json& turns = record["messages"];
-    if (turns.is_array() && !turns.empty() && is_sharegpt_turn(turns[0]) &&
-        value_of(turns[0], "role") == nullptr)
-      return {RecordFormat::kShareGpt, "its \"messages\" have \"from\" and \"value\""};
-    return {RecordFormat::kMessages, "it has \"messages\""};
-  }
-  if (has("conversations")) return {RecordFormat::kShareGpt, "it has \"conversations\""};
-  if (has("prompt") && has("completion")) {
-    return {RecordFormat::kPromptCompletion, "it has \"prompt\" and \"completion\""};
-  }
-  if (has("instruction") && has("output")) {
-    return {RecordFormat::kAlpaca, "it has \"instruction\" and \"output\""};
-  }
-  if (has("text")) return {RecordFormat::kText, "it has \"text\""};
+  if (auto format = format_of_keys(record)) return *format;
   if (is_preference(record)) refuse_preference(record, where);
   throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),
-                  where, fix_for_columns(record));
+                  where, advise_fields(record));
+}
+
+DetectedFormat detect_input_format(const Json& record, const std::string& where) {
+  if (auto format = format_of_keys(record)) return *format;
+  if (is_preference(record)) refuse_two_answers(record, where);
+  throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),
+                  where, advise_keys(record));
 }
 
 RecordShape shape_of(const Json& record, RecordFormat format, const TemplateTraits& chat_template,

@@ -86,7 +86,9 @@ class Prompts {
       } catch (const DataError& error) {
         data::rethrow_without_settings(error);
       }
-      if (prompt.empty()) throw DataError("the prompt is empty", record.where);
+      if (prompt.empty())
+        throw DataError("the prompt is empty", record.where,
+                        "write at least one character, or remove the record");
     });
     return prompts;
   }

@@ -36,7 +36,7 @@ void tokenize(ScoredRecord& scored, const data::TextModel& text) {
   options.append_eos = false;
   const auto& [line, record, where] = scored.input;
   try {
-    const data::RecordFormat format = data::detect_format(record, where).format;
+    const data::RecordFormat format = data::detect_input_format(record, where).format;
     const data::Sequence sequence =
         data::SequenceBuilder(format, text, options).build(record, where).at(0);
     scored.tokens = sequence.ids;

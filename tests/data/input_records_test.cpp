@@ -4,6 +4,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/data/sequence.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -98,6 +99,36 @@ TEST(InputRecordsAdvice, LeavesOutSettings) {
   EXPECT_NE(
       fix_of("set train.objective: dpo; or data.fields: {text: chosen}").find("no data.fields"),
       std::string::npos);
+}
+
+/// What to write, as a command says it.
+TEST(InputRecordsAdvice, SaysWhichKeysToWrite) {
+  const auto expect = [](const Json& record, const std::string& fix) {
+    test::expect_error<DataError>([&] { detect_input_format(record, "f:1"); }, {"f:1", fix});
+  };
+  expect({{"id", 1}, {"question", "q"}, {"answer", "a"}},
+         R"(rename "question" to "prompt" and "answer" to "completion"; known: "messages")");
+  expect({{"prompt", "q"}, {"response", "a"}}, R"(rename "response" to "completion"; known)");
+  expect({{"prompt", "q"}}, R"(add the answer as "completion"; known)");
+  expect({{"instruction", "q"}, {"output", nullptr}}, R"(add the answer as "output"; known)");
+  expect({{"content", "t"}}, R"(rename "content" to "text"; known)");
+  const Json turns = {{{"from", "human"}, {"value", "q"}}};
+  expect({{"dialogue", turns}}, R"(rename "dialogue" to "messages"; known)");
+  expect({{"dialogue", turns.dump()}}, R"(rename "dialogue" to "messages"; known)");
+  expect({{"a", "1"}, {"b", "2"}}, R"(rename the keys; known: "messages")");
+  expect({{"a;b", "1;2"}}, "separated by `;`");
+}
+
+TEST(InputRecordsAdvice, TakesTwoAnswersApart) {
+  const Json messages = {{{"role", "user"}, {"content", "q"}}};
+  const auto expect = [](const Json& record, const std::string& form) {
+    test::expect_error<DataError>([&] { detect_input_format(record, "f:1"); },
+                                  {"two answers", "write a record for each answer: " + form});
+  };
+  expect({{"prompt", "p"}, {"chosen", "a"}, {"rejected", "b"}},
+         R"({"prompt": …, "completion": …})");
+  expect({{"chosen", messages}, {"rejected", messages}}, R"({"messages": […]})");
+  expect({{"chosen", "a"}, {"rejected", "b"}}, R"({"text": …})");
 }
 
 TEST_F(InputRecords, ADirectoryIsNone) {

@@ -68,7 +68,11 @@ TEST(Prompts, ReportsTheLineOfARecordWithoutAPrompt) {
     test::expect_error<DataError>([&] { prompt_of(record); }, parts);
   };
   fails(R"({"question": "q"})", {"has no prompt", "\"question\"", "f.jsonl:3", "\"instruction\""});
-  fails(R"({"prompt": null})", {"has no prompt; its keys: none"});
+  fails(R"({"prompt": null})", {"has no prompt; its keys: none", "rename the keys; known"});
+  fails(R"({"question": "q", "answer": "a"})", {R"(rename "question" to "prompt"; known)"});
+  fails(R"({"chosen": "a", "rejected": "b"})", {R"({"prompt": "…"})"});
+  fails(R"({"chosen": [{}], "rejected": []})", {R"({"prompt": [{"role": "user")"});
+  fails(R"({"prompt": 1})", {"must be a string or a list of messages", "in quotes"});
   fails(R"({"prompt": 1234567890123456789012})",
         {"must be a string or a list of messages, not number"});
   fails(R"({"messages": []})", {"is empty", "f.jsonl:3"});

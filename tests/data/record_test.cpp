@@ -69,6 +69,7 @@ TEST(RecordFormats, SuggestsFieldsForColumns) {
   expect({{"user_query", "q"}, {"Response", "a"}},
          "data.fields: {prompt: user_query, completion: Response}");
   expect({{"content", "t"}}, "data.fields: {text: content}");
+  expect({{"dialogue", {{{"role", "user"}}}}}, "data.fields: {messages: dialogue}");
   expect({{"x", "1"}, {"y", "2"}}, "data.fields: {prompt: COLUMN, completion: COLUMN}");
   expect({{"prompt;completion", "a;b"}}, "separated by `;`");
   expect({{"prompt\tcompletion", "a\tb"}}, "separated by tabs");

@@ -24,6 +24,9 @@ struct DetectedFormat {
 /// @param where "file:line"   @throws DataError listing the record's keys and the supported ones
 DetectedFormat detect_format(const Json& record, const std::string& where,
                              config::Objective objective = config::Objective::kSft);
+/// For commands that read records without a run's configuration: the same for sft, with errors that
+/// say which keys to write.
+DetectedFormat detect_input_format(const Json& record, const std::string& where);
 
 /// Parts of a conversation that the chat template does not write to the text.
 struct LeftOut {

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "sftrun/data/json_lines.h"
+
+/// Advice for records whose keys are of no known format.
+namespace sftrun::data {
+
+/// For a run's data: data.fields with the columns that are probably meant.
+std::string advise_fields(const Json& record);
+
+/// For commands, which have no data.fields: the keys to rename or to add.
+std::string advise_keys(const Json& record);
+/// The same where only a prompt is read.
+std::string advise_prompt_keys(const Json& record);
+
+}  // namespace sftrun::data
