@@ -170,8 +170,8 @@ void find_limits(const ModelHeaders& model, MemoryReport& report) {
   const plan::RunDevices& devices = report.devices.place.devices;
   report.largest_batch_size = plan::largest_batch_size(report.arch, report.config, devices,
                                                        model.stored, report.memory_bytes());
-  report.largest_seq_len = plan::largest_seq_len(report.arch, report.config, devices, model.stored,
-                                                 report.memory_bytes());
+  report.longest = plan::longest_sequences(report.arch, report.config, devices, model.stored,
+                                           report.memory_bytes());
   if (!report.fits())
     report.change = plan::cheapest_change(report.arch, report.config, devices, model.stored,
                                           report.memory_bytes());

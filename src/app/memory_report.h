@@ -35,7 +35,8 @@ struct MemoryReport {
   std::optional<plan::AnswersMemory> answers;  ///< null: evaluations write none
   std::vector<plan::LayerKind> kinds;
   std::vector<StrategyRow> strategies;
-  int64_t largest_batch_size = 0, largest_seq_len = 0;
+  int64_t largest_batch_size = 0;
+  plan::LongestSequences longest;
   std::optional<plan::CheapestChange> change;  ///< null: the run fits, or no change is enough
   std::vector<std::string> notes;
 

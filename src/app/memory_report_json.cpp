@@ -89,7 +89,8 @@ nlohmann::ordered_json as_json(const MemoryReport& report) {
   for (const StrategyRow& row : report.strategies)
     json["strategies"].push_back(of_strategy(row, report));
   json["largest"] = {{"batch_size", report.largest_batch_size},
-                     {"max_seq_len", report.largest_seq_len}};
+                     {"max_seq_len", report.longest.useful},
+                     {"limited_by", report.longest.model_limits() ? "model" : "memory"}};
   json["change"] = of_change(report);
   json["error"] = {{"tensors", kTensorError},
                    {"process_bytes", process_error_bytes(devices.on_gpu)}};

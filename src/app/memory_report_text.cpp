@@ -180,9 +180,12 @@ std::string text_of_largest(const MemoryReport& report) {
   };
   return fmt::format(
       "\nLargest train.batch_size with model.max_seq_len {}: {}\n"
-      "Largest model.max_seq_len with train.batch_size {}: {}\n",
+      "Largest model.max_seq_len with train.batch_size {}: {}{}\n",
       config.model.max_seq_len, or_none(report.largest_batch_size), batch,
-      or_none(report.largest_seq_len));
+      or_none(report.longest.useful),
+      report.longest.model_limits()
+          ? fmt::format(", the model's positions (memory has room for {})", report.longest.fitting)
+          : "");
 }
 
 std::string text_of_answers(const MemoryReport& report, const MemoryUnit& unit) {

@@ -6,6 +6,7 @@
 
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/error.h"
+#include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/device_map.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/spec/tensor_parallel.h"
@@ -270,6 +271,13 @@ int64_t largest_seq_len(const spec::ArchSpec& arch, const config::RunConfig& con
            fit.config().model.max_seq_len = steps * kSeqLenStep;
            return fit.fits();
          });
+}
+
+LongestSequences longest_sequences(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                   const RunDevices& devices, const StoredBytes& stored,
+                                   int64_t memory_bytes) {
+  const int64_t fitting = largest_seq_len(arch, config, devices, stored, memory_bytes);
+  return {.fitting = fitting, .useful = std::min(fitting, num_positions(arch).value_or(fitting))};
 }
 
 }  // namespace sftrun::plan

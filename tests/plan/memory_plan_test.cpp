@@ -219,6 +219,23 @@ TEST(Largest, IsTheLastThatFits) {
   EXPECT_EQ(largest_seq_len(eight(), config, cards(1), {}, 8 * kBytesOfGiB), 0);
 }
 
+TEST(Largest, IsAtMostTheModelsPositions) {
+  const config::RunConfig config = resolved_lora();
+  constexpr int64_t kMemory = 24 * kBytesOfGiB;
+  const int64_t fitting = largest_seq_len(eight(), config, cards(1), {}, kMemory);
+  const auto longest = [&](int64_t positions) {
+    spec::ArchSpec arch = eight();
+    arch.ropes = {spec::RopeSpec{.max_position_embeddings = positions}};
+    for (spec::LayerSpec& layer : arch.layers) layer.rope = 0;
+    return longest_sequences(arch, config, cards(1), {}, kMemory);
+  };
+  EXPECT_EQ(longest(fitting / 2).useful, fitting / 2);
+  EXPECT_EQ(longest(fitting / 2).fitting, fitting);
+  EXPECT_TRUE(longest(fitting / 2).model_limits());
+  EXPECT_EQ(longest(fitting).useful, fitting);
+  EXPECT_FALSE(longest(2 * fitting).model_limits());
+}
+
 class Changes : public ::testing::Test {
  protected:
   std::optional<CheapestChange> found(double gib, const RunDevices& devices) {

@@ -67,5 +67,13 @@ int64_t largest_batch_size(const spec::ArchSpec& arch, const config::RunConfig& 
 inline constexpr int64_t kSeqLenStep = 64;
 int64_t largest_seq_len(const spec::ArchSpec& arch, const config::RunConfig& config,
                         const RunDevices& devices, const StoredBytes& stored, int64_t memory_bytes);
+/// The same, and what a run has use for: at most the positions that the model was trained for.
+struct LongestSequences {
+  int64_t fitting = 0, useful = 0;
+  bool model_limits() const { return useful < fitting; }
+};
+LongestSequences longest_sequences(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                   const RunDevices& devices, const StoredBytes& stored,
+                                   int64_t memory_bytes);
 
 }  // namespace sftrun::plan
