@@ -101,6 +101,7 @@ class Evaluation {
     if (!asked_.empty()) {
       if (const int code = generate(text, *model.decoder, measured)) return code;
     }
+    dtype_ = dtype_name(model.dtype);
     measured_.push_back(std::move(measured));
     return 0;
   }
@@ -226,7 +227,7 @@ class Evaluation {
   }
 
   Json to_json() const {
-    Json json = {{"examples", data_->examples().size()}};
+    Json json = {{"examples", data_->examples().size()}, {"dtype", dtype_}};
     for (const Measured& measured : measured_) json[measured.name] = json_of(measured);
     return json;
   }
@@ -267,7 +268,7 @@ class Evaluation {
     std::string text = fmt::format("{}, {}", counted(data_->examples().size(), "example"),
                                    counted(measured_[0].total().labels, "label token"));
     if (!asked_.empty()) text += fmt::format("; {} generated", counted(asked_.size(), "answer"));
-    return text;
+    return text + "; computed in " + dtype_;
   }
 
   const nlohmann::ordered_json& request_;
@@ -277,6 +278,7 @@ class Evaluation {
   std::vector<size_t> asked_;  // examples to generate an answer for
   std::map<size_t, Question> questions_;
   std::vector<Measured> measured_;
+  std::string dtype_;  // that all of them computed in
 };
 
 }  // namespace

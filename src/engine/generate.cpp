@@ -103,6 +103,12 @@ TextGenerator generator_of(const nlohmann::ordered_json& request, const data::Te
   return {text, sampling_options(request), request.value("stop", std::vector<std::string>())};
 }
 
+Json additions_of(const Answer& answer) {
+  return {{"generated", answer.text},
+          {"generated_tokens", answer.num_tokens},
+          {"finish_reason", answer.finish_reason()}};
+}
+
 /// --prompt.
 int answer_prompt(const nlohmann::ordered_json& request, LoadedModel& model) {
   const auto prompt = request.at("prompt").get<std::string>();
@@ -124,19 +130,10 @@ int answer_prompt(const nlohmann::ordered_json& request, LoadedModel& model) {
     write_standard_output("\n");
     return 0;
   }
-  const Json object = {{"prompt", prompt},
-                       {"completion", answer.text},
-                       {"prompt_tokens", tokens.size()},
-                       {"completion_tokens", answer.num_tokens},
-                       {"finish_reason", answer.finish_reason()}};
+  Json object = {{"prompt", prompt}, {"prompt_tokens", tokens.size()}};
+  object.update(additions_of(answer));
   data::write_records(output.value_or("-"), object.dump() + "\n");
   return 0;
-}
-
-Json additions_of(const Answer& answer) {
-  return {{"generated", answer.text},
-          {"generated_tokens", answer.num_tokens},
-          {"finish_reason", answer.finish_reason()}};
 }
 
 std::string line_of(const data::InputRecord& record, const Json& additions) {

@@ -36,6 +36,7 @@ constexpr int64_t kSequences = 32;           // where nothing else is asked for
 constexpr int64_t kTokensOfASequence = 256;  // on average, at most
 constexpr int64_t kLabelsOfASequence = 512;  // their logits are held at once, by both models
 constexpr double kNotable = 0.02;            // nats: a fiftieth of the perplexity
+constexpr const char* kDtype = "fp32";       // both models are computed in
 constexpr double kNoise = 0.002;             // of divergence: what the loss of few tokens says then
 constexpr const char* kReport = "merge_report.json";
 
@@ -247,6 +248,7 @@ ordered_json report_of(const MergedModel& model, const Training& training,
           {"sequences", difference.sequences},
           {"tokens", difference.tokens},
           {"label_tokens", difference.label_tokens},
+          {"dtype", kDtype},
           {"trained_on", {{"model", training.base_name}, {"quant", training.format}}},
           {"merged_into", {{"model", model.base_path.string()}, {"stored", model.stored}}},
           {"loss_adapter", difference.mean(difference.loss_adapter)},
@@ -282,7 +284,7 @@ ordered_json measure(const MergedModel& model, Training& training,
   if (training.config.tuning.lora.init == config::LoraInit::kPissa && !training.format.empty())
     throw DataError("the rest of the base after PiSSA was quantised and not saved");
   const Compute compute =
-      choose_compute(get<std::string>(request, "device").value_or("auto"), "fp32", 0);
+      choose_compute(get<std::string>(request, "device").value_or("auto"), kDtype, 0);
   data::TextModel text =
       text_model_of(*training.base, weights::read_chat_template(model.adapter).value_or(""));
   text.render_defaults.kwargs = weights::read_template_variables(model.adapter);
@@ -304,11 +306,11 @@ ordered_json measure(const MergedModel& model, Training& training,
   }
   log::info(
       "loss {:.4f} of the adapter over its base{}, {:.4f} merged; KL divergence {:.2e} a token "
-      "({} labelled tokens{})",
+      "({} labelled tokens in {}{})",
       difference.mean(difference.loss_adapter),
       training.format.empty() ? "" : " in " + training.format,
       difference.mean(difference.loss_merged), difference.mean(difference.divergence),
-      difference.label_tokens, place);
+      difference.label_tokens, kDtype, place);
   if (is_notable(difference))
     log::warn(
         "the merged model differs from base and adapter: use the adapter without merging, or {}",

@@ -126,6 +126,7 @@ std::string lines_of(const std::vector<ScoredRecord>& records) {
 }
 
 struct Summary {
+  std::string dtype;
   int64_t records = 0, records_without_tokens = 0, tokens = 0;
   double logprob = 0;
 
@@ -140,12 +141,13 @@ struct Summary {
             {"tokens", tokens},
             {"logprob", logprob},
             {"mean_logprob", mean ? data::Json(*mean) : data::Json()},
-            {"perplexity", mean ? data::Json(std::exp(-*mean)) : data::Json()}};
+            {"perplexity", mean ? data::Json(std::exp(-*mean)) : data::Json()},
+            {"dtype", dtype}};
   }
 };
 
-Summary summary_of(const std::vector<ScoredRecord>& records) {
-  Summary summary;
+Summary summary_of(const std::vector<ScoredRecord>& records, const std::string& dtype) {
+  Summary summary{.dtype = dtype};
   for (const ScoredRecord& scored : records) {
     ++summary.records;
     summary.records_without_tokens += scored.num_labelled == 0 ? 1 : 0;
@@ -164,7 +166,7 @@ void report(const Summary& summary) {
   }
   const auto mean = summary.mean_logprob();
   log::info("scored {}, {}{}", counted(summary.records, "record"), counted(summary.tokens, "token"),
-            mean ? fmt::format(", mean loss {:.4f}", -*mean) : "");
+            mean ? fmt::format(", mean loss {:.4f} in {}", -*mean, summary.dtype) : "");
 }
 
 }  // namespace
@@ -175,7 +177,7 @@ int run_score(const nlohmann::ordered_json& request) {
   score(records, *model.decoder);
   require_finite_scores(records, *model.checkpoint, request.at("model").get<std::string>());
   data::write_records(request.at("output").get<std::string>(), lines_of(records));
-  const Summary summary = summary_of(records);
+  const Summary summary = summary_of(records, dtype_name(model.dtype));
   report(summary);
   if (request.value("json", false)) data::write_records("-", summary.to_json().dump(2) + "\n");
   return 0;

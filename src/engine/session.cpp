@@ -291,6 +291,7 @@ LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank, Sh
     model::load_adapter_weights(*loaded.decoder, *adapter);
     loaded.decoder->freeze_adapters();
   }
+  loaded.dtype = compute.dtype;
   log::info("computing in {} on {}", dtype_name(compute.dtype),
             compute.device.is_cpu() ? "the CPU" : device_name(compute.device));
   return loaded;

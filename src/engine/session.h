@@ -52,6 +52,7 @@ struct LoadedModel {
   std::shared_ptr<const weights::Checkpoint> checkpoint;
   data::TextModel text;
   std::unique_ptr<model::Decoder> decoder;  ///< with its adapter, if one was named
+  at::ScalarType dtype = at::kFloat;        ///< it computes in
 };
 
 /// Weights that several adapters of one base model use.

@@ -131,25 +131,25 @@ def check_formats(program):
 def check_stop(program):
     ask = ["generate", "--model", MODEL, "--prompt", "1 and 2 and", "--no-chat", "--max-new-tokens", 24, *ON_CPU]
     whole = json.loads(program.run(*ask, "--json").stdout)
-    text = whole["completion"]
+    text = whole["generated"]
     program.expect("stop: an answer to stop", len(text) > 12 and whole["finish_reason"] == "length", text)
     places = range(1, len(text) - 3, max(1, len(text) // 3))
     for begin in places[1:2] if program.quick else places:
         stop = text[begin:begin + 3]
         stopped = ["--stop", "never there", f"--stop={stop}"]
         answer = json.loads(program.run(*ask, *stopped, "--json").stdout)
-        holds = answer["completion"] == text[:text.find(stop)] and answer["finish_reason"] == "stop"
-        program.expect(f"stop: before {stop!r}", holds and answer["completion_tokens"] <= whole["completion_tokens"], answer)
+        holds = answer["generated"] == text[:text.find(stop)] and answer["finish_reason"] == "stop"
+        program.expect(f"stop: before {stop!r}", holds and answer["generated_tokens"] <= whole["generated_tokens"], answer)
         printed = program.run(*ask, *stopped).stdout
         program.expect(f"stop: printed before {stop!r}", printed == text[:text.find(stop)] + "\n", printed)
     (program.folder / "stop.jsonl").write_text('{"prompt": "1 and 2 and"}\n{"prompt": "1 and 2 and"}\n')
     answers = program.lines("generate", "stop.jsonl", "--no-chat", "--max-new-tokens", 24, f"--stop={text[5:9]}", *ON_CPU)
     program.expect("stop: in a file", {a["generated"] for a in answers} == {text[:text.find(text[5:9])]}, answers)
 
-    penalized = json.loads(program.run(*ask, "--repetition-penalty", 1.5, "--json").stdout)["completion"]
+    penalized = json.loads(program.run(*ask, "--repetition-penalty", 1.5, "--json").stdout)["generated"]
     program.expect("penalty: another answer", penalized != text, penalized)
     if not program.quick:
-        one = json.loads(program.run(*ask, "--repetition-penalty", 1, "--json").stdout)["completion"]
+        one = json.loads(program.run(*ask, "--repetition-penalty", 1, "--json").stdout)["generated"]
         program.expect("penalty: 1 is none", one == text, one)
 
 

@@ -164,7 +164,7 @@ def check(sftrun, name, processor, bos, eos):
 
         for words, prompt, answer in ((["--no-chat"], text, answers[0]), (["--chat"], asked, answers[1])):
             said = json.loads(checks.run("generate", "--model", "model", "--prompt", PROMPT, *words, "--json", "--max-new-tokens", NEW_TOKENS, *ON_CPU))
-            checks.equal(f"generate {words[0]}", (said["prompt_tokens"], said["completion"]), (len(prompt), answer))
+            checks.equal(f"generate {words[0]}", (said["prompt_tokens"], said["generated"]), (len(prompt), answer))
 
         scores = [json.loads(line) for line in checks.run("score", "--model", "model", "--input", "train.jsonl", "--output", "-", *ON_CPU).splitlines()]
         checks.equal("score, labels", [score["tokens"] for score in scores], [len(whole_text) - len(text), len(answered) - 1 - len(asked)])
