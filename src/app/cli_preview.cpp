@@ -14,6 +14,8 @@ Command add_preview(CLI::App& sftrun) {
   command->add_option("-n,--num-examples", options->num_examples, "Examples to show")
       ->check(at_least(1))
       ->capture_default_str();
+  command->add_flag("--val", options->validation,
+                    "Show examples of data.val, which is else only checked");
   command->add_option("--html", options->html, "Write an HTML page instead of printing text")
       ->type_name("FILE");
   command->add_flag("--json", options->json, "Print one JSON object instead of text");

@@ -63,6 +63,7 @@ struct PreviewOptions {
   std::filesystem::path config;
   std::vector<std::string> overrides;
   int64_t num_examples = 3;
+  bool validation = false;  ///< shows data.val in place of data.train
   std::optional<std::filesystem::path> html;
   bool json = false;
 };

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "data_source_finder.h"
 #include "model_source.h"
+#include "run_check.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
@@ -24,6 +25,31 @@ bool wants_colour() {
   return ::isatty(STDOUT_FILENO) == 1 && !wants_no_color();
 }
 
+const std::vector<config::DataSource>& shown_data(const config::LoadedConfig& loaded,
+                                                  const PreviewOptions& options) {
+  const config::DataConfig& data = loaded.config.data;
+  if (!options.validation) return data.train;
+  if (!data.val.empty()) return data.val;
+  throw ConfigError("--val shows data.val, which is not set", "the command line",
+                    data.val_split > 0 ? "remove --val: data.val_split takes its records from "
+                                         "data.train, whose records are shown without it"
+                                       : "set data.val, or remove --val");
+}
+
+/// Training reads both: what it would say of those that are not shown.
+void check_other_data(const config::RunConfig& config, const PreviewOptions& options,
+                      const data::TextModel& model, data::ProblemCollector& refusals) {
+  const bool is_validation = !options.validation;
+  for (const config::DataSource& source : is_validation ? config.data.val : config.data.train) {
+    refusals.run([&] {
+      for (const std::string& warning :
+           data::warnings_of_dataset(config, source, is_validation, model))
+        log::warn("{}", warning);
+    });
+  }
+  warn_of_files_in_both(config.data);
+}
+
 }  // namespace
 
 int run_preview(const PreviewOptions& options) {
@@ -36,14 +62,17 @@ int run_preview(const PreviewOptions& options) {
                                         .where = loaded.place_of("model.name"),
                                         .parts = hub::ModelParts::kText});
   const data::TextModel model = load_text_model(found.path, config.model.chat_template);
+  const std::vector<config::DataSource>& sources = shown_data(loaded, options);
   std::vector<data::Preview> previews;
   data::ProblemCollector problems, refusals;  // records are shown in spite of `refusals`
-  for (const config::DataSource& source : config.data.train) {
+  for (const config::DataSource& source : sources) {
     problems.run([&] {
-      previews.push_back(data::preview_dataset(config, source, model, options.num_examples));
+      previews.push_back(
+          data::preview_dataset(config, source, options.validation, model, options.num_examples));
     });
   }
   problems.throw_if_any();
+  check_other_data(config, options, model, refusals);
   data::warn_of_idle_template_variables(model, config.data.chat_template_kwargs);
   for (const data::Preview& preview : previews) {
     for (const std::string& warning : preview.warnings) log::warn("{}", warning);
@@ -53,7 +82,7 @@ int run_preview(const PreviewOptions& options) {
     size_t num_sequences = 0;
     for (const data::Preview& preview : previews) num_sequences += preview.sequences.size();
     write_file_atomically(*options.html,
-                          data::preview_html(previews, model, config::names_of(config.data.train)));
+                          data::preview_html(previews, model, config::names_of(sources)));
     std::printf("%s: %zu sequences\n", options.html->c_str(), num_sequences);
     refusals.throw_if_any();
     return static_cast<int>(ExitCode::kDone);

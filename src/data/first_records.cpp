@@ -211,9 +211,19 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   return trial;
 }
 
+namespace {
+constexpr int64_t kTried = 1000;  // records whose warnings a preview has
+}
+
+std::vector<std::string> warnings_of_dataset(const config::RunConfig& config,
+                                             const config::DataSource& source, bool is_validation,
+                                             const TextModel& model) {
+  return try_dataset(config, source, is_validation, model, kTried).warnings;
+}
+
 Preview preview_dataset(const config::RunConfig& config, const config::DataSource& source,
-                        const TextModel& model, int64_t num_records) {
-  SourceRecords records(config, source, SplitRole::kTrain);
+                        bool is_validation, const TextModel& model, int64_t num_records) {
+  SourceRecords records(config, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
   const DetectedFormat& detected = records.format();
   const SequenceBuilder builder(detected.format, model,
                                 sequence_options(config.data, /*with_parts=*/true));
@@ -246,11 +256,9 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
   const bool is_whole = seen < num_records || source.max_samples == seen;
   if (is_whole || config.data.bad_records == config::BadRecords::kError)
     bad.require_usable(config.data.bad_records, seen);
-  constexpr int64_t kTried = 1000;
   try {
     preview.warnings =
-        try_dataset(config, source, /*is_validation=*/false, model, std::max(kTried, num_records))
-            .warnings;
+        try_dataset(config, source, is_validation, model, std::max(kTried, num_records)).warnings;
   } catch (const DataError& error) {
     preview.refusal = error;
   }

@@ -708,6 +708,22 @@ class CommandLineTest(unittest.TestCase):
         for command in commands:
             self.assertEqual(self.expect(DONE, [], *command).stderr.count("model has model.safetensors and model.safetensors.index.json: the single file is read"), 1)
 
+    def test_preview_checks_validation_data_and_shows_it_with_val(self):
+        self.real_model()
+        preview = ["preview", "--config", "run.yaml"]
+        self.write("val.jsonl", '{"text": "of validation"}\n{"txet": "misspelt"}\n')
+        done = self.expect(DATA, ["val.jsonl:2"], *preview, "data.val=val.jsonl", "--json")
+        self.assertEqual([data["path"] for data in json.loads(done.stdout)["data_sets"]], ["train.jsonl"])
+        done = self.expect(DATA, ["val.jsonl:2"], *preview, "--val", "-n", "1", "data.val=val.jsonl", "--json")
+        self.assertEqual([data["path"] for data in json.loads(done.stdout)["data_sets"]], ["val.jsonl"])
+        self.write("train.jsonl", '{"txet": "misspelt"}\n')
+        self.write("val.jsonl", '{"text": "of validation"}\n')
+        self.expect(DATA, ["train.jsonl:1"], *preview, "--val", "data.val=val.jsonl")
+        self.write("train.jsonl", '{"text": "a"}\n')
+        self.assertIn("reads the same files", self.expect(DONE, [], *preview, "data.val=train.jsonl").stderr)
+        self.expect(USAGE, ["--val shows data.val, which is not set", "set data.val, or remove --val"], *preview, "--val")
+        self.expect(USAGE, ["data.val_split takes its records from"], *preview, "--val", "data.val_split=1")
+
     def test_positions_that_the_model_does_not_have(self):
         self.real_model()
         config = json.loads((self.folder / "model/config.json").read_text())

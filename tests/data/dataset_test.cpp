@@ -311,7 +311,7 @@ TEST_F(Datasets, PreviewWarnsAsTrainingDoes) {
   const std::string of_training =
       warnings(chat("q", "a") + chat("q", "") + chat("q", std::string(100, 'x')) + with_tools);
   const config::DataSource source = {.path = (dir_ / "train.jsonl").string()};
-  const Preview preview = preview_dataset(config_, source, model_, 1);
+  const Preview preview = preview_dataset(config_, source, /*is_validation=*/false, model_, 1);
   EXPECT_EQ(preview.sequences.size(), 1U);
   EXPECT_FALSE(preview.refusal.has_value());
   EXPECT_EQ(preview.warnings.size(), 4U) << of_training;
@@ -319,11 +319,11 @@ TEST_F(Datasets, PreviewWarnsAsTrainingDoes) {
     EXPECT_NE(of_training.find(warning), std::string::npos) << warning;
 
   write(chat("q", "a") + "oops\n");
-  const Preview later = preview_dataset(config_, source, model_, 1);
+  const Preview later = preview_dataset(config_, source, /*is_validation=*/false, model_, 1);
   ASSERT_TRUE(later.refusal.has_value());
   EXPECT_TRUE(later.refusal->where().ends_with("train.jsonl:2:1")) << later.refusal->where();
   config_.data.bad_records = config::BadRecords::kSkip;
-  const Preview skipped = preview_dataset(config_, source, model_, 2);
+  const Preview skipped = preview_dataset(config_, source, /*is_validation=*/false, model_, 2);
   ASSERT_EQ(skipped.sequences.size(), 2U);
   EXPECT_NE(skipped.sequences[1].left_out.find("malformed JSON"), std::string::npos);
   ASSERT_EQ(skipped.warnings.size(), 1U);
@@ -476,7 +476,7 @@ TEST_F(Datasets, FirstRecordsMayAllBeBad) {
   std::string bad;
   for (int i = 0; i < 150; ++i) bad += "{}\n";
   const config::DataSource source{.path = write(bad + text_records(3)).string()};
-  const Preview preview = preview_dataset(config_, source, model_, 2);
+  const Preview preview = preview_dataset(config_, source, /*is_validation=*/false, model_, 2);
   EXPECT_EQ(preview.sequences.size(), 2U);
   EXPECT_FALSE(preview.refusal);
   EXPECT_EQ(try_dataset(config_, source, false, model_).stats.num_examples, 3);
@@ -489,8 +489,8 @@ TEST_F(Datasets, FirstRecordsMayAllBeBad) {
   EXPECT_EQ(trial.warnings.size(), 1U);
   EXPECT_EQ(load(many + text_records(3)).stats().num_examples, 3);
   write(bad);
-  EXPECT_TRUE(preview_dataset(config_, source, model_, 2).refusal);
-  EXPECT_THROW(preview_dataset(config_, source, model_, 200), DataError);
+  EXPECT_TRUE(preview_dataset(config_, source, /*is_validation=*/false, model_, 2).refusal);
+  EXPECT_THROW(preview_dataset(config_, source, /*is_validation=*/false, model_, 200), DataError);
   EXPECT_THROW(try_dataset(config_, source, false, model_), DataError);
 }
 
@@ -570,14 +570,17 @@ TEST_F(Datasets, SplitMustLeaveSomethingToTrainOn) {
 TEST_F(Datasets, PreviewDecidesAsTrainingDoes) {
   const auto path = write(chat("q", "a") + chat("q", std::string(100, 'x')) +
                           R"({"messages": [{"role": "user", "content": "q"}]})" + "\nnot json\n");
-  const Preview preview = preview_dataset(config_, {.path = path.string()}, model_, 3);
+  const Preview preview =
+      preview_dataset(config_, {.path = path.string()}, /*is_validation=*/false, model_, 3);
   ASSERT_EQ(preview.sequences.size(), 3U);
   EXPECT_EQ(preview.sequences[0].left_out, "");
   EXPECT_EQ(preview.sequences[0].place, "line 1");
   EXPECT_NE(preview.sequences[1].left_out.find("more than model.max_seq_len = 64"),
             std::string::npos);
   EXPECT_EQ(preview.sequences[2].left_out, "no token has a label");
-  EXPECT_THROW(preview_dataset(config_, {.path = path.string()}, model_, 4), DataError);
+  EXPECT_THROW(
+      preview_dataset(config_, {.path = path.string()}, /*is_validation=*/false, model_, 4),
+      DataError);
 }
 
 /// ChatML with the turns closed by `end`, inside generation marks or not.

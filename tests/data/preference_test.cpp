@@ -310,7 +310,7 @@ TEST_F(PreferenceData, AreStreamedInPairs) {
 
 TEST_F(PreferenceData, PreviewsShowBothSequences) {
   const config::DataSource source = write({{"p", "a", "b"}, {"p", std::string(20, 'x'), "b"}});
-  const Preview preview = preview_dataset(config_, source, model_, 2);
+  const Preview preview = preview_dataset(config_, source, /*is_validation=*/false, model_, 2);
   ASSERT_EQ(preview.sequences.size(), 4U);
   EXPECT_EQ(preview.sequences[0].place, "line 1, chosen");
   EXPECT_EQ(preview.sequences[1].place, "line 1, rejected");

@@ -14,7 +14,8 @@ Preview preview_of(const std::string& content, const TextModel& model, int64_t m
   config::RunConfig config;
   config.model.max_seq_len = max_seq_len;
   config.data.too_long = config::TooLong::kTruncate;
-  return preview_dataset(config, {.path = (dir / "f.jsonl").string()}, model, 10);
+  return preview_dataset(config, {.path = (dir / "f.jsonl").string()}, /*is_validation=*/false,
+                         model, 10);
 }
 
 constexpr const char* kChat =

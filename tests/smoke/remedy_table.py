@@ -565,6 +565,8 @@ COMMANDS = [
      ["tokenize --model model --input texts.jsonl --output out.jsonl"]),
     ({}, "tokenize --model bnb-nf4 --input train.jsonl --output out.jsonl --chat", "the model has no chat template",
      "use the model's instruct version", ["tokenize --model model --input train.jsonl --output out.jsonl --chat"]),
+    ({}, "preview --config run.yaml --val", "--val shows data.val, which is not set", "set data.val, or remove --val",
+     ["preview --config run.yaml --val data.val=val.jsonl", "preview --config run.yaml"]),
     ({}, "preview --config run.yaml --html x.html --json", "cannot be used together", "keep one of them",
      ["preview --config run.yaml --html x.html", "preview --config run.yaml --json"]),
     ("run", "generate --model run --prompt hello --device cpu", "is a run directory with an adapter and no model",

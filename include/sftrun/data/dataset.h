@@ -146,6 +146,10 @@ struct Preview {
 /// The first `num_records` records of a data set as `load_dataset` would read them, and the
 /// warnings of training about the first thousand. @throws as load_dataset, for the records shown
 Preview preview_dataset(const config::RunConfig& config, const config::DataSource& source,
-                        const TextModel& model, int64_t num_records);
+                        bool is_validation, const TextModel& model, int64_t num_records);
+/// Those warnings alone.   @throws as load_dataset, for the first thousand records
+std::vector<std::string> warnings_of_dataset(const config::RunConfig& config,
+                                             const config::DataSource& source, bool is_validation,
+                                             const TextModel& model);
 
 }  // namespace sftrun::data
