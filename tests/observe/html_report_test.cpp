@@ -161,7 +161,7 @@ TEST(Findings, NameWhatIsUnusual) {
           30, ",\"step_seconds\":1,\"tokens\":900,\"label_tokens\":9,\"gpu_utilization\":[20]") +
           "{\"step\":31,\"loss\":null,\"grad_norm\":null,\"step_seconds\":9}\n"
           "{\"step\":10,\"eval_loss\":1.5}\n{\"step\":30,\"eval_loss\":1.75}\n",
-      R"({"status":"failed","planned_bytes":{"base":10},"ranks":[{"bytes":{"base":5}},{"bytes":{"base":15}}]})",
+      R"({"status":"failed","planned_bytes":{"base":1073741824},"ranks":[{"bytes":{"base":5}},{"bytes":{"base":1610612736}}]})",
       "data: {packing: true, bin_tokens: 1000}\ntrain: {global_batch_size: 2}\n",
       "[12:00:00.000] [warning] rank 1 is slow\n");
   for (const char* part :
@@ -171,7 +171,7 @@ TEST(Findings, NameWhatIsUnusual) {
         "31)",
         "warning: the validation loss was lowest at step 10 (1.5000) and is 1.7500 at the end",
         "warning: the GPUs computed 20% of the time",
-        "warning: rank 1 used 15 B, 50% more than the estimate of 10 B",
+        "warning: rank 1 used 1.50 GiB, 50% more than the estimate of 1.00 GiB",
         "note: 55% of the positions of the packed sequences hold no token",
         "note: only 1.0% of the tokens are trained on", "warning: log: rank 1 is slow (2 times)"})
     expect_part(text, part);
@@ -184,6 +184,21 @@ TEST(Findings, AFailedRunSaysWhy) {
   expect_part(text,
               "problem: the run failed; its last recorded step is 3: training failed; first "
               "failure on rank 0: No space left; at run/a; fix: free disk space\n");
+}
+
+TEST(Findings, AFewMebibytesMoreThanPlannedAreNone) {
+  const auto of = [](int planned_mib, int used_mib) {
+    return findings_of(
+        metrics_lines(3, ""),
+        fmt::format(
+            R"({{"status":"done","planned_bytes":{{"base":{}}},"ranks":[{{"bytes":{{"base":{}}}}}]}})",
+            planned_mib << 20, used_mib << 20));
+  };
+  EXPECT_EQ(of(3, 9), "");
+  EXPECT_EQ(of(3, 66), "");
+  expect_part(of(3, 68), "more than the estimate");
+  EXPECT_EQ(of(1000, 1090), "");
+  expect_part(of(1000, 1110), "more than the estimate");
 }
 
 TEST(Findings, ARunWhoseLauncherIsGoneWasKilled) {
