@@ -203,18 +203,13 @@ void write_output_file(const MergeOptions& options,
 }
 
 /// Reports the written adapter, as a log line or as JSON.
-int say_written(const MergeOptions& options, const std::string& reader,
+int say_written(const MergeOptions& options, weights::TemplateReader reader,
                 const std::filesystem::path& path, const std::string& dtype) {
-  const bool is_vllm = options.format == "vllm";
-  if (const auto variables = weights::read_template_variables(options.adapter); !variables.empty())
-    log::warn(
-        "the adapter was trained with variables of the chat template, which {} does not take from "
-        "its files: give them {} {}",
-        reader,
-        is_vllm ? "in each request as chat_template_kwargs:"
-                : "to the program that reads it: llama-server --chat-template-kwargs",
-        shell_word(variables.dump()));
-  log::info("wrote the adapter {} in the format of {}: {}", options.adapter, reader, path.string());
+  const std::string unread =
+      weights::variables_warning(weights::read_template_variables(options.adapter), reader);
+  if (!unread.empty()) log::warn("{}", unread);
+  log::info("wrote the adapter {} in the format of {}: {}", options.adapter,
+            reader == weights::TemplateReader::kVllm ? "vLLM" : "llama.cpp", path.string());
   if (options.output.json) {
     fmt::print("{}\n", weights::describe_written(path, options.format, dtype, nullptr).dump());
   }
@@ -227,7 +222,7 @@ int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
   write_output(options, [&](const std::filesystem::path& directory) {
     weights::write_vllm_adapter(options.adapter, directory, read_arch(model));
   });
-  return say_written(options, "vLLM", options.output.path, "f32");
+  return say_written(options, weights::TemplateReader::kVllm, options.output.path, "f32");
 }
 
 /// For Ollama, if the base is a GGUF file: only then is it certain that the order of the adapter's
@@ -266,7 +261,7 @@ int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
     });
     written /= name;
   }
-  return say_written(options, "llama.cpp", written, dtype);
+  return say_written(options, weights::TemplateReader::kLlamaCpp, written, dtype);
 }
 
 int run(const MergeOptions& options, const CLI::App& command) {

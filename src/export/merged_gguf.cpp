@@ -12,6 +12,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_quantize.h"
+#include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/ollama_modelfile.h"
 
 namespace sftrun::exporting {
@@ -83,15 +84,6 @@ void write_modelfile(const weights::GgufPlan& plan, const weights::Checkpoint& b
   modelfile.write_to(directory);
 }
 
-void warn_of_variables(const MergeOptions& options) {
-  const nlohmann::ordered_json variables = template_variables_of(options);
-  if (variables.empty()) return;
-  log::warn(
-      "the model was trained with variables of the chat template, which a GGUF file does not hold: "
-      "give them to the program that reads it (llama-server: --chat-template-kwargs {})",
-      excerpt(shell_word(variables.dump())));
-}
-
 void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
                 MergedWeights& merged, const fs::path& file) {
   std::vector<weights::GgufTensorToWrite> tensors = plan.beside;
@@ -151,7 +143,9 @@ WrittenModel write_gguf_model(const MergeOptions& options, const weights::Adapte
   const weights::GgufPlan plan = plan_file(options, base, merged);
   WrittenModel written = describe(plan, options);
   written.path = options.output;
-  warn_of_variables(options);
+  const std::string unread = weights::variables_warning(template_variables_of(options),
+                                                        weights::TemplateReader::kLlamaCpp);
+  if (!unread.empty()) log::warn("{}", unread);
   if (options.writes_file()) {
     write_new_file(
         options.output, "the merged model",

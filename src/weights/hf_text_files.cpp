@@ -1,5 +1,7 @@
 #include "sftrun/weights/hf_text_files.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +11,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/text/tokenizer.h"
 
 namespace sftrun::weights {
@@ -86,6 +89,17 @@ text::Json read_template_variables(const fs::path& directory) {
 void write_template_variables(const fs::path& directory, const text::Json& variables) {
   if (variables.empty()) return;
   write_file_atomically(directory / kChat, text::Json{{kVariables, variables}}.dump(2) + "\n");
+}
+
+std::string variables_warning(const text::Json& variables, TemplateReader reader) {
+  if (variables.empty()) return {};
+  const std::string text = variables.dump();
+  const bool is_vllm = reader == TemplateReader::kVllm;
+  return fmt::format(
+      "trained with variables of the chat template, which {} does not read from its files: {}",
+      is_vllm ? "vLLM" : "llama.cpp",
+      is_vllm ? "give them in each request: \"chat_template_kwargs\": " + text
+              : "start llama-server with --chat-template-kwargs " + shell_word(text));
 }
 
 text::RenderOptions read_special_texts(const fs::path& directory) {

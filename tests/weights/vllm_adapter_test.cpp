@@ -387,6 +387,17 @@ TEST_F(VllmAdapter, OfLinearLayersItStaysAsItIs) {
   EXPECT_EQ(read_template_variables(directory_ / "vllm"), text::Json({{"enable_thinking", false}}));
 }
 
+TEST(TemplateVariables, AreGivenToEachProgramInItsWay) {
+  EXPECT_EQ(variables_warning({}, TemplateReader::kVllm), "");
+  const text::Json variables = {{"enable_thinking", false}};
+  EXPECT_EQ(variables_warning(variables, TemplateReader::kLlamaCpp),
+            "trained with variables of the chat template, which llama.cpp does not read from its "
+            "files: start llama-server with --chat-template-kwargs '{\"enable_thinking\":false}'");
+  EXPECT_EQ(variables_warning(variables, TemplateReader::kVllm),
+            "trained with variables of the chat template, which vLLM does not read from its files: "
+            "give them in each request: \"chat_template_kwargs\": {\"enable_thinking\":false}");
+}
+
 TEST_F(VllmAdapter, WholeModulesAreRefused) {
   add(kLayer + "self_attn.q_proj", kHidden, kHidden, kRank);
   tensors_.push_back(zeros("base_model.model.lm_head.weight", {8, kHidden}));

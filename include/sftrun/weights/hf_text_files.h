@@ -22,6 +22,10 @@ std::optional<std::string> read_chat_template(const std::filesystem::path& direc
 text::Json read_template_variables(const std::filesystem::path& directory);
 /// Writes that file, if there are variables.   @throws DeviceError
 void write_template_variables(const std::filesystem::path& directory, const text::Json& variables);
+/// Programs that take no variables of the template from files.
+enum class TemplateReader { kLlamaCpp, kVllm };
+/// A warning that says how to give them to such a program; empty without variables.
+std::string variables_warning(const text::Json& variables, TemplateReader reader);
 /// The texts of bos, eos, unk and pad (text::special_token_texts).
 text::RenderOptions read_special_texts(const std::filesystem::path& directory);
 /// Copies generation_config.json if `from` has it.   @throws DeviceError
