@@ -515,6 +515,13 @@ void keep_modules_of_file(AdapterConfig& config, const SafetensorsFile& file,
   config.lora.target_pattern.reset();
 }
 
+/// Gives one adapter its rank and alpha, before all patterns.
+void set_sizes(spec::LoraSpec& lora, const std::string& name, int64_t r, double alpha) {
+  const std::string pattern = ".*\\." + name.substr(name.find('.') + 1);
+  lora.rank_pattern.insert(lora.rank_pattern.begin(), {pattern, static_cast<double>(r)});
+  lora.alpha_pattern.insert(lora.alpha_pattern.begin(), {pattern, alpha});
+}
+
 /// Adds the targets of adapters that older PEFT versions wrote for single experts.
 void add_old_experts(AdapterConfig& config, const SafetensorsFile& file,
                      const spec::ArchSpec& arch) {
@@ -532,11 +539,7 @@ void add_old_experts(AdapterConfig& config, const SafetensorsFile& file,
     const int64_t r = written.r_of(module) * (parameter.ends_with("gate_up_proj") ? 2 : 1);
     if (r == written.r_of(parameter) && written.scale_of(module) == written.scale_of(parameter))
       continue;
-    const std::string pattern = ".*\\." + parameter.substr(parameter.find('.') + 1);
-    config.lora.rank_pattern.insert(config.lora.rank_pattern.begin(),
-                                    {pattern, static_cast<double>(r)});
-    config.lora.alpha_pattern.insert(config.lora.alpha_pattern.begin(),
-                                     {pattern, written.alpha_for(module, r)});
+    set_sizes(config.lora, parameter, r, written.alpha_for(module, r));
   }
   if (!has_old) return;
   config.lora.dropout = 0;  // adapters of experts have no dropout here
@@ -547,12 +550,11 @@ void add_old_experts(AdapterConfig& config, const SafetensorsFile& file,
 }
 
 /// `target_parameters` that name weights of linear modules are adapters of these modules. PEFT
-/// stores and computes them alike.
+/// stores and computes them alike, but matches its patterns against the name of the parameter.
 void name_linears_by_module(AdapterConfig& config, const spec::ArchSpec& arch) {
   spec::LoraSpec& lora = config.lora;
-  // Patterns are matched against the name of the parameter.
-  if (lora.target_pattern || !lora.rank_pattern.empty() || !lora.alpha_pattern.empty()) return;
-  std::vector<std::string> modules;
+  const spec::LoraSpec written = lora;
+  std::set<std::string> modules;
   const auto is_of_linear = [&](const std::string& target) {
     bool found = false;
     for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
@@ -560,14 +562,26 @@ void name_linears_by_module(AdapterConfig& config, const spec::ArchSpec& arch) {
         if (linear.slot == spec::LinearSlot::kRouter) continue;
         const std::string module = spec::name_in_layer(arch, layer, linear.module);
         if (!ends_with_name(module + std::string(kWeight), target)) continue;
-        modules.push_back(module);
+        modules.insert(module);
         found = true;
       }
     }
     return found;
   };
   if (std::erase_if(lora.target_parameters, is_of_linear) == 0) return;
-  lora.target_modules.insert(lora.target_modules.end(), modules.begin(), modules.end());
+  for (const std::string& module : modules) {
+    const std::string parameter = module + std::string(kWeight);
+    const int64_t r = written.r_of(parameter);
+    if (r != written.r_of(module) || written.scale_of(parameter) != written.scale_of(module))
+      set_sizes(lora, module, r, written.alpha_for(parameter, r));
+  }
+  if (!lora.target_pattern) {
+    lora.target_modules.insert(lora.target_modules.end(), modules.begin(), modules.end());
+    return;
+  }
+  std::string expression = fmt::format("(?:{})", lora.target_pattern->pattern());
+  for (const std::string& module : modules) expression += "|" + module;
+  lora.target_pattern = spec::target_pattern(std::move(expression));
 }
 
 }  // namespace

@@ -336,6 +336,30 @@ TEST_F(Adapter, ParametersOfLinearLayersAreTheirModules) {
   EXPECT_EQ(load_adapter(directory_.path(), config, small_arch()).lora.size(), 1U);
 }
 
+/// PEFT matches patterns against the name of the parameter.
+TEST_F(Adapter, ParametersOfLinearLayersHaveTheSizesOfTheirPatterns) {
+  config_.lora.target_modules.clear();
+  config_.lora.target_parameters = {"self_attn.q_proj.weight"};
+  config_.lora.rank_pattern = {{spec::NameEnding("q_proj"), 7}};
+  config_.lora.alpha_pattern = {{spec::NameEnding("q_proj.weight"), 5}};
+  const auto r = config_.lora.r;
+  save();
+  const AdapterConfig config = load_adapter_config(directory_.path(), small_arch());
+  EXPECT_EQ(config.lora.r_of(kQ), r);
+  EXPECT_EQ(config.lora.scale_of(kQ), 5.0 / static_cast<double>(r));
+  EXPECT_EQ(load_adapter(directory_.path(), config, small_arch()).lora.at(kQ).r, r);
+}
+
+TEST_F(Adapter, ParametersOfLinearLayersStandBesideAPattern) {
+  config_.lora.target_parameters = {"self_attn.q_proj.weight"};
+  config_.lora.target_modules.clear();
+  config_.lora.target_pattern = spec::target_pattern(".*\\.nothing");
+  save();
+  const AdapterConfig config = load_adapter_config(directory_.path(), small_arch());
+  EXPECT_TRUE(config.lora.target_parameters.empty());
+  EXPECT_EQ(load_adapter(directory_.path(), config, small_arch()).lora.size(), 1U);
+}
+
 TEST_F(Adapter, TensorsOfModulesThatAreLeftOutAreRefused) {
   save();
   json config = config_.to_json();
