@@ -76,7 +76,8 @@ std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
     if (!advice.empty() && !is_plain) return how.empty() ? advice : advice + "; " + how;
     if (!how.empty()) return how;
   }
-  const std::vector<std::string> flags = flags_of(command);
+  std::vector<std::string> flags = flags_of(command);
+  std::erase(flags, "--help");  // short, so it is near to many others
   const auto longer = std::find_if(flags.begin(), flags.end(), [&](const std::string& known) {
     return flag.size() > 4 && known.starts_with(flag);
   });
@@ -230,7 +231,14 @@ CLI::Validator compute_dtype() {
 }
 
 CLI::Validator device_name() {
-  return one_of({"auto", "cuda", "cpu"});
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        // By its letters it would be taken for `cpu`.
+        if (ascii_lower(text) == "gpu")
+          return fmt::format("`{}` is not one of auto, cuda or cpu; did you mean `cuda`?", text);
+        return one_of({"auto", "cuda", "cpu"})(text);
+      },
+      "auto|cuda|cpu");
 }
 
 CLI::Validator at_least(int64_t min, int64_t max) {

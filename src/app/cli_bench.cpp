@@ -1,6 +1,11 @@
+#include <fmt/format.h>
+
+#include <filesystem>
 #include <memory>
 
 #include "cli.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun::app {
 namespace {
@@ -13,10 +18,21 @@ struct BenchOptions {
   std::vector<std::string> overrides;
 };
 
+void require_arch(const std::string& path) {
+  require_exists("--arch", path);
+  if (!is_folder(path)) return;
+  throw DataError(fmt::format("{} is a directory", path), "--arch on the command line",
+                  leads_to_file(std::filesystem::path(path) / "config.json")
+                      ? fmt::format("name its config.json: --arch {}/config.json; or, to use its "
+                                    "weights: --model {}",
+                                    path, path)
+                      : "name a model's config.json");
+}
+
 nlohmann::ordered_json request(const BenchOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--arch", "--model"});
   require(!options.arch.empty() || !options.model.empty(), command, "--arch or --model");
-  if (!options.arch.empty()) require_exists("--arch", options.arch);
+  if (!options.arch.empty()) require_arch(options.arch);
   config::config_from_overrides(options.overrides);  // reports mistakes before the engine is loaded
   return {{"arch", or_null(options.arch)},
           {"model", options.model.empty()

@@ -80,7 +80,10 @@ nlohmann::ordered_json trained_entry(const EvalOptions& options, const config::R
                     "--adapter none");
   }
   std::string adapter = options.adapter.empty() ? run.string() : options.adapter;
-  find_adapter(adapter);
+  adapter = find_adapter({.name = adapter,
+                          .where = "--adapter on the command line",
+                          .names_model = "--adapter none model.name="})
+                .string();
   require_exists("--adapter", adapter);
   return entry("adapter", base, adapter);
 }

@@ -139,7 +139,7 @@ nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters
       if (models[i]["name"] != models[k]["name"]) continue;
       throw ConfigError(
           fmt::format("two models are named {}", models[i]["name"].get<std::string>()),
-          "--adapter on the command line", "give names: --adapter NAME=ADAPTER");
+          "--adapter on the command line", "give each another name: --adapter NAME=ADAPTER");
     }
   }
   return {{"model", path}, {"models", models}};

@@ -206,11 +206,12 @@ std::filesystem::path find_adapter(const ModelAsked& asked) {
     }
     if (!leads_to_file(adapter / "adapter_config.json") && leads_to_file(model / "config.json")) {
       throw DataError(fmt::format("{} is a run directory with a model and no adapter", asked.name),
-                      asked.where, fmt::format("name the model: --model {}", model.string()));
+                      asked.where,
+                      fmt::format("name the model: {}{}", asked.names_model, model.string()));
     }
     if (!leads_to_file(adapter / "adapter_config.json") && leads_to_file(adapter / "config.json")) {
       throw DataError(fmt::format("{} is a model, not an adapter", asked.name), asked.where,
-                      fmt::format("name it with --model {}", asked.name));
+                      fmt::format("name it with {}{}", asked.names_model, asked.name));
     }
     if (const std::string notice = observe::notice_of_result(asked.name, adapter); !notice.empty())
       log::warn("{}", notice);

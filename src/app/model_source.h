@@ -21,6 +21,8 @@ struct ModelAsked {
   /// Of a model on a hub that is not in the cache, read the configuration and the headers of weights
   /// only, into a temporary folder.
   bool headers_only = false;
+  /// Where an adapter is asked for: what names a model instead, with the space or = behind it.
+  std::string names_model = "--model ";
 };
 
 struct ModelSource {

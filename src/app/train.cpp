@@ -58,8 +58,11 @@ void locate_adapter(config::LoadedConfig& loaded, bool quiet) {
   constexpr const char* kKey = "tuning.lora.init_from";
   std::string& adapter = loaded.config.tuning.lora.init_from;
   if (adapter.empty()) return;
-  adapter =
-      find_adapter({.name = adapter, .where = loaded.place_of(kKey), .quiet = quiet}).string();
+  adapter = find_adapter({.name = adapter,
+                          .where = loaded.place_of(kKey),
+                          .quiet = quiet,
+                          .names_model = "model.name="})
+                .string();
 }
 
 /// Finds the model's path. model.name of a model on the hub becomes owner/name, so that run.json

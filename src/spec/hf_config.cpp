@@ -93,7 +93,9 @@ ArchSpec read_text_part(const JsonFields& config, const Family& family) {
 ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& where) {
   const JsonFields as_written(config_json, where);
   const std::string model_type = as_written.get_string("model_type", "");
-  if (model_type.empty()) as_written.fail_missing("model_type");
+  if (model_type.empty())
+    throw DataError("`model_type` is missing", where,
+                    "name the config.json of a transformers model, or download it again");
   if (const Family* family = family_of_text_part(model_type)) {
     refuse_quantized(config_json, where, *family);
     return read_text_part(as_written, *family);

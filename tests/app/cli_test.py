@@ -120,13 +120,17 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["--model or --adapter"], "chat")
         self.expect(USAGE, ["--port", "0", "65535"], "serve", "--model", "model", "--port", "65536")
         self.expect(USAGE, ["--adapter =x", "NAME=ADAPTER"], "serve", "--adapter", "=x")
+        self.expect(DATA, ["model is a directory", "name a model's config.json"], "bench", "--arch", "model")
         self.expect(DATA, ["x", "--adapter on the command line"], "serve", "--adapter", "name=./x")
         for flag in "--deepspeed", "--accelerate-config":
             self.expect(DATA, [f"no such file or directory: x", f"{flag} on the command line"], "train", "--config", "run.yaml", flag, "x")
 
+    def test_help_is_no_guess_for_a_flag(self):
+        self.expect(USAGE, ["unknown flag --html", "`sftrun report --help` lists every flag"], "report", "run", "--html", "x")
+
     def test_values_of_flags_are_checked(self):
         train = ["train", "--config", "run.yaml"]
-        self.expect(USAGE, ["`gpu` is not one of auto, cuda or cpu"], *train, "--device", "gpu")
+        self.expect(USAGE, ["`gpu` is not one of auto, cuda or cpu; did you mean `cuda`?"], *train, "--device", "gpu")
         self.expect(USAGE, ["`two` is neither auto nor a whole number"], *train, "--nproc-per-node", "two")
         self.expect(USAGE, ["`0,x` is neither"], *train, "--gpus", "0,x")
         self.expect(USAGE, ["--node-rank 2 is not below --nnodes 2"], *train, "--nnodes", "2", "--node-rank", "2")

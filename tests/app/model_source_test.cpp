@@ -80,6 +80,9 @@ TEST_F(ModelFiles, AnAdapterIsFoundByItsRun) {
                      {"is a model, not an adapter", "--model"});
   test::expect_error([&] { find_adapter(asked("whole")); },
                      {"run directory with a model and no adapter", "--model"});
+  ModelAsked by_setting = asked("whole");
+  by_setting.names_model = "model.name=";
+  test::expect_error([&] { find_adapter(by_setting); }, {"name the model: model.name=/"});
   const std::string absent = (directory_ / "absent").string();
   EXPECT_EQ(find_adapter({.name = absent, .where = "--adapter"}), absent);
 }

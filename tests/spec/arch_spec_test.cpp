@@ -88,7 +88,7 @@ struct BadConfig {
 
 TEST(FromHfConfig, NamesWhatIsWrong) {
   const std::vector<BadConfig> cases = {
-      {"model_type", nullptr, {"`model_type` is missing"}},
+      {"model_type", nullptr, {"`model_type` is missing", "config.json of a transformers model"}},
       {"model_type", "mamba", {"\"mamba\" is not supported", "supported families: llama"}},
       {"hidden_size", nullptr, {"`hidden_size` is missing"}},
       {"hidden_size", "48", {"`hidden_size` must be an integer", "it is \"48\""}},
