@@ -94,7 +94,8 @@ class Guard {
   void obey(GuardOrder order) {
     if (order == GuardOrder::kEnd) {
       signal_all(SIGTERM);
-      wait_until(monotonic_seconds() + kCommandGraceS, [&] { return has_ended() || is_alone(); });
+      wait_until(monotonic_seconds() + kCommandGraceS,
+                 [&] { return (has_ended() && descendants().empty()) || is_alone(); });
     }
     constexpr double kMaxKillS = 5;  // what the kernel itself holds up does not die
     wait_until(monotonic_seconds() + kMaxKillS, [&] {
@@ -115,9 +116,11 @@ class Guard {
     while (!condition() && monotonic_seconds() < end_s) ::poll(nullptr, 0, kPollMs);
   }
 
+  /// Once to each: a second SIGTERM ends many programs at once.
   void signal_all(int signal) const {
     ::kill(-command_, signal);  // also where /proc cannot be read
-    for (const pid_t pid : descendants()) ::kill(pid, signal);
+    for (const pid_t pid : descendants())
+      if (::getpgid(pid) != command_) ::kill(pid, signal);
   }
 
   /// Takes the ends of children, its own and those that were left to it.
@@ -133,6 +136,11 @@ class Guard {
   std::optional<int> status_;  // nullopt: the command runs
 };
 
+template <class Message>
+void tell_run(const Message& message) {
+  ::send(kGuardSocket, &message, sizeof message, MSG_NOSIGNAL);
+}
+
 }  // namespace
 
 void guard_command(const std::string& command) {
@@ -141,11 +149,10 @@ void guard_command(const std::string& command) {
   ::signal(SIGCHLD, SIG_DFL);
   SpawnSettings settings;
   settings.close_from(kGuardSocket);
-  GuardReport report;
-  pid_t pid = 0;
-  report.start_error = settings.spawn("/bin/sh", {"sh", "-c", command}, environ, pid);
-  if (report.start_error == 0) report.wait_status = Guard(pid).wait();
-  ::send(kGuardSocket, &report, sizeof report, MSG_NOSIGNAL);
+  CommandStart start;
+  start.error = settings.spawn("/bin/sh", {"sh", "-c", command}, environ, start.command);
+  tell_run(start);
+  if (start.error == 0) tell_run(CommandEnd{.wait_status = Guard(start.command).wait()});
   ::_exit(0);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -16,10 +17,15 @@ enum class GuardOrder : uint8_t {
 };
 constexpr double kCommandGraceS = 2;
 
-/// From the guard: the last thing that it does.
-struct GuardReport {
-  int start_error = 0;  ///< errno with which the command could not be started; 0: it was
-  int wait_status = 0;  ///< of the command, as of waitpid
+/// From the guard, at once: the run ends the command where somebody kills the guard.
+struct CommandStart {
+  int error = 0;      ///< errno with which the command could not be started; 0: it was
+  pid_t command = 0;  ///< also its process group
+};
+
+/// From the guard, if the command was started: the last thing that it does.
+struct CommandEnd {
+  int wait_status = 0;  ///< as of waitpid
 };
 
 }  // namespace sftrun::launch

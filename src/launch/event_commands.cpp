@@ -101,8 +101,7 @@ class RunningCommand {
   }
   /// Kills the command if it runs.
   ~RunningCommand() {
-    socket_.reset();
-    if (guard_ > 0) wait_for_guard(0);
+    if (guard_ > 0) end(GuardOrder::kKill);
   }
   RunningCommand(const RunningCommand&) = delete;
   RunningCommand& operator=(const RunningCommand&) = delete;
@@ -124,11 +123,11 @@ class RunningCommand {
 
   /// "ended with exit code 3"; "" for success.   @pre it has ended
   std::string failure() const {
-    if (!has_report_) return "was lost: its guard, another process of sftrun, was killed";
-    if (report_.start_error != 0) fail_to_start(report_.start_error, "/bin/sh");
-    if (WIFSIGNALED(report_.wait_status))
-      return fmt::format("was killed by signal {}", WTERMSIG(report_.wait_status));
-    const int code = WEXITSTATUS(report_.wait_status);
+    if (start_ && start_->error != 0) fail_to_start(start_->error, "/bin/sh");
+    if (!end_) return "was killed: its guard, another process of sftrun, was";
+    if (WIFSIGNALED(end_->wait_status))
+      return fmt::format("was killed by signal {}", WTERMSIG(end_->wait_status));
+    const int code = WEXITSTATUS(end_->wait_status);
     return code == 0 ? "" : fmt::format("ended with exit code {}", code);
   }
 
@@ -154,15 +153,24 @@ class RunningCommand {
     }
     if (ended == 0) return false;
     guard_ = 0;
-    if (socket_)
-      has_report_ = ::recv(socket_.get(), &report_, sizeof report_, MSG_DONTWAIT) == sizeof report_;
+    start_ = receive<CommandStart>();
+    if (start_ && start_->error == 0) end_ = receive<CommandEnd>();
+    // The guard was killed. Who made itself a process group of its own is not found any more.
+    if (start_ && start_->error == 0 && !end_) ::kill(-start_->command, SIGKILL);
     return true;
   }
 
+  template <class Message>
+  std::optional<Message> receive() const {
+    Message message;
+    const ssize_t bytes = ::recv(socket_.get(), &message, sizeof message, MSG_DONTWAIT);
+    return bytes == sizeof message ? std::optional(message) : std::nullopt;
+  }
+
   UniqueFd socket_;
-  pid_t guard_ = 0;  // 0: it has ended
-  GuardReport report_;
-  bool has_report_ = false;
+  pid_t guard_ = 0;                    // 0: it has ended
+  std::optional<CommandStart> start_;  // both: once the guard has ended
+  std::optional<CommandEnd> end_;
 };
 
 }  // namespace

@@ -118,6 +118,30 @@ TEST_F(EventCommandsTest, ACommandEndsWithItsDaemons) {
   EXPECT_EQ(running_of(ids), std::vector<pid_t>());
 }
 
+TEST_F(EventCommandsTest, ACommandIsKilledWhenItsGuardIs) {
+  const fs::path ids = directory_ / "ids";
+  EventCommands commands(
+      options("cd \"$SFTRUN_RUN_DIR\"; trap '' TERM; echo $PPID > guard; sleep 600 & "
+              "echo $$ $! > ids; wait"));
+  commands.tell({.name = "end"});
+  ASSERT_TRUE(comes_true([&] { return running_of(ids).size() == 2; }));
+  ::kill(running_of(directory_ / "guard").at(0), SIGKILL);
+  commands.finish();
+  EXPECT_TRUE(comes_true([&] { return running_of(ids).empty(); }));
+}
+
+TEST_F(EventCommandsTest, ChildrenOfALateCommandHaveTimeToEnd) {
+  EventCommandOptions late =
+      options("(trap 'echo told; sleep 0.5; echo tidied; exit' TERM; sleep 600 & wait) & wait");
+  late.timeout_s = 0.5;
+  const double start_s = monotonic_seconds();
+  EventCommands commands(late);
+  commands.tell({.name = "end"});
+  commands.finish();
+  EXPECT_EQ(text_of("logs/callbacks.log"), "told\ntidied\n") << "once";
+  EXPECT_LT(monotonic_seconds() - start_s, 2.4) << "no longer than they take";
+}
+
 TEST_F(EventCommandsTest, WhatACommandLeftInTheBackgroundGoesOn) {
   const fs::path ids = directory_ / "ids";
   {
