@@ -177,6 +177,18 @@ TEST(Findings, NameWhatIsUnusual) {
     expect_part(text, part);
 }
 
+TEST(Findings, AWarningOfSeveralStepsIsOne) {
+  std::string log = "[12:00:00.000] [warning] the loss of step twelve\n";
+  for (const int step : {5, 10, 40})
+    log += fmt::format("[12:00:00.000] [warning] the event `checkpoint` (step {}) failed\n", step);
+  log += "[12:00:00.000] [warning] the event `end` (step 40) failed\n";
+  const std::string text = findings_of(metrics_lines(3, ""), R"({"status":"done"})", "", log);
+  expect_part(text, "the event `checkpoint` (step 5) failed (6 times, last at step 40)\n");
+  expect_part(text, "the event `end` (step 40) failed (2 times)\n");
+  expect_part(text, "the loss of step twelve (2 times)\n");
+  EXPECT_EQ(text.find("(step 10)"), std::string::npos) << text;
+}
+
 TEST(Findings, AFailedRunSaysWhy) {
   const std::string text = findings_of(
       metrics_lines(3, ""),

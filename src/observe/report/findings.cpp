@@ -253,7 +253,7 @@ class Findings {
   void logged() {
     for (const LoggedWarning& warning : run_.warnings)
       add(warning.is_error ? Severity::kProblem : Severity::kWarning, "log: {}{}", warning.text,
-          warning.count > 1 ? fmt::format(" ({} times)", warning.count) : "");
+          warning.count > 1 ? fmt::format(" ({} times{})", warning.count, last_step(warning)) : "");
     if (run_.num_more_warnings > 0)
       add(Severity::kNote, "the logs have {}; see {}/logs",
           counted(run_.num_more_warnings, "more warning"), run_.directory.string());
@@ -269,6 +269,10 @@ class Findings {
     if (run_.metrics.ends_within_line)
       add(Severity::kNote, "the last line of metrics.jsonl is incomplete and is left out");
     for (const std::string& file : run_.unreadable) add(Severity::kWarning, "cannot read {}", file);
+  }
+
+  static std::string last_step(const LoggedWarning& warning) {
+    return warning.last_step ? fmt::format(", last at step {}", *warning.last_step) : "";
   }
 
   std::vector<size_t> rows_without(const std::string& key) const {

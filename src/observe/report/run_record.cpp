@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -45,20 +46,50 @@ std::vector<fs::path> files_with(const fs::path& directory, std::string_view ext
   return files;
 }
 
-/// Equal warnings of several ranks are one.
+/// "(step 40)" or "step 40: …" in a warning.
+struct NamedStep {
+  size_t begin = 0, end = 0;  // of the number
+  int64_t step = 0;
+};
+
+std::optional<NamedStep> named_step(const std::string& text) {
+  constexpr std::string_view kWord = "step ";
+  for (size_t found = text.find(kWord); found != std::string::npos;
+       found = text.find(kWord, found + 1)) {
+    const bool is_word = found == 0 || text[found - 1] == ' ' || text[found - 1] == '(';
+    NamedStep named{.begin = found + kWord.size()};
+    const char* const begin = text.data() + named.begin;
+    const auto [end, error] = std::from_chars(begin, text.data() + text.size(), named.step);
+    named.end = named.begin + static_cast<size_t>(end - begin);
+    if (is_word && error == std::errc()) return named;
+  }
+  return std::nullopt;
+}
+
+/// Equal for warnings that differ in their step alone.
+std::string without_step(const std::string& text, const std::optional<NamedStep>& named) {
+  return named ? text.substr(0, named->begin) + text.substr(named->end) : text;
+}
+
+/// Equal warnings of several ranks, and of several steps, are one.
 void read_logs(RunRecord& run) {
   constexpr size_t kMost = 20;
-  std::map<std::string, size_t> places;  // of texts in run.warnings
+  std::map<std::string, size_t> places;  // of kinds in run.warnings
   for (const fs::path& log : files_with(run.directory / "logs", ".log")) {
     if (log.filename() == "callbacks.log") continue;  // what the user's commands print
     std::ifstream file(log, std::ios::binary);
     for (std::string line; std::getline(file, line);) {
       const auto warning = warning_in(line);
       if (!warning) continue;
-      if (const auto found = places.find(warning->text); found != places.end()) {
-        ++run.warnings[found->second].count;
+      const std::optional<NamedStep> named = named_step(warning->text);
+      const std::string kind = without_step(warning->text, named);
+      if (const auto found = places.find(kind); found != places.end()) {
+        LoggedWarning& first = run.warnings[found->second];
+        ++first.count;
+        if (warning->text != first.text)
+          first.last_step = std::max(first.last_step.value_or(0), named->step);
       } else if (run.warnings.size() < kMost) {
-        places[warning->text] = run.warnings.size();
+        places[kind] = run.warnings.size();
         run.warnings.push_back(*warning);
       } else {
         ++run.num_more_warnings;

@@ -16,7 +16,9 @@ namespace sftrun::observe {
 /// A warning or an error in the logs of the ranks.
 struct LoggedWarning {
   std::string text;
-  size_t count = 0;  ///< times that it is in the logs of all ranks
+  size_t count = 0;  ///< times that it is in the logs of all ranks, of whatever steps
+  std::optional<int64_t>
+      last_step;  ///< the largest step that it came at, if not only at that in its text
   bool is_error = false;
 };
 
@@ -40,7 +42,7 @@ struct RunRecord {
   config::SettingsText settings;
   std::vector<AnswerFile> answers;
   std::vector<LoggedWarning> warnings;
-  size_t num_more_warnings = 0;         ///< different ones that are not in `warnings`
+  size_t num_more_warnings = 0;         ///< others that are not in `warnings`
   std::vector<std::string> unreadable;  ///< files that could not be read, with the reason
 
   /// The value of a setting; empty: unknown.
