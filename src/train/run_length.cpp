@@ -39,8 +39,8 @@ void require_length(const config::TrainConfig& config, const LengthChange& chang
         fmt::format("train.epochs and train.max_steps give {}, but {} are already done",
                     counted(change.steps_now, "step"), change.steps_done),
         checkpoint,
-        "raise train.epochs or train.max_steps, or go back to an earlier checkpoint "
-        "with --resume DIR");
+        "raise train.epochs or train.max_steps; or go back to an earlier checkpoint with --resume "
+        "DIR; or start a new run: choose another output.dir, or --overwrite moves this run aside");
   }
   const Schedule before = schedule_of(config, change.steps_before);
   const Schedule now = schedule_of(config, change.steps_now);
@@ -69,8 +69,8 @@ void require_length(const config::TrainConfig& config, const LengthChange& chang
       change.steps_now == change.steps_done
           ? "leave the run's length as it was; it is complete"
           : fmt::format(
-                "add --allow-changed-length to continue on the new schedule: {}; or choose another "
-                "output.dir to start afresh",
+                "add --allow-changed-length to continue on the new schedule: {}; or start a new "
+                "run: choose another output.dir, or --overwrite moves this run aside",
                 goes_on));
 }
 

@@ -136,7 +136,7 @@ def rows_of_imports():
 def is_slow(row):
     commands = [row.command, *(command for _, command, _ in row.ways)]
     trains = any(command[0] == "train" and "--dry-run" not in command for command in commands)
-    return row.prepare in ("run", "full") or trains or any(command[0] in ENGINE for command in commands)
+    return row.prepare in ("run", "two steps", "full") or trains or any(command[0] in ENGINE for command in commands)
 
 
 def world(folder, program, prepare):
@@ -149,6 +149,8 @@ def world(folder, program, prepare):
     remedy_table.make_mixture(folder)
     if prepare == "run":
         bad_input.trained(*bad_input.TRAIN)(folder)
+    elif prepare == "two steps":
+        bad_input.trained(*remedy_table.STEPS.split(), "train.max_steps=2")(folder)
     elif prepare == "full":
         (folder / "full.yaml").write_text(remedy_table.FULL_YAML)
         bad_input.trained(*(word.replace("run.yaml", "full.yaml") for word in bad_input.TRAIN))(folder)

@@ -285,7 +285,8 @@ TEST_F(ToyData, AnotherLengthIsForTheLearningRatesToAllow) {
   config_.train.epochs = 1;
   test::expect_error<ConfigError>(
       [&] { require({}); },
-      {"train.epochs and train.max_steps give 12 steps, but 13 are already done"});
+      {"train.epochs and train.max_steps give 12 steps, but 13 are already done", "--resume",
+       "another output.dir", "--overwrite"});
   config_.train.epochs = 3;
   config_.train.scheduler = config::Scheduler::kLinear;
   test::expect_error<ConfigError>([&] { require({}); }, {"--allow-changed-length", "step-000013"});
