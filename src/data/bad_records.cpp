@@ -15,7 +15,41 @@ std::string reason_of(const DataError& error) {
   return excerpt(error.message());
 }
 
+/// "a.jsonl", "line", "7" of "a.jsonl:7:14"; "a.parquet", "row", "7" of "a.parquet, row 7".
+struct RecordPlace {
+  std::string file;  // empty: it is written in another way
+  const char* unit = "line";
+  std::string number;
+};
+
+RecordPlace record_place(const std::string& where) {
+  constexpr std::string_view kRow = ", row ";
+  if (const size_t row = where.rfind(kRow); row != std::string::npos)
+    return {.file = where.substr(0, row), .unit = "row", .number = where.substr(row + kRow.size())};
+  const size_t name_end = where.find(':', where.rfind('/') + 1);
+  if (name_end == std::string::npos) return {};
+  const std::string line = where.substr(name_end + 1);
+  const size_t digits = std::min(line.find_first_not_of("0123456789"), line.size());
+  if (digits == 0) return {};  // the colon is of the file's name
+  return {.file = where.substr(0, name_end), .number = line.substr(0, digits)};
+}
+
 }  // namespace
+
+std::string BadRecords::further_places() const {
+  const RecordPlace first = record_place(first_.front().where());
+  bool are_of_one_file = !first.file.empty();
+  std::vector<std::string> places, numbers;
+  for (size_t i = 1; i < first_.size(); ++i) {
+    const RecordPlace place = record_place(first_[i].where());
+    are_of_one_file = are_of_one_file && place.file == first.file;
+    places.push_back(first_[i].where());
+    numbers.push_back(place.number);
+  }
+  const std::string unit = fmt::format("{}{} ", first.unit, numbers.size() > 1 ? "s" : "");
+  return (are_of_one_file ? unit + join(numbers, ", ") : join(places, ", ")) +
+         (count_ > static_cast<int64_t>(first_.size()) ? ", …" : "");
+}
 
 void BadRecords::add(const DataError& error, int64_t record) {
   ++count_;
@@ -69,11 +103,10 @@ void BadRecords::refuse(int64_t num_records, const std::string& scope) const {
   if (count_ == 1) {
     message = scope + first.message();
   } else if (same_reason_) {
-    std::vector<std::string> places;
-    for (size_t i = 1; i < first_.size(); ++i) places.push_back(first_[i].where());
-    message = fmt::format("{}{}; same problem in {} more records: {}{}", scope, reason_of(first),
-                          count_ - 1, join(places, ", "),
-                          count_ > static_cast<int64_t>(kKept) ? ", …" : "");
+    message = fmt::format(
+        "{}{}; {} the same problem: {}", scope, reason_of(first),
+        count_ == 2 ? "1 more record has" : fmt::format("{} more records have", count_ - 1),
+        further_places());
   } else {
     message = fmt::format("{}{} records cannot be used:", scope, count_);
     for (const DataError& error : first_)

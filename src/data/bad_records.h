@@ -42,6 +42,8 @@ class BadRecords {
 
  private:
   std::string fix(int64_t num_records) const;
+  /// Of the kept ones after the first: "b.jsonl:3, …", or "lines 4, 7, …" if all are of one file.
+  std::string further_places() const;
 
   static constexpr size_t kKept = 10;
   int64_t count_ = 0;
