@@ -21,8 +21,30 @@ std::string number_in(const Json::out_of_range& error) {
   return begin == end ? std::string() : std::string(text.substr(begin + 1, end - begin - 1));
 }
 
+/// Whether text ends within a character: it was cut there.
+bool is_cut_character(std::string_view end) {
+  const auto lead = static_cast<uint8_t>(end.front());
+  const size_t num_bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 0;
+  return end.size() < num_bytes &&
+         std::all_of(end.begin() + 1, end.end(), [](char c) { return is_continuation_byte(c); });
+}
+
+/// For a record that does not end in its line.
+const char* fix_for_cut(std::string_view line, std::string_view reason, NextLine next) {
+  const bool is_in_string = reason.find("missing closing quote") != std::string_view::npos;
+  const bool may_go_on = line == "{" || line.ends_with(',') || line.ends_with('[');
+  if (next == NextLine::kOther && is_in_string)
+    return "a text goes on in the next line: write its line breaks as \\n, and the record on one "
+           "line";
+  if (next == NextLine::kOther || (next == NextLine::kUnknown && may_go_on))
+    return "write each record on one line: jq -c . in.json > out.jsonl";
+  return next == NextLine::kNone
+             ? "the file ends within this record: write or copy it again, or remove its last line"
+             : "the record is cut off: complete it, or remove its line";
+}
+
 /// @param column of the refused byte, from 1
-const char* fix_for(std::string_view line, std::string_view reason, size_t column) {
+const char* fix_for(std::string_view line, std::string_view reason, size_t column, NextLine next) {
   const std::string_view rest = line.substr(std::min(column - (column > 0 ? 1 : 0), line.size()));
   if (rest.starts_with("NaN") || rest.starts_with("Infinity")) {
     return "JSON has neither NaN nor Infinity, although Python writes them: use null; "
@@ -37,9 +59,12 @@ const char* fix_for(std::string_view line, std::string_view reason, size_t colum
     return "remove the comma behind each record: sed 's/},$/}/' in.jsonl > out.jsonl; or write one "
            "JSON array: [{…}, {…}]";
   }
-  const bool unfinished = line == "{" || line.ends_with(',') || line.ends_with('[');
-  if (unfinished) return "write each record on one line: jq -c . in.json > out.jsonl";
-  if (line.starts_with('{')) return "write one JSON object per line";
+  if (line.starts_with('{') && rest.empty()) return fix_for_cut(line, reason, next);
+  if (line.starts_with('{')) {
+    return reason.find("expected end of input") == std::string_view::npos
+               ? "correct this record, or remove it"
+               : "write one JSON object per line";
+  }
   return "the file must have one JSON object per line, not CSV or plain text; to convert lines of "
          "text: "
          "jq -Rc '{text: .}' in.txt > out.jsonl";
@@ -47,9 +72,13 @@ const char* fix_for(std::string_view line, std::string_view reason, size_t colum
 
 }  // namespace
 
-Json parse_json_line(std::string_view line, const std::string& where) {
+Json parse_json_line(std::string_view line, const std::string& where, NextLine next) {
   if (const size_t invalid = find_invalid_utf8(line); invalid != std::string_view::npos) {
-    throw DataError("invalid UTF-8", fmt::format("{}:{}", where, invalid + 1),
+    const std::string place = fmt::format("{}:{}", where, invalid + 1);
+    if (is_cut_character(line.substr(invalid)))
+      throw DataError("invalid UTF-8: the line ends within a character", place,
+                      fix_for_cut(line, "", next));
+    throw DataError("invalid UTF-8", place,
                     "convert the file: iconv -f latin1 -t utf8 (or whatever its encoding is)");
   }
   // The parser treats a NUL as the end, and would ignore the rest.
@@ -71,7 +100,7 @@ Json parse_json_line(std::string_view line, const std::string& where) {
   } catch (const Json::parse_error& error) {
     const std::string reason = json_reason(error);
     throw DataError("malformed JSON: " + reason, fmt::format("{}:{}", where, error.byte),
-                    fix_for(line, reason, error.byte));
+                    fix_for(line, reason, error.byte, next));
   } catch (const Json::out_of_range& error) {
     throw DataError(fmt::format("the number {} is beyond what a 64-bit float can hold",
                                 excerpt(number_in(error))),

@@ -36,13 +36,17 @@ class JsonBlock : public RecordBlock {
     size_t begin = 0, end = 0;
     int64_t line = 0;
   };
-  JsonBlock(std::string text, std::vector<Place> records)
-      : text_(std::move(text)), records_(std::move(records)) {}
+  /// @param are_lines each record is a line   @param ends_file nothing follows the last one
+  JsonBlock(std::string text, std::vector<Place> records, bool are_lines, bool ends_file)
+      : text_(std::move(text)),
+        records_(std::move(records)),
+        are_lines_(are_lines),
+        ends_file_(ends_file) {}
 
   size_t size() const override { return records_.size(); }
   int64_t number(size_t index) const override { return records_[index].line; }
   Json parse(size_t index, const std::string& where) const override {
-    return parse_json_line(record(index), where);
+    return parse_json_line(record(index), where, next_of(index));
   }
   std::string_view line(size_t index) const override {
     const std::string_view text =
@@ -57,8 +61,17 @@ class JsonBlock : public RecordBlock {
   }
 
  private:
+  NextLine next_of(size_t index) const {
+    if (!are_lines_) return NextLine::kUnknown;
+    if (index + 1 == size()) return ends_file_ ? NextLine::kNone : NextLine::kUnknown;
+    const std::string_view next = record(index + 1);
+    const bool is_record = next.starts_with('{') && next.ends_with('}');
+    return is_record ? NextLine::kRecord : NextLine::kOther;
+  }
+
   std::string text_;
   std::vector<Place> records_;
+  bool are_lines_, ends_file_;
 };
 
 /// Each line is a text.
@@ -232,9 +245,10 @@ class JsonReader final : public RecordReader {
         blank_bytes_ = splitter_->has_records() ? 0 : blank_bytes_ + end;
         std::vector<JsonBlock::Place> records = splitter_->take();
         if (!records.empty() && is_text_)
-          return std::make_unique<TextBlock>(std::move(block), std::move(records));
+          return std::make_unique<TextBlock>(std::move(block), std::move(records), true, at_end_);
         if (!records.empty())
-          return std::make_unique<JsonBlock>(std::move(block), std::move(records));
+          return std::make_unique<JsonBlock>(std::move(block), std::move(records), !is_array_,
+                                             at_end_);
         if (at_end_) return nullptr;
       }
       read_more();
@@ -266,10 +280,9 @@ class JsonReader final : public RecordReader {
     const bool is_empty = first == std::string::npos;
     is_text_ = form == LineForm::kText ||
                (form == LineForm::kEither && !is_empty && !begins_like_json(first));
-    const bool is_array =
-        !is_text_ && !is_empty && text_[first] == '[' && !first_line_is_a_record(first);
+    is_array_ = !is_text_ && !is_empty && text_[first] == '[' && !first_line_is_a_record(first);
     if (text_.starts_with(kByteOrderMark)) text_.erase(0, kByteOrderMark.size());
-    if (is_array) {
+    if (is_array_) {
       splitter_ = std::make_unique<ArraySplitter>(name_);
     } else {
       splitter_ = std::make_unique<LineSplitter>(/*keeps_spaces=*/is_text_);
@@ -341,7 +354,7 @@ class JsonReader final : public RecordReader {
   ReadSizes sizes_;
   std::unique_ptr<Splitter> splitter_;
   size_t blank_bytes_ = 0;  // since the last record
-  bool at_end_ = false, is_text_ = false;
+  bool at_end_ = false, is_text_ = false, is_array_ = false;
 };
 
 }  // namespace

@@ -41,6 +41,8 @@ TEST(JsonLines, ExplainsPythonsExtensionsOfJson) {
     EXPECT_NE(failure.fix.find("surrogatepass"), std::string::npos) << line << failure.fix;
   }
   EXPECT_EQ(failure_of([] { parse_json_line(R"({"a": Nope})", "f.jsonl:7"); }).fix,
+            "correct this record, or remove it");
+  EXPECT_EQ(failure_of([] { parse_json_line(R"({"a": 1} {"a": 2})", "f.jsonl:7"); }).fix,
             "write one JSON object per line");
 }
 
@@ -102,6 +104,32 @@ TEST(JsonLines, ARecordOverSeveralLinesGetsAHint) {
   EXPECT_NE(failure_of([] { parse_json_line("{", "f:1"); }).fix.find("jq -c ."), std::string::npos);
   EXPECT_NE(failure_of([] { parse_json_line("{\"a\": 1,", "f:1"); }).fix.find("jq -c ."),
             std::string::npos);
+  EXPECT_NE(failure_of([] {
+              parse_json_line("{\"a\": [1", "f:1", NextLine::kOther);
+            }).fix.find("jq -c ."),
+            std::string::npos);
+}
+
+/// jq does not read a damaged file.
+TEST(JsonLines, ARecordThatIsCutOffIsNotToBeConverted) {
+  using namespace std::string_view_literals;
+  const auto fix_of = [](std::string_view line, NextLine next) {
+    return failure_of([&] { parse_json_line(line, "f:1", next); }).fix;
+  };
+  for (const std::string_view line :
+       {"{\"a\": "sv, "{\"a\": ["sv, "{\"a\": 1,"sv, "{\"a"sv, "{\"a\": \"b"sv, "{\"a\": tr"sv,
+        "{\"a\": \"caf\xC3"sv, "{\"a\": \"\xE2\x82"sv}) {
+    EXPECT_EQ(fix_of(line, NextLine::kNone),
+              "the file ends within this record: write or copy it again, or remove its last line")
+        << line;
+    EXPECT_EQ(fix_of(line, NextLine::kRecord),
+              "the record is cut off: complete it, or remove its line")
+        << line;
+  }
+  EXPECT_EQ(fix_of("{\"a\": \"b", NextLine::kOther),
+            "a text goes on in the next line: write its line breaks as \\n, and the record on one "
+            "line");
+  EXPECT_NE(fix_of("{\"a\": \"caf\xE9\"}", NextLine::kNone).find("iconv"), std::string::npos);
 }
 
 TEST(JsonLines, ACommaBehindARecordGetsAHint) {

@@ -391,6 +391,9 @@ RECORDS = [
      "data.fields: {prompt: COLUMN, chosen: COLUMN, rejected: COLUMN}", ["data.fields='{prompt: q, chosen: good, rejected: bad}'"]),
     ({"train.jsonl": b'{"text": "caf\xe9"}\n'}, "", "invalid UTF-8", "iconv -f latin1 -t utf8", [([{"text": "café"}], "")]),
     ({"train.jsonl": '{"text": "a",\n"weight": 1}\n'}, "", "malformed JSON", "jq -c . in.json > out.jsonl", [([{"text": "a", "weight": 1}], "")]),
+    ({"train.jsonl": '{"text": "a"}\n{"text": "b",'}, "", "malformed JSON", "remove its last line", [([{"text": "a"}], "")]),
+    ({"train.jsonl": '{"text": "a"}\n{"text": "b\n{"text": "c"}\n'}, "", "malformed JSON", "complete it, or remove its line",
+     [([{"text": "a"}, {"text": "b"}, {"text": "c"}], ""), ([{"text": "a"}, {"text": "c"}], ""), "data.bad_records=skip => 1 bad record left out"]),
     ({"train.jsonl": "hello there\n"}, "", "malformed JSON", "jq -Rc '{text: .}' in.txt > out.jsonl", [([{"text": "hello there"}], "")]),
     ({"train.jsonl": '{"text": "a", "x": NaN}\n'}, "", "malformed JSON", "use null", [([{"text": "a", "x": None}], "")]),
     ({"train.json": '[{"text": "a"}'}, "data.train=train.json", "is not closed", "the file is truncated: write it again",
@@ -500,6 +503,7 @@ ANSWERS = "generate --model model --device cpu --max-new-tokens 2 --input train.
 SCORE = "score --model model --device cpu --input train.jsonl --output out.jsonl"
 TRAIN = "train --config run.yaml --device cpu --nproc-per-node 1"
 DRY = TRAIN + " --dry-run"
+STEPS = TRAIN + " train.save_steps=1 train.scheduler=constant"
 FROM_RUN = TRAIN + " output.dir=r2 tuning.lora.init_from=run/adapter"
 EVAL = "eval --config run.yaml --device cpu --max-new-tokens 2"
 SERVE = "serve --model model --device cpu --port 0"
@@ -656,6 +660,11 @@ COMMANDS = [
     ("run", TRAIN + " --overwrite --resume run/checkpoints/step-000001", "--overwrite and --resume are both given",
      "use --overwrite to start from the beginning, or --resume to continue",
      [TRAIN + " --overwrite", TRAIN + " train.max_steps=1 --resume run/checkpoints/step-000001"]),
+    ("two steps", STEPS + " train.max_steps=1", "give 1 step, but 2 are already done",
+     "raise train.epochs or train.max_steps; or go back to an earlier checkpoint with --resume DIR; or start a new run: choose another output.dir, "
+     "or --overwrite moves this run aside",
+     [STEPS + " train.max_steps=3", STEPS + " train.max_steps=1 --resume run/checkpoints/step-000001 => renamed to abandoned-step-000002",
+      STEPS + " train.max_steps=1 output.dir=r2", STEPS + " train.max_steps=1 --overwrite"]),
     ("run", TRAIN + " --resume never", "already has checkpoints",
      "choose another output.dir, or, in place of --resume never, resume with --resume auto or move the old run aside with --overwrite",
      [TRAIN + " --resume never output.dir=r2", TRAIN + " --resume auto", TRAIN + " --overwrite"]),

@@ -10,11 +10,20 @@ namespace sftrun::data {
 /// Keeps the order of keys.
 using Json = nlohmann::ordered_json;
 
+/// What follows a line in its file. It tells a record over several lines from a damaged one.
+enum class NextLine {
+  kUnknown,
+  kNone,    ///< the file ends
+  kRecord,  ///< it begins and ends with braces
+  kOther,
+};
+
 /// Numbers are kept as the line says (core/exact_json.h).
 /// @param where "file:line", for errors
 /// @throws DataError at file:line:column for invalid UTF-8, malformed JSON, JSON that is not an
 /// object, too deep nesting, or a number beyond a double's range
-Json parse_json_line(std::string_view line, const std::string& where);
+Json parse_json_line(std::string_view line, const std::string& where,
+                     NextLine next = NextLine::kUnknown);
 
 /// Parses JSON in a string field; discarded if it is invalid or nested too deeply. Numbers are kept
 /// as in lines.
