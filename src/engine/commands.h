@@ -12,8 +12,8 @@ struct Failure {
   std::string text;  ///< the message that was reported
 };
 /// Call inside a catch block: reports the exception to the user, the rank's log and the launcher.
-/// @param command for the advice about memory
-Failure report_failure(const std::string& command);
+/// @param command for the advice about memory, with its request; null: unknown
+Failure report_failure(const std::string& command, const nlohmann::ordered_json& request = nullptr);
 
 int run_worker(const nlohmann::ordered_json& request);
 int run_generate(const nlohmann::ordered_json& request);

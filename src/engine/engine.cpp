@@ -39,9 +39,9 @@ Failure fail(ExitCode code, const std::string& text, bool peer_lost = false) {
   return {static_cast<int>(code), text};
 }
 
-Failure out_of_memory(const char* what, const std::string& command) {
+Failure out_of_memory(const char* what, const std::string& advice) {
   return fail(ExitCode::kOutOfMemory,
-              Error(ExitCode::kOutOfMemory, first_line(what), {}, memory_advice(command)).what());
+              Error(ExitCode::kOutOfMemory, first_line(what), {}, advice).what());
 }
 
 /// LibTorch's errors end with a C++ stack trace, which belongs in the log, not before the user. Its
@@ -54,16 +54,18 @@ std::string libtorch_text(const c10::Error& e) {
 }
 
 int guarded(const char* command, const char* request) {
+  nlohmann::ordered_json parsed;
   try {
-    return find(command)(nlohmann::ordered_json::parse(request));
+    parsed = nlohmann::ordered_json::parse(request);
+    return find(command)(parsed);
   } catch (...) {
-    return report_failure(command).code;
+    return report_failure(command, parsed).code;
   }
 }
 
 }  // namespace
 
-Failure report_failure(const std::string& command) {
+Failure report_failure(const std::string& command, const nlohmann::ordered_json& request) {
   try {
     throw;
   } catch (const CommError& e) {  // what another rank has done comes first, if it has failed
@@ -71,9 +73,9 @@ Failure report_failure(const std::string& command) {
   } catch (const Error& e) {
     return fail(e.code(), e.what());
   } catch (const c10::OutOfMemoryError& e) {
-    return out_of_memory(e.what_without_backtrace(), command);
+    return out_of_memory(e.what_without_backtrace(), memory_advice(command, memory_of(e), request));
   } catch (const std::bad_alloc&) {
-    return out_of_memory("out of memory", command);
+    return out_of_memory("out of memory", memory_advice(command, Memory::kHost, request));
   } catch (const c10::Error& e) {
     return fail(ExitCode::kWorkerFailed, libtorch_text(e));
   } catch (const nlohmann::json::exception& e) {

@@ -297,7 +297,7 @@ int run_eval(const nlohmann::ordered_json& request) {
     return code;
   } catch (...) {
     // Reported while the other ranks are still connected: their errors must not come first.
-    const Failure failure = report_failure("eval");
+    const Failure failure = report_failure("eval", request);
     rank.abandon(failure.text);
     return failure.code;
   }

@@ -297,7 +297,7 @@ int answer_file(const nlohmann::ordered_json& request, LoadedModel& model) {
     return code;
   } catch (...) {
     // Reported while the other ranks are still connected: their errors must not come first.
-    const Failure failure = report_failure("generate");
+    const Failure failure = report_failure("generate", request);
     rank.abandon(failure.text);
     return failure.code;
   }

@@ -3,29 +3,88 @@
 #include <c10/util/Exception.h>
 
 #include <new>
+#include <vector>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::engine {
 
-std::string memory_advice(const std::string& command) {
-  if (command == "worker")
-    return "lower train.batch_size and raise train.grad_accum, lower model.max_seq_len, or set "
-           "train.gradient_checkpointing: true (on CUDA also train.cuda_graphs: off)";
-  if (command == "generate")
-    return "lower --batch-size or --max-new-tokens, shorten the prompts, or use --device cpu";
-  if (command == "eval")
-    return "lower --batch-size or --max-new-tokens, use --no-generate, or --device cpu";
-  if (command == "score") return "shorten the longest records, or use --device cpu";
-  if (command == "bench") return "lower --batch-size or --seq-len";
-  return "use a machine with more memory, or end other programs that use it";
+namespace {
+
+/// "a, b, or c"
+std::string one_of(const std::vector<std::string>& ways) {
+  if (ways.size() < 2) return join(ways, "");
+  const std::vector<std::string> first(ways.begin(), ways.end() - 1);
+  return join(first, ", ") + (ways.size() > 2 ? "," : "") + " or " + ways.back();
 }
 
-std::string model_memory_advice(bool trains) {
-  return trains ? "the model does not fit: hold its frozen weights in 4 bits (tuning.quant: nf4, "
-                  "with tuning.mode: lora), choose a smaller model, or a device with more memory"
-                : "the model does not fit: choose a quantised or a smaller model, a device with "
-                  "more memory, or --device cpu";
+bool has_value(const nlohmann::ordered_json& request, const char* key,
+               const nlohmann::ordered_json& value) {
+  return request.is_object() && request.contains(key) && request.at(key) == value;
+}
+
+}  // namespace
+
+Memory memory_of(const c10::OutOfMemoryError& error) {
+  const std::string text = error.what_without_backtrace();
+  return text.find("CUDA") == std::string::npos ? Memory::kHost : Memory::kGpu;
+}
+
+std::string memory_advice(const std::string& command, Memory memory,
+                          const nlohmann::ordered_json& request) {
+  if (command == "worker") return training_memory_advice({}, memory);
+  const bool may_shrink_batch = !has_value(request, "batch_size", 1);
+  const char* elsewhere =
+      memory == Memory::kGpu ? "use --device cpu" : "use a machine with more memory";
+  if (command == "generate" || command == "eval") {
+    std::vector<std::string> ways = {may_shrink_batch ? "lower --batch-size or --max-new-tokens"
+                                                      : "lower --max-new-tokens"};
+    if (command == "generate") ways.emplace_back("shorten the prompts");
+    if (command == "eval" && has_value(request, "generate", false))
+      ways = {"shorten the longest records"};
+    else if (command == "eval")
+      ways.emplace_back("use --no-generate");
+    ways.emplace_back(elsewhere);
+    return one_of(ways);
+  }
+  if (command == "score") return one_of({"shorten the longest records", elsewhere});
+  if (command == "bench")
+    return may_shrink_batch ? "lower --batch-size or --seq-len" : "lower --seq-len";
+  return memory == Memory::kGpu
+             ? "use a GPU with more memory, end other programs that use it, or use --device cpu"
+             : "use a machine with more memory, or end other programs that use it";
+}
+
+std::string training_memory_advice(const config::RunConfig& config, Memory memory) {
+  std::vector<std::string> ways;
+  if (config.train.batch_size.value.value_or(2) > 1)
+    ways.emplace_back("lower train.batch_size and raise train.grad_accum");
+  ways.emplace_back("lower model.max_seq_len");
+  if (config.train.gradient_checkpointing != config::Checkpointing::kLayer)
+    ways.emplace_back("set train.gradient_checkpointing: true");
+  if (memory == Memory::kGpu && config.train.cuda_graphs != config::CudaGraphs::kOff)
+    ways.emplace_back("set train.cuda_graphs: off");
+  return one_of(ways);
+}
+
+std::string model_memory_advice(const model::DecoderOptions& options, Memory memory) {
+  const std::string larger =
+      memory == Memory::kGpu ? "a device with more memory" : "a machine with more memory";
+  std::vector<std::string> ways;
+  if (options.trains == model::Trains::kNothing) {
+    ways = {options.base.quant ? "a smaller model" : "a quantised or a smaller model", larger};
+    if (memory == Memory::kGpu) ways.emplace_back("--device cpu");
+    return "the model does not fit: choose " + one_of(ways);
+  }
+  if (options.trains != model::Trains::kLora)
+    ways.emplace_back(
+        "hold its frozen weights in 4 bits (tuning.quant: nf4, with tuning.mode: lora)");
+  else if (!options.base.quant || quant_info(options.base.quant->format).bits > 4)
+    ways.emplace_back("hold its frozen weights in 4 bits (tuning.quant: nf4)");
+  ways.emplace_back("choose a smaller model");
+  ways.push_back("use " + larger);
+  return "the model does not fit: " + one_of(ways);
 }
 
 std::string first_line(const std::string& text) {
@@ -35,16 +94,15 @@ std::string first_line(const std::string& text) {
 std::unique_ptr<model::Decoder> load_decoder(
     const std::shared_ptr<const weights::Checkpoint>& checkpoint,
     const model::DecoderOptions& options) {
-  const auto does_not_fit = [&](const std::string& what) {
-    return OutOfMemoryError(what, "loading the model",
-                            model_memory_advice(options.trains != model::Trains::kNothing));
+  const auto does_not_fit = [&](const std::string& what, Memory memory) {
+    return OutOfMemoryError(what, "loading the model", model_memory_advice(options, memory));
   };
   try {
     return model::Decoder::load(checkpoint, options);
   } catch (const c10::OutOfMemoryError& e) {
-    throw does_not_fit(first_line(e.what_without_backtrace()));
+    throw does_not_fit(first_line(e.what_without_backtrace()), memory_of(e));
   } catch (const std::bad_alloc&) {
-    throw does_not_fit("out of memory");
+    throw does_not_fit("out of memory", Memory::kHost);
   }
 }
 

@@ -1,18 +1,32 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "sftrun/config/run_config.h"
 #include "sftrun/model/decoder.h"
 
-/// Advice for out-of-memory errors.
+/// Advice for out-of-memory errors. It leaves out what is in use already.
 namespace sftrun::engine {
 
-/// During a command. @param command as the engine's: "worker" (a rank of `train`), …
-std::string memory_advice(const std::string& command);
+enum class Memory { kHost, kGpu };
 
-/// While a model is loaded. @param trains whether for training
-std::string model_memory_advice(bool trains);
+/// Which memory there was too little of. Of another exception than LibTorch's: the host's.
+Memory memory_of(const c10::OutOfMemoryError& error);
+
+/// During a command. @param command as the engine's: "worker" (a rank of `train`), …
+/// @param request of the command; null: unknown
+std::string memory_advice(const std::string& command, Memory memory,
+                          const nlohmann::ordered_json& request = nullptr);
+
+/// During training. @param config defaults: unknown
+std::string training_memory_advice(const config::RunConfig& config, Memory memory);
+
+/// While a model is loaded.
+std::string model_memory_advice(const model::DecoderOptions& options, Memory memory);
 
 /// `model::Decoder::load`. @throws OutOfMemoryError with advice about the model where it does not
 /// fit the device

@@ -672,10 +672,11 @@ int run_rank(const nlohmann::ordered_json& request, Rank& rank) {
   try {
     return prepare_and_train(request, run, rank);
   } catch (const c10::OutOfMemoryError& error) {
-    throw with_advice(first_line(error.what_without_backtrace()), place(), memory_advice("worker"),
-                      run, rank);
+    throw with_advice(first_line(error.what_without_backtrace()), place(),
+                      training_memory_advice(run.config, memory_of(error)), run, rank);
   } catch (const std::bad_alloc&) {
-    throw with_advice("out of memory", place(), memory_advice("worker"), run, rank);
+    throw with_advice("out of memory", place(), training_memory_advice(run.config, Memory::kHost),
+                      run, rank);
   } catch (const NoMemoryForAnswers&) {
     throw;
   } catch (const OutOfMemoryError& error) {  // while the model was loaded

@@ -134,9 +134,37 @@ TEST(AdapterOfAModel, ThatDoesNotFitIsNamedByItsOwnFiles) {
 }
 
 TEST(MemoryAdvice, DependsOnTheCommand) {
-  EXPECT_NE(memory_advice("worker"), memory_advice("generate"));
-  EXPECT_NE(model_memory_advice(true), model_memory_advice(false));
+  EXPECT_NE(memory_advice("worker", Memory::kHost), memory_advice("generate", Memory::kHost));
   EXPECT_EQ(first_line("out of memory\nstack"), "out of memory");
+}
+
+TEST(MemoryAdvice, LeavesOutWhatIsInUse) {
+  const auto has = [](const std::string& advice, const char* part) {
+    return advice.find(part) != std::string::npos;
+  };
+  for (const char* command : {"generate", "eval", "score", "bench", "serve", "merge"}) {
+    EXPECT_FALSE(has(memory_advice(command, Memory::kHost), "--device cpu")) << command;
+    const nlohmann::ordered_json of_one = {{"batch_size", 1}};
+    EXPECT_FALSE(has(memory_advice(command, Memory::kGpu, of_one), "--batch-size")) << command;
+  }
+  EXPECT_TRUE(has(memory_advice("generate", Memory::kGpu), "--device cpu"));
+  EXPECT_FALSE(has(memory_advice("eval", Memory::kHost, {{"generate", false}}), "generate"));
+
+  config::RunConfig run;
+  const std::string all = training_memory_advice(run, Memory::kGpu);
+  run.train.batch_size.value = 1;
+  run.train.gradient_checkpointing = config::Checkpointing::kLayer;
+  const std::string rest = training_memory_advice(run, Memory::kHost);
+  for (const char* part : {"train.batch_size", "train.gradient_checkpointing", "train.cuda_graphs"})
+    EXPECT_TRUE(has(all, part) && !has(rest, part)) << all << "\n" << rest;
+
+  model::DecoderOptions options;
+  EXPECT_TRUE(has(model_memory_advice(options, Memory::kGpu), "--device cpu"));
+  EXPECT_FALSE(has(model_memory_advice(options, Memory::kHost), "--device cpu"));
+  options.trains = model::Trains::kLora;
+  EXPECT_TRUE(has(model_memory_advice(options, Memory::kHost), "tuning.quant"));
+  options.base.quant.emplace();
+  EXPECT_FALSE(has(model_memory_advice(options, Memory::kHost), "tuning.quant"));
 }
 
 TEST(WeightHashing, GivesTheHashesOfTheFiles) {
