@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <tuple>
 
 #include "cuda_library.h"
 #include "memory_advice.h"
+#include "openmp_threads.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -98,15 +100,16 @@ std::string device_name(at::Device device) {
 }
 
 void set_threads(const nlohmann::ordered_json& request) {
-  if (const auto threads = get<int>(request, "threads")) {
-    at::set_num_threads(*threads);
-  } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-    at::set_num_threads(std::max(1, static_cast<int>(observe::available_cpus())));
-  } else if (const int most = launch::most_threads(); at::get_num_threads() > most) {
+  std::optional<int> wanted = get<int>(request, "threads");
+  const int most = launch::most_threads();
+  if (!wanted && std::getenv("OMP_NUM_THREADS") == nullptr) {
+    wanted = std::max(1, static_cast<int>(observe::available_cpus()));
+  } else if (!wanted && at::get_num_threads() > most) {
     log::warn("OMP_NUM_THREADS={} is above the largest value: {} threads are used",
               at::get_num_threads(), most);
-    at::set_num_threads(most);
+    wanted = most;
   }
+  start_threads(wanted);
   watch_spinning(at::get_num_threads());
 }
 

@@ -36,7 +36,8 @@ config::DTypeChoice dtype_choice(at::ScalarType dtype);
 std::string dtype_name(at::ScalarType dtype);  ///< "fp32", "bf16", "fp16"
 std::string device_name(at::Device device);
 
-/// Threads of this process: the request's, else OMP_NUM_THREADS, else all that it may use.
+/// Starts the threads of this process: the request's, else OMP_NUM_THREADS, else all that it may use.
+/// @throws OutOfMemoryError if they cannot be started
 void set_threads(const nlohmann::ordered_json& request);
 
 /// How to build the decoder that a configuration trains.

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "openmp_threads.h"
 #include "sftrun/core/clock.h"
 
 namespace sftrun::engine {
@@ -34,6 +35,7 @@ IdleTeam::IdleTeam(int num_threads) {
   const int size = std::max(2, omp_get_num_procs() - num_threads + 2);
   if (size > kMaxTeam) return;
   leader_ = std::thread([this, size] {
+    if (!can_start_threads(size)) return;
     std::atomic<int> num_started{0};  // the compiler leaves out an empty region
 #pragma omp parallel num_threads(size)
     ++num_started;

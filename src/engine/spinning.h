@@ -29,7 +29,7 @@ class Contention {
 /// changes the number of times while a program runs.
 class IdleTeam {
  public:
-  /// @param num_threads of OpenMP that compute
+  /// Without memory for its threads it has none.   @param num_threads of OpenMP that compute
   explicit IdleTeam(int num_threads);
   ~IdleTeam();
   IdleTeam(const IdleTeam&) = delete;

@@ -436,7 +436,22 @@ def check_hostile(options, failures):
     failures.expect("a port that is taken: exit code 2 and another port to try", done.returncode == 2 and "--port" in done.stderr, done)
 
 
+def address_space(process):
+    return int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 def check_memory(options, failures):
+    with Server(options.sftrun, "--model", MODEL, "--threads", 8) as server:
+        space = address_space(server.process)
+        resource.prlimit(server.process.pid, resource.RLIMIT_AS, (space + (10 << 20), resource.RLIM_INFINITY))
+        reply = exchange(server.port, post(b'{"prompt": "a", "max_tokens": 2}'), wait=TIMEOUT)
+        failures.expect("10 MiB left before the first answer: it has its threads already", re.match(rb"HTTP/1.1 (200|503) ", reply) and server.process.poll() is None,
+                        f"{reply[:200]} {server.text()[-500:]}")
+    limit = space + (100 << 20)
+    done = subprocess.run([options.sftrun, "serve", *ON_CPU, "--model", MODEL, "--port", "0", "--threads", "256"], capture_output=True, text=True, timeout=TIMEOUT,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    failures.expect("threads beyond the memory: exit code 4, one error and what to do",
+                    done.returncode == 4 and done.stderr.count("error:") == 1 and "OMP_NUM_THREADS" in done.stderr and "libgomp" not in done.stderr, done)
     ids = b",".join([b"1"] * 3_000_000)
     messages = b",".join([b'{"role": "user", "content": "a"}'] * 300_000)
     requests = {"token ids": post(b'{"prompt": [' + ids + b"]}"), "stop texts": post(b'{"prompt": "a", "stop": [' + ids + b"]}"),
@@ -445,8 +460,7 @@ def check_memory(options, failures):
                 "text": post(b'{"prompt": "' + b"a" * 15_000_000 + b'"}')}
     with Server(options.sftrun, "--model", MODEL) as server:
         for megabytes in (400, 200, 120, 80, 60, 40, 30):
-            pages = int(pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()[0])
-            space = pages * resource.getpagesize() + (megabytes << 20)
+            space = address_space(server.process) + (megabytes << 20)
             resource.prlimit(server.process.pid, resource.RLIMIT_AS, (space, resource.RLIM_INFINITY))
             strange = {}
             for what, request in requests.items():
