@@ -102,7 +102,10 @@ void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
     first_kept_place_ = place;
   }
   num_stop_ += outcome.ending == Ending::kStop ? 1 : 0;
-  num_special_ += outcome.ending == Ending::kSpecial ? 1 : 0;
+  if (outcome.ending == Ending::kSpecial && !(end_token_ && end_token_->ends_last_answer)) {
+    const auto end = end_token_of(outcome.example, *model_.tokenizer);
+    if (!end_token_ || (end && end->ends_last_answer)) end_token_ = end;
+  }
   without_end_.add(outcome.ending == Ending::kNone ? 1 : 0, place);
   if (expects_bos_ && outcome.example.tokens.front() != *model_.tokenizer->bos_id())
     missing_bos_.add(1, place);
@@ -172,13 +175,25 @@ void DatasetChecks::require_trained_ends(std::vector<Remark>& remarks) const {
         {true, fmt::format("data: {} of {} examples do not train on an end-of-turn token: {}",
                            without_end_.count(), stats_.num_examples, without_end_.places())});
   }
-  if (num_stop_ == 0 && num_special_ > 0) {
-    remarks.push_back(
-        {true,
-         fmt::format("data: answers end in `{}`, but generation with this model stops only at {}: "
-                     "add the token's id to eos_token_id in the model's generation_config.json",
-                     last_token(*first_kept_, *model_.tokenizer), stops)});
+  if (num_stop_ == 0 && end_token_) remarks.push_back({true, remark_on_end_token(*end_token_)});
+}
+
+/// Answers end in a special token at which generation does not stop.
+std::string DatasetChecks::remark_on_end_token(const EndToken& end) const {
+  const std::string token = model_.tokenizer->id_to_token(end.id);
+  const std::string stops = stop_tokens_of(model_);
+  if (end.ends_last_answer) {
+    return fmt::format(
+        "data: answers end in `{}`, but generation with this model stops only at {}: add the "
+        "token's id to eos_token_id in the model's generation_config.json",
+        token, stops);
   }
+  return fmt::format(
+      "data: the last answer of a conversation has no end token, the answers before it end in "
+      "`{0}`, and generation with this model stops only at {1}: add the id of `{0}` to "
+      "eos_token_id in the model's generation_config.json, and set model.chat_template to a "
+      "template that writes `{0}` after the last answer, too",
+      token, stops);
 }
 
 void DatasetChecks::remark_on_thinking(std::vector<Remark>& remarks) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bad_records.h"
+#include "endings.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/log.h"
 #include "sftrun/data/dataset.h"
@@ -58,6 +59,7 @@ class DatasetChecks {
   void add(const Outcome& outcome, const std::string& place);
   void count(const Outcome& outcome, const std::string& place);
   void require_trained_ends(std::vector<Remark>& remarks) const;
+  std::string remark_on_end_token(const EndToken& end) const;
   void remark_on_thinking(std::vector<Remark>& remarks) const;
   void remark_on_templates(std::vector<Remark>& remarks) const;
   void remark_on_class(std::vector<Remark>& remarks) const;
@@ -77,7 +79,8 @@ class DatasetChecks {
   bool expects_bos_ = false;
 
   DatasetStats stats_;
-  int64_t num_stop_ = 0, num_special_ = 0;
+  int64_t num_stop_ = 0;
+  std::optional<EndToken> end_token_;  ///< other than a stop token; of a last answer if any has one
   std::optional<Example> first_kept_;
   std::string first_kept_place_;
   std::optional<std::pair<std::string, std::string>> first_without_labels_;  // text, place

@@ -8,6 +8,13 @@
 namespace sftrun::data {
 namespace {
 
+/// Whether the token ends a run of labels. White space may follow it inside the run
+/// ({% generation %} marks often include it).
+bool is_near_end_of_run(const Example& example, size_t i) {
+  return i + 2 >= example.labels.size() || example.labels[i + 1] == kIgnoreIndex ||
+         example.labels[i + 2] == kIgnoreIndex;
+}
+
 /// The tokens of the last run of labels.
 std::vector<text::TokenId> last_run(const Example& example) {
   const auto carries = [](int32_t label) { return label != kIgnoreIndex; };
@@ -19,28 +26,31 @@ std::vector<text::TokenId> last_run(const Example& example) {
 }  // namespace
 
 Ending ending_of(const Example& example, const TextModel& model) {
-  bool ends_in_special = false;
-  for (size_t i = 0; i < example.labels.size(); ++i) {
-    const int32_t label = example.labels[i];
+  for (const int32_t label : example.labels) {
     if (label == kIgnoreIndex) continue;
     if (std::find(model.stop_ids.begin(), model.stop_ids.end(), label) != model.stop_ids.end())
       return Ending::kStop;
-    // White space may follow the token inside a run ({% generation %} marks often include it).
-    const bool is_near_end = i + 2 >= example.labels.size() ||
-                             example.labels[i + 1] == kIgnoreIndex ||
-                             example.labels[i + 2] == kIgnoreIndex;
-    ends_in_special = ends_in_special || (is_near_end && model.tokenizer->is_special(label));
   }
-  return ends_in_special ? Ending::kSpecial : Ending::kNone;
+  return end_token_of(example, *model.tokenizer) ? Ending::kSpecial : Ending::kNone;
+}
+
+std::optional<EndToken> end_token_of(const Example& example, const text::Tokenizer& tokenizer) {
+  bool is_last_run = true;
+  for (size_t i = example.labels.size(); i-- > 0;) {
+    const int32_t label = example.labels[i];
+    if (label == kIgnoreIndex) {
+      const bool begins_run =
+          i + 1 < example.labels.size() && example.labels[i + 1] != kIgnoreIndex;
+      if (begins_run) is_last_run = false;
+    } else if (is_near_end_of_run(example, i) && tokenizer.is_special(label)) {
+      return EndToken{.id = label, .ends_last_answer = is_last_run};
+    }
+  }
+  return std::nullopt;
 }
 
 std::string last_answer(const Example& example, const text::Tokenizer& tokenizer) {
   return tokenizer.decode(last_run(example), /*skip_special_tokens=*/false);
-}
-
-std::string last_token(const Example& example, const text::Tokenizer& tokenizer) {
-  const std::vector<text::TokenId> run = last_run(example);
-  return run.empty() ? "" : tokenizer.id_to_token(run.back());
 }
 
 std::string stop_tokens_of(const TextModel& model) {

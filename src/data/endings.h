@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "sftrun/data/example.h"
@@ -20,8 +21,13 @@ Ending ending_of(const Example& example, const TextModel& model);
 
 /// The text of the last run of labels.
 std::string last_answer(const Example& example, const text::Tokenizer& tokenizer);
-/// The last token of it, as in the vocabulary.
-std::string last_token(const Example& example, const text::Tokenizer& tokenizer);
+/// The special token that ends answers.
+struct EndToken {
+  text::TokenId id;
+  bool ends_last_answer;  ///< false: only earlier ones of the conversation
+};
+/// Of an example whose ending is kSpecial; nullopt for kNone.
+std::optional<EndToken> end_token_of(const Example& example, const text::Tokenizer& tokenizer);
 /// `<|im_end|>`, `<|endoftext|>`; "none" if the model has no stop token.
 std::string stop_tokens_of(const TextModel& model);
 

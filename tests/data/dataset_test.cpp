@@ -676,6 +676,35 @@ TEST_F(Datasets, EndsThatAreNotTrainedAreWarnedOf) {
       << other;
 }
 
+/// Some templates end an answer with the token that begins the next turn.
+TEST_F(Datasets, OnlySpecialTokensAreAdvisedAsEnds) {
+  model_ = test::toy_model(
+      "{%- for m in messages -%}{%- if m.role == 'assistant' -%}{% generation %}{{ m.content }}"
+      "{% if not loop.last %}</s>{% endif %}{% endgeneration %}{%- else -%}{{ m.content }}"
+      "{%- endif -%}{%- endfor -%}");
+  model_.stop_ids = {test::kImEnd};
+  const std::string two_turns =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "Hello"}, )"
+      R"({"role": "user", "content": "r"}, {"role": "assistant", "content": "Fine"}]})"
+      "\n";
+  const std::string said = warnings(two_turns);
+  EXPECT_NE(said.find("the last answer of a conversation has no end token, the answers before it "
+                      "end in `</s>`"),
+            std::string::npos)
+      << said;
+  EXPECT_EQ(said.find("`e`"), std::string::npos) << said;
+}
+
+/// A token inside the example decides, not the first example's last one.
+TEST_F(Datasets, AnEndAfterTheFirstExampleIsNamed) {
+  config_.model.max_seq_len = 40;
+  config_.data.too_long = TooLong::kTruncate;
+  model_ = model_ending_in("</s>{% endgeneration %}");
+  model_.stop_ids = {test::kImEnd};
+  const std::string said = warnings(chat("q", std::string(60, 'x')) + chat("q", "a"));
+  EXPECT_NE(said.find("answers end in `</s>`, but"), std::string::npos) << said;
+}
+
 std::string record(const char* answer, const char* beside = "") {
   return std::string(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", )") +
          answer + "}]" + beside + "}\n";
