@@ -92,11 +92,12 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
       "used (docs/attention.md), else FlashAttention. measure: times both at the first batch of "
       "each shape and uses the faster one, so two runs may differ in their last bits.",
       "flash");
-  field(
-      model.chat_template, "chat_template", a_path().otherwise("the model's own"), kCompared,
-      "A Jinja chat template: a file, the template itself, or the name of a built-in one (chatml, "
-      "llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, alpaca).",
-      "chatml");
+  field(model.chat_template, "chat_template", a_path().otherwise("the model's own"), kCompared,
+        "A Jinja chat template: a file, a directory with a tokenizer's files, the template itself, "
+        "or "
+        "the name of a built-in one (chatml, llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, "
+        "alpaca).",
+        "chatml");
 }
 
 template <class Visitor>

@@ -35,7 +35,9 @@ void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
   // of a built-in template, even if a folder has the same name.
   if (config.model.chat_template.find_first_of("{\n") == std::string::npos) {
     const std::string path = rebased(config.model.chat_template, directory);
-    if (is_plain_file(path)) config.model.chat_template = path;
+    const bool is_folder_path =
+        config.model.chat_template.find('/') != std::string::npos && is_folder(path);
+    if (is_plain_file(path) || is_folder_path) config.model.chat_template = path;
   }
 }
 

@@ -32,6 +32,22 @@ bool has_word(std::string_view text, const std::string& word) {
   return false;
 }
 
+/// @param path a Jinja file, or a directory with a tokenizer's files
+std::string template_at(const std::string& path) {
+  const std::string where = fmt::format("model.chat_template: {}", excerpt(path));
+  if (!leads_to_file(path)) {
+    throw ConfigError("no such chat template file", where,
+                      "write the path of a Jinja file, a directory with chat_template.jinja or "
+                      "tokenizer_config.json, the template itself, or one of " +
+                          join(text::builtin_template_names(), ", "));
+  }
+  if (!is_folder(path)) return read_utf8_file(path);
+  if (auto found = text::chat_template_in(path)) return *std::move(found);
+  throw ConfigError("the directory has no chat template", where,
+                    "name a directory with chat_template.jinja, or with a tokenizer_config.json "
+                    "that has a chat_template, or the path of a Jinja file");
+}
+
 }  // namespace
 
 text::Encoding encode_open_text(const text::Tokenizer& tokenizer, std::string_view text) {
@@ -114,13 +130,7 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
   } else if (is_template_text(configured)) {
     model.chat_template = parse(configured, "model.chat_template");
   } else if (!configured.empty()) {
-    if (!leads_to_file(configured)) {
-      throw ConfigError("no such chat template file",
-                        fmt::format("model.chat_template: {}", excerpt(configured)),
-                        "write the path of a Jinja file, the template itself, or one of " +
-                            join(text::builtin_template_names(), ", "));
-    }
-    model.chat_template = parse(read_utf8_file(configured), configured);
+    model.chat_template = parse(template_at(configured), configured);
   } else if (own_template) {
     model.chat_template = parse(*own_template, "the model's chat template");
   }

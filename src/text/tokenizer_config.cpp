@@ -146,6 +146,22 @@ std::map<std::string, std::string> special_token_texts(const fs::path& directory
   return texts;
 }
 
+std::optional<std::string> chat_template_in(const fs::path& directory) {
+  if (leads_to_file(directory / "chat_template.jinja"))
+    return read_utf8_file(directory / "chat_template.jinja");
+  const Json config = read_object(directory / "tokenizer_config.json");
+  const auto found = config.find("chat_template");
+  if (found == config.end()) return std::nullopt;
+  if (found->is_string()) return found->get<std::string>();
+  if (!found->is_array()) return std::nullopt;
+  for (const Json& named : *found) {
+    if (named.is_object() && named.value("name", Json()) == "default" &&
+        named.value("template", Json()).is_string())
+      return named["template"].get<std::string>();
+  }
+  return std::nullopt;
+}
+
 std::optional<bool> TokenizerConfig::flag(const char* key) const {
   if (!config.contains(key) || config.at(key).is_null()) return std::nullopt;
   return bool_at(config, key, false, where);

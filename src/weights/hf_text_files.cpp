@@ -31,17 +31,6 @@ json read_object(const fs::path& path) {
   return value;
 }
 
-/// "<s>" or {"content": "<s>", …}; nullopt if null or missing.
-std::optional<std::string> token_text(const json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end()) return std::nullopt;
-  if (found->is_string()) return found->get<std::string>();
-  if (!found->is_object()) return std::nullopt;
-  const auto content = found->find("content");
-  if (content == found->end() || !content->is_string()) return std::nullopt;
-  return content->get<std::string>();
-}
-
 }  // namespace
 
 std::vector<int64_t> generation_eos_ids(const fs::path& directory) {
@@ -60,18 +49,7 @@ std::vector<int64_t> generation_eos_ids(const fs::path& directory) {
 }
 
 std::optional<std::string> read_chat_template(const fs::path& directory) {
-  if (leads_to_file(directory / "chat_template.jinja"))
-    return read_utf8_file(directory / "chat_template.jinja");
-  const json config = read_object(directory / "tokenizer_config.json");
-  const auto found = config.find("chat_template");
-  if (found == config.end()) return std::nullopt;
-  if (found->is_string()) return found->get<std::string>();
-  if (!found->is_array()) return std::nullopt;
-  for (const json& named : *found) {
-    if (!named.is_object() || token_text(named, "name") != "default") continue;
-    return token_text(named, "template");
-  }
-  return std::nullopt;
+  return text::chat_template_in(directory);
 }
 
 text::Json read_template_variables(const fs::path& directory) {

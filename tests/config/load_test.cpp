@@ -335,6 +335,20 @@ TEST_F(ConfigTest, ExpertsAloneMayBeAdapted) {
   EXPECT_TRUE(loaded.config.tuning.lora.target_modules.empty());
 }
 
+TEST_F(ConfigTest, ADirectoryOfATemplateMayBeBesideTheFile) {
+  const std::string folder =
+      write("own/tokenizer/chat_template.jinja", "{{ messages }}").parent_path();
+  const auto chosen = [&](const std::string& name) {
+    const std::string text = "model: {name: m, chat_template: " + name + "}\n";
+    return load_config(write("run.yaml", text + "data: {train: t.jsonl}\n"), {})
+        .config.model.chat_template;
+  };
+  EXPECT_EQ(chosen("own/tokenizer"), folder);
+  std::filesystem::create_directory(std::filesystem::path(folder).parent_path().parent_path() /
+                                    "chatml");
+  EXPECT_EQ(chosen("chatml"), "chatml") << "the built-in one";
+}
+
 TEST_F(ConfigTest, OverridesAloneNeedNoModel) {
   const LoadedConfig loaded =
       config_from_overrides({"tuning.lora.r=8", "tuning.lora.target_modules=[q_proj]"});

@@ -7,6 +7,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/text/builtin_templates.h"
+#include "support/expect_error.h"
 #include "toy_model.h"
 
 namespace sftrun::data {
@@ -799,6 +800,21 @@ TEST(Sequences, ErrorsNameTheRecord) {
       where_of(kTwoTurns, test::toy_model("{{ raise_exception('roles must be good') }}"));
   EXPECT_TRUE(refused.starts_with("f.jsonl:3")) << refused;
   EXPECT_NE(refused.find("roles must be good"), std::string::npos) << refused;
+}
+
+TEST(TextModels, AChatTemplateMayBeInADirectory) {
+  const sftrun::test::TemporaryDirectory dir;
+  const auto source = [&] { return test::toy_model(dir.path().string()).chat_template->source(); };
+  test::expect_error<ConfigError>(
+      source, {"the directory has no chat template", "name a directory with chat_template.jinja"});
+  write_file_atomically(dir / "tokenizer_config.json",
+                        R"({"chat_template": [{"name": "tool_use", "template": "a"}, )"
+                        R"({"name": "default", "template": "b"}]})");
+  EXPECT_EQ(source(), "b");
+  write_file_atomically(dir / "tokenizer_config.json", R"({"chat_template": "c"})");
+  EXPECT_EQ(source(), "c");
+  write_file_atomically(dir / "chat_template.jinja", "d");
+  EXPECT_EQ(source(), "d");
 }
 
 }  // namespace

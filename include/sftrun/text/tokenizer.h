@@ -61,6 +61,9 @@ bool has_tokenizer_files(const std::filesystem::path& directory);
 /// latter has `added_tokens_decoder`.
 /// @throws DataError for files that are not JSON objects
 std::map<std::string, std::string> special_token_texts(const std::filesystem::path& directory);
+/// chat_template.jinja, else tokenizer_config.json's chat_template: a string, or the "default" of a
+/// list.   @throws DataError for files that cannot be read
+std::optional<std::string> chat_template_in(const std::filesystem::path& directory);
 
 /// Immutable after construction; all const methods are safe to call from several threads.
 class Tokenizer {
