@@ -85,8 +85,10 @@ struct NamedAdapters {
 /// --model and --adapter, which may be given several times.
 void add_named_adapters(CLI::App& command, NamedAdapters& flags);
 /// `model` and `models` of the engine's request: the adapters in their order, then the base model.
+/// @param served_name of the base model; empty: as it is given
 /// @throws ConfigError for two of the same name, and as find_model
-nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters& flags);
+nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters& flags,
+                                    const std::string& served_name = {});
 
 /// `--device`, `--dtype` and `--threads`
 void add_compute_flags(CLI::App& command, ComputeFlags& flags);

@@ -56,7 +56,7 @@ void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::ordered_js
 struct ServeOptions {
   NamedAdapters models;
   ComputeFlags compute;
-  std::string host = "127.0.0.1", token, cache_memory, template_variables;
+  std::string host = "127.0.0.1", served_name, token, cache_memory, template_variables;
   int64_t port = 8000, batch_size = 8, max_waiting = 256, max_new_tokens = 2048;
   std::optional<int64_t> max_model_len;
   bool as_stored = false;
@@ -73,7 +73,7 @@ void require_no_empty_token(const ServeOptions& options, const CLI::App& command
 
 nlohmann::ordered_json request(const ServeOptions& options, const CLI::App& command) {
   require_no_empty_token(options, command);
-  nlohmann::ordered_json request = named_models(command, options.models);
+  nlohmann::ordered_json request = named_models(command, options.models, options.served_name);
   request["host"] = options.host;
   request["port"] = options.port;
   request["token"] = or_null(options.token);
@@ -122,7 +122,8 @@ void add_named_adapters(CLI::App& command, NamedAdapters& flags) {
       ->type_name("[NAME=]ADAPTER");
 }
 
-nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters& flags) {
+nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters& flags,
+                                    const std::string& served_name) {
   nlohmann::ordered_json models = nlohmann::ordered_json::array();
   std::string first;  // adapter, whose base is used without --model
   for (const std::string& text : flags.adapters) {
@@ -133,7 +134,8 @@ nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters
     models.push_back({{"name", adapter.name}, {"adapter", adapter.path}});
   }
   const std::string path = checked_model(command, flags.model, first);
-  models.push_back({{"name", model_name(flags.model, first)}, {"adapter", nullptr}});
+  const std::string name = served_name.empty() ? model_name(flags.model, first) : served_name;
+  models.push_back({{"name", name}, {"adapter", nullptr}});
   for (size_t i = 0; i < models.size(); ++i) {
     for (size_t k = 0; k < i; ++k) {
       if (models[i]["name"] != models[k]["name"]) continue;
@@ -155,6 +157,10 @@ Command add_serve(CLI::App& sftrun) {
       "Clients name a model or an adapter: /v1/completions, /v1/chat/completions, /v1/models, "
       "/health.");
   add_named_adapters(*command, options->models);
+  command
+      ->add_option("--served-model-name", options->served_name,
+                   "Name of the model without an adapter [as in --model, or the adapter's base]")
+      ->type_name("NAME");
   command->add_option("--host", options->host, "Address to listen on; 0.0.0.0: all of this machine")
       ->capture_default_str();
   command->add_option("--port", options->port, "Port; 0: any that is free")

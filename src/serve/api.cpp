@@ -86,6 +86,12 @@ std::string_view host_of(std::string_view header) {
   return header.substr(0, header.find(':'));
 }
 
+/// "q3" of "/models/q3/" and "owner/q3".
+std::string_view last_part(std::string_view id) {
+  while (id.ends_with('/')) id.remove_suffix(1);
+  return id.substr(id.rfind('/') + 1);
+}
+
 HttpResponse wait_for_all(Progress& progress, const HttpRequest& request) {
   while (!progress.answers.is_complete()) {
     const auto event = progress.channel->receive(kBetweenLooks);
@@ -236,10 +242,13 @@ const ServedModel& Api::find_model(const Json& body) const {
   const auto name = body.find("model");
   if (name == body.end() || name->is_null()) return *models_.front();
   std::string names;
+  std::vector<const ServedModel*> of_that_name;  // as the last part of their paths
   for (const auto& model : models_) {
     if (*name == model->id) return *model;
+    if (*name == last_part(model->id)) of_that_name.push_back(model.get());
     names += (names.empty() ? "" : ", ") + model->id;
   }
+  if (of_that_name.size() == 1) return *of_that_name[0];
   throw ApiError(
       kNotFound,
       fmt::format("there is no model {}; the server has {}", excerpt(dumped(*name)), names),

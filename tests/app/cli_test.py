@@ -122,6 +122,7 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["--adapter =x", "NAME=ADAPTER"], "serve", "--adapter", "=x")
         self.expect(DATA, ["model is a directory", "name a model's config.json"], "bench", "--arch", "model")
         self.expect(DATA, ["x", "--adapter on the command line"], "serve", "--adapter", "name=./x")
+        self.expect(USAGE, ["two models are named same"], "serve", "--model", "model", "--adapter", "same=adapter", "--served-model-name", "same")
         for flag in "--deepspeed", "--accelerate-config":
             self.expect(DATA, [f"no such file or directory: x", f"{flag} on the command line"], "train", "--config", "run.yaml", flag, "x")
 

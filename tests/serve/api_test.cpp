@@ -205,6 +205,30 @@ TEST_F(ApiTest, OnlyKnownNamesAndTokensHaveAccess) {
   EXPECT_EQ(get(guarded, "/health").status, 200);
 }
 
+TEST(ApiNames, TheLastPartOfAPathNamesAModel) {
+  ServedTiny tiny;
+  const auto add = [&](const char* id) {
+    tiny.models.push_back(std::make_unique<ServedModel>(id, tiny.models[0]->text, *tiny.decoder,
+                                                        tiny.models[0]->max_length));
+  };
+  add("/models/q3/");
+  add("/models/twice");
+  add("owner/twice");
+  add("/models/tiny");
+  Scheduler scheduler(tiny.models, {.batch_size = 1, .max_waiting = 1, .cache_bytes = 1 << 20});
+  Api api(tiny.models, scheduler, {});
+  const auto found = [&](const std::string& name) {
+    const HttpResponse response = api.handle(
+        {.method = "GET", .path = "/v1/models/" + name, .headers = {{"host", "localhost:1"}}});
+    return response.status == 200 ? Json::parse(response.body)["id"].get<std::string>() : "none";
+  };
+  EXPECT_EQ(found("q3"), "/models/q3/");
+  EXPECT_EQ(found("/models/twice"), "/models/twice");
+  EXPECT_EQ(found("twice"), "none") << "of two models";
+  EXPECT_EQ(found("tiny"), "tiny") << "a whole name comes first";
+  EXPECT_EQ(found("models"), "none");
+}
+
 TEST_F(ApiTest, OtherPathsAndMethods) {
   EXPECT_EQ(get(api_, "/v2/models").status, 404);
   EXPECT_EQ(get(api_, "/v1/models/other").status, 404);
