@@ -166,8 +166,9 @@ std::string vllm_line(const WrittenAdapter& adapter) {
 
 /// The fix of an error, with the full command.
 std::string llama_cpp_fix(const WrittenAdapter& adapter, const std::string& fix) {
-  if (fix.ends_with("--format gguf"))
-    return "merge it: " + merge_command(adapter, "--format gguf --dtype q8_0 ", "-merged-gguf");
+  if (fix.starts_with(kMergeIt))
+    return std::string(kMergeIt) +
+           merge_command(adapter, "--format gguf --dtype q8_0 ", "-merged-gguf");
   return fix;
 }
 

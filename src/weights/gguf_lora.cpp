@@ -6,6 +6,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
@@ -135,10 +136,13 @@ void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
   const bool is_file = !is_folder(base.path);
   const spec::ArchSpec stored =
       is_file ? base.arch : spec::describe_in_gguf(base.arch, base.path.string()).arch;
-  const char* fix = unties_head(config, base) && !spec::gguf_reads_head(stored)
-                        ? "for this family llama.cpp uses the embedding as the head: serve the "
-                          "output of `sftrun merge` with another program"
-                        : "merge it: sftrun merge --format gguf";
+  const std::string fix =
+      unties_head(config, base) && !spec::gguf_reads_head(stored)
+          ? "for this family llama.cpp uses the embedding as the head: serve the output of `sftrun "
+            "merge` with another program"
+          : fmt::format("{}sftrun merge --format gguf --adapter {} --output {}", kMergeIt,
+                        shell_word(directory.string()),
+                        shell_word(directory.string() + "-merged-gguf"));
   if (!config.lora.modules_to_save.empty()) {
     throw DataError("llama.cpp's adapters do not support modules_to_save", directory.string(), fix);
   }

@@ -219,7 +219,7 @@ TEST(GgufLora, RefusesTiedEnds) {
                         directory / "lora.gguf");
       },
       {"llama.cpp has one tensor for the embedding and its tied head",
-       "sftrun merge --format gguf"});
+       "sftrun merge --format gguf --adapter " + (directory / "peft").string() + " --output "});
 }
 
 TEST(GgufLora, RefusesABaseThatHoldsQKAndVInOne) {

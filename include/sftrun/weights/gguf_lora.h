@@ -3,11 +3,15 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/weights/peft.h"
 
 namespace sftrun::weights {
+
+/// How the fix of `require_gguf_lora` begins where the merged model can be written.
+inline constexpr std::string_view kMergeIt = "merge it: ";
 
 /// A base model and the modules that an adapter changes.
 struct AdaptedBase {
