@@ -141,7 +141,8 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
   EXPECT_EQ(answer("use_muon", "true"), "set `train.optimizer: muon` (true), or remove it (false)");
   EXPECT_NE(answer("use_galore", "true").find("docs/optimizers.md"), std::string::npos);
   EXPECT_EQ(answer("data.path", "x"), "use `data.train`");
-  EXPECT_EQ(answer("model.path", "x"), "use `model.name`");
+  for (const char* key : {"model.path", "model.name_or_path"})
+    EXPECT_EQ(answer(key, "x"), "use `model.name`");
   for (const char* key : {"rl", "stage"})
     EXPECT_EQ(answer(key, "dpo"), "set `train.objective: dpo`");
   EXPECT_EQ(

@@ -60,18 +60,6 @@ void accelerate_environment(Reading& reading, const SourceKey& key) {
                  "set it to LOCAL_MACHINE");
 }
 
-void accelerate_checkpoint_format(Reading& reading, const SourceKey& key) {
-  if (key.value.text == "FULL_STATE_DICT")
-    return reading.set(key, "train.checkpoint_format", "whole");
-  reading.note_no_meaning(key, "each rank writes the weights that it trains and owns");
-}
-
-void accelerate_checkpointing(Reading& reading, const SourceKey& key) {
-  // Without FSDP's, the run's own checkpointing may be on.
-  reading.set(key, "train.gradient_checkpointing", key.value,
-              /*is_firm=*/parse_bool(key.value.text) != false);
-}
-
 /// A file of DeepSpeed, beside this one or in the current directory.
 void accelerate_deepspeed_file(Reading& reading, const SourceKey& key) {
   if (is_off(key.value)) return;
@@ -136,8 +124,8 @@ constexpr auto kAccelerateRules = std::to_array<ImportRule>({
     nothing("fsdp_config.fsdp_cpu_ram_efficient_loading", kLoading),
     nothing("fsdp_config.fsdp_sync_module_states", kLoading),
     nothing("fsdp_config.fsdp_use_orig_params", "parameters keep their names and shapes"),
-    special("fsdp_config.fsdp_state_dict_type", accelerate_checkpoint_format),
-    special("fsdp_config.fsdp_activation_checkpointing", accelerate_checkpointing),
+    special("fsdp_config.fsdp_state_dict_type", set_fsdp_checkpoint_format),
+    special(kFsdpCheckpointing[0], set_fsdp_checkpointing),
     offload_activations("fsdp_config.fsdp_activation_checkpointing_offload"),
     offload_all("fsdp_config.fsdp_offload_params"),
 

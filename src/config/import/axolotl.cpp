@@ -189,7 +189,10 @@ class AxolotlSourceNotes {
   void note_others(std::span<const std::string_view> used) const {
     for (size_t i = 0; i < source_.keys.size(); ++i) {
       const std::string& name = source_.keys[i].text;
-      if (std::find(used.begin(), used.end(), name) == used.end() && !is_off(source_.items[i]))
+      const bool is_default = name == "chat_template" &&
+                              ascii_lower(source_.items[i].text).starts_with("tokenizer_default");
+      if (is_default || is_off(source_.items[i])) continue;
+      if (std::find(used.begin(), used.end(), name) == used.end())
         note(fmt::format("{} has no equivalent", name));
     }
   }
@@ -382,6 +385,21 @@ void axolotl_finish(Reading& reading) {
   if (!reading.has("parallel.strategy")) reading.set(*section, "parallel.strategy", "fsdp");
 }
 
+/// Records in their order. Otherwise the sampler draws them at random.
+void axolotl_curriculum(Reading& reading, const SourceKey& key) {
+  if (!is_off(key.value)) reading.set(key, "data.shuffle", "false");
+}
+
+/// Off beside FSDP's own checkpointing, which is the same here.
+void axolotl_checkpointing(Reading& reading, const SourceKey& key) {
+  for (const std::string_view name : kFsdpCheckpointing) {
+    const auto fsdp = reading.find(name);
+    if (is_off(key.value) && fsdp && !is_off(fsdp->value))
+      return reading.note_no_meaning(key, fmt::format("`{}` turns it on", name));
+  }
+  set_checkpointing(reading, key);
+}
+
 void axolotl_deepspeed(Reading& reading, const SourceKey& key) {
   if (!is_off(key.value))
     reading.set(key, "parallel.deepspeed", reading.path_beside(key.value.text).string());
@@ -441,7 +459,15 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     nothing("special_tokens.pad_token", "batches have no padding"),
     lost("special_tokens.*", kOwnTokenizer),
     special("bf16", set_bf16),
-    special("gradient_checkpointing", set_checkpointing),
+    special("gradient_checkpointing", axolotl_checkpointing),
+    special(kFsdpCheckpointing[0], set_fsdp_checkpointing),
+    special(kFsdpCheckpointing[1], set_fsdp_checkpointing),
+    special("fsdp_config.fsdp_state_dict_type", set_fsdp_checkpoint_format),
+    special("fsdp_config.state_dict_type", set_fsdp_checkpoint_format),
+    nothing("shuffle_merged_datasets", kOneTimeShuffle),
+    special("curriculum_sampling", axolotl_curriculum),
+    special("lr_scheduler", set_scheduler),
+    lost("peft.loftq_config", "LoftQ is not supported: `tuning.lora.init` takes default and pissa"),
     special("evals_per_epoch", axolotl_evaluations),
     special("saves_per_epoch", axolotl_saves),
     special("seed", set_seeds),

@@ -31,6 +31,23 @@ inline std::string_view strategy_of_fsdp(std::string word) {
   return found == kStrategies.end() ? std::string_view() : found->ours;
 }
 
+/// FSDP 2 leaves out the beginning.
+constexpr auto kFsdpCheckpointing = std::to_array<std::string_view>(
+    {"fsdp_config.fsdp_activation_checkpointing", "fsdp_config.activation_checkpointing"});
+
+inline void set_fsdp_checkpointing(Reading& reading, const SourceKey& key) {
+  const bool is_on = parse_bool(key.value.text) != false;
+  // Without FSDP's, the checkpointing of the model may be on.
+  if (!is_on && reading.tool() != ForeignTool::kAccelerate) return;
+  reading.set(key, "train.gradient_checkpointing", key.value, /*is_firm=*/is_on);
+}
+
+inline void set_fsdp_checkpoint_format(Reading& reading, const SourceKey& key) {
+  if (ascii_lower(key.value.text) == "full_state_dict")
+    return reading.set(key, "train.checkpoint_format", "whole");
+  reading.note_no_meaning(key, "each rank writes the weights that it trains and owns");
+}
+
 /// transformers' list: [full_shard, auto_wrap, offload], or the words in a text.
 inline void set_fsdp_words(Reading& reading, const SourceKey& key) {
   if (is_off(key.value)) return;

@@ -288,6 +288,7 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     special("finetuning_type", factory_mode),
     special("stage", factory_stage),
     special("lora_target", factory_target),
+    special("lr_scheduler_type", set_scheduler),
     special("additional_target", factory_saved),
     special("quantization_bit", factory_bits),
     special("quantization_method", factory_quantization_method),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "choices.h"
 #include "import/offload.h"
 #include "sftrun/core/strings.h"
 
@@ -73,6 +74,16 @@ void set_seeds(Reading& reading, const SourceKey& key) {
   reading.set(key, "train.seed", key.value);
   if (!reading.find("data_seed"))  // that of the order of the examples alone
     reading.set(key, "data.seed", key.value, /*is_firm=*/false);
+}
+
+void set_scheduler(Reading& reading, const SourceKey& key) {
+  const std::string name = ascii_lower(key.value.text);
+  if (name != "cosine_with_min_lr" && name != "cosine_warmup_with_min_lr")
+    return reading.set(key, "train.scheduler", key.value);
+  reading.set(key, "train.scheduler", word_of(Scheduler::kCosine));
+  reading.note_lost(key, fmt::format("{}: `train.scheduler: cosine` is used, which ends at zero, "
+                                     "without a minimum",
+                                     name));
 }
 
 void set_max_steps(Reading& reading, const SourceKey& key) {

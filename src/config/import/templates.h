@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include "import/reading.h"
 
 namespace sftrun::config::importing {
@@ -12,6 +14,13 @@ void set_seconds(Reading& reading, const SourceKey& key);
 void set_report_to(Reading& reading, const SourceKey& key);
 /// Sets both seeds, as other tools have one.
 void set_seeds(Reading& reading, const SourceKey& key);
+/// What a tool's key says that shuffles the data once, before its sampler draws at random.
+inline constexpr std::string_view kOneTimeShuffle =
+    "it shuffles the data once before training; `data.shuffle` orders the steps, which are "
+    "shuffled "
+    "there, too";
+/// A schedule of transformers. Those of cosine that end above zero become cosine, with a note.
+void set_scheduler(Reading& reading, const SourceKey& key);
 /// -1: the epochs say how long the run is.
 void set_max_steps(Reading& reading, const SourceKey& key);
 /// Layers are recomputed; other words than true and false name a kind of it.

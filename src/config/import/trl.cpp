@@ -5,6 +5,7 @@
 
 #include "import/fsdp.h"
 #include "import/templates.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
 /// YAML of TRL's command line (`trl sft --config`, `trl dpo --config`): the keys of SFTConfig or
@@ -31,9 +32,14 @@ constexpr auto kTrlOfDpo = std::to_array<std::string_view>(
      "ref_model_init_kwargs", "reference_free", "rpo_alpha", "f_divergence_type", "ld_alpha",
      "sync_ref_model", "use_weighting", "label_smoothing", "disable_dropout", "loss_weights"});
 
+/// The loss of a list of one; a list of several is MPO's.
+const Value& trl_single_loss(const Value& value) {
+  return value.kind == Value::Kind::kList && value.items.size() == 1 ? value.items[0] : value;
+}
+
 bool is_dpo_of_trl(const Reading& reading) {
-  const std::string loss = ascii_lower(reading.text_of("loss_type"));
-  if (loss == "sigmoid") return true;
+  const auto loss = reading.find("loss_type");
+  if (loss && ascii_lower(trl_single_loss(loss->value).text) == "sigmoid") return true;
   return std::any_of(kTrlOfDpo.begin(), kTrlOfDpo.end(),
                      [&](std::string_view key) { return reading.find(key).has_value(); });
 }
@@ -132,11 +138,29 @@ void trl_completion_only(Reading& reading, const SourceKey& key) {
 }
 
 void trl_loss(Reading& reading, const SourceKey& key) {
-  const std::string loss = ascii_lower(key.value.text);
-  if (loss == "sigmoid" || loss.empty()) return;  // trl_finish
+  const Value& value = trl_single_loss(key.value);
+  const std::string loss = ascii_lower(value.text);
+  const bool is_empty = value.kind == Value::Kind::kScalar && loss.empty();
+  if (loss == "sigmoid" || is_empty) return;  // trl_finish
   if (loss == "nll" || loss == "chunked_nll")
     return reading.note_no_meaning(key, "the loss is the cross entropy of the labelled tokens");
-  refuse_objective(reading, key);
+  refuse_objective(reading, {.name = key.name,
+                             .value = value,
+                             .place = key.place,
+                             .value_place = key.value_place,
+                             .source = key.source});
+}
+
+/// A file, a directory with a tokenizer's files, or a model on the hub.
+void trl_template(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  const std::string& name = key.value.text;
+  const bool is_path = name.ends_with(".jinja") || leads_to_file(reading.path_beside(name)) ||
+                       std::count(name.begin(), name.end(), '/') != 1 || name.starts_with('.');
+  if (is_path) return reading.set(key, "model.chat_template", key.value);
+  reading.note_lost(key, fmt::format("the template of a model on the hub is not loaded: `sftrun "
+                                     "download {}`, and set `model.chat_template` to the directory",
+                                     name));
 }
 
 void trl_deepspeed(Reading& reading, const SourceKey& key) {
@@ -161,6 +185,9 @@ constexpr auto kTrlRules = std::to_array<ImportRule>({
     special("completion_only_loss", trl_completion_only),
     words("assistant_only_loss", "data.loss_on", kTrlLoss),
     special("loss_type", trl_loss),
+    special("chat_template_path", trl_template),
+    nothing("shuffle_dataset", kOneTimeShuffle),
+    special("lr_scheduler_type", set_scheduler),
     special("use_peft", trl_adapter),
     special("lora_target_modules", trl_targets),
     special("load_in_4bit", trl_4bit),

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "config/import/import_test_base.h"
 #include "sftrun/config/problem.h"
 #include "support/expect_error.h"
@@ -258,6 +260,10 @@ TEST_F(TrainersTest, OtherObjectivesAreRefused) {
            {std::string(kAxolotlLora) + "rl: orpo\n", ForeignTool::kAxolotl},
            {"model_name_or_path: m\nstage: kto\n", ForeignTool::kLlamaFactory},
            {"model_name_or_path: m\nloss_type: ipo\n", ForeignTool::kTrl},
+           {"model_name_or_path: m\nloss_type: [ipo]\n", ForeignTool::kTrl},
+           {"model_name_or_path: m\nloss_type: [dft]\n", ForeignTool::kTrl},
+           {"model_name_or_path: m\nloss_type: [sigmoid, sft]\n", ForeignTool::kTrl},
+           {"model_name_or_path: m\nbeta: 0.1\nloss_type: []\n", ForeignTool::kTrl},
            {"model_name_or_path: m\nreward_funcs: f\n", ForeignTool::kTrl},
            {"loss: {_component_: torchtune.rlhf.loss.RSOLoss}\n", ForeignTool::kTorchtune}})
     test::expect_error<ConfigError>([&, &text = text, tool = tool] { import(text, tool); },
@@ -512,6 +518,111 @@ TEST_F(TrainersTest, AFileThatIsNamedAndMissingIsStillNeeded) {
   EXPECT_EQ(missing[1], "the file ds.json of parallel.deepspeed");
   write("ds.json", "{}");
   EXPECT_EQ(import(text, ForeignTool::kLlamaFactory).missing.size(), 1U);
+}
+
+/// TRL's losses may be in a list.
+TEST_F(TrainersTest, AListOfOneLossIsTheLoss) {
+  const std::string head = "model_name_or_path: m\nuse_peft: true\nloss_type: ";
+  for (const char* loss : {"sigmoid", "[sigmoid]", "[Sigmoid]"})
+    EXPECT_EQ(value_of(import(head + loss + "\n", ForeignTool::kTrl), "train.objective"), "\"dpo\"")
+        << loss;
+  const Import sft = import(head + "[nll]\n", ForeignTool::kTrl);
+  EXPECT_EQ(value_of(sft, "train.objective"), "\"sft\"");
+  EXPECT_TRUE(has_key(sft.no_meaning, "loss_type"));
+}
+
+/// One shuffle before training does not order the steps, which a sampler draws at random.
+TEST_F(TrainersTest, AShuffleOfTheDataIsNotTheOrderOfTheSteps) {
+  for (const char* truth : {"true", "false"}) {
+    const Import merged =
+        import(std::string(kOffloadOfAxolotl) + "shuffle_merged_datasets: " + truth + "\n",
+               ForeignTool::kAxolotl);
+    EXPECT_EQ(value_of(merged, "data.shuffle"), "none");
+    EXPECT_TRUE(has_key(merged.no_meaning, "shuffle_merged_datasets"));
+    const Import trl = import(
+        std::string("model_name_or_path: m\nshuffle_dataset: ") + truth + "\n", ForeignTool::kTrl);
+    EXPECT_EQ(value_of(trl, "data.shuffle"), "none");
+    EXPECT_TRUE(has_key(trl.no_meaning, "shuffle_dataset"));
+  }
+  const auto curriculum = [&](const std::string& truth) {
+    return value_of(
+        import(kOffloadOfAxolotl + ("curriculum_sampling: " + truth + "\n"), ForeignTool::kAxolotl),
+        "data.shuffle");
+  };
+  EXPECT_EQ(curriculum("true"), "false");
+  EXPECT_EQ(curriculum("false"), "none");
+}
+
+TEST_F(TrainersTest, CheckpointsOfFsdpOfAxolotl) {
+  const auto with = [&](const std::string& text) {
+    return import(kOffloadOfAxolotl + text, ForeignTool::kAxolotl);
+  };
+  for (const char* prefix : {"fsdp_", ""}) {
+    const Import run = with(fmt::format(
+        "gradient_checkpointing: false\nfsdp_config: {{{0}activation_checkpointing: true, "
+        "{0}state_dict_type: FULL_STATE_DICT}}\n",
+        prefix));
+    expect_values(
+        run, {{"train.gradient_checkpointing", "true"}, {"train.checkpoint_format", "\"whole\""}});
+    EXPECT_TRUE(has_key(run.no_meaning, "gradient_checkpointing"));
+    EXPECT_FALSE(
+        has_key(run.no_meaning, fmt::format("fsdp_config.{}activation_checkpointing", prefix)));
+  }
+  expect_values(with("gradient_checkpointing: true\nfsdp_config: {activation_checkpointing: false, "
+                     "state_dict_type: SHARDED_STATE_DICT}\n"),
+                {{"train.gradient_checkpointing", "true"}, {"train.checkpoint_format", "none"}});
+}
+
+TEST_F(TrainersTest, TemplatesOfTrl) {
+  const auto with = [&](const std::string& path) {
+    return import("model_name_or_path: m\nchat_template_path: " + path + "\n", ForeignTool::kTrl);
+  };
+  const Import hub = with("owner/model");
+  EXPECT_EQ(value_of(hub, "model.chat_template"), "none");
+  ASSERT_TRUE(has_key(hub.not_carried, "chat_template_path"));
+  EXPECT_NE(to_yaml(hub).find("sftrun download owner/model"), std::string::npos) << to_yaml(hub);
+  for (const char* path : {"templates/a.jinja", "./templates/a", "/templates/a", "a/b/c", "a"})
+    EXPECT_EQ(value_of(with(path), "model.chat_template"), fmt::format("\"{}\"", path));
+  const std::string folder =
+      write("own/tokenizer/chat_template.jinja", "{{ messages }}").parent_path();
+  EXPECT_EQ(value_of(with(folder), "model.chat_template"), fmt::format("\"{}\"", folder));
+  EXPECT_EQ(value_of(with("own/tokenizer"), "model.chat_template"), "\"own/tokenizer\"")
+      << "beside the file";
+}
+
+TEST_F(TrainersTest, SmallKeysOfAxolotl) {
+  const Import run = import(
+      "base_model: m\nadapter: lora\nnoisy_embedding_alpha: 5\npeft: {loftq_config: {loftq_bits: "
+      "4}}\ndatasets: [{path: a, type: chat_template, chat_template: tokenizer_default}]\n",
+      ForeignTool::kAxolotl);
+  expect_values(run, {{"train.neftune_noise_alpha", "5.0"}});
+  EXPECT_FALSE(has_key(run.not_carried, "datasets"));
+  ASSERT_TRUE(has_key(run.not_carried, "peft.loftq_config"));
+  EXPECT_NE(run.not_carried[0].why.find("LoftQ is not supported"), std::string::npos);
+  const Import other =
+      import("base_model: m\ndatasets: [{path: a, type: chat_template, chat_template: llama3}]\n",
+             ForeignTool::kAxolotl);
+  EXPECT_TRUE(has_key(other.not_carried, "datasets"));
+}
+
+TEST_F(TrainersTest, ACosineWithAMinimumIsACosine) {
+  const std::string factory = "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\n",
+                    trl = "model_name_or_path: m\n", axolotl = kOffloadOfAxolotl;
+  for (const auto& [text, tool] : std::vector<std::pair<std::string, ForeignTool>>{
+           {trl + "lr_scheduler_type: cosine_with_min_lr\n", ForeignTool::kTrl},
+           {trl + "lr_scheduler_type: cosine_warmup_with_min_lr\n", ForeignTool::kTrl},
+           {factory + "lr_scheduler_type: cosine_with_min_lr\n", ForeignTool::kLlamaFactory},
+           {axolotl + "lr_scheduler: cosine_with_min_lr\n", ForeignTool::kAxolotl}}) {
+    SCOPED_TRACE(text);
+    const Import run = import(text, tool);
+    EXPECT_EQ(value_of(run, "train.scheduler"), "\"cosine\"");
+    EXPECT_NE(to_yaml(run).find("ends at zero"), std::string::npos) << to_yaml(run);
+  }
+  for (const char* key : {"cosine_min_lr_ratio", "min_lr", "min_lr_ratio"}) {
+    const Import run = import(fmt::format("{}{}: 0.1\n", axolotl, key), ForeignTool::kAxolotl);
+    ASSERT_TRUE(has_key(run.not_carried, key));
+    EXPECT_NE(to_yaml(run).find("ends at zero"), std::string::npos) << key;
+  }
 }
 
 constexpr const char* kLacksValidation = "validation data (data.val or data.val_split)";
