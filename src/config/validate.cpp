@@ -636,6 +636,10 @@ class RelationCheck {
         report(fmt::format("`{}` has `{}: {}`; the value must be the name of a column", key, name,
                            shown(column)),
                {key}, fmt::format("write, for example, {{{}: question}}", name));
+      } else if (column == "" && !can_be_left_out(name)) {
+        report(fmt::format("`{}` has `{}: \"\"`, which leaves out that part of the records", key,
+                           name),
+               {key}, "name its column; only input, system and tools can be left out");
       } else if (is_roles && !is_map_of_texts(column)) {
         report(fmt::format("`{}` has `roles: {}`; the value must be a map of roles", key,
                            shown(column)),
@@ -645,6 +649,9 @@ class RelationCheck {
   }
   static std::string shown(const nlohmann::ordered_json& value) {
     return excerpt(value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  }
+  static bool can_be_left_out(std::string_view field) {
+    return field == "input" || field == "system" || field == "tools";
   }
   static bool is_map_of_texts(const nlohmann::ordered_json& json) {
     return json.is_object() &&

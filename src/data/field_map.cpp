@@ -34,6 +34,7 @@ const Json* find_part(const Json& value, const std::string& part) {
 /// The value of a column, or inside it if the name has dots: "answers.text.0".
 std::optional<Json> find_column(const Json& record, const std::string& column,
                                 bool has_text_cells) {
+  if (column.empty()) return std::nullopt;  // fields: {input: ""} leaves out the column
   if (const auto whole = record.find(column); whole != record.end()) return *whole;
   const Json* at = &record;
   Json parsed;  // of a cell
@@ -104,7 +105,7 @@ Json FieldMap::apply(Json record, const std::string& where, bool has_text_cells)
     if (value) mapped[ours] = as_text(*value);
   }
   for (const auto& [ours, theirs] : columns_) {
-    if (theirs != ours) record.erase(theirs);
+    if (theirs != ours) record.erase(theirs.empty() ? ours : theirs);
   }
   for (auto& [key, value] : mapped.items()) record[key] = std::move(value);
   if (has_text_cells) read_text_cells(record, role_.empty() ? "role" : role_);

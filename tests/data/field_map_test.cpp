@@ -120,6 +120,13 @@ TEST(FieldMap, MissingColumns) {
   EXPECT_EQ(apply({{"input", "context"}}, {{"x", 1}}), Json({{"x", 1}})) << "may be missing";
 }
 
+TEST(FieldMap, AnEmptyNameLeavesOutAColumn) {
+  EXPECT_EQ(apply({{"input", ""}, {"instruction", "q"}}, {{"q", "a"}, {"input", "b"}}),
+            Json({{"instruction", "a"}}));
+  EXPECT_EQ(apply({{"tools", ""}}, {{"messages", Json::array()}, {"", 1}}),
+            Json({{"messages", Json::array()}, {"", 1}}));
+}
+
 TEST(FieldMap, PairsAreMappedWhole) {
   const FieldMap one({{"prompt", "question"}}, DataFormat::kAuto);
   one.require_pairs({{"prompt", "q"}, {"completion", "a"}}, "f:1");
