@@ -20,6 +20,13 @@ using importing::Reading;
 
 constexpr std::string_view kEveryKey = "docs/configuration.md lists every key";
 
+bool lacks_trainable(const RunConfig& config) {
+  return config.tuning.mode == TuningMode::kPartial && config.tuning.trainable.empty();
+}
+bool lacks_max_steps(const RunConfig& config) {
+  return config.data.streaming && !config.train.max_steps;
+}
+
 /// A configuration of the imported fields alone, for its values as the fields hold them.
 struct Applied {
   LoadedConfig loaded;
@@ -33,7 +40,12 @@ Applied applied(const Reading& reading) {
   for (const Given& one : reading.given) assignments.push_back(one.assignment);
   apply(assignments, fields, result.loaded, result.problems);
   std::vector<std::string> warnings;
-  validate(result.loaded, /*needs_data=*/false, result.problems, warnings);
+  LoadedConfig judged = result.loaded;
+  RunConfig& config = judged.config;
+  // What is listed as still needed is no error.
+  if (lacks_trainable(config)) config.tuning.trainable = {"."};
+  if (lacks_max_steps(config)) config.train.max_steps = 1;
+  validate(judged, /*needs_data=*/false, result.problems, warnings);
   return result;
 }
 
@@ -107,6 +119,9 @@ Import import_config(const std::filesystem::path& file, std::optional<ForeignToo
                                one.assignment.place});
   if (values.model.name.empty()) import.missing.emplace_back("model.name");
   if (values.data.train.empty()) import.missing.emplace_back("data.train");
+  if (lacks_trainable(values)) import.missing.emplace_back("tuning.trainable");
+  if (lacks_max_steps(values))
+    import.missing.emplace_back("train.max_steps (streamed data have no known end)");
   if (lacks_validation_data(values))
     import.missing.emplace_back("validation data (data.val or data.val_split)");
   if (const std::string& path = values.parallel.deepspeed; !path.empty() && !leads_to_file(path))

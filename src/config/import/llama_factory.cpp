@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "import/fsdp.h"
@@ -75,16 +76,6 @@ void factory_thinking(Reading& reading, const SourceKey& key) {
                 value_from_json(Json{{"enable_thinking", *thinks}}));
 }
 
-/// The loss of stage dpo.
-void factory_preference(Reading& reading, const SourceKey& key) {
-  if (ascii_lower(key.value.text) == "sigmoid")
-    return reading.note_no_meaning(key, "it is the loss of `train.objective: dpo`");
-  if (reading.text_of("stage") != "dpo")
-    return reading.note_no_meaning(key, "only of use with stage dpo");
-  reading.note_lost(
-      key, fmt::format("`train.objective: dpo` has the loss sigmoid, not {}", describe(key.value)));
-}
-
 /// Packing in which examples do not see each other, which LLaMA-Factory turns packing on for.
 void factory_neat_packing(Reading& reading, const SourceKey& key) {
   if (is_off(key.value)) return;
@@ -102,6 +93,12 @@ void factory_deepspeed(Reading& reading, const SourceKey& key) {
 
 bool is_stage(const Reading& reading, std::string_view stage) {
   return ascii_lower(reading.text_of("stage")) == stage;
+}
+
+/// The loss of stage dpo.
+void factory_preference(Reading& reading, const SourceKey& key) {
+  if (!is_stage(reading, "dpo")) return reading.note_no_meaning(key, "only of use with stage dpo");
+  require_sigmoid(reading, key);
 }
 
 void factory_stage(Reading& reading, const SourceKey& key) {
@@ -145,6 +142,7 @@ class FactoryEntry {
 
   bool is_pair() const { return parse_bool(text("ranking")) == true; }
   bool has_turns() const { return text("formatting") == "sharegpt" || is_openai(); }
+  bool has_columns() const { return value_at(entry_, "columns") != nullptr; }
   bool is_openai() const { return text("formatting") == "openai"; }
 
   std::string_view format() const {
@@ -176,7 +174,7 @@ class FactoryEntry {
       take_roles(fields, renames);
     } else {
       take(is_pair() ? "prompt" : "instruction", "columns.prompt", "instruction");
-      if (!is_pair()) take("input", "columns.query", "input");
+      if (!is_pair()) take("input", "columns.query", "");
       if (!is_pair()) take("output", "columns.response", "output");
     }
     if (is_pair()) {
@@ -185,7 +183,17 @@ class FactoryEntry {
     }
     take("system", "columns.system", "system");
     take("tools", "columns.tools", "tools");
+    leave_out_unnamed(fields);
     return fields;
+  }
+
+  /// Columns that are read here if records have them, and there if `columns` names them.
+  void leave_out_unnamed(Json& fields) const {
+    if (is_pair()) return;
+    if (!has_turns() && has_columns() && text("columns.query").empty())
+      leave_out(fields, {"input"});
+    if (!is_openai() && text("columns.system").empty()) leave_out(fields, {"system"});
+    if (has_turns() && text("columns.tools").empty()) leave_out(fields, {"tools"});
   }
 
   /// @param all also the roles that ShareGPT's turns have anyway
@@ -226,7 +234,8 @@ class FactoryEntry {
       if (!text(fmt::format("columns.{}", column)).empty())
         note(fmt::format("columns.{} is not read", column));
     if (is_pair() && !text("columns.query").empty()) note("columns.query is not read");
-    if (!is_pair() && format() == "alpaca")
+    const bool reads_input = !has_columns() || !text("columns.query").empty();
+    if (!is_pair() && format() == "alpaca" && reads_input)
       note(
           "LLaMA-Factory puts one line break between instruction and input; here an empty line is "
           "between them");
@@ -234,6 +243,11 @@ class FactoryEntry {
       note(
           "LLaMA-Factory puts these strings into a chat template; here strings are trained on as "
           "they are: write prompt, chosen and rejected as lists of messages");
+    if (has_columns() && !has_turns() && text("columns.prompt").empty())
+      note(
+          "columns.prompt is not named, so LLaMA-Factory has no prompt; here the column "
+          "instruction "
+          "is read");
     for (const char* key : {"script_url", "folder"})
       if (!text(key).empty()) note(fmt::format("{} has no equivalent", key));
   }
@@ -284,8 +298,102 @@ void factory_eval_dataset(Reading& reading, const SourceKey& key) {
   factory_sources(reading, key, "data.val");
 }
 
+/// The number of layers of a model on this machine.
+std::optional<int64_t> num_layers(const Reading& reading) {
+  const std::filesystem::path config =
+      reading.path_beside(reading.text_of("model_name_or_path")) / "config.json";
+  if (!is_plain_file(config)) return std::nullopt;
+  const Json model = Json::parse(read_text_file(config), nullptr, /*allow_exceptions=*/false);
+  for (const Json* part :
+       {&model,
+        model.is_object() && model.contains("text_config") ? &model["text_config"] : nullptr}) {
+    if (part == nullptr || !part->is_object() || !part->contains("num_hidden_layers")) continue;
+    const Json& number = (*part)["num_hidden_layers"];
+    constexpr int64_t kMaxLayers = 4096;  // a sane length of the pattern
+    if (number.is_number_integer() && number >= 1 && number <= kMaxLayers)
+      return number.get<int64_t>();
+  }
+  return std::nullopt;
+}
+
+/// A pattern of any of `names`.
+std::string any_of_names(const std::vector<std::string>& names) {
+  std::vector<std::string> escaped;
+  for (const std::string& name : names) {
+    std::string& text = escaped.emplace_back();
+    for (const char c : name) {
+      if (std::string_view("\\^$.|?*+()[]{}").find(c) != std::string_view::npos) text += '\\';
+      text += c;
+    }
+  }
+  return escaped.size() == 1 ? escaped.front() : fmt::format("({})", join(escaped, "|"));
+}
+
+/// finetuning_type freeze: what trains, as patterns.
+class FactoryFreeze {
+ public:
+  explicit FactoryFreeze(Reading& reading) : reading_(reading) {}
+
+  void apply() const {
+    const SourceKey key = named_or_type("freeze_trainable_layers");
+    if (const auto pro = reading_.find("use_llama_pro"); pro && !is_off(pro->value))
+      return reading_.note_lost(*pro, "name the layers that it trains in `tuning.trainable`");
+    const int64_t wanted = parse_int(key.value.text).value_or(kUsualLayers);
+    const auto all = num_layers(reading_);
+    if (wanted > 0 && !all)
+      return reading_.note_lost(
+          key, fmt::format("name the last {} of the model's layers in `tuning.trainable`. Of 32 "
+                           "layers that is ['{}']. num_hidden_layers in the model's config.json, "
+                           "which was not found, is their number",
+                           wanted, pattern(32, wanted)));
+    Json patterns = Json::array();
+    if (const std::string layers = pattern(all.value_or(kMaxLayers), wanted); !layers.empty())
+      patterns.push_back(layers);
+    for (const std::string& name : names_of("freeze_extra_modules"))
+      patterns.push_back(any_of_names({name}));
+    if (patterns.empty()) return reading_.note_lost(key, "it names no layers");
+    reading_.set(key, "tuning.trainable", value_from_json(patterns));
+  }
+
+ private:
+  static constexpr int64_t kUsualLayers = 2, kMaxLayers = 1024;
+
+  SourceKey named_or_type(const char* name) const {
+    const auto key = reading_.find(name);
+    return key ? *key : *reading_.find("finetuning_type");
+  }
+  std::vector<std::string> names_of(const char* key) const {
+    const auto given = reading_.find(key);
+    return given ? factory_names(given->value) : std::vector<std::string>();
+  }
+  /// The last `wanted` of `all` layers, or the first of a negative number. "": none
+  std::string pattern(int64_t all, int64_t wanted) const {
+    const int64_t begin = wanted > 0 ? std::max<int64_t>(0, all - wanted) : 0;
+    const int64_t end = wanted > 0 ? all : std::min(all, wanted < -all ? all : -wanted);
+    std::vector<std::string> layers;
+    for (int64_t layer = begin; layer < end; ++layer) layers.push_back(fmt::format("{}", layer));
+    if (layers.empty()) return {};
+    const std::vector<std::string> modules = names_of("freeze_trainable_modules");
+    const bool is_whole =
+        modules.empty() || std::find(modules.begin(), modules.end(), "all") != modules.end();
+    return fmt::format("layers\\.{}\\.{}", any_of_names(layers),
+                       is_whole ? "" : any_of_names(modules));
+  }
+
+  Reading& reading_;
+};
+
+/// Keys that FactoryFreeze reads.
+void factory_frozen(Reading& reading, const SourceKey& key) {
+  if (reading.text_of("finetuning_type") != "freeze")
+    reading.note_no_meaning(key, "only of use with finetuning_type freeze");
+}
+
 constexpr auto kFactoryRules = std::to_array<ImportRule>({
     special("finetuning_type", factory_mode),
+    special("freeze_trainable_layers", factory_frozen),
+    special("freeze_trainable_modules", factory_frozen),
+    special("freeze_extra_modules", factory_frozen),
     special("stage", factory_stage),
     special("lora_target", factory_target),
     special("lr_scheduler_type", set_scheduler),
@@ -316,6 +424,8 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     special("warmup_ratio", set_warmup_ratio),
     special("save_strategy", set_save_strategy),
     special("save_steps", set_save_steps),
+    special("eval_steps", set_steps),
+    special("logging_steps", set_steps),
     special("ddp_timeout", set_seconds),
     special("deepspeed", factory_deepspeed),
     special("fsdp", set_fsdp_words),
@@ -356,9 +466,7 @@ void factory_finish(Reading& reading) {
                       "a text longer than cutoff_len is cut off there; LLaMA-Factory continues it "
                       "in the next sequence");
   }
-  if (reading.text_of("finetuning_type") == "freeze")
-    reading.note_lost(*reading.find("finetuning_type"),
-                      "name the layers that train in tuning.trainable");
+  if (reading.text_of("finetuning_type") == "freeze") FactoryFreeze(reading).apply();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "choices.h"
 #include "import/offload.h"
@@ -133,11 +134,38 @@ void complete_eval_steps(Reading& reading, int64_t logging_steps) {
   reading.set_default("train.eval_steps", fmt::format("{}", given.value_or(logging_steps)));
 }
 
+namespace {
+
+/// What a run does without the value of `key`.
+std::string without_steps(const Reading& reading, std::string_view key) {
+  if (key == "logging_steps") return "each step has a line in the log";
+  if (key == "save_steps") return "checkpoints are written every 10 minutes (train.save_every)";
+  return eval_strategy_of(reading) == "steps" ? "evaluations follow train.eval_steps of this YAML"
+                                              : "each epoch ends with an evaluation";
+}
+
+}  // namespace
+
+void set_steps(Reading& reading, const SourceKey& key) {
+  const std::string field = "train." + key.name;
+  const double share = parse_double(key.value.text).value_or(1);
+  if (share <= 0 || share >= 1) return reading.set(key, field, key.value);
+  const int64_t all = parse_int(reading.text_of("max_steps")).value_or(0);
+  if (all > 0)
+    return reading.set(
+        key, field, fmt::format("{}", std::llround(std::ceil(static_cast<double>(all) * share))));
+  reading.note_lost(
+      key,
+      fmt::format("it is a share of all steps, whose number is not known yet. Until it is set, {}. "
+                  "Set {} to {} times the optimizer steps that `sftrun train --dry-run` prints",
+                  without_steps(reading, key.name), field, key.value.text));
+}
+
 void set_save_steps(Reading& reading, const SourceKey& key) {
   const auto strategy = reading.find("save_strategy");
   if (strategy && ascii_lower(strategy->value.text) != "steps")
     return reading.note_no_meaning(key, "only of use with save_strategy steps");
-  if (!is_off(key.value)) reading.set(key, "train.save_steps", key.value);
+  if (!is_off(key.value)) set_steps(reading, key);
 }
 
 void set_save_strategy(Reading& reading, const SourceKey& key) {
@@ -206,6 +234,24 @@ std::string set_split(Reading& reading, nlohmann::ordered_json& source, const st
 void take_back_evaluations(Reading& reading, const std::string& why) {
   for (const char* field : {"train.eval_strategy", "train.eval_steps", "train.eval_on_start"})
     reading.take_back(field, why);
+}
+
+void require_sigmoid(Reading& reading, const SourceKey& key) {
+  const std::vector<Value> one = {key.value};
+  const std::vector<Value>& losses = key.value.kind == Value::Kind::kList ? key.value.items : one;
+  const bool is_sigmoid = std::all_of(losses.begin(), losses.end(), [](const Value& loss) {
+    return ascii_lower(loss.text) == "sigmoid";
+  });
+  if (is_sigmoid) return reading.note_no_meaning(key, "it is the loss of `train.objective: dpo`");
+  refuse_objective(reading, key);
+}
+
+void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const bool is_used = std::any_of(fields.begin(), fields.end(),
+                                     [&](const auto& column) { return column == name; });
+    if (!is_used && !fields.contains(name)) fields[name] = "";
+  }
 }
 
 void refuse_objective(Reading& reading, const SourceKey& key) {

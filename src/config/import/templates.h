@@ -36,6 +36,8 @@ std::string eval_strategy_of(const Reading& reading);
 /// transformers evaluates as often as it logs where `eval_strategy: steps` has no `eval_steps`.
 /// @param logging_steps its default in the tool
 void complete_eval_steps(Reading& reading, int64_t logging_steps);
+/// Steps between evaluations, checkpoints or lines of the log, or below 1 a share of all steps.
+void set_steps(Reading& reading, const SourceKey& key);
 /// Without effect beside a strategy that is not steps.
 void set_save_steps(Reading& reading, const SourceKey& key);
 /// no, steps, epoch or best.
@@ -48,6 +50,11 @@ void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> 
 std::string set_split(Reading& reading, nlohmann::ordered_json& source, const std::string& split);
 /// Without validation data the tool does not evaluate, whatever its keys of evaluation say.
 void take_back_evaluations(Reading& reading, const std::string& why);
+/// The loss of DPO, or a list of losses: an error unless it is sigmoid.
+void require_sigmoid(Reading& reading, const SourceKey& key);
+/// Maps each of `names` that is not mapped to no column, as the tool does not read a column of that
+/// name. A column that is another field is none of them.
+void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*> names);
 /// An error: the key asks for another kind of training than there is here.
 void refuse_objective(Reading& reading, const SourceKey& key);
 

@@ -95,6 +95,10 @@ constexpr std::string_view kPlainTunePairs =
     "torchtune puts these strings into a chat template; here strings are trained on as they are: "
     "write prompt, chosen and rejected as lists of messages";
 
+constexpr std::string_view kOwnTunePrompt =
+    "torchtune puts these records into a prompt text of its own; here they go through the model's "
+    "chat template";
+
 constexpr auto kTuneInstruct =
     std::to_array<WordPair>({{"input", "instruction"}, {"output", "output"}});
 constexpr auto kTuneDialogue =
@@ -105,8 +109,8 @@ constexpr auto kTunePage = std::to_array<WordPair>({{"page", "text"}});
 constexpr auto kTuneArticle = std::to_array<WordPair>({{"article", "text"}});
 
 constexpr auto kTuneBuilders = std::to_array<TuneBuilder>({
-    {"alpaca_dataset", "tatsu-lab/alpaca", "", "alpaca"},
-    {"alpaca_cleaned_dataset", "yahma/alpaca-cleaned", "", "alpaca"},
+    {"alpaca_dataset", "tatsu-lab/alpaca", "", "alpaca", {}, kOwnTunePrompt},
+    {"alpaca_cleaned_dataset", "yahma/alpaca-cleaned", "", "alpaca", {}, kOwnTunePrompt},
     {"grammar_dataset", "liweili/c4_200m", "", "alpaca", kTuneInstruct},
     {"samsum_dataset", "Samsung/samsum", "", "alpaca", kTuneDialogue},
     {"instruct_dataset", "", "", "alpaca", kTuneInstruct},
@@ -167,6 +171,25 @@ class TuneDataset {
   }
   const std::string& builder_name() const { return builder_name_; }
 
+  bool is_packed() const { return parse_bool(text("packed")).value_or(false); }
+  /// Whether `data.loss_on` is about its records: texts are trained on as a whole.
+  bool has_labels() const {
+    return builder_ == nullptr || (format() != "text" && format() != "preference");
+  }
+  /// Its value of `data.loss_on`; "": not said, which is the assistant's turns.
+  std::string_view loss_on() const {
+    constexpr auto kMasks = std::to_array<WordPair>({{"train_on_all", "all"},
+                                                     {"train_on_assistant", "assistant"},
+                                                     {"train_on_last", "last_assistant"}});
+    for (const WordPair& mask : kMasks)
+      if (text("masking_strategy") == mask.theirs) return mask.ours;
+    if (const auto on_input = parse_bool(text("train_on_input")))
+      return *on_input ? "all" : "assistant";
+    const bool trains_all =
+        builder_name_ == "alpaca_dataset" || builder_name_ == "alpaca_cleaned_dataset";
+    return trains_all ? "all" : "";
+  }
+
  private:
   void note(const std::string& what) const {
     reading_.note_lost(key_, fmt::format("{}: {}", builder_name_, what));
@@ -192,26 +215,52 @@ class TuneDataset {
       if (!map->items[i].text.empty()) fields[ours_of(map->keys[i].text)] = map->items[i].text;
     if (!text("conversation_column").empty()) fields["messages"] = text("conversation_column");
     if (!text("column").empty()) fields["text"] = text("column");
+    const Json named = fields;
     for (auto it = fields.begin(); it != fields.end();)
       it = it.key() == it.value() ? fields.erase(it) : std::next(it);
+    leave_out_unread(fields, named);
     return fields;
+  }
+
+  /// Columns that are read here if records have them. There only Alpaca's builders read an input.
+  void leave_out_unread(Json& fields, const Json& named) const {
+    if (builder_ == nullptr) return;
+    const auto leave = [&](const char* name) {
+      if (!named.contains(name)) leave_out(fields, {name});
+    };
+    if (format() == "alpaca" && !builder_->columns.empty()) leave("input");
+    if (format() == "alpaca" || format() == "sharegpt") leave("system");
+    if (format() == "messages" || format() == "sharegpt") leave("tools");
   }
 
   void note_unread() const {
     constexpr auto kRead = std::to_array<std::string_view>(
         {"_component_", "source", "data_files", "split", "name", "column", "column_map",
          "conversation_column", "conversation_style", "packed", "train_on_input",
-         "masking_strategy", "max_seq_len", "trust_remote_code"});
+         "masking_strategy", "max_seq_len", "trust_remote_code", "add_eos"});
     if (builder_ != nullptr && !builder_->note.empty()) note(std::string(builder_->note));
+    const bool is_text = builder_ != nullptr && format() == "text";
+    if (is_text && is_packed() && text("split_across_pack").empty())
+      note(
+          "split_across_pack: a text longer than a packed sequence is cut off here, and continued "
+          "in the next there");
     for (size_t i = 0; i < section_.keys.size(); ++i) {
       const std::string& name = section_.keys[i].text;
-      if (name == "new_system_prompt" && !is_off(section_.items[i]))
+      if (name == "add_eos" && parse_bool(section_.items[i].text) == false)
+        note("add_eos False: the token that ends a text is added and trained on");
+      else if (name == "max_seq_len" && !is_off(section_.items[i]) &&
+               section_.items[i].text != limit())
+        note("max_seq_len: `model.max_seq_len` is the limit of all data");
+      else if (name == "new_system_prompt" && !is_off(section_.items[i]))
         note("new_system_prompt: write the system message in the records");
       else if (std::find(kRead.begin(), kRead.end(), name) == kRead.end() &&
                !is_off(section_.items[i]))
         note(fmt::format("{} has no equivalent", name));
     }
   }
+
+  /// That of the tokenizer; a data set without one has no limit of its own.
+  std::string limit() const { return reading_.text_of("tokenizer.max_seq_len"); }
 
   Reading& reading_;
   const SourceKey& key_;
@@ -220,34 +269,68 @@ class TuneDataset {
   const TuneBuilder* builder_ = nullptr;
 };
 
-/// Which tokens the first data set trains on, and whether it packs. Both are of all data here.
-void tune_labels(Reading& reading, const SourceKey& key, const TuneDataset& first) {
-  constexpr auto kMasks = std::to_array<WordPair>({{"train_on_all", "all"},
-                                                   {"train_on_assistant", "assistant"},
-                                                   {"train_on_last", "last_assistant"}});
-  if (const auto packs = parse_bool(first.text("packed")))
-    reading.set(key, "data.packing", *packs ? "true" : "false");
-  const std::string& builder = first.builder_name();
-  const bool trains_all = builder == "alpaca_dataset" || builder == "alpaca_cleaned_dataset";
-  for (const WordPair& mask : kMasks)
-    if (first.text("masking_strategy") == mask.theirs)
-      return reading.set(key, "data.loss_on", mask.ours);
-  const auto on_input = parse_bool(first.text("train_on_input"));
-  if (on_input) return reading.set(key, "data.loss_on", *on_input ? "all" : "assistant");
-  if (trains_all) reading.set(key, "data.loss_on", "all");
+/// What of the others is not as in the first data set, as it is of all data here.
+std::string names_of_others(const std::vector<TuneDataset>& datasets, size_t first,
+                            bool (*differs)(const TuneDataset&, const TuneDataset&)) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < datasets.size(); ++i)
+    if (differs(datasets[first], datasets[i]))
+      names.push_back(fmt::format("{} (number {})", datasets[i].builder_name(), i + 1));
+  return join(names, ", ");
+}
+
+/// Whether the data sets are packed.
+void tune_packing(Reading& reading, const SourceKey& key,
+                  const std::vector<TuneDataset>& datasets) {
+  const TuneDataset& first = datasets.front();
+  if (parse_bool(first.text("packed")))
+    reading.set(key, "data.packing", first.is_packed() ? "true" : "false");
+  const std::string others = names_of_others(
+      datasets, 0,
+      [](const TuneDataset& a, const TuneDataset& b) { return a.is_packed() != b.is_packed(); });
+  if (!others.empty())
+    reading.note_lost(key, fmt::format("packed: `data.packing` is of all data, and is {} as of {}; "
+                                       "it is not of {}",
+                                       first.is_packed(), first.builder_name(), others));
+}
+
+std::string_view effective_loss_on(const TuneDataset& dataset) {
+  return dataset.loss_on().empty() ? "assistant" : dataset.loss_on();
+}
+
+/// Which tokens the data sets train on: that of the first that is not of texts.
+void tune_labels(Reading& reading, const SourceKey& key, const std::vector<TuneDataset>& datasets) {
+  const auto first = std::find_if(datasets.begin(), datasets.end(),
+                                  [](const TuneDataset& one) { return one.has_labels(); });
+  if (first == datasets.end()) return;
+  if (!first->loss_on().empty()) reading.set(key, "data.loss_on", first->loss_on());
+  const std::string others =
+      names_of_others(datasets, static_cast<size_t>(first - datasets.begin()),
+                      [](const TuneDataset& a, const TuneDataset& b) {
+                        return b.has_labels() && effective_loss_on(a) != effective_loss_on(b);
+                      });
+  if (!others.empty())
+    reading.note_lost(
+        key, fmt::format("train_on_input, masking_strategy: `data.loss_on` is of all data, and is "
+                         "{} as of {}; other tokens are trained on there of {}. Train on them in "
+                         "runs of their own",
+                         effective_loss_on(*first), first->builder_name(), others));
 }
 
 /// A data set, or a list of them.
 void tune_datasets(Reading& reading, const SourceKey& key, std::string_view field) {
   const std::vector<Value> one = {key.value};
   const std::vector<Value>& sections = key.value.kind == Value::Kind::kList ? key.value.items : one;
-  Json sources = Json::array();
-  for (const Value& section : sections) {
-    if (section.kind != Value::Kind::kMap) continue;
-    const TuneDataset dataset(reading, key, section);
-    if (field == "data.train" && &section == &sections.front()) tune_labels(reading, key, dataset);
-    if (auto source = dataset.source(field)) sources.push_back(std::move(*source));
+  std::vector<TuneDataset> datasets;
+  for (const Value& section : sections)
+    if (section.kind == Value::Kind::kMap) datasets.emplace_back(reading, key, section);
+  if (field == "data.train" && !datasets.empty()) {
+    tune_packing(reading, key, datasets);
+    tune_labels(reading, key, datasets);
   }
+  Json sources = Json::array();
+  for (const TuneDataset& dataset : datasets)
+    if (auto source = dataset.source(field)) sources.push_back(std::move(*source));
   if (!sources.empty()) reading.set(key, field, value_from_json(sources));
 }
 void tune_dataset(Reading& reading, const SourceKey& key) {
@@ -281,7 +364,22 @@ void tune_loss(Reading& reading, const SourceKey& key) {
     return reading.refuse(
         key, fmt::format("`loss` is {}, which is not supported", excerpt(name)),
         "`train.objective` takes sft and dpo: use torchtune itself for other objectives");
-  reading.note_no_meaning(key, std::string(kAlwaysLoss));
+  const bool is_cross_entropy =
+      name.empty() || name.find("CrossEntropy") != std::string::npos || name.starts_with("CEWith");
+  if (is_cross_entropy) return reading.note_no_meaning(key, std::string(kAlwaysLoss));
+  reading.note_lost(key, fmt::format("{} is not known: {}", excerpt(name), kAlwaysLoss));
+}
+
+/// Each epoch ends after this many steps there.
+void tune_epoch_steps(Reading& reading, const SourceKey& key) {
+  const auto steps = parse_int(key.value.text);
+  if (!steps || *steps < 1) return;
+  const auto epochs = parse_int(reading.text_of("epochs"));
+  const bool fits = epochs && *epochs >= 1 && *epochs < 1'000'000 && *steps < 1'000'000'000;
+  reading.note_lost(
+      key, fmt::format("epochs are run to their end; train.max_steps: {} makes the run as long as "
+                       "there",
+                       fits ? fmt::format("{}", *steps * *epochs) : "epochs times this number"));
 }
 
 void tune_device(Reading& reading, const SourceKey& key) {
@@ -319,6 +417,7 @@ constexpr auto kTorchtuneRules = std::to_array<ImportRule>({
     special("dataset", tune_dataset),
     special("dataset_val", tune_validation),
     field("shuffle", "data.shuffle"),
+    special("max_steps_per_epoch", tune_epoch_steps),
     special("seed", set_seeds),
     special("optimizer._component_", tune_optimizer),
     field("optimizer.lr", "train.learning_rate"),

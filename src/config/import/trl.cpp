@@ -212,6 +212,8 @@ constexpr auto kTrlRules = std::to_array<ImportRule>({
     special("warmup_ratio", set_warmup_ratio),
     special("save_strategy", set_save_strategy),
     special("save_steps", set_save_steps),
+    special("eval_steps", set_steps),
+    special("logging_steps", set_steps),
     special("report_to", set_report_to),
     special("ddp_timeout", set_seconds),
     special("fsdp", set_fsdp_words),
