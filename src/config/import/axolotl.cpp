@@ -324,10 +324,19 @@ void axolotl_objective(Reading& reading, const SourceKey& key) {
   refuse_objective(reading, key);
 }
 
+/// How to compute what happens several times in an epoch.
+std::string steps_of_epoch(std::string_view field, const SourceKey& key) {
+  return fmt::format(
+      "Set {} to the steps of an epoch, which `sftrun train --dry-run` prints, "
+      "divided by {}",
+      field, key.value.text);
+}
+
 void axolotl_evaluations(Reading& reading, const SourceKey& key) {
   if (is_off(key.value)) return;
   if (key.value.text == "1") return reading.set(key, "train.eval_strategy", "epoch");
-  reading.note_lost(key, "set train.eval_steps to a number of steps");
+  reading.note_lost(key, fmt::format("each epoch ends with an evaluation. {}",
+                                     steps_of_epoch("train.eval_steps", key)));
 }
 
 void axolotl_saves(Reading& reading, const SourceKey& key) {
@@ -335,8 +344,8 @@ void axolotl_saves(Reading& reading, const SourceKey& key) {
   if (key.value.text != "1")
     return reading.note_lost(
         key,
-        "set train.save_steps to a number of steps, and train.save_every: 0 "
-        "for no others; without them checkpoints are written every 10 minutes");
+        fmt::format("checkpoints are written every 10 minutes (train.save_every; 0 for none). {}",
+                    steps_of_epoch("train.save_steps", key)));
   reading.set(key, "train.save_strategy", "epoch");
   reading.set(key, "train.save_every", "0");
 }

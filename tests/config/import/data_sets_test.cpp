@@ -194,6 +194,12 @@ TEST_F(DataSetsTest, SharesOfTheSteps) {
     expect_part(notes_of(open, "save_steps"), "every 10 minutes");
     expect_part(notes_of(open, "logging_steps"), "each step has a line");
   }
+  const Import often =
+      import("base_model: m\nval_set_size: 0.1\nevals_per_epoch: 4\nsaves_per_epoch: 2\n",
+             ForeignTool::kAxolotl);
+  expect_part(notes_of(often, "evals_per_epoch"), "Set train.eval_steps to the steps of an epoch");
+  expect_part(notes_of(often, "evals_per_epoch"), "divided by 4");
+  expect_part(notes_of(often, "saves_per_epoch"), "divided by 2");
   expect_part(notes_of(import("epochs: 2\nmax_steps_per_epoch: 10\n", ForeignTool::kTorchtune),
                        "max_steps_per_epoch"),
               "train.max_steps: 20");
