@@ -89,7 +89,11 @@ train.eval_strategy=epoch | requires validation data, but there is none | or rem
 train.eval_steps=2 | `train.eval_steps` requires validation data | or remove train.eval_steps | data.val=val.jsonl ; ~train.eval_steps
 train.eval_on_start=true | `train.eval_on_start` requires validation data | or remove train.eval_on_start | data.val=val.jsonl ; ~train.eval_on_start
 train.early_stopping_patience=2 | `train.early_stopping_patience` requires validation data, but there is none | \
-    set data.val to a file or data.val_split to a share such as 0.05 | data.val=val.jsonl
+    set data.val to a file or data.val_split to a share such as 0.05 | data.val=val.jsonl train.load_best_model_at_end=true
+train.early_stopping_patience=2 data.val=val.jsonl | keeps no checkpoint of the best evaluation | \
+    set train.load_best_model_at_end: true | train.load_best_model_at_end=true
+train.early_stopping_patience=3 train.load_best_model_at_end=true data.val=val.jsonl | cannot end this run before its last step | \
+    lower train.early_stopping_patience to at most 2, or train for longer | train.early_stopping_patience=2 ; train.max_steps=5
 train.load_best_model_at_end=true train.eval_strategy=no | needs evaluations, and `train.eval_strategy` is no | \
     set train.eval_strategy to epoch, or to steps with train.eval_steps | \
     train.eval_strategy=epoch data.val=val.jsonl ; train.eval_strategy=steps train.eval_steps=2 data.val=val.jsonl
