@@ -153,7 +153,7 @@ def broken_line_of_200_megabytes(folder):
     (folder / "train.jsonl").write_text('{"text": "' + "a" * 200_000_000 + "\n")
 
 
-@case(DATA, "malformed JSON", PREVIEW)
+@case(DATA, "beyond what a 64-bit float can hold", PREVIEW)
 def long_literal(folder):
     (folder / "train.jsonl").write_text('{"text": ' + "1" * 100_000_000 + "x}\n")
 
