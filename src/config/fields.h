@@ -94,9 +94,8 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
       "flash");
   field(model.chat_template, "chat_template", a_path().otherwise("the model's own"), kCompared,
         "A Jinja chat template: a file, a directory with a tokenizer's files, the template itself, "
-        "or "
-        "the name of a built-in one (chatml, llama3, llama2, mistral, gemma, phi3, zephyr, vicuna, "
-        "alpaca).",
+        "or the name of a built-in one (chatml, llama3, llama2, mistral, gemma, phi3, zephyr, "
+        "vicuna, alpaca).",
         "chatml");
 }
 

@@ -9,6 +9,8 @@ namespace {
 constexpr std::string_view kTracker =
     "not supported: a run writes metrics.jsonl and TensorBoard event files; "
     "docs/experiment-trackers.md shows how trackers read them; remove it";
+constexpr std::string_view kNoMinimum =
+    "not supported: `train.scheduler: cosine` ends at zero, without a minimum; remove it";
 constexpr std::string_view kUpload =
     "not supported: upload the result with `hf upload OWNER/NAME <output.dir>/adapter`; remove it";
 constexpr std::string_view kSharding =
@@ -622,14 +624,10 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"scheduler_type", "train.scheduler", ""},
     {"lr_scheduler_kwargs", "",
      "not supported: `train.scheduler` has no further settings; remove it"},
-    {"cosine_min_lr_ratio", "",
-     "not supported: `train.scheduler: cosine` ends at zero, without a minimum; remove it"},
-    {"min_lr", "",
-     "not supported: `train.scheduler: cosine` ends at zero, without a minimum; remove it"},
-    {"min_lr_ratio", "",
-     "not supported: `train.scheduler: cosine` ends at zero, without a minimum; remove it"},
-    {"min_lr_rate", "",
-     "not supported: `train.scheduler: cosine` ends at zero, without a minimum; remove it"},
+    {"cosine_min_lr_ratio", "", kNoMinimum},
+    {"min_lr", "", kNoMinimum},
+    {"min_lr_ratio", "", kNoMinimum},
+    {"min_lr_rate", "", kNoMinimum},
     {"cosine_constant_lr_ratio", "",
      "not supported: `train.scheduler` has no further settings; remove it"},
     {"lr_quadratic_warmup", "", "not supported: warm-up is linear; remove it"},

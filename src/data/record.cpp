@@ -100,8 +100,7 @@ std::string fix_for_turn(const Json& turn, const std::string& key) {
   if (is_sharegpt_turn(turn)) {
     return fmt::format(
         "write {{\"role\": \"user\", \"content\": \"…\"}}; or, as turns of \"from\" and \"value\" "
-        "are "
-        "ShareGPT's, set data.format: sharegpt{}",
+        "are ShareGPT's, set data.format: sharegpt{}",
         key == "messages" ? " with data.fields: {messages: messages}" : "");
   }
   return R"(write {"role": "user", "content": "…"}; other keys are renamed by data.fields: {role: …, content: …})";
