@@ -23,6 +23,7 @@
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/lora_plan.h"
+#include "sftrun/text/tokenizer.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -182,7 +183,7 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
 /// An adapter is used with the template that it was trained with; empty: the base's own.
 std::string template_of_adapter(const std::optional<std::string>& adapter) {
   if (!adapter) return {};
-  return weights::read_chat_template(*adapter).value_or("");
+  return text::chat_template_in(*adapter).value_or("");
 }
 
 namespace {

@@ -15,6 +15,7 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/text/tokenizer.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 #include "tensor_check.h"
@@ -239,7 +240,7 @@ class HfCheckpoint final : public CheckpointBase {
 
   text::Tokenizer tokenizer() const override { return text::Tokenizer::from_directory(directory_); }
   std::optional<std::string> chat_template() const override {
-    return read_chat_template(directory_);
+    return text::chat_template_in(directory_);
   }
   text::RenderOptions render_defaults() const override { return read_special_texts(directory_); }
 

@@ -48,10 +48,6 @@ std::vector<int64_t> generation_eos_ids(const fs::path& directory) {
   return ids;
 }
 
-std::optional<std::string> read_chat_template(const fs::path& directory) {
-  return text::chat_template_in(directory);
-}
-
 text::Json read_template_variables(const fs::path& directory) {
   const fs::path path = directory / kChat;
   if (!leads_to_file(path)) return text::Json::object();

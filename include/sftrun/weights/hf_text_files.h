@@ -13,9 +13,6 @@ namespace sftrun::weights {
 
 /// generation_config.json's eos_token_id.
 std::vector<int64_t> generation_eos_ids(const std::filesystem::path& directory);
-/// chat_template.jinja, else tokenizer_config.json's chat_template: a string, or the "default" of a
-/// list.
-std::optional<std::string> read_chat_template(const std::filesystem::path& directory);
 /// The variables of the chat template with which a run rendered its conversations: `sftrun_chat.json`
 /// beside its adapter or model, {"chat_template_kwargs": {…}}. Without the file, or for a path that is
 /// not a directory, {}.
