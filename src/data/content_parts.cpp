@@ -63,10 +63,9 @@ std::string rendered_content(const TextModel& model, const std::string& role, co
     const auto own = std::find_if(form.begin(), form.end(),
                                   [&](const Json& message) { return message["role"] == role; });
     if ((*own)["content"].type() != content.type()) continue;
-    try {
-      all += model.chat_template->render(form, model.render_defaults).text;
-    } catch (const DataError&) {  // a template for strings concatenates them
-    }
+    // A template for strings concatenates them, and fails for parts.
+    const auto rendered = model.chat_template->render_if_accepted(form, model.render_defaults);
+    if (rendered) all += rendered->text;
   }
   return all;
 }

@@ -175,11 +175,8 @@ class TextSearch {
     Json& content = changed[message]["content"];
     Json& text = content.is_array() ? content[piece.text]["text"] : content;
     text.get_ref<std::string&>().replace(piece.begin, piece.size, "qzkvwxjy");
-    try {
-      return chat_template_.render(changed, render_).text == rendered_.text;
-    } catch (const DataError&) {
-      return false;
-    }
+    const auto rendered = chat_template_.render_if_accepted(changed, render_);
+    return rendered && rendered->text == rendered_.text;
   }
 
   const text::Rendered& rendered_;

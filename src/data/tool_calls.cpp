@@ -17,10 +17,8 @@ constexpr const char* kProbe = R"({"sftrun": 1})";
 std::string rendered_answer(const TextModel& model, const Json& answer) {
   const Json messages = {{{"role", "user"}, {"content", "q"}}, answer};
   for (const Json& form : {messages, strings_as_parts(messages)}) {  // some read only parts
-    try {
-      return model.chat_template->render(form, model.render_defaults).text;
-    } catch (const DataError&) {
-    }
+    const auto rendered = model.chat_template->render_if_accepted(form, model.render_defaults);
+    if (rendered) return rendered->text;
   }
   return {};
 }

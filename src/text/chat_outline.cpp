@@ -57,6 +57,8 @@ Gaps gaps_of(const ChatProbe& probe, std::string_view roles, bool add_generation
 std::optional<Gaps> gaps_if_rendered(const ChatProbe& probe, std::string_view roles) {
   try {
     return gaps_of(probe, roles, true);
+  } catch (const TemplateWorkError&) {
+    throw;
   } catch (const DataError&) {
     return std::nullopt;
   } catch (const NoOutline&) {

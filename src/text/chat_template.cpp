@@ -66,10 +66,28 @@ Rendered ChatTemplate::render_prefix(const Json& messages, size_t num_messages,
       line = interpreter.line();
       throw;
     }
+  } catch (const jinja::WorkLimitError& error) {
+    throw TemplateWorkError(error.what(), line > 0 ? impl_->where(line) : impl_->name);
   } catch (const jinja::TemplateError& error) {
     const std::string where =
         line > 0 ? impl_->where(error.line() > 0 ? error.line() : line) : impl_->name;
     throw DataError(excerpt(error.what()), where);
+  }
+}
+
+std::optional<Rendered> ChatTemplate::render_if_accepted(const Json& messages,
+                                                         const RenderOptions& options) const {
+  return render_prefix_if_accepted(messages, messages.size(), options);
+}
+
+std::optional<Rendered> ChatTemplate::render_prefix_if_accepted(
+    const Json& messages, size_t num_messages, const RenderOptions& options) const {
+  try {
+    return render_prefix(messages, num_messages, options);
+  } catch (const TemplateWorkError&) {
+    throw;
+  } catch (const DataError&) {
+    return std::nullopt;
   }
 }
 

@@ -235,6 +235,8 @@ Verdict compare(const ChatProbe& probe, const ChatOutline& outline,
   try {
     return probe.prompt(conversation) == outline.render(conversation) ? Verdict::kEqual
                                                                       : Verdict::kOther;
+  } catch (const TemplateWorkError&) {
+    throw;
   } catch (const DataError&) {
     return Verdict::kRefused;
   }

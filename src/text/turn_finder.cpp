@@ -133,11 +133,10 @@ class TurnFinder {
   std::optional<Text> render(int32_t count, bool add_generation_prompt) const {
     RenderOptions options = options_;
     options.add_generation_prompt = add_generation_prompt;
-    try {
-      return Text(template_.render_prefix(messages_, static_cast<size_t>(count), options));
-    } catch (const DataError&) {
-      return std::nullopt;
-    }
+    auto rendered =
+        template_.render_prefix_if_accepted(messages_, static_cast<size_t>(count), options);
+    if (!rendered) return std::nullopt;
+    return Text(*std::move(rendered));
   }
 
   std::optional<Prompt> prompt_after(int32_t count) const {
@@ -170,18 +169,15 @@ class TurnFinder {
   std::optional<Run> find_by_probe() const {
     Json messages = messages_;
     messages[static_cast<size_t>(message_)]["content"] = "x";
-    std::optional<Text> probed;
-    try {
-      probed.emplace(template_.render(messages, options_));
-    } catch (const DataError&) {
-      return std::nullopt;
-    }
-    const auto at = probed->first_of(message_);
+    auto rendered = template_.render_if_accepted(messages, options_);
+    if (!rendered) return std::nullopt;
+    const Text probed(*std::move(rendered));
+    const auto at = probed.first_of(message_);
     if (!at) return std::nullopt;
-    std::string without(probed->view());
+    std::string without(probed.view());
     without.erase(*at, 1);
     if (without != full_.view()) return std::nullopt;
-    auto run = TurnFinder(template_, messages, options_, *probed, find_specials_, message_).find();
+    auto run = TurnFinder(template_, messages, options_, probed, find_specials_, message_).find();
     if (run) --run->span.end;
     return run;
   }
@@ -236,15 +232,12 @@ class TurnFinder {
     Json messages = messages_;
     Json& message = messages[static_cast<size_t>(message_)];
     message = {{"role", message.at("role")}, {"content", "\x01"}};
-    try {
-      const Rendered probed =
-          template_.render_prefix(messages, static_cast<size_t>(message_) + 1, options_);
-      const size_t shared = common_bytes(text.view(), probed.text);
-      if (shared >= anchor && shared <= limit && probed.text[shared] == '\x01') return shared;
-    } catch (const DataError&) {
-      // The template renders this conversation differently.
-    }
-    return std::nullopt;
+    const auto probed =
+        template_.render_prefix_if_accepted(messages, static_cast<size_t>(message_) + 1, options_);
+    if (!probed) return std::nullopt;
+    const size_t shared = common_bytes(text.view(), probed->text);
+    if (shared < anchor || shared > limit || probed->text[shared] != '\x01') return std::nullopt;
+    return shared;
   }
 
   /// Templates with an empty generation prompt (for example after a tool's answer) may still write

@@ -221,6 +221,18 @@ TEST(JinjaLimits, HostileTemplatesEndInAnError) {
   expect_error("{{ 2 ** 119 * 2 ** 119 }}", "integer is too large");
 }
 
+// A question to a template has the answer "rejected". Out of work is no answer: each further question
+// would take as long.
+TEST(JinjaLimits, QuestionsEndWithTheWork) {
+  const Json messages = {{{"role", "user"}, {"content", "q"}}};
+  const ChatTemplate plain("{{ messages[0].content }}");
+  EXPECT_EQ(plain.render_if_accepted(messages, {}).value().text, "q");
+  EXPECT_FALSE(plain.render_prefix_if_accepted(messages, 0, {}).has_value());
+  const ChatTemplate endless("{% set a = 'a' * 4000000 %}{{ a.rfind('b' + 'a' * 2000000) }}");
+  EXPECT_THROW(endless.render_if_accepted(messages, {}), TemplateWorkError);
+  EXPECT_THROW(endless.render(messages, {}), DataError);
+}
+
 // What once took a time that grew with the square of the text's length.
 TEST(JinjaLimits, LongTextsAreSearchedInOnePass) {
   const std::string set = "{% set a = 'a' * 4000000 %}{% set b = 'a' * 2000000 + 'b' %}";

@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "sftrun/core/error.h"
 
 /// Chat templates: Jinja as in transformers (ImmutableSandboxedEnvironment, trim_blocks,
 /// lstrip_blocks, loop controls, tojson with ensure_ascii off, raise_exception, strftime_now, {%
@@ -49,6 +52,11 @@ struct RenderOptions {
   int64_t now_unix_s = -1;  ///< time for strftime_now; -1: now (local time)
 };
 
+/// The template ran into the limit of the work that one render may take, which takes seconds.
+struct TemplateWorkError : DataError {
+  using DataError::DataError;
+};
+
 /// Immutable; `render` is safe to call from several threads.
 class ChatTemplate {
  public:
@@ -61,10 +69,18 @@ class ChatTemplate {
   /// @param messages array of {"role", "content", …}; where one of reasoning_content, thinking and
   /// reasoning is given, the template gets the first two, as in transformers
   /// @throws DataError with the text of raise_exception, or the template line of a run-time error.
+  /// @throws TemplateWorkError at the limit of work.
   Rendered render(const Json& messages, const RenderOptions& options) const;
   /// The same for the first `num_messages` messages.
   Rendered render_prefix(const Json& messages, size_t num_messages,
                          const RenderOptions& options) const;
+  /// The same where a conversation only asks what the template does with it; nullopt if the template
+  /// rejects it.
+  /// @throws TemplateWorkError: further questions would take as long.
+  std::optional<Rendered> render_if_accepted(const Json& messages,
+                                             const RenderOptions& options) const;
+  std::optional<Rendered> render_prefix_if_accepted(const Json& messages, size_t num_messages,
+                                                    const RenderOptions& options) const;
   /// Whether the template has {% generation %} marks.
   bool has_generation_marks() const;
   const std::string& source() const;

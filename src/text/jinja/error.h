@@ -17,6 +17,12 @@ class TemplateError : public std::runtime_error {
   int line_;
 };
 
+/// The template used up the work that one render may take. Another render takes as long.
+class WorkLimitError : public TemplateError {
+ public:
+  WorkLimitError() : TemplateError("the template takes too many steps (limit reached)") {}
+};
+
 [[noreturn]] inline void fail(const std::string& message, int line = 0) {
   throw TemplateError(message, line);
 }

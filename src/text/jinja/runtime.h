@@ -36,8 +36,7 @@ class Runtime {
   }
   /// Counts bytes that are read.
   void work(size_t num_bytes) {
-    if (num_bytes > limits_.max_work - work_)
-      fail("the template takes too many steps (limit reached)");
+    if (num_bytes > limits_.max_work - work_) throw WorkLimitError();
     work_ += num_bytes;
   }
   void step() { charge(0); }
