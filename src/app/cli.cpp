@@ -46,6 +46,7 @@ std::string full_name(const CLI::App& command) {
 std::vector<std::string> flags_of(const CLI::App& command) {
   std::vector<std::string> flags;
   for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden: between processes of sftrun
     for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
   }
   return flags;
@@ -219,6 +220,15 @@ CLI::Validator one_of(std::vector<std::string> words) {
                            near.empty() ? "" : fmt::format("; did you mean `{}`?", near));
       },
       listed);
+}
+
+void require_one_of(const std::string& flag, const std::string& text,
+                    const std::vector<std::string>& words) {
+  if (std::find(words.begin(), words.end(), text) != words.end()) return;
+  const std::string near = nearest_of(text, words);
+  throw ConfigError(fmt::format("`{}` is not one of {}", excerpt(text), spelled(words)),
+                    flag + " on the command line",
+                    near.empty() ? "write one of them" : fmt::format("did you mean `{}`?", near));
 }
 
 CLI::Validator compute_dtype() {

@@ -57,6 +57,10 @@ CLI::App* add_command(CLI::App& parent, const std::string& name, const std::stri
 
 /// Accepts one of `words`. The error for another word lists them and suggests the nearest.
 CLI::Validator one_of(std::vector<std::string> words);
+/// The same for a flag whose words depend on other flags: after all are parsed.
+/// @throws ConfigError
+void require_one_of(const std::string& flag, const std::string& text,
+                    const std::vector<std::string>& words);
 /// The same for dtypes. Other names of a dtype are accepted and rewritten.
 CLI::Validator compute_dtype();  ///< auto, fp32, bf16, fp16
 CLI::Validator stored_dtype();   ///< auto, bf16, f16, f32

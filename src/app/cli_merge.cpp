@@ -59,7 +59,7 @@ CLI::Validator merged_dtype() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
         text = stored_dtype_word(ascii_lower(text));
-        return one_of(all_dtypes())(text);
+        return {};  // check_dtype knows the format
       },
       join(all_dtypes(), "|"));
 }
@@ -96,19 +96,35 @@ void check_unused(const MergeOptions& options, const CLI::App& command) {
   for (const char* flag : {"--sample", "--data", "--device", "--as-stored"}) refuse_of_model(flag);
 }
 
+bool is_among(const std::string& dtype, const std::vector<std::string>& dtypes) {
+  return std::find(dtypes.begin(), dtypes.end(), dtype) != dtypes.end();
+}
+
+/// How to write models of a dtype that --format does not accept.
+std::string format_for(const MergeOptions& options, const std::string& dtype) {
+  return is_among(dtype, dtypes_of("gguf")) ? "write --format gguf"
+         : options.output.is_file()         ? "name a directory as --output"
+                                            : "write --format safetensors";
+}
+
 void check_dtype(const MergeOptions& options) {
-  const std::vector<std::string> known = dtypes_of(options.format);
-  if (std::find(known.begin(), known.end(), options.dtype) != known.end()) return;
-  const std::vector<std::string> of_gguf = dtypes_of("gguf");
-  const bool is_gguf = std::find(of_gguf.begin(), of_gguf.end(), options.dtype) != of_gguf.end();
-  throw ConfigError(fmt::format("--dtype {} is only for {} models, but --format is {}",
-                                options.dtype, is_gguf ? "GGUF" : "safetensors", options.format),
-                    "--dtype on the command line",
-                    fmt::format("{}, or one of {}",
-                                is_gguf                    ? "write --format gguf"
-                                : options.output.is_file() ? "name a directory as --output"
-                                                           : "write --format safetensors",
-                                join(known, ", ")));
+  const std::vector<std::string> known = dtypes_of(options.format), all = all_dtypes();
+  if (is_among(options.dtype, known)) return;
+  constexpr const char* kWhere = "--dtype on the command line";
+  if (is_among(options.dtype, all)) {
+    throw ConfigError(
+        fmt::format("--dtype {} is only for {} models, but --format is {}", options.dtype,
+                    is_among(options.dtype, dtypes_of("gguf")) ? "GGUF" : "safetensors",
+                    options.format),
+        kWhere,
+        fmt::format("{}, or one of {}", format_for(options, options.dtype), join(known, ", ")));
+  }
+  const std::string elsewhere =
+      nearest(options.dtype, known).empty() ? nearest(options.dtype, all) : "";
+  if (elsewhere.empty()) require_one_of("--dtype", options.dtype, known);
+  throw ConfigError(
+      fmt::format("`{}` is not one of {}", excerpt(options.dtype), join(known, ", ")), kWhere,
+      fmt::format("did you mean `{}`? For that {}", elsewhere, format_for(options, elsewhere)));
 }
 
 /// The newest folder step-… of a run directory or of its checkpoints/; "" if there is none.

@@ -6,6 +6,7 @@
 #include "cli.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/quant_format.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf_export.h"
 
 namespace sftrun::app {
@@ -35,9 +36,26 @@ std::vector<std::string> all_methods() {
   return methods;
 }
 
+/// Of an unknown method only those that --output can have are suggested.
+void check_method(const QuantizeOptions& options) {
+  const std::vector<std::string> all = all_methods();
+  if (std::find(all.begin(), all.end(), options.method) != all.end()) return;
+  require_one_of("--method", options.method, options.output.is_file() ? gguf_methods() : all);
+}
+
+CLI::Validator method_name() {
+  return CLI::Validator(
+      [](std::string& text) {
+        text = ascii_lower(text);
+        return std::string();
+      },
+      join(all_methods(), "|"));
+}
+
 void check(const QuantizeOptions& options, const CLI::App& command) {
   require(!options.model.empty(), command, "--model");
   require(!options.output.path.empty(), command, "--output");
+  check_method(options);
   check_quant_flags(command, "--method", options.method);
   if (options.output.is_file() && !is_of_gguf(options)) {
     throw ConfigError(
@@ -98,7 +116,7 @@ Command add_quantize(CLI::App& sftrun) {
       ->add_option(
           "--method", options->method,
           quant_descriptions(written_quant_names()) + ". The other methods write GGUF files")
-      ->check(one_of(all_methods()))
+      ->transform(method_name())
       ->capture_default_str();
   add_quant_flags(*command, options->quant, "64");
   command

@@ -41,7 +41,8 @@ void find_data_source(config::DataSource& source, SplitRole role, const std::str
     throw DataError(
         fmt::format("no file or directory {}", shown_path(source.path)), where,
         fix_for_path(source.path,
-                     fmt::format("for a data set on the hub write hf://datasets/{}", source.path)));
+                     fmt::format("for a data set on the hub write hf://datasets/{}", source.path),
+                     PathKind::kData));
   }
   hub::DatasetRequest request;
   request.subset = source.name;
@@ -55,7 +56,7 @@ void find_data_source(config::DataSource& source, SplitRole role, const std::str
     }));
   } catch (const Error& error) {
     if (error.code() == ExitCode::kInterrupted || error.code() == ExitCode::kStopped) throw;
-    rethrow_as_unknown_path(error, source.path, where);
+    rethrow_as_unknown_path(error, source.path, where, PathKind::kData);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
@@ -139,13 +140,14 @@ void warn_of_unread_shards(const std::filesystem::path& model) {
 
 /// @param may_be_on_hub the name has the form of names on the hub
 [[noreturn]] void throw_no_model(const ModelAsked& asked, bool may_be_on_hub) {
-  const std::string near = near_path(asked.name);
+  const std::string near = near_path(asked.name, asked.kind);
   std::string fix =
       near.empty() ? kWhatToGive : fmt::format("did you mean {}? Otherwise {}", near, kWhatToGive);
   if (asked.where.ends_with("adapter_config.json") && near.empty())
     fix = "if the adapter's base model was moved, name its new path: --model PATH";
   if (may_be_on_hub) {
-    fix = fix_for_path(asked.name, fmt::format("for a model on the hub write hf://{}", asked.name));
+    fix = fix_for_path(asked.name, fmt::format("for a model on the hub write hf://{}", asked.name),
+                       asked.kind);
   }
   throw DataError(fmt::format("no such model: {}", shown_path(asked.name)), asked.where,
                   std::move(fix));
@@ -160,18 +162,18 @@ bool is_path_here(const std::string& text, const hub::RepoName& name) {
          !hub::is_in_cache(name, hub::settings_from_environment());
 }
 
-void rethrow_as_unknown_path(const Error& error, const std::string& path,
-                             const std::string& place) {
+void rethrow_as_unknown_path(const Error& error, const std::string& path, const std::string& place,
+                             PathKind kind) {
   const std::string where =
       error.where().empty() ? place : fmt::format("{}; {}", place, error.where());
   if (hub::begins_as_hub_name(path)) throw Error(error.code(), error.message(), where, error.fix());
   throw Error(error.code(),
               fmt::format("no file or directory {}; {}", shown_path(path), error.message()), where,
-              fix_for_path(path, "or, if it is a name on the hub: " + error.fix()));
+              fix_for_path(path, "or, if it is a name on the hub: " + error.fix(), kind));
 }
 
-std::string fix_for_path(const std::string& path, const std::string& other) {
-  const std::string near = near_path(path);
+std::string fix_for_path(const std::string& path, const std::string& other, PathKind kind) {
+  const std::string near = near_path(path, kind);
   return near.empty() ? fmt::format("check the path; {}", other)
                       : fmt::format("did you mean {}? {}", near, other);
 }
@@ -191,7 +193,7 @@ ModelSource find_model(const ModelAsked& asked) {
     if (name && !is_path) return find_on_hub(*name, asked);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kInterrupted || error.code() == ExitCode::kStopped) throw;
-    rethrow_as_unknown_path(error, asked.name, asked.where);
+    rethrow_as_unknown_path(error, asked.name, asked.where, asked.kind);
   }
   throw_no_model(asked, is_path);
 }
@@ -218,17 +220,38 @@ std::filesystem::path find_adapter(const ModelAsked& asked) {
     return adapter;
   }
   const auto name = hub::parse_model_name(asked.name);
-  return name && !is_path_here(asked.name, *name) ? find_model(asked).path
-                                                  : std::filesystem::path(asked.name);
+  if (!name || is_path_here(asked.name, *name)) return asked.name;
+  ModelAsked adapter = asked;
+  adapter.kind = PathKind::kAdapter;
+  return find_model(adapter).path;
 }
 
-std::string near_path(const std::filesystem::path& path) {
+namespace {
+
+/// Whether a command that reads this kind would open the path, as far as names of files tell.
+bool is_of_kind(const std::filesystem::path& path, PathKind kind) {
+  const auto holds = [&](const char* file) { return leads_to_file(path / file); };
+  if (kind == PathKind::kData) return true;
+  if (!is_folder(path))
+    return kind == PathKind::kModel && ascii_lower(path.extension().string()) == ".gguf";
+  if (kind == PathKind::kAdapter)
+    return leads_to_file(observe::adapter_at(path) / "adapter_config.json");
+  const std::vector<std::filesystem::path> entries = readable_entries_of(path);
+  return holds("config.json") || holds("model/config.json") ||
+         std::any_of(entries.begin(), entries.end(), [](const std::filesystem::path& entry) {
+           return ascii_lower(entry.extension().string()) == ".gguf";
+         });
+}
+
+}  // namespace
+
+std::string near_path(const std::filesystem::path& path, PathKind kind) {
   std::error_code code;
   const std::filesystem::path parent = path.parent_path();
   std::vector<std::string> names;
   std::filesystem::directory_iterator entry(parent.empty() ? "." : parent, code);
   for (; !code && entry != std::filesystem::directory_iterator(); entry.increment(code))
-    names.push_back(entry->path().filename().string());
+    if (is_of_kind(entry->path(), kind)) names.push_back(entry->path().filename().string());
   const std::string near = nearest(path.filename().string(), names);
   return near.empty() ? "" : (parent / near).string();
 }

@@ -12,6 +12,9 @@
 /// downloaded.
 namespace sftrun::app {
 
+/// What a path is to lead to.
+enum class PathKind : uint8_t { kModel, kAdapter, kData };
+
 struct ModelAsked {
   std::string name;           ///< a path, or a name on the hub; an existing path comes first
   std::string revision = {};  ///< model.revision; empty: none
@@ -23,6 +26,7 @@ struct ModelAsked {
   bool headers_only = false;
   /// Where an adapter is asked for: what names a model instead, with the space or = behind it.
   std::string names_model = "--model ";
+  PathKind kind = PathKind::kModel;
 };
 
 struct ModelSource {
@@ -52,11 +56,11 @@ bool is_path_here(const std::string& text, const hub::RepoName& name);
 /// Extends the hub's error for a name that may have been meant as a path.
 /// @param place the flag or key that the name is from
 [[noreturn]] void rethrow_as_unknown_path(const Error& error, const std::string& path,
-                                          const std::string& place);
+                                          const std::string& place, PathKind kind);
 /// The fix for a path that does not exist: "did you mean …?" or to check it, and `other`.
-std::string fix_for_path(const std::string& path, const std::string& other);
-/// An existing file with a similar name in the directory of `path`; empty: none.
-std::string near_path(const std::filesystem::path& path);
+std::string fix_for_path(const std::string& path, const std::string& other, PathKind kind);
+/// A file or directory of this kind with a similar name in the directory of `path`; empty: none.
+std::string near_path(const std::filesystem::path& path, PathKind kind);
 
 /// Runs `download`. Ctrl-C and SIGTERM stop it with the signal's exit code.
 hub::Snapshot until_stopped(

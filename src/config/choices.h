@@ -435,6 +435,14 @@ struct Words<CommBackend> {
   static constexpr std::string_view instead = "";
 };
 
+/// Whether the word is known, but not supported in this version.
+template <class E>
+bool is_unsupported(std::string_view text) {
+  return std::any_of(Words<E>::all.begin(), Words<E>::all.end(), [&](const Word<E>& word) {
+    return word.text == text && word.kind == WordKind::kUnsupported;
+  });
+}
+
 /// The word for config.resolved.yaml.
 template <class E>
 constexpr std::string_view word_of(E value) {

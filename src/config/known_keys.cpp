@@ -143,10 +143,13 @@ std::string setting_named(const std::string& name) {
   if (const ForeignKey* foreign = find_foreign_key(name)) return std::string(foreign->field);
   RunConfig defaults;
   const Binding binding = bind(defaults);
-  const std::string found = same_leaf(name, names_in(binding, ""));
-  if (!binding.has_section(found)) return found;
+  return field_named(same_leaf(name, names_in(binding, "")), binding);
+}
+
+std::string field_named(const std::string& name, const Binding& binding) {
+  if (!binding.has_section(name)) return name;
   const auto first = std::find_if(binding.fields.begin(), binding.fields.end(),
-                                  [&](const Field& field) { return field.section() == found; });
+                                  [&](const Field& field) { return field.section() == name; });
   return first == binding.fields.end() ? "" : first->key;
 }
 

@@ -35,5 +35,7 @@ bool is_harmless(const UnsupportedKey& later, const Value& value);
 std::string suggest_key(const std::string& key, const Value& value, const Binding& binding);
 /// The full name of the field with the same last part or the nearest spelling, or "".
 std::string nearest_key(const std::string& key, const Binding& binding);
+/// `name`; of a section the name of its first field, because a section takes no value.
+std::string field_named(const std::string& name, const Binding& binding);
 
 }  // namespace sftrun::config

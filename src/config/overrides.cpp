@@ -89,7 +89,9 @@ std::vector<Assignment> from_command_line(const std::vector<std::string>& words,
     const size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0) {
       const std::string setting = setting_named(word);
-      const std::string near = setting.empty() ? nearest_key(word, fields) : setting;
+      // Of a section its first field: a section takes no value.
+      const std::string near =
+          setting.empty() ? field_named(nearest_key(word, fields), fields) : setting;
       problems.push_back({fmt::format("`{}` is not of the form section.key=value", excerpt(word)),
                           "the command line",
                           near.empty() ? "write, for example, train.epochs=1"

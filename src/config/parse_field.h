@@ -143,8 +143,13 @@ requires std::is_enum_v<E> std::optional<Complaint> parse_field(const Value& val
     return std::nullopt;
   }
   const std::string near = nearest(text, known);
-  return Complaint{fmt::format("is `{}`", excerpt(value.text)),
-                   near.empty() ? std::string() : fmt::format("did you mean `{}`?", near)};
+  std::string fix;
+  if (is_unsupported<E>(near)) {
+    fix = fmt::format("`{}` is not supported in this version: {}", near, Words<E>::instead);
+  } else if (!near.empty()) {
+    fix = fmt::format("did you mean `{}`?", near);
+  }
+  return Complaint{fmt::format("is `{}`", excerpt(value.text)), std::move(fix)};
 }
 
 template <class T>

@@ -30,20 +30,40 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+namespace {
+
+/// The first candidate of which `word` is the beginning up to a `_` or `-`: q4_k_m for q4.
+std::string continuation_of(std::string_view word, std::span<const std::string> candidates) {
+  constexpr size_t kShortest = 2;
+  if (word.size() < kShortest) return {};
+  const std::string begin = ascii_lower(excerpt(word));
+  for (const std::string& candidate : candidates) {
+    const bool is_longer = candidate.size() > begin.size() &&
+                           (candidate[begin.size()] == '_' || candidate[begin.size()] == '-');
+    if (is_longer && ascii_lower(candidate).starts_with(begin)) return candidate;
+  }
+  return {};
+}
+
+}  // namespace
+
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   std::string best;
   size_t best_distance = SIZE_MAX;
   for (const std::string& candidate : candidates) {
-    const size_t longer = std::max(word.size(), candidate.size()), most = longer / 3 + 1;
-    if (longer - std::min(word.size(), candidate.size()) > most)
-      continue;  // lower bound of the distance
+    const size_t longer = std::max(word.size(), candidate.size()),
+                 shorter = std::min(word.size(), candidate.size()), most = longer / 3 + 1;
+    if (longer - shorter > most) continue;  // lower bound of the distance
     const size_t distance = edit_distance(ascii_lower(std::string(word)), ascii_lower(candidate));
-    if (distance <= most && distance < best_distance) {
+    if (distance <= most && distance < shorter && distance < best_distance) {
       best_distance = distance;
       best = candidate;
     }
   }
-  return best;
+  if (best_distance == 1 && ascii_lower(best).starts_with(ascii_lower(std::string(word))))
+    return best;  // only the last letter is missing
+  const std::string longer = continuation_of(word, candidates);
+  return longer.empty() ? best : longer;
 }
 
 std::vector<std::string> split(std::string_view text, char separator) {

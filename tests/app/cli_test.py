@@ -126,6 +126,22 @@ class CommandLineTest(unittest.TestCase):
         for flag in "--deepspeed", "--accelerate-config":
             self.expect(DATA, [f"no such file or directory: x", f"{flag} on the command line"], "train", "--config", "run.yaml", flag, "x")
 
+    def test_suggested_words_are_accepted(self):
+        merge = ["merge", "--adapter", "adapter", "--output"]
+        for asked in "q4", "Q4_K":
+            self.expect(USAGE, [f"`{asked.lower()}` is not one of auto, f32", "did you mean `q4_k_m`?"], *merge, "m.gguf", "--dtype", asked)
+            self.expect(USAGE, [f"`{asked.lower()}` is not one of auto, bf16", "did you mean `q4_k_m`? For that write --format gguf"],
+                        *merge, "m", "--dtype", asked)
+        self.expect(USAGE, ["did you mean `nf4`?\n"], *merge, "m", "--dtype", "nf")
+        self.expect(USAGE, ["did you mean `nf4`? For that name a directory as --output"], *merge, "m.gguf", "--dtype", "nf")
+        self.expect(USAGE, ["`small` is not one of", "write one of them"], *merge, "m", "--dtype", "small")
+        quantize = ["quantize", "--model", "model", "--output"]
+        self.expect(USAGE, ["`q8` is not one of nf4", "did you mean `q8_0`?"], *quantize, "m", "--method", "q8")
+        done = self.expect(USAGE, ["`nf` is not one of q8_0", "write one of them"], *quantize, "m.gguf", "--method", "nf")
+        self.assertNotIn("nf4", done.stderr)
+        self.expect(USAGE, ["unknown flag --worker-reques", "lists every flag"], "score", "--worker-reques", "x")
+        self.expect(USAGE, ["`trainn` is not of the form", "write train."], "train", "--config", "run.yaml", "--dry-run", "trainn")
+
     def test_help_is_no_guess_for_a_flag(self):
         self.expect(USAGE, ["unknown flag --html", "`sftrun report --help` lists every flag"], "report", "run", "--html", "x")
 

@@ -62,12 +62,36 @@ TEST_F(ModelFiles, OfADirectoryItsOneGgufFile) {
 TEST_F(ModelFiles, AMissingPathIsAnsweredWithANameLikeIt) {
   write("models/llama/config.json");
   test::expect_error([&] { found("models/lama"); }, {"no such model", "did you mean", "llama"});
-  EXPECT_EQ(near_path(directory_ / "models" / "lama"), (directory_ / "models" / "llama").string());
-  EXPECT_EQ(near_path(directory_ / "models" / "something else"), "");
-  EXPECT_EQ(near_path(directory_ / "absent" / "llama"), "");
-  EXPECT_EQ(fix_for_path((directory_ / "models" / "lama").string(), "or not"),
+  const auto near = [&](const char* name, PathKind kind = PathKind::kModel) {
+    const std::string path = near_path(directory_ / name, kind);
+    return path.empty() ? path : fs::relative(path, directory_.path()).string();
+  };
+  EXPECT_EQ(near("models/lama"), "models/llama");
+  EXPECT_EQ(near("models/something else"), "");
+  EXPECT_EQ(near("absent/llama"), "");
+  const auto fix = [&](const char* name) {
+    return fix_for_path((directory_ / name).string(), "or not", PathKind::kModel);
+  };
+  EXPECT_EQ(fix("models/lama"),
             "did you mean " + (directory_ / "models" / "llama").string() + "? or not");
-  EXPECT_EQ(fix_for_path((directory_ / "absent").string(), "or not"), "check the path; or not");
+  EXPECT_EQ(fix("absent"), "check the path; or not");
+}
+
+TEST_F(ModelFiles, OnlyWhatCanBeOpenedIsSuggested) {
+  const auto near = [&](const char* name, PathKind kind) {
+    const std::string path = near_path(directory_ / name, kind);
+    return path.empty() ? path : fs::relative(path, directory_.path()).string();
+  };
+  write("models.txt");
+  write("modals/notes.txt");
+  EXPECT_EQ(near("modles", PathKind::kModel), "");
+  EXPECT_EQ(near("modles", PathKind::kData), "modals");
+  write("modell.gguf");
+  EXPECT_EQ(near("model.gguf", PathKind::kModel), "modell.gguf");
+  write("run-1/adapter/adapter_config.json");
+  write("run-22/model/config.json");
+  EXPECT_EQ(near("run-2", PathKind::kAdapter), "run-1");
+  EXPECT_EQ(near("run-2", PathKind::kModel), "run-22");
 }
 
 TEST_F(ModelFiles, AnAdapterIsFoundByItsRun) {
@@ -100,11 +124,12 @@ TEST(FoundModel, HasItsNameOnTheHub) {
 
 TEST(UnknownPath, IsToldBesideTheHubsAnswer) {
   const DataError answer("no such model on the hub", "huggingface.co", "log in");
-  test::expect_error<Error>([&] { rethrow_as_unknown_path(answer, "owner/name", "model.name"); },
-                            {"no file or directory owner/name; no such model on the hub",
-                             "model.name; huggingface.co", "if it is a name on the hub: log in"});
+  test::expect_error<Error>(
+      [&] { rethrow_as_unknown_path(answer, "owner/name", "model.name", PathKind::kModel); },
+      {"no file or directory owner/name; no such model on the hub", "model.name; huggingface.co",
+       "if it is a name on the hub: log in"});
   const std::string text = test::error_of<Error>(
-      [&] { rethrow_as_unknown_path(answer, "hf://owner/name", "model.name"); });
+      [&] { rethrow_as_unknown_path(answer, "hf://owner/name", "model.name", PathKind::kModel); });
   EXPECT_EQ(text.find("no file or directory"), std::string::npos) << text;
 }
 

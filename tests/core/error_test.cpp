@@ -56,5 +56,20 @@ TEST(Nearest, DoesNotCompareWhatCannotBeMeant) {
   EXPECT_EQ(nearest(std::string(50'000'000, 'q'), names), "");  // would take a table of 2 GB
 }
 
+TEST(Nearest, IsNoWordWithoutACommonLetter) {
+  const std::vector<std::string> names = {"nf4", "fp4"};
+  EXPECT_EQ(nearest("q4", names), "");
+  EXPECT_EQ(nearest("n4", names), "nf4");
+}
+
+TEST(Nearest, ContinuesAWord) {
+  const std::vector<std::string> names = {"nf4",  "fp4",    "q6_k",      "q4_k_m",
+                                          "q4_0", "epochs", "epoch_size"};
+  EXPECT_EQ(nearest("q4", names), "q4_k_m");
+  EXPECT_EQ(nearest("Q4_K", names), "q4_k_m");
+  EXPECT_EQ(nearest("q4_1", names), "q4_0");
+  EXPECT_EQ(nearest("epoch", names), "epochs");
+}
+
 }  // namespace
 }  // namespace sftrun

@@ -54,7 +54,7 @@ ADAPTER_CONFIG = {"peft_type": "T", "target_modules": ["T"], "r": "T", "rank_pat
                   "modules_to_save": ["T"], "base_model_name_or_path": "T", "layers_to_transform": "T", "use_dora": "T", "T": {"T": "N"}}
 COMMANDS = {
     "a flag": ["train", "--T"], "a command": ["T"], "a model": ["generate", "--model", "T", "--prompt", "a"],
-    "an adapter": ["generate", "--model", "model", "--adapter", "T", "--prompt", "a"], "a size": ["quantize", "--model", "T", "--method", "T"],
+    "an adapter": ["generate", "--model", "model", "--adapter", "T", "--prompt", "a"], "a size": ["quantize", "--model", "T", "--output", "out", "--method", "T"],
     "an override": ["train", "--config", "run.yaml", "--dry-run", "T=1", "model.T=1", "train.lr=T", "train.seed=N"],
     "a number": ["generate", "--model", "model", "--prompt", "a", "--max-new-tokens", "N"],
     "an input": ["score", "--model", "model", "--input", "T", "--output", "T"], "a card": ["memory-check", "--config", "run.yaml", "--gpus", "T"],

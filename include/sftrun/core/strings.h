@@ -8,7 +8,9 @@
 namespace sftrun {
 
 /// The candidate with the smallest edit distance (optimal string alignment) to `word`, or "" if
-/// none is similar enough (distance at most a third of the longer word, plus one).
+/// none is similar enough (distance at most a third of the longer word, plus one, and below the
+/// length of the shorter). A candidate that continues `word` with _ or - comes first: q4_k_m for
+/// q4_k, of which q6_k has the smaller distance.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 std::vector<std::string> split(std::string_view text, char separator);
