@@ -36,7 +36,8 @@ const char* fix_for_cut(std::string_view line, std::string_view reason, NextLine
   if (next == NextLine::kOther && is_in_string)
     return "a text goes on in the next line: write its line breaks as \\n, and the record on one "
            "line";
-  if (next == NextLine::kOther || (next == NextLine::kUnknown && may_go_on))
+  if (next == NextLine::kOther ||
+      ((next == NextLine::kUnknown || next == NextLine::kNoLine) && may_go_on))
     return "write each record on one line: jq -c . in.json > out.jsonl";
   return next == NextLine::kNone
              ? "the file ends within this record: write or copy it again, or remove its last line"
@@ -70,6 +71,46 @@ const char* fix_for(std::string_view line, std::string_view reason, size_t colum
          "jq -Rc '{text: .}' in.txt > out.jsonl";
 }
 
+/// Whether all elements are turns of a conversation.
+bool are_turns(const Json& list) {
+  return !list.empty() && std::all_of(list.begin(), list.end(), [](const Json& turn) {
+    return turn.is_object() && ((turn.contains("role") && turn.contains("content")) ||
+                                (turn.contains("from") && turn.contains("value")));
+  });
+}
+
+/// What to write for a value that is no record.
+std::string fix_for_value(const Json& value, bool is_element) {
+  const char* each = is_element ? "'.[] | " : "'";
+  const char* files = is_element ? "in.json > out.jsonl" : "in.jsonl > out.jsonl";
+  if (value.is_string())
+    return fmt::format("write each text as {{\"text\": …}}: jq -c {}{{text: .}}' {}", each, files);
+  if (value.is_array() && are_turns(value)) {
+    const char* key = value.front().contains("role") ? "messages" : "conversations";
+    return fmt::format("write each conversation as {{\"{0}\": […]}}: jq -c {1}{{{0}: .}}' {2}", key,
+                       each, files);
+  }
+  if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string()) {
+    return fmt::format(
+        "name the values; a question and its answer: jq -c {}{{prompt: .[0], completion: .[1]}}' "
+        "{}",
+        each, files);
+  }
+  if (value.is_array() && !value.empty() && value.front().is_object())
+    return fmt::format("write one JSON object per line: jq -c {}.[]' {}", each, files);
+  return is_element ? "write JSON objects into the array, such as {\"text\": …}"
+                    : "write one JSON object per line, such as {\"text\": …}";
+}
+
+[[noreturn]] void refuse_value(const Json& value, const std::string& where, bool is_element) {
+  throw DataError(
+      is_element ? fmt::format("the JSON array has an element of type {}; each record must be a "
+                               "JSON object",
+                               json_type(value))
+                 : fmt::format("a record must be a JSON object, not {}", json_type(value)),
+      where, fix_for_value(value, is_element));
+}
+
 }  // namespace
 
 Json parse_json_line(std::string_view line, const std::string& where, NextLine next) {
@@ -95,8 +136,7 @@ Json parse_json_line(std::string_view line, const std::string& where, NextLine n
   try {
     Json record = parse_exact_json(line);
     if (record.is_object()) return record;
-    throw DataError(fmt::format("a record must be a JSON object, not {}", json_type(record)), where,
-                    "write one JSON object per line");
+    refuse_value(record, where, next == NextLine::kNoLine);
   } catch (const Json::parse_error& error) {
     const std::string reason = json_reason(error);
     throw DataError("malformed JSON: " + reason, fmt::format("{}:{}", where, error.byte),

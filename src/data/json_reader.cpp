@@ -62,7 +62,7 @@ class JsonBlock : public RecordBlock {
 
  private:
   NextLine next_of(size_t index) const {
-    if (!are_lines_) return NextLine::kUnknown;
+    if (!are_lines_) return NextLine::kNoLine;
     if (index + 1 == size()) return ends_file_ ? NextLine::kNone : NextLine::kUnknown;
     const std::string_view next = record(index + 1);
     const bool is_record = next.starts_with('{') && next.ends_with('}');

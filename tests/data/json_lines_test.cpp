@@ -152,6 +152,33 @@ TEST(JsonLines, OnlyObjectsAreRecords) {
   EXPECT_EQ(failure_of([] { parse_json_line("{\"x\": 1e999}", "f:1"); }).where, "f:1");
 }
 
+TEST(JsonLines, ValuesAreToldHowToBecomeRecords) {
+  const auto fix = [](const char* value, NextLine next = NextLine::kRecord) {
+    return failure_of([&] { parse_json_line(value, "f:1", next); }).fix;
+  };
+  EXPECT_EQ(fix(R"("a")"),
+            "write each text as {\"text\": …}: jq -c '{text: .}' in.jsonl > out.jsonl");
+  EXPECT_EQ(fix(R"("a")", NextLine::kNoLine),
+            "write each text as {\"text\": …}: jq -c '.[] | {text: .}' in.json > out.jsonl");
+  EXPECT_EQ(fix(R"([{"role": "user", "content": "a"}])"),
+            "write each conversation as {\"messages\": […]}: jq -c '{messages: .}' in.jsonl > "
+            "out.jsonl");
+  EXPECT_EQ(fix(R"([{"from": "human", "value": "a"}])", NextLine::kNoLine),
+            "write each conversation as {\"conversations\": […]}: jq -c '.[] | {conversations: .}' "
+            "in.json > out.jsonl");
+  EXPECT_EQ(fix(R"(["a", "b"])"),
+            "name the values; a question and its answer: jq -c '{prompt: .[0], completion: .[1]}' "
+            "in.jsonl > out.jsonl");
+  EXPECT_EQ(fix(R"([{"text": "a"}, {"text": "b"}])"),
+            "write one JSON object per line: jq -c '.[]' in.jsonl > out.jsonl");
+  for (const char* value : {"3", "true", "null", "[]", R"(["a"])"}) {
+    EXPECT_EQ(fix(value), "write one JSON object per line, such as {\"text\": …}") << value;
+    EXPECT_EQ(fix(value, NextLine::kNoLine),
+              "write JSON objects into the array, such as {\"text\": …}")
+        << value;
+  }
+}
+
 TEST(JsonLines, ExtendingCopiesTheLine) {
   const std::string line = R"({"z": 1.50, "text":"é\u00e9", "n": 123456789012345678901 })";
   EXPECT_EQ(extend_json_line(line, parse_json_line(line, ""), {{"input_ids", {1, 2}}}),

@@ -84,6 +84,15 @@ TEST_F(RecordReaders, BrokenArraysAreRefused) {
   EXPECT_NE(failure("[1]").message().find("must be a JSON object"), std::string::npos);
 }
 
+TEST_F(RecordReaders, ElementsThatAreNoObjectsAreRefused) {
+  EXPECT_EQ(failure("[\"a\",\n\"b\"]").message(),
+            "the JSON array has an element of type string; each record must be a JSON object");
+  const auto fix = [&](const char* text) { return failure(text).fix(); };
+  EXPECT_NE(fix("[\"a\"]").find("jq -c '.[] | {text: .}' in.json"), std::string::npos);
+  EXPECT_NE(fix("[[\"q\", \"a\"]]").find("{prompt: .[0], completion: .[1]}"), std::string::npos);
+  EXPECT_NE(fix("\"a\"\n\"b\"\n").find("jq -c '{text: .}' in.jsonl"), std::string::npos);
+}
+
 /// A list as the first line is a bad record, as everywhere; an array has no other lines behind it.
 TEST_F(RecordReaders, LinesMayBeginWithAList) {
   for (const std::string first : {"[]", "[1, \"]\", {\"a\": []}]", "\n [ ] "}) {

@@ -402,6 +402,8 @@ RECORDS = [
     ({"train.jsonl": '{"text": "a", "x": NaN}\n'}, "", "malformed JSON", "use null", [([{"text": "a", "x": None}], "")]),
     ({"train.json": '[{"text": "a"}'}, "data.train=train.json", "is not closed", "the file is truncated: write it again",
      [({"train.json": '[{"text": "a"}]'}, "")]),
+    ({"train.json": '["a", "b"]'}, "data.train=train.json", "has an element of type string", "jq -c '.[] | {text: .}' in.json > out.jsonl",
+     [([{"text": "a"}, {"text": "b"}], "data.train=train.jsonl")]),
     ({"train.jsonl": ""}, "", "has no records", "write one JSON object per line", [(GOOD, "")]),
     ({"train.txt": "hello there\n"}, "data.train=train.txt", "this is plain text", "set data.format: text", ["data.format=text"]),
     ({"a.jsonl": GOOD, "b.jsonl": [{"instruction": "hello", "output": "hi"}]}, "data.train=?.jsonl", "must have the same format",

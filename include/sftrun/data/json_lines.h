@@ -12,6 +12,7 @@ using Json = nlohmann::ordered_json;
 
 /// What follows a line in its file. It tells a record over several lines from a damaged one.
 enum class NextLine {
+  kNoLine,  ///< the record is an element of a JSON array
   kUnknown,
   kNone,    ///< the file ends
   kRecord,  ///< it begins and ends with braces
