@@ -5,6 +5,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
+#include "sftrun/data/record_error.h"
 #include "sftrun/data/sequence.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -81,8 +82,8 @@ int run_tokenize(const TokenizeOptions& options) {
     try {
       results[static_cast<size_t>(i)] =
           data::extend_json_line(line, record, tokenize(record, model, where));
-    } catch (const DataError& error) {
-      data::rethrow_without_settings(error);
+    } catch (const data::RecordError& error) {
+      throw error.without_settings();
     }
   });
   std::string output;

@@ -1,7 +1,5 @@
 #include "sftrun/data/input_records.h"
 
-#include <algorithm>
-#include <array>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -95,54 +93,6 @@ std::vector<InputRecord> read_input_records(const config::DataSource& input, int
 
 std::vector<std::filesystem::path> input_files(const config::DataSource& input) {
   return source_files(input, SplitRole::kTrain);
-}
-
-namespace {
-
-/// Alternatives of a fix, each with the separator before it.
-std::vector<std::pair<std::string_view, std::string_view>> alternatives_of(std::string_view fix) {
-  constexpr std::array<std::string_view, 3> kSeparators = {"; or ", "; ", ", or "};
-  std::vector<std::pair<std::string_view, std::string_view>> found;
-  std::string_view separator;
-  while (true) {
-    size_t end = std::string_view::npos;
-    std::string_view next;
-    for (const std::string_view candidate : kSeparators) {
-      const size_t at = fix.find(candidate);
-      if (at < end) end = at, next = candidate;
-    }
-    found.emplace_back(separator, fix.substr(0, end));
-    if (end == std::string_view::npos) return found;
-    fix.remove_prefix(end + next.size());
-    separator = next;
-  }
-}
-
-bool names_setting(std::string_view text) {
-  constexpr std::array<std::string_view, 8> kSettings = {
-      "data.fields",     "data.format",         "data.train",        "data.bad_records",
-      "train.objective", "model.chat_template", "model.max_seq_len", "data.too_long"};
-  return std::any_of(kSettings.begin(), kSettings.end(), [&](std::string_view setting) {
-    return text.find(setting) != std::string_view::npos;
-  });
-}
-
-}  // namespace
-
-void rethrow_without_settings(const DataError& error) {
-  if (!names_setting(error.fix())) throw;  // with its type
-  std::string fix;
-  for (const auto& [separator, text] : alternatives_of(error.fix())) {
-    if (names_setting(text)) continue;
-    if (!fix.empty()) fix += separator;
-    fix += text;
-  }
-  if (fix.empty()) {
-    fix =
-        "write \"messages\", \"conversations\", \"prompt\" and \"completion\", \"instruction\" and "
-        "\"output\", or \"text\": this command has no data.fields";
-  }
-  throw DataError(error.message(), error.where(), fix);
 }
 
 void write_records(const std::string& output, std::string_view lines,

@@ -15,6 +15,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/data/message_form.h"
+#include "sftrun/data/record_error.h"
 #include "tool_calls.h"
 
 namespace sftrun::data {
@@ -36,7 +37,7 @@ bool is_preference(const Json& record) {
   const bool is_list = record["chosen"].is_array();
   const Json* prompt = value_of(record, "prompt");
   const bool has_prompt = prompt != nullptr && prompt->is_array() == is_list;
-  throw DataError(
+  throw RecordError(
       "this is preference data (\"chosen\" and \"rejected\"), which train.objective sft does not "
       "read",
       where,
@@ -53,10 +54,11 @@ const Json& require(const Json& record, const char* key, RecordFormat format,
   const auto it = record.find(key);
   if (it != record.end()) return *it;
   if (is_preference(record)) refuse_preference(record, where);
-  throw DataError(
+  throw RecordError(
       fmt::format("the record has no \"{}\", which data.format {} requires (its keys: {})", key,
                   name_of(format), keys_of(record)),
-      where, "correct the record, or set data.format; all records of a file have one format");
+      where, "correct the record, or set data.format; all records of a file have one format",
+      "correct the record; all records of a file have one format");
 }
 
 std::string require_string(const Json& record, const char* key, RecordFormat format,
@@ -96,14 +98,24 @@ bool is_sharegpt_turn(const Json& turn) {
   return value_of(turn, "from") != nullptr && value_of(turn, "value") != nullptr;
 }
 
-std::string fix_for_turn(const Json& turn, const std::string& key) {
-  if (is_sharegpt_turn(turn)) {
-    return fmt::format(
-        "write {{\"role\": \"user\", \"content\": \"…\"}}; or, as turns of \"from\" and \"value\" "
-        "are ShareGPT's, set data.format: sharegpt{}",
-        key == "messages" ? " with data.fields: {messages: messages}" : "");
+[[noreturn]] void refuse_turn(const Json& turn, const std::string& key, std::string message,
+                              const std::string& where) {
+  const std::string write = R"(write {"role": "user", "content": "…"})";
+  if (!is_sharegpt_turn(turn)) {
+    throw RecordError(std::move(message), where,
+                      write + "; other keys are renamed by data.fields: {role: …, content: …}",
+                      write);
   }
-  return R"(write {"role": "user", "content": "…"}; other keys are renamed by data.fields: {role: …, content: …})";
+  const bool is_messages = key == "messages";
+  throw RecordError(
+      std::move(message), where,
+      fmt::format("{}; or, as turns of \"from\" and \"value\" are ShareGPT's, set data.format: "
+                  "sharegpt{}",
+                  write, is_messages ? " with data.fields: {messages: messages}" : ""),
+      is_messages ? write +
+                        "; or, as turns of \"from\" and \"value\" are ShareGPT's, call the list "
+                        "\"conversations\""
+                  : write);
 }
 
 /// Keys that a message may have instead of content.
@@ -139,10 +151,11 @@ void check_content_key(const Json& message, const std::string& name, const std::
                                                         "body"};
     const auto usual =
         std::find_first_of(others.begin(), others.end(), kUsual.begin(), kUsual.end());
-    throw DataError(fmt::format("{} has no \"content\" (its keys: {})", name, keys_of(message)),
-                    where,
-                    fmt::format("call it \"content\", or set data.fields: {{content: {}}}",
-                                usual == others.end() ? others.front() : *usual));
+    throw RecordError(fmt::format("{} has no \"content\" (its keys: {})", name, keys_of(message)),
+                      where,
+                      fmt::format("call it \"content\", or set data.fields: {{content: {}}}",
+                                  usual == others.end() ? others.front() : *usual),
+                      "call it \"content\"");
   }
   if (may_lack_content(message)) return;
   throw DataError(fmt::format("{} has neither \"content\" nor \"tool_calls\" (its keys: {})", name,
@@ -165,10 +178,11 @@ void require_messages(const Json& messages, const std::string& key, const std::s
   for (size_t i = 0; i < messages.size(); ++i) {
     const Json& message = messages[i];
     if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
-      throw DataError(
+      refuse_turn(
+          message, key,
           fmt::format("{}[{}] is not a message: it needs a \"role\"{}", key, i,
                       message.is_object() ? fmt::format(" (its keys: {})", keys_of(message)) : ""),
-          where, fix_for_turn(message, key));
+          where);
     }
     check_content_key(message, fmt::format("{}[{}]", key, i), where);
     const auto content = message.find("content");
@@ -246,11 +260,12 @@ std::string sharegpt_role(const std::string& from, const std::string& turn,
   for (const auto& [name, role] : kRoles) {
     if (from == name) return std::string(role);
   }
-  throw DataError(
+  const std::string known =
+      "known: human, user; gpt, assistant, chatgpt, model, bot, function_call; system; tool, "
+      "observation, function_response";
+  throw RecordError(
       fmt::format("{}.from is \"{}\", which is not a known role", turn, excerpt(from)), where,
-      fmt::format("known: human, user; gpt, assistant, chatgpt, model, bot, function_call; system; "
-                  "tool, observation, function_response; others by {}",
-                  fix_of_role(from)));
+      fmt::format("{}; others by {}", known, fix_of_role(from)), known);
 }
 
 /// Most files say "conversations".
@@ -381,10 +396,11 @@ std::vector<NamedShape> preference_texts(const Json& record, const std::string& 
                               of_rejected[character + 1] - of_rejected[character]) == 0;
       });
   if (end == 0) {
-    throw DataError(
+    throw RecordError(
         "\"chosen\" and \"rejected\" do not begin with the same text, and there is no "
         "\"prompt\"",
-        where, "add a \"prompt\", or name its column: data.fields: {prompt: COLUMN}");
+        where, "add a \"prompt\", or name its column: data.fields: {prompt: COLUMN}",
+        "add a \"prompt\"");
   }
   if (chosen[of_chosen[end - 1]] == ' ') --end;  // the space belongs to the answer
   const size_t bytes = of_chosen[end];

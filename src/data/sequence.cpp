@@ -1,4 +1,5 @@
 #include "sftrun/data/sequence.h"
+#include "sftrun/data/record_error.h"
 
 #include <algorithm>
 #include <optional>
@@ -338,12 +339,13 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
   }
   if (!has_template) {
     const bool has_calls = uses_tools(std::get<Conversation>(shape));
-    throw DataError(
+    throw RecordError(
         "this record is a conversation, and the model has no chat template", where,
         fmt::format("use the model's instruct version, or set model.chat_template to {}",
                     has_calls ? "a Jinja file that writes calls of tools (the built-in "
                                 "templates do not)"
-                              : fitting_templates(model_)));
+                              : fitting_templates(model_)),
+        "use the model's instruct version, or records with \"prompt\" or \"text\" strings");
   }
   try {
     for (NamedShape& one : shapes) form_.apply(std::get<Conversation>(one.shape).messages);

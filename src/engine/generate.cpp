@@ -20,6 +20,7 @@
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/prompt.h"
+#include "sftrun/data/record_error.h"
 #include "sftrun/weights/fingerprint.h"
 #include "shared_answers.h"
 #include "text_generator.h"
@@ -83,8 +84,8 @@ class Prompts {
       std::vector<int32_t>& prompt = prompts[static_cast<size_t>(i)];
       try {
         prompt = builder.build(record.record, record.where);
-      } catch (const DataError& error) {
-        data::rethrow_without_settings(error);
+      } catch (const data::RecordError& error) {
+        throw error.without_settings();
       }
       if (prompt.empty())
         throw DataError("the prompt is empty", record.where,

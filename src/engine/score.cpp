@@ -15,6 +15,7 @@
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
+#include "sftrun/data/record_error.h"
 #include "sftrun/data/sequence.h"
 #include "sftrun/model/stage.h"
 
@@ -41,8 +42,8 @@ void tokenize(ScoredRecord& scored, const data::TextModel& text) {
         data::SequenceBuilder(format, text, options).build(record, where).at(0);
     scored.tokens = sequence.ids;
     scored.mask = sequence.mask;
-  } catch (const DataError& error) {
-    data::rethrow_without_settings(error);
+  } catch (const data::RecordError& error) {
+    throw error.without_settings();
   }
 }
 

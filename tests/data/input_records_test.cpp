@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "record.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/data/record_error.h"
 #include "sftrun/data/sequence.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
@@ -75,30 +77,43 @@ TEST_F(InputRecords, OfFoldersAndPatternsAreThoseOfTheirFiles) {
 
 /// Commands have no data.fields.
 TEST(InputRecordsAdvice, LeavesOutSettings) {
-  const auto fix_of = [](const std::string& fix) {
+  const auto fixes_of = [](const auto& read) {
     try {
-      try {
-        throw DataError("a message", "f:1", fix);
-      } catch (const DataError& error) {
-        rethrow_without_settings(error);
-      }
-    } catch (const DataError& error) {
-      EXPECT_EQ(error.message(), "a message");
-      EXPECT_EQ(error.where(), "f:1");
-      return error.fix();
+      read();
+    } catch (const RecordError& error) {
+      const DataError without = error.without_settings();
+      EXPECT_EQ(without.message(), error.message());
+      EXPECT_EQ(without.where(), "f:1");
+      EXPECT_NE(error.fix(), without.fix());
+      return std::pair(error.fix(), without.fix());
     }
-    return std::string();
+    ADD_FAILURE() << "no error";
+    return std::pair(std::string(), std::string());
   };
-  EXPECT_EQ(fix_of("write the text in quotes"), "write the text in quotes");
-  EXPECT_EQ(fix_of("correct the record, or set data.format; all records of a file have one format"),
+  const auto fixes_of_turn = [&](const Json& turn) {
+    return fixes_of([&] { require_messages(Json::array({turn}), "messages", "f:1"); });
+  };
+  const auto fixes_of_shape = [&](const Json& record, RecordFormat format) {
+    return fixes_of([&] { shape_of(record, format, {}, "f:1"); });
+  };
+  const std::string write = R"(write {"role": "user", "content": "…"})";
+  EXPECT_EQ(fixes_of_turn({{"user", "a"}}).second, write);
+  EXPECT_EQ(fixes_of_turn({{"from", "human"}, {"value", "a"}}).second,
+            write +
+                "; or, as turns of \"from\" and \"value\" are ShareGPT's, call the list "
+                "\"conversations\"");
+  EXPECT_EQ(fixes_of_turn({{"role", "user"}, {"text", "a"}}),
+            std::pair(std::string("call it \"content\", or set data.fields: {content: text}"),
+                      std::string("call it \"content\"")));
+  EXPECT_EQ(fixes_of_shape({{"a", "b"}}, RecordFormat::kText).second,
             "correct the record; all records of a file have one format");
-  EXPECT_EQ(fix_of("known: human; gpt; others by data.fields: {roles: {GPT: assistant}}"),
-            "known: human; gpt");
-  EXPECT_EQ(fix_of("name the columns: data.fields: {prompt: a}; known: \"text\""),
-            "known: \"text\"");
-  EXPECT_NE(
-      fix_of("set train.objective: dpo; or data.fields: {text: chosen}").find("no data.fields"),
-      std::string::npos);
+  const auto role = fixes_of_shape({{"conversations", {{{"from", "GPT4"}, {"value", "a"}}}}},
+                                   RecordFormat::kShareGpt);
+  EXPECT_NE(role.first.find("others by data.fields: {roles:"), std::string::npos) << role.first;
+  EXPECT_TRUE(role.second.ends_with("function_response")) << role.second;
+  EXPECT_NE(fixes_of_shape({{"chosen", "a"}, {"rejected", "b"}}, RecordFormat::kText)
+                .second.find("no data.fields"),
+            std::string::npos);
 }
 
 /// What to write, as a command says it.

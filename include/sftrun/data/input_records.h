@@ -28,9 +28,6 @@ struct InputRecord {
 std::vector<InputRecord> read_input_records(const std::string& input, int num_threads);
 /// The records of all files of an input, file by file.   @throws as input_files
 std::vector<InputRecord> read_input_records(const config::DataSource& input, int num_threads);
-/// For commands that read no run's configuration, while the error is handled: throws it without what
-/// it advises to set there.
-[[noreturn]] void rethrow_without_settings(const DataError& error);
 
 /// The files that an input names, as data.train names them: a file, a folder with its splits and
 /// subsets, a pattern. Without a split: train. Not for "-".

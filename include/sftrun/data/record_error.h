@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::data {
+
+/// A record that cannot be read, where settings of a run may help. Commands that read no run's
+/// configuration throw `without_settings()` in its place.
+class RecordError : public DataError {
+ public:
+  /// @param fix with settings of a run   @param fix_without what to do to the record instead
+  RecordError(std::string message, std::string where, std::string fix,
+              std::string fix_without = kWriteKnownKeys)
+      : DataError(std::move(message), std::move(where), std::move(fix)),
+        fix_without_(std::move(fix_without)) {}
+
+  DataError without_settings() const { return DataError(message(), where(), fix_without_); }
+
+ private:
+  static constexpr const char* kWriteKnownKeys =
+      "write \"messages\", \"conversations\", \"prompt\" and \"completion\", \"instruction\" and "
+      "\"output\", or \"text\": this command has no data.fields";
+
+  std::string fix_without_;
+};
+
+}  // namespace sftrun::data
