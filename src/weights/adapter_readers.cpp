@@ -131,7 +131,8 @@ std::string peft_line(const WrittenAdapter& adapter) {
   return line;
 }
 
-std::string merge_command(const WrittenAdapter& adapter, const char* options, const char* suffix) {
+std::string merge_command(const WrittenAdapter& adapter, const std::string& options,
+                          const char* suffix) {
   const std::string directory = adapter.directory.string();
   return fmt::format("`sftrun merge {}--adapter {} --output {}`", options, shell_word(directory),
                      shell_word(directory + suffix));
@@ -164,21 +165,20 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   return line;
 }
 
-/// The fix of an error, with the full command.
-std::string llama_cpp_fix(const WrittenAdapter& adapter, const std::string& fix) {
-  if (fix.starts_with(kMergeIt))
-    return std::string(kMergeIt) +
-           merge_command(adapter, "--format gguf --dtype q8_0 ", "-merged-gguf");
-  return fix;
+std::string llama_cpp_refusal(const WrittenAdapter& adapter, const GgufLoraRefusal& refusal) {
+  const std::string flags = refusal.merge_flags + " --dtype q8_0 ";
+  return fmt::format(
+      "llama.cpp: not as an adapter: {}; {}{}", refusal.what, refusal.fix,
+      refusal.merge_flags.empty() ? "" : ": " + merge_command(adapter, flags, "-merged-gguf"));
 }
 
 std::string llama_cpp_line(const WrittenAdapter& adapter) {
   try {
-    require_gguf_lora(adapter.config, adapter.directory,
-                      {adapter.base, adapter.arch, adapter.is_adapted});
-  } catch (const DataError& error) {
-    return fmt::format("llama.cpp: not as an adapter: {}; {}", error.message(),
-                       llama_cpp_fix(adapter, error.fix()));
+    if (const auto refusal = gguf_lora_refusal(adapter.config, adapter.directory,
+                                               {adapter.base, adapter.arch, adapter.is_adapted}))
+      return llama_cpp_refusal(adapter, *refusal);
+  } catch (const DataError& error) {  // GGUF cannot express the model
+    return fmt::format("llama.cpp: not as an adapter: {}; {}", error.message(), error.fix());
   }
   return fmt::format("llama.cpp: {}load the output of {} with {}",
                      is_approximate(adapter) ? "approximately, " : "",

@@ -85,13 +85,18 @@ GgufTensorToWrite as_tensor(std::string name, FloatMatrix matrix, const GgmlType
           }};
 }
 
-void require_in_base(const GgufFile& base, const std::string& name) {
-  if (base.find(name)) return;
-  throw DataError(fmt::format("the base has no tensor `{}` for the adapter: its weights are fused "
-                              "with others, where llama.cpp cannot apply the adapter",
-                              name),
-                  base.where(),
-                  "convert the base without --fuse-qkv, or merge the adapter (--format gguf)");
+/// The first tensor that the adapter changes and that the base file stores fused with others; "":
+/// none.
+std::string tensor_without_place(const spec::ArchSpec& stored, const AdaptedBase& base) {
+  const GgufFile file(base.path);
+  const std::vector<spec::TensorSpec> specs = spec::tensor_specs(base.arch);
+  for (const GgufPiece& piece : gguf_pieces(stored)) {
+    const spec::TensorSpec& spec = specs[piece.source];
+    const bool is_adapted =
+        spec.role != spec::TensorRole::kBias && base.is_adapted(module_of_tensor(spec.name));
+    if (is_adapted && !file.find(piece.name)) return piece.name;
+  }
+  return {};
 }
 
 /// llama.cpp looks up rows of an embedding's A: [vocab, r], like convert_lora_to_gguf.py.
@@ -131,46 +136,60 @@ GgmlType float_type(const std::string& dtype) {
 
 }  // namespace
 
-void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
-                       const AdaptedBase& base) {
+std::optional<GgufLoraRefusal> gguf_lora_refusal(const AdapterConfig& config,
+                                                 const fs::path& directory,
+                                                 const AdaptedBase& base) {
   const bool is_file = !is_folder(base.path);
   const spec::ArchSpec stored =
       is_file ? base.arch : spec::describe_in_gguf(base.arch, base.path.string()).arch;
-  const std::string fix =
-      unties_head(config, base) && !spec::gguf_reads_head(stored)
-          ? "for this family llama.cpp uses the embedding as the head: serve the output of `sftrun "
-            "merge` with another program"
-          : fmt::format("{}sftrun merge --format gguf --adapter {} --output {}", kMergeIt,
+  const auto refused = [&](std::string what) {
+    const bool is_head_lost = unties_head(config, base) && !spec::gguf_reads_head(stored);
+    if (is_head_lost) {
+      return GgufLoraRefusal{std::move(what), directory.string(),
+                             "for this family llama.cpp uses the embedding as the head: serve the "
+                             "output of `sftrun merge` with another program",
+                             ""};
+    }
+    return GgufLoraRefusal{std::move(what), directory.string(), "merge it", "--format gguf"};
+  };
+  if (!config.lora.modules_to_save.empty())
+    return refused("llama.cpp's adapters do not support modules_to_save");
+  if (!config.trainable_tokens.empty())
+    return refused(
+        "llama.cpp's adapters do not support single trained tokens (trainable_token_indices)");
+  if (config.lora.dora) return refused("llama.cpp's adapters do not support DoRA");
+  if (config.lora.pissa) return refused("llama.cpp's adapters do not support PiSSA");
+  if (stored.tie_word_embeddings && adapts_embedding_or_head(base)) {
+    return refused(
+        "llama.cpp has one tensor for the embedding and its tied head: an update of one would also "
+        "change the other");
+  }
+  const std::string fused = is_file ? tensor_without_place(stored, base) : "";
+  if (fused.empty()) return std::nullopt;
+  return GgufLoraRefusal{
+      fmt::format("the base has no tensor `{}` for the adapter: its weights are fused with others, "
+                  "where llama.cpp cannot apply the adapter",
+                  fused),
+      base.path.string(), "convert the base without --fuse-qkv, or merge the adapter",
+      "--format gguf --model " + shell_word(base.path.string())};
+}
+
+namespace {
+
+void require_gguf_lora(const AdapterConfig& config, const fs::path& directory,
+                       const AdaptedBase& base) {
+  const auto refusal = gguf_lora_refusal(config, directory, base);
+  if (!refusal) return;
+  const std::string command =
+      refusal->merge_flags.empty()
+          ? ""
+          : fmt::format(": sftrun merge {} --adapter {} --output {}", refusal->merge_flags,
                         shell_word(directory.string()),
                         shell_word(directory.string() + "-merged-gguf"));
-  if (!config.lora.modules_to_save.empty()) {
-    throw DataError("llama.cpp's adapters do not support modules_to_save", directory.string(), fix);
-  }
-  if (!config.trainable_tokens.empty()) {
-    throw DataError(
-        "llama.cpp's adapters do not support single trained tokens (trainable_token_indices)",
-        directory.string(), fix);
-  }
-  if (config.lora.dora || config.lora.pissa) {
-    throw DataError(
-        fmt::format("llama.cpp's adapters do not support {}", config.lora.dora ? "DoRA" : "PiSSA"),
-        directory.string(), fix);
-  }
-  if (stored.tie_word_embeddings && adapts_embedding_or_head(base)) {
-    throw DataError(
-        "llama.cpp has one tensor for the embedding and its tied head: an update of one would also "
-        "change the other",
-        directory.string(), fix);
-  }
-  if (!is_file) return;
-  const GgufFile file(base.path);
-  const std::vector<spec::TensorSpec> specs = spec::tensor_specs(base.arch);
-  for (const GgufPiece& piece : gguf_pieces(stored)) {
-    const spec::TensorSpec& spec = specs[piece.source];
-    if (spec.role != spec::TensorRole::kBias && base.is_adapted(module_of_tensor(spec.name)))
-      require_in_base(file, piece.name);
-  }
+  throw DataError(refusal->what, refusal->where, refusal->fix + command);
 }
+
+}  // namespace
 
 void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec::ArchSpec& arch,
                      const std::string& dtype, const fs::path& file) {

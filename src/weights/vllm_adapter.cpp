@@ -405,18 +405,21 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
   AdapterConfig config = load_named_targets(from, arch);
   AdapterTensors adapter = load_adapter(from, config, arch);
   const auto is_adapted = [&](const std::string& name) { return adapter.lora.contains(name); };
+  const std::string fix =
+      fmt::format("serve the merged model: sftrun merge --adapter {} --output {}",
+                  shell_word(from.string()), shell_word(from.string() + "-merged"));
   if (const auto refusal = vllm_refusal(config.lora, !adapter.saved.empty(), arch, is_adapted)) {
     throw DataError(fmt::format("vLLM does not support adapters with {}", refusal->what),
-                    from.string(), "serve the merged model: sftrun merge without --format vllm");
+                    from.string(), fix);
   }
   if (!config.trainable_tokens.empty()) {
     throw DataError(
         "vLLM does not support adapters with single trained tokens (trainable_token_indices)",
-        from.string(), "serve the merged model: sftrun merge without --format vllm");
+        from.string(), fix);
   }
   if (config.lora.pissa) {
     throw DataError("the adapter's base is the PiSSA residual, which vLLM does not compute",
-                    from.string(), "serve the merged model: sftrun merge without --format vllm");
+                    from.string(), fix);
   }
   VllmWriter(arch, std::move(config), std::move(adapter)).write(to);
   copy_text_files(from, to);

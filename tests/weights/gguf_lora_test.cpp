@@ -234,7 +234,11 @@ TEST(GgufLora, RefusesABaseThatHoldsQKAndVInOne) {
       },
       {"the base has no tensor `blk.0.attn_q.weight` for the adapter: its weights are fused with "
        "others",
-       "llama_fused-Q8_0.gguf", "--fuse-qkv"});
+       "llama_fused-Q8_0.gguf",
+       "convert the base without --fuse-qkv, or merge the adapter: sftrun merge --format gguf "
+       "--model " +
+           base_path.string() + " --adapter " + (directory / "peft").string() + " --output " +
+           (directory / "peft").string() + "-merged-gguf"});
 }
 
 }  // namespace

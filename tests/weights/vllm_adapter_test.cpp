@@ -414,9 +414,10 @@ TEST_F(VllmAdapter, EmbeddingAndHeadAreRefused) {
   save();
   json config = mixture_config("qwen3");
   config["vocab_size"] = 8;
-  expect_error(
-      [&] { write(spec::ArchSpec::from_hf_config(config, "config.json")); },
-      {"vLLM does not support adapters with an update of lm_head", "serve the merged model"});
+  expect_error([&] { write(spec::ArchSpec::from_hf_config(config, "config.json")); },
+               {"vLLM does not support adapters with an update of lm_head",
+                "serve the merged model: sftrun merge --adapter " + (directory_ / "peft").string() +
+                    " --output " + (directory_ / "peft").string() + "-merged"});
   const auto refused = [](const spec::LoraSpec& lora, bool has_whole_modules, const char* adapted) {
     const auto refusal = vllm_refusal(lora, has_whole_modules, mixture("qwen3_moe"),
                                       [&](const std::string& module) { return module == adapted; });
