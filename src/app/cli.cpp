@@ -502,6 +502,7 @@ std::string checked_model(const CLI::App& command, const std::string& model,
                          ? base_of(adapter)
                          : ModelAsked{.name = model, .where = "--model on the command line"};
   asked.parts = parts;
+  if (takes_adapter && adapter.empty()) asked.adapter_way = AdapterWay::kFlag;
   return find_model(asked).path.string();
 }
 

@@ -116,7 +116,8 @@ nlohmann::ordered_json request(const EvalOptions& options) {
   const config::RunConfig& config = loaded.config;
   const std::string base = find_model({.name = config.model.name,
                                        .revision = config.model.revision,
-                                       .where = loaded.place_of("model.name")})
+                                       .where = loaded.place_of("model.name"),
+                                       .adapter_way = AdapterWay::kSetting})
                                .path.string();
   const nlohmann::ordered_json settings = config::to_json(config);
   const std::string& dtype = options.compute.dtype;

@@ -211,7 +211,8 @@ MemoryReport memory_report(const TrainOptions& options) {
   const ModelSource source = find_model({.name = asked.name,
                                          .revision = asked.revision,
                                          .where = loaded.place_of("model.name"),
-                                         .headers_only = true});
+                                         .headers_only = true,
+                                         .adapter_way = AdapterWay::kSetting});
   const std::filesystem::path& path = source.path;
   ModelHeaders model = read_headers(path);
   assume_files(path, model, report.notes);

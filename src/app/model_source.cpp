@@ -110,6 +110,26 @@ std::filesystem::path gguf_in(const std::filesystem::path& directory, const Mode
       asked.where, fmt::format("name one of them: {}", first));
 }
 
+/// What to give instead of an adapter, with flags and settings of the command.
+std::string fix_for_adapter(const ModelAsked& asked, const std::filesystem::path& adapter) {
+  if (asked.adapter_way == AdapterWay::kFlag)
+    return "name the adapter: --adapter " + shell_word(adapter.string());
+  if (asked.parts == hub::ModelParts::kText && asked.adapter_way == AdapterWay::kNone) {
+    return leads_to_file(adapter / "tokenizer.json")
+               ? "name the adapter's directory, which has a tokenizer: " + adapter.string()
+               : "name the adapter's base model, which has the tokenizer";
+  }
+  const std::string merge =
+      fmt::format("merge it, and name the result: sftrun merge --adapter {} --output {}",
+                  shell_word(adapter.string()), shell_word(adapter.string() + "-merged"));
+  return asked.adapter_way == AdapterWay::kNone
+             ? merge
+             : fmt::format(
+                   "name its base model, and train the adapter further with "
+                   "tuning.lora.init_from={}; or {}",
+                   shell_word(adapter.string()), merge);
+}
+
 /// The path to open for a directory: `runs/first/model` for the run directory `runs/first`, or the
 /// only .gguf file.
 std::filesystem::path model_at(const ModelAsked& asked) {
@@ -118,11 +138,15 @@ std::filesystem::path model_at(const ModelAsked& asked) {
   if (!is_folder(path) || holds("config.json")) return path;
   if (holds("model/config.json")) return path / "model";
   if (holds("adapter/adapter_config.json")) {
-    throw DataError(
-        fmt::format("{} is a run directory with an adapter and no model", asked.name), asked.where,
-        fmt::format("name the adapter: --adapter {0}; a command without --adapter needs "
-                    "a merged model: sftrun merge --adapter {0} --output DIR",
-                    (path / "adapter").string()));
+    throw DataError(fmt::format("{} is a run directory with an adapter and no model", asked.name),
+                    asked.where, fix_for_adapter(asked, path / "adapter"));
+  }
+  // A command that needs only a tokenizer reads that of an adapter's directory.
+  const bool needs_weights =
+      asked.parts != hub::ModelParts::kText || asked.adapter_way != AdapterWay::kNone;
+  if (holds("adapter_config.json") && needs_weights) {
+    throw DataError(fmt::format("{} is an adapter, not a model", asked.name), asked.where,
+                    fix_for_adapter(asked, path));
   }
   return gguf_in(path, asked);
 }

@@ -15,6 +15,9 @@ namespace sftrun::app {
 /// What a path is to lead to.
 enum class PathKind : uint8_t { kModel, kAdapter, kData };
 
+/// How a command takes an adapter: by --adapter, by a setting of the run, or not at all.
+enum class AdapterWay : uint8_t { kNone, kFlag, kSetting };
+
 struct ModelAsked {
   std::string name;           ///< a path, or a name on the hub; an existing path comes first
   std::string revision = {};  ///< model.revision; empty: none
@@ -27,6 +30,7 @@ struct ModelAsked {
   /// Where an adapter is asked for: what names a model instead, with the space or = behind it.
   std::string names_model = "--model ";
   PathKind kind = PathKind::kModel;
+  AdapterWay adapter_way = AdapterWay::kNone;  ///< for advice, where an adapter is given instead
 };
 
 struct ModelSource {

@@ -60,7 +60,8 @@ int run_preview(const PreviewOptions& options) {
   const ModelSource found = find_model({.name = config.model.name,
                                         .revision = config.model.revision,
                                         .where = loaded.place_of("model.name"),
-                                        .parts = hub::ModelParts::kText});
+                                        .parts = hub::ModelParts::kText,
+                                        .adapter_way = AdapterWay::kSetting});
   const data::TextModel model = load_text_model(found.path, config.model.chat_template);
   const std::vector<config::DataSource>& sources = shown_data(loaded, options);
   std::vector<data::Preview> previews;

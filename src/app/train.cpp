@@ -74,7 +74,8 @@ std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOpti
                          .revision = model.revision,
                          .where = loaded.place_of("model.name"),
                          .parts = options.dry_run ? hub::ModelParts::kText : hub::ModelParts::kAll,
-                         .quiet = quiet};
+                         .quiet = quiet,
+                         .adapter_way = AdapterWay::kSetting};
   ModelSource source =
       options.model_path.empty() ? find_model(asked) : found_model(asked, options.model_path);
   model.name = std::move(source.name);

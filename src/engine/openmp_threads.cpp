@@ -29,17 +29,18 @@ bool can_start_threads(int num_threads) {
   return can_start;
 }
 
-void start_threads(std::optional<int> wanted) {
+void start_threads(std::optional<int> wanted, bool by_flag) {
   static int num_started = 0;  // a second probe would take what the first threads have
   const int num_threads = wanted.value_or(at::get_num_threads());
   if (num_threads == num_started) return;
   // OpenMP's, those of LibTorch's pool, which set_num_threads starts, and one that watches
   // (spinning.h). Without memory for its pool, LibTorch waits for ever.
   if (num_threads > 1 && !can_start_threads(2 * num_threads)) {
-    throw OutOfMemoryError(fmt::format("cannot start {}", counted(num_threads, "CPU thread")),
-                           "starting the CPU threads",
-                           "lower OMP_NUM_THREADS or --threads, or raise the limits on memory and "
-                           "processes (ulimit -v, ulimit -u)");
+    throw OutOfMemoryError(
+        fmt::format("cannot start {}", counted(num_threads, "CPU thread")),
+        "starting the CPU threads",
+        fmt::format("{}, or raise the limits on memory and processes (ulimit -v, ulimit -u)",
+                    by_flag ? "lower --threads" : "set OMP_NUM_THREADS to a smaller number"));
   }
   if (wanted) at::set_num_threads(*wanted);
   // LibTorch's own loop, which also takes the memory of its variables of each thread.

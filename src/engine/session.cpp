@@ -102,6 +102,7 @@ std::string device_name(at::Device device) {
 
 void set_threads(const nlohmann::ordered_json& request) {
   std::optional<int> wanted = get<int>(request, "threads");
+  const bool by_flag = wanted.has_value();
   const int most = launch::most_threads();
   if (!wanted && std::getenv("OMP_NUM_THREADS") == nullptr) {
     wanted = std::max(1, static_cast<int>(observe::available_cpus()));
@@ -110,7 +111,7 @@ void set_threads(const nlohmann::ordered_json& request) {
               at::get_num_threads(), most);
     wanted = most;
   }
-  start_threads(wanted);
+  start_threads(wanted, by_flag);
   watch_spinning(at::get_num_threads());
 }
 

@@ -185,17 +185,23 @@ bool TrainingAnswers::has_time(Turn& turn, double seconds, const char* what) con
 
 int TrainingAnswers::answer(const std::vector<size_t>& examples, const std::string& name,
                             Turn& turn) {
-  return answer_records(
-      {.name = fmt::format("step {} {}", turn.step, name),
-       .rank = in_.rank,
-       .generator = generator_,
-       .decoder = in_.decoder,
-       .batch_size = static_cast<size_t>(in_.config.generation_batch_size),
-       .records = examples,
-       .logs_end = false,
-       .prompt = [this](size_t example) { return questions_.at(example).prompt; },
-       .on_answer = [&](size_t example,
-                        Answer&& given) { turn.own.emplace(example, std::move(given)); }});
+  try {
+    return answer_records(
+        {.name = fmt::format("step {} {}", turn.step, name),
+         .rank = in_.rank,
+         .generator = generator_,
+         .decoder = in_.decoder,
+         .batch_size = static_cast<size_t>(in_.config.generation_batch_size),
+         .records = examples,
+         .logs_end = false,
+         .prompt = [this](size_t example) { return questions_.at(example).prompt; },
+         .on_answer = [&](size_t example,
+                          Answer&& given) { turn.own.emplace(example, std::move(given)); }});
+  } catch (const model::NotFiniteError& error) {
+    throw model::NotFiniteError(
+        error.message(), error.where(),
+        "set model.dtype: fp32; if that does not help, the weights are broken");
+  }
 }
 
 observe::AnswerMetrics TrainingAnswers::scores_of(const std::map<size_t, Answer>& answers) const {

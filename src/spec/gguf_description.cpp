@@ -191,7 +191,9 @@ std::vector<std::string> differing_keys(ArchSpec a, ArchSpec b) {
   throw DataError(
       fmt::format("GGUF files of the architecture \"{}\" cannot express this model's {}",
                   gguf_architecture(arch), what),
-      where, "use --format safetensors: llama.cpp would compute different outputs");
+      where,
+      "write it as safetensors (sftrun merge --format safetensors): llama.cpp would compute "
+      "different outputs");
 }
 
 /// llama.cpp does not implement the windows of these families: it uses full attention, which is the

@@ -19,7 +19,8 @@ namespace sftrun::text {
 namespace {
 
 constexpr const char* kFix =
-    "write the model with --format safetensors, and convert it with llama.cpp's "
+    "write the model as safetensors (sftrun merge --format safetensors), and convert it with "
+    "llama.cpp's "
     "convert_hf_to_gguf.py if that supports the tokenizer";
 
 [[noreturn]] void fail(const std::string& what, const std::string& where) {

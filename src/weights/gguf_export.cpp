@@ -154,7 +154,8 @@ void replace_vocab(const Checkpoint& base, const GgufExportOptions& options, Ggu
         fmt::format("the adapter's tokenizer has the type \"{}\", but the base file's has \"{}\"",
                     vocab.model, model),
         where,
-        "merge with --format safetensors, or remove the tokenizer files from the adapter's "
+        "write the model as safetensors (sftrun merge --format safetensors), or remove the "
+        "tokenizer files from the adapter's "
         "directory");
   }
   write_gguf_vocab(vocab, plan.metadata);
@@ -188,7 +189,8 @@ GgufPlan plan_gguf(const Checkpoint& base, const GgufExportOptions& options) {
       throw DataError(
           "the adapter unties the head, but for this family llama.cpp uses the embedding as the "
           "head",
-          options.base_path.string(), "merge with --format safetensors");
+          options.base_path.string(),
+          "write the model as safetensors (sftrun merge --format safetensors)");
     }
     arch.tie_word_embeddings = false;
   }

@@ -288,6 +288,26 @@ class CommandLineTest(unittest.TestCase):
         self.write("adapter/adapter_config.json", "{}")
         self.expect(DATA, ["does not say which model", "adapter_config.json"], "generate", "--adapter", "adapter", "--prompt", "a")
 
+    def check_advice_names_flags_of_the_command(self, model, problem, adapter):
+        """For an adapter in place of a model."""
+        merge = f"merge it, and name the result: sftrun merge --adapter {adapter} --output {adapter}-merged"
+        for words in ["generate", "--prompt", "a"], ["score", "--input", "train.jsonl", "--output", "out.jsonl"], ["serve"], ["chat"], ["merge", "--output", "out"]:
+            self.expect(DATA, [problem, f"fix: name the adapter: --adapter {adapter}\n"], *words, "--model", model)
+        self.expect(DATA, [problem, "fix: " + merge], "generate", "--prompt", "a", "--model", model, "--adapter", adapter)
+        for words in ["bench"], ["quantize", "--output", "out"]:
+            self.expect(DATA, [problem, "fix: " + merge], *words, "--model", model)
+        for words in ["train", "--dry-run"], ["memory-check"], ["preview"], ["eval"]:
+            done = self.expect(DATA, [problem, f"tuning.lora.init_from={adapter}; or {merge}"], *words, "--config", "run.yaml", f"model.name={model}",
+                               *(["data.val=train.jsonl"] if words == ["eval"] else []))
+            self.assertNotIn("--adapter runs", done.stderr.replace(merge, ""))
+        if model == adapter:
+            return  # its tokenizer is read, if it has one
+        tokenize = ["tokenize", "--input", "train.jsonl", "--output", "out.jsonl", "--model", model]
+        self.expect(DATA, [problem, "fix: name the adapter's base model, which has the tokenizer"], *tokenize)
+        self.write(f"{adapter}/tokenizer.json", "{}")
+        self.expect(DATA, [problem, f"fix: name the adapter's directory, which has a tokenizer: {adapter}"], *tokenize)
+        (self.folder / adapter / "tokenizer.json").unlink()
+
     def test_a_runs_directory_stands_for_its_result(self):
         (self.folder / "runs/first").mkdir(parents=True)
         (self.folder / "adapter").rename(self.folder / "runs/first/adapter")
@@ -295,6 +315,8 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(asked["adapter"], "runs/first/adapter")
         self.expect(DATA, ["runs/first is a run directory", "fix: name the adapter: --adapter runs/first/adapter"], "generate",
                     "--model", "runs/first", "--prompt", "a")
+        self.check_advice_names_flags_of_the_command("runs/first", "is a run directory with an adapter", "runs/first/adapter")
+        self.check_advice_names_flags_of_the_command("runs/first/adapter", "is an adapter, not a model", "runs/first/adapter")
         (self.folder / "runs/second/model").mkdir(parents=True)
         self.write("runs/second/model/config.json", "{}")
         self.assertEqual(self.request("generate", "--model", "runs/second", "--prompt", "a")["model"], "runs/second/model")
