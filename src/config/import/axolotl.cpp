@@ -15,7 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kOwnTokenizer = "the model's own tokenizer is used";
-constexpr std::string_view kAxolotlUnits = "each layer is a unit that is gathered and released";
 
 constexpr auto kAxolotlModes = std::to_array<WordPair>({{"lora", "lora"}, {"qlora", "qlora"}});
 constexpr auto kAxolotlInputs = std::to_array<WordPair>({{"true", "all"}, {"false", ""}});
@@ -362,8 +361,8 @@ void axolotl_activations(Reading& reading, const SourceKey& key) {
 /// Keys of fsdp_config that name the strategy, with and without the beginning that FSDP 2 leaves
 /// out.
 constexpr auto kAxolotlSharding = std::to_array<std::string_view>(
-    {"fsdp_config.fsdp_sharding_strategy", "fsdp_config.sharding_strategy",
-     "fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward"});
+    {"fsdp_config.fsdp_sharding_strategy", "fsdp_config.sharding_strategy", kFsdpResharding[0],
+     kFsdpResharding[1]});
 
 void axolotl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
 
@@ -397,16 +396,6 @@ void axolotl_finish(Reading& reading) {
 /// Records in their order. Otherwise the sampler draws them at random.
 void axolotl_curriculum(Reading& reading, const SourceKey& key) {
   if (!is_off(key.value)) reading.set(key, "data.shuffle", "false");
-}
-
-/// Off beside FSDP's own checkpointing, which is the same here.
-void axolotl_checkpointing(Reading& reading, const SourceKey& key) {
-  for (const std::string_view name : kFsdpCheckpointing) {
-    const auto fsdp = reading.find(name);
-    if (is_off(key.value) && fsdp && !is_off(fsdp->value))
-      return reading.note_no_meaning(key, fmt::format("`{}` turns it on", name));
-  }
-  set_checkpointing(reading, key);
 }
 
 void axolotl_deepspeed(Reading& reading, const SourceKey& key) {
@@ -468,7 +457,7 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     nothing("special_tokens.pad_token", "batches have no padding"),
     lost("special_tokens.*", kOwnTokenizer),
     special("bf16", set_bf16),
-    special("gradient_checkpointing", axolotl_checkpointing),
+    special("gradient_checkpointing", set_checkpointing),
     special(kFsdpCheckpointing[0], set_fsdp_checkpointing),
     special(kFsdpCheckpointing[1], set_fsdp_checkpointing),
     special("fsdp_config.fsdp_state_dict_type", set_fsdp_checkpoint_format),
@@ -499,7 +488,7 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     special(kAxolotlSharding[3], axolotl_later),
     offload_all("fsdp_config.fsdp_offload_params"),
     offload_all("fsdp_config.offload_params"),
-    nothing("fsdp_config.*", kAxolotlUnits),
+    nothing("fsdp_config.*", kFsdpUnits),
     special("activation_offloading", axolotl_activations),
     special("deepspeed", axolotl_deepspeed),
     special("ddp_timeout", set_seconds),

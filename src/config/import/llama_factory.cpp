@@ -429,6 +429,9 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     special("ddp_timeout", set_seconds),
     special("deepspeed", factory_deepspeed),
     special("fsdp", set_fsdp_words),
+    special("fsdp_config", set_fsdp_config),
+    nothing("fsdp_min_num_params", kFsdpUnits),
+    nothing("fsdp_transformer_layer_cls_to_wrap", kFsdpUnits),
     nothing("cache_dir", "HF_HUB_CACHE in the environment names the cache"),
     nothing("overwrite_output_dir", "the flag --overwrite starts a run from the beginning"),
 });

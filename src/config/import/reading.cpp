@@ -11,6 +11,7 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/core/read_limits.h"
 #include "sftrun/core/strings.h"
+#include "yaml_text.h"
 
 namespace sftrun::config::importing {
 namespace {
@@ -53,6 +54,36 @@ void complete_keys(Value& document, const WordPair& prefix) {
     for (MapKey& key : document.items[i].keys)
       if (!key.text.starts_with(prefix.ours)) key.text.insert(0, prefix.ours);
   }
+}
+
+/// The table of another tool that has a rule for this very key; nullptr: none.
+const ImportTable* other_owner(std::string_view key) {
+  const auto tables = import_tables();
+  const auto found = std::find_if(tables.begin(), tables.end(), [&](const ImportTable* table) {
+    return std::any_of(table->rules.begin(), table->rules.end(),
+                       [&](const ImportRule& rule) { return rule.key == key; });
+  });
+  return found == tables.end() ? nullptr : *found;
+}
+
+/// The key by which a tool's file names the objective.
+std::string_view objective_key(ForeignTool tool) {
+  switch (tool) {
+    case ForeignTool::kTrl:
+      return "loss_type";
+    case ForeignTool::kAxolotl:
+      return "rl";
+    case ForeignTool::kLlamaFactory:
+      return "stage";
+    default:
+      return "loss";
+  }
+}
+
+bool names_an_objective(std::string_view key) {
+  constexpr auto kKeys =
+      std::to_array<std::string_view>({"loss_type", "rl", "stage", "pref_loss", "dpo_loss_type"});
+  return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
 }
 
 /// Whether `train` has a field of this name.
@@ -142,6 +173,27 @@ void Reading::run() {
   for (const ToolDefault& one : table_.defaults)
     if (!has(one.field) && (one.unless.empty() || !has(one.unless)))
       set_default(one.field, one.value);
+  name_used_values();
+}
+
+void Reading::name_used_values() {
+  for (const auto& [note, field] : unused_) {
+    const std::string value = used_value(field);
+    not_carried[note].why += value.empty()
+                                 ? fmt::format(" (it would become {})", field)
+                                 : fmt::format("; `{}: {}` is used instead", field, value);
+  }
+  unused_.clear();
+}
+
+std::string Reading::used_value(const std::string& field) {
+  nlohmann::ordered_json value;
+  const Given* const one = find_given(field);
+  if (one == nullptr || try_value(field, one->assignment.value, value)) {
+    RunConfig defaults;
+    value = bind(defaults).find(field)->get();
+  }
+  return value.is_null() || value.empty() || value == "" ? "" : yaml_text(value);
 }
 
 Given* Reading::find_given(std::string_view field) {
@@ -355,7 +407,7 @@ void Reading::apply_words(const ImportRule& rule, const SourceKey& key) {
     refuse(key, why,
            fmt::format("use one of them, or remove it and set {} in the run", rule.field));
   else
-    note_lost(key, why);
+    note_unused(key, why, rule.field);
 }
 
 void Reading::apply_unknown(const SourceKey& key) {
@@ -371,9 +423,22 @@ void Reading::apply_unknown(const SourceKey& key) {
     if (key.value.kind != Value::Kind::kNull) set(key, "train." + leaf, key.value);
     return;
   }
+  const ImportTable* const owner = other_owner(key.name);
+  if (owner != nullptr && names_an_objective(key.name) && !is_off(key.value)) {
+    return refuse(key,
+                  fmt::format("`{}` is a key of {}, which {} does not have", key.name, owner->name,
+                              table_.name),
+                  fmt::format("remove it; {} names the objective by `{}`", table_.name,
+                              objective_key(table_.tool)));
+  }
   const ForeignKey* foreign = find_foreign_key(key.name);
+  if (foreign == nullptr && is_off(key.value)) return;
   if (foreign == nullptr) {
-    if (!is_off(key.value)) not_carried.push_back({excerpt(key.name), "not known here", key.place});
+    not_carried.push_back(
+        {excerpt(key.name),
+         owner == nullptr ? "not known here"
+                          : fmt::format("not a key of {}, but of {}", table_.name, owner->name),
+         key.place});
     return;
   }
   const std::string advice = advice_on(*foreign, key.value);
@@ -486,7 +551,7 @@ bool Reading::accept(const SourceKey& key, std::string_view field, const Value& 
       refuse(key, what,
              complaint->fix.empty() ? fmt::format("it becomes {} here", field) : complaint->fix);
     else if (!is_auto_word(value))
-      note_lost(key, fmt::format("{} (it would become {})", what, field));
+      note_unused(key, what, field);
     else
       note_auto(key);
     return false;
@@ -518,6 +583,11 @@ void Reading::note_no_meaning(const SourceKey& key, std::string why) {
 
 void Reading::note_lost(const SourceKey& key, std::string why) {
   not_carried.push_back({key.name, std::move(why), key.place});
+}
+
+void Reading::note_unused(const SourceKey& key, std::string why, std::string_view field) {
+  unused_.emplace_back(not_carried.size(), field);
+  note_lost(key, std::move(why));
 }
 
 void Reading::take_back(std::string_view field, const std::string& why) {

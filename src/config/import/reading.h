@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "import/rule.h"
@@ -71,6 +72,8 @@ class Reading {
   void note_auto(const SourceKey& key);
   void note_no_meaning(const SourceKey& key, std::string why);
   void note_lost(const SourceKey& key, std::string why);
+  /// A value that `field` does not take. The note goes on with the value that is used instead.
+  void note_unused(const SourceKey& key, std::string why, std::string_view field);
   /// The values of `field` have no meaning in the file, and are not given.
   void take_back(std::string_view field, const std::string& why);
   /// An error at `key`.
@@ -105,12 +108,17 @@ class Reading {
   /// Reports a value that the field does not take, and values that contradict each other.
   bool accept(const SourceKey& key, std::string_view field, const Value& value);
   std::vector<std::string> key_names() const;
+  /// Completes the notes of `note_unused`, when all keys are read.
+  void name_used_values();
+  /// The value of a field after the import, as YAML; "": none.
+  std::string used_value(const std::string& field);
 
   const ImportTable& table_;
   std::filesystem::path file_;
   Value document_;
   std::unordered_set<std::string> reported_;  ///< places of the first `num_reported_` problems
   size_t num_reported_ = 0;
+  std::vector<std::pair<size_t, std::string>> unused_;  ///< indices in not_carried, and fields
 };
 
 /// Whether the value means that a feature is off: null, false, "no", "none", 0, an empty list or map.

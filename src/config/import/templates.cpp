@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "choices.h"
-#include "import/offload.h"
+#include "import/fsdp.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config::importing {
@@ -91,7 +91,11 @@ void set_max_steps(Reading& reading, const SourceKey& key) {
   if (parse_int(key.value.text).value_or(1) > 0) reading.set(key, "train.max_steps", key.value);
 }
 
+/// Off beside FSDP's own checkpointing, which is the same here.
 void set_checkpointing(Reading& reading, const SourceKey& key) {
+  if (const std::string_view fsdp = fsdp_checkpointing_key(reading);
+      is_off(key.value) && !fsdp.empty())
+    return reading.note_no_meaning(key, fmt::format("`{}` turns it on", fsdp));
   if (const auto truth = parse_bool(key.value.text))
     return reading.set(key, "train.gradient_checkpointing", *truth ? "true" : "false");
   if (key.value.text == "offload") return set_offload_of_activations(reading, key);

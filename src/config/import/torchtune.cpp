@@ -64,8 +64,9 @@ void tune_optimizer(Reading& reading, const SourceKey& key) {
   const auto* const found = std::find_if(kClasses.begin(), kClasses.end(),
                                          [&](const WordPair& pair) { return pair.theirs == name; });
   if (found != kClasses.end()) return reading.set(key, "train.optimizer", found->ours);
-  reading.note_lost(
-      key, fmt::format("{} is not an optimizer here (docs/optimizers.md)", component_name(key)));
+  reading.note_unused(
+      key, fmt::format("{} is not an optimizer here (docs/optimizers.md)", component_name(key)),
+      "train.optimizer");
 }
 
 void tune_betas(Reading& reading, const SourceKey& key) {
@@ -81,7 +82,7 @@ void tune_schedule(Reading& reading, const SourceKey& key) {
                                "constant", "polynomial", "inverse_sqrt"})
     if (name.find(schedule) != std::string::npos)
       return reading.set(key, "train.scheduler", schedule);
-  reading.note_lost(key, fmt::format("{} is not a schedule here", name));
+  reading.note_unused(key, fmt::format("{} is not a schedule here", name), "train.scheduler");
 }
 
 /// A builder of data sets: the data that it reads, unless the file names others, and their form.

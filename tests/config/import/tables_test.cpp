@@ -170,8 +170,10 @@ TEST_F(TablesTest, NoKeyOfATrainerIsUnknown) {
     if (!found || *found == ForeignTool::kAccelerate) continue;
     Reading reading(table_of(*found), "file", document_with(key, Value::scalar("value")));
     reading.run();
-    for (const ImportNote& note : reading.not_carried)
-      EXPECT_NE(note.why, "not known here") << tool << " " << key;
+    for (const ImportNote& note : reading.not_carried) {
+      EXPECT_FALSE(note.why == "not known here" || note.why.starts_with("not a key of"))
+          << tool << " " << key;
+    }
     ++count;
   }
   EXPECT_GT(count, 400U);

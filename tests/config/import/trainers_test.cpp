@@ -80,6 +80,95 @@ TEST_F(TrainersTest, SeedsAndStepsOfTransformers) {
   }
 }
 
+/// The note says what is used in place of a value that does not exist here.
+TEST_F(TrainersTest, OtherValuesAreReplacedByANamedOne) {
+  const auto why = [&](const Import& run, const std::string& key) {
+    for (const ImportNote& note : run.not_carried)
+      if (note.key == key) return note.why;
+    return std::string("not noted");
+  };
+  const std::string model = "model_name_or_path: m\ndataset_name: d\nuse_peft: true\n";
+  const auto of_trl = [&](const std::string& keys) {
+    return import(model + keys, ForeignTool::kTrl);
+  };
+  for (const char* schedule :
+       {"rex", "reduce_lr_on_plateau", "warmup_stable_decay", "one_cycle", "piecewise"}) {
+    const std::string name = schedule;
+    EXPECT_TRUE(why(of_trl("lr_scheduler_type: " + name + "\n"), "lr_scheduler_type")
+                    .ends_with("; `train.scheduler: linear` is used instead"))
+        << name;
+    EXPECT_TRUE(why(import("base_model: m\nlr_scheduler: " + name + "\n", ForeignTool::kAxolotl),
+                    "lr_scheduler")
+                    .ends_with("; `train.scheduler: cosine` is used instead"))
+        << name;
+  }
+  const Import run = of_trl(
+      "optim: ademamix\nattn_implementation: flex_attention\nsave_strategy: sometimes\n"
+      "eval_strategy: often\n");
+  for (const auto& [key, used] : Values{{"optim", "train.optimizer: adamw"},
+                                        {"attn_implementation", "model.attention: auto"},
+                                        {"save_strategy", "train.save_strategy: steps"},
+                                        {"eval_strategy", "train.eval_strategy: auto"}})
+    EXPECT_TRUE(why(run, key).ends_with("; `" + used + "` is used instead")) << why(run, key);
+  const Import tune = import(
+      "optimizer: {_component_: bitsandbytes.optim.AdEMAMix, lr: 1e-4}\n"
+      "lr_scheduler: {_component_: get_exponential_schedule}\n",
+      ForeignTool::kTorchtune);
+  EXPECT_TRUE(
+      why(tune, "optimizer._component_").ends_with("`train.optimizer: adamw` is used instead"));
+  EXPECT_TRUE(why(tune, "lr_scheduler._component_")
+                  .ends_with("`train.scheduler: constant` is used instead"));
+}
+
+TEST_F(TrainersTest, KeysOfAnotherToolAreNamedAsSuch) {
+  const std::string trl = "model_name_or_path: m\ndataset_name: d\nuse_peft: true\n";
+  for (const char* key : {"dpo_loss_type: ipo", "rl: kto", "stage: rm", "pref_loss: orpo"})
+    test::expect_error<ConfigError>([&] { import(trl + key + "\n", ForeignTool::kTrl); },
+                                    {"which TRL does not have", "by `loss_type`", "file:4"});
+  test::expect_error<ConfigError>(
+      [&] { import("base_model: m\nloss_type: ipo\n", ForeignTool::kAxolotl); },
+      {"`loss_type` is a key of TRL, which Axolotl does not have", "by `rl`"});
+  const Import run = import(trl + "unfrozen_parameters: [lm_head]\n", ForeignTool::kTrl);
+  EXPECT_TRUE(has_key(run.not_carried, "unfrozen_parameters"));
+  EXPECT_NO_THROW(import(trl + "dpo_loss_type: null\n", ForeignTool::kTrl));
+}
+
+/// transformers' `fsdp` and `fsdp_config`.
+TEST_F(TrainersTest, FsdpOfTransformers) {
+  const auto of = [&](ForeignTool tool, const std::string& keys) {
+    return import(tool == ForeignTool::kTrl
+                      ? "model_name_or_path: m\ndataset_name: d\n" + keys
+                      : "model_name_or_path: m\nstage: sft\nfinetuning_type: full\n" + keys,
+                  tool);
+  };
+  for (const ForeignTool tool : {ForeignTool::kTrl, ForeignTool::kLlamaFactory}) {
+    const Import one = of(tool,
+                          "gradient_checkpointing: false\nfsdp: full_shard auto_wrap\n"
+                          "fsdp_config: {activation_checkpointing: true, "
+                          "transformer_layer_cls_to_wrap: [Layer], "
+                          "fsdp_state_dict_type: FULL_STATE_DICT}\n");
+    expect_values(one, {{"parallel.strategy", "\"fsdp\""},
+                        {"train.gradient_checkpointing", "true"},
+                        {"train.checkpoint_format", "\"whole\""}});
+    EXPECT_TRUE(has_key(one.no_meaning, "gradient_checkpointing"));
+    EXPECT_TRUE(has_key(one.no_meaning, "fsdp_config.transformer_layer_cls_to_wrap"));
+    EXPECT_FALSE(has_key(one.not_carried, "fsdp_config"));
+    expect_values(of(tool, "fsdp: true\nfsdp_config: {reshard_after_forward: false}\n"),
+                  {{"parallel.strategy", "\"zero2\""}});
+    expect_values(of(tool, "fsdp: true\nfsdp_config: {version: 2, offload_params: true}\n"),
+                  {{"parallel.strategy", "\"fsdp\""},
+                   {"parallel.offload.params", "\"cpu\""},
+                   {"parallel.offload.optimizer", "\"cpu\""}});
+    const Import without =
+        of(tool, "gradient_checkpointing: false\nfsdp_config: {activation_checkpointing: true}\n");
+    expect_values(without,
+                  {{"parallel.strategy", "none"}, {"train.gradient_checkpointing", "false"}});
+    EXPECT_TRUE(has_key(without.no_meaning, "fsdp_config"));
+    EXPECT_TRUE(
+        has_key(of(tool, "fsdp: full_shard\nfsdp_config: fsdp.json\n").not_carried, "fsdp_config"));
+  }
+}
+
 TEST_F(TrainersTest, AxolotlFull) {
   const Import run = checked("axolotl_full.yaml", ForeignTool::kAxolotl);
   expect_values(run, {{"tuning.mode", "\"full\""},
