@@ -22,6 +22,7 @@ Command add_report(CLI::App& sftrun) {
   return {command, [options, command] {
             require(!options->run_dirs.empty(), *command, "RUN_DIR");
             for (const auto& directory : options->run_dirs) require_exists("RUN_DIR", directory);
+            if (!options->output.empty()) options->special = SpecialFile::kAllowed;
             if (options->output.empty())
               options->output = options->run_dirs.front() /
                                 (options->run_dirs.size() == 1 ? "report.html" : "comparison.html");

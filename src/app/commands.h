@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/open_file.h"
 
 namespace sftrun::launch {
 struct LaunchRequest;
@@ -83,6 +84,7 @@ int run_gpu_info(const GpuInfoOptions& options);
 struct ReportOptions {
   std::vector<std::filesystem::path> run_dirs;
   std::filesystem::path output;
+  SpecialFile special = SpecialFile::kRefused;  ///< allowed if the user names the output
   bool json = false;
 };
 int run_report(const ReportOptions& options);

@@ -55,7 +55,7 @@ int run_import(const ImportOptions& options) {
   const std::optional<config::ForeignTool> tool = config::tool_of(options.from);
   const config::Import import = config::import_config(options.file, tool);
   const std::string yaml = config::to_yaml(import);
-  if (!options.output.empty()) write_file_atomically(options.output, yaml);
+  if (!options.output.empty()) write_file_atomically(options.output, yaml, SpecialFile::kAllowed);
   if (options.json) {
     nlohmann::ordered_json answer = config::to_json(import);
     if (!options.output.empty()) answer["output"] = options.output.string();

@@ -197,7 +197,8 @@ int init_run(const InitOptions& options) {
   const MachineView machine = view_of_machine();
   fmt::print("{}\n", machine.text());
   const RunAnswers answers = ask_about_run(options, machine);
-  write_file_atomically(file, yaml_of(answers, shell_word(file.string())));
+  write_file_atomically(file, yaml_of(answers, shell_word(file.string())),
+                        options.output.empty() ? SpecialFile::kRefused : SpecialFile::kAllowed);
   fmt::print("\nWrote {}\n", file.string());
   const int code = run_config({.action = "check", .config = file});
   const std::string devices = machine.suggested_devices();

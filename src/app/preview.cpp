@@ -83,7 +83,8 @@ int run_preview(const PreviewOptions& options) {
     size_t num_sequences = 0;
     for (const data::Preview& preview : previews) num_sequences += preview.sequences.size();
     write_file_atomically(*options.html,
-                          data::preview_html(previews, model, config::names_of(sources)));
+                          data::preview_html(previews, model, config::names_of(sources)),
+                          SpecialFile::kAllowed);
     std::printf("%s: %zu sequences\n", options.html->c_str(), num_sequences);
     refusals.throw_if_any();
     return static_cast<int>(ExitCode::kDone);

@@ -41,7 +41,7 @@ void print_findings(const observe::HtmlReport& report) {
 
 int run_report(const ReportOptions& options) {
   const observe::HtmlReport report = observe::html_report(options.run_dirs);
-  write_file_atomically(options.output, report.html);
+  write_file_atomically(options.output, report.html, options.special);
   if (options.json) {
     fmt::print(
         "{}\n",

@@ -26,11 +26,6 @@ namespace {
 /// Hidden, and not a prefix of any name that readers of a folder look for.
 constexpr const char* kTemporaryPrefix = ".tmp-";
 
-void require_no_nul(const fs::path& path) {
-  if (can_be_path(path)) return;
-  throw DataError("the file's name has a NUL byte", excerpt(path.native().c_str()), "rename it");
-}
-
 std::string reason() {
   return std::strerror(errno);
 }
@@ -78,52 +73,28 @@ std::string read_all(int fd, const fs::path& path) {
   return text;
 }
 
-/// The kind of a special file; "" for a regular file or a directory.
-std::string_view special_kind(mode_t mode) {
-  if (S_ISFIFO(mode)) return "a named pipe";
-  if (S_ISSOCK(mode)) return "a socket";
-  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
-  return {};
-}
-
-int open_or_throw(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    const int error = errno;
-    throw DataError(fmt::format("cannot open file: {}", std::strerror(error)), path.string(),
-                    fix_for_descriptors(error));
-  }
-  return fd;
-}
-
 }  // namespace
 
-void require_no_special_file(const fs::path& path) {
-  require_no_nul(path);
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return;
-  const std::string_view kind = special_kind(info.st_mode);
-  if (kind.empty()) return;
-  throw DataError(fmt::format("this is {}, and no file", kind), path.string(),
-                  "write what it holds to a file, and give that one's name");
-}
-
 std::string read_text_file(const fs::path& path) {
-  require_no_special_file(path);
-  return read_all(open_or_throw(path), path);
+  return read_all(open_for_reading(path), path);
 }
 
 std::string read_standard_input() {
-  return read_all(open_or_throw("/dev/stdin"), "/dev/stdin");
+  constexpr const char* kPath = "/dev/stdin";
+  const int fd = ::open(kPath, O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) return read_all(fd, kPath);
+  const int error = errno;
+  throw DataError(fmt::format("cannot open file: {}", std::strerror(error)), kPath,
+                  fix_for_descriptors(error));
 }
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
-  require_no_special_file(path);
-  const int fd = open_or_throw(path);
+  const int fd = open_for_reading(path);
   struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+  if (::fstat(fd, &info) != 0) {
+    const std::string why = reason();
     ::close(fd);
-    throw DataError("not a regular file", path.string());
+    throw DataError(fmt::format("cannot read file: {}", why), path.string());
   }
   size_ = static_cast<size_t>(info.st_size);
   if (size_ > 0) {
@@ -172,24 +143,31 @@ bool names_descriptor(const fs::path& path) {
   return text.starts_with("/proc/") && text.find("/fd/") != std::string::npos;
 }
 
+/// Whether it must not be replaced by a file: a device, a pipe, or an open file of a process.
+bool is_written_directly(const fs::path& path) {
+  std::error_code code;
+  const fs::file_status status = fs::status(path, code);
+  return fs::is_character_file(status) || fs::is_fifo(status) || names_descriptor(path);
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
+AtomicFile::AtomicFile(fs::path target, SpecialFile special) : target_(std::move(target)) {
   require_no_nul(target_);
-  // A device or a pipe is written directly, without a temporary file.
-  std::error_code code;
-  const fs::file_status status = fs::status(target_, code);
-  if (fs::is_character_file(status) || fs::is_fifo(status) || names_descriptor(target_)) {
+  if (special == SpecialFile::kAllowed && is_written_directly(target_)) {
     fd_ = ::open(target_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
     if (fd_ < 0) throw_write_error(target_);
     return;
   }
+  require_place_for_file(target_);
   static std::atomic<unsigned> counter{0};
   const std::string name = target_.filename().string();
   temporary_ = target_.parent_path() /
                fmt::format("{}{}-{}-{}", kTemporaryPrefix, ::getpid(), counter++, name);
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw_write_error(target_);
+  const OpenedFile opened = open_file(temporary_, O_WRONLY | O_CREAT | O_TRUNC);
+  if (opened.fd < 0)
+    throw DeviceError("cannot write: " + opened.reason, target_.string(), opened.fix);
+  fd_ = opened.fd;
 }
 
 AtomicFile::~AtomicFile() {
@@ -229,15 +207,14 @@ void AtomicFile::commit() {
   sync_directory(target_.parent_path());
 }
 
-void write_file_atomically(const fs::path& path, std::string_view text) {
-  AtomicFile file(path);
+void write_file_atomically(const fs::path& path, std::string_view text, SpecialFile special) {
+  AtomicFile file(path, special);
   file.write(text);
   file.commit();
 }
 
 void overwrite_file(const fs::path& path, std::string_view text) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) throw_write_error(path);
+  const int fd = open_for_writing(path, O_WRONLY);
   constexpr uintmax_t kBlock = 512;  // of st_blocks, on every file system
   struct stat info {};
   const bool fits =
@@ -299,11 +276,8 @@ void make_directories(const fs::path& path) {
   }
 }
 
-LineFile::LineFile(const fs::path& path) : path_(path) {
-  require_no_nul(path);
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw_write_error(path_);
-}
+LineFile::LineFile(const fs::path& path)
+    : path_(path), fd_(open_for_writing(path, O_WRONLY | O_CREAT | O_APPEND)) {}
 LineFile::~LineFile() {
   if (fd_ >= 0) ::close(fd_);
 }

@@ -1,6 +1,5 @@
 #include "sftrun/core/file_hash.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,22 +33,14 @@ int64_t nanoseconds(const timespec& time) {
 
 class OpenFile {
  public:
-  explicit OpenFile(const fs::path& path) : path_(path) {
-    // With O_NONBLOCK opening a pipe does not block; it is rejected below.
-    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd_ < 0) fail("open");
-    if (!S_ISREG(status().st_mode)) {
-      ::close(fd_);
-      throw DataError("not a regular file", path.string());
-    }
-  }
+  explicit OpenFile(const fs::path& path) : path_(path), fd_(open_for_reading(path)) {}
   ~OpenFile() { ::close(fd_); }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
   struct stat status() const {
     struct stat info {};
-    if (::fstat(fd_, &info) != 0) fail("read");
+    if (::fstat(fd_, &info) != 0) fail();
     return info;
   }
 
@@ -58,19 +49,19 @@ class OpenFile {
       const ssize_t got =
           ::pread(fd_, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail("read");
+      if (got < 0) fail();
       if (got == 0) throw DataError("the file became shorter while it was read", path_.string());
       done += static_cast<size_t>(got);
     }
   }
 
  private:
-  [[noreturn]] void fail(const char* what) const {
-    throw DataError(fmt::format("cannot {} file: {}", what, std::strerror(errno)), path_.string());
+  [[noreturn]] void fail() const {
+    throw DataError(fmt::format("cannot read file: {}", std::strerror(errno)), path_.string());
   }
 
   fs::path path_;
-  int fd_ = -1;
+  int fd_;
 };
 
 /// The properties by which a change of a file is detected. Unlike mtime, which `cp -p`, rsync and

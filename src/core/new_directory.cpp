@@ -57,7 +57,7 @@ OutputLock::OutputLock(const fs::path& output, const std::string& what)
 /// @return false: the file was removed between its opening and the lock
 bool OutputLock::try_lock(const std::string& what) {
   constexpr mode_t kAsUmaskSays = 0666;
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kAsUmaskSays);
+  fd_ = open_file(path_, O_RDWR | O_CREAT | O_NOFOLLOW, kAsUmaskSays).fd;
   if (fd_ < 0) return true;  // the output itself cannot be written either, and says why
   const bool is_locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
   if (!is_locked && errno == EWOULDBLOCK) {

@@ -97,7 +97,7 @@ std::vector<std::filesystem::path> input_files(const config::DataSource& input) 
 
 void write_records(const std::string& output, std::string_view lines,
                    const std::function<int()>& stop_code) {
-  if (output != "-") return write_file_atomically(output, lines);
+  if (output != "-") return write_file_atomically(output, lines, SpecialFile::kAllowed);
   write_standard_output(lines, stop_code);
 }
 

@@ -1,7 +1,6 @@
 #include "sftrun/data/record_reader.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,7 +9,7 @@
 #include "arrow_library.h"
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
+#include "sftrun/core/open_file.h"
 #include "sftrun/data/data_extensions.h"
 
 namespace sftrun::data {
@@ -19,16 +18,7 @@ namespace {
 
 class FileStream final : public ByteStream {
  public:
-  explicit FileStream(const fs::path& path) : path_(path) {
-    require_no_special_file(path);
-    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd_ < 0) fail("cannot open file");
-    struct stat info {};
-    if (::fstat(fd_, &info) == 0 && S_ISDIR(info.st_mode)) {
-      errno = EISDIR;
-      ::close(fd_);
-      fail("cannot read file");
-    }
+  explicit FileStream(const fs::path& path) : path_(path), fd_(open_for_reading(path)) {
     ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
   }
   ~FileStream() override { ::close(fd_); }
@@ -39,7 +29,8 @@ class FileStream final : public ByteStream {
     for (;;) {
       const ssize_t got = ::read(fd_, buffer, size);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail("cannot read file");
+      if (got < 0)
+        throw DataError(fmt::format("cannot read file: {}", std::strerror(errno)), path_.string());
       position_ += static_cast<uint64_t>(got);
       return static_cast<size_t>(got);
     }
@@ -47,12 +38,8 @@ class FileStream final : public ByteStream {
   uint64_t file_position() const override { return position_; }
 
  private:
-  [[noreturn]] void fail(const char* what) const {
-    throw DataError(fmt::format("{}: {}", what, std::strerror(errno)), path_.string());
-  }
-
   fs::path path_;
-  int fd_ = -1;
+  int fd_;
   uint64_t position_ = 0;
 };
 

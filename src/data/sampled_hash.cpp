@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
+#include "sftrun/core/open_file.h"
 
 namespace sftrun::data {
 namespace fs = std::filesystem;

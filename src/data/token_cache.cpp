@@ -16,6 +16,7 @@
 #include "sftrun/core/file_hash.h"
 #include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/open_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/units.h"
 
@@ -29,12 +30,11 @@ constexpr const char* kFile = "examples";
 class FolderLock {
  public:
   FolderLock(const fs::path& folder, const std::string& name) {
-    fd_ = ::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd_ < 0) {
-      const int error = errno;
-      throw DeviceError(fmt::format("cannot create a lock file: {}", std::strerror(error)),
-                        (folder / "lock").string(), fix_for_write(error));
-    }
+    const OpenedFile lock = open_file(folder / "lock", O_RDWR | O_CREAT);
+    if (lock.fd < 0)
+      throw DeviceError("cannot create a lock file: " + lock.reason, (folder / "lock").string(),
+                        lock.fix);
+    fd_ = lock.fd;
     bool said = false;
     while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       // Some network file systems have no locks; then several processes may write, each to its own

@@ -60,8 +60,14 @@ std::string fix_for(int error) {
 BlobDownload::BlobDownload(const BlobTask& task, HubApi& api, Tally& tally)
     : task_(task), api_(api), tally_(tally), digest_(task.checksum.kind, task.size) {
   constexpr mode_t kAsUmaskSays = 0666;
-  fd_ = ::open(task_.incomplete.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kAsUmaskSays);
-  if (fd_ < 0) throw_write_error();
+  const OpenedFile opened =
+      open_file(task_.incomplete, O_RDWR | O_CREAT | O_NOFOLLOW, kAsUmaskSays);
+  if (opened.fd < 0) {
+    throw DeviceError(fmt::format("cannot write {}: {}", task_.file, opened.reason),
+                      task_.incomplete.string(),
+                      opened.error == 0 ? opened.fix : fix_for(opened.error));
+  }
+  fd_ = opened.fd;
   take_up();
 }
 

@@ -11,6 +11,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/open_file.h"
 
 namespace sftrun::hub {
 namespace {
@@ -37,10 +38,13 @@ FileLock::~FileLock() {
 
 bool FileLock::try_lock(const std::filesystem::path& path) {
   constexpr mode_t kForTheGroupToo = 0664;  // users who share a cache must be able to lock it, too
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kForTheGroupToo);
+  const OpenedFile opened = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, kForTheGroupToo);
+  fd_ = opened.fd;
   if (fd_ < 0) {
-    throw DeviceError(fmt::format("cannot open the lock: {}", std::strerror(errno)), path.string(),
-                      "set HF_HOME or HF_HUB_CACHE to a directory with write permission");
+    throw DeviceError("cannot open the lock: " + opened.reason, path.string(),
+                      opened.error == 0
+                          ? opened.fix
+                          : "set HF_HOME or HF_HUB_CACHE to a directory with write permission");
   }
   struct stat held {};
   const bool locked = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;

@@ -52,10 +52,7 @@ UniqueFd open_log(const std::filesystem::path& run_dir) {
   make_directories(run_dir / "logs");
   const std::filesystem::path path = run_dir / "logs" / "callbacks.log";
   constexpr mode_t kMode = 0666;
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kMode));
-  if (!file)
-    throw DeviceError(std::string("cannot be written: ") + std::strerror(errno), path.string());
-  return file;
+  return UniqueFd(open_for_writing(path, O_WRONLY | O_CREAT | O_APPEND, kMode));
 }
 
 /// The environment without what makes a process a rank.

@@ -11,6 +11,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/open_file.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/observe/system.h"
 
@@ -28,14 +29,14 @@ std::string read_owner(int fd) {
 RunLock::RunLock(const std::filesystem::path& run_dir, int node_rank, const char* setting) {
   make_directories(run_dir);
   const auto path = run_dir / (node_rank == 0 ? ".lock" : fmt::format(".lock-{}", node_rank));
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) {
-    const int error = errno;
-    const std::string fix = fix_for_descriptors(error);
+  const OpenedFile opened = open_file(path, O_RDWR | O_CREAT);
+  if (opened.fd < 0) {
+    const std::string fix = opened.error == 0 ? opened.fix : fix_for_descriptors(opened.error);
     throw ConfigError(
-        fmt::format("cannot write to the run directory: {}", std::strerror(error)), path.string(),
+        "cannot write to the run directory: " + opened.reason, path.string(),
         fix.empty() ? fmt::format("choose an {} with write permission", setting) : fix);
   }
+  fd_ = opened.fd;
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {  // some network file systems
       log::warn(

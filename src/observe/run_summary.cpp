@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "sftrun/core/open_file.h"
 #include "sftrun/core/units.h"
 
 namespace sftrun::observe {
@@ -44,6 +45,7 @@ void add_evaluation(RunSummary& summary, StepLoss loss) {
 
 RunSummary read_run_summary(const std::filesystem::path& metrics) {
   RunSummary summary;
+  require_no_special_file(metrics);
   std::ifstream file(metrics);
   for (std::string text; std::getline(file, text);) {
     const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);

@@ -146,7 +146,7 @@ void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
     offset += tensor.bytes() + padding_after(tensor.bytes());
   }
   header.append(padding_after(header.size()), '\0');
-  AtomicFile file(path);
+  AtomicFile file(path, SpecialFile::kAllowed);  // a user may name it
   file.write(header);
   std::vector<std::byte> buffer;
   for (const GgufTensorToWrite& tensor : tensors) {

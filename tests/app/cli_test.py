@@ -797,6 +797,32 @@ class CommandLineTest(unittest.TestCase):
         self.assertNotIn("run directory", done.stderr)
         self.assertFalse((self.folder / "runs").exists())
 
+    def test_pipes_in_a_run_directory_are_refused(self):
+        """To open one waits for its other end, for ever."""
+        shutil.rmtree(self.folder / "model")
+        shutil.copytree(MODEL, self.folder / "model")
+        for name, code in (".lock", USAGE), ("logs/rank-0.log", FAILED):
+            pipe = self.folder / "runs/run" / name
+            pipe.parent.mkdir(parents=True, exist_ok=True)
+            os.mkfifo(pipe)
+            self.expect(code, [": this is a named pipe, and no file", f"at   runs/run/{name}", "fix: remove or rename it"],
+                        "train", "--config", "run.yaml", "--device", "cpu")
+            pipe.unlink()
+        run = self.folder / "runs/run"
+        (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+        os.mkfifo(run / "report.html")
+        self.expect(FAILED, ["cannot write: this is a named pipe, and no file", "at   runs/run/report.html"], "report", "runs/run")
+
+    def test_an_output_may_be_a_pipe(self):
+        """Where the user names it."""
+        pipe = self.folder / "page.html"
+        os.mkfifo(pipe)
+        self.write("metrics.jsonl", '{"step": 1, "loss": 2.0}\n')
+        reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+        self.expect(DONE, [], "report", ".", "--output", "page.html")
+        self.assertIn("</html>", reader.communicate(timeout=60)[0])
+        self.assertTrue(pipe.is_fifo())
+
     def test_config_check_as_json(self):
         done = self.sftrun("config", "check", "--config", "run.yaml", "--json", "train.epochs=x", "train.sed=7")
         self.assertEqual(done.returncode, USAGE)

@@ -60,10 +60,50 @@ TEST(SpecialFiles, AreRefusedUnopened) {
     expect_error([&] { read_text_file(dir / name); }, {kind, name, "fix: write what it holds"});
     expect_error([&] { MappedFile(dir / name); }, {kind, name});
   }
+  expect_error([&] { read_text_file(dir.path()); }, {"Is a directory", "name a file"});
+  expect_error([&] { MappedFile(dir.path()); }, {"Is a directory", "name a file"});
   write_file_atomically(dir / "file", "text");
   require_no_special_file(dir / "file");
   require_no_special_file(dir.path());
   require_no_special_file(dir / "none");
+}
+
+// A pipe without a reader: to open it for writing would wait for ever.
+TEST(SpecialFiles, AreNotWritten) {
+  const test::TemporaryDirectory dir;
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  fs::create_symlink("/dev/null", dir / "device");
+  fs::create_symlink("pipe", dir / "link");
+  make_directories(dir / "folder");
+  for (const auto& [name, kind] : {std::pair("pipe", "this is a named pipe, and no file"),
+                                   std::pair("link", "this is a named pipe, and no file"),
+                                   std::pair("device", "this is a device, and no file"),
+                                   std::pair("folder", "Is a directory")}) {
+    const fs::path path = dir / name;
+    for (const auto& write : std::initializer_list<std::function<void()>>{
+             [&] { LineFile file(path); }, [&] { write_file_atomically(path, "x"); },
+             [&] { overwrite_file(path, "x"); }})
+      expect_error<DeviceError>(write, {"cannot write: ", kind, name, "fix: remove or rename it"});
+  }
+  EXPECT_EQ(entries(dir.path()), 4U);
+  EXPECT_TRUE(fs::is_fifo(dir / "pipe"));
+}
+
+TEST(OpenFile, APipeIsNoLock) {
+  const test::TemporaryDirectory dir;
+  ASSERT_EQ(::mkfifo((dir / "lock").c_str(), 0600), 0);
+  const OpenedFile opened = open_file(dir / "lock", O_RDWR | O_CREAT);
+  EXPECT_EQ(opened.fd, -1);
+  EXPECT_EQ(opened.error, 0);
+  EXPECT_EQ(opened.reason, "this is a named pipe, and no file");
+}
+
+TEST(OpenFile, ItWaitsAsUsualOnceItIsOpen) {
+  const test::TemporaryDirectory dir;
+  const int fd = open_for_writing(dir / "f", O_WRONLY | O_CREAT | O_APPEND, 0600);
+  EXPECT_EQ(::fcntl(fd, F_GETFL) & (O_NONBLOCK | O_APPEND), O_APPEND);
+  EXPECT_EQ(::fcntl(fd, F_GETFD), FD_CLOEXEC);
+  ::close(fd);
 }
 
 TEST(AtomicFile, IsThereAsAWholeOrNotAtAll) {
@@ -97,10 +137,17 @@ TEST(AtomicFile, AFullDiskLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(entries(dir.path()), 1U);
 }
 
-TEST(LineFile, AFullDiskIsAnErrorThatSaysSo) {
-  LineFile file("/dev/full");
-  expect_error<DeviceError>([&] { file.append("x"); },
+TEST(AtomicFile, AFullDiskIsAnErrorThatSaysSo) {
+  AtomicFile file("/dev/full", SpecialFile::kAllowed);
+  expect_error<DeviceError>([&] { file.write("x"); },
                             {"cannot write", "/dev/full", "No space left", "free"});
+}
+
+TEST(LineFile, ALimitOnSizesIsAnErrorThatSaysSo) {
+  const test::TemporaryDirectory dir;
+  LineFile file(dir / "f");
+  const FileSizeLimit limit(0);
+  expect_error<DeviceError>([&] { file.append("x"); }, {"cannot write", "/f", "ulimit -f"});
 }
 
 TEST(LineFile, LinesFollowEachOther) {
@@ -157,13 +204,13 @@ TEST(AtomicFile, DevicesAndPipesAreWrittenAsTheyAre) {
   const std::filesystem::path pipe = folder / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
-  write_file_atomically(pipe, "text");
+  write_file_atomically(pipe, "text", SpecialFile::kAllowed);
   char got[8] = {};
   EXPECT_EQ(::read(reader, got, sizeof got), 4);
   EXPECT_STREQ(got, "text");
   ::close(reader);
   EXPECT_TRUE(std::filesystem::is_fifo(pipe));
-  write_file_atomically("/dev/null", "text");
+  write_file_atomically("/dev/null", "text", SpecialFile::kAllowed);
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 

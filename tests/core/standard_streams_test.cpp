@@ -136,7 +136,7 @@ TEST(AtomicFile, AnOpenFileIsWrittenThroughItsLink) {
               ::dup2(::open(file.c_str(), O_WRONLY | O_CREAT, 0644), 9);
               const char* before = "before\n";
               if (::write(9, before, 7) != 7) return 1;
-              write_file_atomically("/proc/self/fd/9", "after\n");
+              write_file_atomically("/proc/self/fd/9", "after\n", SpecialFile::kAllowed);
               return 0;
             }),
             0);

@@ -1,6 +1,7 @@
 #include "token_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
 namespace sftrun::data {
@@ -121,6 +123,14 @@ TEST_F(TokenCaches, AFailureLeavesNoFiles) {
   for (const auto& entry : fs::directory_iterator(dir_ / "cache" / "a"))
     EXPECT_EQ(entry.path().filename(), "lock");
   EXPECT_EQ(get(cache_, "a", 2), 2);
+}
+
+TEST_F(TokenCaches, APipeIsNoLock) {
+  make_directories(dir_ / "cache" / "a");
+  ASSERT_EQ(::mkfifo((dir_ / "cache" / "a" / "lock").c_str(), 0600), 0);
+  test::expect_error<DeviceError>(
+      [&] { get(cache_, "a", 2); },
+      {"cannot create a lock file: this is a named pipe", "a/lock", "fix: remove or rename it"});
 }
 
 TEST_F(TokenCaches, OneOfSeveralProcessesMakesIt) {

@@ -1,5 +1,7 @@
 #include "sftrun/launch/launch_plan.h"
 
+#include <sys/stat.h>
+
 #include "oom.h"
 #include "sftrun/launch/run_lock.h"
 #include "sftrun/observe/system.h"
@@ -280,6 +282,20 @@ TEST(RunLock, OneRunAtATime) {
     }
   }
   const RunLock again(run_dir);
+}
+
+TEST(RunLock, APipeOfItsNameIsRefused) {
+  const TemporaryDirectory directory;
+  ASSERT_EQ(::mkfifo((directory.path() / ".lock").c_str(), 0600), 0);
+  try {
+    const RunLock lock(directory.path());
+    FAIL() << "locked a pipe";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.message(),
+              "cannot write to the run directory: this is a named pipe, and no file");
+    EXPECT_EQ(error.where(), directory.path() / ".lock");
+    EXPECT_EQ(error.fix(), "remove or rename it, or choose another path");
+  }
 }
 
 TEST(OomKills, ReadsTheKernelsCounters) {

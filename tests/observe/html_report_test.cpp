@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -226,6 +227,9 @@ TEST(Findings, ARunWhoseLauncherIsGoneWasKilled) {
   EXPECT_EQ(::flock(lock, LOCK_EX), 0);
   EXPECT_EQ(status(), "running");
   ::close(lock);
+  std::filesystem::remove(dir / ".lock");
+  ASSERT_EQ(::mkfifo((dir / ".lock").c_str(), 0600), 0);
+  EXPECT_EQ(status(), "running");  // reading a pipe would wait for ever
 }
 
 TEST(Findings, SkippedStepsOfFp16AreUsual) {

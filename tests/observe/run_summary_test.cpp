@@ -1,8 +1,11 @@
 #include "sftrun/observe/run_summary.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
 namespace sftrun::observe {
@@ -37,6 +40,13 @@ TEST(RunSummary, AddsUpAllStepsOfARun) {
   EXPECT_EQ(summary.best_eval->step, 1);
   EXPECT_EQ(summary.last_eval->loss, 2.0);
   EXPECT_EQ(lines_of(summary).size(), 4u);
+}
+
+TEST(RunSummary, APipeIsRefused) {
+  const test::TemporaryDirectory dir;
+  ASSERT_EQ(::mkfifo((dir / "metrics.jsonl").c_str(), 0600), 0);
+  test::expect_error<DataError>([&] { read_run_summary(dir / "metrics.jsonl"); },
+                                {"this is a named pipe", "metrics.jsonl"});
 }
 
 TEST(RunSummary, OfARunWithoutMetricsIsEmpty) {

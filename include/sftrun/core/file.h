@@ -8,13 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/core/open_file.h"
+
 /// Files: read completely, mapped into memory, or written such that no incomplete file is ever
 /// visible.
 namespace sftrun {
-
-/// @throws DataError for a named pipe, a socket or a device, which reading could block on for ever.
-/// Missing and inaccessible files are left to the function that opens them.
-void require_no_special_file(const std::filesystem::path& path);
 
 /// The whole file as bytes. @throws DataError naming the path and the reason; also for special
 /// files
@@ -48,9 +46,11 @@ class MappedFile {
 
 /// A file that is written under a temporary name in the same directory. `commit` syncs the data,
 /// renames the file into place and syncs the directory. Without `commit` the destructor removes it.
+/// A special file, where one is allowed, is written directly.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path target);
+  /// @throws DeviceError if the target is a directory or a special file, or cannot be written
+  explicit AtomicFile(std::filesystem::path target, SpecialFile special = SpecialFile::kRefused);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -73,7 +73,8 @@ void remove_entries(const std::filesystem::path& directory, std::string_view pre
 void remove_temporaries(const std::filesystem::path& directory);
 
 /// Writes a file with `AtomicFile`.
-void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+void write_file_atomically(const std::filesystem::path& path, std::string_view text,
+                           SpecialFile special = SpecialFile::kRefused);
 /// Replaces the file's `content` by `kept`. If `kept` is the beginning of `content` the file is
 /// truncated, which works on a full disk; else it is rewritten. @throws DeviceError
 void shrink_file(const std::filesystem::path& path, std::string_view content,
@@ -101,7 +102,8 @@ void make_directories(const std::filesystem::path& path);
 class LineFile {
  public:
   LineFile() = default;
-  explicit LineFile(const std::filesystem::path& path);  ///< opened O_APPEND, created if missing
+  /// Opened O_APPEND, created if missing.   @throws DeviceError, also for special files
+  explicit LineFile(const std::filesystem::path& path);
   ~LineFile();
   LineFile(LineFile&& other) noexcept;
   LineFile& operator=(LineFile&& other) noexcept;

@@ -12,7 +12,7 @@
 
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
+#include "sftrun/core/open_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
@@ -156,13 +156,14 @@ void read_answers(RunRecord& run) {
 /// can be asked: the file names the process and its machine ("pid 4242 on node-a").
 bool has_lost_its_launcher(const fs::path& directory) {
   const fs::path file = directory / ".lock";
+  if (!is_plain_file(file)) return false;
   std::ifstream owner(file, std::ios::binary);
   std::string line;
   if (!std::getline(owner, line) || !line.ends_with(" on " + host_name())) return false;
-  const int lock = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (lock < 0) return false;
-  const bool is_free = ::flock(lock, LOCK_SH | LOCK_NB) == 0;
-  ::close(lock);
+  const OpenedFile lock = open_file(file, O_RDONLY);
+  if (lock.fd < 0) return false;
+  const bool is_free = ::flock(lock.fd, LOCK_SH | LOCK_NB) == 0;
+  ::close(lock.fd);
   return is_free;
 }
 
