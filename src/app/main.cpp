@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <new>
 #include <string_view>
@@ -66,10 +67,29 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
                                  : fmt::format("did you mean `{} {}`?", prefix, near));
 }
 
+/// Commands that read and write nothing by a relative path.
+bool works_anywhere(const CLI::App& command) {
+  constexpr std::array<std::string_view, 4> kNames = {"gpu-info", "download", "reference",
+                                                      "schema"};
+  return std::find(kNames.begin(), kNames.end(), command.get_name()) != kNames.end();
+}
+
+/// The shell may stand in a directory that another process has removed. Each relative path would
+/// then seem to be missing.
+void require_working_directory() {
+  std::error_code code;
+  static_cast<void>(std::filesystem::current_path(code));
+  if (code != std::errc::no_such_file_or_directory) return;
+  const char* entered = std::getenv("PWD");
+  throw ConfigError("the current directory no longer exists", entered == nullptr ? "" : entered,
+                    "cd to another directory; if it was made again, enter it again: cd \"$PWD\"");
+}
+
 int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
   for (const Command& command : commands) {
     if (!command.parser->parsed()) continue;
     check_extras(*command.parser);
+    if (!works_anywhere(*command.parser)) require_working_directory();
     return command.run();
   }
   // No command to run: nothing was typed, or an unknown word.

@@ -219,6 +219,24 @@ class CommandLineTest(unittest.TestCase):
             self.expect(USAGE, ["is among the files that --input names"], *words[:4], "set/tmp.jsonl", "--input", "set/t*.jsonl")
             self.expect(USAGE, ["is the file that --input reads"], *words[:4], "set/test.jsonl", "--input", "set/t*t.jsonl")
 
+    def test_a_current_directory_that_was_removed(self):
+        gone = self.folder / "gone"
+        self.environment["PWD"] = str(gone)
+
+        def sftrun(*words):
+            gone.mkdir()
+            return subprocess.run(["sh", "-c", 'rmdir "$PWD" && exec "$0" "$@"', arguments.sftrun, *words], cwd=gone, env=self.environment,
+                                  capture_output=True, text=True, timeout=60)
+
+        for words in (["train", "--config", "run.yaml"], ["config", "check", "--config", str(self.folder / "run.yaml")],
+                      ["generate", "--adapter", "adapter", "--prompt", "hi"], ["report", "run"], ["config", "init", "--yes"]):
+            done = sftrun(*words)
+            self.assertEqual(done.returncode, USAGE, done.stderr)
+            self.assertEqual(done.stderr, "error: the current directory no longer exists\n"
+                             f"  at   {gone}\n  fix: cd to another directory; if it was made again, enter it again: cd \"$PWD\"\n")
+        for words in ["--help"], ["--version"], ["train", "--help"], ["config", "reference"], ["config", "schema"]:
+            self.assertEqual(sftrun(*words).returncode, DONE, words)
+
     def test_files_that_are_not_there(self):
         self.expect(DATA, ["no such file or directory: none.yaml", "--config on the command line"], "train", "--config", "none.yaml")
         self.expect(DATA, ["no such model: modle"], "generate", "--model", "modle", "--prompt", "a")
