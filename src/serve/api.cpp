@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "answers.h"
+#include "request_head.h"
 #include "sftrun/core/json_memory.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -39,6 +40,7 @@ namespace {
 constexpr auto kBetweenLooks = std::chrono::milliseconds(250);  // at the connection
 constexpr std::string_view kHealth = "/health", kModels = "/v1/models", kOneModel = "/v1/models/",
                            kCompletions = "/v1/completions", kChat = "/v1/chat/completions";
+constexpr const char* kEncoding = "content-encoding";
 
 HttpResponse text_response(std::string json, int status = 200) {
   HttpResponse response;
@@ -57,6 +59,8 @@ HttpResponse error_response(const ApiError& error) {
   HttpResponse response = json_response(error.to_json(), error.status());
   if (error.status() == kTooMany) response.headers["Retry-After"] = "1";
   if (error.status() == kUnauthorized) response.headers["WWW-Authenticate"] = "Bearer";
+  if (error.status() == kWrongType && error.param() == kEncoding)
+    response.headers["Accept-Encoding"] = "identity";
   return response;
 }
 
@@ -132,6 +136,29 @@ void require_method(const HttpRequest& request, const std::string& method) {
                    fmt::format("{} takes {}, not {}", request.path, method, request.method));
 }
 
+/// JSON is in UTF-8 (RFC 8259, section 8.1). Web pages may send other types to any address without
+/// asking it first.
+void require_readable_type(const HttpRequest& request) {
+  const MediaType sent = parse_media_type(request.header("content-type"));
+  if (sent.type != "application/json")
+    throw ApiError(kWrongType, "the header must be \"Content-Type: application/json\"");
+  const bool is_utf8 = sent.charset.empty() || sent.charset == "utf-8" || sent.charset == "utf8" ||
+                       sent.charset == "us-ascii";
+  if (!is_utf8)
+    throw ApiError(kWrongType,
+                   fmt::format("the body must be in UTF-8, not in {}: convert it, and send "
+                               "\"Content-Type: application/json\"",
+                               excerpt(sent.charset)),
+                   "content-type");
+  const std::string encoding = ascii_lower(request.header(kEncoding));
+  if (!encoding.empty() && encoding != "identity")
+    throw ApiError(kWrongType,
+                   fmt::format("the body must not be compressed ({}): send plain JSON, without the "
+                               "header Content-Encoding",
+                               excerpt(encoding)),
+                   kEncoding);
+}
+
 }  // namespace
 
 bool is_own_name(std::string_view host) {
@@ -185,9 +212,7 @@ void Api::require_valid_head(const HttpRequest& request) const {
                                excerpt(request.path), kCompletions, kChat, kModels, kHealth));
   }
   require_method(request, "POST");
-  // Web pages may send other types to any address without asking it first.
-  if (!ascii_lower(request.header("content-type")).starts_with("application/json"))
-    throw ApiError(kWrongType, "the header must be \"Content-Type: application/json\"");
+  require_readable_type(request);
 }
 
 HttpResponse Api::route(HttpRequest& request) {
@@ -209,10 +234,11 @@ HttpResponse Api::health() const {
 
 void Api::require_access(const HttpRequest& request) const {
   const std::string host = ascii_lower(request.header("host"));
-  if (options_.is_local && !host.empty() && !is_own_name(host_of(host))) {
-    throw ApiError(
-        kForbidden,
-        fmt::format("the server answers only requests to localhost, not to {}", excerpt(host)));
+  const bool names_host = request.headers.contains("host");  // only HTTP/1.0 may leave it out
+  if (options_.is_local && names_host && !is_own_name(host_of(host))) {
+    throw ApiError(kForbidden, fmt::format("the server answers only requests to localhost, not to "
+                                           "{}: set the header Host to localhost",
+                                           host.empty() ? "an empty Host" : excerpt(host)));
   }
   if (options_.token.empty()) return;
   const std::string sent = request.header("authorization");

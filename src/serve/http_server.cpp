@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "connections.h"
+#include "request_head.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -244,13 +245,20 @@ MHD_Result add_header(void* to, MHD_ValueKind /*kind*/, const char* name,
   try {
     const auto [place, is_new] =
         headers.by_name.emplace(ascii_lower(name), value == nullptr ? "" : value);
-    headers.are_ambiguous |= !is_new && (place->first == "content-length" ||
-                                         place->first == "host" || place->first == "authorization");
+    headers.are_ambiguous |=
+        !is_new && (place->first == "content-length" || place->first == "content-type" ||
+                    place->first == "content-encoding" || place->first == "host" ||
+                    place->first == "authorization");
     return MHD_YES;
   } catch (const std::bad_alloc&) {
     headers.are_incomplete = true;
     return MHD_NO;
   }
+}
+
+/// libmicrohttpd would decode an escaped NUL, which ends the path for it: `parse_target` decodes.
+size_t keep_escapes(void* /*server*/, MHD_Connection* /*connection*/, char* text) noexcept {
+  return std::strlen(text);
 }
 
 /// A proxy may read a request with two lengths in another way (request smuggling).
@@ -299,12 +307,6 @@ void log_message(void* /*server*/, const char* format, va_list arguments) noexce
   }
 }
 
-HttpResponse ambiguous() {
-  return {.status = kBadRequest,
-          .headers = {{"Content-Type", "text/plain"}, {"Connection", "close"}},
-          .body = "the request has a header twice, or two lengths\n"};
-}
-
 /// As OpenAI's API has it.
 HttpResponse error_response(int status, const std::string& message, const char* type) {
   return {.status = status,
@@ -314,9 +316,12 @@ HttpResponse error_response(int status, const std::string& message, const char* 
                               message, type)};
 }
 
+HttpResponse bad_request(const std::string& message, int status = kBadRequest) {
+  return error_response(status, message, "invalid_request_error");
+}
+
 HttpResponse too_large(size_t most) {
-  return error_response(kTooLarge, fmt::format("the body has more than {} bytes", most),
-                        "invalid_request_error");
+  return bad_request(fmt::format("the body has more than {} bytes", most), kTooLarge);
 }
 
 HttpResponse unavailable(const std::string& message) {
@@ -447,16 +452,38 @@ struct HttpServer::Impl {
     return std::strtoull(request.header("content-length").c_str(), nullptr, 10);
   }
 
-  MHD_Result begin(MHD_Connection* connection, const char* path, const char* method,
+  /// What the request is for.   @return why it is refused
+  static std::optional<HttpResponse> read_head(HttpRequest& request, const char* target,
+                                               Headers headers) {
+    if (are_ambiguous(headers))
+      return bad_request("the request has a header twice, or two lengths");
+    std::optional<RequestTarget> asked = parse_target(target);
+    if (!asked)
+      return bad_request(
+          "the request's target must be a path without control characters, or http://HOST:PORT "
+          "and such a path");
+    request.headers = std::move(headers.by_name);
+    request.path = std::move(asked->path);
+    if (!is_host(request.header("host")))
+      return bad_request("the header Host must be HOST or HOST:PORT");
+    const std::string coding = ascii_lower(request.header("transfer-encoding"));
+    if (!coding.empty() &&
+        coding != "chunked")  // libmicrohttpd would wait for the connection's end
+      return bad_request("the only Transfer-Encoding that the server reads is chunked",
+                         kNotImplemented);
+    if (asked->host) request.headers["host"] = *asked->host;  // RFC 9112, section 3.2.2
+    return std::nullopt;
+  }
+
+  MHD_Result begin(MHD_Connection* connection, const char* target, const char* method,
                    Incoming& incoming) {
     connections.set(incoming.socket, State::kReceiving);
     incoming.request.method = method;
-    incoming.request.path = path;
     Headers headers;
     MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &headers);
     if (headers.are_incomplete) return MHD_NO;
-    if (are_ambiguous(headers)) return respond(connection, ambiguous());
-    incoming.request.headers = std::move(headers.by_name);
+    if (auto refusal = read_head(incoming.request, target, std::move(headers)))
+      return respond(connection, *std::move(refusal));
     if (announced(incoming.request) > options.max_body_bytes)
       return respond(connection, too_large(options.max_body_bytes));
     if (admission) incoming.refusal = admission(incoming.request);
@@ -524,13 +551,13 @@ struct HttpServer::Impl {
   }
 
   /// Called when the headers are complete, for each part of the body, and at its end.
-  MHD_Result receive(MHD_Connection* connection, const char* path, const char* method,
+  MHD_Result receive(MHD_Connection* connection, const char* target, const char* method,
                      const char* part, size_t* part_size, void** state) {
     auto* incoming = static_cast<Incoming*>(*state);
     if (incoming == nullptr) {
       incoming = new Incoming(num_open, connections, socket_of(connection));  // see free_incoming
       *state = incoming;
-      return begin(connection, path, method, *incoming);
+      return begin(connection, target, method, *incoming);
     }
     if (*part_size == 0) return answer(connection, *incoming);
     incoming->num_bytes += *part_size;
@@ -541,11 +568,12 @@ struct HttpServer::Impl {
     return MHD_YES;
   }
 
-  static MHD_Result on_request(void* server, MHD_Connection* connection, const char* path,
+  static MHD_Result on_request(void* server, MHD_Connection* connection, const char* target,
                                const char* method, const char* /*version*/, const char* part,
                                size_t* part_size, void** state) {
     try {
-      return static_cast<Impl*>(server)->receive(connection, path, method, part, part_size, state);
+      return static_cast<Impl*>(server)->receive(connection, target, method, part, part_size,
+                                                 state);
     } catch (const std::exception& error) {
       log_failure("a request", error);
       return MHD_NO;  // closes the connection
@@ -562,8 +590,9 @@ HttpServer::HttpServer(const Options& options, Handler handler, Admission admiss
       MHD_OPTION_EXTERNAL_LOGGER, &log_message, nullptr,  // first, so that it has all messages
       MHD_OPTION_CONNECTION_LIMIT, std::numeric_limits<unsigned>::max(),
       MHD_OPTION_CONNECTION_TIMEOUT, options.idle_seconds, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-      MHD_OPTION_NOTIFY_COMPLETED, &free_incoming, nullptr, MHD_OPTION_NOTIFY_CONNECTION,
-      &Impl::on_connection, impl_.get(), MHD_OPTION_END);
+      MHD_OPTION_UNESCAPE_CALLBACK, &keep_escapes, nullptr, MHD_OPTION_NOTIFY_COMPLETED,
+      &free_incoming, nullptr, MHD_OPTION_NOTIFY_CONNECTION, &Impl::on_connection, impl_.get(),
+      MHD_OPTION_END);
   if (impl_->daemon == nullptr) {
     throw DeviceError("the HTTP server cannot start", {},
                       "check the limits on threads and open files (ulimit -u, ulimit -n)");

@@ -130,11 +130,39 @@ TEST_F(ApiTest, HeadersAloneCanBeRefused) {
   EXPECT_EQ(status(api_, [](HttpRequest& head) { head.headers["host"] = "a.b"; }), 403);
   EXPECT_EQ(status(api_, [](HttpRequest& head) { head.headers["content-type"] = "text/csv"; }),
             415);
+  for (const auto& [type, wanted] : {std::pair("application/json; charset=utf-8", 200),
+                                     {"Application/JSON;charset=\"UTF-8\"", 200},
+                                     {"application/json; charset=us-ascii; x=y", 200},
+                                     {"application/json;charset=iso-8859-1", 415},
+                                     {"application/json; charset=utf-16", 415},
+                                     {"application/jsonx", 415},
+                                     {"text/plain; x=application/json", 415}})
+    EXPECT_EQ(status(api_, [&](HttpRequest& head) { head.headers["content-type"] = type; }), wanted)
+        << type;
+  for (const auto& [encoding, wanted] : {std::pair("identity", 200), {"gzip", 415}, {"br", 415}})
+    EXPECT_EQ(status(api_, [&](HttpRequest& head) { head.headers["content-encoding"] = encoding; }),
+              wanted)
+        << encoding;
   const Api guarded(tiny_.models, scheduler_, {.token = "secret"});
   EXPECT_EQ(status(guarded, [](HttpRequest&) {}), 401);
   EXPECT_EQ(
       status(guarded, [](HttpRequest& head) { head.headers["authorization"] = "Bearer secret"; }),
       200);
+}
+
+TEST_F(ApiTest, WhatCannotBeReadSaysWhatToSend) {
+  const auto refused = [&](const char* header, const char* value) {
+    return post("/v1/completions", {{"prompt", "a"}}, {{header, value}});
+  };
+  const HttpResponse compressed = refused("content-encoding", "gzip");
+  EXPECT_EQ(compressed.headers.at("Accept-Encoding"), "identity");
+  EXPECT_NE(compressed.body.find("must not be compressed (gzip): send plain JSON"),
+            std::string::npos)
+      << compressed.body;
+  const HttpResponse latin = refused("content-type", "application/json; charset=iso-8859-1");
+  EXPECT_FALSE(latin.headers.contains("Accept-Encoding"));
+  EXPECT_NE(latin.body.find("must be in UTF-8, not in iso-8859-1: convert it"), std::string::npos)
+      << latin.body;
 }
 
 TEST_F(ApiTest, ALongStopTextIsSharedByTheAnswers) {
@@ -196,6 +224,8 @@ TEST_F(ApiTest, OnlyKnownNamesAndTokensHaveAccess) {
   EXPECT_EQ(get(api_, "/v1/models", {{"host", "LOCALHOST"}}).status, 200);
   EXPECT_EQ(get(api_, "/v1/models", {{"host", "attacker.example"}}).status, 403);
   EXPECT_EQ(get(api_, "/v1/models", {{"host", "127.0.0.1.attacker.example"}}).status, 403);
+  EXPECT_EQ(get(api_, "/v1/models", {{"host", ""}}).status, 403);
+  EXPECT_EQ(get(api_, "/v1/models").status, 200) << "HTTP/1.0 has no Host";
   EXPECT_EQ(post("/v1/completions", {{"prompt", "a"}}, {{"content-type", "text/plain"}}).status,
             415);
   Api guarded(tiny_.models, scheduler_, {.token = "secret", .is_local = false});

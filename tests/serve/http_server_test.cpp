@@ -201,6 +201,67 @@ TEST(HttpServerTest, ARequestMustBeCompleteInTime) {
   EXPECT_EQ(slow.status(), 0);
 }
 
+/// The status of a request for a target; 200 if its path and host are those wanted.
+int status_of(const std::string& target, const std::string& host, const std::string& path,
+              const std::string& seen_host) {
+  const HttpServer server({.port = 0}, [&](HttpRequest& request) {
+    const bool is_right = request.path == path && request.header("host") == seen_host;
+    return HttpResponse{.status = is_right ? 200 : 404};
+  });
+  Client client(server);
+  client.send("GET " + target + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n");
+  return client.status();
+}
+
+TEST(HttpServerTest, ATargetMayBeInAbsoluteForm) {
+  const auto status = [](const std::string& target, const std::string& path,
+                         const std::string& host) {
+    return status_of(target, "elsewhere", path, host);
+  };
+  EXPECT_EQ(status("http://localhost:8000/v1/models", "/v1/models", "localhost:8000"), 200);
+  EXPECT_EQ(status("HTTPS://[::1]/v1/models?a=/b", "/v1/models", "[::1]"), 200);
+  EXPECT_EQ(status("http://127.0.0.1", "/", "127.0.0.1"), 200);
+  EXPECT_EQ(status("/http://a/b", "/http://a/b", "elsewhere"), 200) << "a path";
+  for (const char* target :
+       {"http:///v1/models", "http://a:b/v1", "http://user@a/v1", "http://[a/"})
+    EXPECT_EQ(status(target, "", ""), 400) << target;
+}
+
+TEST(HttpServerTest, AnEscapedControlCharacterIsRefused) {
+  const auto status = [](const std::string& target, const std::string& path) {
+    return status_of(target, "localhost", path, "localhost");
+  };
+  EXPECT_EQ(status("/v1/models/a%2Fb%20%e6%97%a5?c=%00", "/v1/models/a/b \xe6\x97\xa5"), 200);
+  EXPECT_EQ(status("/100%/%zz%4", "/100%/%zz%4"), 200) << "no escapes";
+  for (const char* target :
+       {"/health%00", "/health%00/more", "/%0d%0aa", "/%1F", "/%7f", "http://localhost/a%00"})
+    EXPECT_EQ(status(target, ""), 400) << target;
+}
+
+TEST(HttpServerTest, AHostIsANameWithOrWithoutAPort) {
+  for (const char* host : {"localhost", "a.b-c_d:80", "127.0.0.1:8000", "[::1]:8000", "[::1]", ""})
+    EXPECT_EQ(status_of("/", host, "/", host), 200) << host;
+  for (const char* host : {"localhost:a", "localhost:1:2", "a b", "localhost/x", "me@localhost",
+                           "[::1", "[::1]x", ":80", "[x]"})
+    EXPECT_EQ(status_of("/", host, "", ""), 400) << host;
+}
+
+TEST(HttpServerTest, ABodyMayBeInChunksAlone) {
+  const auto status = [](const std::string& coding) {
+    const HttpServer server({.port = 0}, [](HttpRequest& request) {
+      return HttpResponse{.status = request.body == "abc" ? 200 : 404};
+    });
+    Client client(server);
+    client.send("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: " + coding +
+                "\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    return client.status();
+  };
+  EXPECT_EQ(status("chunked"), 200);
+  EXPECT_EQ(status("Chunked"), 200);
+  EXPECT_EQ(status("gzip, chunked"), 501);
+  EXPECT_EQ(status("gzip"), 501);
+}
+
 TEST(HttpServerTest, ItEndsWhileClientsWait) {
   auto server = std::make_unique<HttpServer>(HttpServer::Options{.port = 0, .max_connections = 1},
                                              length_of_body);

@@ -390,9 +390,14 @@ def check_hostile(options, failures):
                            "two lengths": post(b"{}", headers="Content-Length: 40\r\n"),
                            "two equal lengths": post(b"{}", headers="Content-Length: 2\r\n"), "two kinds of length": post(b"{}", headers="Transfer-Encoding: chunked\r\n"),
                            "two names": post(b"{}", headers="Host: localhost\r\n"), "another path": b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                           "an escaped NUL": b"GET /health%00 HTTP/1.1\r\nHost: localhost\r\n\r\n", "no name": b"GET /v1/models HTTP/1.1\r\nHost:\r\n\r\n",
+                           "another name in the target": b"GET http://a.b/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                           "a compressed body": post(b"{}", headers="Content-Encoding: gzip\r\n"),
                            "another method": b"DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"}.items():
             reply = exchange(server.port, data)
             failures.expect(f"{what}: refused", reply == b"" or re.match(rb"HTTP/1.\d 4\d\d ", reply), reply[:200])
+        reply = exchange(server.port, b"GET http://localhost/v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        failures.expect("a target in absolute form: answered", reply.startswith(b"HTTP/1.1 200 "), reply[:200])
         for size in (17 << 20, 80 << 20):
             reply = exchange(server.port, post(b"a" * size))
             failures.expect(f"a body of {size >> 20} MiB: refused", reply == b"" or b" 413 " in reply[:20], reply[:100])

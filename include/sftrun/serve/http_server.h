@@ -12,8 +12,10 @@
 namespace sftrun::serve {
 
 struct HttpRequest {
-  std::string method, path;                    ///< the path is without its query, and decoded
-  std::map<std::string, std::string> headers;  ///< names in lower case
+  /// The path is without its query, decoded, and has no control characters.
+  std::string method, path;
+  /// Names in lower case. Host is that of a target in absolute form, "http://host/path", if it has one.
+  std::map<std::string, std::string> headers;
   std::string body;
   /// The body's part of the memory that all bodies may take.
   std::shared_ptr<void> body_memory = {};
