@@ -108,9 +108,14 @@ TEST(HttpServerTest, TheMemoryOfAllBodiesTogetherIsLimited) {
   EXPECT_EQ(small.status(), 200) << "short requests are answered meanwhile";
   first->send("a");
   EXPECT_EQ(first->status(), 200);
-  Client third(server);
-  third.send(head(body.size()) + body);
-  EXPECT_EQ(third.status(), 200) << "the memory of the first is free again";
+  int status = 503;
+  for (int i = 0; status == 503 && i < 200; ++i) {  // free soon after the answer was sent
+    Client third(server);
+    third.send(head(body.size()) + body);
+    status = third.status();
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(status, 200) << "the memory of the first is free again";
 }
 
 TEST(HttpServerTest, ADroppedBodyMakesRoomWhileItsAnswerIsMade) {
