@@ -30,24 +30,25 @@ constexpr unsigned kMaxSeconds = 60;
 
 TEST(OpenMpThreadsDeathTest, NoMemoryForThemIsAnError) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // threads of other tests are not in a fork
-  const auto start = [] {
+  const auto start = [](bool by_flag, const char* fix) {
     ::alarm(kMaxSeconds);
     limit_address_space(kLittle);
     try {
-      start_threads(8);
+      start_threads(8, by_flag);
     } catch (const OutOfMemoryError& error) {
-      ::_exit(error.fix().find("OMP_NUM_THREADS") != std::string::npos ? 7 : 8);
+      ::_exit(error.fix().starts_with(fix) ? 7 : 8);
     }
     ::_exit(0);
   };
-  EXPECT_EXIT(start(), ::testing::ExitedWithCode(7), "^$");
+  EXPECT_EXIT(start(/*by_flag=*/true, "lower --threads"), ::testing::ExitedWithCode(7), "^$");
+  EXPECT_EXIT(start(/*by_flag=*/false, "set OMP_NUM_THREADS"), ::testing::ExitedWithCode(7), "^$");
 }
 
 TEST(OpenMpThreadsDeathTest, ALaterLoopNeedsNoMemory) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto compute = [] {
     ::alarm(kMaxSeconds);
-    start_threads(8);
+    start_threads(8, /*by_flag=*/true);
     limit_address_space(kLittle);
     std::atomic<int64_t> sum{0};
     at::parallel_for(0, 8, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
