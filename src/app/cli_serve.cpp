@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cli.h"
 #include "sftrun/core/error.h"
@@ -56,7 +58,8 @@ void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::ordered_js
 struct ServeOptions {
   NamedAdapters models;
   ComputeFlags compute;
-  std::string host = "127.0.0.1", served_name, token, cache_memory, template_variables;
+  std::string host = "127.0.0.1", token, cache_memory, template_variables;
+  std::vector<std::string> served_names;  ///< at most one; users of vLLM type several
   int64_t port = 8000, batch_size = 8, max_waiting = 256, max_new_tokens = 2048;
   std::optional<int64_t> max_model_len;
   bool as_stored = false;
@@ -71,9 +74,19 @@ void require_no_empty_token(const ServeOptions& options, const CLI::App& command
                     "give a token, or leave it out");
 }
 
+/// The base model's name; "": as it is given.
+std::string served_name(const ServeOptions& options) {
+  if (options.served_names.empty()) return {};
+  if (options.served_names.size() == 1) return options.served_names.front();
+  throw ConfigError(
+      fmt::format("--served-model-name takes one name, not {}", options.served_names.size()),
+      "--served-model-name on the command line",
+      "keep one; adapters have names of their own: --adapter NAME=ADAPTER");
+}
+
 nlohmann::ordered_json request(const ServeOptions& options, const CLI::App& command) {
   require_no_empty_token(options, command);
-  nlohmann::ordered_json request = named_models(command, options.models, options.served_name);
+  nlohmann::ordered_json request = named_models(command, options.models, served_name(options));
   request["host"] = options.host;
   request["port"] = options.port;
   request["token"] = or_null(options.token);
@@ -158,8 +171,9 @@ Command add_serve(CLI::App& sftrun) {
       "/health.");
   add_named_adapters(*command, options->models);
   command
-      ->add_option("--served-model-name", options->served_name,
-                   "Name of the model without an adapter [as in --model, or the adapter's base]")
+      ->add_option("--served-model-name", options->served_names,
+                   "Name of the base model; adapters keep their own, --adapter NAME=ADAPTER [as in "
+                   "--model, or the adapter's base]")
       ->type_name("NAME");
   command->add_option("--host", options->host, "Address to listen on; 0.0.0.0: all of this machine")
       ->capture_default_str();

@@ -123,6 +123,8 @@ class CommandLineTest(unittest.TestCase):
         self.expect(DATA, ["model is a directory", "name a model's config.json"], "bench", "--arch", "model")
         self.expect(DATA, ["x", "--adapter on the command line"], "serve", "--adapter", "name=./x")
         self.expect(USAGE, ["two models are named same"], "serve", "--model", "model", "--adapter", "same=adapter", "--served-model-name", "same")
+        for names in ["--served-model-name", "a", "b"], ["--served-model-name", "a", "--served-model-name", "b"]:
+            self.expect(USAGE, ["--served-model-name takes one name, not 2", "--adapter NAME=ADAPTER"], "serve", "--model", "model", *names)
         for flag in "--deepspeed", "--accelerate-config":
             self.expect(DATA, [f"no such file or directory: x", f"{flag} on the command line"], "train", "--config", "run.yaml", flag, "x")
 
