@@ -6,6 +6,7 @@
 #include <arrow/util/float16.h>
 
 #include <algorithm>
+#include <set>
 
 #include "readers.h"
 #include "sftrun/core/error.h"
@@ -235,9 +236,42 @@ class TableReader final : public data::RecordReader {
 
   void require_fields(const arrow::Schema& schema) const {
     const size_t most = ReadLimits().columns;
-    if (count_names(schema.fields()) <= most) return;
-    throw DataError(fmt::format("the table has more than {} columns", most), source_.file.string(),
-                    "keep those that data.fields or the format names");
+    if (count_names(schema.fields()) > most)
+      throw DataError(fmt::format("the table has more than {} columns", most),
+                      source_.file.string(), "keep those that data.fields or the format names");
+    require_different_names(schema.fields(), "");
+  }
+
+  /// Which of two columns is meant nobody can know; datasets refuses them, too. Those without a name
+  /// are empty cells of a spreadsheet's header.
+  /// @param above the column that has these fields; empty: they are the columns
+  void require_different_names(const arrow::FieldVector& fields, const std::string& above) const {
+    std::set<std::string_view> seen;
+    for (const auto& field : fields) {
+      const std::string& name = field->name();
+      const bool is_new = seen.insert(name).second;
+      if (!is_new && !name.empty()) refuse_two(name, above);
+      require_different_fields(*field->type(), above.empty() ? name : above + "." + name);
+    }
+  }
+
+  /// Of the structures in a column's values.
+  void require_different_fields(const arrow::DataType& type, const std::string& column) const {
+    if (type.id() == arrow::Type::STRUCT) return require_different_names(type.fields(), column);
+    if (type.id() == arrow::Type::EXTENSION)
+      return require_different_fields(
+          *static_cast<const arrow::ExtensionType&>(type).storage_type(), column);
+    if (type.id() == arrow::Type::DICTIONARY)
+      return require_different_fields(*static_cast<const arrow::DictionaryType&>(type).value_type(),
+                                      column);
+    for (const auto& field : type.fields()) require_different_fields(*field->type(), column);
+  }
+
+  [[noreturn]] void refuse_two(const std::string& name, const std::string& above) const {
+    throw DataError(above.empty() ? fmt::format("two columns are named `{}`", excerpt(name))
+                                  : fmt::format("two fields of the column `{}` are named `{}`",
+                                                excerpt(above), excerpt(name)),
+                    source_.file.string(), "rename one of them, or remove it");
   }
 
   /// Number of columns and of fields nested in them.

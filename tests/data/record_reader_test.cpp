@@ -164,6 +164,29 @@ TEST_F(RecordReaders, ArrowFilesAreNotTrusted) {
   EXPECT_EQ(read(read_text_file(SFTRUN_TEST_DATA "/records/stream.arrow"), "a.arrow").size(), 3U);
 }
 
+/// Which of the two is meant nobody can know.
+TEST_F(RecordReaders, TablesWithAColumnTwiceAreRefused) {
+  const auto expect_refused = [](const DataError& error, const char* message, const char* file) {
+    EXPECT_EQ(error.message(), message);
+    EXPECT_TRUE(error.where().ends_with(file)) << error.where();
+    EXPECT_EQ(error.fix(), "rename one of them, or remove it");
+  };
+  for (const char* name : {"two_columns.parquet", "two_columns.arrow"})
+    expect_refused(failure(read_text_file(SFTRUN_TEST_DATA "/records/" + std::string(name)), name),
+                   "two columns are named `text`", name);
+  expect_refused(failure(read_text_file(SFTRUN_TEST_DATA "/records/two_fields.arrow"), "f.arrow"),
+                 "two fields of the column `turns` are named `role`", "f.arrow");
+  expect_refused(failure("text,id,text\nx,1,y\n", "a.csv"), "two columns are named `text`",
+                 "a.csv");
+  expect_refused(failure("text\tid\ttext\nx\t1\ty\n", "a.tsv"), "two columns are named `text`",
+                 "a.tsv");
+  // Of spreadsheets with empty cells to the right
+  EXPECT_EQ(read("text,id,,\nx,1,,\n", "a.csv")[0].record["text"], "x");
+  // Names are compared as they are.
+  EXPECT_EQ(read("text, text,Text\nx,y,z\n", "a.csv")[0].record.size(), 3U);
+  EXPECT_EQ(read("{\"text\": \"x\", \"text\": \"y\"}")[0].record["text"], "y");
+}
+
 /// Records of every length around the reader's own sizes, as lines and as an array.
 TEST_F(RecordReaders, DoNotDependOnBlockSizes) {
   RandomStream random(1, 0);
@@ -255,13 +278,13 @@ TEST_F(RecordReaders, ErrorsQuoteLittleOfALongLine) {
 }
 
 TEST_F(RecordReaders, TablesOfTooManyColumnsAreRefused) {
-  const auto row = [](int count, const std::string& cell) {
-    std::string text = cell;
-    for (int i = 1; i < count; ++i) text += "," + cell;
+  const auto row = [](int count) {
+    std::string text = "x0";
+    for (int i = 1; i < count; ++i) text += ",x" + std::to_string(i);
     return text + "\n";
   };
-  EXPECT_EQ(read("c," + row(999, "x") + "1," + row(999, "y"), "a.csv").size(), 1U);
-  EXPECT_NE(failure(row(20'000, "x") + row(20'000, "y"), "a.csv")
+  EXPECT_EQ(read(row(1000) + row(1000), "a.csv").size(), 1U);
+  EXPECT_NE(failure(row(20'000) + row(20'000), "a.csv")
                 .message()
                 .find("the header names more than 10000 columns"),
             std::string::npos);
