@@ -10,6 +10,7 @@
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/user_path.h"
 #include "sftrun/observe/run_report.h"
@@ -72,9 +73,10 @@ nlohmann::ordered_json entry(const char* name, const std::string& model,
 nlohmann::ordered_json trained_entry(const EvalOptions& options, const config::RunConfig& config,
                                      const std::string& base) {
   const fs::path run = config.output.dir;
-  if (options.adapter.empty() && leads_to_file(run / "model" / "config.json"))
+  if (options.adapter.empty() && has_optional_file(run / "model" / "config.json"))
     return entry("model", (run / "model").string());
-  if (options.adapter.empty() && !leads_to_file(observe::adapter_at(run) / "adapter_config.json")) {
+  if (options.adapter.empty() &&
+      !has_optional_file(observe::adapter_at(run) / "adapter_config.json")) {
     throw DataError("the run has no result", run.string(),
                     "train it, name an adapter with --adapter, or evaluate its base model with "
                     "--adapter none");

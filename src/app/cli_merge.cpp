@@ -9,6 +9,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
@@ -140,7 +141,7 @@ std::string newest_checkpoint_in(const std::filesystem::path& directory) {
 void require_checkpoint(const std::string& checkpoint) {
   if (checkpoint.empty()) return;
   require_exists("--checkpoint", checkpoint);
-  if (leads_to_file(std::filesystem::path(checkpoint) / "state.json")) return;
+  if (has_optional_file(std::filesystem::path(checkpoint) / "state.json")) return;
   const std::string newest = newest_checkpoint_in(checkpoint);
   throw DataError(fmt::format("{} is not a checkpoint", checkpoint),
                   "--checkpoint on the command line",

@@ -12,6 +12,7 @@
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/short_quotes.h"
@@ -90,7 +91,8 @@ std::filesystem::path gguf_in(const std::filesystem::path& directory, const Mode
   for (; !code && entry != std::filesystem::directory_iterator(); entry.increment(code)) {
     const std::string name = entry->path().filename().string();
     const bool is_model = ascii_lower(name).ends_with(".gguf") && !name.starts_with("mmproj");
-    if (is_model && entry->is_regular_file(code)) names.push_back(name);
+    if (is_model && has_optional_file(entry->path()) && is_plain_file(entry->path()))
+      names.push_back(name);
   }
   if (names.empty()) return directory;
   std::sort(names.begin(), names.end());
@@ -134,7 +136,7 @@ std::string fix_for_adapter(const ModelAsked& asked, const std::filesystem::path
 /// only .gguf file.
 std::filesystem::path model_at(const ModelAsked& asked) {
   const std::filesystem::path path = asked.name;
-  const auto holds = [&](const char* file) { return leads_to_file(path / file); };
+  const auto holds = [&](const char* file) { return has_optional_file(path / file); };
   if (!is_folder(path) || holds("config.json")) return path;
   if (holds("model/config.json")) return path / "model";
   if (holds("adapter/adapter_config.json")) {
@@ -155,7 +157,7 @@ std::filesystem::path model_at(const ModelAsked& asked) {
 void warn_of_unread_shards(const std::filesystem::path& model) {
   constexpr const char* kSingle = "model.safetensors";
   constexpr const char* kIndex = "model.safetensors.index.json";
-  if (!leads_to_file(model / kSingle) || !leads_to_file(model / kIndex)) return;
+  if (!has_optional_file(model / kSingle) || !has_optional_file(model / kIndex)) return;
   log::warn(
       "{} has {} and {}: the single file is read, as in transformers, and the files that the index "
       "names are not; remove the one that is out of date",
@@ -226,16 +228,18 @@ std::filesystem::path find_adapter(const ModelAsked& asked) {
   if (leads_to_file(asked.name)) {
     const std::filesystem::path adapter = observe::adapter_at(asked.name),
                                 model = adapter / "model";
-    if (!leads_to_file(adapter / "adapter_config.json") && is_plain_file(adapter)) {
+    if (!has_optional_file(adapter / "adapter_config.json") && is_plain_file(adapter)) {
       throw DataError(fmt::format("{} is a file, not an adapter", asked.name), asked.where,
                       "name the directory that has adapter_config.json");
     }
-    if (!leads_to_file(adapter / "adapter_config.json") && leads_to_file(model / "config.json")) {
+    if (!has_optional_file(adapter / "adapter_config.json") &&
+        has_optional_file(model / "config.json")) {
       throw DataError(fmt::format("{} is a run directory with a model and no adapter", asked.name),
                       asked.where,
                       fmt::format("name the model: {}{}", asked.names_model, model.string()));
     }
-    if (!leads_to_file(adapter / "adapter_config.json") && leads_to_file(adapter / "config.json")) {
+    if (!has_optional_file(adapter / "adapter_config.json") &&
+        has_optional_file(adapter / "config.json")) {
       throw DataError(fmt::format("{} is a model, not an adapter", asked.name), asked.where,
                       fmt::format("name it with {}{}", asked.names_model, asked.name));
     }

@@ -12,6 +12,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
@@ -36,7 +37,7 @@ bool has_weight_files(const fs::path& directory) {
   constexpr std::array kFiles = {"model.safetensors", "model.safetensors.index.json",
                                  "pytorch_model.bin", "pytorch_model.bin.index.json"};
   return std::any_of(kFiles.begin(), kFiles.end(),
-                     [&](const char* name) { return leads_to_file(directory / name); });
+                     [&](const char* name) { return has_optional_file(directory / name); });
 }
 
 bool may_have_weights(const fs::path& model) {
@@ -115,7 +116,7 @@ void check_val_split(double val_split, const std::vector<data::DatasetTrial>& tr
 
 spec::ArchSpec read_arch(const fs::path& model) {
   const fs::path file = model / "config.json";
-  if (!leads_to_file(file)) return arch_of_checkpoint(model);
+  if (!has_optional_file(file)) return arch_of_checkpoint(model);
   const auto config = parse_python_json(read_utf8_file(file));
   if (config.is_discarded() && has_weight_files(model))
     return arch_of_checkpoint(model);  // its error names the file

@@ -16,6 +16,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/stall.h"
 #include "sftrun/core/strings.h"
@@ -194,7 +195,7 @@ Json engine_request(const TrainOptions& options, const Run& run) {
 void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers) {
   const std::filesystem::path& model = run.model_path;
   if (headers) return check_tuning(run.loaded.config.tuning, headers->arch);
-  if (is_folder(model) && !leads_to_file(model / "config.json")) return;
+  if (is_folder(model) && !has_optional_file(model / "config.json")) return;
   check_tuning(run.loaded.config.tuning, read_arch(model));
 }
 

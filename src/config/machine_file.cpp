@@ -7,7 +7,7 @@
 #include "parse_field.h"
 #include "sftrun/config/machine_file.h"
 #include "sftrun/core/file.h"
-#include "sftrun/core/presence.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
 #include "yaml_reader.h"
@@ -27,7 +27,7 @@ std::string variable(const char* name) {
 std::filesystem::path machine_file_to_read() {
   const std::filesystem::path path = machine_file_path();
   const bool is_named = !variable("SFTRUN_MACHINE_CONFIG").empty();
-  return is_named || leads_to_file(path) ? path : std::filesystem::path();
+  return is_named || has_optional_file(path) ? path : std::filesystem::path();
 }
 
 /// "2", "0,2,3", "1,", "auto" or "cpu" from a scalar or a list of numbers.

@@ -7,6 +7,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/data_extensions.h"
@@ -31,7 +32,8 @@ std::vector<fs::path> files_in(const fs::path& folder, bool with_hidden) {
     const bool hidden = entry->path().filename().string().starts_with('.') && !with_hidden;
     std::error_code ignored;
     if (hidden && entry->is_directory(ignored)) entry.disable_recursion_pending();
-    if (!hidden && entry->is_regular_file(ignored))
+    const bool leads_nowhere = !entry->exists(ignored);  // files_of_folder reports it
+    if (!hidden && (leads_nowhere || entry->is_regular_file(ignored)))
       files.push_back(entry->path().lexically_relative(folder));
   }
   if (code) throw DataError("cannot read folder: " + code.message(), folder.string());
@@ -52,7 +54,7 @@ std::string fix_for(const SplitFiles& found, const config::DataSource& source) {
 
 DatasetCard card_of(const fs::path& folder) {
   const fs::path file = folder / kDatasetCard;
-  if (!is_plain_file(file)) return {};
+  if (!has_optional_file(file) || !is_plain_file(file)) return {};
   return parse_dataset_card(read_utf8_file(file), file.string());
 }
 
@@ -105,7 +107,10 @@ std::vector<fs::path> files_of_folder(const fs::path& folder, const config::Data
   if (card.subsets.empty()) refuse_name_without_subsets(source);
   std::vector<fs::path> files = card.subsets.empty() ? files_by_names(folder, source, role)
                                                      : files_by_card(folder, card, source, role);
-  for (fs::path& file : files) file = folder / file;
+  for (fs::path& file : files) {
+    file = folder / file;
+    has_optional_file(file);  // its error for a broken link
+  }
   return files;
 }
 

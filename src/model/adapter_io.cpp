@@ -13,6 +13,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/regex.h"
@@ -372,7 +373,7 @@ void copy_text_files(const weights::Checkpoint& base, const fs::path& base_path,
                      const fs::path& directory) {
   if (is_folder(base_path)) {
     weights::copy_text_files(base_path, directory);
-    if (!leads_to_file(base_path / "tokenizer.json") && text::has_tokenizer_files(base_path))
+    if (!has_optional_file(base_path / "tokenizer.json") && text::has_tokenizer_files(base_path))
       write_file_atomically(directory / "tokenizer.json", base.tokenizer().to_json());
     return;
   }

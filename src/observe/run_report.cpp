@@ -7,6 +7,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/json_reason.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/overwrite_file.h"
 #include "sftrun/core/presence.h"
 
@@ -172,7 +173,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool holds_adapter(const fs::path& directory) {
-  return leads_to_file(directory / "adapter_config.json");
+  return has_optional_file(directory / "adapter_config.json");
 }
 
 /// The run's newest checkpoint with an adapter; empty where there is none.

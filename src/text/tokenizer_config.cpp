@@ -6,7 +6,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "sftrun/core/presence.h"
+#include "sftrun/core/optional_file.h"
 #include "tokenizer_files.h"
 
 namespace sftrun::text {
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Json read_object(const fs::path& path) {
-  if (!leads_to_file(path)) return Json::object();
+  if (!has_optional_file(path)) return Json::object();
   Json document = parse_document(read_utf8_file(path));
   if (document.is_discarded()) throw DataError("not valid JSON", path.string());
   if (!document.is_object()) throw DataError("not a JSON object", path.string());
@@ -147,7 +147,7 @@ std::map<std::string, std::string> special_token_texts(const fs::path& directory
 }
 
 std::optional<std::string> chat_template_in(const fs::path& directory) {
-  if (leads_to_file(directory / "chat_template.jinja"))
+  if (has_optional_file(directory / "chat_template.jinja"))
     return read_utf8_file(directory / "chat_template.jinja");
   const Json config = read_object(directory / "tokenizer_config.json");
   const auto found = config.find("chat_template");

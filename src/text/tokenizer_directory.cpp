@@ -6,7 +6,7 @@
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "sftrun/core/presence.h"
+#include "sftrun/core/optional_file.h"
 #include "tokenizer_classes.h"
 
 namespace sftrun::text {
@@ -42,16 +42,16 @@ TokenizerSource from_model_file(const fs::path& path, const TokenizerConfig& con
 constexpr std::array kModelFiles = {"tokenizer.model", "tiktoken.model"};
 
 TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfig& config) {
-  if (const fs::path file = directory / "tekken.json"; leads_to_file(file))
+  if (const fs::path file = directory / "tekken.json"; has_optional_file(file))
     return source_from_tekken(read_utf8_file(file), file.string());
   for (const char* name : kModelFiles) {
-    if (leads_to_file(directory / name)) return from_model_file(directory / name, config);
+    if (has_optional_file(directory / name)) return from_model_file(directory / name, config);
   }
   if (const auto file = file_ending_in(directory, ".tiktoken"))
     return source_from_tiktoken(read_text_file(*file), file->filename().string(), config,
                                 file->string());
   const fs::path vocab = directory / "vocab.json", merges = directory / "merges.txt";
-  if (!leads_to_file(vocab) || !leads_to_file(merges)) fail_no_files(directory);
+  if (!has_optional_file(vocab) || !has_optional_file(merges)) fail_no_files(directory);
   return source_from_vocab_files(read_utf8_file(vocab), read_utf8_file(merges), config,
                                  directory.string());
 }
@@ -60,7 +60,7 @@ TokenizerSource from_other_files(const fs::path& directory, const TokenizerConfi
 /// model.
 std::string model_type_of(const fs::path& directory) {
   const fs::path path = directory / "config.json";
-  if (!leads_to_file(path)) return "";
+  if (!has_optional_file(path)) return "";
   const Json document = parse_document(read_utf8_file(path));
   const bool names_one = document.is_object() && document.contains("model_type") &&
                          document.at("model_type").is_string();
@@ -70,7 +70,7 @@ std::string model_type_of(const fs::path& directory) {
 }  // namespace
 
 bool has_tokenizer_files(const fs::path& directory) {
-  const auto has = [&](const char* name) { return leads_to_file(directory / name); };
+  const auto has = [&](const char* name) { return has_optional_file(directory / name); };
   return has("tokenizer.json") || has("tekken.json") ||
          std::any_of(kModelFiles.begin(), kModelFiles.end(), has) ||
          file_ending_in(directory, ".tiktoken") || (has("vocab.json") && has("merges.txt"));
@@ -79,7 +79,7 @@ bool has_tokenizer_files(const fs::path& directory) {
 TokenizerSource read_tokenizer_directory(const fs::path& directory) {
   const TokenizerConfig config = TokenizerConfig::read(directory);
   const fs::path file = directory / "tokenizer.json";
-  if (!leads_to_file(file)) return from_other_files(directory, config);
+  if (!has_optional_file(file)) return from_other_files(directory, config);
   TokenizerSource source = read_tokenizer_json(read_utf8_file(file), file.string());
   source.other_class = other_class(source, config, model_type_of(directory));
   add_configured_tokens(config, source, true);

@@ -10,6 +10,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
@@ -37,7 +38,7 @@ class AdapterVocabulary {
       : path_(adapter / "adapter_model.safetensors"),
         arch_(base.arch()),
         vocab_size_(arch_.vocab_size) {
-    if (!leads_to_file(path_)) return;  // load_adapter reports it
+    if (!has_optional_file(path_)) return;  // load_adapter reports it
     file_.emplace(open_adapter_file(path_));
     const AdapterConfig config = load_adapter_config(adapter, arch_);
     embedding_ = find(config, spec::embedding_module(arch_));
@@ -140,11 +141,11 @@ text::RenderOptions joined(text::RenderOptions texts, const text::RenderOptions&
 
 /// Whether the tokenizer files are byte-wise copies.
 bool has_same_tokenizer_files(const fs::path& a, const fs::path& b) {
-  if (!is_folder(a) || !leads_to_file(a / "tokenizer.json")) return false;
+  if (!is_folder(a) || !has_optional_file(a / "tokenizer.json")) return false;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                            "added_tokens.json"}) {
-    if (leads_to_file(a / name) != leads_to_file(b / name)) return false;
-    if (leads_to_file(a / name) && read_text_file(a / name) != read_text_file(b / name))
+    if (has_optional_file(a / name) != has_optional_file(b / name)) return false;
+    if (has_optional_file(a / name) && read_text_file(a / name) != read_text_file(b / name))
       return false;
   }
   return true;

@@ -6,7 +6,7 @@
 
 #include "json_text.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/presence.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
@@ -336,7 +336,7 @@ bool AdapterConfig::LeftOut::covers(const std::string& module) const {
 
 AdapterConfig AdapterConfig::load(const fs::path& directory) {
   const fs::path path = directory / "adapter_config.json";
-  if (!leads_to_file(path)) {
+  if (!has_optional_file(path)) {
     throw DataError("no adapter_config.json in this directory", directory.string(),
                     "give a directory in PEFT's layout");
   }

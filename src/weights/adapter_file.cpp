@@ -10,6 +10,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/gguf_description.h"
@@ -591,7 +592,7 @@ AdapterConfig load_named_targets(const fs::path& directory, const spec::ArchSpec
   name_linears_by_module(config, arch);
   keep_ends_tied(config, arch);
   const fs::path path = directory / kTensorsFile;
-  if (arch.mixture.num_experts > 0 && !arch.mixture.beside_dense && leads_to_file(path))
+  if (arch.mixture.num_experts > 0 && !arch.mixture.beside_dense && has_optional_file(path))
     add_old_experts(config, open_adapter_file(path), arch);
   return config;
 }
@@ -599,7 +600,7 @@ AdapterConfig load_named_targets(const fs::path& directory, const spec::ArchSpec
 AdapterConfig load_adapter_config(const fs::path& directory, const spec::ArchSpec& arch) {
   AdapterConfig config = load_named_targets(directory, arch);
   const fs::path path = directory / kTensorsFile;
-  if (leads_to_file(path)) keep_modules_of_file(config, open_adapter_file(path), arch);
+  if (has_optional_file(path)) keep_modules_of_file(config, open_adapter_file(path), arch);
   return config;
 }
 
@@ -607,7 +608,7 @@ AdapterTensors load_adapter(const fs::path& directory, const AdapterConfig& conf
                             const spec::ArchSpec& arch) {
   require_same_family(directory, config, arch);
   const fs::path path = directory / kTensorsFile;
-  if (!leads_to_file(path)) {
+  if (!has_optional_file(path)) {
     const bool pickled = leads_to_file(directory / "adapter_model.bin");
     throw DataError(
         "no adapter_model.safetensors in this directory", directory.string(),

@@ -12,6 +12,7 @@
 #include "mxfp4.h"
 #include "reorder.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
@@ -34,7 +35,7 @@ constexpr const char* kScales = "_scales";
 constexpr const char* kMxfp4 = "MXFP4";
 
 [[noreturn]] void fail_no_config(const fs::path& directory) {
-  if (leads_to_file(directory / "adapter_config.json")) {
+  if (has_optional_file(directory / "adapter_config.json")) {
     throw DataError("this directory contains an adapter, not a model", directory.string(),
                     "give the base model, and this directory as the adapter");
   }
@@ -53,7 +54,7 @@ constexpr const char* kMxfp4 = "MXFP4";
 
 json read_config(const fs::path& directory) {
   const fs::path path = directory / "config.json";
-  if (!leads_to_file(path)) fail_no_config(directory);
+  if (!has_optional_file(path)) fail_no_config(directory);
   return parse_json(read_text_file(path), path.string());
 }
 
@@ -321,9 +322,9 @@ class HfCheckpoint final : public CheckpointBase {
   }
 
   void open_files() {
-    if (leads_to_file(directory_ / kSingle)) {
+    if (has_optional_file(directory_ / kSingle)) {
       open_file(directory_ / kSingle);
-    } else if (leads_to_file(directory_ / kIndex)) {
+    } else if (has_optional_file(directory_ / kIndex)) {
       open_shards();
     } else {
       fail_no_weights(directory_);
@@ -336,7 +337,7 @@ class HfCheckpoint final : public CheckpointBase {
     std::map<std::string, bool> opened;
     for (const auto& [name, shard] : shard_of) {
       if (std::exchange(opened[shard], true)) continue;
-      if (!leads_to_file(directory_ / shard)) {
+      if (!has_optional_file(directory_ / shard)) {
         throw DataError(fmt::format("the shard {} is missing", excerpt(shard)), index_path.string(),
                         "download or copy it again");
       }

@@ -59,6 +59,19 @@ TEST_F(ModelFiles, OfADirectoryItsOneGgufFile) {
   test::expect_error([&] { found("split"); }, {"split into several GGUF files", "--merge"});
 }
 
+TEST_F(ModelFiles, ABrokenLinkIsNoAbsentFile) {
+  write("models/model-Q4.gguf");
+  fs::create_symlink("../blobs/ab12", directory_ / "models" / "model-Q8.gguf");
+  test::expect_error([&] { found("models"); }, {"a broken symbolic link", "model-Q8.gguf"});
+  write("run/model/config.json");
+  fs::create_symlink("../blobs/ab12", directory_ / "run" / "config.json");
+  test::expect_error([&] { found("run"); }, {"a broken symbolic link", "run/config.json"});
+  write("adapter/config.json");
+  fs::create_symlink("../blobs/ab12", directory_ / "adapter" / "adapter_config.json");
+  test::expect_error([&] { find_adapter(asked("adapter")); },
+                     {"a broken symbolic link", "adapter_config.json"});
+}
+
 TEST_F(ModelFiles, AMissingPathIsAnsweredWithANameLikeIt) {
   write("models/llama/config.json");
   test::expect_error([&] { found("models/lama"); }, {"no such model", "did you mean", "llama"});

@@ -140,6 +140,13 @@ TEST_F(ConfigTest, MachineFileProblemsArePlaced) {
   expect_error<DataError>([&] { load(""); }, {"nowhere.yaml"});
 }
 
+TEST_F(ConfigTest, ABrokenLinkIsNoAbsentMachineFile) {
+  std::filesystem::create_directories(directory_ / "sftrun");
+  std::filesystem::create_symlink("nowhere.yaml", directory_ / "sftrun" / "machine.yaml");
+  expect_error<DataError>([&] { load(""); },
+                          {"a broken symbolic link to nowhere.yaml", "sftrun/machine.yaml"});
+}
+
 TEST_F(ConfigTest, OverridesAreTypedAsYaml) {
   const LoadedConfig loaded = load(
       "tuning: {mode: partial}\ntrain: {max_steps: 7, eval_strategy: epoch}",

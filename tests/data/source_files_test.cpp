@@ -105,6 +105,22 @@ TEST_F(SourceFiles, LinksTellTheirSplitsByTheirOwnNames) {
   EXPECT_EQ(read("test", SplitRole::kTrain), Names{"s/test.jsonl"});
 }
 
+TEST_F(SourceFiles, ABrokenLinkIsNoAbsentFile) {
+  const auto link_nowhere = [&](const std::string& name) {
+    std::filesystem::create_symlink("../blobs/ab12", dir_ / name);
+  };
+  make({"f/train-0.jsonl", "f/test.jsonl"});
+  link_nowhere("f/notes.txt");  // no data
+  EXPECT_EQ(files("f"), (Names{"f/train-0.jsonl"}));
+  link_nowhere("f/train-1.jsonl");
+  EXPECT_EQ(failure("f").message(), "a broken symbolic link to ../blobs/ab12");
+  EXPECT_EQ(failure("f").where(), (dir_ / "f/train-1.jsonl").string());
+  EXPECT_EQ(files("f", "test"), (Names{"f/test.jsonl"}));
+  make({"g/data.jsonl"});
+  link_nowhere("g/README.md");
+  EXPECT_EQ(failure("g").where(), (dir_ / "g/README.md").string());
+}
+
 TEST_F(SourceFiles, ASplitOfWhatIsNoFolderIsRefused) {
   make({"a.jsonl", "d/train.jsonl"});
   EXPECT_EQ(failure("a.jsonl", "train[:10]").message(),

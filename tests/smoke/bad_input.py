@@ -41,6 +41,7 @@ CHECK = ["config", "check", "--config", "run.yaml"]
 GENERATE = ["generate", "--model", "model", "--prompt", "hello", "--device", "cpu"]
 GENERATE_GGUF = [a.replace("model", "model.gguf") if a == "model" else a for a in GENERATE]
 SCORE = ["score", "--model", "model", "--input", "train.jsonl", "--output", "scored.jsonl", "--device", "cpu"]
+TOKENIZE = ["tokenize", "--model", "model", "--input", "train.jsonl", "--output", "tokens.jsonl"]
 
 USAGE, DATA = 2, 3
 TIMEOUT = 120  # s, of one command
@@ -64,6 +65,11 @@ def truncate(name, keep_bytes):
 
 def remove(name):
     return lambda folder: (folder / name).unlink()
+
+
+def broken_link(name):
+    """As the snapshots of a cache of which files were removed."""
+    return all_of(remove(name), lambda folder: (folder / name).symlink_to("../../blobs/ab12"))
 
 
 def gguf_cut_short(folder):
@@ -352,6 +358,7 @@ CASES = [
     ("A model without key and value heads", DATA,
      edit("model/config.json", '"num_key_value_heads": 2', '"num_key_value_heads": 0'), TRAIN),
     ("A model directory without tokenizer", DATA, remove("model/tokenizer.json"), TRAIN),
+    ("A link to a file that is not there", DATA, broken_link("model/generation_config.json"), TOKENIZE),
     ("An architecture that is not supported", DATA, edit("model/config.json", '"model_type": "llama"', '"model_type": "mamba"'),
      TRAIN),
     ("Generating with no model there", DATA, None, [a.replace("model", "modle") if a == "model" else a for a in GENERATE]),

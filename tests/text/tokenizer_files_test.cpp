@@ -36,6 +36,12 @@ class Directory {
   void write(const std::string& name, const std::string& content) const {
     write_file_atomically(path_ / name, content);
   }
+  /// A link to a file that is not there, as in a cache that was pruned.
+  void write_broken_link(const std::string& name) const {
+    std::filesystem::create_symlink("../blobs/ab12", path_ / name);
+  }
+  void remove(const std::string& name) const { std::filesystem::remove(path_ / name); }
+  const std::filesystem::path& path() const { return path_; }
   Tokenizer load() const { return Tokenizer::from_directory(path_); }
   std::string error() const {
     return error_of([this] { load(); });
@@ -288,6 +294,31 @@ TEST(TokenizerFiles, LooksForThemInOrder) {
   EXPECT_EQ(directory.load().vocab_size(), 6);
   directory.write("tokenizer.model", sentencepiece_model(2));
   EXPECT_EQ(directory.load().vocab_size(), 9);
+}
+
+TEST(TokenizerFiles, ABrokenLinkIsNoAbsentFile) {
+  const Directory directory("links");
+  directory.write("vocab.json", R"({"a": 0})");
+  directory.write("merges.txt", "");
+  for (const char* name :
+       {"tokenizer.json", "tekken.json", "tokenizer.model", "tokenizer_config.json",
+        "special_tokens_map.json", "added_tokens.json"}) {
+    directory.write_broken_link(name);
+    const std::string text = directory.error();
+    EXPECT_NE(text.find("a broken symbolic link to ../blobs/ab12"), std::string::npos) << text;
+    EXPECT_NE(text.find((directory.path() / name).string()), std::string::npos) << text;
+    directory.remove(name);
+  }
+}
+
+TEST(ChatTemplateIn, ADirectoryWithABrokenLinkIsAnError) {
+  const Directory directory("template");
+  EXPECT_FALSE(chat_template_in(directory.path()));
+  directory.write("tokenizer_config.json", R"({"chat_template": "other"})");
+  EXPECT_EQ(chat_template_in(directory.path()), "other");
+  directory.write_broken_link("chat_template.jinja");
+  test::expect_error([&] { chat_template_in(directory.path()); },
+                     {"a broken symbolic link", "chat_template.jinja"});
 }
 
 TEST(Base64, IsStrict) {
