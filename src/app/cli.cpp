@@ -17,7 +17,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "sftrun/core/json_depth.h"
+#include "sftrun/core/finite_json.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/quant_format.h"
@@ -312,10 +312,10 @@ namespace {
 
 /// CLI::Validator: an error, or nothing.
 std::string json_object_error(const std::string& text) {
-  constexpr size_t kMostDepth = 64;
-  if (is_modest_json(text, kMostDepth) &&
-      nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false).is_object())
-    return {};
+  const auto value = parse_python_json<nlohmann::ordered_json>(text);
+  if (const auto place = find_not_finite(value, ""))
+    return fmt::format("`{}` is not a finite number", *place);
+  if (value.is_object()) return {};
   return fmt::format("{} is not a JSON object: write '{{\"enable_thinking\": false}}'",
                      excerpt(text));
 }

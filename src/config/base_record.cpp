@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 
 #include "choices.h"
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "sftrun/core/json_reason.h"
-#include "sftrun/core/presence.h"
+#include "sftrun/core/optional_file.h"
+#include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config {
@@ -17,8 +18,87 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kRecordFix = "copy or download the adapter again";
+
 constexpr auto kBaseKeys = std::to_array<const char*>(
     {"quant", "double_quant", "quant_block_size", "quant_embeddings", "skip_modules"});
+
+/// Reads the keys of the file. Only sftrun writes it, so a key that is not as written is damage.
+class RecordReader {
+ public:
+  RecordReader(const Json& json, const std::string& where) : json_(json), where_(where) {
+    if (!json.is_object()) fail("it is not a JSON object");
+  }
+
+  std::string text(const char* key) const {
+    const Json& value = at(json_, key);
+    if (!value.is_string()) fail_type(key, "a text", value);
+    return value.get<std::string>();
+  }
+  std::string text_or(const char* key, const std::string& otherwise) const {
+    return json_.contains(key) ? text(key) : otherwise;
+  }
+  std::string text_or_null(const char* key) const {
+    return at(json_, key).is_null() ? "" : text(key);
+  }
+  std::vector<double> finite_numbers(const char* key) const {
+    if (!json_.contains(key)) return {};
+    const Json& values = json_.at(key);
+    if (!values.is_array()) fail_type(key, "a list of numbers", values);
+    std::vector<double> numbers;
+    for (const Json& value : values) {
+      if (!value.is_number() || !std::isfinite(value.get<double>()))
+        fail_type(fmt::format("{}[{}]", key, numbers.size()), "a finite number", value);
+      numbers.push_back(value.get<double>());
+    }
+    return numbers;
+  }
+  TuningConfig tuning() const {
+    const Json& written = at(json_, "tuning");
+    if (!written.is_object()) fail_type("tuning", "an object", written);
+    Json config = config::to_json(RunConfig{});
+    if (is_pissa()) config["tuning"]["lora"]["init"] = word_of(LoraInit::kPissa);
+    for (const char* key : kBaseKeys) {
+      Json& setting = config["tuning"][key];
+      const bool may_be_null = setting.is_null();
+      setting = at(written, key, "tuning.");
+      if (!may_be_null || !setting.is_null()) require_setting(config, key);
+    }
+    return config::from_json(config).tuning;
+  }
+
+ private:
+  const Json& at(const Json& object, const char* key, const char* section = "") const {
+    const auto found = object.find(key);
+    if (found == object.end()) fail(fmt::format("`{}{}` is missing", section, key));
+    return *found;
+  }
+  bool is_pissa() const {
+    if (!json_.contains("pissa")) return false;
+    const Json& value = json_.at("pissa");
+    if (!value.is_boolean()) fail_type("pissa", "true or false", value);
+    return value.get<bool>();
+  }
+  /// null means the default to from_json.
+  void require_setting(const Json& config, const char* key) const {
+    const Json& value = config.at("tuning").at(key);
+    try {
+      config::from_json(config);
+      if (!value.is_null()) return;
+    } catch (const ConfigError&) {  // the file is no configuration, of which its message speaks
+    }
+    fail_type(fmt::format("tuning.{}", key), "a value of that setting", value);
+  }
+  [[noreturn]] void fail_type(const std::string& key, const char* wanted, const Json& value) const {
+    fail(fmt::format("`{}` is not {}: {}", key, wanted, excerpt(dump_python_json(value))));
+  }
+  [[noreturn]] void fail(const std::string& reason) const {
+    throw DataError("the file is damaged: " + reason, where_, kRecordFix);
+  }
+
+  const Json& json_;
+  const std::string& where_;
+};
 
 }  // namespace
 
@@ -49,25 +129,14 @@ Json BaseRecord::to_json() const {
 }
 
 BaseRecord BaseRecord::from_json(const Json& json, const std::string& where) {
-  try {
-    Json config = config::to_json(RunConfig{});
-    for (const char* key : kBaseKeys) config["tuning"][key] = json.at("tuning").at(key);
-    if (json.value("pissa", false)) config["tuning"]["lora"]["init"] = word_of(LoraInit::kPissa);
-    const Json& form = json.at("form");
-    return {.model = json.at("model").get<std::string>(),
-            .fingerprint = json.at("fingerprint").get<std::string>(),
-            .form = form.is_null() ? "" : form.get<std::string>(),
-            .dtype = json.at("dtype").get<std::string>(),
-            .tuning = config::from_json(config).tuning,
-            .norms = json.value("norms", std::vector<double>()),
-            .layout = json.value("layout", "")};
-  } catch (const Json::exception& error) {
-    throw DataError(fmt::format("does not describe the base of an adapter: {}", json_reason(error)),
-                    where);
-  } catch (const ConfigError& error) {
-    throw DataError(fmt::format("does not describe the base of an adapter: {}", error.message()),
-                    where);
-  }
+  const RecordReader reader(json, where);
+  return {.model = reader.text("model"),
+          .fingerprint = reader.text("fingerprint"),
+          .form = reader.text_or_null("form"),
+          .dtype = reader.text("dtype"),
+          .tuning = reader.tuning(),
+          .norms = reader.finite_numbers("norms"),
+          .layout = reader.text_or("layout", "")};
 }
 
 std::string quantised_path(const TuningConfig& tuning, const std::string& model) {
@@ -94,9 +163,11 @@ std::string dense_when_written(const TuningConfig& tuning, bool has_experts) {
 
 std::optional<BaseRecord> read_base_record(const std::filesystem::path& adapter) {
   const std::filesystem::path file = adapter / kBaseRecordFile;
-  if (!leads_to_file(file)) return std::nullopt;
-  return BaseRecord::from_json(
-      Json::parse(read_utf8_file(file), nullptr, /*allow_exceptions=*/false), file.string());
+  if (!has_optional_file(file)) return std::nullopt;
+  const auto json = parse_python_json<Json>(read_utf8_file(file));
+  if (json.is_discarded())
+    throw DataError("the file is damaged: not valid JSON", file.string(), kRecordFix);
+  return BaseRecord::from_json(json, file.string());
 }
 
 }  // namespace sftrun::config

@@ -9,7 +9,8 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "sftrun/core/presence.h"
+#include "sftrun/core/finite_json.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/text/tokenizer.h"
@@ -25,10 +26,16 @@ constexpr const char *kChat = "sftrun_chat.json", *kVariables = "chat_template_k
 
 /// The object in the file; an empty one if there is no file.
 json read_object(const fs::path& path) {
-  if (!leads_to_file(path)) return json::object();
+  if (!has_optional_file(path)) return json::object();
   json value = parse_json(read_text_file(path), path.string());
   if (!value.is_object()) throw DataError("not a JSON object", path.string());
   return value;
+}
+
+/// Only sftrun writes that file, so a key that is not as written is damage.
+[[noreturn]] void fail_damaged(const fs::path& path, const std::string& reason) {
+  throw DataError("the file is damaged: " + reason, path.string(),
+                  "copy or download the adapter or model again");
 }
 
 }  // namespace
@@ -50,14 +57,20 @@ std::vector<int64_t> generation_eos_ids(const fs::path& directory) {
 
 text::Json read_template_variables(const fs::path& directory) {
   const fs::path path = directory / kChat;
-  if (!leads_to_file(path)) return text::Json::object();
+  if (!has_optional_file(path)) return text::Json::object();
   const std::string text = read_text_file(path);
-  parse_json(text, path.string());  // with its checks
-  const auto chat = text::Json::parse(text);
-  if (!chat.is_object() || !chat.contains(kVariables) || !chat[kVariables].is_object())
-    throw DataError(fmt::format("{} is not an object with an object `{}`", kChat, kVariables),
-                    path.string());
-  return chat[kVariables];
+  parse_json(text, path.string());                        // its error names the line
+  const auto chat = parse_python_json<text::Json>(text);  // keeps the order of the keys
+  if (chat.is_discarded()) fail_damaged(path, "it has too many keys");
+  if (!chat.is_object()) fail_damaged(path, "it is not a JSON object");
+  if (!chat.contains(kVariables)) fail_damaged(path, fmt::format("`{}` is missing", kVariables));
+  const text::Json& variables = chat[kVariables];
+  if (!variables.is_object())
+    fail_damaged(path, fmt::format("`{}` is not an object: {}", kVariables,
+                                   excerpt(dump_python_json(variables))));
+  if (const auto key = find_not_finite(variables, kVariables))
+    fail_damaged(path, fmt::format("`{}` is not a finite number", *key));
+  return variables;
 }
 
 void write_template_variables(const fs::path& directory, const text::Json& variables) {
@@ -103,7 +116,7 @@ bool add_eos(nlohmann::ordered_json& config, int64_t id) {
 void add_eos(const fs::path& directory, int64_t id) {
   for (const char* name : {"config.json", kGenerationConfig}) {
     const fs::path path = directory / name;
-    if (!leads_to_file(path)) continue;
+    if (!has_optional_file(path)) continue;
     auto config = parse_python_json<nlohmann::ordered_json>(read_utf8_file(path));
     const auto text = config.find("text_config");
     const bool is_in_part = text != config.end() && add_eos(*text, id);
@@ -114,14 +127,15 @@ void add_eos(const fs::path& directory, int64_t id) {
 }
 
 void copy_generation_config(const fs::path& from, const fs::path& to) {
-  if (leads_to_file(from / kGenerationConfig))
+  if (has_optional_file(from / kGenerationConfig))
     write_file_atomically(to / kGenerationConfig, read_text_file(from / kGenerationConfig));
 }
 
 void copy_text_files(const fs::path& from, const fs::path& to) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                            "added_tokens.json", kGenerationConfig, "chat_template.jinja"}) {
-    if (leads_to_file(from / name)) write_file_atomically(to / name, read_text_file(from / name));
+    if (has_optional_file(from / name))
+      write_file_atomically(to / name, read_text_file(from / name));
   }
 }
 

@@ -384,6 +384,8 @@ class CommandLineTest(unittest.TestCase):
             self.assertEqual(self.request(*words, *flag)["chat_template_kwargs"], flag[1])
             for wrong in ("[1]", "{", "enable_thinking=false", ""):
                 self.expect(USAGE, ["--chat-template-kwargs", "is not a JSON object"], *words, flag[0], wrong)
+            for number in ("1e400", "NaN"):
+                self.expect(USAGE, ["--chat-template-kwargs: `a[1]` is not a finite number"], *words, flag[0], f'{{"a": [1, {number}]}}')
 
     def test_score(self):
         asked = self.request("score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl", "--threads", "2")

@@ -1,9 +1,11 @@
 #include "sftrun/config/base_record.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
 namespace sftrun::config {
@@ -33,6 +35,13 @@ TEST(BaseRecord, SurvivesTheFile) {
   EXPECT_FALSE(read->tuning.quant_embeddings);
   EXPECT_FALSE(read->pissa());
   EXPECT_EQ(read->tuning.skip_modules, held.tuning.skip_modules);
+}
+
+TEST(BaseRecord, ABrokenLinkIsNoAbsentFile) {
+  const test::TemporaryDirectory adapter;
+  std::filesystem::create_symlink("../blobs/ab12", adapter / kBaseRecordFile);
+  test::expect_error([&] { read_base_record(adapter.path()); },
+                     {"a broken symbolic link to ../blobs/ab12", kBaseRecordFile});
 }
 
 TEST(BaseRecord, PissaSurvivesTheFile) {
@@ -76,16 +85,50 @@ TEST(BaseRecord, PartsThatStayDenseWhenWritten) {
   EXPECT_EQ(dense_when_written(tuning, true), "embedding and head, and experts");
 }
 
-TEST(BaseRecord, OtherFilesAreErrors) {
+TEST(BaseRecord, DamageIsNamedByItsKey) {
+  using Json = nlohmann::ordered_json;
   const test::TemporaryDirectory adapter;
-  nlohmann::ordered_json unknown = in_nf4().to_json();
-  unknown["tuning"]["quant"] = "nf5";
-  for (const std::string text : {"", "[]", "{}", "{\"tuning\": 1}"}) {
+  const auto expect_damage = [&](const std::string& text, const std::string& reason) {
     write_file_atomically(adapter / kBaseRecordFile, text);
-    EXPECT_THROW(read_base_record(adapter.path()), DataError) << text;
-  }
-  write_file_atomically(adapter / kBaseRecordFile, unknown.dump());
-  EXPECT_THROW(read_base_record(adapter.path()), DataError);
+    EXPECT_EQ(test::error_of([&] { read_base_record(adapter.path()); }),
+              "error: the file is damaged: " + reason + "\n  at   " +
+                  (adapter / kBaseRecordFile).string() +
+                  "\n  fix: copy or download the adapter again");
+  };
+  const auto with = [](const std::string& pointer, const Json& value) {
+    Json json = in_nf4().to_json();
+    json[Json::json_pointer(pointer)] = value;
+    return json.dump();
+  };
+  const auto without = [](const std::string& key) {
+    Json json = in_nf4().to_json();
+    if (json.erase(key) == 0) json["tuning"].erase(key);
+    return json.dump();
+  };
+  for (const char* text : {"", "{", "{\"norms\": [1e400"}) expect_damage(text, "not valid JSON");
+  expect_damage("[]", "it is not a JSON object");
+  expect_damage("{}", "`model` is missing");
+  for (const char* key : {"model", "fingerprint", "form", "dtype", "tuning"})
+    expect_damage(without(key), fmt::format("`{}` is missing", key));
+  for (const char* key :
+       {"quant", "double_quant", "quant_block_size", "quant_embeddings", "skip_modules"})
+    expect_damage(without(key), fmt::format("`tuning.{}` is missing", key));
+  expect_damage(with("/model", 1), "`model` is not a text: 1");
+  expect_damage(with("/form", {1}), "`form` is not a text: [1]");
+  expect_damage(with("/layout", nullptr), "`layout` is not a text: null");
+  expect_damage(with("/pissa", "yes"), "`pissa` is not true or false: \"yes\"");
+  expect_damage(with("/norms", 1), "`norms` is not a list of numbers: 1");
+  expect_damage(with("/norms/1", "a"), "`norms[1]` is not a finite number: \"a\"");
+  std::string large = with("/norms", {1, 2});
+  large.replace(large.find("[1,2]"), 5, "[1,1e400]");
+  expect_damage(large, "`norms[1]` is not a finite number: Infinity");
+  expect_damage(with("/tuning", 1), "`tuning` is not an object: 1");
+  expect_damage(with("/tuning/quant", "nf5"),
+                "`tuning.quant` is not a value of that setting: \"nf5\"");
+  expect_damage(with("/tuning/quant", nullptr),
+                "`tuning.quant` is not a value of that setting: null");
+  expect_damage(with("/tuning/quant_block_size", "a"),
+                "`tuning.quant_block_size` is not a value of that setting: \"a\"");
 }
 
 }  // namespace
