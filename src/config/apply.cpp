@@ -4,6 +4,7 @@
 
 #include "known_keys.h"
 #include "layers.h"
+#include "parse_field.h"
 #include "sftrun/core/read_limits.h"
 #include "sftrun/core/strings.h"
 
@@ -51,19 +52,7 @@ class Applier {
     return assignment;
   }
 
-  /// Templates would see another number.
-  bool has_long_integer(const Field& field, const Assignment& assignment) {
-    const Value* number =
-        field.type == FieldType::kObject ? find_long_integer(assignment.value) : nullptr;
-    if (number == nullptr) return false;
-    problems_.push_back({fmt::format("`{}` has the number {}, which has more than 64 bits",
-                                     assignment.key, excerpt(number->text)),
-                         assignment.value_place, "write it in quotes, as a text"});
-    return true;
-  }
-
   void set(Field& field, const Assignment& assignment) {
-    if (has_long_integer(field, assignment)) return;
     if (const std::string word = null_path(field, assignment.value); !word.empty()) {
       field.assign(Value::scalar(word));
     } else if (assignment.value.kind == Value::Kind::kNull) {
@@ -105,7 +94,11 @@ class Applier {
 
   /// Sets a key inside a field that is a map: data.chat_template_kwargs.enable_thinking=false.
   void set_inside(Field& object, const Assignment& assignment) {
-    if (has_long_integer(object, assignment)) return;
+    if (const auto complaint = check_numbers(assignment.value)) {
+      problems_.push_back({fmt::format("`{}` {}", excerpt(assignment.key), complaint->what),
+                           assignment.value_place, complaint->fix});
+      return;
+    }
     nlohmann::ordered_json json = object.get();
     nlohmann::ordered_json::json_pointer pointer;  // its text would give / and ~ a meaning
     for (const std::string& part : split(assignment.key.substr(object.key.size() + 1), '.'))

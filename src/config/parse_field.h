@@ -110,9 +110,17 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits& li
   return std::nullopt;
 }
 
+/// JSON would hold another number, or a text.
+inline std::optional<Complaint> check_numbers(const Value& value) {
+  const std::string number = number_beyond_json(value);
+  if (number.empty()) return std::nullopt;
+  return Complaint{"has " + number, "write another number, or in quotes, as a text", false};
+}
+
 inline std::optional<Complaint> parse_field(const Value& value, const Limits&,
                                             nlohmann::ordered_json& member) {
   if (value.kind != Value::Kind::kMap) return wrong_type(value);
+  if (auto complaint = check_numbers(value)) return complaint;
   member = to_json(value);
   return std::nullopt;
 }

@@ -46,6 +46,27 @@ nlohmann::ordered_json scalar_to_json(const Value& value) {
   return value.text;
 }
 
+bool is_long_integer(std::string_view text) {
+  const std::string_view digits = without_plus(text);
+  const bool is_whole = digits.find_first_not_of("0123456789", digits.starts_with('-') ? 1 : 0) ==
+                            std::string_view::npos &&
+                        digits.size() > 1;
+  return is_whole && !whole_of<int64_t>(text) && !whole_of<uint64_t>(text);
+}
+
+/// As YAML writes them: inf and nan are texts.
+bool is_not_finite(std::string_view text) {
+  const std::string lower = lowered(text);
+  return lower == ".nan" || lower == ".inf" || lower == "+.inf" || lower == "-.inf";
+}
+
+bool is_out_of_range(std::string_view text) {
+  const std::string_view digits = without_plus(text);
+  double number = 0;
+  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return failure == std::errc::result_out_of_range && end == digits.data() + digits.size();
+}
+
 }  // namespace
 
 Value Value::scalar(std::string text, bool quoted) {
@@ -88,17 +109,18 @@ std::optional<int64_t> parse_int(std::string_view text) {
   return static_cast<int64_t>(*number);
 }
 
-const Value* find_long_integer(const Value& value) {
+std::string number_beyond_json(const Value& value) {
   for (const Value& item : value.items) {
-    if (const Value* found = find_long_integer(item)) return found;
+    if (std::string found = number_beyond_json(item); !found.empty()) return found;
   }
-  if (value.kind != Value::Kind::kScalar || value.quoted) return nullptr;
-  const std::string_view digits = without_plus(value.text);
-  const bool is_whole = digits.find_first_not_of("0123456789", digits.starts_with('-') ? 1 : 0) ==
-                            std::string_view::npos &&
-                        digits.size() > 1;
-  const bool is_short = whole_of<int64_t>(value.text) || whole_of<uint64_t>(value.text);
-  return is_whole && !is_short ? &value : nullptr;
+  if (value.kind != Value::Kind::kScalar || value.quoted) return {};
+  const char* reason = is_long_integer(value.text) ? "has more than 64 bits"
+                       : is_not_finite(value.text) ? "is not finite"
+                       : is_out_of_range(value.text)
+                           ? "is beyond the range of floating-point numbers"
+                           : nullptr;
+  return reason == nullptr ? ""
+                           : fmt::format("the number {}, which {}", excerpt(value.text), reason);
 }
 
 std::string describe(const Value& value) {

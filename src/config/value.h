@@ -40,8 +40,8 @@ std::optional<int64_t> parse_int(std::string_view text);
 /// Finite numbers; also 2e-4, which YAML 1.1 reads as text.
 std::optional<double> parse_double(std::string_view text);
 
-/// A whole number of more than 64 bits in the value, which JSON's numbers cannot hold; null: none.
-const Value* find_long_integer(const Value& value);
+/// A number in the value that JSON cannot hold, and why: "the number .inf, which is not finite"; empty: none.
+std::string number_beyond_json(const Value& value);
 
 /// Describes the value for messages: `four`, a list, a map, nothing.
 std::string describe(const Value& value);

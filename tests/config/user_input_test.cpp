@@ -165,6 +165,40 @@ TEST_F(ConfigTest, NumbersBeyondTheirTypesAreRefused) {
   }
 }
 
+TEST_F(ConfigTest, NumbersThatJsonCannotHoldAreRefusedInMaps) {
+  const std::string long_integer(30, '9');
+  const std::vector<std::pair<std::string, std::string>> numbers = {
+      {".inf", "is not finite"},
+      {"-.INF", "is not finite"},
+      {"+.Inf", "is not finite"},
+      {".NaN", "is not finite"},
+      {"1e400", "is beyond the range"},
+      {"-1.0e+400", "is beyond the range"},
+      {long_integer, "has more than 64 bits"}};
+  for (const auto& [number, reason] : numbers) {
+    const std::string what = fmt::format("the number {}, which {}", number, reason);
+    const auto refused = [&, what = what](const std::string& section, const std::string& text) {
+      expect_error<ConfigProblems>(
+          [&] { load_config(write("run.yaml", "model: {name: m}\n" + section + text), {}); },
+          {what, "run.yaml:", "write another number, or in quotes, as a text"});
+    };
+    refused("data:\n  train: t.jsonl\n",
+            fmt::format("  chat_template_kwargs: {{a: [1, {{b: {}}}]}}\n", number));
+    refused("data:\n", fmt::format("  train: [{{path: t, fields: {{prompt: {}}}}}]\n", number));
+    refused("data: {train: t}\n",
+            fmt::format("tuning: {{lora: {{alpha_pattern: {{q_proj: {}}}}}}}\n", number));
+    expect_error<ConfigProblems>([&] { load("", {"data.chat_template_kwargs.a=" + number}); },
+                                 {what, "from the command line"});
+    EXPECT_EQ(load("", {fmt::format("data.chat_template_kwargs.a=\"{}\"", number)})
+                  .config.data.chat_template_kwargs.dump(),
+              fmt::format("{{\"a\":\"{}\"}}", number));
+  }
+  EXPECT_EQ(load("", {"data.chat_template_kwargs={a: inf, b: nan, c: 1e300}"})
+                .config.data.chat_template_kwargs.dump(),
+            R"({"a":"inf","b":"nan","c":1e+300})")
+      << "texts in YAML";
+}
+
 TEST_F(ConfigTest, ManyKeysTakeLittleTime) {
   std::string keys;
   for (int i = 0; i < 40'000; ++i) keys += fmt::format("\"key number {}\": {}, ", i, i);
