@@ -13,6 +13,7 @@
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/user_path.h"
+#include "sftrun/data/text_model.h"
 #include "sftrun/observe/run_report.h"
 
 namespace sftrun::app {
@@ -105,6 +106,7 @@ config::LoadedConfig load_evaluated(const EvalOptions& options) {
   check(loaded, options.config);
   find_data(loaded, /*quiet=*/false);
   config::require_files(loaded);
+  data::require_chat_template(loaded);
   // Batch sizes and strategies are for another number of processes.
   loaded.config.train.batch_size = loaded.config.train.grad_accum =
       loaded.config.train.global_batch_size = config::AutoInt{};

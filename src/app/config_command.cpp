@@ -7,6 +7,7 @@
 #include "data_source_finder.h"
 #include "engine_location.h"
 #include "gpu_view.h"
+#include "model_source.h"
 #include "run_check.h"
 #include "run_forecast.h"
 #include "run_resolution.h"
@@ -18,6 +19,7 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/data/text_model.h"
 #include "sftrun/hub/repo_name.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/plan/auto_values.h"
@@ -27,12 +29,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// @throws DataError for files that do not exist. Names on a hub are not looked up.
+/// As find_adapter takes its name.
+bool has_adapter_on_hub(const config::RunConfig& config) {
+  const std::string& adapter = config.tuning.lora.init_from;
+  if (leads_to_file(adapter)) return false;
+  const auto name = hub::parse_model_name(adapter);
+  return name && !is_path_here(adapter, *name);
+}
+
+/// @throws Error for files that do not exist. Names on a hub are not looked up.
 void require_local_files(const config::LoadedConfig& loaded) {
   config::LoadedConfig here = loaded;
   for (auto* sources : {&here.config.data.train, &here.config.data.val})
     std::erase_if(*sources, [](const config::DataSource& s) { return may_be_on_hub(s.path); });
+  if (has_adapter_on_hub(here.config)) here.config.tuning.lora.init_from.clear();
   config::require_files(here);
+  data::require_chat_template(here);
 }
 
 /// For `config show`, which may be called before the data exist.
@@ -40,7 +52,7 @@ std::vector<std::string> all_warnings(const config::LoadedConfig& loaded) {
   std::vector<std::string> warnings = loaded.warnings;
   try {
     require_local_files(loaded);
-  } catch (const DataError& error) {
+  } catch (const Error& error) {
     warnings.push_back(error.where().empty()
                            ? error.message()
                            : fmt::format("{} ({})", error.message(), error.where()));
@@ -232,7 +244,9 @@ int check(const ConfigOptions& options) {
   warn(warnings);
   warnings.insert(warnings.end(), loaded.warnings.begin(), loaded.warnings.end());
   for (const data::SourceLook& look : looks) fmt::print("{}\n", text_of(look));
-  for (const std::string& name : names_on_hub(loaded.config)) {
+  std::vector<std::string> not_here = names_on_hub(loaded.config);
+  if (has_adapter_on_hub(loaded.config)) not_here.push_back(loaded.config.tuning.lora.init_from);
+  for (const std::string& name : not_here) {
     fmt::print("{}: {}on the hub, not checked\n", name,
                hub::begins_as_hub_name(name) ? "" : "no file or folder of that name; ");
   }

@@ -16,6 +16,7 @@
 #include "sftrun/core/terminal.h"
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/data/text_model.h"
 #include "text_model_loader.h"
 
 namespace sftrun::app {
@@ -56,6 +57,7 @@ int run_preview(const PreviewOptions& options) {
   config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   find_data(loaded, /*quiet=*/false);
   config::require_files(loaded);
+  data::require_chat_template(loaded);
   const config::RunConfig& config = loaded.config;
   const ModelSource found = find_model({.name = config.model.name,
                                         .revision = config.model.revision,

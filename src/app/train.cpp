@@ -21,6 +21,7 @@
 #include "sftrun/core/stall.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/text_model.h"
 #include "sftrun/launch/error_file.h"
 #include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/gpu.h"
@@ -52,6 +53,12 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
           "{} = {}", name, excerpt(value.is_string() ? value.get<std::string>() : value.dump())));
     }
   }
+}
+
+/// Before a model is downloaded.
+void require_files_of_run(const config::LoadedConfig& loaded) {
+  config::require_files(loaded);
+  data::require_chat_template(loaded);
 }
 
 /// Replaces init_from by the path of the adapter.
@@ -377,7 +384,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   find_data(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
   locate_adapter(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
-  if (worker.rank == 0) config::require_files(loaded);  // before a model is downloaded
+  if (worker.rank == 0) require_files_of_run(loaded);
   if (worker.rank == 0 && !worker.supervised) warn_of_files_in_both(loaded.config.data);
   const auto model_path =
       locate_model(loaded, options, /*quiet=*/worker.rank != 0 || worker.supervised);
@@ -499,7 +506,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
       launch::make_plan(launch_request(options, loaded.config, env), machine);
   find_data(loaded, /*quiet=*/false);
   locate_adapter(loaded, /*quiet=*/false);
-  config::require_files(loaded);  // before a model is downloaded
+  require_files_of_run(loaded);
   warn_of_files_in_both(loaded.config.data);
   const auto model_path = locate_model(loaded, options, /*quiet=*/false);
   const config::RunConfig asked = loaded.config;

@@ -48,6 +48,20 @@ std::string template_at(const std::string& path) {
                     "that has a chat_template, or the path of a Jinja file");
 }
 
+std::shared_ptr<const text::ChatTemplate> parsed_template(std::string_view source,
+                                                          std::string name) {
+  return std::make_shared<const text::ChatTemplate>(source, std::move(name));
+}
+
+/// Of `model.chat_template`; null: it is empty.
+std::shared_ptr<const text::ChatTemplate> configured_template(const std::string& configured) {
+  if (configured.empty()) return nullptr;
+  const std::string_view builtin = text::builtin_template(configured);
+  if (!builtin.empty()) return parsed_template(builtin, "the built-in chat template " + configured);
+  if (is_template_text(configured)) return parsed_template(configured, "model.chat_template");
+  return parsed_template(template_at(configured), configured);
+}
+
 }  // namespace
 
 text::Encoding encode_open_text(const text::Tokenizer& tokenizer, std::string_view text) {
@@ -121,20 +135,20 @@ TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::st
     if (std::find(model.stop_ids.begin(), model.stop_ids.end(), *eos) == model.stop_ids.end())
       model.stop_ids.push_back(*eos);
   }
-  const auto parse = [](std::string_view source, std::string name) {
-    return std::make_shared<const text::ChatTemplate>(source, std::move(name));
-  };
-  const std::string_view builtin = text::builtin_template(configured);
-  if (!builtin.empty()) {
-    model.chat_template = parse(builtin, "the built-in chat template " + configured);
-  } else if (is_template_text(configured)) {
-    model.chat_template = parse(configured, "model.chat_template");
-  } else if (!configured.empty()) {
-    model.chat_template = parse(template_at(configured), configured);
-  } else if (own_template) {
-    model.chat_template = parse(*own_template, "the model's chat template");
-  }
+  model.chat_template = configured_template(configured);
+  if (!model.chat_template && own_template)
+    model.chat_template = parsed_template(*own_template, "the model's chat template");
   return model;
+}
+
+void require_chat_template(const config::LoadedConfig& loaded) {
+  try {
+    configured_template(loaded.config.model.chat_template);
+  } catch (const Error& error) {
+    throw Error(error.code(), error.message(),
+                fmt::format("{}; {}", loaded.place_of("model.chat_template"), error.where()),
+                error.fix());
+  }
 }
 
 std::vector<std::string> idle_template_variables(const TextModel& model,

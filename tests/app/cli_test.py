@@ -494,6 +494,28 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown key `train.sed`", "train.sed=7 from the command line", "did you mean `train.seed`?"],
                     "config", "check", "--config", "run.yaml", "train.sed=7")
 
+    def test_config_check_looks_at_the_chat_template(self):
+        check = ["config", "check", "--config", "run.yaml"]
+        template = lambda name: self.write("run.yaml", f"model:\n  name: model\n  chat_template: {name}\ndata: {{ train: train.jsonl }}\n")
+        for name in ("chatml", "'{{ messages }}'", ""):
+            template(name)
+            self.expect(DONE, ["run.yaml: valid"], *check)
+        template("nowhere.jinja")
+        missing = ["no such chat template file", "run.yaml:3:3; model.chat_template: nowhere.jinja"]
+        for words in check, ["preview", "--config", "run.yaml"], ["train", "--config", "run.yaml", "--dry-run"]:
+            self.expect(USAGE, missing, *words)
+        self.assertIn("no such chat template file", self.sftrun(*check, "--json").stdout)
+        self.assertIn("warning: no such chat template file (run.yaml:3:3", self.sftrun("config", "show", "--config", "run.yaml").stderr)
+        self.expect(USAGE, ["the directory has no chat template", "model.chat_template=./adapter from the command line"], *check, "model.chat_template=./adapter")
+        self.write("broken.jinja", "{% if %}")
+        template("broken.jinja")
+        self.expect(DATA, ["cannot be parsed", "run.yaml:3:3; broken.jinja:1"], *check)
+
+    def test_config_check_leaves_an_adapter_on_the_hub_unchecked(self):
+        check = ["config", "check", "--config", "run.yaml"]
+        self.expect(DONE, ["hf://owner/name: on the hub, not checked"], *check, "tuning.lora.init_from=hf://owner/name")
+        self.expect(DATA, ["tuning.lora.init_from: no such file: nowhere"], *check, "tuning.lora.init_from=nowhere")
+
     def test_config_check_looks_at_data(self):
         check = ["config", "check", "--config", "run.yaml"]
         self.write("train.jsonl", json.dumps({"messages": [{"role": "usr", "content": "a"},

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/config/run_config.h"
 #include "sftrun/text/chat_template.h"
 #include "sftrun/text/tokenizer.h"
 
@@ -49,6 +50,10 @@ void require_embedded(std::span<const text::TokenId> ids, const TextModel& model
 TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::string>& own_template,
                           text::RenderOptions render_defaults, const std::string& configured,
                           const std::vector<int64_t>& eos_token_ids);
+
+/// Reads the template that `model.chat_template` names, if it is set.
+/// @throws Error at its place in the configuration, if that is absent or cannot be parsed
+void require_chat_template(const config::LoadedConfig& loaded);
 
 /// Which of a run's `data.chat_template_kwargs` change no text: a warning for each.
 std::vector<std::string> idle_template_variables(const TextModel& model,
