@@ -251,9 +251,22 @@ CLI::Validator device_name() {
       "auto|cuda|cpu");
 }
 
+std::string other_base_error(const std::string& text) {
+  constexpr std::string_view kPrefixes = "xXbBoO";
+  const std::string_view trimmed = trim(text);
+  const std::string_view digits =
+      trimmed.substr(trimmed.starts_with('-') || trimmed.starts_with('+') ? 1 : 0);
+  if (digits.size() < 2 || digits[0] != '0') return {};
+  const bool has_prefix = kPrefixes.find(digits[1]) != std::string_view::npos;
+  if (!has_prefix && (digits[1] < '0' || digits[1] > '9')) return {};
+  return fmt::format("`{}` begins with {}: write a decimal number", excerpt(text),
+                     digits.substr(0, has_prefix ? 2 : 1));
+}
+
 CLI::Validator at_least(int64_t min, int64_t max) {
   return CLI::Validator(
       [min, max](std::string& text) -> std::string {
+        if (std::string error = other_base_error(text); !error.empty()) return error;
         int64_t number = 0;
         const bool is_beyond = is_beyond_64_bits(text);  // CLI11 takes the nearest number
         const bool is_number = CLI::detail::lexical_cast(text, number) && number >= min;
@@ -272,6 +285,7 @@ CLI::Validator thread_count() {
 CLI::Validator in_range(double min, double max) {
   return CLI::Validator(
       [min, max](std::string& text) -> std::string {
+        if (std::string error = other_base_error(text); !error.empty()) return error;
         double number = 0;
         if (CLI::detail::lexical_cast(text, number) && number >= min && number <= max) return {};
         return fmt::format("`{}` is not a number from {} to {}", excerpt(text), min, max);

@@ -67,10 +67,13 @@ CLI::Validator stored_dtype();   ///< auto, bf16, f16, f32
 /// "f32", "f16" or "bf16" for any name of these types; other texts are returned unchanged.
 std::string stored_dtype_word(std::string text);
 CLI::Validator device_name();  ///< auto, cuda, cpu
+/// Why a number with a prefix of another base than ten is refused: CLI11 reads 010 as 8. Every validator of a number asks it first.
+/// @return empty: it has none
+std::string other_base_error(const std::string& text);
 /// A whole number. The largest one leaves room for products with others in 64 bits.
 constexpr int64_t kLargestCount = 1'000'000'000;
 CLI::Validator at_least(int64_t min, int64_t max = kLargestCount);
-constexpr int64_t kMostMachines = 65'536, kMostRows = 65'536;
+constexpr int64_t kMostMachines = 65'536, kMostRows = 65'536, kMaxPort = 65'535;
 CLI::Validator thread_count();  ///< of --threads: up to launch::most_threads
 CLI::Validator in_range(double min, double max);
 
@@ -110,7 +113,7 @@ struct SamplingFlags {
   std::optional<double> top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, seed;
   std::vector<std::string> stop;
-  int64_t num_beams = 1;  ///< users of transformers type it
+  std::string num_beams = "1";  ///< users of transformers type it
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
 /// Warns of flags without an effect. @throws ConfigError for an empty --stop and several beams
@@ -120,7 +123,7 @@ void put_sampling_flags(const SamplingFlags& flags, nlohmann::ordered_json& requ
 /// `--batch-size`
 void add_batch_size_flag(CLI::App& command, std::optional<int64_t>& batch_size);
 
-/// A whole number, else `fallback`.
+/// A whole number, else `fallback`; that also for one of another base than ten.
 int64_t to_number(const std::string& text, int64_t fallback);
 
 /// `--nproc-per-node`, `--gpus`, `--nnodes`, `--node-rank`, `--master-addr` and `--master-port`

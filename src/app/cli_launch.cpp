@@ -20,6 +20,7 @@ launch::LaunchRequest LaunchFlags::request() const {
 
 int64_t to_number(const std::string& text, int64_t fallback) {
   int64_t number = fallback;
+  if (!other_base_error(text).empty()) return fallback;
   return CLI::detail::lexical_cast(text, number) ? number : fallback;
 }
 
@@ -36,6 +37,7 @@ bool is_count(const std::string& text) {
 CLI::Validator process_count() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
+        if (std::string error = other_base_error(text); !error.empty()) return error;
         if (text == "auto" || text == "gpu" || text == "cpu" || is_count(text)) return {};
         return fmt::format("`{}` is neither auto nor a whole number from 1 to {}", excerpt(text),
                            kMaxProcesses);
@@ -49,6 +51,7 @@ CLI::Validator gpu_list() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
         for (const std::string& item : split(text, ',')) {
+          if (std::string error = other_base_error(item); !error.empty()) return error;
           if (to_number(item, -1) < 0 || to_number(item, -1) > kMaxProcesses)
             return fmt::format("`{}` is neither a number of GPUs nor a list like 0,2,3",
                                excerpt(text));
@@ -84,7 +87,7 @@ void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
   command
       .add_option("--master-port", flags.master_port,
                   "Port on machine 0; 0: a free one (one machine only)")
-      ->check(in_range(0, 65535))
+      ->check(at_least(0, kMaxPort))
       ->capture_default_str();
 }
 

@@ -6,6 +6,7 @@
 #include "cli.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/text/generated_text.h"
 
 /// Flags of the commands that generate text.
@@ -50,11 +51,12 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
 }
 
 void check_sampling_flags(const SamplingFlags& flags) {
-  if (flags.num_beams != 1) {
-    throw ConfigError(fmt::format("--num-beams {}: beam search is not supported", flags.num_beams),
-                      "--num-beams on the command line",
-                      "leave it out: the most likely token is taken each time; or sample with "
-                      "--temperature");
+  if (flags.num_beams != "1") {
+    throw ConfigError(
+        fmt::format("--num-beams {}: beam search is not supported", excerpt(flags.num_beams)),
+        "--num-beams on the command line",
+        "leave it out: the most likely token is taken each time; or sample with "
+        "--temperature");
   }
   const bool samples = flags.top_p || flags.top_k || flags.min_p || flags.seed;
   if (flags.temperature == 0 && samples) {

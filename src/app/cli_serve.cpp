@@ -178,7 +178,7 @@ Command add_serve(CLI::App& sftrun) {
   command->add_option("--host", options->host, "Address to listen on; 0.0.0.0: all of this machine")
       ->capture_default_str();
   command->add_option("--port", options->port, "Port; 0: any that is free")
-      ->check(in_range(0, 65535))
+      ->check(at_least(0, kMaxPort))
       ->capture_default_str();
   command
       ->add_option("--token", options->token,

@@ -19,7 +19,7 @@ void set_master(LaunchFlags& options, const config::MachineSettings& settings, b
   options.master_addr = master.substr(0, colon);
   if (colon == std::string::npos || port_given) return;
   const int64_t port = to_number(master.substr(colon + 1), 0);
-  if (port < 1 || port > 65535) {
+  if (port < 1 || port > kMaxPort) {
     throw ConfigError(fmt::format("`master: {}` has no port after the colon", master),
                       settings.file.string(), "write host:29500");
   }

@@ -118,7 +118,7 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown flag --train.batch_size", "train.batch_size=VALUE"], "train", "--train.batch_size=4")
         self.expect(USAGE, ["unexpected argument `more`"], "gpu-info", "more")
         self.expect(USAGE, ["--model or --adapter"], "chat")
-        self.expect(USAGE, ["--port", "0", "65535"], "serve", "--model", "model", "--port", "65536")
+        self.expect(USAGE, ["--port", "`65536` is above the largest value, 65535"], "serve", "--model", "model", "--port", "65536")
         self.expect(USAGE, ["--adapter =x", "NAME=ADAPTER"], "serve", "--adapter", "=x")
         self.expect(DATA, ["model is a directory", "name a model's config.json"], "bench", "--arch", "model")
         self.expect(DATA, ["x", "--adapter on the command line"], "serve", "--adapter", "name=./x")
@@ -185,6 +185,20 @@ class CommandLineTest(unittest.TestCase):
         for dtype, form, of in (("q4_0", "safetensors", "GGUF"), ("nf4", "gguf", "safetensors"), ("fp4", "lora-gguf", "safetensors")):
             self.expect(USAGE, [f"--dtype {dtype} is only for {of} models, but --format is {form}", f"fix: write --format {of.lower()}"], "merge",
                         "--adapter", "adapter", "--output", "out", "--format", form, "--dtype", dtype)
+
+    def test_numbers_are_decimal(self):
+        """Every flag of every command that takes a number, found by the help. CLI11 reads 010 as 8."""
+        found = set()
+        for command in [*COMMANDS[:-1], "chat", "serve", "config show"]:
+            words = command.split()
+            text = self.sftrun(*words, "--help").stdout
+            for flag in re.findall(r"(--[a-z-]+) (?:N|NUMBER|auto\|N|N\|0,2,3)(?: |$)", text, re.M):
+                found.add(flag)
+                for number, prefix in ("010", "0"), ("0x1F90", "0x"):
+                    self.expect(USAGE, [f"{flag}: `{number}` begins with {prefix}: write a decimal number"], *words, flag, number)
+        self.assertLessEqual({"--max-new-tokens", "--port", "--threads", "--temperature", "--nproc-per-node", "--gpus", "--seed", "--world-size",
+                              "--max-restarts", "--seq-len", "--num-examples"}, found)
+        self.expect(USAGE, ["--num-beams 010: beam search"], "generate", "--model", "model", "--prompt", "a", "--num-beams", "010")
 
     def test_numbers_beyond_what_they_mean(self):
         serve, generate = ["serve", "--model", "model"], ["generate", "--model", "model", "--prompt", "a"]

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,6 +69,29 @@ TEST(Validators, KeepNumbersInTheirRange) {
   EXPECT_TRUE(is_good(in_range(0, 1), "0.5"));
   EXPECT_FALSE(is_good(in_range(0, 1), "1.01"));
   EXPECT_FALSE(is_good(in_range(0, 1), "half"));
+}
+
+TEST(Validators, TakeOnlyDecimalNumbers) {
+  for (const auto& [text, prefix] :
+       std::vector<std::pair<std::string, std::string>>{{"010", "0"},
+                                                        {"08", "0"},
+                                                        {"-010", "0"},
+                                                        {"0x1F90", "0x"},
+                                                        {"+0X10", "0X"},
+                                                        {"0b11", "0b"},
+                                                        {" 0o17", "0o"},
+                                                        {"0x1p3", "0x"},
+                                                        {"00.5", "0"},
+                                                        {"00", "0"}}) {
+    for (const CLI::Validator& validator : {at_least(0), in_range(0, 1e5), process_count()}) {
+      std::string word = text;
+      EXPECT_EQ(answer(validator, word),
+                fmt::format("`{}` begins with {}: write a decimal number", text, prefix));
+    }
+    EXPECT_EQ(to_number(text, -7), -7) << text;
+  }
+  for (const char* text : {"0", "-0", "0.5", "0e3", "10", "+5", "", "-", "gpu"})
+    EXPECT_EQ(other_base_error(text), "") << text;
 }
 
 TEST(Words, UnderscoresOfFlagsBecomeHyphens) {

@@ -268,6 +268,7 @@ CASES = [
     ("The command line", None, None, None),
     ("An unknown command", USAGE, None, ["trian"]),
     ("An unknown flag", USAGE, None, ["train", "--config", "run.yaml", "--nproc-per-nod", "2"]),
+    ("A number that is not decimal", USAGE, None, [*GENERATE, "--max-new-tokens", "010"]),
     ("No configuration file there", None, remove("run.yaml"), TRAIN),
     ("The configuration", None, None, None),
     ("A misspelt key", USAGE, edit("run.yaml", "max_steps: 1", "warmup_step: 10"), CHECK),
