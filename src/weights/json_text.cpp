@@ -35,13 +35,13 @@ class KeyWatch {
     switch (event) {
       case json::parse_event_t::object_start:
         if (depth >= kMostDepth) fail_deep();
-        open_.emplace_back();
+        if (refuses_) open_.emplace_back();
         break;
       case json::parse_event_t::array_start:
         if (depth >= kMostDepth) fail_deep();
         break;
       case json::parse_event_t::object_end:
-        open_.pop_back();
+        if (refuses_) open_.pop_back();
         break;
       case json::parse_event_t::key:
         if (refuses_ && !open_.back().insert(parsed.get<std::string>()).second) {
@@ -64,7 +64,7 @@ class KeyWatch {
   }
   const std::string& where_;
   bool restores_, refuses_;
-  std::vector<std::unordered_set<std::string>> open_;
+  std::vector<std::unordered_set<std::string>> open_;  ///< keys of open objects; of kRefused only
 };
 
 }  // namespace
