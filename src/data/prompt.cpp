@@ -93,6 +93,12 @@ PromptBuilder::PromptBuilder(TextModel model, bool chat)
   SFTRUN_CHECK(!chat_ || model_.chat_template != nullptr);
 }
 
+bool PromptBuilder::renders(const Json& record, const std::string& where) const {
+  const Asked asked = asked_by(record, where);
+  return (chat_ && asked.format != RecordFormat::kText) ||
+         is_rendered(asked.record, asked.format, chat_);
+}
+
 std::vector<text::TokenId> PromptBuilder::build(const Json& record,
                                                 const std::string& where) const {
   const Asked asked = asked_by(record, where);

@@ -553,6 +553,27 @@ DetectedFormat detect_input_format(const Json& record, const std::string& where)
                   where, advise_keys(record));
 }
 
+bool is_rendered(const Json& record, RecordFormat format, bool has_chat_template) {
+  const auto is_list = [&](const char* key) {
+    const Json* value = value_of(record, key);
+    return value != nullptr && value->is_array();
+  };
+  switch (format) {
+    case RecordFormat::kMessages:
+    case RecordFormat::kShareGpt:
+      return true;
+    case RecordFormat::kAlpaca:
+      return has_chat_template;
+    case RecordFormat::kPromptCompletion:
+      return is_list("prompt");
+    case RecordFormat::kPreference:
+      return is_list("chosen");
+    case RecordFormat::kText:
+      return false;
+  }
+  return false;
+}
+
 RecordShape shape_of(const Json& record, RecordFormat format, const TemplateTraits& chat_template,
                      const std::string& where) {
   switch (format) {

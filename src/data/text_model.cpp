@@ -151,25 +151,58 @@ void require_chat_template(const config::LoadedConfig& loaded) {
   }
 }
 
-std::vector<std::string> idle_template_variables(const TextModel& model,
-                                                 const text::Json& variables) {
+namespace {
+
+/// Why a variable of the chat template changes no text; empty: it may change some.
+std::string idle_reason(const TextModel& model, const std::string& name) {
   constexpr std::array<std::string_view, 3> kOurs = {"messages", "add_generation_prompt",
                                                      "continue_final_message"};
+  if (std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end())
+    return "sftrun sets it for each conversation";
+  if (!model.chat_template) return "the model has no chat template";
+  return has_word(model.chat_template->source(), name) ? "" : "the chat template does not name it";
+}
+
+}  // namespace
+
+std::vector<std::string> idle_template_variables(const TextModel& model,
+                                                 const text::Json& variables) {
   std::vector<std::string> warnings;
   for (const auto& [name, value] : variables.items()) {
-    const bool is_ours = std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end();
-    const bool is_named = model.chat_template && has_word(model.chat_template->source(), name);
-    if (is_named && !is_ours) continue;
-    warnings.push_back(fmt::format("data.chat_template_kwargs.{} has no effect: {}", excerpt(name),
-                                   is_ours               ? "sftrun sets it for each conversation"
-                                   : model.chat_template ? "the chat template does not name it"
-                                                         : "the model has no chat template"));
+    const std::string reason = idle_reason(model, name);
+    if (reason.empty()) continue;
+    warnings.push_back(
+        fmt::format("data.chat_template_kwargs.{} has no effect: {}", excerpt(name), reason));
   }
   return warnings;
 }
 
 void warn_of_idle_template_variables(const TextModel& model, const text::Json& variables) {
   for (const std::string& idle : idle_template_variables(model, variables)) log::warn("{}", idle);
+}
+
+std::vector<std::string> idle_template_flag(const std::vector<const TextModel*>& models,
+                                            const text::Json& variables, bool renders) {
+  if (variables.empty()) return {};
+  const auto is_idle = [](const std::string& reason) { return !reason.empty(); };
+  const bool has_template = std::any_of(models.begin(), models.end(), [](const TextModel* model) {
+    return model->chat_template != nullptr;
+  });
+  if (!has_template)
+    return {"--chat-template-kwargs has no effect: the model has no chat template"};
+  if (!renders)
+    return {
+        "--chat-template-kwargs has no effect: no prompt or record is a conversation, so the "
+        "chat template is not used"};
+  std::vector<std::string> warnings;
+  for (const auto& [name, value] : variables.items()) {
+    std::vector<std::string> reasons;
+    for (const TextModel* model : models) reasons.push_back(idle_reason(*model, name));
+    if (std::all_of(reasons.begin(), reasons.end(), is_idle))
+      warnings.push_back(fmt::format("--chat-template-kwargs: `{}` has no effect: {}",
+                                     excerpt(name), reasons.front()));
+  }
+  return warnings;
 }
 
 }  // namespace sftrun::data

@@ -81,7 +81,9 @@ class Models {
     for (const nlohmann::ordered_json& entry : request_.at("models"))
       if (entry.at("name") == name) one["adapter"] = entry.at("adapter");
     SharedBases* shared = request_.at("models").size() > 1 ? &bases_ : nullptr;
-    return loaded_.emplace(name, load_model(one, 0, shared)).first->second;
+    const LoadedModel& loaded = loaded_.emplace(name, load_model(one, 0, shared)).first->second;
+    warn_of_idle_template_flag(request_, {&loaded.text});
+    return loaded;
   }
   std::vector<std::string> names() const {
     std::vector<std::string> names;

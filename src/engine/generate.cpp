@@ -1,5 +1,6 @@
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -58,6 +59,15 @@ class Prompts {
 
   bool are_chats() const { return chat_; }
 
+  void warn_of_idle_variables(const std::vector<data::InputRecord>& records) const {
+    if (!get<std::string>(request_, "chat_template_kwargs")) return;
+    const data::PromptBuilder builder(text_, chat_);
+    const bool renders = std::any_of(records.begin(), records.end(), [&](const auto& record) {
+      return builder.renders(record.record, record.where);
+    });
+    warn_of_idle_template_flag(request_, {&text_}, renders);
+  }
+
   std::vector<int32_t> of_text(const std::string& prompt) const {
     Json record = {{"prompt", prompt}};
     if (const auto system = get<std::string>(request_, "system")) {
@@ -69,6 +79,7 @@ class Prompts {
           {"messages",
            {{{"role", "system"}, {"content", *system}}, {{"role", "user"}, {"content", prompt}}}}};
     }
+    warn_of_idle_template_flag(request_, {&text_}, chat_);
     const auto tokens = data::PromptBuilder(text_, chat_).build(record, "--prompt");
     if (tokens.empty())
       throw ConfigError("the prompt is empty", "--prompt", "give at least one character");
@@ -174,7 +185,9 @@ class FileAnswers {
         output_(request.at("output").get<std::string>()),
         prompts_(request, model.text),
         records_(data::read_input_records(input_of(request), at::get_num_threads())),
-        tokens_(prompts_.of_records(records_)) {}
+        tokens_(prompts_.of_records(records_)) {
+    if (rank.is_main()) prompts_.warn_of_idle_variables(records_);
+  }
 
   int run() { return get<std::string>(request_, "folder") ? write() : write_unkept(); }
 

@@ -59,6 +59,17 @@ std::vector<ScoredRecord> read_records(const config::DataSource& input,
   return records;
 }
 
+void warn_of_idle_variables(const nlohmann::ordered_json& request,
+                            const std::vector<ScoredRecord>& records, const data::TextModel& text) {
+  if (!get<std::string>(request, "chat_template_kwargs")) return;
+  const bool renders = std::any_of(records.begin(), records.end(), [&](const ScoredRecord& scored) {
+    const auto& [line, record, where] = scored.input;
+    return data::is_rendered(record, data::detect_input_format(record, where).format,
+                             text.chat_template != nullptr);
+  });
+  warn_of_idle_template_flag(request, {&text}, renders);
+}
+
 data::Example to_example(const ScoredRecord& scored) {
   data::Example example;
   example.tokens = scored.tokens;
@@ -175,6 +186,7 @@ void report(const Summary& summary) {
 int run_score(const nlohmann::ordered_json& request) {
   LoadedModel model = load_model(request);
   std::vector<ScoredRecord> records = read_records(input_of(request), model.text);
+  warn_of_idle_variables(request, records, model.text);
   score(records, *model.decoder);
   require_finite_scores(records, *model.checkpoint, request.at("model").get<std::string>());
   data::write_records(request.at("output").get<std::string>(), lines_of(records));

@@ -52,6 +52,9 @@ Served load_all(const nlohmann::ordered_json& request) {
         entry.at("name").get<std::string>(), loaded.text, *loaded.decoder,
         asked_length.value_or(own > 0 ? own : kUnknownLength)));
   }
+  std::vector<const data::TextModel*> texts;
+  for (const LoadedModel& loaded : served.loaded) texts.push_back(&loaded.text);
+  warn_of_idle_template_flag(request, texts);
   return served;
 }
 

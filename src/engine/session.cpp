@@ -250,6 +250,15 @@ config::DataSource input_of(const nlohmann::ordered_json& request) {
   return input;
 }
 
+void warn_of_idle_template_flag(const nlohmann::ordered_json& request,
+                                const std::vector<const data::TextModel*>& models, bool renders) {
+  const auto given = get<std::string>(request, "chat_template_kwargs");
+  if (!given) return;
+  for (const std::string& idle :
+       data::idle_template_flag(models, text::Json::parse(*given), renders))
+    log::warn("{}", idle);
+}
+
 LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank, SharedBases* bases) {
   set_threads(request);
   const Compute compute =

@@ -74,6 +74,10 @@ class SharedBases {
 /// @param bases of the other adapters of this model; null: the model has weights of its own
 LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank = 0,
                        SharedBases* bases = nullptr);
+/// Warns of the request's "chat_template_kwargs" that change no text (data::idle_template_flag).
+void warn_of_idle_template_flag(const nlohmann::ordered_json& request,
+                                const std::vector<const data::TextModel*>& models,
+                                bool renders = true);
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
                               const std::string& configured_template);
 

@@ -46,6 +46,19 @@ TEST(Prompts, StringsAreATurnWhenChatting) {
             "<s>q");
 }
 
+TEST(Prompts, OnlyConversationsAreRendered) {
+  const auto renders = [](const std::string& json, bool chat) {
+    return PromptBuilder(test::toy_model(), chat).renders(Json::parse(json), "f.jsonl:3");
+  };
+  for (const bool chat : {true, false}) {
+    EXPECT_TRUE(renders(R"({"messages": [{"role": "user", "content": "q"}]})", chat));
+    EXPECT_TRUE(renders(R"({"prompt": [{"role": "user", "content": "q"}]})", chat));
+    EXPECT_EQ(renders(R"({"prompt": "q"})", chat), chat);
+    EXPECT_EQ(renders(R"({"instruction": "q"})", chat), chat);
+    EXPECT_FALSE(renders(R"({"text": "q"})", chat));
+  }
+}
+
 TEST(Prompts, ATextGoesOnAndBeginsOnce) {
   const auto model = test::toy_model(test::kChatMl, /*adds_bos=*/true, /*adds_eos=*/true);
   EXPECT_EQ(prompt_of(R"({"text": "q"})", true, model), "<s>q");

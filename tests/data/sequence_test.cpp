@@ -698,6 +698,28 @@ TEST(Thinking, VariablesThatChangeNothingAreNamed) {
   EXPECT_NE(idle[1].find("messages has no effect: sftrun sets it"), std::string::npos);
 }
 
+TEST(Thinking, OfAFlagWhatNoModelReadsIsNamed) {
+  const TextModel plain = test::toy_model(),
+                  thinking = test::toy_model("{{ 'x' if enable_thinking }}"), none = [&] {
+                    TextModel model = test::toy_model();
+                    model.chat_template = nullptr;
+                    return model;
+                  }();
+  const Json variables = {{"enable_thinking", false}, {"style", 1}};
+  using Warnings = std::vector<std::string>;
+  EXPECT_EQ(idle_template_flag({&plain, &thinking}, variables, true),
+            (Warnings{"--chat-template-kwargs: `style` has no effect: the chat template does not "
+                      "name it"}));
+  EXPECT_EQ(idle_template_flag({&plain}, variables, true).size(), 2U);
+  EXPECT_EQ(idle_template_flag({&thinking}, {{"enable_thinking", false}}, true), Warnings{});
+  EXPECT_EQ(idle_template_flag({&thinking}, {{"enable_thinking", false}}, false),
+            (Warnings{"--chat-template-kwargs has no effect: no prompt or record is a "
+                      "conversation, so the chat template is not used"}));
+  EXPECT_EQ(idle_template_flag({&none}, variables, true),
+            (Warnings{"--chat-template-kwargs has no effect: the model has no chat template"}));
+  EXPECT_EQ(idle_template_flag({&none}, Json::object(), true), Warnings{});
+}
+
 TEST(Thinking, TheVariablesOfARun) {
   config::DataConfig data;
   EXPECT_EQ(template_variables(data), Json::object());

@@ -204,18 +204,22 @@ def check_adapters(program):
 
 
 def check_messages(program):
+    variables = ["--chat-template-kwargs", '{"style": 1}']
     for dtype in ("bf16",) if program.quick else ("fp32", "bf16"):
-        said = program.run("generate", "--model", MODEL, "--prompt", "a", "--max-new-tokens", 1, "--device", "cpu", "--dtype", dtype).stderr
+        said = program.run("generate", "--model", MODEL, "--prompt", "a", "--max-new-tokens", 1, "--device", "cpu", "--dtype", dtype, *variables).stderr
         program.expect(f"messages: {dtype}", f"computing in {dtype} on the CPU" in said, said)
+        program.expect("messages: a variable that the template does not read", said.count("`style` has no effect: the chat template does not") == 1, said)
     words = ["score", "--model", MODEL, "--input", "texts.jsonl", "--output", "once.jsonl", *ON_CPU]
-    said = program.run(*words).stderr
+    said = program.run(*words, *variables).stderr
+    program.expect("messages: variables without a conversation", said.count("no prompt or record is a conversation") == 1, said)
     program.expect("messages: dtype and device of score", "computing in fp32 on the CPU" in said, said)
     before = (program.folder / "once.jsonl").read_text()
     words = ["generate", *words[1:], "--max-new-tokens", 1]
     refused = program.run(*words, code=2).stderr
     program.expect("messages: an output is not overwritten", "once.jsonl exists" in refused and "--overwrite" in refused, refused)
     program.expect("messages: nothing of it is lost", (program.folder / "once.jsonl").read_text() == before)
-    program.run(*words, "--overwrite")
+    said = program.run(*words, "--overwrite", *variables).stderr
+    program.expect("messages: variables without a conversation to answer", said.count("no prompt or record is a conversation") == 1, said)
     program.expect("messages: --overwrite", "generated" in (program.folder / "once.jsonl").read_text())
 
 

@@ -33,6 +33,8 @@ class PromptBuilder {
   /// model has no chat template, for what the template refuses, and for tokens that the model has
   /// no embedding of
   std::vector<text::TokenId> build(const Json& record, const std::string& where) const;
+  /// Whether the chat template renders the record's prompt.   @throws DataError, as build
+  bool renders(const Json& record, const std::string& where) const;
 
  private:
   TextModel model_;

@@ -27,6 +27,8 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
 /// For commands that read records without a run's configuration: the same for sft, with errors that
 /// say which keys to write.
 DetectedFormat detect_input_format(const Json& record, const std::string& where);
+/// Whether the chat template renders such a record. Else its texts are taken as they are.
+bool is_rendered(const Json& record, RecordFormat format, bool has_chat_template);
 
 /// Parts of a conversation that the chat template does not write to the text.
 struct LeftOut {

@@ -59,5 +59,10 @@ void require_chat_template(const config::LoadedConfig& loaded);
 std::vector<std::string> idle_template_variables(const TextModel& model,
                                                  const text::Json& variables);
 void warn_of_idle_template_variables(const TextModel& model, const text::Json& variables);
+/// The same of a command's --chat-template-kwargs.
+/// @param models not empty; a variable that one of them reads has an effect
+/// @param renders whether the command has conversations to render
+std::vector<std::string> idle_template_flag(const std::vector<const TextModel*>& models,
+                                            const text::Json& variables, bool renders);
 
 }  // namespace sftrun::data
