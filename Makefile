@@ -9,8 +9,8 @@ PREFIX ?= /usr/local
 # One compiler per core, and not more than memory allows: a file that includes LibTorch takes up to 2 GiB.
 JOBS ?= $(shell awk -v n="$$(nproc)" '/MemAvailable/ {m = int($$2 / 2097152); print m < 1 ? 1 : m < n ? m : n}' /proc/meminfo)
 
-# Tests wait for processes, timers and disks a part of their time: one more than there are cores.
-TEST_JOBS ?= $(shell echo $$(($(JOBS) > 1 ? $(JOBS) + 1 : 1)))
+# Tests wait for processes, timers and disks a part of their time: two more than there are cores.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) > 1 ? $(JOBS) + 2 : 1)))
 
 # Options of scripts/bootstrap.sh, as in: make build BOOTSTRAP_FLAGS=--cpu
 BOOTSTRAP_FLAGS ?=

@@ -40,7 +40,8 @@ Asked asked_by(const Json& record, const std::string& where) {
     if (!prompt.is_string() && !prompt.is_array()) {
       throw DataError(fmt::format("\"prompt\" must be a string or a list of messages, not {}",
                                   json_type(prompt)),
-                      where, "write the text in quotes");
+                      where,
+                      "write it as a string: in quotes in JSON, as a column of strings in a table");
     }
     asked.format = RecordFormat::kPromptCompletion;
     asked.record["completion"] = prompt.is_array() ? prompt : Json("");

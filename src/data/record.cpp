@@ -66,7 +66,7 @@ std::string require_string(const Json& record, const char* key, RecordFormat for
   const Json& value = require(record, key, format, where);
   if (value.is_string()) return value.get<std::string>();
   throw DataError(fmt::format("\"{}\" must be a string, not {}", key, json_type(value)), where,
-                  "write the text in quotes");
+                  "write it as a string: in quotes in JSON, as a column of strings in a table");
 }
 
 std::string optional_string(const Json& record, const char* key, const std::string& where) {
@@ -74,7 +74,7 @@ std::string optional_string(const Json& record, const char* key, const std::stri
   if (value == nullptr) return {};
   if (value->is_string()) return value->get<std::string>();
   throw DataError(fmt::format("\"{}\" must be a string, not {}", key, json_type(*value)), where,
-                  "write the text in quotes, or leave the key out");
+                  "write it as a string, in quotes in JSON, or leave the key out");
 }
 
 /// Refuses values such as `"train": "false"`, which would be trained on.
