@@ -83,6 +83,7 @@ void DatasetChecks::add(const Outcome& outcome, const std::string& place) {
   for (const std::string& role : outcome.unknown_roles) unknown_roles_[role].add(1, place);
   for (const std::string& column : outcome.unread_columns) unread_columns_[column].add(1, place);
   for (const std::string& key : outcome.unread_turn_keys) unread_turn_keys_[key].add(1, place);
+  for (const std::string& field : outcome.absent_fields) absent_fields_[field].add(1, place);
   two_systems_.add(outcome.has_two_systems ? 1 : 0, place);
   differs_in_class_.add(outcome.differs_in_class ? 1 : 0, place);
   null_arguments_.add(outcome.has_null_arguments ? 1 : 0, place);
@@ -229,6 +230,10 @@ void DatasetChecks::remark_on_roles(std::vector<Remark>& remarks) const {
 
 void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
   if (bad_.count() > 0) remarks.push_back({true, "data: " + bad_.left_out()});
+  for (const auto& [field, records] : absent_fields_) {
+    if (records.count() == stats_.num_records - stats_.num_bad)
+      remarks.push_back({true, "data: " + absent_field_warning(field)});
+  }
   for (const auto& [column, records] : unread_columns_) {
     warn(remarks, records, fmt::format("records have \"{}\", which is not read", column),
          advice_on_column(column));

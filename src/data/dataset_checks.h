@@ -89,7 +89,7 @@ class DatasetChecks {
       answer_texts_, messages_, differs_in_class_, control_tokens_, empty_answers_,
       begins_with_answer_, missing_bos_, too_long_, truncated_, labels_cut_off_, without_labels_,
       others_left_out_, equal_pairs_, two_systems_, null_arguments_;
-  std::map<std::string, Tally> unknown_roles_, unread_columns_, unread_turn_keys_;
+  std::map<std::string, Tally> unknown_roles_, unread_columns_, unread_turn_keys_, absent_fields_;
   BadRecords bad_;
 };
 

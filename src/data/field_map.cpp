@@ -71,6 +71,19 @@ void read_turns(Json& record, const char* key, const std::string& where) {
   *it = std::move(turns);
 }
 
+/// Keys of a record that hold turns: a list of them, or one.
+constexpr std::array<const char*, 6> kTurnKeys = {"messages",   "conversations", "prompt",
+                                                  "completion", "chosen",        "rejected"};
+
+bool has_turn_with(const Json& record, const std::string& key) {
+  const auto has_key = [&](const Json& turn) { return turn.is_object() && turn.contains(key); };
+  return std::any_of(kTurnKeys.begin(), kTurnKeys.end(), [&](const char* name) {
+    const auto turns = record.find(name);
+    if (turns == record.end()) return false;
+    return turns->is_array() ? std::any_of(turns->begin(), turns->end(), has_key) : has_key(*turns);
+  });
+}
+
 }  // namespace
 
 FieldMap::FieldMap(const Json& fields, config::DataFormat format)
@@ -92,7 +105,8 @@ FieldMap::FieldMap(const Json& fields, config::DataFormat format)
   }
 }
 
-Json FieldMap::apply(Json record, const std::string& where, bool has_text_cells) const {
+MappedRecord FieldMap::apply(Json record, const std::string& where, bool has_text_cells) const {
+  MappedRecord result;
   Json mapped = Json::object();
   for (const auto& [ours, theirs] : columns_) {
     const std::optional<Json> value = find_column(record, theirs, has_text_cells);
@@ -103,20 +117,26 @@ Json FieldMap::apply(Json record, const std::string& where, bool has_text_cells)
                       where, "correct data.fields, or the record");
     }
     if (value) mapped[ours] = as_text(*value);
+    if (!value && !theirs.empty()) result.absent.push_back(ours + ": " + theirs);
   }
   for (const auto& [ours, theirs] : columns_) {
-    if (theirs != ours) record.erase(theirs.empty() ? ours : theirs);
+    record.erase(ours);
+    if (!theirs.empty()) record.erase(theirs);
   }
   for (auto& [key, value] : mapped.items()) record[key] = std::move(value);
   if (has_text_cells) read_text_cells(record, role_.empty() ? "role" : role_);
-  for (const char* key : {"messages", "conversations"}) {
-    read_turns(record, key, where);
-    if (const auto it = record.find(key); it != record.end()) rename_turns(*it);
-  }
-  for (const char* key : {"prompt", "completion", "chosen", "rejected"})
-    if (const auto it = record.find(key); it != record.end()) rename_turns(*it);
-  round_fractions(record);
-  return record;
+  for (const char* key : {"messages", "conversations"}) read_turns(record, key, where);
+  result.record = std::move(record);
+  find_absent_flags(result);
+  for (const char* key : kTurnKeys)
+    if (const auto it = result.record.find(key); it != result.record.end()) rename_turns(*it);
+  round_fractions(result.record);
+  return result;
+}
+
+void FieldMap::find_absent_flags(MappedRecord& mapped) const {
+  for (const auto& [ours, theirs] : flags_)
+    if (!has_turn_with(mapped.record, theirs)) mapped.absent.push_back(ours + ": " + theirs);
 }
 
 void FieldMap::require_pairs(const Json& record, const std::string& where) const {

@@ -24,15 +24,17 @@ std::string scope_of(int64_t num_records, bool is_whole) {
 
 /// Parts of records that a run would not read or not train on.
 struct Doubts {
-  std::map<std::string, int64_t> roles, columns, loss_flags;
+  std::map<std::string, int64_t> roles, columns, loss_flags, absent_fields;
   int64_t num_with_two_systems = 0;
   BadRecords bad;
 
-  void add(const Json& record, RecordFormat format, const std::string& where) {
+  void add(const MappedRecord& mapped, RecordFormat format, const std::string& where) {
+    const Json& record = mapped.record;
     const std::vector<NamedShape> shapes = shapes_of(record, format, TemplateTraits{}, where);
     for (const std::string& column : unread_columns(record, format, shapes.front().shape))
       ++columns[column];
     for (const std::string& key : unread_turn_keys(record, format, "")) ++loss_flags[key];
+    for (const std::string& field : mapped.absent) ++absent_fields[field];
     num_with_two_systems += has_two_systems(record, format) ? 1 : 0;
     std::set<std::string> unknown;
     for (const NamedShape& one : shapes) {
@@ -49,6 +51,10 @@ struct Doubts {
     if (bad.count() > 0) {
       warnings.push_back(fmt::format("{}: of the first {} records {}", look.name, look.num_records,
                                      bad.left_out()));
+    }
+    for (const auto& [field, count] : absent_fields) {
+      if (count == look.num_records - bad.count())
+        warnings.push_back(fmt::format("{}: {}", look.name, absent_field_warning(field)));
     }
     for (const auto& [column, count] : columns) {
       warnings.push_back(
@@ -244,8 +250,8 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
           fmt::format("{} {}", is_table ? "row" : "line", block->records->number(i));
       try {
         for (PreviewedSequence& shown :
-             previewed_record(builder.build(records.parse(*block, i), where), detected.format, rule,
-                              place, where))
+             previewed_record(builder.build(records.parse(*block, i).record, where),
+                              detected.format, rule, place, where))
           preview.sequences.push_back(std::move(shown));
       } catch (const DataError& error) {
         bad.add(error, seen);

@@ -100,7 +100,7 @@ DetectedFormat SourceRecords::detect() const {
   for (size_t i = 0; i < first_->count; ++i) {
     const std::string place = where(*first_, i);
     try {
-      const Json record = parse(*first_, i);
+      const Json record = parse(*first_, i).record;
       fields_.require_pairs(record, place);
       return detect_format(record, place, objective_);
     } catch (const DataError& error) {
@@ -126,7 +126,8 @@ void SourceRecords::require_same_format(size_t file) const {
   const std::string place = named.where(block->number(0));
   DetectedFormat other;
   try {
-    const Json record = fields_.apply(block->parse(0, place), place, reader->has_text_cells());
+    const Json record =
+        fields_.apply(block->parse(0, place), place, reader->has_text_cells()).record;
     other = detect_format(record, place, objective_);
     if (other.format == format_.format) return;
     shapes_of(record, format_.format, TemplateTraits{}, place);
@@ -212,7 +213,7 @@ void SourceRecords::skip(int64_t count) {
   }
 }
 
-Json SourceRecords::parse(const Block& block, size_t index) const {
+MappedRecord SourceRecords::parse(const Block& block, size_t index) const {
   const std::string place = where(block, index);
   return fields_.apply(block.records->parse(index, place), place, block.has_text_cells);
 }

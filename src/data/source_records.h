@@ -36,7 +36,7 @@ class SourceRecords {
   /// another format. @throws DataError naming such a file, or one that cannot be read
   void require_one_format() const;
 
-  Json parse(const Block& block, size_t index) const;
+  MappedRecord parse(const Block& block, size_t index) const;
   std::string where(const Block& block, size_t index) const;
   const std::vector<SourceFile>& files() const { return files_; }
   const DetectedFormat& format() const { return format_; }  ///< configured, or of the first record

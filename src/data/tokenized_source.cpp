@@ -83,7 +83,8 @@ void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& rea
   const std::string& where = block.places[index] = records_.where(read, index);
   bool is_built = false;
   try {
-    const std::vector<Sequence> sequences = builder_.build(records_.parse(read, index), where);
+    MappedRecord mapped = records_.parse(read, index);
+    const std::vector<Sequence> sequences = builder_.build(mapped.record, where);
     is_built = true;
     for (const Sequence& sequence : sequences) {
       Outcome outcome = outcome_of(sequence, rule_, model_, where);
@@ -92,6 +93,7 @@ void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& rea
       outcome.example.line = read.records->number(index);
       block.records[index].push_back(std::move(outcome));
     }
+    block.records[index].front().absent_fields = std::move(mapped.absent);
     if (records_.format().format == RecordFormat::kPreference)
       leave_out_incomplete(block.records[index]);
   } catch (const DataError& error) {

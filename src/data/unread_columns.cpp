@@ -116,6 +116,13 @@ std::string advice_on_column(const std::string& column) {
   return "sftrun trains on text";
 }
 
+std::string absent_field_warning(const std::string& field) {
+  return fmt::format(
+      "no record that was read has a value for data.fields: {{{}}}, so it changes nothing; correct "
+      "the name, or leave the entry out",
+      excerpt(field));
+}
+
 std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat format,
                                           std::string_view template_source) {
   std::set<std::string> unread;

@@ -15,6 +15,10 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
 /// The advice for one of them.
 std::string advice_on_column(const std::string& column);
 
+/// The warning of an entry of `data.fields` that no record has a value for.
+/// @param field as "system: sys_text" (field_map.h)
+std::string absent_field_warning(const std::string& field);
+
 /// Keys of a conversation's turns, with values, that neither sftrun nor the chat template reads.
 /// @param template_source empty: unknown, and only flags count
 std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat format,

@@ -10,7 +10,7 @@ namespace {
 using config::DataFormat;
 
 Json apply(const Json& fields, const Json& record, DataFormat format = DataFormat::kAuto) {
-  return FieldMap(fields, format).apply(record, "f:1");
+  return FieldMap(fields, format).apply(record, "f:1").record;
 }
 
 TEST(FieldMap, RenamesColumns) {
@@ -85,7 +85,7 @@ TEST(FieldMap, NumbersAreTexts) {
 
 TEST(FieldMap, CellsOfTextHoldJson) {
   const auto of_csv = [](const Json& fields, const Json& record) {
-    return FieldMap(fields, DataFormat::kAuto).apply(record, "f:1", /*has_text_cells=*/true);
+    return FieldMap(fields, DataFormat::kAuto).apply(record, "f:1", /*has_text_cells=*/true).record;
   };
   const std::string user = R"([{"role": "user", "content": "q"}])";
   const Json list = Json::parse(user);
@@ -125,6 +125,27 @@ TEST(FieldMap, AnEmptyNameLeavesOutAColumn) {
             Json({{"instruction", "a"}}));
   EXPECT_EQ(apply({{"tools", ""}}, {{"messages", Json::array()}, {"", 1}}),
             Json({{"messages", Json::array()}, {"", 1}}));
+}
+
+// The file's own column of the name is another one, also where the mapped column has no value.
+TEST(FieldMap, AMappedNameIsNotReadFromTheColumnOfThatName) {
+  const Json record = {{"instruction", "q"}, {"output", "a"}, {"input", "other"}};
+  EXPECT_EQ(apply({{"input", "context"}}, record), (Json{{"instruction", "q"}, {"output", "a"}}));
+  Json with_null = record;
+  with_null["context"] = nullptr;
+  EXPECT_TRUE(apply({{"input", "context"}}, with_null).at("input").is_null());
+}
+
+TEST(FieldMap, NamesWhatTheRecordLacks) {
+  const FieldMap fields({{"system", "sys"}, {"tools", ""}, {"train", "mask"}}, DataFormat::kAuto);
+  const Json turn = {{"role", "user"}, {"content", "q"}};
+  const Json record = {{"messages", Json::array({turn})}};
+  EXPECT_EQ(fields.apply(record, "f:1").absent,
+            (std::vector<std::string>{"system: sys", "train: mask"}));
+  Json whole = record;
+  whole["sys"] = "s";
+  whole["messages"][0]["mask"] = true;
+  EXPECT_EQ(fields.apply(whole, "f:1").absent, std::vector<std::string>{});
 }
 
 TEST(FieldMap, PairsAreMappedWhole) {
