@@ -90,6 +90,23 @@ std::string utf8_lossy(std::string_view bytes) {
   return out;
 }
 
+void CharacterStream::add(std::string_view bytes) {
+  for (const char byte : bytes) {
+    if (!is_continued_by(std::string_view(&byte, 1))) {
+      open_.clear();
+      ++num_chars_;
+    }
+    open_ += byte;
+    if (is_valid_utf8(open_)) open_.clear();
+  }
+}
+
+bool CharacterStream::is_continued_by(std::string_view next) const {
+  if (open_.empty() || next.empty()) return false;
+  const std::string more = open_ + next.front();
+  return scan_sequence(more).num_bytes == more.size();
+}
+
 std::string_view utf8_prefix(std::string_view text, size_t most_bytes) {
   if (text.size() <= most_bytes) return text;
   size_t end = most_bytes;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -73,6 +74,21 @@ class PlacesInText {
   size_t at_ = 0, counted_ = 0, num_begun_ = 0;
 };
 
+/// The places of tokens whose bytes are the text's; nullopt: the tokenizer changed the text.
+std::optional<std::vector<size_t>> places_of_bytes(const std::vector<std::string>& tokens,
+                                                   std::string_view text) {
+  CharacterStream characters;
+  std::string bytes;
+  std::vector<size_t> places;
+  for (const std::string& token : tokens) {
+    places.push_back(characters.num_chars() - (characters.is_continued_by(token) ? 1 : 0));
+    characters.add(token);
+    bytes += token;
+  }
+  if (utf8_lossy(bytes) != text) return std::nullopt;
+  return places;
+}
+
 /// Several tokens may have the same text: the first, which is the likeliest, counts.
 void add_if_new(Json& object, const std::string& key, const Json& value) {
   if (!object.contains(key)) object[key] = value;
@@ -128,12 +144,15 @@ void Answers::add_prompt(Choice& fresh, const AnswerEvent& event) {
   const size_t index = prompt_index(event.choice);
   fresh.text = request_.prompt_texts[index];
   if (!request_.num_logprobs) return;
-  PlacesInText places(fresh.text);
   const std::vector<int32_t>& prompt = request_.prompts[index];
+  std::vector<std::string> bytes;
+  for (const int32_t token : prompt) bytes.push_back(bytes_of(token));
+  const auto exact = places_of_bytes(bytes, fresh.text);
+  PlacesInText places(fresh.text);
   for (size_t i = 0; i < prompt.size() && i <= event.prompt_scores.size(); ++i) {
     Entry entry{.token = prompt[i]};
     entry.first_char =
-        places.next(bytes_of(prompt[i]), model_.text.tokenizer->is_special(prompt[i]));
+        exact ? (*exact)[i] : places.next(bytes[i], model_.text.tokenizer->is_special(prompt[i]));
     if (i > 0) entry.logprobs = event.prompt_scores[i - 1];
     fresh.entries.push_back(std::move(entry));
   }

@@ -181,7 +181,7 @@ class Scheduler::Lane {
     ++num_tokens_;
     AnswerToken answered;
     answered.token = token.token;
-    if (token.logprobs) answered.first_char = job.text.num_chars();
+    if (token.logprobs) answered.first_char = job.text.place_of(token.token);
     answered.logprobs = std::move(token.logprobs);
     const bool goes_on = token.is_stop || job.text.add(token.token);
     AnswerEvent event;

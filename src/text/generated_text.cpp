@@ -92,6 +92,7 @@ GeneratedText::GeneratedText(const Tokenizer& tokenizer, const std::vector<std::
 
 bool GeneratedText::add(TokenId token) {
   tokens_.push_back(token);
+  bytes_.add(tokenizer_.token_bytes(token));
   const std::string after = text_after_kept(tokens_.size());
   text_.resize(num_kept_bytes_);
   text_ += after;
@@ -109,9 +110,15 @@ bool GeneratedText::add(TokenId token) {
   return false;
 }
 
-size_t GeneratedText::num_chars() const {
-  return num_kept_chars_ +
-         count_chars(without_parts(std::string_view(text_).substr(num_kept_bytes_)));
+size_t GeneratedText::place_of(TokenId next) const {
+  std::string_view after = std::string_view(text_).substr(num_kept_bytes_);
+  if (bytes_.is_continued_by(tokenizer_.token_bytes(next))) {
+    // The incomplete character is one replacement character, or one for each byte token.
+    size_t num_parts = num_bytes_at_end() > 0 ? bytes_.num_open_bytes() : 1;
+    for (; num_parts > 0 && after.ends_with(kReplacementCharacter); --num_parts)
+      after.remove_suffix(kReplacementCharacter.size());
+  }
+  return num_kept_chars_ + count_chars(after);
 }
 
 size_t GeneratedText::num_bytes_at_end() const {

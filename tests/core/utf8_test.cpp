@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -54,6 +55,23 @@ TEST(Utf8, PrefixEndsBetweenCharacters) {
 TEST(Utf8, LossyTextIsThatOfRust) {
   EXPECT_EQ(utf8_lossy("ok"), "ok");
   EXPECT_EQ(utf8_lossy("a\xF0\x9F\x98z\xFF"), "a\xEF\xBF\xBDz\xEF\xBF\xBD");
+}
+
+TEST(Utf8, ACharacterStreamCountsAsTheLossyText) {
+  const std::string parts[] = {"a",    "\xE6", "\x97", "i",    "\xF0\x9F", "\x8E",
+                               "\x89", "\x97", "\x97", "\xFF", "z"};
+  CharacterStream stream;
+  std::string bytes;
+  for (const std::string& part : parts) {
+    stream.add(part);
+    bytes += part;
+    const std::string text = utf8_lossy(bytes);
+    EXPECT_EQ(stream.num_chars(),
+              static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char byte) {
+                return !is_continuation_byte(byte);
+              })));
+  }
+  EXPECT_EQ(stream.num_chars(), 8U);
 }
 
 }  // namespace

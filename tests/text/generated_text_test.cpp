@@ -41,23 +41,47 @@ Shown generate(const Tokenizer& tokenizer, const std::string& text,
   return shown;
 }
 
-TEST(GeneratedText, CountsWholeCharactersOnly) {
+TEST(GeneratedText, PartsOfACharacterAreAtItsPlace) {
   const Tokenizer tokenizer = tokenizer_of("gpt2");
   GeneratedText generated(tokenizer, {});
   std::vector<TokenId> tokens;
   size_t num_parts = 0;
   for (const TokenId token : tokenizer.encode("x 日 👍🏽 the", /*add_special_tokens=*/false)) {
-    generated.add(token);
-    tokens.push_back(token);
     std::string bytes;
     for (const TokenId one : tokens) bytes += tokenizer.token_bytes(one);
     const size_t end = std::min(find_invalid_utf8(bytes), bytes.size());
     num_parts += end < bytes.size() ? 1 : 0;
     const auto count = std::count_if(bytes.begin(), bytes.begin() + static_cast<long>(end),
                                      [](char byte) { return !is_continuation_byte(byte); });
-    EXPECT_EQ(generated.num_chars(), static_cast<size_t>(count)) << bytes;
+    EXPECT_EQ(generated.place_of(token), static_cast<size_t>(count)) << bytes;
+    generated.add(token);
+    tokens.push_back(token);
   }
   EXPECT_GE(num_parts, 2U);
+}
+
+// Bytes that are no character are characters of their own in the text.
+TEST(GeneratedText, ATokenBehindAnIncompleteCharacterIsBehindItsReplacement) {
+  for (const char* name : {"gpt2", "llama2"}) {
+    const Tokenizer tokenizer = tokenizer_of(name);
+    GeneratedText generated(tokenizer, {});
+    const auto thumb = tokenizer.encode("👍", /*add_special_tokens=*/false);
+    const TokenId letter = tokenizer.encode("xx", /*add_special_tokens=*/false).back();
+    const auto part = std::find_if(thumb.begin(), thumb.end(), [&](TokenId token) {
+      return !is_valid_utf8(tokenizer.token_bytes(token));
+    });
+    ASSERT_LT(std::next(part), thumb.end()) << name;
+    generated.add(letter);
+    generated.add(*part);
+    const size_t before = generated.place_of(letter);
+    EXPECT_EQ(before, 1 + generated.place_of(*std::next(part))) << name;
+    generated.add(letter);
+    const size_t at = generated.text().rfind(tokenizer.token_bytes(letter));
+    const auto num_before =
+        std::count_if(generated.text().begin(), generated.text().begin() + static_cast<long>(at),
+                      [](char byte) { return !is_continuation_byte(byte); });
+    EXPECT_EQ(before, static_cast<size_t>(num_before)) << name;
+  }
 }
 
 class GeneratedTexts : public ::testing::TestWithParam<const char*> {};

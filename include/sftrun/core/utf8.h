@@ -51,4 +51,20 @@ std::string_view utf8_prefix(std::string_view text, size_t most_bytes);
 /// from_utf8_lossy.
 std::string utf8_lossy(std::string_view bytes);
 
+/// The characters of bytes that arrive in pieces, as `utf8_lossy` divides the whole.
+class CharacterStream {
+ public:
+  void add(std::string_view bytes);
+  /// Characters so far, an incomplete one at the end among them.
+  size_t num_chars() const { return num_chars_; }
+  /// Whether `next` continues the incomplete character at the end.
+  bool is_continued_by(std::string_view next) const;
+  /// Bytes of the incomplete character at the end.
+  size_t num_open_bytes() const { return open_.size(); }
+
+ private:
+  std::string open_;
+  size_t num_chars_ = 0;
+};
+
 }  // namespace sftrun

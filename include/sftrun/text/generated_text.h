@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/core/utf8.h"
 #include "sftrun/text/tokenizer.h"
 
 namespace sftrun::text {
@@ -39,8 +40,9 @@ class GeneratedText {
   std::string_view settled() const { return std::string_view(text_).substr(0, num_settled_); }
   /// The complete text, without the stop text.
   const std::string& text() const { return text_; }
-  /// Characters of it, without the parts of one at the end.
-  size_t num_chars() const;
+  /// Where the text of another token would begin, in characters: the parts of a character are all at
+  /// the place of the character.
+  size_t place_of(TokenId next) const;
   /// Tokens that were decoded so far, each as often as it was.
   uint64_t num_decoded() const { return num_decoded_; }
 
@@ -56,6 +58,7 @@ class GeneratedText {
   size_t longest_stop_ = 0;
   std::vector<TokenId> tokens_;
   std::string text_;
+  CharacterStream bytes_;  ///< of the tokens
   size_t num_settled_ = 0;
   uint64_t num_decoded_ = 0;
 
