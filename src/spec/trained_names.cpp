@@ -349,13 +349,18 @@ TrainableNames::TrainableNames(const std::vector<std::string>& patterns,
   for (const std::string& pattern : patterns) {
     patterns_.emplace_back(pattern, PythonRegex::Matches::kSearch, "tuning.trainable");
   }
+  for (size_t i = 0; i < patterns.size(); ++i) require_match(patterns[i], patterns_[i], tensors);
+}
+
+void TrainableNames::require_match(const std::string& pattern, const PythonRegex& regex,
+                                   const std::vector<TensorSpec>& tensors) {
   std::vector<std::string> names;
   for (const TensorSpec& tensor : tensors) {
-    if (match(tensor.name)) return;
+    if (regex.matches(tensor.name)) return;
     if (tensor.layer <= 0) names.push_back(tensor.name);
   }
   throw ConfigError("tuning.trainable matches no parameter of the model",
-                    "tuning.trainable: " + excerpt(join(patterns, ", ")),
+                    "tuning.trainable: " + excerpt(pattern),
                     "parameters are named like: " + join(names, ", "));
 }
 

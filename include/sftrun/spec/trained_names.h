@@ -56,11 +56,14 @@ std::set<std::string> adapted_names(const LoraSpec& lora, const ArchSpec& arch);
 /// The parameters selected by regular expressions, searched as with Python's re.search.
 class TrainableNames {
  public:
-  /// @throws ConfigError for an invalid pattern, or if no tensor matches
+  /// @throws ConfigError for a pattern that is invalid, or that no tensor matches
   TrainableNames(const std::vector<std::string>& patterns, const std::vector<TensorSpec>& tensors);
   bool match(const std::string& name) const;
 
  private:
+  static void require_match(const std::string& pattern, const PythonRegex& regex,
+                            const std::vector<TensorSpec>& tensors);
+
   std::vector<PythonRegex> patterns_;
 };
 
