@@ -55,6 +55,20 @@ std::optional<Complaint> parse_setting(const std::string& key, const Value& valu
   return parse_field(value, any(), settings.master);
 }
 
+/// Keys that say which machine this is, in a file that does not say how many there are: each machine
+/// would train by itself.
+void require_nodes(const MachineSettings& settings, Problems& problems) {
+  if (settings.nodes) return;
+  const bool has_rank = settings.node_rank.value_or(0) > 0;
+  const bool has_host = settings.master && !settings.master->starts_with(':');
+  if (!has_rank && !has_host) return;
+  problems.push_back(
+      {fmt::format("`{}` has no effect without `nodes`", has_rank ? "node_rank" : "master"),
+       settings.file.string(),
+       fmt::format("add nodes: N, the number of machines, or remove `{}`",
+                   has_rank ? "node_rank" : "master")});
+}
+
 }  // namespace
 
 std::filesystem::path machine_file_path() {
@@ -127,6 +141,7 @@ std::vector<Assignment> from_machine_file(MachineSettings& settings, Problems& p
           {fmt::format("`{}` {}", key, complaint->what), place, std::string(complaint->fix)});
     }
   }
+  require_nodes(settings, problems);
   return assignments;
 }
 

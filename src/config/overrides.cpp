@@ -119,6 +119,12 @@ std::vector<Assignment> from_environment(const Binding& fields, Problems& proble
       if (const Field* meant = find_misspelt(fields, name)) {
         warnings.push_back(fmt::format("{} in the environment has no effect; did you mean {}?",
                                        name, environment_name(meant->key)));
+      } else if (const std::string section = mapped(name.substr(kPrefix.size()), std::tolower);
+                 fields.has_section(section)) {
+        warnings.push_back(fmt::format(
+            "{} in the environment has no effect, because `{}` is a section; name one of its "
+            "keys, as in {}",
+            name, section, environment_name(field_named(section, fields))));
       }
       continue;
     }

@@ -140,6 +140,17 @@ TEST_F(ConfigTest, MachineFileProblemsArePlaced) {
   expect_error<DataError>([&] { load(""); }, {"nowhere.yaml"});
 }
 
+// Without the number of machines each of them would train by itself.
+TEST_F(ConfigTest, AMachineFileSaysHowManyMachinesThereAre) {
+  set("SFTRUN_MACHINE_CONFIG", write("machine.yaml", "node_rank: 3\n").string());
+  expect_error<ConfigError>([&] { load(""); },
+                            {"`node_rank` has no effect without `nodes`", "add nodes: N"});
+  set("SFTRUN_MACHINE_CONFIG", write("machine.yaml", "master: node-a:29500\n").string());
+  expect_error<ConfigError>([&] { load(""); }, {"`master` has no effect without `nodes`"});
+  set("SFTRUN_MACHINE_CONFIG", write("machine.yaml", "master: ':29500'\nnode_rank: 0\n").string());
+  load("");
+}
+
 TEST_F(ConfigTest, ABrokenLinkIsNoAbsentMachineFile) {
   std::filesystem::create_directories(directory_ / "sftrun");
   std::filesystem::create_symlink("nowhere.yaml", directory_ / "sftrun" / "machine.yaml");
@@ -196,6 +207,10 @@ TEST_F(ConfigTest, ReportsMistakesInTheEnvironment) {
   EXPECT_EQ(loaded.warnings[0],
             "SFTRUN_TRAIN_BATCH_SIZE in the environment has no effect; did you mean "
             "SFTRUN_TRAIN__BATCH_SIZE?");
+  set("SFTRUN_OUTPUT", "runs/a");
+  std::string warnings;
+  for (const std::string& warning : load("").warnings) warnings += warning;
+  EXPECT_NE(warnings.find("`output` is a section; name one of its keys"), std::string::npos);
   set("SFTRUN_TRAIN__BACH_SIZE", "4");
   expect_error<ConfigError>([&] { load(""); }, {"unknown key `train.bach_size`",
                                                 "SFTRUN_TRAIN__BACH_SIZE=4 from the environment",
