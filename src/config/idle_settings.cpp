@@ -139,6 +139,12 @@ IdleRules rules_of_data() {
                     : "";
        }},
       {{"data.loss_on"}, with_dpo},
+      {{"data.empty_thinking"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.train.objective == Objective::kDpo
+                    ? " with train.objective dpo: both answers are trained on as they are written"
+                    : "";
+       }},
   };
 }
 
@@ -148,10 +154,15 @@ std::string why_no_seed(const RunConfig& run, const RunFacts&) {
   const bool drops =
       tuning.trains_adapter() && tuning.lora.dropout > 0 && run.train.objective == Objective::kSft;
   if (drops || run.train.neftune_noise_alpha) return "";
-  if (tuning.trains_adapter() && tuning.lora.init_from.empty()) return "";
-  return fmt::format(": {} has no dropout and no new LoRA weights; data.seed orders the examples",
-                     tuning.trains_adapter() ? "a run from tuning.lora.init_from"
-                                             : fmt::format("tuning.mode {}", word_of(tuning.mode)));
+  const bool computes_start = tuning.lora.init == LoraInit::kPissa;
+  if (tuning.trains_adapter() && tuning.lora.init_from.empty() && !computes_start) return "";
+  const std::string run_without = !tuning.trains_adapter()
+                                      ? fmt::format("tuning.mode {}", word_of(tuning.mode))
+                                  : computes_start ? "a run with tuning.lora.init pissa"
+                                                   : "a run from tuning.lora.init_from";
+  return fmt::format(
+      ": {} has no dropout and no new LoRA weights that are drawn; data.seed orders the examples",
+      run_without);
 }
 
 bool warms_up(const TrainConfig& train) {
