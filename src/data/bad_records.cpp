@@ -51,8 +51,10 @@ std::string BadRecords::further_places() const {
          (count_ > static_cast<int64_t>(first_.size()) ? ", …" : "");
 }
 
-void BadRecords::add(const DataError& error, int64_t record) {
+void BadRecords::add(const BadRecord& bad, int64_t record) {
+  const DataError& error = bad.error;
   ++count_;
+  may_be_left_out_ = may_be_left_out_ && bad.may_be_left_out;
   fingerprint_.add(static_cast<uint64_t>(record));
   if (!since_) since_ = std::chrono::steady_clock::now();
   same_reason_ = same_reason_ && (first_.empty() || first_.front().message() == error.message());
@@ -82,7 +84,8 @@ std::string BadRecords::fix(int64_t num_records) const {
   });
   std::string fix = first_.front().fix();
   if (!fix.empty() && !have_one_fix) fix = "for the first: " + fix;
-  if (count_ == num_records) return fix;  // no record would remain
+  const bool none_would_remain = count_ == num_records;
+  if (none_would_remain || !may_be_left_out_) return fix;
   const char* skip = count_ == 1 ? "data.bad_records: skip leaves this record out"
                                  : "data.bad_records: skip leaves these records out";
   return fix.empty() ? skip : fix + "; or " + skip;

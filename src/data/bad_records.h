@@ -12,12 +12,19 @@
 
 namespace sftrun::data {
 
-/// Records that cannot be used: malformed, in another format, or refused by the chat template. All
-/// are counted, and the first ten are kept for the message.
+/// Why a record cannot be used.
+struct BadRecord {
+  DataError error;
+  bool may_be_left_out =
+      true;  ///< by data.bad_records: skip; not if data.too_long: error refuses it
+};
+
+/// Records that cannot be used: malformed, in another format, refused by the chat template, or too
+/// long with data.too_long: error. All are counted, and the first ten are kept for the message.
 class BadRecords {
  public:
   /// @param record its number in the data set, from 0
-  void add(const DataError& error, int64_t record);
+  void add(const BadRecord& bad, int64_t record);
   int64_t count() const { return count_; }
 
   /// A hash of the numbers of these records.
@@ -48,7 +55,7 @@ class BadRecords {
   static constexpr size_t kKept = 10;
   int64_t count_ = 0;
   std::vector<DataError> first_;
-  bool same_reason_ = true;
+  bool same_reason_ = true, may_be_left_out_ = true;
   Fingerprint fingerprint_;
   std::optional<std::chrono::steady_clock::time_point> since_;
 };

@@ -61,8 +61,8 @@ class EndlessSource {
       const size_t i = next_++;
       ++position_.record;
       --count;
-      if (const auto& error = block_.bad[i]) {
-        bad.add(*error, position_.record);
+      if (const auto& refused = block_.bad[i]) {
+        bad.add(*refused, position_.record);
         continue;
       }
       if (checks_) checks_->add(block_.records[i], block_.places[i]);
@@ -128,7 +128,7 @@ class EndlessSource {
   void refuse_bad_records() const {
     BadRecords bad;
     for (size_t i = 0; i < block_.bad.size(); ++i) {
-      if (const auto& error = block_.bad[i]) bad.add(*error, static_cast<int64_t>(i));
+      if (const auto& refused = block_.bad[i]) bad.add(*refused, static_cast<int64_t>(i));
     }
     if (bad.count() > 0) bad.refuse(static_cast<int64_t>(block_.bad.size()));
   }

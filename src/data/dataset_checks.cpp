@@ -67,7 +67,7 @@ void DatasetChecks::add(const std::vector<Outcome>& record, const std::string& p
 
 void DatasetChecks::add(const TokenizedSource::Block& block, bool gives_up) {
   for (size_t i = 0; i < block.records.size(); ++i) {
-    if (const auto& error = block.bad[i]) bad_.add(*error, stats_.num_records);
+    if (const auto& bad = block.bad[i]) bad_.add(*bad, stats_.num_records);
     add(block.records[i], block.places[i]);
   }
   stats_.num_bad = bad_.count();

@@ -154,7 +154,7 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
       try {
         doubts.add(records.parse(*block, i), look.format, records.where(*block, i));
       } catch (const DataError& error) {
-        doubts.bad.add(error, look.num_records);
+        doubts.bad.add({error}, look.num_records);
       }
       ++look.num_records;
     }
@@ -248,13 +248,15 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
       const bool is_table = records.files()[static_cast<size_t>(block->file)].is_table;
       const std::string place =
           fmt::format("{} {}", is_table ? "row" : "line", block->records->number(i));
+      bool is_built = false;
       try {
+        std::vector<Sequence> built = builder.build(records.parse(*block, i).record, where);
+        is_built = true;  // the length of its sequences may be refused
         for (PreviewedSequence& shown :
-             previewed_record(builder.build(records.parse(*block, i).record, where),
-                              detected.format, rule, place, where))
+             previewed_record(std::move(built), detected.format, rule, place, where))
           preview.sequences.push_back(std::move(shown));
       } catch (const DataError& error) {
-        bad.add(error, seen);
+        bad.add({.error = error, .may_be_left_out = !is_built}, seen);
         preview.sequences.push_back({.place = place, .left_out = error.message()});
       }
     }

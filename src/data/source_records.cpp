@@ -104,7 +104,7 @@ DetectedFormat SourceRecords::detect() const {
       fields_.require_pairs(record, place);
       return detect_format(record, place, objective_);
     } catch (const DataError& error) {
-      bad.add(error, static_cast<int64_t>(i));
+      bad.add({error}, static_cast<int64_t>(i));
       if (bad.is_hopeless(bad.count())) break;
     }
   }

@@ -97,10 +97,10 @@ void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& rea
     if (records_.format().format == RecordFormat::kPreference)
       leave_out_incomplete(block.records[index]);
   } catch (const DataError& error) {
-    if (is_built && skips_bad_records_)
-      throw;  // the record is valid, but data.too_long: error refuses it
+    const bool is_too_long = is_built;  // the record is valid, but data.too_long: error refuses it
+    if (is_too_long && skips_bad_records_) throw;
     block.records[index].clear();
-    block.bad[index] = error;
+    block.bad[index] = {.error = error, .may_be_left_out = !is_too_long};
   }
 }
 

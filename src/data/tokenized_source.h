@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "bad_records.h"
 #include "endings.h"
 #include "fit.h"
-#include "sftrun/core/error.h"
 #include "sftrun/data/sequence.h"
 #include "source_records.h"
 
@@ -34,8 +34,7 @@ class TokenizedSource {
   struct Block {
     std::vector<std::vector<Outcome>> records;  ///< the sequences of each record
     std::vector<std::string> places;            ///< place of each record, for messages
-    std::vector<std::optional<DataError>>
-        bad;  ///< why a record cannot be used; it then has no outcomes
+    std::vector<std::optional<BadRecord>> bad;  ///< such a record has no outcomes
   };
 
   TokenizedSource(const config::RunConfig& config, const config::DataSource& source, SplitRole role,

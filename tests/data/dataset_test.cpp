@@ -358,6 +358,13 @@ TEST_F(Datasets, TruncatedAwayLabelsAreCounted) {
 
 TEST_F(Datasets, LongRecordsCanBeRefused) {
   config_.data.too_long = TooLong::kError;
+  const std::string long_record = chat("q", std::string(100, 'x'));
+  for (const std::string& content :
+       {chat("q", "a") + long_record, chat("q", "a") + "{\"messages\": 3}\n" + long_record}) {
+    const std::string fix = failure(content).fix();
+    EXPECT_EQ(fix.find("data.bad_records"), std::string::npos)
+        << "it would leave out no record that is too long: " << fix;
+  }
   EXPECT_TRUE(failure(chat("q", "a") + chat("q", std::string(100, 'x')))
                   .where()
                   .ends_with("train.jsonl:2"));
