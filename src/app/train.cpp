@@ -29,6 +29,7 @@
 #include "sftrun/launch/scheduler_env.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/supervisor.h"
+#include "sftrun/observe/foreign_results.h"
 #include "sftrun/observe/html_report.h"
 #include "sftrun/observe/run_report.h"
 #include "sftrun/observe/system.h"
@@ -171,6 +172,15 @@ void require_inputs_stay(const TrainOptions& options, const Run& run) {
   };
   require("tuning.lora.init_from", config.tuning.lora.init_from);
   require("model.name", run.model_path);
+}
+
+/// Before anything is written into the directory. The engine looks again, knowing which checkpoints
+/// are whole.
+void require_free_directory(const TrainOptions& options, const std::filesystem::path& run_dir) {
+  if (options.overwrite) return observe::require_no_model(run_dir);
+  const bool names_checkpoint = options.resume != "auto" && options.resume != "never";
+  if (!names_checkpoint && !has_entry(run_dir / "checkpoints"))
+    observe::require_no_results(run_dir);
 }
 
 Json engine_request(const TrainOptions& options, const Run& run) {
@@ -414,6 +424,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   std::optional<ReportAtEnd> report;
   if (worker.rank == 0) {
     log::info("{}", launch);
+    require_free_directory(options, run.loaded.config.output.dir);
     require_inputs_stay(options, run);
     warn_and_announce(asked, run, headers, on_gpu);
     lock.emplace(run.loaded.config.output.dir);
@@ -523,6 +534,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env) {
     return static_cast<int>(ExitCode::kDone);
   }
   check_tuning_of(run, headers);
+  require_free_directory(options, run.loaded.config.output.dir);
   require_inputs_stay(options, run);
   warn_and_announce(asked, run, headers, on_gpu);
   const launch::RunLock lock(run.loaded.config.output.dir, plan.node_rank);

@@ -6,6 +6,7 @@
 #include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/observe/foreign_results.h"
 #include "sftrun/train/batches.h"
 #include "sftrun/train/identity.h"
 #include "sftrun/train/run_directory.h"
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 void overwrite(const fs::path& run_dir) {
-  require_no_model(run_dir);
+  observe::require_no_model(run_dir);
   if (const auto aside = set_run_aside(run_dir); !aside.empty())
     log::info("the earlier run in {} is now {}", run_dir.string(), aside.string());
 }
@@ -55,7 +56,7 @@ int64_t newest_step(const fs::path& run_dir, bool resumes) {
         "move the old run aside with --overwrite");
   }
   if (const auto latest = store.latest()) return read_train_state(*latest).step;
-  require_no_results(run_dir);
+  observe::require_no_results(run_dir);
   return 0;
 }
 

@@ -86,22 +86,4 @@ void require_parts(const fs::path& run_dir, bool has_tensorboard, int64_t last_s
                   "the result is complete; only the removed files are lost");
 }
 
-void require_no_model(const fs::path& run_dir) {
-  for (const char* name : {"config.json", "adapter_config.json"}) {
-    if (!has_entry(run_dir / name)) continue;
-    throw ConfigError("output.dir is the directory of a model or an adapter itself",
-                      (run_dir / name).string(), "choose another output.dir");
-  }
-}
-
-void require_no_results(const fs::path& run_dir) {
-  require_no_model(run_dir);
-  for (const char* name : {"adapter", "model"}) {
-    if (!has_entry(run_dir / name)) continue;
-    throw ConfigError(fmt::format("the run directory has {} but no checkpoint of this run", name),
-                      (run_dir / name).string(),
-                      "choose another output.dir, or move this aside with --overwrite");
-  }
-}
-
 }  // namespace sftrun::train

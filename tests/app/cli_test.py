@@ -391,6 +391,17 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["train.jsonl exists", "--overwrite"], *words, "--predictions", "train.jsonl")
         self.expect(USAGE, ["train.objective"], *words, "train.objective=dpo", "data.format=preference")
 
+    def test_a_run_writes_nothing_into_the_directory_of_a_model(self):
+        shutil.copytree(MODEL, self.folder / "model", dirs_exist_ok=True)
+        (self.folder / "other/adapter").mkdir(parents=True)
+        train = ["train", "--config", "run.yaml", "--device", "cpu", "--nproc-per-node", "1"]
+        for words, message in ((["output.dir=adapter"], "the directory of a model or an adapter itself"),
+                               (["output.dir=adapter", "--overwrite"], "the directory of a model or an adapter itself"),
+                               (["output.dir=other"], "the run directory has adapter but no checkpoint of this run")):
+            self.expect(USAGE, [message, "choose another output.dir"], *train, *words)
+        self.assertEqual(os.listdir(self.folder / "adapter"), ["adapter_config.json"])
+        self.assertEqual(os.listdir(self.folder / "other"), ["adapter"])
+
     def test_variables_of_the_chat_template(self):
         flag = ["--chat-template-kwargs", '{"b": false, "a": [1]}']
         for words in (["generate", "--model", "model", "--prompt", "a"], ["score", "--model", "model", "--input", "train.jsonl", "--output", "-"],

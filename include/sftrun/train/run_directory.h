@@ -22,10 +22,4 @@ std::vector<std::string> missing_parts(const std::filesystem::path& run_dir, boo
 void require_parts(const std::filesystem::path& run_dir, bool has_tensorboard, int64_t last_step,
                    int exit_code);
 
-/// @throws ConfigError if the directory is itself that of a model or an adapter
-void require_no_model(const std::filesystem::path& run_dir);
-/// For a run without a checkpoint, which has no results: adapter/ or model/ are those of another.
-/// @throws ConfigError
-void require_no_results(const std::filesystem::path& run_dir);
-
 }  // namespace sftrun::train
