@@ -161,10 +161,12 @@ std::optional<fs::path> CheckpointStore::latest() const {
     }
   }
   if (!newest_damage) return std::nullopt;
-  throw DataError(fmt::format("no checkpoint of the run is complete ({} checked); the newest: {}",
-                              found.size(), newest_damage->message()),
-                  directory_.string(),
-                  "restore one from a copy, or move this folder away to start over");
+  throw DataError(
+      fmt::format("no checkpoint of the run is complete ({} checked); the newest: {}", found.size(),
+                  newest_damage->message()),
+      directory_.string(),
+      "restore one from a copy; to start over choose another output.dir, or move this run "
+      "aside with --overwrite");
 }
 
 fs::path CheckpointStore::path_of(int64_t step) const {

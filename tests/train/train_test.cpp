@@ -647,8 +647,9 @@ TEST_F(Checkpoints, TheNewestWholeOneCounts) {
                      {"damaged", "the contents of trainable.safetensors changed"});
   fs::remove(dir() / "step-000002" / "optimizer.safetensors");
   fs::resize_file(dir() / "step-000001" / "optimizer.safetensors", 10);
-  test::expect_error([&] { store.latest(); }, {"no checkpoint of the run is complete (4 checked)",
-                                               "state.json is missing", "move this folder away"});
+  test::expect_error([&] { store.latest(); },
+                     {"no checkpoint of the run is complete (4 checked)", "state.json is missing",
+                      "choose another output.dir", "aside with --overwrite"});
   EXPECT_TRUE(store.holds_any());
 }
 
