@@ -198,56 +198,105 @@ void add_weights(Json& identity, const NamedFingerprints& files) {
   for (const auto& [name, hash] : files) weights.push_back({name, hash});
 }
 
-void require_same_identity(const Json& saved, const Json& now, const std::string& checkpoint,
-                           const ResumePermissions& permissions) {
-  std::vector<std::string> differences, fixes;
-  const auto differs = [&](const char* key) {
-    return saved.value(key, Json()) != now.value(key, Json());
-  };
-  add_model_differences(saved, now, differences);
-  if (!differences.empty())
-    fixes.push_back("to resume, give the run the model files that it began with");
-  if (differs("tokenizer")) {
-    differences.push_back(fmt::format("the tokenizer differs (its hash was {}, is now {})",
-                                      shown(saved, "tokenizer"), shown(now, "tokenizer")));
-    fixes.push_back("to resume, use the tokenizer files that the run began with");
+namespace {
+
+/// What a run and its checkpoint have in common no longer, and what a user can do about it.
+struct Differences {
+  std::vector<std::string> all;
+  std::vector<std::string> restored;  ///< what has to be as it was, whatever is permitted
+  std::vector<std::string> permitted,
+      flags;                  ///< "data" and --allow-changed-data, which permits them
+  bool only_template = true;  ///< of those that are permitted
+  bool suits_adapter = true;  ///< whether an adapter of the checkpoint fits into the run
+
+  void permit(const char* what, const std::string& flag) {
+    permitted.push_back(std::string("the new ") + what);
+    if (std::find(flags.begin(), flags.end(), flag) == flags.end()) flags.push_back(flag);
+    only_template = only_template && permitted.back() == "the new chat template";
   }
-  if (differs("chat_template") && !permissions.changed_data) {
-    differences.push_back(template_difference(saved, now));
-    fixes.push_back(
-        "to resume, use the chat template that the run began with (model.chat_template, or the "
-        "model's own); --allow-changed-data resumes with the new one");
+
+  std::string way_to_resume() const {
+    const std::string with_flags = join(flags, " and ");
+    if (!restored.empty()) {
+      return "to resume, " + join(restored, ", and ") +
+             (flags.empty() ? "" : ", and add " + with_flags);
+    }
+    const std::string by_flags =
+        fmt::format("{} {} with {}", with_flags, flags.size() == 1 ? "resumes" : "resume",
+                    join(permitted, " and "));
+    if (!only_template) return by_flags;
+    return "to resume, use the chat template that the run began with (model.chat_template, or the "
+           "model's own); " +
+           by_flags;
   }
-  if (differs("data") && !permissions.changed_data) {
-    differences.push_back(data_difference(saved, now));
-    fixes.push_back("--allow-changed-data resumes with the new data");
-  }
-  if (differs("backend") && !permissions.backend_change) {
-    differences.push_back(fmt::format("tuning.backend was {}, is now {}", shown(saved, "backend"),
-                                      shown(now, "backend")));
-    fixes.push_back("--allow-backend-change resumes with the new backend");
-  }
-  Json was = object_at(saved, "config"), is = object_at(now, "config");
+};
+
+void compare_settings(Json was, Json is, bool may_change_length, Differences& differences) {
   // A checkpoint written before a setting existed was trained with its default.
   const Json defaults = config::identity_settings({});
   for (const auto& [key, value] : is.items())
     if (!was.contains(key) && defaults.contains(key)) was[key] = defaults[key];
-  if (permissions.changed_length) {
+  if (may_change_length) {
     for (const std::string& key : config::length_keys()) was.erase(key), is.erase(key);
   }
-  for (std::string& one : key_differences(was, is)) differences.push_back(std::move(one));
-  add_order_differences(was, is, differences);
-  if (differences.empty()) return;
+  std::vector<std::string> settings = key_differences(was, is);
+  add_order_differences(was, is, settings);
+  if (settings.empty()) return;
+  differences.restored.emplace_back("give the settings that differ their earlier values");
+  for (std::string& one : settings) {
+    if (one.starts_with("tuning.") || one.starts_with("the order of tuning."))
+      differences.suits_adapter = false;
+    differences.all.push_back(std::move(one));
+  }
+}
+
+}  // namespace
+
+void require_same_identity(const Json& saved, const Json& now, const std::string& checkpoint,
+                           const ResumePermissions& permissions) {
+  Differences differences;
+  const auto differs = [&](const char* key) {
+    return saved.value(key, Json()) != now.value(key, Json());
+  };
+  add_model_differences(saved, now, differences.all);
+  if (!differences.all.empty()) {
+    differences.restored.emplace_back("give the run the model files that it began with");
+    differences.suits_adapter = object_at(saved, "model").value("layout", Json()) ==
+                                object_at(now, "model").value("layout", Json());
+  }
+  if (differs("tokenizer")) {
+    differences.all.push_back(fmt::format("the tokenizer differs (its hash was {}, is now {})",
+                                          shown(saved, "tokenizer"), shown(now, "tokenizer")));
+    differences.restored.emplace_back("use the tokenizer files that the run began with");
+  }
+  if (differs("chat_template") && !permissions.changed_data) {
+    differences.all.push_back(template_difference(saved, now));
+    differences.permit("chat template", "--allow-changed-data");
+  }
+  if (differs("data") && !permissions.changed_data) {
+    differences.all.push_back(data_difference(saved, now));
+    differences.permit("data", "--allow-changed-data");
+  }
+  if (differs("backend") && !permissions.backend_change) {
+    differences.all.push_back(fmt::format("tuning.backend was {}, is now {}",
+                                          shown(saved, "backend"), shown(now, "backend")));
+    differences.permit("backend", "--allow-backend-change");
+  }
+  const Json was = object_at(saved, "config");
+  compare_settings(was, object_at(now, "config"), permissions.changed_length, differences);
+  if (differences.all.empty()) return;
   const Json mode = was.value("tuning.mode", Json());
   const bool is_adapter = mode == "lora" || mode == "qlora";
-  fixes.push_back(
-      std::string(
-          "to start a new run choose another output.dir, or --overwrite moves this run aside; to "
-          "build on these weights choose another output.dir and set ") +
-      (is_adapter ? "tuning.lora.init_from to the folder `adapter` of the finished run"
-                  : "model.name to the folder `model` of the finished run"));
-  throw ConfigError("the run differs from the checkpoint: " + join(differences, "; "), checkpoint,
-                    join(fixes, "; "));
+  std::string fix =
+      differences.way_to_resume() +
+      "; to start a new run choose another output.dir, or --overwrite moves this run aside";
+  if (!is_adapter || differences.suits_adapter) {
+    fix += std::string("; to build on these weights choose another output.dir and set ") +
+           (is_adapter ? "tuning.lora.init_from to the folder `adapter` of the finished run"
+                       : "model.name to the folder `model` of the finished run");
+  }
+  throw ConfigError("the run differs from the checkpoint: " + join(differences.all, "; "),
+                    checkpoint, fix);
 }
 
 namespace {

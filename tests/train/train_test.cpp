@@ -224,7 +224,11 @@ TEST(Identity, NamesWhatDiffers) {
       [&] { require_same_identity(saved, now, "checkpoints/step-000001", {}); },
       {"the run differs from the checkpoint: another base model", "the training data differ",
        "train.seed was 42, is now 7", "tuning.backend was \"fused\", is now \"bnb\"",
-       "--allow-changed-data", "set tuning.lora.init_from", "checkpoints/step-000001"});
+       "checkpoints/step-000001",
+       "fix: to resume, give the run the model files that it began with, and give the settings "
+       "that "
+       "differ their earlier values, and add --allow-changed-data and --allow-backend-change; to "
+       "start a new run choose another output.dir, or --overwrite moves this run aside"});
   config = {};
   config.tuning.mode = config::TuningMode::kQlora;
   const auto qlora = identity_of(config, model_of("m"), "d", "");
@@ -242,6 +246,41 @@ TEST(Identity, NamesWhatDiffers) {
   config = {};
   EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, model_of("m"), "d2", ""), "c",
                                         {.changed_data = true}));
+}
+
+TEST(Identity, OffersOnlyWhatWorks) {
+  const config::RunConfig config;
+  const auto saved = identity_of(config, model_of("m"), "d", "");
+  const auto fix_of = [&](const nlohmann::ordered_json& now) {
+    try {
+      require_same_identity(saved, now, "c", {});
+    } catch (const ConfigError& error) {
+      return error.fix();
+    }
+    return std::string();
+  };
+  const std::string builds_on = "set tuning.lora.init_from to the folder `adapter`";
+  config::RunConfig other = config;
+  other.tuning.backend = config::TuningBackend::kBnb;
+  const std::string permitted = fix_of(identity_of(other, model_of("m"), "d2", ""));
+  EXPECT_TRUE(
+      permitted.starts_with("--allow-changed-data and --allow-backend-change resume with "
+                            "the new data and the new backend; "))
+      << permitted;
+  EXPECT_NE(permitted.find(builds_on), std::string::npos) << permitted;
+  other = config;
+  other.train.seed = 7;
+  const std::string not_all = fix_of(identity_of(other, model_of("m"), "d2", ""));
+  EXPECT_TRUE(
+      not_all.starts_with("to resume, give the settings that differ their earlier values, "
+                          "and add --allow-changed-data; "))
+      << not_all;
+  EXPECT_NE(not_all.find(builds_on), std::string::npos) << not_all;
+  other = config;
+  other.tuning.lora.r = 4;
+  const std::string rank = fix_of(identity_of(other, model_of("m"), "d", ""));
+  EXPECT_EQ(rank.find("init_from"), std::string::npos) << "the adapter has another rank: " << rank;
+  EXPECT_EQ(rank.find("--allow"), std::string::npos) << rank;
 }
 
 TEST(Identity, NamesWhatDiffersInTheModel) {
