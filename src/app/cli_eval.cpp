@@ -58,9 +58,11 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
                       "set data.val or data.val_split, there or here: data.val=FILE");
   }
   if (config.train.objective != config::Objective::kSft) {
+    const bool is_of_pairs = config.data.format == config::DataFormat::kPreference;
     throw ConfigError("`sftrun eval` measures answers, and train.objective compares pairs of them",
                       loaded.place_of("train.objective"),
-                      "for answers, give data.val with answers and train.objective=sft");
+                      std::string("for answers, add them here: data.val=FILE train.objective=sft") +
+                          (is_of_pairs ? " data.format=auto" : ""));
   }
 }
 
@@ -102,7 +104,7 @@ nlohmann::ordered_json models_of(const EvalOptions& options, const config::RunCo
 
 /// The run's configuration without what concerns training only.
 config::LoadedConfig load_evaluated(const EvalOptions& options) {
-  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  config::LoadedConfig loaded = config::load_config_for_eval(options.config, options.overrides);
   check(loaded, options.config);
   find_data(loaded, /*quiet=*/false);
   config::require_files(loaded);

@@ -53,10 +53,15 @@ std::string environment_name(const std::string& key);
 void apply(const std::vector<Assignment>& assignments, Binding& fields, LoadedConfig& loaded,
            Problems& problems);
 
+enum class ConfigUse : uint8_t {
+  kTraining,
+  kEvaluation,  ///< what concerns training only is not checked
+  kNoRun,       ///< model and data need not be named
+};
+
 /// Checks relations between fields; each field by itself is already valid. resolve checks batch
 /// sizes, because it knows the number of devices.
-/// @param needs_data whether model and data must be named
-void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
+void validate(const LoadedConfig& loaded, ConfigUse use, Problems& problems,
               std::vector<std::string>& warnings);
 
 /// Whether a setting asks for evaluations, and there are no data for them.

@@ -55,10 +55,10 @@ void drop_lower_dtype(LoadedConfig& loaded, const std::string& machine_place,
 }
 
 /// A key whose value was refused is not also reported as missing.
-void add_relations(const LoadedConfig& loaded, bool needs_data, Problems& problems,
+void add_relations(const LoadedConfig& loaded, ConfigUse use, Problems& problems,
                    std::vector<std::string>& warnings) {
   Problems relations;
-  validate(loaded, needs_data, relations, warnings);
+  validate(loaded, use, relations, warnings);
   const Problems refused = problems;
   for (Problem& relation : relations) {
     const bool consequence =
@@ -83,7 +83,27 @@ void keep_values_of(NamedFiles named, LoadedConfig& loaded) {
   loaded.config.parallel.deepspeed.clear();
 }
 
-LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::string>& words) {
+/// Validation data that the command line names replace those of the run.
+void keep_named_validation(const std::vector<Assignment>& command_line, LoadedConfig& loaded) {
+  config::DataConfig& data = loaded.config.data;
+  const auto is_named = [&](const char* key) {
+    return std::any_of(command_line.begin(), command_line.end(),
+                       [&](const Assignment& one) { return one.key == key; });
+  };
+  const bool names_val = is_named("data.val"), names_split = is_named("data.val_split");
+  if (names_val == names_split || data.val.empty() || data.val_split == 0) return;
+  if (names_val)
+    data.val_split = 0;
+  else
+    data.val.clear();
+  const std::string dropped = names_val ? "data.val_split" : "data.val";
+  loaded.places.erase(dropped);
+  std::erase_if(loaded.overrides, [&](const Override& old) { return old.key == dropped; });
+}
+
+/// @param yaml nullptr: none
+LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::string>& words,
+                  ConfigUse use) {
   LoadedConfig loaded;
   Binding fields = bind(loaded.config);
   Problems problems, of_environment, of_command_line;
@@ -111,8 +131,9 @@ LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::stri
   append(problems, of_command_line);
   apply(command_line, fields, loaded, problems);
   drop_lower_dtype(loaded, machine_dtype, named);
+  if (use == ConfigUse::kEvaluation) keep_named_validation(command_line, loaded);
   std::vector<std::string> relation_warnings;
-  add_relations(loaded, yaml != nullptr, problems, relation_warnings);
+  add_relations(loaded, use, problems, relation_warnings);
   throw_if_any(problems);
   keep_values_of(std::move(named), loaded);
   loaded.warnings.insert(loaded.warnings.end(), relation_warnings.begin(), relation_warnings.end());
@@ -129,11 +150,16 @@ std::string LoadedConfig::place_of(const std::string& key) const {
 
 LoadedConfig load_config(const std::filesystem::path& yaml,
                          const std::vector<std::string>& overrides) {
-  return load(&yaml, overrides);
+  return load(&yaml, overrides, ConfigUse::kTraining);
+}
+
+LoadedConfig load_config_for_eval(const std::filesystem::path& yaml,
+                                  const std::vector<std::string>& overrides) {
+  return load(&yaml, overrides, ConfigUse::kEvaluation);
 }
 
 LoadedConfig config_from_overrides(const std::vector<std::string>& overrides) {
-  return load(nullptr, overrides);
+  return load(nullptr, overrides, ConfigUse::kNoRun);
 }
 
 void require_files(const LoadedConfig& loaded) {

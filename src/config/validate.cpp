@@ -146,9 +146,10 @@ class RelationCheck {
     if (data.streaming) check_streaming();
   }
 
-  void check_objective() {
+  /// @param trains whether the training data are read
+  void check_objective(bool trains) {
     const bool is_dpo = config_.train.objective == Objective::kDpo;
-    check_formats(is_dpo);
+    check_formats(is_dpo, trains);
     if (is_dpo) check_dpo();
   }
 
@@ -518,7 +519,7 @@ class RelationCheck {
   }
 
   /// Pairs of answers are for dpo, and dpo is for them.
-  void check_formats(bool is_dpo) {
+  void check_formats(bool is_dpo, bool trains) {
     const auto judge = [&](DataFormat format, const char* key) {
       const bool is_preference = format == DataFormat::kPreference;
       if (format == DataFormat::kAuto || is_preference == is_dpo) return;
@@ -531,7 +532,8 @@ class RelationCheck {
                       "format");
     };
     judge(config_.data.format, "data.format");
-    for (const DataSource& source : config_.data.train) judge(source.format, "data.train");
+    if (trains)
+      for (const DataSource& source : config_.data.train) judge(source.format, "data.train");
     for (const DataSource& source : config_.data.val) judge(source.format, "data.val");
   }
 
@@ -767,17 +769,20 @@ class RelationCheck {
 
 }  // namespace
 
-void validate(const LoadedConfig& loaded, bool needs_data, Problems& problems,
+void validate(const LoadedConfig& loaded, ConfigUse use, Problems& problems,
               std::vector<std::string>& warnings) {
+  const bool needs_data = use != ConfigUse::kNoRun, trains = use != ConfigUse::kEvaluation;
   RelationCheck check(loaded, problems, warnings);
   if (needs_data) check.require_names();
   check.check_dtype();
   check.check_tuning();
   check.check_data();
-  check.check_objective();
+  check.check_objective(trains);
   check.check_optimizer();
-  check.check_evaluation(needs_data);
-  check.check_answers_and_best(needs_data);
+  if (trains) {
+    check.check_evaluation(needs_data);
+    check.check_answers_and_best(needs_data);
+  }
   check.check_callbacks();
   check.check_schedule();
   check.check_tensor_parallelism();

@@ -389,7 +389,17 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(self.request(*words)["models"], [{"name": "model", "model": "runs/run/model", "adapter": None}])
         self.expect(USAGE, ["--predictions needs generated answers"], *words, "--no-generate", "--predictions", "answers.jsonl")
         self.expect(USAGE, ["train.jsonl exists", "--overwrite"], *words, "--predictions", "train.jsonl")
-        self.expect(USAGE, ["train.objective"], *words, "train.objective=dpo", "data.format=preference")
+        self.expect(USAGE, ["data.val=FILE train.objective=sft data.format=auto"], *words, "train.objective=dpo", "data.format=preference")
+        # Of a run on pairs, with what only training uses.
+        self.write("pairs.yaml", "model: { name: model }\n"
+                   "data: { train: { path: train.jsonl, format: preference }, val_split: 0.5, format: preference }\n"
+                   "train: { objective: dpo, eval_strategy: steps, load_best_model_at_end: true, early_stopping_patience: 1,\n"
+                   "         metric_for_best_model: eval_rewards/accuracies }\n")
+        pairs = ["eval", "--config", "pairs.yaml", "--adapter", "none"]
+        self.expect(USAGE, ["fix: for answers, add them here: data.val=FILE train.objective=sft data.format=auto"], *pairs)
+        data = self.request(*pairs, "data.val=train.jsonl", "train.objective=sft", "data.format=auto")["config"]["data"]
+        self.assertEqual((data["val"], data["val_split"]), ("train.jsonl", 0))
+        self.expect(USAGE, ["`data.val` and `data.val_split` are both set"], *words, "data.val_split=0.5")
 
     def test_a_run_writes_nothing_into_the_directory_of_a_model(self):
         shutil.copytree(MODEL, self.folder / "model", dirs_exist_ok=True)

@@ -593,7 +593,7 @@ COMMANDS = [
     ("run", EVAL + " data.val=val.jsonl --predictions p.jsonl --no-generate", "--predictions needs generated answers", "leave one of them out",
      [EVAL + " data.val=val.jsonl --predictions p.jsonl", EVAL + " data.val=val.jsonl --no-generate"]),
     ("run", EVAL + " data.val=pairs.jsonl data.train=pairs2.jsonl train.objective=dpo", "compares pairs",
-     "for answers, give data.val with answers and train.objective=sft", [EVAL + " data.val=val.jsonl data.train=pairs2.jsonl train.objective=sft"]),
+     "for answers, add them here: data.val=FILE train.objective=sft", [EVAL + " data.val=val.jsonl data.train=pairs2.jsonl train.objective=sft"]),
     ({}, "merge --model model --output m.gguf --format safetensors", "names a .gguf file, but --format is safetensors",
      "name a directory, or remove --format safetensors", ["merge --model model --output m --format safetensors",
      "merge --model model --output m.gguf"]),

@@ -350,6 +350,11 @@ struct LoadedConfig {
 /// if the YAML cannot be read.
 LoadedConfig load_config(const std::filesystem::path& yaml,
                          const std::vector<std::string>& overrides);
+/// The same for `sftrun eval`, which does not look at what concerns training only: when a run
+/// evaluates, and its best evaluation. Of data.val and data.val_split, one in `overrides` takes
+/// the place of the other.
+LoadedConfig load_config_for_eval(const std::filesystem::path& yaml,
+                                  const std::vector<std::string>& overrides);
 /// A configuration from overrides and environment only (bench). Model and data are not required.
 LoadedConfig config_from_overrides(const std::vector<std::string>& overrides);
 /// Reads only the machine file: SFTRUN_MACHINE_CONFIG, or sftrun/machine.yaml in XDG_CONFIG_HOME or

@@ -45,7 +45,7 @@ Applied applied(const Reading& reading) {
   // What is listed as still needed is no error.
   if (lacks_trainable(config)) config.tuning.trainable = {"."};
   if (lacks_max_steps(config)) config.train.max_steps = 1;
-  validate(judged, /*needs_data=*/false, result.problems, warnings);
+  validate(judged, ConfigUse::kNoRun, result.problems, warnings);
   return result;
 }
 
