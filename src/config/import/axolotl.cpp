@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "import/fsdp.h"
 #include "import/templates.h"
@@ -331,15 +332,23 @@ std::string steps_of_epoch(std::string_view field, const SourceKey& key) {
       field, key.value.text);
 }
 
+/// Axolotl takes one of the two keys. Whether the number of steps is given.
+bool has_steps(Reading& reading, const SourceKey& key, const char* name) {
+  const auto steps = reading.find(name);
+  if (!steps || is_off(steps->value)) return false;
+  reading.note_no_meaning(key, fmt::format("`{}` of the file is used instead", name));
+  return true;
+}
+
 void axolotl_evaluations(Reading& reading, const SourceKey& key) {
-  if (is_off(key.value)) return;
+  if (is_off(key.value) || has_steps(reading, key, "eval_steps")) return;
   if (key.value.text == "1") return reading.set(key, "train.eval_strategy", "epoch");
   reading.note_lost(key, fmt::format("each epoch ends with an evaluation. {}",
                                      steps_of_epoch("train.eval_steps", key)));
 }
 
 void axolotl_saves(Reading& reading, const SourceKey& key) {
-  if (is_off(key.value)) return;
+  if (is_off(key.value) || has_steps(reading, key, "save_steps")) return;
   if (key.value.text != "1")
     return reading.note_lost(
         key,
@@ -366,6 +375,34 @@ constexpr auto kAxolotlSharding = std::to_array<std::string_view>(
 
 void axolotl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
 
+/// Steps, or a share of all steps, between two of what `steps` or `per_epoch` names. 0: not given
+double axolotl_interval(const Reading& reading, const char* steps, const char* per_epoch) {
+  const auto number = [&](const char* key, double otherwise) {
+    return parse_double(reading.text_of(key)).value_or(otherwise);
+  };
+  if (const double given = number(steps, 0); given > 0) return given;
+  const double in_run = number(per_epoch, 0) * number("num_epochs", 1);
+  return in_run > 0 ? 1 / in_run : 0;
+}
+
+/// Axolotl keeps the best checkpoint wherever each checkpoint follows an evaluation. Not with `rl`,
+/// whose trainers do not read load_best_model_at_end.
+void axolotl_best(Reading& reading, bool holds_out) {
+  const auto is_on = [&](const char* name) {
+    const auto key = reading.find(name);
+    return key && !is_off(key->value);
+  };
+  const bool is_named =
+      reading.find("load_best_model_at_end") || reading.has("train.load_best_model_at_end");
+  if (is_named || is_on("rl") || is_on("test_datasets") == holds_out) return;
+  if (const auto strategy = reading.find("eval_strategy"); strategy && is_off(strategy->value))
+    return;
+  const double save = axolotl_interval(reading, "save_steps", "saves_per_epoch");
+  const double eval = axolotl_interval(reading, "eval_steps", "evals_per_epoch");
+  if (save > 0 && eval > 0 && std::fmod(save, eval) == 0)
+    reading.set_default("train.load_best_model_at_end", "true");
+}
+
 /// FSDP 2 has no key `fsdp`: its fsdp_config is enough.
 void axolotl_finish(Reading& reading) {
   constexpr int64_t kLoggingSteps = 500;
@@ -373,6 +410,7 @@ void axolotl_finish(Reading& reading) {
   const bool holds_out = parse_double(reading.text_of("val_set_size")).value_or(0) > 0;
   if (!reading.find("test_datasets") && !holds_out)
     take_back_evaluations(reading, "without val_set_size and test_datasets nothing is evaluated");
+  axolotl_best(reading, holds_out);
   const auto section = reading.find("fsdp_config");
   if (!section) return;
   const std::vector<Value>& values = section->value.items;
@@ -508,6 +546,7 @@ constexpr auto kAxolotlDefaults = std::to_array<ToolDefault>({
     {"train.epochs", "1", "train.max_steps"},
     {"train.batch_size", "1"},
     {"train.grad_accum", "1", "train.global_batch_size"},
+    {"train.save_total_limit", "4"},
 });
 
 }  // namespace

@@ -466,6 +466,51 @@ TEST_F(TrainersTest, AnImportThatWouldNotBeValidIsAnError) {
       {"`data.val` and `data.val_split` are both set", "file:4:1", "file:5:1"});
 }
 
+/// Axolotl's own rule: validation data, and a checkpoint only where an evaluation is.
+TEST_F(TrainersTest, BestCheckpointOfAxolotl) {
+  struct Case {
+    const char *text, *best;
+  };
+  for (const auto& [text, best] :
+       {Case{"val_set_size: 0.1\nsave_steps: 20\neval_steps: 10\n", "true"},
+        Case{"val_set_size: 0.1\nmax_steps: 8\nsave_steps: 0.5\neval_steps: 0.25\n", "true"},
+        Case{"val_set_size: 0.1\nsaves_per_epoch: 1\nevals_per_epoch: 1\nnum_epochs: 3\n", "true"},
+        Case{"test_datasets: [{path: b}]\nsaves_per_epoch: 4\nevals_per_epoch: 4\n", "true"},
+        Case{"val_set_size: 0.1\nsave_steps: 15\neval_steps: 10\n", "none"},
+        Case{"val_set_size: 0.1\nsave_steps: 10\n", "none"},
+        Case{"save_steps: 10\neval_steps: 10\n", "none"},
+        Case{"val_set_size: 0.1\nsave_steps: 10\neval_steps: 10\n"
+             "load_best_model_at_end: false\n",
+             "false"}}) {
+    SCOPED_TRACE(text);
+    const Import run =
+        import(std::string(kAxolotlLora) + "datasets: [{path: a}]\n" + text, ForeignTool::kAxolotl);
+    EXPECT_EQ(value_of(run, "train.load_best_model_at_end"), best);
+    EXPECT_EQ(value_of(run, "train.save_total_limit"), "4");
+    EXPECT_EQ(to_yaml(run).find("load_best_model_at_end: true") != std::string::npos,
+              std::string(best) == "true");
+  }
+  const Import pairs = import(std::string(kAxolotlLora) +
+                                  "rl: dpo\ndatasets: [{path: a}]\nval_set_size: 0.1\n"
+                                  "save_steps: 10\neval_steps: 10\nsave_total_limit: 2\n",
+                              ForeignTool::kAxolotl);
+  EXPECT_EQ(value_of(pairs, "train.load_best_model_at_end"), "none");
+  EXPECT_EQ(value_of(pairs, "train.save_total_limit"), "2");
+}
+
+/// What the notes say of checkpoints is what the YAML says.
+TEST_F(TrainersTest, StepsOfAxolotlAreUsedBeforeNumbersPerEpoch) {
+  const Import run = import(std::string(kAxolotlLora) +
+                                "datasets: [{path: a}]\nval_set_size: 0.1\nsave_steps: 20\n"
+                                "saves_per_epoch: 2\neval_steps: 10\nevals_per_epoch: 4\n",
+                            ForeignTool::kAxolotl);
+  expect_values(run, {{"train.save_steps", "20"}, {"train.save_every", "\"0\""}});
+  for (const char* key : {"saves_per_epoch", "evals_per_epoch"}) {
+    EXPECT_TRUE(has_key(run.no_meaning, key)) << key;
+    EXPECT_FALSE(has_key(run.not_carried, key)) << key;
+  }
+}
+
 constexpr const char* kOffloadOfAxolotl = "base_model: m\ndatasets: [{path: a}]\nadapter: lora\n";
 
 TEST_F(TrainersTest, AxolotlFsdp2NeedsOnlyItsSection) {
