@@ -22,6 +22,8 @@ class Applier {
       set(*field, assignment);
     } else if (Field* object = find_object(assignment.key)) {
       set_inside(*object, assignment);
+    } else if (has_main_keys(assignment.key) && assignment.value.kind == Value::Kind::kMap) {
+      apply_each(assignment);
     } else if (const UnsupportedKey* later = find_unsupported_key(assignment.key)) {
       answer_later(*later, assignment);
     } else if (says_nothing_is_offloaded(assignment)) {
@@ -44,6 +46,16 @@ class Applier {
   static Assignment with_main_key(Assignment assignment) {
     assignment.key = main_key(assignment.key);
     return assignment;
+  }
+
+  /// An override of several keys at once, as a file writes them: {patience: 3}.
+  void apply_each(const Assignment& given) {
+    for (size_t i = 0; i < given.value.items.size(); ++i) {
+      Assignment one = given;
+      one.key = fmt::format("{}.{}", given.key, given.value.keys[i].text);
+      one.value = given.value.items[i];
+      apply(one);
+    }
   }
 
   static Assignment inside(Assignment assignment, const std::string& key) {

@@ -96,7 +96,8 @@ These keys of other trainers say how an evaluation keeps its logits: `train.eval
 This key would change the result, so it is an error: `tuning.train_parts`.
 
 ## Other spellings
-`train.early_stopping: {patience: 3, threshold: 0.01}` is the same as `early_stopping_patience` and `early_stopping_threshold`.
+`train.early_stopping: {patience: 3, threshold: 0.01}` is the same as `early_stopping_patience` and `early_stopping_threshold`,
+in a file and as an override: `'train.early_stopping={patience: 3}'`.
 )";
 
 /// A table cell, with bars escaped.

@@ -277,6 +277,32 @@ TEST_F(ConfigTest, EarlyStoppingMayBeAMap) {
             4);
 }
 
+/// What a file may write, an override may write.
+TEST_F(ConfigTest, OtherSpellingsAreOverridesToo) {
+  const std::string split = "data.val_split=0.5";
+  const auto expect = [](const LoadedConfig& loaded) {
+    EXPECT_EQ(loaded.config.train.early_stopping_patience, 3);
+    EXPECT_EQ(loaded.config.train.early_stopping_threshold, 0.5);
+    EXPECT_EQ(loaded.overrides.size(), 3U);  // with the split
+  };
+  expect(load("", {"train.early_stopping={patience: 3, threshold: 0.5}", split}));
+  expect(
+      load("", {"train.early_stopping.patience=3", "train.early_stopping.threshold=0.5", split}));
+  expect(load("train: {early_stopping: {patience: 9, threshold: 9}}\n",
+              {"train.early_stopping={patience: 3, threshold: 0.5}", split}));
+  const LoadedConfig none = load("", {"parallel.offload=none", "train.early_stopping={}"});
+  EXPECT_FALSE(none.config.train.early_stopping_patience);
+  set("SFTRUN_TRAIN__EARLY_STOPPING", "{patience: 3, threshold: 0.5}");
+  expect(load("", {split}));
+  unset("SFTRUN_TRAIN__EARLY_STOPPING");
+  try {
+    load("", {"train.early_stopping={patients: 3}", split});
+    ADD_FAILURE() << "a key that does not exist is accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("train.early_stopping.patients"), std::string::npos);
+  }
+}
+
 TEST_F(ConfigTest, OffloadedWeightsAreWarnedOfWhereTheyMeanLittle) {
   const auto warnings = [&](const std::string& text) { return load(text).warnings; };
   EXPECT_TRUE(warnings("tuning: {mode: full}\nparallel: {offload: {params: cpu}}\n").empty());
