@@ -61,6 +61,43 @@ std::string spelled(const std::vector<std::string>& words) {
   return text;
 }
 
+/// Names of the commands that take the flag.
+void find_takers(const CLI::App& app, const std::string& flag, std::vector<std::string>& names) {
+  const std::vector<std::string> flags = flags_of(app);
+  if (std::find(flags.begin(), flags.end(), flag) != flags.end())
+    names.push_back(fmt::format("`{}`", full_name(app)));
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    find_takers(*command, flag, names);
+}
+
+/// Which commands take a flag that `command` does not take. "": none
+std::string other_takers(const CLI::App& command, const std::string& flag) {
+  constexpr size_t kMostNames = 3;
+  const CLI::App* root = &command;
+  while (root->get_parent() != nullptr) root = root->get_parent();
+  std::vector<std::string> names;
+  find_takers(*root, flag, names);
+  if (names.empty() || flag == "--help") return {};
+  const bool is_of_runs = command.get_option_no_throw("overrides") != nullptr;
+  if (is_of_runs && std::find(names.begin(), names.end(), "`sftrun train`") != names.end())
+    names = {fmt::format("`sftrun train --dry-run {}`", flag)};
+  const size_t more = names.size() - std::min(names.size(), kMostNames);
+  names.resize(names.size() - more);
+  return fmt::format("`{}` has no such flag; it is one of {}{}", full_name(command),
+                     join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+/// Advice to use a flag that `command` does not take names the command that does.
+std::string advice_of_flags(const CLI::App& command, const std::string& advice) {
+  constexpr std::string_view kUse = "use the flag ";
+  if (!advice.starts_with(kUse)) return advice;
+  const std::string rest = advice.substr(kUse.size());
+  const std::string flag = rest.substr(0, rest.find_first_of(" ,;"));
+  if (command.get_option_no_throw(flag) != nullptr) return advice;
+  const std::string takers = other_takers(command, flag);
+  return takers.empty() ? advice : takers;
+}
+
 std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
   if (flag.find('.') != std::string::npos) {
     return fmt::format("write it without dashes: {}=VALUE",
@@ -74,9 +111,13 @@ std::string unknown_flag_fix(const CLI::App& command, const std::string& flag) {
         setting.empty() ? ""
                         : fmt::format("settings are written without dashes: {}=VALUE", setting);
     const bool is_plain = advice.empty() || advice == fmt::format("use `{}`", setting);
-    if (!advice.empty() && !is_plain) return how.empty() ? advice : advice + "; " + how;
+    if (!advice.empty() && !is_plain) {
+      const std::string shown = advice_of_flags(command, advice);
+      return how.empty() ? shown : shown + "; " + how;
+    }
     if (!how.empty()) return how;
   }
+  if (const std::string takers = other_takers(command, flag); !takers.empty()) return takers;
   std::vector<std::string> flags = flags_of(command);
   std::erase(flags, "--help");  // short, so it is near to many others
   const auto longer = std::find_if(flags.begin(), flags.end(), [&](const std::string& known) {

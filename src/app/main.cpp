@@ -85,6 +85,37 @@ void require_working_directory() {
                     "cd to another directory; if it was made again, enter it again: cd \"$PWD\"");
 }
 
+/// Reports the word that was typed in place of a command; else there is nothing to report.
+void require_known_command(const CLI::App& sftrun, bool asks_for_help) {
+  const auto chosen = sftrun.get_subcommands();
+  const CLI::App& innermost = chosen.empty() ? sftrun : *chosen.front();
+  const bool takes_command =
+      !innermost.get_subcommands([](const CLI::App*) { return true; }).empty() &&
+      innermost.get_subcommands().empty();
+  if (!takes_command || innermost.remaining().empty()) return;
+  if (asks_for_help && innermost.remaining().front().starts_with('-')) return;
+  unknown_command(innermost, chosen.empty() ? "sftrun" : "sftrun " + innermost.get_name());
+}
+
+/// CLI11 says "--resume: 1 required auto|never|DIR missing" of a flag at the end without its value,
+/// and INT:N of a type with a check.
+[[noreturn]] void refuse_words(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  constexpr std::string_view kEnd = " missing", kRequired = " required ";
+  const size_t colon = text.find(": "), required = text.find(kRequired);
+  if (text.starts_with('-') && text.ends_with(kEnd) && required != std::string::npos &&
+      colon < required) {
+    const std::string flag = text.substr(0, colon);
+    std::string takes = text.substr(required + kRequired.size());
+    takes.resize(takes.size() - kEnd.size());
+    takes.erase(0, takes.find(':') + 1);  // to 0, if there is none
+    throw ConfigError(fmt::format("{} has no value", flag), "the command line",
+                      fmt::format("write {} {}", flag, takes));
+  }
+  throw ConfigError(excerpt(text), "the command line",
+                    "add --help after the command to see its flags");
+}
+
 int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
   for (const Command& command : commands) {
     if (!command.parser->parsed()) continue;
@@ -93,11 +124,7 @@ int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
     return command.run();
   }
   // No command to run: nothing was typed, or an unknown word.
-  const CLI::App& innermost =
-      sftrun.get_subcommands().empty() ? sftrun : *sftrun.get_subcommands().front();
-  if (!innermost.remaining().empty()) {
-    unknown_command(innermost, &innermost == &sftrun ? "sftrun" : "sftrun " + innermost.get_name());
-  }
+  require_known_command(sftrun, /*asks_for_help=*/false);
   fmt::print("{}", sftrun.help());
   return static_cast<int>(ExitCode::kDone);
 }
@@ -129,11 +156,11 @@ int run(int argc, char** argv) {
   try {
     sftrun.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
+    require_known_command(sftrun, /*asks_for_help=*/true);
     fmt::print("{}", sftrun.help());
     return static_cast<int>(ExitCode::kDone);
   } catch (const CLI::ParseError& error) {
-    throw ConfigError(excerpt(error.what()), "the command line",
-                      "add --help after the command to see its flags");
+    refuse_words(error);
   }
   check_verbosity();
   if (version) {

@@ -116,6 +116,9 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown flag --push-to-hub", "upload the result"], "train", "--push_to_hub")
         self.expect(USAGE, ["unknown flag --batch-size", "train.batch_size=VALUE"], "train", "--batch_size=4")
         self.expect(USAGE, ["unknown flag --train.batch_size", "train.batch_size=VALUE"], "train", "--train.batch_size=4")
+        for words in ["trian", "--help"], ["help", "trian"], ["trian", "--help", "--json"]:
+            self.expect(USAGE, ["unknown command `sftrun trian`", "did you mean `sftrun train`?"], *words)
+        self.expect(USAGE, ["unknown command `sftrun config chek`"], "config", "chek", "--help")
         self.expect(USAGE, ["unexpected argument `more`"], "gpu-info", "more")
         self.expect(USAGE, ["--model or --adapter"], "chat")
         self.expect(USAGE, ["--port", "`65536` is above the largest value, 65535"], "serve", "--model", "model", "--port", "65536")
@@ -145,7 +148,24 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["`trainn` is not of the form", "write train."], "train", "--config", "run.yaml", "--dry-run", "trainn")
 
     def test_help_is_no_guess_for_a_flag(self):
-        self.expect(USAGE, ["unknown flag --html", "`sftrun report --help` lists every flag"], "report", "run", "--html", "x")
+        self.expect(USAGE, ["unknown flag --hepl", "`sftrun report --help` lists every flag"], "report", "run", "--hepl", "x")
+
+    def test_flags_of_other_commands_name_those(self):
+        for action in "check", "show":
+            config = ["config", action, "--config", "run.yaml"]
+            for words in ["--device", "cpu"], ["--no-cuda"]:
+                done = self.expect(USAGE, [f"unknown flag {words[0]}", f"`sftrun config {action}` has no such flag",
+                                           "`sftrun train --dry-run --device`"], *config, *words)
+                self.assertNotIn("use the flag", done.stderr)
+            self.expect(USAGE, ["`sftrun train --dry-run --nproc-per-node`"], *config, "--nproc-per-node", "2")
+        self.expect(USAGE, ["unknown flag --html", "`sftrun report` has no such flag; it is one of `sftrun preview`"], "report", "run", "--html", "x")
+        self.expect(USAGE, ["use the flag --device cpu"], "train", "--config", "run.yaml", "--no-cuda")
+
+    def test_flags_without_a_value(self):
+        for words, fix in [(["train", "--config"], "--config FILE"), (["train", "--resume"], "--resume auto|never|DIR"),
+                           (["generate", "--max-new-tokens"], "--max-new-tokens N"), (["chat", "-m"], "--model TEXT")]:
+            done = self.expect(USAGE, [f"error: {fix.split()[0]} has no value", f"fix: write {fix}"], *words)
+            self.assertNotIn("missing", done.stderr)
 
     def test_values_of_flags_are_checked(self):
         train = ["train", "--config", "run.yaml"]
