@@ -427,7 +427,9 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
   field(train.save_steps, "save_steps", between(1, kMaxCount).otherwise("none"), kAny,
         "Optimizer steps between checkpoints.", "500");
   field(train.save_every, "save_every", any(), kAny,
-        "Time between checkpoints (90s, 10m, 1h30m). 0: only by save_strategy and at the end.",
+        "Time between checkpoints, with its unit (90s, 10m, 1h30m). 0: only by save_strategy and "
+        "at the "
+        "end.",
         "30m");
   field(train.save_total_limit, "save_total_limit", between(1, kMaxCount).otherwise("all are kept"),
         kAny,
@@ -556,12 +558,13 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "Library for collectives. auto: nccl between GPUs, else gloo.", "gloo");
   field(parallel.timeout, "timeout", any(), kAny,
         "Maximum time that ranks wait for each other, at the rendezvous and in every collective "
-        "(90s, 10m, 1h).",
+        "(90s, 10m, 1h; a number alone is seconds).",
         "10m");
   field(
       parallel.stall_after, "stall_after", any(), kAny,
       "Time without progress after which the log says which ranks the others wait for, what these "
-      "do and since when. Nothing is ended by it. At most a third of `timeout`.",
+      "do and since when. Nothing is ended by it. At most a third of `timeout`. A number alone is "
+      "seconds.",
       "1m");
   field(parallel.accelerate, "accelerate", a_path().otherwise("none"), kAny,
         "A configuration file of Accelerate (`accelerate config`): number of processes and "
@@ -591,7 +594,7 @@ void visit_fields(CallbacksConfig& callbacks, Visitor&& field) {
   field(callbacks.events, "events", any(), kAny,
         "Events that start the command: checkpoint, evaluation, end, failure.", "[end, failure]");
   field(callbacks.timeout, "timeout", any(), kAny,
-        "Time after which a command is ended (90s, 10m).", "5m");
+        "Time after which a command is ended (90s, 10m; a number alone is seconds).", "5m");
 }
 
 /// Calls `section(name, part, help)` for every section, a section before those inside it.

@@ -378,8 +378,7 @@ class RelationCheck {
       report("`train.warmup_ratio` and `train.warmup_steps` are both set",
              {"train.warmup_ratio", "train.warmup_steps"}, "keep one of them");
     }
-    check_time("train.save_every", train.save_every, /*may_be_zero=*/true,
-               "write, for example, 30m");
+    check_save_every(train.save_every);
     check_time("parallel.timeout", config_.parallel.timeout, /*may_be_zero=*/false,
                "write 30m, the default");
     check_time("parallel.stall_after", config_.parallel.stall_after, /*may_be_zero=*/false,
@@ -387,6 +386,18 @@ class RelationCheck {
   }
 
  private:
+  /// A number alone would be seconds, where many mean steps.
+  void check_save_every(const std::string& text) {
+    const auto number = parse_double(text);
+    if (!number || *number <= 0 || !parse_duration_s(text))
+      return check_time("train.save_every", text, /*may_be_zero=*/true, "write, for example, 30m");
+    const auto steps = parse_int(text);
+    report(fmt::format("`train.save_every` is `{}`, a time without a unit", excerpt(text)),
+           {"train.save_every"},
+           steps ? fmt::format("write {}s, or train.save_steps: {} for steps", *steps, *steps)
+                 : fmt::format("write {}s", excerpt(text)));
+  }
+
   void check_time(const char* key, const std::string& text, bool may_be_zero,
                   const std::string& fix) {
     const auto seconds = parse_duration_s(text);

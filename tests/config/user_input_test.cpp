@@ -165,6 +165,17 @@ TEST_F(ConfigTest, NumbersBeyondTheirTypesAreRefused) {
   }
 }
 
+/// Without its unit the time between checkpoints would be taken for steps.
+TEST_F(ConfigTest, SaveEveryHasAUnit) {
+  expect_error<ConfigProblems>([&] { load("train: {save_every: 1}\n"); },
+                               {"`train.save_every` is `1`, a time without a unit",
+                                "write 1s, or train.save_steps: 1 for steps"});
+  expect_error<ConfigProblems>([&] { load("", {"train.save_every=0.5"}); },
+                               {"a time without a unit", "write 0.5s"});
+  for (const char* word : {"train.save_every=0", "train.save_every=1s", "train.save_every=1h30m"})
+    EXPECT_NO_THROW(load("", {word})) << word;
+}
+
 TEST_F(ConfigTest, NumbersThatJsonCannotHoldAreRefusedInMaps) {
   const std::string long_integer(30, '9');
   const std::vector<std::pair<std::string, std::string>> numbers = {

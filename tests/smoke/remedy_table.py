@@ -103,6 +103,7 @@ callbacks.events=[begin] callbacks.command=true | has the unknown event | events
 callbacks.events=[fail] callbacks.command=true | has the unknown event `fail` | did you mean | callbacks.events=[failure]
 callbacks.timeout=0 callbacks.command=true | takes a time such as | write 1m, the default | callbacks.timeout=1m
 train.save_every=x | takes a time such as | write, for example, 30m | train.save_every=30m ; train.save_every=90s ; train.save_every=1h30m
+train.save_every=2 | a time without a unit | write 2s, or train.save_steps: 2 for steps | train.save_every=2s ; train.save_steps=2
 --nproc-per-node=2 parallel.timeout=0 | takes a time such as | write 30m, the default | parallel.timeout=30m
 --nproc-per-node=2 parallel.stall_after=x | takes a time such as | write 30s, the default | parallel.stall_after=30s
 --nproc-per-node=2 parallel.strategy=ddp parallel.pp=2 | is for parallel.strategy pipeline | \
