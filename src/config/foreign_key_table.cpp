@@ -29,6 +29,9 @@ constexpr std::string_view kOffload =
     "host's memory";
 constexpr std::string_view kPreference =
     "not supported: `train.objective` takes sft and dpo, with `train.beta`; remove it";
+constexpr std::string_view kPromptLimit =
+    "not supported: prompts have no limit of their own; `model.max_seq_len` is that of prompt and "
+    "answer together; remove it";
 constexpr std::string_view kObjective = "use `train.objective`: sft or dpo";
 constexpr std::string_view kReference =
     "not needed: the reference model of `train.objective: dpo` is the base model with the adapter "
@@ -963,8 +966,8 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"reward_model*", "", kPreference},
     {"process_reward_model", "", kPreference},
     {"ld_alpha", "", kPreference},
-    {"max_prompt_len", "", kPreference},
-    {"max_prompt_length", "", kPreference},
+    {"max_prompt_len", "", kPromptLimit},
+    {"max_prompt_length", "", kPromptLimit},
     {"ignore_bias_buffers", "", kPreference},
     {"use_pose", "", "not supported: positions are not shifted; remove it"},
     {"pose_*", "", "not supported: positions are not shifted; remove it"},

@@ -212,6 +212,7 @@ void Reading::settle() {
   settle_quantised_base();
   settle_checkpoints();
   settle_validation();
+  settle_deepspeed();
   const std::string mode = given_text("tuning.mode");
   settle_weights_on_host(mode);
   if (mode != word_of(TuningMode::kFull) && mode != word_of(TuningMode::kPartial)) return;
@@ -292,6 +293,20 @@ void Reading::settle_validation() {
   }
   if (sources.empty())
     std::erase_if(given, [](const Given& one) { return one.assignment.key == "data.val"; });
+}
+
+/// What the named file of DeepSpeed says is no default of the tool. A file that cannot be read is an
+/// error of the run that names it.
+void Reading::settle_deepspeed() {
+  const std::string path = given_text("parallel.deepspeed");
+  if (path.empty() || !leads_to_file(path)) return;
+  try {
+    const Reading named = read_foreign_file(path, ForeignTool::kDeepSpeed);
+    std::erase_if(
+        given, [&](const Given& one) { return one.from.empty() && named.has(one.assignment.key); });
+  } catch (const Error&) {
+    return;
+  }
 }
 
 void Reading::settle_weights_on_host(std::string_view mode) {

@@ -96,6 +96,7 @@ class Reading {
   void settle_quantised_base();
   void settle_checkpoints();
   void settle_validation();
+  void settle_deepspeed();
   std::string given_text(std::string_view field) const;  ///< "": not given
   void walk(const Value& map, const std::string& section);
   void apply_rule(const ImportRule& rule, const SourceKey& key);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "import/fsdp.h"
 #include "import/templates.h"
@@ -37,11 +38,13 @@ const Value& trl_single_loss(const Value& value) {
   return value.kind == Value::Kind::kList && value.items.size() == 1 ? value.items[0] : value;
 }
 
-bool is_dpo_of_trl(const Reading& reading) {
+/// The first key that says that the file is for DPO.
+std::optional<SourceKey> dpo_key_of_trl(const Reading& reading) {
   const auto loss = reading.find("loss_type");
-  if (loss && ascii_lower(trl_single_loss(loss->value).text) == "sigmoid") return true;
-  return std::any_of(kTrlOfDpo.begin(), kTrlOfDpo.end(),
-                     [&](std::string_view key) { return reading.find(key).has_value(); });
+  if (loss && ascii_lower(trl_single_loss(loss->value).text) == "sigmoid") return loss;
+  for (const std::string_view name : kTrlOfDpo)
+    if (auto key = reading.find(name)) return key;
+  return std::nullopt;
 }
 
 void trl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
@@ -274,8 +277,12 @@ void trl_finish(Reading& reading) {
   constexpr int64_t kLoggingSteps = 10;
   note_unlimited(reading);
   complete_eval_steps(reading, kLoggingSteps);
-  const bool is_dpo = is_dpo_of_trl(reading);
-  reading.set_default("train.objective", is_dpo ? "dpo" : "sft");
+  const auto dpo_key = dpo_key_of_trl(reading);
+  const bool is_dpo = dpo_key.has_value();
+  if (is_dpo)
+    reading.set(*dpo_key, "train.objective", "dpo");
+  else
+    reading.set_default("train.objective", "sft");
   if (!reading.has("train.learning_rate"))
     reading.set_default("train.learning_rate", is_dpo ? "1e-6" : "2e-5");
   const bool is_half =

@@ -511,6 +511,48 @@ TEST_F(TrainersTest, StepsOfAxolotlAreUsedBeforeNumbersPerEpoch) {
   }
 }
 
+/// What says that a file of TRL is for DPO stands beside the objective.
+TEST_F(TrainersTest, ObjectiveOfTrlNamesItsKey) {
+  const std::string head = "model_name_or_path: m\ndataset_name: d\nuse_peft: true\nlora_r: 8\n";
+  const auto from_of = [&](const std::string& text) {
+    const Import run = import(head + text, ForeignTool::kTrl);
+    for (const ImportedSetting& setting : run.settings)
+      if (setting.key == "train.objective") return setting.from;
+    return std::string("nothing");
+  };
+  EXPECT_EQ(from_of("loss_type: sigmoid\nbeta: 0.2\n"), "loss_type");
+  EXPECT_EQ(from_of("beta: 0.2\n"), "beta");
+  EXPECT_EQ(from_of("max_prompt_length: 64\n"), "max_prompt_length");
+  EXPECT_EQ(from_of(""), "");  // a default
+  const Import run = import(head + "max_prompt_length: 64\n", ForeignTool::kTrl);
+  EXPECT_NE(to_yaml(run).find("`model.max_seq_len` is that of prompt and answer together"),
+            std::string::npos);
+}
+
+/// A default of the tool beside a value of the DeepSpeed file would contradict it.
+TEST_F(TrainersTest, DefaultsGiveWayToTheNamedDeepSpeedFile) {
+  write("ds.json",
+        R"({"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+            "scheduler": {"type": "WarmupDecayLR",
+                          "params": {"warmup_num_steps": 5, "total_num_steps": 20}},
+            "zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": "auto"})");
+  const char* const kKeys[] = {"train.warmup_steps", "train.scheduler", "train.batch_size",
+                               "train.learning_rate"};
+  for (const auto& [text, tool] :
+       {std::pair("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\n",
+                  ForeignTool::kLlamaFactory),
+        {"model_name_or_path: m\ndataset_name: d\n", ForeignTool::kTrl}}) {
+    const Import with = import(std::string(text) + "deepspeed: ds.json\n", tool);
+    const Import without = import(text, tool);
+    for (const char* key : kKeys) {
+      EXPECT_EQ(value_of(with, key), "none") << key;
+      EXPECT_NE(value_of(without, key), "none") << key;
+    }
+    EXPECT_EQ(value_of(with, "train.grad_accum"), "1");  // auto takes the run's
+  }
+}
+
 constexpr const char* kOffloadOfAxolotl = "base_model: m\ndatasets: [{path: a}]\nadapter: lora\n";
 
 TEST_F(TrainersTest, AxolotlFsdp2NeedsOnlyItsSection) {
