@@ -139,7 +139,18 @@ Item item_of(std::string_view text) {
   return {plain, 1};
 }
 
+/// Whether the name is of an AMD card: MI300X, "AMD Instinct MI250", "Radeon RX 7900".
+bool is_of_amd(const std::string& key) {
+  const bool is_instinct =
+      key.starts_with("mi") && key.size() > 2 && key[2] >= '0' && key[2] <= '9';
+  return is_instinct || key.starts_with("amd") || key.starts_with("instinct") ||
+         key.starts_with("radeon") || key.starts_with("rx");
+}
+
 [[noreturn]] void refuse_card(const std::string& name, const std::string& where) {
+  if (is_of_amd(key_of(name)))
+    throw ConfigError(fmt::format("`{}` is a card of AMD, which is not supported", excerpt(name)),
+                      where, "name NVIDIA cards, as in 2x H100, or plan for the CPU: --device cpu");
   std::vector<std::string> names;
   for (const GpuCard& card : known_gpu_cards())
     if (card.too_old_sm == 0) names.push_back(card.name);

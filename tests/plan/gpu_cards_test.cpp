@@ -76,6 +76,12 @@ TEST(GpuCards, SeveralKinds) {
   EXPECT_EQ(all[1].count, 1);
 }
 
+TEST(GpuCards, CardsOfAmdAreNotSupported) {
+  for (const char* text : {"MI300X", "8x AMD Instinct MI250", "Radeon RX 7900", "RX 7900 XTX"})
+    test::expect_error<ConfigError>([&] { parse_gpu_cards(text, "--gpus"); },
+                                    {"is a card of AMD, which is not supported", "NVIDIA cards"});
+}
+
 TEST(GpuCards, UnknownCardsNameTheNearest) {
   test::expect_error<ConfigError>(
       [] { parse_gpu_cards("2x RTX4091", "--gpus"); },
