@@ -30,9 +30,8 @@ class Applier {
       for (Field& one : fields_.fields)
         if (one.section() == assignment.key) set(one, inside(assignment, one.key));
     } else if (fields_.has_section(assignment.key)) {
-      problems_.push_back(
-          {fmt::format("`{}` is a section, not a key", assignment.key), assignment.place,
-           fmt::format("set its keys one by one: {}", first_key_of(assignment.key))});
+      problems_.push_back({fmt::format("`{}` is a section, not a key", assignment.key),
+                           assignment.place, fix_of_section(assignment)});
     } else {
       // Suggestions compare the key with every existing key.
       const bool is_shown = problems_.size() < ReadLimits().problems;
@@ -144,6 +143,13 @@ class Applier {
           {fmt::format("`{}` is not supported in this version", excerpt(assignment.key)),
            assignment.place, std::string(later.instead)});
     }
+  }
+
+  std::string fix_of_section(const Assignment& assignment) const {
+    const std::string meant = setting_of_section(assignment.key);
+    if (assignment.value.kind == Value::Kind::kScalar && !meant.empty())
+      return fmt::format("write {}={}", meant, excerpt(assignment.value.text));
+    return fmt::format("set its keys one by one: {}", first_key_of(assignment.key));
   }
 
   std::string first_key_of(const std::string& section) const {

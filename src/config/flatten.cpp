@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "known_keys.h"
 #include "layers.h"
 #include "sftrun/core/strings.h"
@@ -18,6 +20,10 @@ class Flattener {
 
   void walk(const Value& map, const std::string& section) {
     for (size_t i = 0; i < map.items.size(); ++i) {
+      if (const size_t rest = report_list_without_brackets(map, i, section); rest > 0) {
+        i += rest - 1;
+        continue;
+      }
       const std::string key = section.empty() ? map.keys[i].text : section + "." + map.keys[i].text;
       if (map.keys[i].text.find('.') != std::string::npos) {
         report_dots(key, map.keys[i]);
@@ -39,8 +45,44 @@ class Flattener {
     if (value.kind == Value::Kind::kMap) return walk(value, key);
     if (says_nothing_is_offloaded({.key = key, .value = value})) return add_none(key, name, value);
     problems_.push_back({fmt::format("`{}` is {}; it takes a map", key, describe(value)),
-                         place_in(file_, value.mark),
-                         fmt::format("indent its keys below `{}:`", key)});
+                         place_in(file_, value.mark), fix_of_value(key, value)});
+  }
+
+  static std::string fix_of_value(const std::string& section, const Value& value) {
+    const std::string meant = setting_of_section(section);
+    if (value.kind != Value::Kind::kScalar || meant.empty())
+      return fmt::format("indent its keys below `{}:`", section);
+    return fmt::format("write `{}: {{ {}: {} }}`", section, meant.substr(section.size() + 1),
+                       excerpt(value.text));
+  }
+
+  bool is_field(const std::string& key) const {
+    return std::any_of(fields_.fields.begin(), fields_.fields.end(),
+                       [&](const Field& field) { return field.key == key; });
+  }
+
+  /// Reports `{target_modules: q_proj,k_proj}`, where YAML reads a key `k_proj` without a value.
+  /// @param at index of a key   @return how many keys are the rest of a list
+  size_t report_list_without_brackets(const Value& map, size_t at, const std::string& section) {
+    const std::string prefix = section.empty() ? "" : section + ".";
+    const auto is_rest = [&](size_t i) {
+      return i < map.items.size() && map.items[i].kind == Value::Kind::kNull &&
+             map.items[i].text.empty() && map.keys[i].mark.line == map.keys[i - 1].mark.line &&
+             !is_field(prefix + map.keys[i].text) &&
+             !fields_.has_section(prefix + map.keys[i].text);
+    };
+    if (at == 0 || map.items[at - 1].kind != Value::Kind::kScalar ||
+        !is_field(prefix + map.keys[at - 1].text))
+      return 0;
+    std::string list = map.items[at - 1].text;
+    size_t count = 0;
+    for (; is_rest(at + count); ++count) list += ", " + map.keys[at + count].text;
+    if (count > 0)
+      problems_.push_back({fmt::format("unknown key `{}`", excerpt(prefix + map.keys[at].text)),
+                           place_in(file_, map.keys[at].mark),
+                           fmt::format("write a list in brackets: {}: [{}]", map.keys[at - 1].text,
+                                       excerpt(list))});
+    return count;
   }
 
   /// Reports `train.epochs: 1`: a path of keys in an override, but a single key in YAML.

@@ -718,6 +718,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"use_liger_kernel", "", kFused},
     {"use_liger", "", kFused},
     {"enable_liger_kernel", "", kFused},
+    {"liger", "", kFused},
     {"liger_*", "", kFused},
     {"cut_cross_entropy", "", kFused},
     {"use_unsloth", "", kFused},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "foreign_keys.h"
 #include "sftrun/core/strings.h"
@@ -80,7 +81,8 @@ const ForeignKey* nearest_foreign(const std::string& leaf, const Binding& bindin
   std::vector<std::string> names = top_sections(binding);
   for (const Field& field : binding.fields) names.push_back(field.leaf());
   const size_t num_ours = names.size();
-  for (const ForeignKey& foreign : foreign_keys()) names.emplace_back(foreign.name);
+  for (const ForeignKey& foreign : foreign_keys())
+    if (!foreign.name.ends_with('*')) names.emplace_back(foreign.name);  // "wandb_*" is no key
   const std::string near = nearest(leaf, names);
   const auto ours_end = names.begin() + static_cast<std::ptrdiff_t>(num_ours);
   if (near.empty() || std::find(names.begin(), ours_end, near) != ours_end) return nullptr;
@@ -144,6 +146,18 @@ std::string setting_named(const std::string& name) {
   RunConfig defaults;
   const Binding binding = bind(defaults);
   return field_named(same_leaf(name, names_in(binding, "")), binding);
+}
+
+std::string setting_of_section(std::string_view section) {
+  constexpr auto kMeant =
+      std::to_array<std::pair<std::string_view, std::string_view>>({{"model", "name"},
+                                                                    {"data", "train"},
+                                                                    {"tuning", "mode"},
+                                                                    {"parallel", "strategy"},
+                                                                    {"output", "dir"}});
+  for (const auto& [name, leaf] : kMeant)
+    if (name == section) return fmt::format("{}.{}", name, leaf);
+  return {};
 }
 
 std::string field_named(const std::string& name, const Binding& binding) {

@@ -35,6 +35,8 @@ bool is_harmless(const UnsupportedKey& later, const Value& value);
 std::string suggest_key(const std::string& key, const Value& value, const Binding& binding);
 /// The full name of the field with the same last part or the nearest spelling, or "".
 std::string nearest_key(const std::string& key, const Binding& binding);
+/// The setting that a value in place of a section's keys means: `model.name` of `model: PATH`. "": none
+std::string setting_of_section(std::string_view section);
 /// `name`; of a section the name of its first field, because a section takes no value.
 std::string field_named(const std::string& name, const Binding& binding);
 

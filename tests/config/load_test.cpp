@@ -277,6 +277,32 @@ TEST_F(ConfigTest, EarlyStoppingMayBeAMap) {
             4);
 }
 
+TEST_F(ConfigTest, ValuesInPlaceOfSectionsNameTheirKey) {
+  for (const auto& [text, fix] :
+       {std::pair("model: models/m\n", "write `model: { name: models/m }`"),
+        {"data: t.jsonl\n", "write `data: { train: t.jsonl }`"},
+        {"train: fast\n", "indent its keys below `train:`"}})
+    expect_error<ConfigError>([&] { load_config(write("run.yaml", text), {}); }, {fix});
+  expect_error<ConfigError>([&] { load("", {"model=models/m"}); }, {"write model.name=models/m"});
+  expect_error<ConfigError>([&] { load("", {"train=fast"}); }, {"set its keys one by one"});
+}
+
+/// In braces YAML ends a value at a comma.
+TEST_F(ConfigTest, ListsWithoutBracketsInBraces) {
+  expect_error<ConfigError>(
+      [&] { load("tuning: {lora: {target_modules: q_proj,k_proj, v_proj, r: 4}}\n"); },
+      {"unknown key `tuning.lora.k_proj`",
+       "write a list in brackets: target_modules: [q_proj, k_proj, v_proj]"});
+  EXPECT_EQ(load("train: {epochs: 2, warmup_steps: , batch_size: 3}\n").config.train.epochs, 2);
+  expect_error<ConfigError>([&] { load("train:\n  epochs: 2\n  epoch:\n"); },
+                            {"unknown key `train.epoch`", "did you mean `train.epochs`?"});
+}
+
+TEST_F(ConfigTest, PatternsOfForeignKeysAreNotSuggested) {
+  expect_error<ConfigError>([&] { load("", {"train.liger=true"}); },
+                            {"unknown key `train.liger`", "fix: not needed: "});
+}
+
 /// What a file may write, an override may write.
 TEST_F(ConfigTest, OtherSpellingsAreOverridesToo) {
   const std::string split = "data.val_split=0.5";
