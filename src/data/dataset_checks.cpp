@@ -1,9 +1,12 @@
 #include "dataset_checks.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "roles.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "unread_columns.h"
@@ -11,11 +14,33 @@
 namespace sftrun::data {
 namespace {
 
+/// Replaces the first `from`. @return whether there is one
+bool replace_first(std::string& text, std::string_view from, std::string_view to) {
+  const size_t at = text.find(from);
+  if (at != std::string::npos) text.replace(at, from.size(), to);
+  return at != std::string::npos;
+}
+
+/// "2 answers are empty", "1 answer is empty". @param what begins with a plural, whose verb follows
+std::string said_of(int64_t count, std::string what) {
+  if (count == 1) {
+    what.erase(std::min(what.find(' '), what.size()) - 1, 1);  // the plural's s
+    for (const auto& [many, one] : {std::pair(" they are ", " it is "),
+                                    {" are ", " is "},
+                                    {" have ", " has "},
+                                    {" begin ", " begins "},
+                                    {" call ", " calls "}})
+      if (replace_first(what, many, one)) break;
+    replace_first(what, " their ", " its ");
+  }
+  return fmt::format("{} {}", count, what);
+}
+
 void warn(std::vector<Remark>& remarks, const Tally& tally, const std::string& what,
           const std::string& advice) {
   if (tally.count() == 0) return;
-  remarks.push_back(
-      {true, fmt::format("data: {} {}: {}; {}", tally.count(), what, tally.places(), advice)});
+  remarks.push_back({true, fmt::format("data: {}: {}; {}", said_of(tally.count(), what),
+                                       tally.places(), advice)});
 }
 
 }  // namespace
@@ -203,9 +228,8 @@ void DatasetChecks::remark_on_thinking(std::vector<Remark>& remarks) const {
          "answers begin with empty reasoning, which trains the model not to reason",
          "data.empty_thinking: drop does not train on it; keep trains on it without this warning");
   } else if (data_.empty_thinking == config::EmptyThinking::kDrop && empty_thinking_.count() > 0) {
-    remarks.push_back(
-        {false, fmt::format("data: the empty reasoning of {} answers is not trained on",
-                            empty_thinking_.count())});
+    remarks.push_back({false, fmt::format("data: the empty reasoning of {} is not trained on",
+                                          counted(empty_thinking_.count(), "answer"))});
   }
 }
 
@@ -242,9 +266,10 @@ void DatasetChecks::remark_on_records(std::vector<Remark>& remarks) const {
   warn(remarks, two_systems_, "records have a \"system\" and a turn of that role",
        kTwoSystemsAdvice);
   if (null_arguments_.count() > 0) {
-    remarks.push_back({false, fmt::format("data: in {} records, nulls inside of arguments or tools "
-                                          "are left out, as missing values: {}",
-                                          null_arguments_.count(), null_arguments_.places())});
+    remarks.push_back(
+        {false, fmt::format("data: in {}, nulls inside of arguments or tools "
+                            "are left out, as missing values: {}",
+                            counted(null_arguments_.count(), "record"), null_arguments_.places())});
   }
   warn(remarks, begins_with_answer_, "conversations begin with an assistant turn",
        "the model is trained to speak first; if that is not intended, add a user turn before it");
@@ -308,7 +333,7 @@ void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
        advice_on_earlier_reasoning());
   warn(remarks, tools_, "conversations have tools, but the chat template omits them",
        "the model does not see them; " + other_template);
-  warn(remarks, control_tokens_, "the text of messages contains control tokens of the model",
+  warn(remarks, control_tokens_, "messages have control tokens of the model in their text",
        "they are read as if the chat template had written them; take them out where that is not "
        "meant");
   if (!expects_bos_) return;
@@ -341,7 +366,8 @@ void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {
                           stats_.longest)});
   const auto remark = [&](const Tally& tally, const std::string& what) {
     if (tally.count() == 0) return;
-    remarks.push_back({true, fmt::format("data: {} {}: {}", tally.count(), what, tally.places())});
+    remarks.push_back(
+        {true, fmt::format("data: {}: {}", said_of(tally.count(), what), tally.places())});
   };
   remark(too_long_,
          fmt::format("examples left out, because they are longer than model.max_seq_len = {}",
