@@ -291,8 +291,12 @@ void Reading::settle_validation() {
                            val->assignment.place});
     source = sources.erase(source);
   }
-  if (sources.empty())
-    std::erase_if(given, [](const Given& one) { return one.assignment.key == "data.val"; });
+  if (!sources.empty()) return;
+  std::erase_if(given, [](const Given& one) {
+    const bool is_default = one.from.empty();
+    return one.assignment.key == "data.val" ||
+           (is_default && one.assignment.key == "train.load_best_model_at_end");
+  });
 }
 
 /// What the named file of DeepSpeed says is no default of the tool. A file that cannot be read is an

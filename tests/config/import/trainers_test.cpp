@@ -496,6 +496,13 @@ TEST_F(TrainersTest, BestCheckpointOfAxolotl) {
                               ForeignTool::kAxolotl);
   EXPECT_EQ(value_of(pairs, "train.load_best_model_at_end"), "none");
   EXPECT_EQ(value_of(pairs, "train.save_total_limit"), "2");
+  const Import same = import(std::string(kAxolotlLora) +
+                                 "datasets: [{path: a, split: 'train[10%:]'}]\n"
+                                 "test_datasets: [{path: a, split: 'train[:10%]'}]\n"
+                                 "save_steps: 10\neval_steps: 10\n",
+                             ForeignTool::kAxolotl);
+  EXPECT_EQ(value_of(same, "data.val"), "none");
+  EXPECT_EQ(value_of(same, "train.load_best_model_at_end"), "none");
 }
 
 /// What the notes say of checkpoints is what the YAML says.
