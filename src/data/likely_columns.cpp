@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,35 +13,81 @@
 namespace sftrun::data {
 namespace {
 
-/// A column whose name contains one of `words`: "Question", "user_query".
+/// The first text that `path` or what is inside it leads to; empty: none, or a list of turns.
+std::string text_within(const std::string& path, const Json& value, int levels) {
+  if (value.is_string() || value.is_number() || value.is_boolean()) return path;
+  if (levels == 0) return {};
+  if (value.is_array() && !value.empty()) return text_within(path + ".0", value[0], levels - 1);
+  if (!value.is_object() || value_of(value, "role") != nullptr ||
+      value_of(value, "from") != nullptr)
+    return {};
+  for (const char* usual : {"text", "value", "content", "answer"}) {
+    const Json* inner = value_of(value, usual);
+    if (inner == nullptr) continue;
+    std::string found = text_within(fmt::format("{}.{}", path, usual), *inner, levels - 1);
+    if (!found.empty()) return found;
+  }
+  return {};
+}
+
+/// The text of a column whose name contains one of `words`: "Question", "answers.text.0". A list
+/// of turns is named as it is.
 std::string column_like(const Json& record, const std::vector<std::string_view>& words) {
   for (const std::string_view word : words) {
     for (const auto& [key, value] : record.items()) {
-      if (!value.is_null() && ascii_lower(key).find(word) != std::string::npos) return key;
+      if (value.is_null() || ascii_lower(key).find(word) == std::string::npos) continue;
+      const std::string path = path_of_text(key, value);
+      return path.empty() ? key : path;
     }
   }
   return {};
 }
 
-/// A column with a list of turns, which tables store as JSON text.
-std::string column_of_turns(const Json& record) {
+/// The key of a turn that is called so; empty: none.
+std::string key_among(const Json& turn, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    for (const auto& [key, value] : turn.items())
+      if (ascii_lower(key) == name && value.is_string()) return key;
+  }
+  return {};
+}
+
+/// A column with a list of turns, and what the turns call the role and the text.
+struct LikelyTurns {
+  std::string column, role, content;  ///< column is empty: there is none
+  bool are_renamed() const {
+    return !column.empty() && !role.empty() && !content.empty() &&
+           !(role == "role" && content == "content") && !(role == "from" && content == "value");
+  }
+};
+
+/// Tables store turns as JSON text.
+LikelyTurns likely_turns(const Json& record) {
   for (const auto& [key, value] : record.items()) {
     const bool is_text = value.is_string() && value.get_ref<const std::string&>().starts_with('[');
     const Json turns = is_text ? parse_json_text(value.get_ref<const std::string&>()) : value;
     if (!turns.is_array() || turns.empty() || !turns[0].is_object()) continue;
-    if (value_of(turns[0], "role") != nullptr || value_of(turns[0], "from") != nullptr) return key;
+    const Json& turn = turns[0];
+    LikelyTurns found{
+        .column = key,
+        .role = key_among(turn, {"role", "from", "speaker", "author", "sender"}),
+        .content = key_among(turn, {"content", "value", "utterance", "text", "message", "body"})};
+    const bool has_usual_role =
+        value_of(turn, "role") != nullptr || value_of(turn, "from") != nullptr;
+    if (has_usual_role || (!found.role.empty() && !found.content.empty())) return found;
   }
   return {};
 }
 
 /// The columns that are probably meant; empty: none looks like it.
 struct LikelyColumns {
-  std::string turns, prompt, completion, text;
+  LikelyTurns turns;
+  std::string prompt, completion, text;
   bool is_pair() const { return !prompt.empty() && !completion.empty() && prompt != completion; }
 };
 
 LikelyColumns likely_columns(const Json& record) {
-  return {.turns = column_of_turns(record),
+  return {.turns = likely_turns(record),
           .prompt = column_like(record, {"prompt", "question", "query", "instruction", "input"}),
           .completion = column_like(
               record, {"completion", "answer", "response", "output", "reply", "target", "label"}),
@@ -60,13 +107,37 @@ std::string advise_delimiter(const Json& record) {
   return {};
 }
 
-/// "rename "question" to "prompt" and "answer" to "completion""
-std::string renames(const std::vector<std::pair<std::string, std::string>>& from_to) {
-  std::vector<std::string> each;
+/// "rename "question" to "prompt" and write answers.text.0 as "completion""
+std::string renames(const Json& record,
+                    const std::vector<std::pair<std::string, std::string>>& from_to) {
+  std::vector<std::string> renamed, written;
   for (const auto& [from, to] : from_to) {
-    if (from != to) each.push_back(fmt::format("\"{}\" to \"{}\"", excerpt(from), to));
+    if (from == to) continue;
+    if (record.contains(from))
+      renamed.push_back(fmt::format("\"{}\" to \"{}\"", excerpt(from), to));
+    else
+      written.push_back(fmt::format("{} as \"{}\"", excerpt(from), to));
   }
-  return "rename " + join(each, " and ");
+  std::vector<std::string> parts;
+  if (!renamed.empty()) parts.push_back("rename " + join(renamed, " and "));
+  if (!written.empty()) parts.push_back("write " + join(written, " and "));
+  return join(parts, " and ");
+}
+
+/// "rename "dialogue" to "messages" and in its turns "speaker" to "role" and …"
+std::string renames_of_turns(const LikelyTurns& turns) {
+  std::vector<std::string> columns, keys;
+  const auto rename = [](std::vector<std::string>& to_rename, const std::string& from,
+                         const char* to) {
+    if (from != to) to_rename.push_back(fmt::format("\"{}\" to \"{}\"", excerpt(from), to));
+  };
+  rename(columns, turns.column, "messages");
+  if (turns.are_renamed()) {
+    rename(keys, turns.role, "role");
+    rename(keys, turns.content, "content");
+  }
+  if (!keys.empty()) columns.push_back("in its turns " + join(keys, " and "));
+  return "rename " + join(columns, " and ");
 }
 
 constexpr const char* kKnown =
@@ -78,12 +149,20 @@ constexpr const char* kKnownPrompts =
 
 }  // namespace
 
+std::string path_of_text(const std::string& column, const Json& value) {
+  constexpr int kLevels = 3;
+  return text_within(column, value, kLevels);
+}
+
 std::string advise_fields(const Json& record) {
   if (const std::string advice = advise_delimiter(record); !advice.empty()) return advice;
   const LikelyColumns likely = likely_columns(record);
   std::string fields = "prompt: COLUMN, completion: COLUMN";
-  if (!likely.turns.empty())
-    fields = "messages: " + likely.turns;
+  if (likely.turns.are_renamed())
+    fields = fmt::format("messages: {}, role: {}, content: {}", likely.turns.column,
+                         likely.turns.role, likely.turns.content);
+  else if (!likely.turns.column.empty())
+    fields = "messages: " + likely.turns.column;
   else if (likely.is_pair())
     fields = fmt::format("prompt: {}, completion: {}", likely.prompt, likely.completion);
   else if (!likely.text.empty())
@@ -95,16 +174,16 @@ std::string advise_keys(const Json& record) {
   if (const std::string advice = advise_delimiter(record); !advice.empty()) return advice;
   const LikelyColumns likely = likely_columns(record);
   std::string advice = "rename the keys";
-  if (!likely.turns.empty())
-    advice = renames({{likely.turns, "messages"}});
+  if (!likely.turns.column.empty())
+    advice = renames_of_turns(likely.turns);
   else if (likely.is_pair())
-    advice = renames({{likely.prompt, "prompt"}, {likely.completion, "completion"}});
+    advice = renames(record, {{likely.prompt, "prompt"}, {likely.completion, "completion"}});
   else if (value_of(record, "prompt") != nullptr)
     advice = "add the answer as \"completion\"";
   else if (value_of(record, "instruction") != nullptr)
     advice = "add the answer as \"output\"";
   else if (!likely.text.empty())
-    advice = renames({{likely.text, "text"}});
+    advice = renames(record, {{likely.text, "text"}});
   return fmt::format("{}; {}", advice, kKnown);
 }
 
@@ -112,12 +191,12 @@ std::string advise_prompt_keys(const Json& record) {
   if (const std::string advice = advise_delimiter(record); !advice.empty()) return advice;
   const LikelyColumns likely = likely_columns(record);
   std::string advice = "rename the keys";
-  if (!likely.turns.empty())
-    advice = renames({{likely.turns, "messages"}});
+  if (!likely.turns.column.empty())
+    advice = renames_of_turns(likely.turns);
   else if (!likely.prompt.empty())
-    advice = renames({{likely.prompt, "prompt"}});
+    advice = renames(record, {{likely.prompt, "prompt"}});
   else if (!likely.text.empty())
-    advice = renames({{likely.text, "text"}});
+    advice = renames(record, {{likely.text, "text"}});
   return fmt::format("{}; {}", advice, kKnownPrompts);
 }
 

@@ -7,6 +7,10 @@
 /// Advice for records whose keys are of no known format.
 namespace sftrun::data {
 
+/// Where a column holds one text, in the words of data.fields: "answers.text.0", or the column
+/// itself for a text, a number or a boolean; empty: nowhere, or it is a list of turns.
+std::string path_of_text(const std::string& column, const Json& value);
+
 /// For a run's data: data.fields with the columns that are probably meant.
 std::string advise_fields(const Json& record);
 

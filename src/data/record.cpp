@@ -61,20 +61,42 @@ const Json& require(const Json& record, const char* key, RecordFormat format,
       "correct the record; all records of a file have one format");
 }
 
+/// What data.fields reads of the values that are not texts; empty: it reads none.
+std::string fields_for(const std::vector<std::pair<const char*, const Json*>>& values) {
+  std::vector<std::string> fields;
+  for (const auto& [key, value] : values) {
+    if (value->is_string()) continue;
+    const std::string path = path_of_text(key, *value);
+    if (path.empty()) return {};
+    // The file may have another name for the column: data.fields may map it already.
+    fields.push_back(
+        path == key ? fmt::format("{}: {}", key, key)
+                    : fmt::format("{}: COLUMN{}", key, path.substr(std::string_view(key).size())));
+  }
+  return fmt::format("data.fields: {{{}}}", join(fields, ", "));
+}
+
+[[noreturn]] void refuse_value(const char* key, const Json& value, const std::string& fix,
+                               const std::string& where) {
+  const std::string fields = fields_for({{key, &value}});
+  throw RecordError(
+      fmt::format("\"{}\" must be a string, not {}", key, json_type(value)), where,
+      fields.empty() ? fix : fmt::format("{}, or read it as text with {}", fix, fields), fix);
+}
+
 std::string require_string(const Json& record, const char* key, RecordFormat format,
                            const std::string& where) {
   const Json& value = require(record, key, format, where);
   if (value.is_string()) return value.get<std::string>();
-  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, json_type(value)), where,
-                  "write it as a string: in quotes in JSON, as a column of strings in a table");
+  refuse_value(key, value,
+               "write it as a string: in quotes in JSON, as a column of strings in a table", where);
 }
 
 std::string optional_string(const Json& record, const char* key, const std::string& where) {
   const Json* value = value_of(record, key);
   if (value == nullptr) return {};
   if (value->is_string()) return value->get<std::string>();
-  throw DataError(fmt::format("\"{}\" must be a string, not {}", key, json_type(*value)), where,
-                  "write it as a string, in quotes in JSON, or leave the key out");
+  refuse_value(key, *value, "write it as a string, in quotes in JSON, or leave the key out", where);
 }
 
 /// Refuses values such as `"train": "false"`, which would be trained on.
@@ -324,11 +346,14 @@ RecordShape shape_of_prompt_completion(const Json& record, const std::string& wh
     return PlainText{prompt.get<std::string>(), completion.get<std::string>()};
   }
   if (!prompt.is_array() || !completion.is_array()) {
-    throw DataError(
+    const std::string fix = "write two strings, or leave the record out where one is missing",
+                      fields = fields_for({{"prompt", &prompt}, {"completion", &completion}});
+    throw RecordError(
         fmt::format("\"prompt\" ({}) and \"completion\" ({}) must be two strings or two lists of "
                     "messages",
                     json_type(prompt), json_type(completion)),
-        where, "write two strings, or leave the record out where one is missing");
+        where, fields.empty() ? fix : fmt::format("{}; or read them as text with {}", fix, fields),
+        fix);
   }
   check_messages(prompt, "prompt", where);
   check_messages(completion, "completion", where);

@@ -70,9 +70,36 @@ TEST(RecordFormats, SuggestsFieldsForColumns) {
          "data.fields: {prompt: user_query, completion: Response}");
   expect({{"content", "t"}}, "data.fields: {text: content}");
   expect({{"dialogue", {{{"role", "user"}}}}}, "data.fields: {messages: dialogue}");
+  const Json answers = {{"text", {"a", "b"}}, {"answer_start", {1, 2}}};
+  expect({{"context", "c"}, {"question", "q"}, {"answers", answers}},
+         "data.fields: {prompt: question, completion: answers.text.0}");
+  const Json turn = {{"speaker", "customer"}, {"utterance", "q"}};
+  expect({{"dialogue", Json::array({turn})}},
+         "data.fields: {messages: dialogue, role: speaker, content: utterance}");
+  expect({{"dialogue", Json::array({turn}).dump()}},
+         "data.fields: {messages: dialogue, role: speaker, content: utterance}");
   expect({{"x", "1"}, {"y", "2"}}, "data.fields: {prompt: COLUMN, completion: COLUMN}");
   expect({{"prompt;completion", "a;b"}}, "separated by `;`");
   expect({{"prompt\tcompletion", "a\tb"}}, "separated by tabs");
+}
+
+TEST(RecordFormats, SuggestsFieldsForValuesThatAreNoTexts) {
+  const auto expect = [](const Json& record, RecordFormat format, const std::string& part) {
+    try {
+      shape_of(record, format, {}, "f:1");
+      ADD_FAILURE() << "no error for " << record;
+    } catch (const DataError& error) {
+      EXPECT_NE(error.fix().find(part), std::string::npos) << error.fix();
+    }
+  };
+  expect({{"prompt", "p"}, {"completion", 3}}, RecordFormat::kPromptCompletion,
+         "data.fields: {completion: completion}");
+  expect({{"prompt", 1}, {"completion", 3}}, RecordFormat::kPromptCompletion,
+         "data.fields: {prompt: prompt, completion: completion}");
+  expect(Json::parse(R"({"prompt": "p", "completion": {"text": ["a"]}})"),
+         RecordFormat::kPromptCompletion, "data.fields: {completion: COLUMN.text.0}");
+  expect({{"instruction", "p"}, {"output", 3}}, RecordFormat::kAlpaca,
+         "data.fields: {output: output}");
 }
 
 TEST(RecordFormats, ShareGptCallsOfTools) {
