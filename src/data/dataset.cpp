@@ -201,19 +201,23 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   return loaded;
 }
 
-/// What each data set is of an epoch.
-void log_mix(const std::vector<DatasetPart>& parts, const std::vector<DatasetStats>& stats) {
+/// What each data set is of an epoch. Validation reads each once, whatever its weight.
+void log_mix(const std::vector<DatasetPart>& parts, const std::vector<DatasetStats>& stats,
+             SplitRole role) {
   if (parts.size() < 2) return;
+  const bool is_training = role == SplitRole::kTrain;
+  const auto tokens_of = [&](size_t i) {
+    return (is_training ? parts[i].weight : 1) * static_cast<double>(stats[i].num_tokens);
+  };
   double total = 0;
-  for (size_t i = 0; i < parts.size(); ++i)
-    total += parts[i].weight * static_cast<double>(stats[i].num_tokens);
+  for (size_t i = 0; i < parts.size(); ++i) total += tokens_of(i);
   std::vector<std::string> shares;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const double tokens = parts[i].weight * static_cast<double>(stats[i].num_tokens);
-    shares.push_back(fmt::format("{} {:.1f}% (weight {:g})", parts[i].name, 100 * tokens / total,
-                                 parts[i].weight));
+    shares.push_back(fmt::format("{} {:.1f}%", parts[i].name, 100 * tokens_of(i) / total));
+    if (is_training) shares.back() += fmt::format(" (weight {:g})", parts[i].weight);
   }
-  log::info("data: tokens of an epoch: {}", join(shares, ", "));
+  log::info("data: tokens of {}: {}", is_training ? "an epoch" : "an evaluation",
+            join(shares, ", "));
 }
 
 /// All data sets. Errors that are visible at once are reported before anything is tokenized.
@@ -296,7 +300,7 @@ Dataset load_dataset(const config::RunConfig& config,
     if (source.weight != 1) fingerprint.add(fmt::format("{}", source.weight));
   }
   tokenizing.throw_if_any();
-  log_mix(parts, stats);
+  log_mix(parts, stats, role);
   return {ExampleStore::concatenate(stores), std::move(parts), total, fingerprint.hex()};
 }
 

@@ -231,6 +231,10 @@ def check_mixtures(runs, folder):
             "fields: {prompt: question, completion: answer}}], packing: false")
     one = runs.train("mix-1", data)
     require("tokens of an epoch" in runs.output and "weight 0.5" in runs.output, "the mixture is said")
+    validated = f"train: {folder}/chat.jsonl, val: [{{path: {folder}/chat.jsonl}}, {folder}/chat.jsonl]"
+    runs.train("mix-val", validated)
+    said = [line for line in runs.output.splitlines() if "data: tokens of" in line]
+    require(len(said) == 1 and "tokens of an evaluation" in said[0] and "weight" not in said[0], "validation has no weights")
     same(one, runs.train("mix-2", data, processes=2), "a mixture on two processes")
     runs.stop_after("mix-stopped", data, 2, 4)
     require(len(runs.losses("mix-stopped")) < STEPS, "the run was stopped before its end")
