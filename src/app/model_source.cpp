@@ -224,6 +224,36 @@ ModelSource find_model(const ModelAsked& asked) {
   throw_no_model(asked, is_path);
 }
 
+namespace {
+
+/// The adapters in the folders of `folder`, sorted: of a folder of runs those of its runs.
+std::vector<std::string> adapters_below(const std::filesystem::path& folder) {
+  std::vector<std::string> found;
+  for (const std::filesystem::path& entry : readable_entries_of(folder)) {
+    if (!is_folder(entry)) continue;
+    const std::filesystem::path adapter = observe::adapter_at(entry);
+    if (leads_to_file(adapter / "adapter_config.json")) found.push_back(adapter.string());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+[[noreturn]] void refuse_folder(const ModelAsked& asked) {
+  constexpr size_t kShown = 5;
+  std::vector<std::string> below = adapters_below(asked.name);
+  const size_t num_more = below.size() > kShown ? below.size() - kShown : 0;
+  below.resize(below.size() - num_more);
+  throw DataError(
+      fmt::format("{} is not an adapter: it has no adapter_config.json", asked.name), asked.where,
+      below.empty()
+          ? "name a directory with adapter_config.json and the adapter's weights: adapter/ of a "
+            "run directory, or what PEFT's save_pretrained wrote"
+          : fmt::format("name one of those in it: {}{}", join(below, ", "),
+                        num_more > 0 ? fmt::format(" and {} more", num_more) : ""));
+}
+
+}  // namespace
+
 std::filesystem::path find_adapter(const ModelAsked& asked) {
   if (leads_to_file(asked.name)) {
     const std::filesystem::path adapter = observe::adapter_at(asked.name),
@@ -243,6 +273,7 @@ std::filesystem::path find_adapter(const ModelAsked& asked) {
       throw DataError(fmt::format("{} is a model, not an adapter", asked.name), asked.where,
                       fmt::format("name it with {}{}", asked.names_model, asked.name));
     }
+    if (!has_optional_file(adapter / "adapter_config.json")) refuse_folder(asked);
     if (const std::string notice = observe::notice_of_result(asked.name, adapter); !notice.empty())
       log::warn("{}", notice);
     return adapter;

@@ -120,6 +120,13 @@ TEST_F(ModelFiles, AnAdapterIsFoundByItsRun) {
   ModelAsked by_setting = asked("whole");
   by_setting.names_model = "model.name=";
   test::expect_error([&] { find_adapter(by_setting); }, {"name the model: model.name=/"});
+  write("empty/notes.txt");
+  test::expect_error([&] { find_adapter(asked("empty")); },
+                     {"is not an adapter", "with adapter_config.json", "adapter/ of a run"});
+  write("runs/b/adapter/adapter_config.json");
+  write("runs/a/adapter/adapter_config.json");
+  test::expect_error([&] { find_adapter(asked("runs")); },
+                     {"is not an adapter", "runs/a/adapter, ", "runs/b/adapter"});
   const std::string absent = (directory_ / "absent").string();
   EXPECT_EQ(find_adapter({.name = absent, .where = "--adapter"}), absent);
 }
