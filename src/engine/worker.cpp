@@ -340,19 +340,22 @@ std::string quantize_command_of(const PreparedRun& run, const config::BaseRecord
 
 /// The README.md of the result.
 std::string card_text(const PreparedRun& run, const exporting::RunResult& result,
-                      const config::BaseRecord* base_record, int64_t total_steps, int world_size,
-                      const train::BestState* best) {
+                      const config::BaseRecord* base_record, const train::Trainer& trainer,
+                      int64_t trained_steps, int world_size) {
   observe::ModelCard card =
       observe::card_of_run(run.config,
                            {.base_model = result.adapter ? result.adapter->base_model_name_or_path
                                                          : run.config.model.name,
                             .base_record = base_record,
                             .quantize_command = quantize_command_of(run, base_record),
-                            .total_steps = total_steps,
+                            .trained_steps = trained_steps,
+                            .total_steps = trainer.total_steps(),
+                            .epochs = trainer.epochs_of(trained_steps),
                             .dtype = dtype_name(run.compute.dtype),
                             .world_size = world_size,
                             .version = SFTRUN_VERSION},
                            observe::read_run_summary(run.run_dir() / "metrics.jsonl"));
+  const train::BestState* best = trainer.best();
   if (run.config.train.load_best_model_at_end && best != nullptr)
     card.kept = {.step = best->step, .metric = best->metric, .value = *best->value};
   return observe::to_markdown(card);
@@ -572,7 +575,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   rank.activity().set_work(Work::kExporting);
   if (is_wanted && (rank.is_main() || run.strategy->divides_parameters())) {
     const auto text = [&] {
-      return card_text(run, result, held, total_steps, world_size, trainer.best());
+      return card_text(run, result, held, trainer, outcome.last_step, world_size);
     };
     outcome.exit_code = write_result(run, rank, trainer, result, text, outcome.last_step);
   }

@@ -1,5 +1,7 @@
 #include "sftrun/observe/run_card.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +12,14 @@ namespace fs = std::filesystem;
 namespace {
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
+
+/// "10 (0.83 epochs)", "18 of 20 (0.90 epochs)"
+std::string words_of_steps(const ResultFacts& facts) {
+  std::string words = std::to_string(facts.trained_steps);
+  if (facts.trained_steps != facts.total_steps) words += fmt::format(" of {}", facts.total_steps);
+  if (facts.epochs) words += fmt::format(" ({:.2f} epochs)", *facts.epochs);
+  return words;
+}
 
 Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) {
   const nlohmann::ordered_json all = config::to_json(config);
@@ -27,8 +37,11 @@ Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) 
     add("/tuning/lora/target_modules", "tuning.lora.target_modules");
     settings.emplace_back("base precision", facts.base_record->words());
   }
-  settings.emplace_back("optimizer steps", std::to_string(facts.total_steps));
-  add("/train/epochs", "train.epochs");
+  settings.emplace_back("optimizer steps", words_of_steps(facts));
+  if (config.train.max_steps)
+    add("/train/max_steps", "train.max_steps");
+  else
+    add("/train/epochs", "train.epochs");
   add("/train/global_batch_size", "train.global_batch_size");
   add("/model/max_seq_len", "model.max_seq_len");
   add("/data/packing", "data.packing");

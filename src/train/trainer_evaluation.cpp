@@ -92,8 +92,12 @@ void Trainer::require_known_metric() const {
 int64_t Trainer::num_evaluations() const {
   const int64_t steps = total_steps();
   if (!evaluator_ || steps == 0) return 0;
-  const double epochs = in_.config.data.streaming ? 0 : in_.batches->epochs_after(steps - 1);
-  return config::num_evaluations(in_.config.train, steps, epochs);
+  return config::num_evaluations(in_.config.train, steps, epochs_of(steps).value_or(0));
+}
+
+std::optional<double> Trainer::epochs_of(int64_t steps) const {
+  if (in_.config.data.streaming) return std::nullopt;
+  return steps == 0 ? 0 : in_.batches->epochs_after(steps - 1);
 }
 
 const BestState* Trainer::best() const {

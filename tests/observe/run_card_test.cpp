@@ -26,6 +26,7 @@ TEST(RunCard, OfAnAdapterHasItsSettings) {
   const ModelCard card = card_of_run(config,
                                      {.base_model = "owner/model",
                                       .base_record = &held,
+                                      .trained_steps = 40,
                                       .total_steps = 40,
                                       .dtype = "bf16",
                                       .world_size = 2,
@@ -57,6 +58,21 @@ TEST(RunCard, OfAFullModelHasNoAdapterSettings) {
   EXPECT_FALSE(settings.contains("tuning.lora.r"));
   EXPECT_FALSE(settings.contains("base precision"));
   EXPECT_EQ(settings.at("tuning.mode"), "full");
+}
+
+TEST(RunCard, GivesTheStepsThatWereTrained) {
+  config::RunConfig config;
+  config.train.epochs = 3;
+  Settings settings =
+      settings_of(card_of_run(config, {.trained_steps = 18, .total_steps = 20, .epochs = 2.7}, {}));
+  EXPECT_EQ(settings.at("optimizer steps"), "18 of 20 (2.70 epochs)");  // it stopped early
+  EXPECT_EQ(settings.at("train.epochs"), "3.0");
+  config.train.max_steps = 10;
+  settings = settings_of(
+      card_of_run(config, {.trained_steps = 10, .total_steps = 10, .epochs = 10.0 / 12}, {}));
+  EXPECT_EQ(settings.at("optimizer steps"), "10 (0.83 epochs)");
+  EXPECT_EQ(settings.at("train.max_steps"), "10");
+  EXPECT_FALSE(settings.contains("train.epochs"));  // max_steps overrides it
 }
 
 /// Paths of this machine are nobody's business: a file's name is enough.

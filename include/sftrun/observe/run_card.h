@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "sftrun/config/base_record.h"
@@ -14,8 +15,10 @@ struct ResultFacts {
   std::string base_model;                           ///< as the result names it
   const config::BaseRecord* base_record = nullptr;  ///< of an adapter; null: a full model
   std::string quantize_command;                     ///< see ModelCard
-  int64_t total_steps = 0;
-  std::string dtype;  ///< compute dtype: "fp32"
+  int64_t trained_steps = 0;
+  int64_t total_steps = 0;       ///< more than `trained_steps` after early stopping
+  std::optional<double> epochs;  ///< of `trained_steps`; null: unknown, the data were streamed
+  std::string dtype;             ///< compute dtype: "fp32"
   int world_size = 1;
   std::string version;  ///< of sftrun
 };

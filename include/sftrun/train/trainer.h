@@ -115,6 +115,8 @@ class Trainer {
   /// Of the optimizer's state in device memory.
   uint64_t optimizer_bytes() const;
   int64_t total_steps() const { return in_.batches->total_steps(); }
+  /// Epochs that so many steps are; null: unknown, the data are streamed.
+  std::optional<double> epochs_of(int64_t steps) const;
   /// Of the whole run, without the one before the first step.
   int64_t num_evaluations() const;
   /// Whether the learning rate is 0 in every step.
