@@ -124,11 +124,29 @@ bool changes_types(const weights::GgufPlan& plan) {
   return false;
 }
 
+/// Says which matrices stay F16 although the file type has fewer bits, and corrects `written`.
+void note_unquantised(const weights::GgufPlan& plan, const MergeOptions& options,
+                      WrittenModel& written) {
+  const weights::UnquantisedMatrices left =
+      weights::unquantised_matrices(options.dtype, plan.pieces, plan.types);
+  if (left.count == 0) return;
+  const bool are_all = left.count == left.num_matrices;
+  log::warn(
+      "{} of {} matrices are stored in F16, not in {}: their rows are not whole blocks (a row of "
+      "{} has {} values, and the smallest block 32)",
+      left.count, left.num_matrices, plan.type_name, left.first, left.row_size);
+  if (are_all) written.dtype = "f16";
+  written.stored = are_all ? "F16"
+                           : fmt::format("{}, {} of {} matrices in F16", plan.type_name, left.count,
+                                         left.num_matrices);
+}
+
 WrittenModel describe(const weights::GgufPlan& plan, const MergeOptions& options) {
   WrittenModel written{.dtype = ascii_lower(plan.type_name),
                        .stored = plan.type_name,
                        .is_below_8_bits = is_below_8_bits(plan),
                        .in_more_than_base = options.dtype == "auto"};
+  note_unquantised(plan, options, written);
   if (!plan.base || options.dtype != "auto") return written;
   written.dtype = "auto";
   written.in_more_than_base = changes_types(plan);

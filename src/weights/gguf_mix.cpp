@@ -145,4 +145,22 @@ std::vector<GgmlTypeInfo> choose_types(const GgufMix& mix, const spec::ArchSpec&
   return types;
 }
 
+UnquantisedMatrices unquantised_matrices(const std::string& name,
+                                         const std::vector<GgufPiece>& pieces,
+                                         const std::vector<GgmlTypeInfo>& types) {
+  UnquantisedMatrices found;
+  const GgufMix* mix = find_mix(name);
+  if (mix == nullptr || info_of(mix->type).block_size == 1) return found;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const bool is_f16 = types[i].id == static_cast<uint32_t>(GgmlType::kF16);
+    if (!is_f16 && types[i].block_size == 1) continue;  // a norm, or left as it is
+    ++found.num_matrices;
+    if (!is_f16) continue;
+    if (found.count++ > 0) continue;
+    found.first = pieces[i].name;
+    found.row_size = pieces[i].row_size;
+  }
+  return found;
+}
+
 }  // namespace sftrun::weights

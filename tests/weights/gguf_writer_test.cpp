@@ -469,5 +469,24 @@ TEST(GgufMix, TakesTypesWhoseBlocksFit) {
   EXPECT_EQ(type_in("q8_0", small_llama(40, 48, true), "blk.0.attn_q.weight"), "F16");
 }
 
+UnquantisedMatrices unquantised_in(const std::string& mix, const spec::ArchSpec& arch) {
+  const std::vector<GgufPiece> pieces = gguf_pieces(arch);
+  return unquantised_matrices(mix, pieces, choose_types(*find_mix(mix), arch, pieces));
+}
+
+TEST(GgufMix, CountsMatricesWithoutWholeBlocks) {
+  const UnquantisedMatrices all = unquantised_in("q4_k_m", small_llama(40, 48, true));
+  EXPECT_EQ(all.count, 1 + 32 * 7);
+  EXPECT_EQ(all.num_matrices, all.count);
+  EXPECT_EQ(all.first, "token_embd.weight");
+  EXPECT_EQ(all.row_size, 40);
+  const UnquantisedMatrices downs = unquantised_in("q4_0", small_llama(64, 48, true));
+  EXPECT_EQ(downs.count, 32);
+  EXPECT_EQ(downs.num_matrices, 1 + 32 * 7);
+  EXPECT_EQ(downs.row_size, 48);
+  EXPECT_EQ(unquantised_in("q4_k_m", small_llama(576, 1536, true)).count, 0);
+  EXPECT_EQ(unquantised_in("f16", small_llama(40, 48, true)).count, 0);
+}
+
 }  // namespace
 }  // namespace sftrun::weights

@@ -55,6 +55,17 @@ struct GgufPlan {
   std::shared_ptr<GgufFile> base;  ///< keeps the mapping of `stored` and `beside` alive
 };
 
+/// Matrices of a quantised file type whose rows are not whole blocks of any type: they are F16.
+struct UnquantisedMatrices {
+  size_t count = 0, num_matrices = 0;  ///< `num_matrices` would be quantised
+  std::string first;                   ///< the name of one; empty: there is none
+  int64_t row_size = 0;                ///< of `first`
+};
+/// @param mix as `GgufExportOptions::mix`; other than quantised types have none
+UnquantisedMatrices unquantised_matrices(const std::string& mix,
+                                         const std::vector<GgufPiece>& pieces,
+                                         const std::vector<GgmlTypeInfo>& types);
+
 struct GgufExportOptions {
   std::filesystem::path base_path;
   std::string mix = "auto";                  ///< "auto": the type of the base
