@@ -45,8 +45,13 @@ void check(const EvalOptions& options, const CLI::App& command) {
                         "name another file, or add --overwrite to replace it");
     }
   }
-  if (options.no_generate && !options.predictions.empty()) {
-    throw ConfigError("--predictions needs generated answers, and --no-generate is given",
+  if (!options.no_generate) return;
+  for (const char* flag :
+       {"--predictions", "--max-records", "--batch-size", "--max-new-tokens", "--temperature",
+        "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop", "--seed"}) {
+    const CLI::Option* option = command.get_option_no_throw(flag);
+    if (option == nullptr || option->count() == 0) continue;
+    throw ConfigError(fmt::format("{} needs generated answers, and --no-generate is given", flag),
                       "the command line", "leave one of them out");
   }
 }

@@ -408,6 +408,8 @@ class CommandLineTest(unittest.TestCase):
         self.write("runs/run/model/config.json", "{}")
         self.assertEqual(self.request(*words)["models"], [{"name": "model", "model": "runs/run/model", "adapter": None}])
         self.expect(USAGE, ["--predictions needs generated answers"], *words, "--no-generate", "--predictions", "answers.jsonl")
+        for flag, value in (("--max-new-tokens", "5"), ("--max-records", "3"), ("--batch-size", "2"), ("--seed", "1"), ("--stop", "a")):
+            self.expect(USAGE, [f"{flag} needs generated answers"], *words, "--no-generate", flag, value)
         self.expect(USAGE, ["train.jsonl exists", "--overwrite"], *words, "--predictions", "train.jsonl")
         self.expect(USAGE, ["data.val=FILE train.objective=sft data.format=auto"], *words, "train.objective=dpo", "data.format=preference")
         # Of a run on pairs, with what only training uses.
