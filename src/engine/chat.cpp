@@ -21,6 +21,7 @@
 #include "sftrun/core/utf8.h"
 #include "sftrun/data/prompt.h"
 #include "sftrun/model/generate.h"
+#include "sftrun/serve/api.h"
 #include "text_generator.h"
 
 namespace sftrun::engine {
@@ -179,11 +180,11 @@ class Conversation {
     const std::vector<std::string> names = models_.names();
     if (name.empty()) {
       for (const std::string& one : names) fmt::print("{} {}\n", one == name_ ? "*" : " ", one);
-    } else if (std::find(names.begin(), names.end(), name) == names.end()) {
-      fmt::print("there is no {}; there are {}\n", excerpt(name), join(names, ", "));
+    } else if (const auto found = serve::find_id(names, name)) {
+      use(names[*found]);
+      fmt::print("({} answers now)\n", names[*found]);
     } else {
-      use(name);
-      fmt::print("({} answers now)\n", name);
+      fmt::print("there is no {}; there are {}\n", excerpt(name), join(names, ", "));
     }
   }
 

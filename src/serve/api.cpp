@@ -264,21 +264,28 @@ HttpResponse Api::list_models() const {
   return json_response({{"object", "list"}, {"data", list}});
 }
 
+std::optional<size_t> find_id(const std::vector<std::string>& ids, const std::string& name) {
+  std::vector<size_t> of_that_name;  // as the last part of their paths
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] == name) return i;
+    if (last_part(ids[i]) == name) of_that_name.push_back(i);
+  }
+  if (of_that_name.size() != 1) return std::nullopt;
+  return of_that_name.front();
+}
+
 const ServedModel& Api::find_model(const Json& body) const {
   const auto name = body.find("model");
   if (name == body.end() || name->is_null()) return *models_.front();
-  std::string names;
-  std::vector<const ServedModel*> of_that_name;  // as the last part of their paths
-  for (const auto& model : models_) {
-    if (*name == model->id) return *model;
-    if (*name == last_part(model->id)) of_that_name.push_back(model.get());
-    names += (names.empty() ? "" : ", ") + model->id;
-  }
-  if (of_that_name.size() == 1) return *of_that_name[0];
-  throw ApiError(
-      kNotFound,
-      fmt::format("there is no model {}; the server has {}", excerpt(dumped(*name)), names),
-      "model", "model_not_found");
+  std::vector<std::string> ids;
+  for (const auto& model : models_) ids.push_back(model->id);
+  const auto found =
+      name->is_string() ? find_id(ids, name->get_ref<const std::string&>()) : std::nullopt;
+  if (found) return *models_[*found];
+  throw ApiError(kNotFound,
+                 fmt::format("there is no model {}; the server has {}", excerpt(dumped(*name)),
+                             join(ids, ", ")),
+                 "model", "model_not_found");
 }
 
 /// Reads the request, and frees its body.

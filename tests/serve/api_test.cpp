@@ -235,6 +235,16 @@ TEST_F(ApiTest, OnlyKnownNamesAndTokensHaveAccess) {
   EXPECT_EQ(get(guarded, "/health").status, 200);
 }
 
+TEST(ApiNames, AreFoundByTheirLastPartIfItIsOfOneOnly) {
+  const std::vector<std::string> ids = {"tuned", "/models/q3/", "a/same", "b/same"};
+  EXPECT_EQ(find_id(ids, "tuned"), 0);
+  EXPECT_EQ(find_id(ids, "/models/q3/"), 1);
+  EXPECT_EQ(find_id(ids, "q3"), 1);
+  EXPECT_EQ(find_id(ids, "b/same"), 3);
+  EXPECT_EQ(find_id(ids, "same"), std::nullopt);
+  EXPECT_EQ(find_id(ids, "none"), std::nullopt);
+}
+
 TEST(ApiNames, TheLastPartOfAPathNamesAModel) {
   ServedTiny tiny;
   const auto add = [&](const char* id) {

@@ -92,6 +92,8 @@ def check_adapters(sftrun, folder, failures):
     messages = json.loads(saved.read_text())["messages"]
     failures.expect("the adapter answers", messages[1]["content"] == answer_of(sftrun, folder, messages[:1], "--adapter", folder / "tuned"), messages)
     failures.expect("then the base answers in the same conversation", messages[3]["content"] == answer_of(sftrun, folder, messages[:3], "--model", MODEL), messages)
+    text = chat(sftrun, [f"/adapter {MODEL.name}", "/adapter"], "--adapter", folder / "tuned")
+    failures.expect("/adapter takes the last part of the base's path", f"({MODEL} answers now)" in text and f"* {MODEL}\n" in text, text)
     failures.expect("and they differ", answer_of(sftrun, folder, messages[:1], "--model", MODEL) != messages[1]["content"])
 
 

@@ -57,4 +57,7 @@ class Api {
   std::mutex large_bodies_;  ///< one is read at a time: reading takes many times its memory
 };
 
+/// Which of the names of models `name` means: the same one, or the only path that ends in it.
+std::optional<size_t> find_id(const std::vector<std::string>& ids, const std::string& name);
+
 }  // namespace sftrun::serve
