@@ -80,7 +80,8 @@ std::string other_takers(const CLI::App& command, const std::string& flag) {
   if (names.empty() || flag == "--help") return {};
   const bool is_of_runs = command.get_option_no_throw("overrides") != nullptr;
   if (is_of_runs && std::find(names.begin(), names.end(), "`sftrun train`") != names.end())
-    names = {fmt::format("`sftrun train --dry-run {}`", flag)};
+    return fmt::format("`{}` has no such flag; `sftrun train --dry-run {}` has it",
+                       full_name(command), flag);
   const size_t more = names.size() - std::min(names.size(), kMostNames);
   names.resize(names.size() - more);
   return fmt::format("`{}` has no such flag; it is one of {}{}", full_name(command),
