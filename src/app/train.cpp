@@ -207,13 +207,28 @@ Json engine_request(const TrainOptions& options, const Run& run) {
           {"device", options.device}};
 }
 
+/// Adds to errors that name a key where the key is set, which the checks of a model do not know.
+template <typename Check>
+auto with_places(const config::LoadedConfig& loaded, const Check& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    const std::string key = error.where().substr(0, error.where().find(':')),
+                      place = loaded.place_of(key);
+    if (place.empty()) throw;
+    const bool has_key = place.starts_with(key);  // from the command line
+    throw Error(error.code(), error.message(),
+                has_key ? place : fmt::format("{}, {}", error.where(), place), error.fix());
+  }
+}
+
 /// Checks the trainable parameters before data are tokenized. For a model without config.json the
 /// engine reports the error.
 void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers) {
   const std::filesystem::path& model = run.model_path;
-  if (headers) return check_tuning(run.loaded.config.tuning, headers->arch);
-  if (is_folder(model) && !has_optional_file(model / "config.json")) return;
-  check_tuning(run.loaded.config.tuning, read_arch(model));
+  if (!headers && is_folder(model) && !has_optional_file(model / "config.json")) return;
+  const spec::ArchSpec arch = headers ? headers->arch : read_arch(model);
+  with_places(run.loaded, [&] { check_tuning(run.loaded.config.tuning, arch); });
 }
 
 void warn_and_announce(const config::RunConfig& asked, const Run& run,
@@ -227,8 +242,9 @@ void warn_and_announce(const config::RunConfig& asked, const Run& run,
 void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHeaders& headers,
                    bool on_gpu, const std::string& launch) {
   config::RunConfig shown = shown_config(run, headers, on_gpu);
-  const RunCheck found =
-      check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
+  const RunCheck found = with_places(run.loaded, [&] {
+    return check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
+  });
   const Forecast steps = forecast(shown, found.train, run.batches);
   config::RunConfig sized = shown;
   sized.train = steps.sizes;  // numbers, also where they are estimates

@@ -726,7 +726,9 @@ class CommandLineTest(unittest.TestCase):
             self.dry_run(DONE, ["of them trainable\n"], mode, *["tuning.trainable=[norm]"] * mode.endswith("partial"))
         done = self.dry_run(DONE, ["# data: train.jsonl"], "data.val=train.jsonl")
         self.assertIn("data.val reads the same files as data.train (train.jsonl)", done.stderr)
-        self.dry_run(USAGE, ["no linear layer is named `qproj`", "did you mean `q_proj`?"], "tuning.lora.target_modules=[qproj]")
+        self.dry_run(USAGE, ["no linear layer is named `qproj`", "did you mean `q_proj`?",
+                             "at   tuning.lora.target_modules=[qproj] from the command line"],
+                     "tuning.lora.target_modules=[qproj]")
         self.dry_run(USAGE, ["tuning.trainable matches no parameter"], "tuning.mode=partial", "tuning.trainable=[nothing]")
         self.dry_run(USAGE, ["chatmll"], "model.chat_template=chatmll")
         self.dry_run(DATA, ["data.val_split = 70 leaves nothing to train on: there are 60"], "data.val_split=70")
