@@ -216,7 +216,7 @@ MemoryReport memory_report(const TrainOptions& options) {
   const std::filesystem::path& path = source.path;
   ModelHeaders model = read_headers(path);
   assume_files(path, model, report.notes);
-  check_tuning(loaded.config.tuning, model.arch);
+  with_places(loaded, [&] { check_tuning(loaded.config.tuning, model.arch); });
   RunPlace& place = report.devices.place;
   Run run = resolve_run(std::move(loaded), path, &model, options.config, place);
   report.config = std::move(run.loaded.config);

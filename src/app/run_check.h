@@ -1,11 +1,14 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/error.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/spec/arch_spec.h"
@@ -57,5 +60,20 @@ std::vector<data::DatasetTrial> try_training_data(const config::RunConfig& confi
                                                   const std::filesystem::path& model,
                                                   const ModelHeaders& headers,
                                                   bool counts_small_data);
+
+/// Adds to errors that name a key where the key is set, which the checks of a model do not know.
+template <typename Check>
+auto with_places(const config::LoadedConfig& loaded, const Check& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    const std::string key = error.where().substr(0, error.where().find(':')),
+                      place = loaded.place_of(key);
+    if (place.empty()) throw;
+    const bool has_key = place.starts_with(key);  // from the command line
+    throw Error(error.code(), error.message(),
+                has_key ? place : fmt::format("{}, {}", error.where(), place), error.fix());
+  }
+}
 
 }  // namespace sftrun::app

@@ -207,21 +207,6 @@ Json engine_request(const TrainOptions& options, const Run& run) {
           {"device", options.device}};
 }
 
-/// Adds to errors that name a key where the key is set, which the checks of a model do not know.
-template <typename Check>
-auto with_places(const config::LoadedConfig& loaded, const Check& check) {
-  try {
-    return check();
-  } catch (const Error& error) {
-    const std::string key = error.where().substr(0, error.where().find(':')),
-                      place = loaded.place_of(key);
-    if (place.empty()) throw;
-    const bool has_key = place.starts_with(key);  // from the command line
-    throw Error(error.code(), error.message(),
-                has_key ? place : fmt::format("{}, {}", error.where(), place), error.fix());
-  }
-}
-
 /// Checks the trainable parameters before data are tokenized. For a model without config.json the
 /// engine reports the error.
 void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers) {

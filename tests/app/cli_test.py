@@ -899,6 +899,8 @@ class CommandLineTest(unittest.TestCase):
                            "tuning.lora.target_modules=[qproj]")
         self.assertNotIn("run directory", done.stderr)
         self.assertFalse((self.folder / "runs").exists())
+        self.expect(USAGE, ["at   tuning.lora.target_modules=[qproj] from the command line"], "memory-check", "--config", "run.yaml",
+                    "--gpus", "8GB", "tuning.lora.target_modules=[qproj]")
 
     def test_pipes_in_a_run_directory_are_refused(self):
         """To open one waits for its other end, for ever."""
