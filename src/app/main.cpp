@@ -97,22 +97,34 @@ void require_known_command(const CLI::App& sftrun, bool asks_for_help) {
   unknown_command(innermost, chosen.empty() ? "sftrun" : "sftrun " + innermost.get_name());
 }
 
-/// CLI11 says "--resume: 1 required auto|never|DIR missing" of a flag at the end without its value,
-/// and INT:N of a type with a check.
-[[noreturn]] void refuse_words(const CLI::ParseError& error) {
-  const std::string text = error.what();
-  constexpr std::string_view kEnd = " missing", kRequired = " required ";
-  const size_t colon = text.find(": "), required = text.find(kRequired);
-  if (text.starts_with('-') && text.ends_with(kEnd) && required != std::string::npos &&
-      colon < required) {
-    const std::string flag = text.substr(0, colon);
-    std::string takes = text.substr(required + kRequired.size());
-    takes.resize(takes.size() - kEnd.size());
-    takes.erase(0, takes.find(':') + 1);  // to 0, if there is none
-    throw ConfigError(fmt::format("{} has no value", flag), "the command line",
-                      fmt::format("write {} {}", flag, takes));
+/// The flag after which its value is absent: the words end, or another flag follows. null: there is none.
+const CLI::Option* flag_without_value(const CLI::App& sftrun,
+                                      const std::vector<std::string>& words) {
+  const CLI::App* command = &sftrun;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const auto commands =
+        command->get_subcommands([&](const CLI::App* one) { return one->get_name() == words[i]; });
+    if (!commands.empty()) command = commands.front();
+    const CLI::Option* flag = command->get_option_no_throw(words[i]);
+    if (!words[i].starts_with('-') || flag == nullptr || flag->get_items_expected_min() == 0)
+      continue;
+    if (i + 1 == words.size() ||
+        (words[i + 1].starts_with('-') && command->get_option_no_throw(words[i + 1]) != nullptr))
+      return flag;
   }
-  throw ConfigError(excerpt(text), "the command line",
+  return nullptr;
+}
+
+/// @param words without the program's name
+[[noreturn]] void refuse_words(const CLI::App& sftrun, const std::vector<std::string>& words,
+                               const CLI::ParseError& error) {
+  if (const CLI::Option* flag = flag_without_value(sftrun, words)) {
+    std::string takes = flag->get_type_name();
+    takes.erase(0, takes.find(':') + 1);  // "INT:N" of a type with a check
+    throw ConfigError(fmt::format("{} has no value", flag->get_name()), "the command line",
+                      fmt::format("write {} {}", flag->get_name(), takes));
+  }
+  throw ConfigError(excerpt(error.what()), "the command line",
                     "add --help after the command to see its flags");
 }
 
@@ -152,15 +164,14 @@ int run(int argc, char** argv) {
     words.erase(words.begin());
     words.emplace_back("--help");
   }
-  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
-    sftrun.parse(std::move(words));
+    sftrun.parse(std::vector(words.rbegin(), words.rend()));  // CLI11 takes them from the back
   } catch (const CLI::CallForHelp&) {
     require_known_command(sftrun, /*asks_for_help=*/true);
     fmt::print("{}", sftrun.help());
     return static_cast<int>(ExitCode::kDone);
   } catch (const CLI::ParseError& error) {
-    refuse_words(error);
+    refuse_words(sftrun, words, error);
   }
   check_verbosity();
   if (version) {
