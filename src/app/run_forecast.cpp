@@ -226,6 +226,9 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
     return plan ? plan->steps_per_epoch(number) : estimated;
   };
   result.steps_per_epoch = steps_of_epoch(0);
+  if (!config.data.streaming)
+    result.bins_in_epoch = plan ? plan->bins_in_epoch(0)
+                                : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(in_bins)));
   result.steps =
       is_counted ? *config.train.max_steps : steps_in(config.train.epochs, steps_of_epoch);
   const bool counts_epochs = config.train.eval_strategy == config::EvalStrategy::kEpoch;
@@ -259,21 +262,29 @@ void apply_sizes(const Forecast& forecast, config::RunConfig& config) {
   if (forecast.bin_tokens > 0) config.data.bin_tokens.value = forecast.bin_tokens;
 }
 
+std::optional<std::string> large_batch_warning(const Forecast& forecast,
+                                               const config::RunConfig& config) {
+  return data::large_batch_warning(config, forecast.sizes, forecast.bins_in_epoch,
+                                   forecast.is_exact ? "" : "about ");
+}
+
 std::vector<std::string> lines_of(const Forecast& forecast, const config::RunConfig& config) {
   const char* about = forecast.is_exact ? "" : "about ";
   const bool is_counted = config.train.max_steps.has_value();
-  const int64_t per_step = *forecast.sizes.global_batch_size.value;
+  const int64_t asked = *forecast.sizes.global_batch_size.value, epoch = forecast.bins_in_epoch;
+  const bool is_cut = epoch > 0 && epoch < asked;
+  const int64_t per_step = is_cut ? epoch : asked;
   const char* example = config.train.objective == config::Objective::kDpo ? "pair" : "example";
   const std::string unit = forecast.bin_tokens > 0
                                ? fmt::format("{} of {}", counted(per_step, "packed sequence"),
                                              counted(forecast.bin_tokens, "token"))
                                : counted(per_step, example);
-  return {
-      fmt::format("steps: {}{}, {}{} per epoch; {} per step", is_counted ? "" : about,
-                  counted(forecast.steps, "optimizer step"), about, forecast.steps_per_epoch, unit),
-      fmt::format("tokens: {}{} per epoch", about,
-                  format_count(static_cast<uint64_t>(forecast.tokens_per_epoch))),
-      duration_line(forecast, config)};
+  return {fmt::format("steps: {}{}, {}{} per epoch; {}{} per step", is_counted ? "" : about,
+                      counted(forecast.steps, "optimizer step"), about, forecast.steps_per_epoch,
+                      is_cut ? about : "", unit),
+          fmt::format("tokens: {}{} per epoch", about,
+                      format_count(static_cast<uint64_t>(forecast.tokens_per_epoch))),
+          duration_line(forecast, config)};
 }
 
 }  // namespace sftrun::app

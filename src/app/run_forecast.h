@@ -34,6 +34,7 @@ bool may_decide_sizes(const config::RunConfig& config, double tokens, double exa
 
 struct Forecast {
   int64_t steps = 0, steps_per_epoch = 0, tokens_per_epoch = 0;
+  int64_t bins_in_epoch = 0;  ///< a step has no more; 0: not known (streaming)
   int64_t evaluations = 0;    ///< config::num_evaluations; 0: not known without all records
   config::TrainConfig sizes;  ///< batch sizes, resolved by the data
   int64_t bin_tokens = 0;     ///< 0: without packing
@@ -51,6 +52,10 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
 /// Writes the resolved batch sizes into `config`, if they are known exactly; makes sizes `auto` that
 /// the run will find by counting its data.
 void apply_sizes(const Forecast& forecast, config::RunConfig& config);
+
+/// For a batch that is larger than an epoch.
+std::optional<std::string> large_batch_warning(const Forecast& forecast,
+                                               const config::RunConfig& config);
 
 /// One line each for steps, tokens and duration. The duration is known only if output.dir holds an
 /// earlier run; its tokens per second are used, and nothing is measured.

@@ -235,6 +235,7 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
   sized.train = steps.sizes;  // numbers, also where they are estimates
   apply_sizes(steps, shown);
   warn(run, &headers);
+  if (const auto large = large_batch_warning(steps, shown)) log::warn("{}", *large);
   if (const auto waiting = plan::waiting_stages_warning(sized)) log::warn("{}", *waiting);
   if (const auto idle = config::early_stopping_warning(shown.train, steps.steps, steps.evaluations))
     log::warn("{}", *idle);

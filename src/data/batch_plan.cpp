@@ -159,9 +159,12 @@ const std::vector<Bin>& BatchPlan::bins_of(int64_t epoch) const {
   return cached_bins_;
 }
 
+int64_t BatchPlan::bins_in_epoch(int64_t epoch) const {
+  return std::ssize(bins_of(epoch));
+}
+
 int64_t BatchPlan::steps_per_epoch(int64_t epoch) const {
-  const auto num_bins = static_cast<int64_t>(bins_of(epoch).size());
-  return (num_bins + options_.global_batch_size - 1) / options_.global_batch_size;
+  return (bins_in_epoch(epoch) + options_.global_batch_size - 1) / options_.global_batch_size;
 }
 
 std::vector<Bin> BatchPlan::global_batch(int64_t epoch, int64_t step_in_epoch) const {

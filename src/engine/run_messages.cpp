@@ -11,6 +11,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/small_data.h"
 #include "sftrun/observe/run_summary.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/plan/stages.h"
@@ -20,8 +21,7 @@ namespace sftrun::engine {
 namespace {
 
 /// What a step trains on: "1 pair", "8 packed sequences of 512 tokens"
-std::string batch_words(const config::RunConfig& config) {
-  const int64_t count = *config.train.global_batch_size.value;
+std::string batch_words(const config::RunConfig& config, int64_t count) {
   if (!config.data.packing)
     return counted(count, config.train.objective == config::Objective::kDpo ? "pair" : "example");
   return fmt::format("{} of {} tokens", counted(count, "packed sequence"),
@@ -56,9 +56,9 @@ std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, 
                      mode);
 }
 
-std::string steps_line(const config::RunConfig& config, int64_t total_steps, int world_size) {
+std::string steps_line(const config::RunConfig& config, const RunSize& size) {
   const config::TrainConfig& train = config.train;
-  const int parts = config::data_parallel_size(config.parallel, world_size);
+  const int parts = config::data_parallel_size(config.parallel, size.world_size);
   const config::Strategy strategy = config.parallel.strategy;
   const std::string devices =
       config::divides_layers(strategy) ? fmt::format("{} of {}", counted(parts, "pipeline"),
@@ -66,9 +66,14 @@ std::string steps_line(const config::RunConfig& config, int64_t total_steps, int
       : strategy == config::Strategy::kTensor
           ? fmt::format("{} of {}", counted(parts, "group"), counted(*config.parallel.tp, "device"))
           : fmt::format("world_size {}", parts);
-  return fmt::format("{}: batch_size {} x grad_accum {} x {} = {} per step",
-                     counted(total_steps, "step"), *train.batch_size.value, *train.grad_accum.value,
-                     devices, batch_words(config));
+  const int64_t asked = *train.global_batch_size.value;
+  const bool is_cut = size.bins_in_epoch > 0 && size.bins_in_epoch < asked;
+  const std::string batch = is_cut ? fmt::format("{}; an epoch has {}, which are one step", asked,
+                                                 batch_words(config, size.bins_in_epoch))
+                                   : batch_words(config, asked) + " per step";
+  return fmt::format("{}: batch_size {} x grad_accum {} x {} = {}",
+                     counted(size.total_steps, "step"), *train.batch_size.value,
+                     *train.grad_accum.value, devices, batch);
 }
 
 std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
@@ -108,7 +113,9 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
                                  num_model_parameters(decoder.arch()), base_record != nullptr,
                                  store.parameters().size(),
                                  config::to_json(config)["tuning"]["mode"].get<std::string>()));
-  log::info("{}", steps_line(config, size.total_steps, size.world_size));
+  log::info("{}", steps_line(config, size));
+  if (const auto large = data::large_batch_warning(config, config.train, size.bins_in_epoch))
+    log::warn("{}", *large);
   if (config::divides_layers(config.parallel.strategy))
     log::info("{}", plan::describe_stages(decoder.arch(), config));
   if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))

@@ -17,8 +17,6 @@ namespace sftrun::engine {
 /// @param of_model parameters of the model   @param is_frozen the base is not trained
 std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, size_t num_tensors,
                            const std::string& mode);
-/// @param config with all batch sizes
-std::string steps_line(const config::RunConfig& config, int64_t total_steps, int world_size);
 /// For a run that will train little or nothing.   @param learns_nothing every learning rate is 0
 std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
                                              bool learns_nothing);
@@ -26,9 +24,12 @@ std::optional<std::string> few_steps_warning(const config::RunConfig& config, in
 /// The run's size, as its trainer counts it.
 struct RunSize {
   int64_t total_steps = 0, num_evaluations = 0;
+  int64_t bins_in_epoch = 0;  ///< 0: not known
   bool learns_nothing = false;
   int world_size = 1;
 };
+/// @param config with all batch sizes
+std::string steps_line(const config::RunConfig& config, const RunSize& size);
 /// Before the first step.   @param base_record of an adapter's run; null: full fine-tuning
 void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,
                const config::BaseRecord* base_record, const RunSize& size);

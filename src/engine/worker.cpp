@@ -539,6 +539,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   reset_tensor_peak(device);
   const uint64_t static_bytes =
       tensor_memory(device).allocated_bytes + run.strategy->stored_bytes().unallocated;
+  const int64_t bins_in_epoch = run.data.batches->bins_in_epoch();
   std::optional<train::Trainer> created;  // by reading a checkpoint's tensors, if it resumes
   if (const int code = rank.before_training([&] { created.emplace(std::move(inputs)); }))
     return code;
@@ -550,6 +551,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
     log_start(run.config, *run.decoder, run.compute, held,
               {.total_steps = total_steps,
                .num_evaluations = trainer.num_evaluations(),
+               .bins_in_epoch = bins_in_epoch,
                .learns_nothing = trainer.learns_nothing(),
                .world_size = world_size});
   }

@@ -24,15 +24,25 @@ TEST(RunMessages, TrainableParametersAreAShareOfAll) {
 
 TEST(RunMessages, StepsNameWhatAStepHolds) {
   config::RunConfig config = config_of_run();
-  EXPECT_EQ(steps_line(config, 30, 2),
+  EXPECT_EQ(steps_line(config, {.total_steps = 30, .world_size = 2}),
             "30 steps: batch_size 2 x grad_accum 4 x world_size 2 = 16 packed sequences of 512 "
             "tokens per step");
   config.data.packing = false;
-  EXPECT_EQ(steps_line(config, 30, 2),
+  EXPECT_EQ(steps_line(config, {.total_steps = 30, .world_size = 2}),
             "30 steps: batch_size 2 x grad_accum 4 x world_size 2 = 16 examples per step");
   config.train.global_batch_size.value = 1;
-  EXPECT_EQ(steps_line(config, 1, 1),
+  EXPECT_EQ(steps_line(config, {.total_steps = 1, .world_size = 1}),
             "1 step: batch_size 2 x grad_accum 4 x world_size 1 = 1 example per step");
+}
+
+TEST(RunMessages, AStepHasNoMoreThanAnEpoch) {
+  const config::RunConfig config = config_of_run();
+  RunSize size{.total_steps = 3, .bins_in_epoch = 16, .world_size = 2};
+  EXPECT_TRUE(steps_line(config, size).ends_with(" = 16 packed sequences of 512 tokens per step"));
+  size.bins_in_epoch = 15;
+  EXPECT_EQ(steps_line(config, size),
+            "3 steps: batch_size 2 x grad_accum 4 x world_size 2 = 16; an epoch has 15 packed "
+            "sequences of 512 tokens, which are one step");
 }
 
 TEST(RunMessages, MemoryIsShownBesideThePlan) {
@@ -60,9 +70,12 @@ TEST(RunMessages, Pipeline) {
   config.train.global_batch_size.value = 16;
   config.parallel.strategy = config::Strategy::kPipeline;
   config.parallel.pp = 4;
-  EXPECT_NE(steps_line(config, 30, 8).find("2 x grad_accum 4 x 2 pipelines of 4 stages = 16"),
+  EXPECT_NE(steps_line(config, {.total_steps = 30, .world_size = 8})
+                .find("2 x grad_accum 4 x 2 pipelines of 4 stages = 16"),
             std::string::npos);
-  EXPECT_NE(steps_line(config, 30, 4).find("x 1 pipeline of 4 stages"), std::string::npos);
+  EXPECT_NE(
+      steps_line(config, {.total_steps = 30, .world_size = 4}).find("x 1 pipeline of 4 stages"),
+      std::string::npos);
 }
 
 TEST(RunMessages, FewStepsAreWarnedOf) {

@@ -178,6 +178,19 @@ TEST(Findings, NameWhatIsUnusual) {
     expect_part(text, part);
 }
 
+/// A step of a batch that is larger than an epoch has the sequences of the epoch.
+TEST(Findings, SequencesThatAnEpochLacksAreNotEmpty) {
+  const std::string settings =
+      "data: {packing: true, bin_tokens: 500}\ntrain: {global_batch_size: 9}\n";
+  const auto text = [&](const char* epoch) {
+    return findings_of(
+        metrics_lines(30, std::string(",\"step_seconds\":1,\"tokens\":900,\"epoch\":") + epoch),
+        R"({"status":"done"})", settings, "");
+  };
+  expect_part(text("15"), "80% of the positions of the packed sequences hold no token");
+  EXPECT_EQ(text("30").find("hold no token"), std::string::npos) << text("30");
+}
+
 TEST(Findings, AWarningOfSeveralStepsIsOne) {
   std::string log = "[12:00:00.000] [warning] the loss of step twelve\n";
   for (const int step : {5, 10, 40})

@@ -50,6 +50,7 @@ class BatchPlan {
 
   /// The last global batch of an epoch may be shorter; it is never dropped.
   int64_t steps_per_epoch(int64_t epoch) const;
+  int64_t bins_in_epoch(int64_t epoch) const;
   /// Bins of optimizer step `step_in_epoch` of `epoch`, in [0, steps_per_epoch(epoch)).
   std::vector<Bin> global_batch(int64_t epoch, int64_t step_in_epoch) const;
   int64_t label_tokens(const std::vector<Bin>& bins) const;

@@ -53,6 +53,8 @@ class Batches {
   /// Tokens of the largest micro-batch of so many bins that the first epoch has, or that its longest
   /// bins would be; 0: the data is not known yet.
   virtual int64_t micro_batch_tokens(int64_t /*num_bins*/, bool /*of_longest*/) const { return 0; }
+  /// Of the first one; a step has no more. 0: the data is not known yet.
+  virtual int64_t bins_in_epoch() const { return 0; }
 };
 
 /// Batches of a data set that was read completely. @param dataset must outlive this object
@@ -63,6 +65,7 @@ class PlannedBatches final : public Batches {
   data::StepBatch at(int64_t step) override;
   data::StepBatch longest(int64_t num_bins) const override;
   int64_t micro_batch_tokens(int64_t num_bins, bool of_longest) const override;
+  int64_t bins_in_epoch() const override { return plan_.bins_in_epoch(0); }
   double epochs_after(int64_t step) const override;
   bool ends_epoch(int64_t step) const override;
   const data::SourceFile& file_of(const data::StepBatch&, int64_t index) const override {

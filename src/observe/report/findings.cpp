@@ -238,8 +238,7 @@ class Findings {
     if (const auto packed = packed_share(run_); packed && *packed < kLeastPacked)
       add(Severity::kNote,
           "{:.0f}% of the positions of the packed sequences hold no token: longer packed sequences "
-          "fit the records better (data.bin_tokens, which model.max_seq_len limits); where an "
-          "epoch has fewer than train.global_batch_size, lower that",
+          "fit the records better (data.bin_tokens, which model.max_seq_len limits)",
           100 * (1 - *packed));
     const std::vector<double>*labels = lines_.find("label_tokens"), *all = lines_.find("tokens");
     if (labels == nullptr || all == nullptr) return;
@@ -342,6 +341,17 @@ std::vector<size_t> find_spikes(const std::vector<double>& values) {
   return spikes;
 }
 
+namespace {
+
+/// Whether each step trains on a whole epoch, which may have fewer sequences than the batch.
+bool takes_whole_epochs(const MetricsColumns& training) {
+  const std::vector<double>* epochs = training.find("epoch");
+  return epochs != nullptr && !training.empty() &&
+         epochs->back() >= static_cast<double>(training.steps.back());
+}
+
+}  // namespace
+
 std::optional<double> packed_share(const RunRecord& run) {
   const std::vector<double>* tokens = run.metrics.training.find("tokens");
   const auto bins = setting_number(run, "train.global_batch_size"),
@@ -349,6 +359,7 @@ std::optional<double> packed_share(const RunRecord& run) {
   if (run.setting("data.packing") != "true" || tokens == nullptr || !bins || !bin_tokens)
     return std::nullopt;
   const auto num_steps = static_cast<double>(finite_values(*tokens).size());
+  if (takes_whole_epochs(run.metrics.training)) return std::nullopt;
   const double positions = *bins * *bin_tokens * num_steps;
   if (!(positions > 0)) return std::nullopt;
   return sum_of_finite(*tokens) / positions;

@@ -13,7 +13,8 @@ namespace sftrun::observe {
 std::vector<Finding> find_findings(const RunRecord& run);
 
 /// Share of the positions of the packed sequences of each step that hold tokens, 0 to 1; nullopt if
-/// the run does not pack, or its settings or metrics do not say.
+/// the run does not pack, if each step is a whole epoch (which may have fewer sequences than a batch),
+/// or if its settings or metrics do not say.
 std::optional<double> packed_share(const RunRecord& run);
 
 /// Indices of the values that are far above those before them: by 8 times the usual deviation (1.4826
