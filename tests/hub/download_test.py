@@ -613,6 +613,7 @@ class DownloadTest(unittest.TestCase):
 
     def test_mistyped_paths_are_no_matter_of_the_network(self):
         (self.folder / "models/small").mkdir(parents=True)
+        (self.folder / "models/small/config.json").write_text("{}")  # no other folder is suggested as a model
         (self.folder / "train.jsonl").write_text('{"text": "hello"}\n')
         nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}
         for words, path in (("--model", "models/smal"), "models/smal"), (("--model", "models/x"), "models/x"):
