@@ -153,7 +153,7 @@ TEST(FieldMap, PairsAreMappedWhole) {
   one.require_pairs({{"prompt", "q"}, {"completion", "a"}}, "f:1");
   one.require_pairs({{"prompt", "q"}, {"chosen", "a"}, {"rejected", "b"}}, "f:1");
   try {
-    one.require_pairs(one.apply({{"question", "q"}, {"answer", "a"}}, "f:1"), "f:1");
+    one.require_pairs(one.apply({{"question", "q"}, {"answer", "a"}}, "f:1").record, "f:1");
     FAIL();
   } catch (const DataError& error) {
     EXPECT_NE(error.message().find(
