@@ -223,6 +223,11 @@ void warn_and_announce(const config::RunConfig& asked, const Run& run,
   announce(asked, run, shown);
 }
 
+bool asks_for_batch(const config::TrainConfig& train) {
+  return !train.batch_size.is_auto() || !train.grad_accum.is_auto() ||
+         !train.global_batch_size.is_auto();
+}
+
 /// YAML; everything that is not configuration is in comments.
 void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHeaders& headers,
                    bool on_gpu, const std::string& launch) {
@@ -235,7 +240,9 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
   sized.train = steps.sizes;  // numbers, also where they are estimates
   apply_sizes(steps, shown);
   warn(run, &headers);
-  if (const auto large = large_batch_warning(steps, shown)) log::warn("{}", *large);
+  if (asks_for_batch(asked.train)) {
+    if (const auto large = large_batch_warning(steps, shown)) log::warn("{}", *large);
+  }
   if (const auto waiting = plan::waiting_stages_warning(sized)) log::warn("{}", *waiting);
   if (const auto idle = config::early_stopping_warning(shown.train, steps.steps, steps.evaluations))
     log::warn("{}", *idle);

@@ -59,6 +59,12 @@ IdleRules rules_of_optimizers() {
           read_only_by("train.adam_epsilon", adam_and({kMuon})),
           read_only_by("train.momentum", {kSgd, kMuon}),
           read_only_by("train.nesterov", {kSgd, kMuon}),
+          {{"train.nesterov"},
+           [](const RunConfig& run, const RunFacts&) {
+             const bool is_idle =
+                 run.train.optimizer == kMuon && run.train.resolved_momentum() == 0;
+             return is_idle ? " with train.momentum 0" : "";
+           }},
           read_only_by("train.muon_lr", {kMuon})};
 }
 
@@ -139,12 +145,6 @@ IdleRules rules_of_data() {
                     : "";
        }},
       {{"data.loss_on"}, with_dpo},
-      {{"data.empty_thinking"},
-       [](const RunConfig& run, const RunFacts&) {
-         return run.train.objective == Objective::kDpo
-                    ? " with train.objective dpo: both answers are trained on as they are written"
-                    : "";
-       }},
   };
 }
 

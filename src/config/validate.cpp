@@ -90,8 +90,7 @@ class RelationCheck {
     check_quant(tuning);
     if (tuning.mode == TuningMode::kPartial && tuning.trainable.empty()) {
       report("`tuning.mode` is partial, but `tuning.trainable` names no parameters",
-             {"tuning.mode"},
-             "add `trainable:` below `tuning:`, for example ['layers\\.29\\.', 'norm']");
+             {"tuning.mode"}, "add `trainable:` below `tuning:`, for example ['mlp', 'norm']");
     }
     for (const std::string& pattern : tuning.trainable)
       check_expression("tuning.trainable", pattern, regex_problem(pattern));
@@ -394,7 +393,8 @@ class RelationCheck {
     const auto steps = parse_int(text);
     report(fmt::format("`train.save_every` is `{}`, a time without a unit", excerpt(text)),
            {"train.save_every"},
-           steps ? fmt::format("write {}s, or train.save_steps: {} for steps", *steps, *steps)
+           steps ? fmt::format("write {}s; for steps, set train.save_steps: {} in its place",
+                               *steps, *steps)
                  : fmt::format("write {}s", excerpt(text)));
   }
 

@@ -11,7 +11,6 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
-#include "sftrun/data/small_data.h"
 #include "sftrun/observe/run_summary.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/plan/stages.h"
@@ -114,8 +113,6 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
                                  store.parameters().size(),
                                  config::to_json(config)["tuning"]["mode"].get<std::string>()));
   log::info("{}", steps_line(config, size));
-  if (const auto large = data::large_batch_warning(config, config.train, size.bins_in_epoch))
-    log::warn("{}", *large);
   if (config::divides_layers(config.parallel.strategy))
     log::info("{}", plan::describe_stages(decoder.arch(), config));
   if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))

@@ -169,7 +169,7 @@ TEST_F(ConfigTest, NumbersBeyondTheirTypesAreRefused) {
 TEST_F(ConfigTest, SaveEveryHasAUnit) {
   expect_error<ConfigProblems>([&] { load("train: {save_every: 1}\n"); },
                                {"`train.save_every` is `1`, a time without a unit",
-                                "write 1s, or train.save_steps: 1 for steps"});
+                                "write 1s; for steps, set train.save_steps: 1 in its place"});
   expect_error<ConfigProblems>([&] { load("", {"train.save_every=0.5"}); },
                                {"a time without a unit", "write 0.5s"});
   for (const char* word : {"train.save_every=0", "train.save_every=1s", "train.save_every=1h30m"})

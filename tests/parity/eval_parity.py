@@ -96,8 +96,8 @@ class Case:
         self.overrides = [f"output.dir={folder / 'run'}"]
 
     def evaluate(self, *flags: str) -> dict:
-        return json.loads(self.sftrun.run("eval", "--config", str(self.config), *self.overrides, *ON_CPU, "--json", "--max-new-tokens",
-                                          str(NEW_TOKENS), *flags))
+        answers = [] if "--no-generate" in flags else ["--max-new-tokens", str(NEW_TOKENS)]
+        return json.loads(self.sftrun.run("eval", "--config", str(self.config), *self.overrides, *ON_CPU, "--json", *answers, *flags))
 
     def near(self, what: str, ours: float, theirs: float) -> None:
         self.verdicts.below(what, abs(ours / theirs - 1), LOSS)

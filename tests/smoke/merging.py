@@ -292,7 +292,7 @@ def check_convert(case):
     case.run("merge", "--model", "run", "--output", "a/m.gguf", "--dtype", "q8_0")
     quantised = case.answer("quantize", "--model", "run", "--method", "q8_0", "--output", "b/m.gguf")
     same = (case.folder / "a/m.gguf").read_bytes() == (case.folder / "b/m.gguf").read_bytes()
-    case.expect("convert: quantize writes GGUF, too", same and quantised["dtype"] == "q8_0", str(quantised))
+    case.expect("convert: quantize writes GGUF, too", same and quantised["dtype"] == "f16", str(quantised))  # its rows are no whole blocks
     case.expect("convert: nothing to do", "is a GGUF file already" in case.refused("merge", "--model", "full.gguf", "--output", "again.gguf"))
     case.expect("convert: adapters alone need one", "requires --adapter" in case.refused("merge", "--model", TIED, "--output", "x", "--format", "lora-gguf"))
     case.expect("convert: nothing is measured", "there is no --adapter" in case.refused("merge", "--model", TIED, "--output", "x", "--sample", "4"))

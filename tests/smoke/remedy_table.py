@@ -67,8 +67,7 @@ model.dtype=bf16 train.bf16=false | is false, but `model.dtype` is bf16 | remove
     ~train.bf16 ; model.dtype=auto
 model.dtype=fp16 | fp16 is not computed on a CPU | use bf16 or fp32 | model.dtype=bf16 ; model.dtype=fp32
 train.fp16=true | fp16 is not computed on a CPU | remove it, or set train.bf16 in its place | ~train.fp16 ; ~train.fp16 train.bf16=true
-tuning.mode=partial | names no parameters | add `trainable:` below `tuning:`, for example ['layers\.29\.', 'norm'] | \
-    tuning.trainable="['layers\.29\.', 'norm']"
+tuning.mode=partial | names no parameters | add `trainable:` below `tuning:`, for example ['mlp', 'norm'] | tuning.trainable="['mlp', 'norm']"
 tuning.trainable=[norm] | is for mode partial only | set tuning.mode to partial, or remove trainable | tuning.mode=partial ; ~tuning.trainable
 tuning.mode=full tuning.lora.init_from=adapter | is for modes lora and qlora only | \
     set tuning.mode to lora; or merge the adapter first (sftrun merge) | tuning.mode=lora => no such file: adapter
@@ -103,7 +102,7 @@ callbacks.events=[begin] callbacks.command=true | has the unknown event | events
 callbacks.events=[fail] callbacks.command=true | has the unknown event `fail` | did you mean | callbacks.events=[failure]
 callbacks.timeout=0 callbacks.command=true | takes a time such as | write 1m, the default | callbacks.timeout=1m
 train.save_every=x | takes a time such as | write, for example, 30m | train.save_every=30m ; train.save_every=90s ; train.save_every=1h30m
-train.save_every=2 | a time without a unit | write 2s, or train.save_steps: 2 for steps | train.save_every=2s ; train.save_steps=2
+train.save_every=2 | a time without a unit | write 2s; for steps, set train.save_steps: 2 in its place | train.save_every=2s ; ~train.save_every train.save_steps=2
 --nproc-per-node=2 parallel.timeout=0 | takes a time such as | write 30m, the default | parallel.timeout=30m
 --nproc-per-node=2 parallel.stall_after=x | takes a time such as | write 30s, the default | parallel.stall_after=30s
 --nproc-per-node=2 parallel.strategy=ddp parallel.pp=2 | is for parallel.strategy pipeline | \
@@ -452,7 +451,7 @@ RECORDS = [
     ([{"conversations": [{"from": "system", "value": "be"}, *shared()["conversations"]], "system": "be"}] * 3, "",
      'have a "system" and a turn of that role', "leave one of them out",
      [([shared(system="be")] * 3, ""), ([{"conversations": [{"from": "system", "value": "be"}, *shared()["conversations"]]}] * 3, "")]),
-    ([*GOOD, {"messages": [ANSWER, USER, ANSWER]}], "", "begin with an assistant turn", "add a user turn before it",
+    ([*GOOD, {"messages": [ANSWER, USER, ANSWER]}], "", "with an assistant turn", "add a user turn before it",
      [([*GOOD, {"messages": [USER, ANSWER, USER, ANSWER]}], "")]),
     ([*GOOD, chat(loss=False)], "", 'turns with "loss", which is not read', '"train": false or "weight": 0 removes the labels of a turn',
      [([*GOOD, {"messages": [USER, ANSWER | flag, USER, ANSWER]}], "") for flag in ({"train": False}, {"weight": 0})]),
