@@ -252,28 +252,31 @@ std::vector<std::string> adapters_below(const std::filesystem::path& folder) {
                         num_more > 0 ? fmt::format(" and {} more", num_more) : ""));
 }
 
+/// @param adapter where the adapter would be: it has no adapter_config.json
+[[noreturn]] void refuse_as_adapter(const ModelAsked& asked, const std::filesystem::path& adapter) {
+  const std::filesystem::path model = adapter / "model";
+  if (is_plain_file(adapter)) {
+    throw DataError(fmt::format("{} is a file, not an adapter", asked.name), asked.where,
+                    "name the directory that has adapter_config.json");
+  }
+  if (has_optional_file(model / "config.json")) {
+    throw DataError(fmt::format("{} is a run directory with a model and no adapter", asked.name),
+                    asked.where,
+                    fmt::format("name the model: {}{}", asked.names_model, model.string()));
+  }
+  if (has_optional_file(adapter / "config.json")) {
+    throw DataError(fmt::format("{} is a model, not an adapter", asked.name), asked.where,
+                    fmt::format("name it with {}{}", asked.names_model, asked.name));
+  }
+  refuse_folder(asked);
+}
+
 }  // namespace
 
 std::filesystem::path find_adapter(const ModelAsked& asked) {
   if (leads_to_file(asked.name)) {
-    const std::filesystem::path adapter = observe::adapter_at(asked.name),
-                                model = adapter / "model";
-    if (!has_optional_file(adapter / "adapter_config.json") && is_plain_file(adapter)) {
-      throw DataError(fmt::format("{} is a file, not an adapter", asked.name), asked.where,
-                      "name the directory that has adapter_config.json");
-    }
-    if (!has_optional_file(adapter / "adapter_config.json") &&
-        has_optional_file(model / "config.json")) {
-      throw DataError(fmt::format("{} is a run directory with a model and no adapter", asked.name),
-                      asked.where,
-                      fmt::format("name the model: {}{}", asked.names_model, model.string()));
-    }
-    if (!has_optional_file(adapter / "adapter_config.json") &&
-        has_optional_file(adapter / "config.json")) {
-      throw DataError(fmt::format("{} is a model, not an adapter", asked.name), asked.where,
-                      fmt::format("name it with {}{}", asked.names_model, asked.name));
-    }
-    if (!has_optional_file(adapter / "adapter_config.json")) refuse_folder(asked);
+    const std::filesystem::path adapter = observe::adapter_at(asked.name);
+    if (!has_optional_file(adapter / "adapter_config.json")) refuse_as_adapter(asked, adapter);
     if (const std::string notice = observe::notice_of_result(asked.name, adapter); !notice.empty())
       log::warn("{}", notice);
     return adapter;
@@ -305,12 +308,10 @@ bool is_of_kind(const std::filesystem::path& path, PathKind kind) {
 }  // namespace
 
 std::string near_path(const std::filesystem::path& path, PathKind kind) {
-  std::error_code code;
   const std::filesystem::path parent = path.parent_path();
   std::vector<std::string> names;
-  std::filesystem::directory_iterator entry(parent.empty() ? "." : parent, code);
-  for (; !code && entry != std::filesystem::directory_iterator(); entry.increment(code))
-    if (is_of_kind(entry->path(), kind)) names.push_back(entry->path().filename().string());
+  for (const std::filesystem::path& entry : readable_entries_of(parent.empty() ? "." : parent))
+    if (is_of_kind(entry, kind)) names.push_back(entry.filename().string());
   const std::string near = nearest(path.filename().string(), names);
   return near.empty() ? "" : (parent / near).string();
 }

@@ -19,6 +19,10 @@
 namespace sftrun::app {
 namespace {
 
+const char* example_word(const config::RunConfig& config) {
+  return config.train.objective == config::Objective::kDpo ? "pair" : "example";
+}
+
 struct Epoch {
   double tokens = 0, examples = 0, records = 0;
   bool is_exact = true;
@@ -264,8 +268,18 @@ void apply_sizes(const Forecast& forecast, config::RunConfig& config) {
 
 std::optional<std::string> large_batch_warning(const Forecast& forecast,
                                                const config::RunConfig& config) {
-  return data::large_batch_warning(config, forecast.sizes, forecast.bins_in_epoch,
-                                   forecast.is_exact ? "" : "about ");
+  const config::TrainConfig& sizes = forecast.sizes;
+  const int64_t asked = *sizes.global_batch_size.value, epoch = forecast.bins_in_epoch;
+  if (epoch == 0 || asked <= epoch) return std::nullopt;
+  const char* fix =
+      *sizes.grad_accum.value > 1   ? "lower train.grad_accum or train.global_batch_size"
+      : *sizes.batch_size.value > 1 ? "lower train.batch_size or train.global_batch_size"
+                                    : "start fewer processes";
+  return fmt::format(
+      "the batch is larger than an epoch: train.global_batch_size is {}, and an epoch has {}{}, "
+      "all of them in one step; {}",
+      asked, forecast.is_exact ? "" : "about ",
+      counted(epoch, config.data.packing ? "packed sequence" : example_word(config)), fix);
 }
 
 std::vector<std::string> lines_of(const Forecast& forecast, const config::RunConfig& config) {
@@ -274,11 +288,10 @@ std::vector<std::string> lines_of(const Forecast& forecast, const config::RunCon
   const int64_t asked = *forecast.sizes.global_batch_size.value, epoch = forecast.bins_in_epoch;
   const bool is_cut = epoch > 0 && epoch < asked;
   const int64_t per_step = is_cut ? epoch : asked;
-  const char* example = config.train.objective == config::Objective::kDpo ? "pair" : "example";
   const std::string unit = forecast.bin_tokens > 0
                                ? fmt::format("{} of {}", counted(per_step, "packed sequence"),
                                              counted(forecast.bin_tokens, "token"))
-                               : counted(per_step, example);
+                               : counted(per_step, example_word(config));
   return {fmt::format("steps: {}{}, {}{} per epoch; {}{} per step", is_counted ? "" : about,
                       counted(forecast.steps, "optimizer step"), about, forecast.steps_per_epoch,
                       is_cut ? about : "", unit),

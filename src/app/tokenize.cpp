@@ -34,8 +34,7 @@ std::string text_of(const Json& record, const std::string& where) {
                        data::detect_input_format(record, where).format == RecordFormat::kText;
   throw DataError(
       "the record has no text: a string \"text\", or strings \"prompt\" and \"completion\"", where,
-      is_text ? "write it as a string: in quotes in JSON, as a column of strings in a table"
-              : "give --chat if the records are conversations");
+      is_text ? data::kWriteString : "give --chat if the records are conversations");
 }
 
 /// Both sequences, as train.objective: dpo reads them.

@@ -8,6 +8,7 @@
 #include "record.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
+#include "sftrun/data/record_error.h"
 #include "sftrun/data/sequence.h"
 
 namespace sftrun::data {
@@ -40,8 +41,7 @@ Asked asked_by(const Json& record, const std::string& where) {
     if (!prompt.is_string() && !prompt.is_array()) {
       throw DataError(fmt::format("\"prompt\" must be a string or a list of messages, not {}",
                                   json_type(prompt)),
-                      where,
-                      "write it as a string: in quotes in JSON, as a column of strings in a table");
+                      where, kWriteString);
     }
     asked.format = RecordFormat::kPromptCompletion;
     asked.record["completion"] = prompt.is_array() ? prompt : Json("");

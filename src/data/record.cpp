@@ -88,8 +88,7 @@ std::string require_string(const Json& record, const char* key, RecordFormat for
                            const std::string& where) {
   const Json& value = require(record, key, format, where);
   if (value.is_string()) return value.get<std::string>();
-  refuse_value(key, value,
-               "write it as a string: in quotes in JSON, as a column of strings in a table", where);
+  refuse_value(key, value, kWriteString, where);
 }
 
 std::string optional_string(const Json& record, const char* key, const std::string& where) {

@@ -7,6 +7,10 @@
 
 namespace sftrun::data {
 
+/// The advice for a text that is no string.
+inline constexpr const char* kWriteString =
+    "write it as a string: in quotes in JSON, as a column of strings in a table";
+
 /// A record that cannot be read, where settings of a run may help. Commands that read no run's
 /// configuration throw `without_settings()` in its place.
 class RecordError : public DataError {

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/dataset.h"
@@ -30,12 +28,5 @@ int64_t target_batch(const EpochSize& epoch);
 /// Capacity of a bin in tokens for `global_batch_size` bins per step: model.max_seq_len, or less if
 /// an epoch would have fewer than kStepsInEpoch steps.
 int64_t bin_tokens(const EpochSize& epoch, int64_t global_batch_size, int64_t max_seq_len);
-
-/// A step has at most the bins of an epoch; nullopt: they are enough.
-/// @param sizes with all batch sizes   @param bins_in_epoch 0: not known
-/// @param about "about " for an estimate
-std::optional<std::string> large_batch_warning(const config::RunConfig& config,
-                                               const config::TrainConfig& sizes,
-                                               int64_t bins_in_epoch, const char* about = "");
 
 }  // namespace sftrun::data
