@@ -276,8 +276,8 @@ def difference_of(ours: same_losses.Outcome, theirs: same_losses.Outcome) -> Dif
     return found
 
 
-def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_on_device: bool) -> list[tuple[str, int, dict]]:
-    """(name, processes, settings) of every run beside that of one process.
+def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_on_device: bool, device: str) -> list[tuple[str, int, dict]]:
+    """(name, processes, settings) of every run beside that of one process, on that kind of device.
     @param varies_on_device  the other runs keep their weights elsewhere: one process is such a run, too"""
     quick = [] if varies_on_device else QUICK_STRATEGIES  # hybrid and fsdp per step are enough of those
     strategies = [(strategy, processes) for strategy in STRATEGIES for processes in (2, 4)] if is_whole else quick
@@ -288,7 +288,7 @@ def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_o
              ("zero2 2 per step", 2, {"parallel.strategy": "zero2", "parallel.fetch": "per_step"}),
              ("tensor 2", 2, {"parallel.strategy": "tensor"}),
              ("tensor 2 x 2", 4, {"parallel.strategy": "tensor", "parallel.tp": 2}),
-             ("device_map 2", 1, {"parallel.device_map": {"embedding": "cpu:0", "layers.0": "cpu:0", "": "cpu:1"}}),
+             ("device_map 2", 1, {"parallel.device_map": {"embedding": f"{device}:0", "layers.0": f"{device}:0", "": f"{device}:1"}}),
              ("device_map 4", 1, {"parallel.device_map": "balanced", "parallel.pp": 4})]
     if varies_on_device:
         runs.append(("ddp 1", 1, {}))
@@ -314,7 +314,7 @@ def compare(workload: Workload, at: int, program: Path, scratch: Path, args: arg
         return same_losses.run_case(program, program, case, config, output / "run", args.threads)
 
     alone = outcome("one process", 1, {})
-    compared = columns(is_whole, workload.refused_by, workload.only or args.strategy, bool(workload.device))
+    compared = columns(is_whole, workload.refused_by, workload.only or args.strategy, bool(workload.device), args.device)
     if not is_whole and not args.strategy:
         compared = part_of(compared, at)
     return {column: difference_of(outcome(column, processes, {**settings, **workload.varied}), alone) for column, processes, settings in compared}

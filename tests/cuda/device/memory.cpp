@@ -196,10 +196,11 @@ void reset_peak(int device) {
 }
 
 void register_host(const void* begin, size_t bytes, int device) {
-  // A process of several ranks' launcher binds each to one card; who registers elsewhere makes a
-  // context there.
-  const size_t expected =
-      setting("LOCAL_RANK", static_cast<size_t>(device)) % static_cast<size_t>(device_count());
+  // Each of several ranks has one card; who registers elsewhere makes a context there. A single rank
+  // may have all cards (parallel.device_map).
+  const size_t expected = setting("LOCAL_WORLD_SIZE", 1) == 1
+                              ? static_cast<size_t>(device)
+                              : setting("LOCAL_RANK", 0) % static_cast<size_t>(device_count());
   if (expected != static_cast<size_t>(device))
     fail("host memory is registered on card %d by local rank %zu", device, expected);
   const std::lock_guard lock(arena().mutex);
