@@ -134,6 +134,7 @@ nlohmann::ordered_json request(const EvalOptions& options) {
   const std::string& dtype = options.compute.dtype;
   nlohmann::ordered_json request = {
       {"config", settings},
+      {"places", loaded.places},
       {"models", models_of(options, config, base)},
       {"generate", !options.no_generate},
       {"max_records", or_null(options.max_records)},

@@ -203,9 +203,10 @@ int64_t process_error_bytes(bool on_gpu) {
   return kMiB * (on_gpu ? kOfGpu : kOfCpu);
 }
 
-MemoryReport memory_report(const TrainOptions& options) {
+namespace {
+
+MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded) {
   MemoryReport report;
-  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   report.devices = planned_devices(options, loaded.config);
   const config::ModelConfig& asked = loaded.config.model;
   const ModelSource source = find_model({.name = asked.name,
@@ -216,7 +217,7 @@ MemoryReport memory_report(const TrainOptions& options) {
   const std::filesystem::path& path = source.path;
   ModelHeaders model = read_headers(path);
   assume_files(path, model, report.notes);
-  with_places(loaded, [&] { check_tuning(loaded.config.tuning, model.arch); });
+  check_tuning(loaded.config.tuning, model.arch);
   RunPlace& place = report.devices.place;
   Run run = resolve_run(std::move(loaded), path, &model, options.config, place);
   report.config = std::move(run.loaded.config);
@@ -242,6 +243,14 @@ MemoryReport memory_report(const TrainOptions& options) {
   }
   find_limits(model, report);
   return report;
+}
+
+}  // namespace
+
+MemoryReport memory_report(const TrainOptions& options) {
+  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  const config::Places places = loaded.places;
+  return config::with_places(places, [&] { return report_of(options, std::move(loaded)); });
 }
 
 }  // namespace sftrun::app

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <fmt/format.h>
-
 #include <filesystem>
 #include <set>
 #include <string>
@@ -60,20 +58,5 @@ std::vector<data::DatasetTrial> try_training_data(const config::RunConfig& confi
                                                   const std::filesystem::path& model,
                                                   const ModelHeaders& headers,
                                                   bool counts_small_data);
-
-/// Adds to errors that name a key where the key is set, which the checks of a model do not know.
-template <typename Check>
-auto with_places(const config::LoadedConfig& loaded, const Check& check) {
-  try {
-    return check();
-  } catch (const Error& error) {
-    const std::string key = error.where().substr(0, error.where().find(':')),
-                      place = loaded.place_of(key);
-    if (place.empty()) throw;
-    const bool has_key = place.starts_with(key);  // from the command line
-    throw Error(error.code(), error.message(),
-                has_key ? place : fmt::format("{}, {}", error.where(), place), error.fix());
-  }
-}
 
 }  // namespace sftrun::app

@@ -197,6 +197,7 @@ Json engine_request(const TrainOptions& options, const Run& run) {
           {"eval_batch_size_is_auto", run.batches.eval_follows},
           {"model_path", run.model_path.string()},
           {"config_path", options.config.string()},
+          {"places", run.loaded.places},
           {"overrides", overrides},
           {"resume", options.resume},
           {"overwrite", options.overwrite},
@@ -213,7 +214,7 @@ void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers)
   const std::filesystem::path& model = run.model_path;
   if (!headers && is_folder(model) && !has_optional_file(model / "config.json")) return;
   const spec::ArchSpec arch = headers ? headers->arch : read_arch(model);
-  with_places(run.loaded, [&] { check_tuning(run.loaded.config.tuning, arch); });
+  check_tuning(run.loaded.config.tuning, arch);
 }
 
 void warn_and_announce(const config::RunConfig& asked, const Run& run,
@@ -232,9 +233,8 @@ bool asks_for_batch(const config::TrainConfig& train) {
 void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHeaders& headers,
                    bool on_gpu, const std::string& launch) {
   config::RunConfig shown = shown_config(run, headers, on_gpu);
-  const RunCheck found = with_places(run.loaded, [&] {
-    return check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
-  });
+  const RunCheck found =
+      check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
   const Forecast steps = forecast(shown, found.train, run.batches);
   config::RunConfig sized = shown;
   sized.train = steps.sizes;  // numbers, also where they are estimates
@@ -395,12 +395,11 @@ TrainEnd train_as_rank(const nlohmann::json& request, const std::filesystem::pat
 
 /// Runs as a rank that another launcher (torchrun, Slurm, MPI) has started.
 int run_worker(const TrainOptions& options, const launch::ExternalWorker& external,
-               const launch::Environment& env) {
+               const launch::Environment& env, config::LoadedConfig loaded) {
   for (const auto& [name, value] : external.variables) ::setenv(name.c_str(), value.c_str(), 1);
   launch::Environment complete = env;
   complete.insert(external.variables.begin(), external.variables.end());
   const launch::WorkerEnv worker = launch::worker_env(complete);
-  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
   find_data(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
   locate_adapter(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
   if (worker.rank == 0) require_files_of_run(loaded);
@@ -519,8 +518,8 @@ std::string memory_fix(const Run& run, const std::optional<ModelHeaders>& header
   return plan::memory_advice(headers->arch, config, place.devices, headers->stored);
 }
 
-int run_launcher(const TrainOptions& options, const launch::Environment& env) {
-  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+int run_launcher(const TrainOptions& options, const launch::Environment& env,
+                 config::LoadedConfig loaded) {
   const launch::Machine machine = launch::this_machine(has_cuda_kernels());
   const launch::LaunchPlan plan =
       launch::make_plan(launch_request(options, loaded.config, env), machine);
@@ -592,8 +591,12 @@ int run_train(const TrainOptions& asked) {
   TrainOptions options = asked;
   if (options.overwrite && is_started_again(env)) options.overwrite = false;
   const auto external = launch::external_worker(env, options.asks_for_processes());
-  if (external) return run_worker(options, *external, env);
-  return run_launcher(options, env);
+  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  const config::Places places = loaded.places;
+  return config::with_places(places, [&] {
+    return external ? run_worker(options, *external, env, std::move(loaded))
+                    : run_launcher(options, env, std::move(loaded));
+  });
 }
 
 }  // namespace sftrun::app

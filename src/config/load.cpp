@@ -144,8 +144,7 @@ LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::stri
 }  // namespace
 
 std::string LoadedConfig::place_of(const std::string& key) const {
-  const auto found = places.find(key);
-  return found == places.end() ? "" : found->second;
+  return config::place_of(places, key);
 }
 
 LoadedConfig load_config(const std::filesystem::path& yaml,

@@ -11,19 +11,12 @@
 namespace sftrun::config {
 namespace {
 
-using Places = std::map<std::string, std::string>;
-
 std::string places_of(const Places& places, std::initializer_list<const char*> keys) {
   std::vector<std::string> found;
   for (const char* key : keys) {
     if (const auto place = places.find(key); place != places.end()) found.push_back(place->second);
   }
   return join(found, "; ");
-}
-
-std::string place_of(const Places& places, const std::string& key) {
-  const auto found = places.find(key);
-  return found == places.end() ? "" : found->second;
 }
 
 /// "24 or 32": the multiples of `step` around a number.

@@ -11,7 +11,8 @@ struct Failure {
   int code = 0;      ///< the process's exit code
   std::string text;  ///< the message that was reported
 };
-/// Call inside a catch block: reports the exception to the user, the rank's log and the launcher.
+/// Call inside a catch block: reports the exception to the user, the rank's log and the launcher. An
+/// error that names a key of the configuration also names where the key was set.
 /// @param command for the advice about memory, with its request; null: unknown
 Failure report_failure(const std::string& command, const nlohmann::ordered_json& request = nullptr);
 

@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "memory_advice.h"
 #include "sftrun/app/engine_api.h"
+#include "sftrun/config/places.h"
 #include "sftrun/core/console_writer.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/json_reason.h"
@@ -53,6 +54,12 @@ std::string libtorch_text(const c10::Error& e) {
   return Error(ExitCode::kWorkerFailed, "LibTorch: " + text).what();
 }
 
+/// Where the keys of the request's configuration were set; empty: unknown.
+config::Places places_of(const nlohmann::ordered_json& request) {
+  if (!request.is_object() || !request.contains("places")) return {};
+  return request.at("places").get<config::Places>();
+}
+
 int guarded(const char* command, const char* request) {
   nlohmann::ordered_json parsed;
   try {
@@ -71,7 +78,7 @@ Failure report_failure(const std::string& command, const nlohmann::ordered_json&
   } catch (const CommError& e) {  // what another rank has done comes first, if it has failed
     return fail(e.code(), e.what(), /*peer_lost=*/true);
   } catch (const Error& e) {
-    return fail(e.code(), e.what());
+    return fail(e.code(), config::with_place(e, places_of(request)).value_or(e).what());
   } catch (const c10::OutOfMemoryError& e) {
     return out_of_memory(e.what_without_backtrace(), memory_advice(command, memory_of(e), request));
   } catch (const std::bad_alloc&) {

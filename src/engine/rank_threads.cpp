@@ -21,7 +21,8 @@ constexpr std::chrono::seconds kEnding{10};
 /// The ranks of a process: how many still run, and the first failure.
 class RankThreads {
  public:
-  explicit RankThreads(size_t num_ranks) : running_(num_ranks) {}
+  RankThreads(size_t num_ranks, const nlohmann::ordered_json& request)
+      : running_(num_ranks), request_(request) {}
 
   /// @return the exit code of the body
   int run(Rank& rank, const std::function<int(Rank&)>& body) {
@@ -45,7 +46,7 @@ class RankThreads {
     {
       const std::lock_guard lock(mutex_);
       if (!failure_) {
-        const Failure failure = report_failure("worker");
+        const Failure failure = report_failure("worker", request_);
         failure_ = failure.code;
         rank.abandon(failure.text);
       } else {
@@ -65,13 +66,15 @@ class RankThreads {
   std::mutex mutex_;
   std::condition_variable ended_;
   size_t running_;
+  const nlohmann::ordered_json& request_;
   std::optional<int> failure_;
 };
 
 }  // namespace
 
-int run_rank_threads(const std::vector<Rank*>& ranks, const std::function<int(Rank&)>& body) {
-  RankThreads threads(ranks.size());
+int run_rank_threads(const std::vector<Rank*>& ranks, const nlohmann::ordered_json& request,
+                     const std::function<int(Rank&)>& body) {
+  RankThreads threads(ranks.size(), request);
   std::vector<std::jthread> others;
   for (size_t i = 1; i < ranks.size(); ++i) {
     others.emplace_back([&, rank = ranks[i]] {

@@ -712,7 +712,7 @@ int run_stages(const nlohmann::ordered_json& request, Rank& main,
   main.take_place(env_of(0), gpu_of(0));
   std::vector<Rank*> ranks = {&main};
   for (const auto& other : others) ranks.push_back(other.get());
-  return run_rank_threads(ranks, [&](Rank& rank) {
+  return run_rank_threads(ranks, request, [&](Rank& rank) {
     at::set_num_threads(threads);
     return run_rank(request, rank);
   });
@@ -744,7 +744,7 @@ int run_worker(const nlohmann::ordered_json& request) {
   } catch (...) {
     // Reported while the communicator is still connected: when it is destroyed the other ranks fail
     // too, and their errors must not come first.
-    const Failure failure = report_failure("worker");
+    const Failure failure = report_failure("worker", request);
     rank.abandon(failure.text);
     return failure.code;
   }

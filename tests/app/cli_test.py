@@ -399,6 +399,7 @@ class CommandLineTest(unittest.TestCase):
         asked = self.request(*words, "--adapter", "none", "--no-generate")
         self.assertEqual(asked["models"], [{"name": "base", "model": "model", "adapter": None}])
         self.assertEqual((asked["generate"], asked["config"]["data"]["val"]), (False, "train.jsonl"))
+        self.assertEqual(asked["places"], {"model.name": "run.yaml:1:10", "data.train": "run.yaml:2:9", "data.val": "data.val=train.jsonl from the command line"})
         asked = self.request(*words, "--adapter", "adapter", "--base", "--max-records", "3", "model.dtype=fp32")
         self.assertEqual([(one["name"], one["adapter"]) for one in asked["models"]], [("base", None), ("adapter", "adapter")])
         self.assertEqual((asked["generate"], asked["max_records"], asked["dtype"]), (True, 3, "fp32"))
@@ -729,7 +730,8 @@ class CommandLineTest(unittest.TestCase):
         self.dry_run(USAGE, ["no linear layer is named `qproj`", "did you mean `q_proj`?",
                              "at   tuning.lora.target_modules=[qproj] from the command line"],
                      "tuning.lora.target_modules=[qproj]")
-        self.dry_run(USAGE, ["tuning.trainable matches no parameter"], "tuning.mode=partial", "tuning.trainable=[nothing]")
+        self.dry_run(USAGE, ["tuning.trainable matches no parameter", "at   tuning.trainable=[nothing] from the command line"],
+                     "tuning.mode=partial", "tuning.trainable=[nothing]")
         self.dry_run(USAGE, ["chatmll"], "model.chat_template=chatmll")
         self.dry_run(DATA, ["data.val_split = 70 leaves nothing to train on: there are 60"], "data.val_split=70")
         self.dry_run(DATA, ["every record is longer than model.max_seq_len = 4"], "model.max_seq_len=4")
@@ -901,6 +903,20 @@ class CommandLineTest(unittest.TestCase):
         self.assertFalse((self.folder / "runs").exists())
         self.expect(USAGE, ["at   tuning.lora.target_modules=[qproj] from the command line"], "memory-check", "--config", "run.yaml",
                     "--gpus", "8GB", "tuning.lora.target_modules=[qproj]")
+        self.write("partial.yaml", RUN_YAML + "tuning:\n  mode: partial\n  trainable: [laers]\n")
+        for command in ["train", "--device", "cpu"], ["memory-check", "--gpus", "8GB"]:
+            self.expect(USAGE, ["matches no parameter", "at   tuning.trainable: laers, partial.yaml:5:"], *command, "--config", "partial.yaml")
+
+    def test_workers_know_where_settings_are(self):
+        """Which they name in errors that depend on the model and the data."""
+        shutil.rmtree(self.folder / "model")
+        shutil.copytree(MODEL, self.folder / "model")
+        self.write("run.yaml", RUN_YAML + "train:\n  router_aux_loss_coef: 0.01\n")
+        self.environment.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29617")
+        asked = self.request("train", "--config", "run.yaml", "--device", "cpu", "train.epochs=1", of="worker")
+        self.assertEqual(asked["places"]["train.router_aux_loss_coef"], "run.yaml:4:3")
+        self.assertEqual(asked["places"]["train.epochs"], "train.epochs=1 from the command line")
+        self.assertNotIn("train.learning_rate", asked["places"])
 
     def test_pipes_in_a_run_directory_are_refused(self):
         """To open one waits for its other end, for ever."""

@@ -9,18 +9,18 @@
 /// @param request   a JSON object. Paths exist, values are checked, and a flag that was not given
 ///                  is null.
 ///
-/// worker     config: config::to_json; model_path: of model.name; config_path; overrides: [{key,
-///            value, source}]; resume; overwrite, allow_changed_data, allow_changed_length,
-///            allow_backend_change: bool; device; batch_size: int|null, as configured;
+/// worker     config: config::to_json; places: {key: text}, where each key was set, for errors;
+///            model_path: of model.name; config_path; overrides: [{key, value, source}]; resume;
+///            overwrite, allow_changed_data, allow_changed_length, allow_backend_change: bool; device; batch_size: int|null, as configured;
 ///            steps_are_auto: bool; max_micro_batch: int, the largest that fits
 /// generate   model, adapter, prompt, input, output, system: text|null, with either prompt or both
 ///            input and output; chat: bool|null (null: if the model has a template);
 ///            max_new_tokens: int; temperature: number; top_p, min_p, repetition_penalty:
 ///            number|null; top_k, seed, batch_size: int|null; stop: [text]; overwrite: bool; folder:
 ///            text|null, for what is finished until all is
-/// eval       config: config::to_json; models: [{name, model, adapter: text|null}]; generate: bool;
-///            max_records: int|null; predictions: text|null; batch_size, max_new_tokens and what
-///            follows it of generate; folder: text, for logs
+/// eval       config: config::to_json; places as worker; models: [{name, model, adapter: text|null}];
+///            generate: bool; max_records: int|null; predictions: text|null; batch_size,
+///            max_new_tokens and what follows it of generate; folder: text, for logs
 /// score      model, input, output: text; adapter: text|null
 /// serve      model: text; models: [{name, adapter: text|null}], the first for requests without a
 ///            name; host: text; port, batch_size, max_waiting, max_new_tokens: int; max_model_len,

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/config/places.h"
 #include "sftrun/core/quant_format.h"
 
 /// The typed configuration of a run. Names are those of the YAML, and defaults are only here.
@@ -331,8 +332,7 @@ struct LoadedConfig {
   RunConfig config;
   std::vector<Override> overrides;    ///< from all sources except the run's YAML; one entry per key
   std::vector<std::string> warnings;  ///< one line each: keys and values without an effect
-  std::map<std::string, std::string>
-      places;  ///< key -> "run.yaml:12:3" or "train.batch_size=4 from the command line"
+  Places places;                      ///< of the keys that are set
   MachineSettings machine;
   MachineSettings accelerate;  ///< of the file that parallel.accelerate names
   std::vector<std::string>
@@ -394,12 +394,10 @@ Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& p
 /// "2 or 4", for advice: the divisors above 1 that are nearest to a number that does not divide.
 std::string near_divisors(int64_t number, int64_t asked);
 /// Sets the number of stages of a pipeline.   @throws ConfigError if it does not divide world_size
-void resolve_stages(ParallelConfig& parallel, int world_size,
-                    const std::map<std::string, std::string>& places = {});
+void resolve_stages(ParallelConfig& parallel, int world_size, const Places& places = {});
 /// Sets the number of ranks that divide each matrix.   @throws ConfigError if it does not divide
 /// world_size
-void resolve_tensor_size(ParallelConfig& parallel, int world_size,
-                         const std::map<std::string, std::string>& places = {});
+void resolve_tensor_size(ParallelConfig& parallel, int world_size, const Places& places = {});
 /// Number of parts of a global batch that are computed at the same time: of a pipeline, one for all
 /// its stages; with tensor parallelism, one for the ranks that divide a matrix.
 /// @pre a resolved strategy
