@@ -45,7 +45,7 @@ std::string template_at(const std::string& path) {
   if (auto found = text::chat_template_in(path)) return *std::move(found);
   throw ConfigError("the directory has no chat template", where,
                     "name a directory with chat_template.jinja, or with a tokenizer_config.json "
-                    "that has a chat_template, or the path of a Jinja file");
+                    "or chat_template.json that has a chat_template, or the path of a Jinja file");
 }
 
 std::shared_ptr<const text::ChatTemplate> parsed_template(std::string_view source,

@@ -146,10 +146,11 @@ std::map<std::string, std::string> special_token_texts(const fs::path& directory
   return texts;
 }
 
-std::optional<std::string> chat_template_in(const fs::path& directory) {
-  if (has_optional_file(directory / "chat_template.jinja"))
-    return read_utf8_file(directory / "chat_template.jinja");
-  const Json config = read_object(directory / "tokenizer_config.json");
+namespace {
+
+/// `chat_template` of a JSON file: a text, or the "default" of a list.
+std::optional<std::string> chat_template_of(const fs::path& file) {
+  const Json config = read_object(file);
   const auto found = config.find("chat_template");
   if (found == config.end()) return std::nullopt;
   if (found->is_string()) return found->get<std::string>();
@@ -160,6 +161,15 @@ std::optional<std::string> chat_template_in(const fs::path& directory) {
       return named["template"].get<std::string>();
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> chat_template_in(const fs::path& directory) {
+  if (has_optional_file(directory / "chat_template.jinja"))
+    return read_utf8_file(directory / "chat_template.jinja");
+  if (auto own = chat_template_of(directory / "tokenizer_config.json")) return own;
+  return chat_template_of(directory / "chat_template.json");  // of a processor
 }
 
 std::optional<bool> TokenizerConfig::flag(const char* key) const {

@@ -321,6 +321,25 @@ TEST(ChatTemplateIn, ADirectoryWithABrokenLinkIsAnError) {
                      {"a broken symbolic link", "chat_template.jinja"});
 }
 
+// Processors of transformers wrote it; tokenizers do not read it.
+TEST(ChatTemplateIn, TheFileOfAProcessorIsTheLastPlace) {
+  const Directory directory("processor");
+  directory.write("chat_template.json", R"({"chat_template": "a processor's"})");
+  EXPECT_EQ(chat_template_in(directory.path()), "a processor's");
+  directory.write("tokenizer_config.json", "{}");
+  EXPECT_EQ(chat_template_in(directory.path()), "a processor's");
+  directory.write("tokenizer_config.json", R"({"chat_template": "a tokenizer's"})");
+  EXPECT_EQ(chat_template_in(directory.path()), "a tokenizer's");
+  directory.remove("tokenizer_config.json");
+  for (const char* wrong : {"{", "[]", "\xFF"}) {
+    directory.write("chat_template.json", wrong);
+    test::expect_error([&] { chat_template_in(directory.path()); }, {"chat_template.json"});
+  }
+  directory.write_broken_link("chat_template.json");
+  test::expect_error([&] { chat_template_in(directory.path()); },
+                     {"a broken symbolic link", "chat_template.json"});
+}
+
 TEST(Base64, IsStrict) {
   for (const std::string& text :
        std::vector<std::string>{"", "a", "ab", "abc", "abcd", std::string("\0\xFF\x80", 3)})

@@ -23,7 +23,8 @@ TEST(HfTextFiles, ABrokenLinkIsNoAbsentFile) {
   expect_named("generation_config.json", [&] { generation_eos_ids(from.path()); });
   expect_named("generation_config.json", [&] { copy_generation_config(from.path(), to.path()); });
   expect_named("sftrun_chat.json", [&] { read_template_variables(from.path()); });
-  for (const char* name : {"tokenizer.json", "special_tokens_map.json", "chat_template.jinja"})
+  for (const char* name :
+       {"tokenizer.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json"})
     expect_named(name, [&] { copy_text_files(from.path(), to.path()); });
   expect_named("config.json", [&] { add_eos(from.path(), 3); });
 }

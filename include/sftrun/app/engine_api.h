@@ -11,8 +11,9 @@
 ///
 /// worker     config: config::to_json; places: {key: text}, where each key was set, for errors;
 ///            model_path: of model.name; config_path; overrides: [{key, value, source}]; resume;
-///            overwrite, allow_changed_data, allow_changed_length, allow_backend_change: bool; device; batch_size: int|null, as configured;
-///            steps_are_auto: bool; max_micro_batch: int, the largest that fits
+///            overwrite, allow_changed_data, allow_changed_length, allow_backend_change: bool;
+///            device; batch_size: int|null, as configured; steps_are_auto: bool; max_micro_batch:
+///            int, the largest that fits
 /// generate   model, adapter, prompt, input, output, system: text|null, with either prompt or both
 ///            input and output; chat: bool|null (null: if the model has a template);
 ///            max_new_tokens: int; temperature: number; top_p, min_p, repetition_penalty:

@@ -61,7 +61,8 @@ bool has_tokenizer_files(const std::filesystem::path& directory);
 /// latter has `added_tokens_decoder`.
 /// @throws DataError for files that are not JSON objects
 std::map<std::string, std::string> special_token_texts(const std::filesystem::path& directory);
-/// chat_template.jinja, else tokenizer_config.json's chat_template: a string, or the "default" of a
+/// chat_template.jinja, else the chat_template of tokenizer_config.json, else that of
+/// chat_template.json (which processors of older transformers wrote): a string, or the "default" of a
 /// list.   @throws DataError for files that cannot be read
 std::optional<std::string> chat_template_in(const std::filesystem::path& directory);
 

@@ -86,8 +86,7 @@ class Checkpoint {
   /// versions store. See fingerprint.h.
   virtual std::string sampled_fingerprint() const = 0;
   virtual text::Tokenizer tokenizer() const = 0;
-  /// chat_template.jinja, tokenizer_config.json's chat_template (a string, or the "default" of a
-  /// list), or the template in GGUF's metadata.
+  /// As text::chat_template_in has it, or the template in GGUF's metadata.
   virtual std::optional<std::string> chat_template() const = 0;
   virtual text::RenderOptions render_defaults() const = 0;  ///< texts of bos, eos, unk and pad
 };
