@@ -152,8 +152,7 @@ void announce(const config::RunConfig& asked, const Run& run, const config::RunC
 }
 
 /// --overwrite would move them away before they are read.
-void require_inputs_stay(const TrainOptions& options, const Run& run) {
-  if (!options.overwrite) return;
+void require_inputs_stay(const Run& run) {
   const config::RunConfig& config = run.loaded.config;
   std::error_code ignored;
   const auto canonical = [&](const std::filesystem::path& path) {
@@ -174,10 +173,14 @@ void require_inputs_stay(const TrainOptions& options, const Run& run) {
   require("model.name", run.model_path);
 }
 
-/// Before anything is written into the directory. The engine looks again, knowing which checkpoints
-/// are whole.
-void require_free_directory(const TrainOptions& options, const std::filesystem::path& run_dir) {
-  if (options.overwrite) return observe::require_no_model(run_dir);
+/// Whether the run may write into its directory, before anything is written. The engine looks again,
+/// knowing which checkpoints are whole.
+void require_free_directory(const TrainOptions& options, const Run& run) {
+  const std::filesystem::path run_dir = run.loaded.config.output.dir;
+  if (options.overwrite) {
+    observe::require_no_model(run_dir);
+    return require_inputs_stay(run);
+  }
   const bool names_checkpoint = options.resume != "auto" && options.resume != "never";
   if (!names_checkpoint && !has_entry(run_dir / "checkpoints"))
     observe::require_no_results(run_dir);
@@ -423,6 +426,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   if (options.dry_run) {
     if (worker.rank == 0) {
       require_weights(asked.model.name, model_path);
+      require_free_directory(options, run);
       print_dry_run(asked, run, *headers, on_gpu, launch);
     }
     return static_cast<int>(ExitCode::kDone);
@@ -432,8 +436,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   std::optional<ReportAtEnd> report;
   if (worker.rank == 0) {
     log::info("{}", launch);
-    require_free_directory(options, run.loaded.config.output.dir);
-    require_inputs_stay(options, run);
+    require_free_directory(options, run);
     warn_and_announce(asked, run, headers, on_gpu);
     lock.emplace(run.loaded.config.output.dir);
     report.emplace(run.loaded.config.output.dir);
@@ -538,12 +541,12 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
   const bool on_gpu = plan.device == "cuda";
   if (options.dry_run) {
     require_weights(asked.model.name, model_path);
+    require_free_directory(options, run);
     print_dry_run(asked, run, *headers, on_gpu, launch::describe(plan));
     return static_cast<int>(ExitCode::kDone);
   }
   check_tuning_of(run, headers);
-  require_free_directory(options, run.loaded.config.output.dir);
-  require_inputs_stay(options, run);
+  require_free_directory(options, run);
   warn_and_announce(asked, run, headers, on_gpu);
   const launch::RunLock lock(run.loaded.config.output.dir, plan.node_rank);
   std::optional<ReportAtEnd> report;

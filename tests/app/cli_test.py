@@ -431,7 +431,8 @@ class CommandLineTest(unittest.TestCase):
         for words, message in ((["output.dir=adapter"], "the directory of a model or an adapter itself"),
                                (["output.dir=adapter", "--overwrite"], "the directory of a model or an adapter itself"),
                                (["output.dir=other"], "the run directory has adapter but no checkpoint of this run")):
-            self.expect(USAGE, [message, "choose another output.dir"], *train, *words)
+            for dry_run in [], ["--dry-run"]:
+                self.expect(USAGE, [message, "choose another output.dir"], *train, *words, *dry_run)
         self.assertEqual(os.listdir(self.folder / "adapter"), ["adapter_config.json"])
         self.assertEqual(os.listdir(self.folder / "other"), ["adapter"])
 
