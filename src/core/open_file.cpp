@@ -29,7 +29,7 @@ std::string_view special_kind(mode_t mode) {
 std::string reason_of(mode_t mode) {
   if (S_ISDIR(mode)) return std::strerror(EISDIR);
   const std::string_view kind = special_kind(mode);
-  return kind.empty() ? "" : fmt::format("this is {}, and no file", kind);
+  return kind.empty() ? "" : fmt::format("is {}, not a regular file", kind);
 }
 
 bool is_for_writing(int flags) {
@@ -112,7 +112,7 @@ void require_no_special_file(const fs::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0 || special_kind(info.st_mode).empty()) return;
   const OpenedFile refused = not_regular(info.st_mode, O_RDONLY);
-  throw DataError(refused.reason, path.string(), refused.fix);
+  throw DataError("cannot open file: " + refused.reason, path.string(), refused.fix);
 }
 
 }  // namespace sftrun

@@ -927,13 +927,13 @@ class CommandLineTest(unittest.TestCase):
             pipe = self.folder / "runs/run" / name
             pipe.parent.mkdir(parents=True, exist_ok=True)
             os.mkfifo(pipe)
-            self.expect(code, [": this is a named pipe, and no file", f"at   runs/run/{name}", "fix: remove or rename it"],
+            self.expect(code, [": is a named pipe, not a regular file", f"at   runs/run/{name}", "fix: remove or rename it"],
                         "train", "--config", "run.yaml", "--device", "cpu")
             pipe.unlink()
         run = self.folder / "runs/run"
         (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
         os.mkfifo(run / "report.html")
-        self.expect(FAILED, ["cannot write: this is a named pipe, and no file", "at   runs/run/report.html"], "report", "runs/run")
+        self.expect(FAILED, ["cannot write: is a named pipe, not a regular file", "at   runs/run/report.html"], "report", "runs/run")
 
     def test_an_output_may_be_a_pipe(self):
         """Where the user names it."""

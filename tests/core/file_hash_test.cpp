@@ -156,7 +156,7 @@ TEST_F(RememberedHashes, StopEarly) {
 
 TEST_F(RememberedHashes, RefuseWhatIsNoFile) {
   ::mkfifo((dir_ / "pipe").c_str(), 0600);
-  test::expect_error<DataError>([&] { hashes_.of(dir_ / "pipe"); }, {"this is a named pipe"});
+  test::expect_error<DataError>([&] { hashes_.of(dir_ / "pipe"); }, {"is a named pipe"});
   test::expect_error<DataError>([&] { hashes_.of(dir_ / "none"); }, {"cannot open file"});
 }
 

@@ -55,8 +55,8 @@ TEST(SpecialFiles, AreRefusedUnopened) {
   const test::TemporaryDirectory dir;
   ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
   fs::create_symlink("/dev/zero", dir / "device");
-  for (const auto& [name, kind] : {std::pair("pipe", "this is a named pipe, and no file"),
-                                   std::pair("device", "this is a device, and no file")}) {
+  for (const auto& [name, kind] : {std::pair("pipe", "is a named pipe, not a regular file"),
+                                   std::pair("device", "is a device, not a regular file")}) {
     expect_error([&] { read_text_file(dir / name); }, {kind, name, "fix: write what it holds"});
     expect_error([&] { MappedFile(dir / name); }, {kind, name});
   }
@@ -75,9 +75,9 @@ TEST(SpecialFiles, AreNotWritten) {
   fs::create_symlink("/dev/null", dir / "device");
   fs::create_symlink("pipe", dir / "link");
   make_directories(dir / "folder");
-  for (const auto& [name, kind] : {std::pair("pipe", "this is a named pipe, and no file"),
-                                   std::pair("link", "this is a named pipe, and no file"),
-                                   std::pair("device", "this is a device, and no file"),
+  for (const auto& [name, kind] : {std::pair("pipe", "is a named pipe, not a regular file"),
+                                   std::pair("link", "is a named pipe, not a regular file"),
+                                   std::pair("device", "is a device, not a regular file"),
                                    std::pair("folder", "Is a directory")}) {
     const fs::path path = dir / name;
     for (const auto& write : std::initializer_list<std::function<void()>>{
@@ -95,7 +95,7 @@ TEST(OpenFile, APipeIsNoLock) {
   const OpenedFile opened = open_file(dir / "lock", O_RDWR | O_CREAT);
   EXPECT_EQ(opened.fd, -1);
   EXPECT_EQ(opened.error, 0);
-  EXPECT_EQ(opened.reason, "this is a named pipe, and no file");
+  EXPECT_EQ(opened.reason, "is a named pipe, not a regular file");
 }
 
 TEST(OpenFile, ItWaitsAsUsualOnceItIsOpen) {

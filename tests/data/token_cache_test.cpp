@@ -130,7 +130,7 @@ TEST_F(TokenCaches, APipeIsNoLock) {
   ASSERT_EQ(::mkfifo((dir_ / "cache" / "a" / "lock").c_str(), 0600), 0);
   test::expect_error<DeviceError>(
       [&] { get(cache_, "a", 2); },
-      {"cannot create a lock file: this is a named pipe", "a/lock", "fix: remove or rename it"});
+      {"cannot create a lock file: is a named pipe", "a/lock", "fix: remove or rename it"});
 }
 
 TEST_F(TokenCaches, OneOfSeveralProcessesMakesIt) {

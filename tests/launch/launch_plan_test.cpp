@@ -292,7 +292,7 @@ TEST(RunLock, APipeOfItsNameIsRefused) {
     FAIL() << "locked a pipe";
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.message(),
-              "cannot write to the run directory: this is a named pipe, and no file");
+              "cannot write to the run directory: is a named pipe, not a regular file");
     EXPECT_EQ(error.where(), directory.path() / ".lock");
     EXPECT_EQ(error.fix(), "remove or rename it, or choose another path");
   }

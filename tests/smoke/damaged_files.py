@@ -191,7 +191,7 @@ def sibling(path, twin):
 
 
 WHOLE_FILE = [missing, empty, longer, doubled, directory, named_pipe, dangling_link, of_another, sibling]
-NO_FILE = {directory: "Is a directory", named_pipe: "this is a named pipe, and no file"}
+NO_FILE = {directory: "Is a directory", named_pipe: "is a named pipe, not a regular file"}
 
 
 def pieces(begin, end):

@@ -18,7 +18,7 @@ enum class SpecialFile : uint8_t { kRefused, kAllowed };
 struct OpenedFile {
   int fd = -1;         ///< the caller closes it
   int error = 0;       ///< of the system; 0 without a descriptor: it is no regular file
-  std::string reason;  ///< "Permission denied", "this is a named pipe, and no file"
+  std::string reason;  ///< "Permission denied", "is a named pipe, not a regular file"
   std::string fix;     ///< may be empty where there is an error of the system
 };
 
