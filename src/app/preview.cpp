@@ -12,6 +12,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/core/terminal.h"
 #include "sftrun/data/data_problems.h"
@@ -87,7 +88,7 @@ int run_preview(const PreviewOptions& options) {
     write_file_atomically(*options.html,
                           data::preview_html(previews, model, config::names_of(sources)),
                           SpecialFile::kAllowed);
-    std::printf("%s: %zu sequences\n", options.html->c_str(), num_sequences);
+    std::printf("%s: %s\n", options.html->c_str(), counted(num_sequences, "sequence").c_str());
     refusals.throw_if_any();
     return static_cast<int>(ExitCode::kDone);
   }

@@ -72,8 +72,9 @@ std::string text_of(const config::TuningConfig& tuning, const spec::ArchSpec& ar
   int64_t total = 0;
   for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) total += tensor.numel();
   const auto count = [](int64_t number) { return format_count(static_cast<uint64_t>(number)); };
-  return fmt::format("model: {}, {} layers, {} parameters, {} of them trainable", arch.family,
-                     arch.num_layers, count(total), count(num_trained(tuning, arch)));
+  return fmt::format("model: {}, {}, {} parameters, {} of them trainable", arch.family,
+                     counted(arch.num_layers, "layer"), count(total),
+                     count(num_trained(tuning, arch)));
 }
 
 std::string text_of(const data::DatasetTrial& trial) {

@@ -17,6 +17,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/optional_file.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/stall.h"
 #include "sftrun/core/strings.h"
@@ -419,8 +420,8 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
                               options.config, place);
   if (worker.supervised) return run_as_worker("worker", engine_request(options, run));
   const std::string launch =
-      fmt::format("started by {}: {} workers, rendezvous {}:{}", external.scheduler,
-                  worker.world_size, worker.master_addr, worker.master_port);
+      fmt::format("started by {}: {}, rendezvous {}:{}", external.scheduler,
+                  counted(worker.world_size, "worker"), worker.master_addr, worker.master_port);
   const bool on_gpu =
       options.device != "cpu" && !launch::this_machine(has_cuda_kernels()).gpus.gpus.empty();
   if (options.dry_run) {

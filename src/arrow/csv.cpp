@@ -7,6 +7,7 @@
 #include "open.h"
 #include "open_quote.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::arrow_readers {
@@ -31,9 +32,9 @@ std::unique_ptr<data::RecordReader> read_csv(const std::filesystem::path& file,
   parse.invalid_row_handler = [bad](const arrow::csv::InvalidRow& row) {
     if (row.number < 2 || bad->size() == kMostBadRows) return arrow::csv::InvalidRowResult::Error;
     const std::string shown = one_line(std::string(row.text.substr(0, kShownBytes)));
-    bad->push_back(
-        {row.number - 1, fmt::format("expected {} columns, got {}: {}", row.expected_columns,
-                                     row.actual_columns, excerpt(shown))});
+    bad->push_back({row.number - 1,
+                    fmt::format("expected {}, got {}: {}", counted(row.expected_columns, "column"),
+                                row.actual_columns, excerpt(shown))});
     return arrow::csv::InvalidRowResult::Skip;
   };
   auto convert = arrow::csv::ConvertOptions::Defaults();

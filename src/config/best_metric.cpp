@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iterator>
 
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config {
@@ -122,8 +123,8 @@ std::optional<std::string> early_stopping_warning(const TrainConfig& config, int
   fixes.emplace_back("train for longer");
   return fmt::format(
       "early stopping cannot end this run before its last step: train.early_stopping_patience {} "
-      "needs at least {} evaluations, and the run has {}; {}",
-      patience, needed, evaluations, join(fixes, ", or "));
+      "needs at least {}, and the run has {}; {}",
+      patience, counted(needed, "evaluation"), evaluations, join(fixes, ", or "));
 }
 
 }  // namespace sftrun::config

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "sftrun/core/plural.h"
 #include "sftrun/core/read_limits.h"
 
 namespace sftrun::config {
@@ -17,7 +18,7 @@ std::string report_of(const Problems& problems) {
     text += Error(ExitCode::kUsage, problem.message, problem.where, problem.fix).what();
   }
   if (shown < problems.size())
-    text += fmt::format("\nerror: and {} more problems", problems.size() - shown);
+    text += fmt::format("\nerror: and {}", counted(problems.size() - shown, "more problem"));
   return text.substr(kPrefix.size());
 }
 

@@ -6,6 +6,7 @@
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config {
@@ -250,8 +251,8 @@ void resolve_stages(ParallelConfig& parallel, int world_size, const Places& plac
   const std::string place = place_of(places, parallel.pp ? "parallel.pp" : "parallel.strategy");
   if (!parallel.pp) parallel.pp = world_size;
   if (world_size % *parallel.pp == 0) return;
-  throw ConfigError(fmt::format("parallel.pp {} does not divide the {} processes of the run",
-                                *parallel.pp, world_size),
+  throw ConfigError(fmt::format("parallel.pp {} does not divide the {} of the run", *parallel.pp,
+                                counted(world_size, "process")),
                     place,
                     fmt::format("set parallel.pp to {}, the processes of one pipeline",
                                 near_divisors(world_size, *parallel.pp)));
@@ -261,8 +262,8 @@ void resolve_tensor_size(ParallelConfig& parallel, int world_size, const Places&
   const std::string place = place_of(places, parallel.tp ? "parallel.tp" : "parallel.strategy");
   if (!parallel.tp) parallel.tp = world_size;
   if (world_size % *parallel.tp == 0) return;
-  throw ConfigError(fmt::format("parallel.tp {} does not divide the {} processes of the run",
-                                *parallel.tp, world_size),
+  throw ConfigError(fmt::format("parallel.tp {} does not divide the {} of the run", *parallel.tp,
+                                counted(world_size, "process")),
                     place,
                     fmt::format("set parallel.tp to {}, the processes that divide each matrix",
                                 near_divisors(world_size, *parallel.tp)));

@@ -118,7 +118,8 @@ std::string advice_on_split(const std::string& asked) {
   const std::string count = is_beginning ? asked.substr(colon + 1, end - colon - 1) : "";
   const bool is_number = !count.empty() && count.find_first_not_of("0123456789") == count.npos;
   return is_number
-             ? fmt::format("for the first {} records write max_samples: {}", count, count)
+             ? fmt::format("for the first {} {} write max_samples: {}", count,
+                           count == "1" ? "record" : "records", count)
              : "slices are not supported; max_samples: N takes the first N records, data.val_split "
                "splits some off";
 }

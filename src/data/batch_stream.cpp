@@ -10,6 +10,7 @@
 #include "sampled_hash.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/data/data_problems.h"
 #include "shuffle.h"
@@ -118,11 +119,11 @@ class EndlessSource {
     const auto fitting =
         static_cast<int64_t>(share * static_cast<double>(config_.data.shuffle_buffer));
     log::warn(
-        "data: {} has {} records, and a window of data.shuffle_buffer = {} takes {} from it: some "
+        "data: {} has {}, and a window of data.shuffle_buffer = {} takes {} from it: some "
         "are seen again before others are seen once; set data.shuffle_buffer to at most {}, or "
         "data.streaming: false",
-        shown_name(source_.path), num_records_, config_.data.shuffle_buffer, num_in_window,
-        std::max<int64_t>(1, fitting));
+        shown_name(source_.path), counted(num_records_, "record"), config_.data.shuffle_buffer,
+        num_in_window, std::max<int64_t>(1, fitting));
   }
 
   void refuse_bad_records() const {

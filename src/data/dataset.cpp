@@ -9,6 +9,7 @@
 #include "sftrun/core/file_hash.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/data_extensions.h"
@@ -139,7 +140,7 @@ void write_examples(const fs::path& target, const std::string& key, TokenizedSou
     progress.update(source.fraction_read(), checks.stats().num_records);
     if (!skips && checks.bad_records().took_long())
       checks.require_usable_records(
-          fmt::format("of the first {} records: ", checks.stats().num_records));
+          fmt::format("of {}: ", the_first(checks.stats().num_records, "record")));
   }
   checks.require_usable_records();
   Json remarks = Json::array();

@@ -198,8 +198,9 @@ void DatasetChecks::require_trained_ends(std::vector<Remark>& remarks) const {
   }
   if (without_end_.count() > 0) {
     remarks.push_back(
-        {true, fmt::format("data: {} of {} examples do not train on an end-of-turn token: {}",
-                           without_end_.count(), stats_.num_examples, without_end_.places())});
+        {true, fmt::format("data: no end-of-turn token is trained on in {} of {}: {}",
+                           without_end_.count(), counted(stats_.num_examples, "example"),
+                           without_end_.places())});
   }
   if (num_stop_ == 0 && end_token_) remarks.push_back({true, remark_on_end_token(*end_token_)});
 }
@@ -356,14 +357,14 @@ void DatasetChecks::remark_on_class(std::vector<Remark>& remarks) const {
 
 void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {
   remarks.push_back(
-      {false, fmt::format("data: {} records, {} examples, {} tokens, {} trained on ({:.1f}%), "
-                          "longest {}",
-                          stats_.num_records, stats_.num_examples,
-                          format_count(static_cast<uint64_t>(stats_.num_tokens)),
-                          format_count(static_cast<uint64_t>(stats_.num_label_tokens)),
-                          100.0 * static_cast<double>(stats_.num_label_tokens) /
-                              static_cast<double>(stats_.num_tokens),
-                          stats_.longest)});
+      {false,
+       fmt::format("data: {}, {}, {} tokens, {} trained on ({:.1f}%), longest {}",
+                   counted(stats_.num_records, "record"), counted(stats_.num_examples, "example"),
+                   format_count(static_cast<uint64_t>(stats_.num_tokens)),
+                   format_count(static_cast<uint64_t>(stats_.num_label_tokens)),
+                   100.0 * static_cast<double>(stats_.num_label_tokens) /
+                       static_cast<double>(stats_.num_tokens),
+                   stats_.longest)});
   const auto remark = [&](const Tally& tally, const std::string& what) {
     if (tally.count() == 0) return;
     remarks.push_back(
@@ -372,7 +373,7 @@ void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {
   remark(too_long_,
          fmt::format("examples left out, because they are longer than model.max_seq_len = {}",
                      rule_.max_seq_len));
-  remark(truncated_, fmt::format("examples truncated to {} tokens", rule_.max_seq_len));
+  remark(truncated_, fmt::format("examples truncated to {}", counted(rule_.max_seq_len, "token")));
   remark(labels_cut_off_,
          fmt::format("examples left out, because no label is in their first {} tokens",
                      rule_.max_seq_len));

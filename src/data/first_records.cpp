@@ -7,6 +7,7 @@
 #include "bad_records.h"
 #include "dataset_checks.h"
 #include "roles.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/dataset.h"
 #include "tokenized_source.h"
@@ -19,7 +20,14 @@ namespace {
 
 /// For messages about the first records of a data set.
 std::string scope_of(int64_t num_records, bool is_whole) {
-  return is_whole ? "" : fmt::format("of the first {} records: ", num_records);
+  return is_whole ? "" : fmt::format("of {}: ", the_first(num_records, "record"));
+}
+
+/// "3 of the first 100 records have"
+std::string share_of(int64_t count, int64_t num_records) {
+  const std::string first = the_first(num_records, "record");
+  if (num_records == 1) return first + " has";
+  return fmt::format("{} of {} {}", count, first, count == 1 ? "has" : "have");
 }
 
 /// Parts of records that a run would not read or not train on.
@@ -49,36 +57,34 @@ struct Doubts {
   std::vector<std::string> warnings(const SourceLook& look) const {
     std::vector<std::string> warnings;
     if (bad.count() > 0) {
-      warnings.push_back(fmt::format("{}: of the first {} records {}", look.name, look.num_records,
-                                     bad.left_out()));
+      warnings.push_back(fmt::format("{}: of {} {}", look.name,
+                                     the_first(look.num_records, "record"), bad.left_out()));
     }
     for (const auto& [field, count] : absent_fields) {
       if (count == look.num_records - bad.count())
         warnings.push_back(fmt::format("{}: {}", look.name, absent_field_warning(field)));
     }
     for (const auto& [column, count] : columns) {
-      warnings.push_back(
-          fmt::format("{}: {} of the first {} records have \"{}\", which is not "
-                      "read; {}",
-                      look.name, count, look.num_records, column, advice_on_column(column)));
+      warnings.push_back(fmt::format("{}: {} \"{}\", which is not read; {}", look.name,
+                                     share_of(count, look.num_records), column,
+                                     advice_on_column(column)));
     }
     for (const auto& [key, count] : loss_flags) {
-      warnings.push_back(fmt::format(
-          "{}: {} of the first {} records have turns with \"{}\", which is not read; {}", look.name,
-          count, look.num_records, excerpt(key),
-          advice_on_loss_flag(look.format == RecordFormat::kPreference)));
+      warnings.push_back(
+          fmt::format("{}: {} turns with \"{}\", which is not read; {}", look.name,
+                      share_of(count, look.num_records), excerpt(key),
+                      advice_on_loss_flag(look.format == RecordFormat::kPreference)));
     }
     if (num_with_two_systems > 0) {
-      warnings.push_back(fmt::format(
-          "{}: {} of the first {} records have a \"system\" and a turn of that role; {}", look.name,
-          num_with_two_systems, look.num_records, kTwoSystemsAdvice));
+      warnings.push_back(fmt::format("{}: {} a \"system\" and a turn of that role; {}", look.name,
+                                     share_of(num_with_two_systems, look.num_records),
+                                     kTwoSystemsAdvice));
     }
     for (const auto& [role, count] : roles) {
       const std::string likely = likely_role(role);
       warnings.push_back(
-          fmt::format("{}: {} of the first {} records have the role `{}`{}; only turns of "
-                      "`assistant` are trained on",
-                      look.name, count, look.num_records, role,
+          fmt::format("{}: {} the role `{}`{}; only turns of `assistant` are trained on", look.name,
+                      share_of(count, look.num_records), role,
                       likely.empty() ? "" : fmt::format(" (`{}`?)", likely)));
     }
     return warnings;

@@ -15,6 +15,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/core/units.h"
@@ -252,10 +253,10 @@ int run_bench(const nlohmann::ordered_json& request) {
     std::printf("%s\n",
                 fmt::format("{:.0f} tokens/s (best {:.0f}), step {:.3f} s, first step after {:.1f} "
                             "s, peak memory {}, {} on {}, "
-                            "{} threads",
+                            "{}",
                             tokens / median, tokens / best, median, times.first_step_seconds,
                             format_bytes(peak), dtype_name(compute.dtype),
-                            device_name(compute.device), at::get_num_threads())
+                            device_name(compute.device), counted(at::get_num_threads(), "thread"))
                     .c_str());
   }
   return 0;

@@ -15,6 +15,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/core/xxh3.h"
@@ -222,15 +223,15 @@ class FileAnswers {
                       records_.size(), request_.value("overwrite", false), rank_.comm());
     const size_t num_done = parts.before().size();
     if (num_done > 0 && rank_.is_main())
-      log::info("{} of {} records were answered before", num_done, records_.size());
+      log::info("{} of {} answered before", num_done, counted(records_.size(), "record"));
     const int code = answer(all_but(parts.before()), num_done, [&](size_t record, Answer&& answer) {
       parts.add(record, additions_of(answer));
     });
     parts.close(rank_.comm());
     if (code != 0) {
       if (rank_.is_main())
-        log::info("stopped with {} of {} records answered; rerun the same command to resume",
-                  parts.read().size(), records_.size());
+        log::info("stopped with {} of {} answered; rerun the same command to resume",
+                  parts.read().size(), counted(records_.size(), "record"));
       return code;
     }
     if (rank_.is_main()) {

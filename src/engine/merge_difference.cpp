@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -293,8 +294,8 @@ ordered_json measure(const MergedModel& model, Training& training,
   if (examples.empty()) throw DataError(fmt::format("{} has no examples", training.data));
   const int64_t tokens = limit_tokens(examples, count * kTokensOfASequence);
   require_memory(training, *weights::Checkpoint::open(model.written), compute);
-  log::info("measuring what merging changes, on {} sequences of {} ({} tokens)", examples.size(),
-            training.data, tokens);
+  log::info("measuring what merging changes, on {} of {} ({})",
+            counted(examples.size(), "sequence"), training.data, counted(tokens, "token"));
   const auto adapted = adapted_decoder(training, model.adapter, compute),
              merged = merged_decoder(model.written, compute);
   const Difference difference = difference_of(*adapted, *merged, examples);

@@ -29,8 +29,8 @@ std::string batch_words(const config::RunConfig& config, int64_t count) {
 
 void log_model(const config::RunConfig& config, const model::Decoder& decoder,
                const Compute& compute, const config::BaseRecord* base_record) {
-  log::info("model {} ({}, {} layers{}), backend {}, {} on {}, {}", config.model.name,
-            decoder.arch().family, decoder.arch().num_layers,
+  log::info("model {} ({}, {}{}), backend {}, {} on {}, {}", config.model.name,
+            decoder.arch().family, counted(decoder.arch().num_layers, "layer"),
             base_record != nullptr ? fmt::format("; frozen, in {}: {}", base_record->words(),
                                                  format_bytes(decoder.base_bytes()))
                                    : "",
@@ -49,10 +49,10 @@ uint64_t num_model_parameters(const spec::ArchSpec& arch) {
 std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, size_t num_tensors,
                            const std::string& mode) {
   const uint64_t all = is_frozen ? trained + of_model : of_model;
-  return fmt::format("trainable parameters: {} of {} ({:.2f}%) in {} tensors ({})",
-                     format_count(trained), format_count(all),
-                     100 * static_cast<double>(trained) / static_cast<double>(all), num_tensors,
-                     mode);
+  return fmt::format("trainable parameters: {} of {} ({:.2f}%) in {} ({})", format_count(trained),
+                     format_count(all),
+                     100 * static_cast<double>(trained) / static_cast<double>(all),
+                     counted(num_tensors, "tensor"), mode);
 }
 
 std::string steps_line(const config::RunConfig& config, const RunSize& size) {

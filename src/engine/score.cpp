@@ -172,9 +172,9 @@ Summary summary_of(const std::vector<ScoredRecord>& records, const std::string& 
 void report(const Summary& summary) {
   if (summary.records_without_tokens > 0) {
     log::warn(
-        "{} of {} records have no token to score (for example no assistant message, or a "
-        "single token): their logprob is null",
-        summary.records_without_tokens, summary.records);
+        "no token to score (for example no assistant message, or a single token) in {} of {}: "
+        "logprob is null",
+        summary.records_without_tokens, counted(summary.records, "record"));
   }
   const auto mean = summary.mean_logprob();
   log::info("scored {}, {}{}", counted(summary.records, "record"), counted(summary.tokens, "token"),

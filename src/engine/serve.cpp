@@ -13,6 +13,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/memory_reserve.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/observe/system.h"
@@ -111,8 +112,9 @@ int run_serve(const nlohmann::ordered_json& request) {
       [&](const serve::HttpRequest& head) { return api.refusal(head); });
   if (!serve::is_own_name(host) && token.empty())
     log::warn("everyone who reaches {} can use the server: set a token with --token", host);
-  log::info("{} answers at a time for each model, {} may wait; key-value cache up to {}",
-            limits.batch_size, limits.max_waiting, format_bytes(limits.cache_bytes));
+  log::info("{} at a time for each model, {} may wait; key-value cache up to {}",
+            counted(limits.batch_size, "answer"), limits.max_waiting,
+            format_bytes(limits.cache_bytes));
   log::info("serving {} at {} (Ctrl-C stops)", names_of(served), url_of(host, server.port()));
   MemoryReserve reserve(size_t{8} << 20);
   scheduler.run([&] {

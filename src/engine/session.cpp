@@ -14,6 +14,7 @@
 #include "openmp_threads.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/memory.h"
@@ -107,8 +108,8 @@ void set_threads(const nlohmann::ordered_json& request) {
   if (!wanted && std::getenv("OMP_NUM_THREADS") == nullptr) {
     wanted = std::max(1, static_cast<int>(observe::available_cpus()));
   } else if (!wanted && at::get_num_threads() > most) {
-    log::warn("OMP_NUM_THREADS={} is above the largest value: {} threads are used",
-              at::get_num_threads(), most);
+    log::warn("OMP_NUM_THREADS={} is above the largest value; used: {}", at::get_num_threads(),
+              counted(most, "thread"));
     wanted = most;
   }
   start_threads(wanted, by_flag);

@@ -9,6 +9,7 @@
 
 #include "sftrun/core/clock.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
 
 namespace sftrun::engine {
@@ -98,7 +99,8 @@ class SharedRun {
     shared_.rank.tell(status);
     if (is_end ? !shared_.logs_end : now - last_log_ < kLogS) return;
     last_log_ = now;
-    log::info("{}/{} records, {:.0f} tokens/s{}", status.step, all, *status.tokens_per_second,
+    log::info("{}/{}, {:.0f} tokens/s{}", status.step, counted(all, "record"),
+              *status.tokens_per_second,
               status.eta_s && left > 0
                   ? fmt::format(", {} left", format_duration(std::round(*status.eta_s)))
                   : "");

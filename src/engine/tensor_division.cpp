@@ -7,6 +7,7 @@
 #include <string>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/plan/micro_batch.h"
 
 namespace sftrun::engine {
@@ -43,10 +44,9 @@ void require_whole_blocks(const std::string& tensor, int64_t channels, int64_t b
                           int64_t parts) {
   if (channels / parts % block == 0) return;
   throw ConfigError(
-      fmt::format(
-          "tensor parallelism: a part of {} has {} columns, and its format stores blocks of "
-          "{} values",
-          tensor, channels / parts, block),
+      fmt::format("tensor parallelism: a part of {} has {}, and its format stores blocks of {} "
+                  "values",
+                  tensor, counted(channels / parts, "column"), block),
       "parallel.tp",
       "set parallel.tp to a smaller number, or use, without parallel.tp, parallel.strategy fsdp");
 }

@@ -121,8 +121,8 @@ void TrainingAnswers::rehearse() {
   } catch (const c10::OutOfMemoryError& error) {
     throw NoMemoryForAnswers(
         fmt::format("there is no memory for the answers of evaluations: each device needs the "
-                    "whole model and a cache for {} answers: {}",
-                    rows, error.what_without_backtrace()),
+                    "whole model and a cache for {}: {}",
+                    counted(rows, "answer"), error.what_without_backtrace()),
         "train.predict_with_generate",
         "lower train.generation_batch_size or train.generation_max_new_tokens, or remove "
         "train.predict_with_generate and measure checkpoints with `sftrun eval`");

@@ -4,6 +4,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -64,7 +65,7 @@ Sources open_adapter(const MergeOptions& options) {
 Sources open_sources(const MergeOptions& options) {
   if (options.adapter) {
     Sources sources = open_adapter(options);
-    log::info("merging {} modules of {} with {}", sources.adapter.lora.size(),
+    log::info("merging {} of {} with {}", counted(sources.adapter.lora.size(), "module"),
               options.adapter->string(), options.base.string());
     return sources;
   }
@@ -104,7 +105,8 @@ void log_written(const MergeOptions& options, const Sources& sources, const Writ
   }
   log_replaced_weights(sources.base);
   if (!sources.adapter.saved.empty()) {
-    log::info("{} tensors come from the adapter (modules_to_save)", sources.adapter.saved.size());
+    log::info("from the adapter (modules_to_save): {}",
+              counted(sources.adapter.saved.size(), "tensor"));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "sftrun/core/finite.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf_export.h"
@@ -132,13 +133,13 @@ void note_unquantised(const weights::GgufPlan& plan, const MergeOptions& options
   if (left.count == 0) return;
   const bool are_all = left.count == left.num_matrices;
   log::warn(
-      "{} of {} matrices are stored in F16, not in {}: their rows are not whole blocks (a row of "
-      "{} has {} values, and the smallest block 32)",
-      left.count, left.num_matrices, plan.type_name, left.first, left.row_size);
+      "{} of {} stored in F16, not in {}, where rows are not whole blocks (a row of {} has {} "
+      "values, and the smallest block 32)",
+      left.count, counted(left.num_matrices, "matrix"), plan.type_name, left.first, left.row_size);
   if (are_all) written.dtype = "f16";
   written.stored = are_all ? "F16"
-                           : fmt::format("{}, {} of {} matrices in F16", plan.type_name, left.count,
-                                         left.num_matrices);
+                           : fmt::format("{}, {} of {} in F16", plan.type_name, left.count,
+                                         counted(left.num_matrices, "matrix"));
 }
 
 WrittenModel describe(const weights::GgufPlan& plan, const MergeOptions& options) {

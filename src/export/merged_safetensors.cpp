@@ -1,5 +1,6 @@
 #include "merge_writers.h"
 #include "quantized_tensors.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "stored_dtype.h"
@@ -87,10 +88,10 @@ std::string write_directory(const MergeOptions& options, const weights::AdapterB
   model::write_config(base, options.base, directory, storage.dtype, merged.unties_head(),
                       quantised ? quantised->config(storage.modules) : nullptr);
   write_texts(options, opened, directory);
-  return quantised
-             ? fmt::format("{} matrices in {}, the rest in {}", storage.modules.quantised.size(),
-                           options.dtype, name_of(storage.dtype))
-             : std::string(name_of(storage.dtype));
+  return quantised ? fmt::format("{} in {}, the rest in {}",
+                                 counted(storage.modules.quantised.size(), "matrix"), options.dtype,
+                                 name_of(storage.dtype))
+                   : std::string(name_of(storage.dtype));
 }
 
 bool is_below_8_bits(const Storage& storage) {

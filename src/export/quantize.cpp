@@ -4,6 +4,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "stored_dtype.h"
@@ -53,8 +54,8 @@ void quantize(const QuantizeOptions& options) {
   };
   write_new_directory(options.output, "the quantised model", write,
                       existing_with(options.overwrite));
-  log::info("wrote {}: {} matrices in {}, the rest in {}", options.output.string(),
-            modules.quantised.size(), options.method, name_of(dtype));
+  log::info("wrote {}: {} in {}, the rest in {}", options.output.string(),
+            counted(modules.quantised.size(), "matrix"), options.method, name_of(dtype));
 }
 
 }  // namespace sftrun::exporting

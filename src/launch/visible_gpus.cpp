@@ -5,6 +5,7 @@
 
 #include "parse_int.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::launch {
@@ -111,8 +112,9 @@ std::vector<VisibleGpu> select_gpus(const std::vector<VisibleGpu>& visible,
                       : fmt::format("{} visible: 0 to {}", visible.size(), visible.size() - 1);
   if (const auto count = parse_int(gpus)) {
     if (*count < 1 || *count > static_cast<int64_t>(visible.size())) {
-      throw ConfigError(fmt::format("--gpus {} requests {} GPUs ({})", gpus, *count, there_are),
-                        "--gpus " + gpus, "see `sftrun gpu-info`; --device cpu trains on the CPU");
+      throw ConfigError(
+          fmt::format("--gpus {} requests {} ({})", gpus, counted(*count, "GPU"), there_are),
+          "--gpus " + gpus, "see `sftrun gpu-info`; --device cpu trains on the CPU");
     }
     return {visible.begin(), visible.begin() + *count};
   }

@@ -17,6 +17,7 @@
 #include "rendezvous.h"
 #include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "stall_watch.h"
 
 namespace sftrun::parallel {
@@ -150,10 +151,11 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
   } catch (const StoppedWaiting&) {
     throw;
   } catch (const std::exception& e) {
-    throw CommError(fmt::format("rank {} could not connect to the other {} ranks: {}",
-                                identity.rank, identity.world_size - 1, first_line(e.what())),
-                    fmt::format("{}:{} ({})", identity.master_addr, identity.master_port, backend),
-                    fix_for_connecting(e.what()));
+    throw CommError(
+        fmt::format("rank {} could not connect to {}: {}", identity.rank,
+                    counted(identity.world_size - 1, "other rank"), first_line(e.what())),
+        fmt::format("{}:{} ({})", identity.master_addr, identity.master_port, backend),
+        fix_for_connecting(e.what()));
   }
   return Communicator(std::move(impl));
 }

@@ -186,7 +186,7 @@ std::vector<std::string> devices_of_units(const nlohmann::ordered_json& places,
   const size_t count = missing.size();
   if (count > 4) missing.resize(4);
   throw ConfigError(fmt::format("parallel.device_map has no device for {}{}", join(missing, ", "),
-                                count > 4 ? fmt::format(" and {} others", count - 4) : ""),
+                                count > 4 ? fmt::format(" and {} more", count - 4) : ""),
                     place, "name them in the map, or use parallel.device_map: auto");
 }
 

@@ -155,8 +155,8 @@ void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
                   config.parallel.device_map ? "parallel.device_map" : "parallel.pp");
   if (stages > units) {
     throw ConfigError(
-        fmt::format("the model has {} layers, an embedding and a head, too few for {} stages",
-                    arch.num_layers, stages),
+        fmt::format("the model has {}, an embedding and a head, too few for {} stages",
+                    counted(arch.num_layers, "layer"), stages),
         place, fmt::format("set parallel.pp to at most {}, or {}", units, instead));
   }
   if (stages == 1) return;

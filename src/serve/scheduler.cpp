@@ -12,6 +12,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
 #include "sftrun/serve/http_status.h"
 
@@ -28,8 +29,8 @@ class SpeedLog {
     const uint64_t num_new = load.num_tokens - std::exchange(num_reported_, load.num_tokens);
     last_ = now;
     if (num_new == 0) return;
-    log::info("{:.0f} tokens/s, {} answers in progress, {} waiting",
-              static_cast<double>(num_new) / passed, load.num_active, load.num_waiting);
+    log::info("{:.0f} tokens/s, {} in progress, {} waiting", static_cast<double>(num_new) / passed,
+              counted(load.num_active, "answer"), load.num_waiting);
   }
 
  private:
@@ -270,15 +271,15 @@ void Scheduler::require_room(size_t num_answers) const {
   const size_t most = limits_.batch_size + limits_.max_waiting;
   if (num_answers > most) {
     throw ApiError(kBadRequest,
-                   fmt::format("the request asks for {} answers; at most {} are allowed at a time",
-                               num_answers, most),
+                   fmt::format("the request asks for {}; at most {} are allowed at a time",
+                               counted(num_answers, "answer"), most),
                    "prompt");
   }
   if (num_active_ + waiting_.size() + num_answers <= most) return;
   throw ApiError(kTooMany,
-                 fmt::format("the server is busy: {} answers are in progress and {} wait; retry "
-                             "later, or start it with a larger --max-waiting than {}",
-                             num_active_, waiting_.size(), limits_.max_waiting),
+                 fmt::format("the server is busy: {} in progress and {} waiting; retry later, or "
+                             "start it with a larger --max-waiting than {}",
+                             counted(num_active_, "answer"), waiting_.size(), limits_.max_waiting),
                  {}, "server_busy");
 }
 

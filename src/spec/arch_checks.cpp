@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 
 namespace sftrun::spec {
 namespace {
@@ -52,7 +53,8 @@ void check_heads(const AttentionSizes& sizes, const std::string& where) {
 
 void check_arch(const ArchSpec& arch, const std::string& where) {
   require(static_cast<int64_t>(arch.layers.size()) == arch.num_layers,
-          fmt::format("{} layers are described, expected {}", arch.layers.size(), arch.num_layers),
+          fmt::format("{} described, expected {}", counted(arch.layers.size(), "layer"),
+                      arch.num_layers),
           where);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer)
     check_heads(attention_sizes(arch, layer), where);

@@ -6,6 +6,7 @@
 
 #include "protobuf.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/utf8.h"
 #include "unicode.h"
 
@@ -81,8 +82,8 @@ void check(const SentencePieceModel& model, const std::string& where) {
                     "download or copy the file again");
   for (const auto& id : {model.unk, model.bos, model.eos}) {
     if (id && static_cast<size_t>(*id) >= model.pieces.size()) {
-      throw DataError(fmt::format("the model refers to the id {}, but has only {} pieces", *id,
-                                  model.pieces.size()),
+      throw DataError(fmt::format("the model refers to the id {}, but has only {}", *id,
+                                  counted(model.pieces.size(), "piece")),
                       where);
     }
   }

@@ -6,6 +6,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/core/xxh3.h"
@@ -125,7 +126,7 @@ std::string first_difference(const std::string& was, const std::string& is) {
     ++line;
   if (line >= old_lines.size()) return fmt::format("it has more lines than the {} it had", line);
   if (line >= new_lines.size())
-    return fmt::format("it has {} lines, and had {}", line, old_lines.size());
+    return fmt::format("it has {}, and had {}", counted(line, "line"), old_lines.size());
   const std::string &before = old_lines[line], &after = new_lines[line];
   const auto [at, ignored] =
       std::mismatch(before.begin(), before.end(), after.begin(), after.end());

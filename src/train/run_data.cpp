@@ -1,6 +1,7 @@
 #include "sftrun/train/run_data.h"
 
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/data_problems.h"
 
@@ -11,8 +12,8 @@ void hold_out_validation_data(RunData& data, const config::RunConfig& config) {
   auto [first, second] = data::split_dataset(*data.train, config.data.val_split,
                                              static_cast<uint64_t>(config.data.seed));
   const int64_t together = data::documents_together(config);
-  log::info("data.val_split: {} {} to train on, {} held out to validate on",
-            first.examples().size() / together, together == 1 ? "examples" : "pairs",
+  log::info("data.val_split: {} to train on, {} held out to validate on",
+            counted(first.examples().size() / together, together == 1 ? "example" : "pair"),
             second.examples().size() / together);
   data.train = std::move(first);
   data.val = std::move(second);

@@ -215,10 +215,11 @@ void Trainer::log_evaluation(const observe::EvalMetrics& m, const EvalResult& re
   if (!samples.empty()) events_.text("eval/answers", samples, steps_done);
   events_.flush();
   const std::string details =
-      m.eval_perplexity
-          ? fmt::format("perplexity {:.3f} ({} label tokens", *m.eval_perplexity, result.num_terms)
-          : fmt::format("accuracy {:.3f} ({} pairs",
-                        value_of(m.objective, "rewards/accuracies").value_or(0), result.num_terms);
+      m.eval_perplexity ? fmt::format("perplexity {:.3f} ({}", *m.eval_perplexity,
+                                      counted(result.num_terms, "label token"))
+                        : fmt::format("accuracy {:.3f} ({}",
+                                      value_of(m.objective, "rewards/accuracies").value_or(0),
+                                      counted(result.num_terms, "pair"));
   std::string line =
       fmt::format("step {}/{} eval_loss {:.4f} {}, {})", steps_done, in_.batches->total_steps(),
                   m.eval_loss, details, format_duration(result.seconds));

@@ -7,6 +7,7 @@
 #include "convert.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/finite.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
 #include "shape_math.h"
@@ -153,9 +154,9 @@ SavedRows find_saved_rows(const SafetensorsFile& file, const std::string& where,
   const std::vector<int64_t>* indices = indices_for(config, arch, module);
   const int64_t count = end.rows != nullptr ? end.rows->shape[0] : arch.vocab_size;
   const auto fail = [&](const std::string& what, const char* fix) {
-    throw DataError(
-        fmt::format("tensor `{}` has {} rows; {}", end.tokens->name, end.tokens->shape[0], what),
-        where, fix);
+    throw DataError(fmt::format("tensor `{}` has {}; {}", end.tokens->name,
+                                counted(end.tokens->shape[0], "row"), what),
+                    where, fix);
   };
   if (indices == nullptr || static_cast<int64_t>(indices->size()) != end.tokens->shape[0]) {
     fail("`trainable_token_indices` of adapter_config.json has a different number of tokens",

@@ -67,8 +67,8 @@ void require_layers(const std::vector<spec::TensorSpec>& expected,
   known.erase("");
   for (const std::string& layer : more)
     if (layer.empty() || known.contains(layer)) return;
-  throw DataError(fmt::format("the file has {} layers, the configuration says {}",
-                              known.size() + more.size(), known.size()),
+  throw DataError(fmt::format("the file has {}, the configuration says {}",
+                              counted(known.size() + more.size(), "layer"), known.size()),
                   where, "configuration and weights are of different models");
 }
 

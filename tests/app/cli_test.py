@@ -579,7 +579,7 @@ class CommandLineTest(unittest.TestCase):
         check = ["config", "check", "--config", "run.yaml"]
         self.write("train.jsonl", json.dumps({"messages": [{"role": "usr", "content": "a"},
                                                            {"role": "assistant", "content": "b"}]}) + "\n")
-        self.assertIn("warning: train.jsonl: 1 of the first 1 records have the role `usr` (`user`?)", self.sftrun(*check).stderr)
+        self.assertIn("warning: train.jsonl: the first record has the role `usr` (`user`?)", self.sftrun(*check).stderr)
         self.expect(DONE, ["owner/data: no file or folder of that name; on the hub, not checked"], *check,
                     "data.val=owner/data")
         self.expect(DATA, ["`split: test` has no effect"], *check, "data.train=[{path: train.jsonl, split: test}]")

@@ -672,7 +672,7 @@ TEST_F(Datasets, EndsThatAreNotTrainedAreWarnedOf) {
   config_.model.max_seq_len = 40;
   config_.data.too_long = TooLong::kTruncate;
   const std::string cut = warnings(chat("q", std::string(60, 'x')) + chat("q", "a"));
-  EXPECT_NE(cut.find("1 of 2 examples do not train on an end-of-turn token"), std::string::npos)
+  EXPECT_NE(cut.find("no end-of-turn token is trained on in 1 of 2 examples"), std::string::npos)
       << cut;
   config_ = {};
   model_ = model_ending_in("</s>{% endgeneration %}");

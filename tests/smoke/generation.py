@@ -114,7 +114,7 @@ def check_killed(program):
         part.write_text(json.dumps(first) + "\n" + "".join(line for line in lines[1:] if line.endswith("\n")) + '{"record": 3, "gene')
         answered = lines_in(parts)
         text = program.run("--input", "long.jsonl", "--output", output, *words, *launch)
-        program.expect(f"killed: {processes} processes: continues", f"{answered} of {LONG} records were answered before" in text, text)
+        program.expect(f"killed: {processes} processes: continues", f"{answered} of {LONG} records answered before" in text, text)
         expected = [json.loads(line) for line in whole.splitlines()]
         expected[first["record"]]["generated"] = first["generated"]
         got = [json.loads(line) for line in (program.folder / output).read_text().splitlines()]

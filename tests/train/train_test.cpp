@@ -341,7 +341,7 @@ TEST(Identity, NamesWhereTheChatTemplateDiffers) {
                  {"the chat template differs: line 2 was `b`, is now `B`\n",
                   "use the chat template that the run began with", "another output.dir"});
   expect_refused("a", "a\nb", {"the chat template differs: it has more lines than the 1 it had"});
-  expect_refused("a\nb\nc", "a", {"it has 1 lines, and had 3"});
+  expect_refused("a\nb\nc", "a", {"it has 1 line, and had 3"});
   expect_refused(std::string(100, 'x') + "é" + std::string(100, 'y'),
                  std::string(100, 'x') + "è" + std::string(100, 'y'),
                  {"…`xxxxxxxxxxxxxxxxxxxé", "`…, is now …`xxxxxxxxxxxxxxxxxxxè"});

@@ -130,7 +130,7 @@ class Findings {
       add(Severity::kNote,
           "{} skipped because the gradients overflowed in fp16 ({}); some are usual, "
           "and bf16 has none",
-          norms.size() == 1 ? "1 step was" : fmt::format("{} steps were", norms.size()),
+          counted(norms.size(), "step") + (norms.size() == 1 ? " was" : " were"),
           step_list(lines_, norms));
     else
       add(Severity::kProblem, "the gradient norm has NaN or infinite values at {}",
