@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "sftrun/core/utf8.h"
+#include "token_places.h"
 
 namespace sftrun::serve {
 namespace {
@@ -24,69 +24,6 @@ Json bytes_json(const std::string& bytes) {
   Json list = Json::array();
   for (const char byte : bytes) list.push_back(static_cast<uint8_t>(byte));
   return list;
-}
-
-size_t num_chars(std::string_view bytes) {
-  return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(),
-                                           [](char byte) { return !is_continuation_byte(byte); }));
-}
-
-/// The places of tokens in the text that they are of, in characters. A part of a character is at its
-/// character. A token that the text lacks (one that the tokenizer added) is at the next one.
-class PlacesInText {
- public:
-  explicit PlacesInText(std::string_view text) : text_(text) {}
-
-  /// Of the next token.   @param is_special of the token
-  size_t next(std::string_view token, bool is_special) {
-    while (at_ < text_.size() && is_continuation_byte(text_[at_]) && !left().starts_with(token))
-      ++at_;  // of a character whose last tokens are others
-    const size_t place = num_chars_before();
-    if (left().starts_with(token)) {
-      at_ += token.size();
-    } else if (token.starts_with(' ') && left().starts_with(token.substr(1))) {
-      at_ += token.size() - 1;  // SentencePiece's, before the first word
-    } else if (!is_special) {
-      skip_chars(num_chars(token));  // the tokenizer has changed the text
-    }
-    return place;
-  }
-
- private:
-  std::string_view left() const { return text_.substr(at_); }
-
-  /// Complete ones before `at_`, counted on from the last call.
-  size_t num_chars_before() {
-    num_begun_ += num_chars(text_.substr(counted_, at_ - counted_));
-    counted_ = at_;
-    const bool is_inside = at_ < text_.size() && is_continuation_byte(text_[at_]);
-    return num_begun_ - (is_inside ? 1 : 0);
-  }
-
-  void skip_chars(size_t count) {
-    for (; count > 0 && at_ < text_.size(); --count) {
-      do ++at_;
-      while (at_ < text_.size() && is_continuation_byte(text_[at_]));
-    }
-  }
-
-  std::string_view text_;
-  size_t at_ = 0, counted_ = 0, num_begun_ = 0;
-};
-
-/// The places of tokens whose bytes are the text's; nullopt: the tokenizer changed the text.
-std::optional<std::vector<size_t>> places_of_bytes(const std::vector<std::string>& tokens,
-                                                   std::string_view text) {
-  CharacterStream characters;
-  std::string bytes;
-  std::vector<size_t> places;
-  for (const std::string& token : tokens) {
-    places.push_back(characters.num_chars() - (characters.is_continued_by(token) ? 1 : 0));
-    characters.add(token);
-    bytes += token;
-  }
-  if (utf8_lossy(bytes) != text) return std::nullopt;
-  return places;
 }
 
 /// Several tokens may have the same text: the first, which is the likeliest, counts.
@@ -145,14 +82,12 @@ void Answers::add_prompt(Choice& fresh, const AnswerEvent& event) {
   fresh.text = request_.prompt_texts[index];
   if (!request_.num_logprobs) return;
   const std::vector<int32_t>& prompt = request_.prompts[index];
-  std::vector<std::string> bytes;
-  for (const int32_t token : prompt) bytes.push_back(bytes_of(token));
-  const auto exact = places_of_bytes(bytes, fresh.text);
-  PlacesInText places(fresh.text);
+  std::vector<TextToken> tokens;
+  for (const int32_t token : prompt)
+    tokens.push_back({bytes_of(token), model_.text.tokenizer->is_special(token)});
+  const std::vector<size_t> places = places_in_text(tokens, fresh.text);
   for (size_t i = 0; i < prompt.size() && i <= event.prompt_scores.size(); ++i) {
-    Entry entry{.token = prompt[i]};
-    entry.first_char =
-        exact ? (*exact)[i] : places.next(bytes[i], model_.text.tokenizer->is_special(prompt[i]));
+    Entry entry{.token = prompt[i], .first_char = places[i]};
     if (i > 0) entry.logprobs = event.prompt_scores[i - 1];
     fresh.entries.push_back(std::move(entry));
   }
