@@ -534,6 +534,8 @@ constexpr auto kAxolotlRules = std::to_array<ImportRule>({
     nothing("tokenizer_type", "the tokenizer's files say what it is"),
 });
 
+constexpr auto kAxolotlObjectiveKeys = std::to_array<std::string_view>({"rl", "dpo_loss_type"});
+
 constexpr auto kAxolotlSigns = std::to_array<std::string_view>(
     {"base_model", "datasets", "micro_batch_size", "sequence_len", "num_epochs", "adapter",
      "sample_packing", "val_set_size", "dataset_prepared_path"});
@@ -557,6 +559,7 @@ const ImportTable& axolotl_table() {
                                      .word = "axolotl",
                                      .rules = kAxolotlRules,
                                      .signs = kAxolotlSigns,
+                                     .objective_keys = kAxolotlObjectiveKeys,
                                      .finish = axolotl_finish,
                                      .defaults = kAxolotlDefaults};
   return table;

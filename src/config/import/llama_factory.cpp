@@ -436,6 +436,8 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     nothing("overwrite_output_dir", "the flag --overwrite starts a run from the beginning"),
 });
 
+constexpr auto kFactoryObjectiveKeys = std::to_array<std::string_view>({"stage", "pref_loss"});
+
 constexpr auto kFactorySigns =
     std::to_array<std::string_view>({"model_name_or_path", "finetuning_type", "stage", "template",
                                      "cutoff_len", "dataset", "lora_target"});
@@ -480,6 +482,7 @@ const ImportTable& llama_factory_table() {
                                      .word = "llama-factory",
                                      .rules = kFactoryRules,
                                      .signs = kFactorySigns,
+                                     .objective_keys = kFactoryObjectiveKeys,
                                      .finish = factory_finish,
                                      .defaults = kFactoryDefaults};
   return table;

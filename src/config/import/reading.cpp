@@ -66,24 +66,9 @@ const ImportTable* other_owner(std::string_view key) {
   return found == tables.end() ? nullptr : *found;
 }
 
-/// The key by which a tool's file names the objective.
-std::string_view objective_key(ForeignTool tool) {
-  switch (tool) {
-    case ForeignTool::kTrl:
-      return "loss_type";
-    case ForeignTool::kAxolotl:
-      return "rl";
-    case ForeignTool::kLlamaFactory:
-      return "stage";
-    default:
-      return "loss";
-  }
-}
-
-bool names_an_objective(std::string_view key) {
-  constexpr auto kKeys =
-      std::to_array<std::string_view>({"loss_type", "rl", "stage", "pref_loss", "dpo_loss_type"});
-  return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
+bool names_objective(const ImportTable& table, std::string_view key) {
+  return std::find(table.objective_keys.begin(), table.objective_keys.end(), key) !=
+         table.objective_keys.end();
 }
 
 /// Whether `train` has a field of this name.
@@ -443,12 +428,12 @@ void Reading::apply_unknown(const SourceKey& key) {
     return;
   }
   const ImportTable* const owner = other_owner(key.name);
-  if (owner != nullptr && names_an_objective(key.name) && !is_off(key.value)) {
+  if (owner != nullptr && names_objective(*owner, key.name) && !is_off(key.value)) {
     return refuse(key,
                   fmt::format("`{}` is a key of {}, which {} does not have", key.name, owner->name,
                               table_.name),
                   fmt::format("remove it; {} names the objective by `{}`", table_.name,
-                              objective_key(table_.tool)));
+                              table_.objective_keys.front()));
   }
   const ForeignKey* foreign = find_foreign_key(key.name);
   if (foreign == nullptr && is_off(key.value)) return;

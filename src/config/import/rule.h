@@ -70,6 +70,9 @@ struct ImportTable {
   std::span<const ImportRule> rules;
   /// Top-level keys that other tools do not have. A file is of the tool of which it has most.
   std::span<const std::string_view> signs;
+  /// Keys that name the objective, the one that a file should have first. They are an error in the
+  /// file of another tool, which would train on its own objective.
+  std::span<const std::string_view> objective_keys = {};
   /// What depends on several keys. After all rules.
   void (*finish)(Reading&) = nullptr;
   std::span<const ToolDefault> defaults = {};

@@ -461,6 +461,8 @@ void tune_finish(Reading& reading) {
   }
 }
 
+constexpr auto kTorchtuneObjectiveKeys = std::to_array<std::string_view>({"loss"});
+
 constexpr auto kTorchtuneSigns =
     std::to_array<std::string_view>({"checkpointer", "tokenizer", "metric_logger", "loss",
                                      "max_steps_per_epoch", "enable_activation_checkpointing"});
@@ -484,6 +486,7 @@ const ImportTable& torchtune_table() {
                                      .word = "torchtune",
                                      .rules = kTorchtuneRules,
                                      .signs = kTorchtuneSigns,
+                                     .objective_keys = kTorchtuneObjectiveKeys,
                                      .finish = tune_finish,
                                      .defaults = kTorchtuneDefaults,
                                      .has_interpolation = true};

@@ -236,6 +236,8 @@ constexpr auto kTrlRules = std::to_array<ImportRule>({
     refused("teacher_model_name_or_path", kOtherTrainer),
 });
 
+constexpr auto kTrlObjectiveKeys = std::to_array<std::string_view>({"loss_type"});
+
 /// Keys that no other tool's file has at its top level.
 constexpr auto kTrlSigns = std::to_array<std::string_view>({"model_name_or_path",
                                                             "dataset_name",
@@ -324,6 +326,7 @@ const ImportTable& trl_table() {
                                      .word = "trl",
                                      .rules = kTrlRules,
                                      .signs = kTrlSigns,
+                                     .objective_keys = kTrlObjectiveKeys,
                                      .finish = trl_finish,
                                      .defaults = kTrlDefaults};
   return table;

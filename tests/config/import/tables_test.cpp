@@ -84,6 +84,10 @@ TEST_F(TablesTest, HaveEachKeyOnceAndAWordForEachTool) {
     for (const ImportRule& rule : table->rules)
       EXPECT_TRUE(keys.insert(rule.key).second) << table->name << " " << rule.key;
     EXPECT_EQ(tool_of(table->word), table->tool);
+    EXPECT_EQ(table->objective_keys.empty(), table->is_strict)
+        << table->name << ": of trainers only";
+    for (const std::string_view key : table->objective_keys)
+      EXPECT_TRUE(keys.contains(key)) << table->name << " " << key;
     for (const ToolDefault& one : table->defaults)
       EXPECT_NE(fields_.find(std::string(one.field)), nullptr) << one.field;
   }

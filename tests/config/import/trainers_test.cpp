@@ -128,6 +128,9 @@ TEST_F(TrainersTest, KeysOfAnotherToolAreNamedAsSuch) {
   test::expect_error<ConfigError>(
       [&] { import("base_model: m\nloss_type: ipo\n", ForeignTool::kAxolotl); },
       {"`loss_type` is a key of TRL, which Axolotl does not have", "by `rl`"});
+  test::expect_error<ConfigError>(
+      [&] { import("base_model: m\nloss: dpo\n", ForeignTool::kAxolotl); },
+      {"`loss` is a key of torchtune, which Axolotl does not have", "by `rl`"});
   const Import run = import(trl + "unfrozen_parameters: [lm_head]\n", ForeignTool::kTrl);
   EXPECT_TRUE(has_key(run.not_carried, "unfrozen_parameters"));
   EXPECT_NO_THROW(import(trl + "dpo_loss_type: null\n", ForeignTool::kTrl));
