@@ -33,7 +33,8 @@ nlohmann::ordered_json request(const BenchOptions& options, const CLI::App& comm
   require_at_most_one(command, {"--arch", "--model"});
   require(!options.arch.empty() || !options.model.empty(), command, "--arch or --model");
   if (!options.arch.empty()) require_arch(options.arch);
-  config::config_from_overrides(options.overrides);  // reports mistakes before the engine is loaded
+  // Reports mistakes before the engine is loaded.
+  const config::LoadedConfig loaded = config::config_from_overrides(options.overrides);
   return {{"arch", or_null(options.arch)},
           {"model", options.model.empty()
                         ? nlohmann::ordered_json(nullptr)
@@ -46,7 +47,8 @@ nlohmann::ordered_json request(const BenchOptions& options, const CLI::App& comm
           {"threads", or_null(options.threads)},
           {"json", options.json},
           {"profile", or_null(options.profile)},
-          {"overrides", options.overrides}};
+          {"overrides", options.overrides},
+          {"places", loaded.places}};
 }
 
 }  // namespace

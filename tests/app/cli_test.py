@@ -507,7 +507,9 @@ class CommandLineTest(unittest.TestCase):
         asked = self.request("bench", "--model", "model", "--seq_len", "128", "tuning.lora.r=4", "--json", "train.seed=1")
         self.assertEqual(asked, {"arch": None, "model": "model", "seq_len": 128, "batch_size": 4, "steps": 5, "dtype": "auto",
                                  "device": "auto", "threads": None, "json": True, "profile": None,
-                                 "overrides": ["tuning.lora.r=4", "train.seed=1"]})
+                                 "overrides": ["tuning.lora.r=4", "train.seed=1"],
+                                 "places": {"train.seed": "train.seed=1 from the command line",
+                                            "tuning.lora.r": "tuning.lora.r=4 from the command line"}})
         self.expect(USAGE, ["did you mean `tuning.lora.r`?"], "bench", "--model", "model", "tuning.lora.rr=4")
 
     def test_a_result_that_cannot_be_written_is_an_error(self):

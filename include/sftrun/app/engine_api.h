@@ -36,7 +36,7 @@
 /// quantize   model, output, method, dtype: text; block_size, max_shard_size: int; double_quant,
 ///            overwrite: bool; skip_modules: [text]
 /// bench      arch, model: text|null, exactly one of them; seq_len, batch_size, steps: int;
-///            overrides: [text], for config::config_from_overrides
+///            overrides: [text], for config::config_from_overrides; places as worker
 ///
 /// all_reduce result: text, the file that rank 0 writes, as JSON: world_size, backend, device, bytes,
 ///            seconds (mean of an all-reduce of these bytes), bandwidth (bytes/s on the wire of each
