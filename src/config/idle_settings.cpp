@@ -46,6 +46,13 @@ IdleRule read_only_by(const std::string& key, std::vector<Optimizer> readers) {
           }};
 }
 
+/// Whether muon updates everything that is trained: matrices A and B alone.
+bool trains_matrices_alone(const TuningConfig& tuning) {
+  const LoraConfig& lora = tuning.lora;
+  return tuning.trains_adapter() && !lora.dora && lora.modules_to_save.empty() &&
+         lora.init_from.empty();  // that adapter may have more
+}
+
 IdleRules rules_of_optimizers() {
   using enum Optimizer;
   const std::vector<Optimizer> adam = {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit};
@@ -57,6 +64,13 @@ IdleRules rules_of_optimizers() {
   return {read_only_by("train.adam_beta1", adam_and({kLion, kMuon})),
           read_only_by("train.adam_beta2", adam_and({kLion, kMuon})),
           read_only_by("train.adam_epsilon", adam_and({kMuon})),
+          {{"train.adam_beta1", "train.adam_beta2", "train.adam_epsilon"},
+           [](const RunConfig& run, const RunFacts&) {
+             const bool is_idle = run.train.optimizer == kMuon && trains_matrices_alone(run.tuning);
+             return is_idle ? " with train.optimizer muon, which updates LoRA's A and B itself: "
+                              "AdamW is for tensors that are not matrices"
+                            : "";
+           }},
           read_only_by("train.momentum", {kSgd, kMuon}),
           read_only_by("train.nesterov", {kSgd, kMuon}),
           {{"train.nesterov"},
