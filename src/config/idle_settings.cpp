@@ -110,8 +110,15 @@ bool draws_data(const DataConfig& data) {
   const auto is_drawn = [](const DataSource& source) {
     return source.weight != std::floor(source.weight);
   };
-  return data.shuffle || data.val_split > 0 ||
-         std::any_of(data.train.begin(), data.train.end(), is_drawn);
+  // Streaming takes the share of each data set from the order of its files.
+  const bool draws_shares =
+      !data.streaming && std::any_of(data.train.begin(), data.train.end(), is_drawn);
+  return data.shuffle || data.val_split > 0 || draws_shares;
+}
+
+/// Whether the order of a stream depends on the size of its windows.
+bool orders_windows(const DataConfig& data) {
+  return data.shuffle || data.packing || data.train.size() > 1;
 }
 
 bool have_own_formats(const DataConfig& data) {
@@ -129,7 +136,11 @@ IdleRules rules_of_data() {
   return {
       {{"data.shuffle_buffer"},
        [](const RunConfig& run, const RunFacts&) {
-         return run.data.streaming ? "" : " without data.streaming";
+         if (!run.data.streaming) return " without data.streaming";
+         return orders_windows(run.data)
+                    ? ""
+                    : " without data.shuffle and data.packing: records stay in the order of the "
+                      "data set";
        }},
       {{"data.cache_dir"},
        [](const RunConfig& run, const RunFacts&) {
