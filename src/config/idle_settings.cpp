@@ -25,6 +25,7 @@ struct IdleRule {
   /// @param asked before it was resolved
   std::function<bool(const RunConfig& asked, const RunConfig& run)> is_implied = nullptr;
   std::string common_name = {};  ///< of the section whose keys one warning names together
+  std::string part = {};  ///< of the key's value, if only that has none: "weight in data.val"
 };
 using IdleRules = std::vector<IdleRule>;
 
@@ -121,6 +122,11 @@ bool orders_windows(const DataConfig& data) {
   return data.shuffle || data.packing || data.train.size() > 1;
 }
 
+bool weighs_validation(const DataConfig& data) {
+  return std::any_of(data.val.begin(), data.val.end(),
+                     [](const DataSource& source) { return source.weight != 1; });
+}
+
 bool have_own_formats(const DataConfig& data) {
   const auto has_own = [](const DataSource& s) { return s.format != DataFormat::kAuto; };
   return std::all_of(data.train.begin(), data.train.end(), has_own) &&
@@ -161,6 +167,14 @@ IdleRules rules_of_data() {
          return have_own_formats(run.data) ? ": each data set has a format of its own" : "";
        }},
       {{"data.val"}, [](const RunConfig& run, const RunFacts&) { return why_no_evaluation(run); }},
+      {.keys = {"data.val"},
+       .reason =
+           [](const RunConfig& run, const RunFacts&) {
+             return weighs_validation(run.data)
+                        ? ": an evaluation reads each record once; max_samples limits a data set"
+                        : "";
+           },
+       .part = "weight in data.val"},
       {{"data.thinking", "data.empty_thinking", "data.loss_on"}, for_text},
       {{"data.thinking"},
        [](const RunConfig& run, const RunFacts&) {
@@ -601,9 +615,11 @@ class IdleSearch {
       found_.push_back({keys.front(), with_place(text, loaded_.place_of(keys.front()))});
       return;
     }
-    for (const std::string& key : keys)
-      found_.push_back(
-          {key, with_place(fmt::format("{} has no effect{}", key, reason), loaded_.place_of(key))});
+    for (const std::string& key : keys) {
+      const std::string& name = rule.part.empty() ? key : rule.part;
+      found_.push_back({key, with_place(fmt::format("{} has no effect{}", name, reason),
+                                        loaded_.place_of(key))});
+    }
   }
 
   const LoadedConfig& loaded_;

@@ -80,6 +80,7 @@ const std::vector<Case>& cases() {
       {{"data.val=v.jsonl"},
        {"train.eval_strategy=no"},
        {"train.eval_strategy=no", "train.eval_on_start=true"}},
+      {{"data.val=[{path: v.jsonl, weight: 2}]"}, {}, {"data.val=v.jsonl"}},
       {{"data.thinking=keep"}, {"data.format=text"}, {}},
       {{"data.thinking=split"}, {"data.loss_on=all"}, {}},
       {{"data.loss_on=last_assistant"}, {"train.objective=dpo"}, {}},
@@ -232,6 +233,14 @@ TEST_F(IdleSettings, EachIsNamedWhereItHasNoEffectAndOnlyThere) {
     if (always_idle) continue;
     EXPECT_EQ(found(of, of.effective_with, of.facts), 0) << of.set[0];
   }
+}
+
+TEST_F(IdleSettings, OnlyTheWeightOfValidationDataIsNamed) {
+  const std::vector<IdleSetting> idle =
+      idle_settings(load("", {"data.val=[{path: v.jsonl, weight: 2}]"}));
+  ASSERT_EQ(idle.size(), 1U);
+  EXPECT_TRUE(idle[0].warning.starts_with("weight in data.val has no effect: an evaluation reads"))
+      << idle[0].warning;
 }
 
 TEST_F(IdleSettings, EveryRuleHasACase) {
