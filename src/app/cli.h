@@ -116,7 +116,7 @@ struct SamplingFlags {
   std::string num_beams = "1";  ///< users of transformers type it
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
-/// Warns of flags without an effect. @throws ConfigError for an empty --stop and several beams
+/// @throws ConfigError for an empty --stop and several beams
 void check_sampling_flags(const SamplingFlags& flags);
 /// Adds the flags to a request.
 void put_sampling_flags(const SamplingFlags& flags, nlohmann::ordered_json& request);
@@ -231,6 +231,13 @@ inline nlohmann::ordered_json or_null(const std::string& value) {
 /// Checks the command for unknown flags and words. @throws ConfigError that suggests the nearest
 /// flag
 void check_extras(const CLI::App& command);
+
+/// One line for each reason for which flags, or settings on the command line, change nothing beside
+/// the others that are given: "--overwrite has no effect without --predictions".
+/// @pre the command was parsed
+std::vector<std::string> idle_flag_warnings(const CLI::App& command);
+/// Logs them, in one process of a run.
+void warn_of_idle_flags(const CLI::App& command);
 
 /// Lets the command's flags that take a path read `~` as a home directory, and "none", "None", "null" and the like as if the flag had
 /// not been given (core/user_path.h).

@@ -5,7 +5,6 @@
 
 #include "cli.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/text/generated_text.h"
 
@@ -57,12 +56,6 @@ void check_sampling_flags(const SamplingFlags& flags) {
         "--num-beams on the command line",
         "leave it out: the most likely token is taken each time; or sample with "
         "--temperature");
-  }
-  const bool samples = flags.top_p || flags.top_k || flags.min_p || flags.seed;
-  if (flags.temperature == 0 && samples) {
-    log::warn(
-        "--top-p, --top-k, --min-p and --seed do nothing without --temperature: the most likely "
-        "token is taken each time; add, for example, --temperature 0.7");
   }
   if (std::find(flags.stop.begin(), flags.stop.end(), "") != flags.stop.end())
     throw ConfigError("--stop is empty", "--stop on the command line", "give a text to stop at");

@@ -133,6 +133,7 @@ int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
     if (!command.parser->parsed()) continue;
     check_extras(*command.parser);
     if (!works_anywhere(*command.parser)) require_working_directory();
+    warn_of_idle_flags(*command.parser);
     return command.run();
   }
   // No command to run: nothing was typed, or an unknown word.

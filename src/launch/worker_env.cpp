@@ -12,6 +12,8 @@ extern char** environ;
 namespace sftrun::launch {
 namespace {
 
+constexpr const char* kSupervised = "SFTRUN_STATUS_FD";  // set by this program's launcher
+
 std::optional<int> number(const Environment& env, const std::string& name, int least, int most) {
   const auto found = env.find(name);
   if (found == env.end()) return std::nullopt;
@@ -45,6 +47,11 @@ Environment current_environment() {
   return env;
 }
 
+bool speaks_for_run(const Environment& env) {
+  const auto rank = env.find("RANK");
+  return !env.contains(kSupervised) && (rank == env.end() || rank->second == "0");
+}
+
 WorkerEnv worker_env() {
   return worker_env(current_environment());
 }
@@ -52,7 +59,7 @@ WorkerEnv worker_env() {
 WorkerEnv worker_env(const Environment& env) {
   constexpr int kMost = std::numeric_limits<int>::max();
   WorkerEnv worker;
-  worker.supervised = env.contains("SFTRUN_STATUS_FD");
+  worker.supervised = env.contains(kSupervised);
   if (!env.contains("RANK") && !env.contains("WORLD_SIZE")) return worker;
   const auto rank = number(env, "RANK", 0, kMost);
   const auto world_size = number(env, "WORLD_SIZE", 1, kMost);

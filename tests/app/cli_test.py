@@ -388,8 +388,51 @@ class CommandLineTest(unittest.TestCase):
     def test_flags_that_would_do_nothing(self):
         generate = ["generate", "--model", "model", "--prompt", "a"]
         self.expect(USAGE, ["--system does nothing with --no-chat"], *generate, "--system", "b", "--no-chat")
-        for words, warns in ((["--top-p", "0.9"], True), (["--top-p", "0.9", "--temperature", "1"], False), ([], False)):
-            self.assertEqual("do nothing without --temperature" in self.sftrun(*generate, *words).stderr, warns, words)
+
+    # Words that change nothing, others with which they do | how the warning begins
+    IDLE = [
+        ("generate --model model --prompt a --top-p 0.9", "--temperature 1", "--top-p has no effect without --temperature: "),
+        ("generate --model model --prompt a --seed 1 --top-k 3 --temperature 0", None, "--top-k, --seed have no effect without --temp"),
+        ("chat --model model --min-p 0.1", "--temperature 1", "--min-p has no effect without --temperature"),
+        ("generate --model model --prompt a --batch-size 2", None, "--batch-size has no effect with --prompt"),
+        ("generate --model model --prompt a --overwrite", "--output new.jsonl", "--overwrite has no effect without --output"),
+        ("generate --model model --input train.jsonl --output new.jsonl --json", None, "--json has no effect with --output"),
+        ("score --model model --input train.jsonl --output - --overwrite", None, "--overwrite has no effect with --output -"),
+        ("score --model model --input train.jsonl --output new.jsonl --as-stored", "--adapter adapter", "--as-stored has no effect without --adapter"),
+        ("serve --model model --as-stored", "--adapter adapter", "--as-stored has no effect without --adapter"),
+        ("merge --adapter adapter --output new --sample 0 --data train.jsonl", None, "--data has no effect with --sample 0"),
+        ("eval --config run.yaml data.val=train.jsonl --adapter adapter --overwrite", "--predictions new.jsonl",
+         "--overwrite has no effect without --predictions"),
+        ("eval --config run.yaml data.val=train.jsonl --adapter none --base", None, "--base has no effect with --adapter none"),
+        ("eval --config run.yaml data.val=train.jsonl --adapter adapter data.shuffle=false", None, "data.shuffle has no effect in `sftrun eval`"),
+        ("eval --config run.yaml data.val=train.jsonl --adapter adapter train.batch_size=4 train.grad_accum=2", None,
+         "train.batch_size, train.grad_accum have no effect in `sftrun eval`; train.eval_batch_size"),
+        ("bench --model model data.packing=false", None, "data.packing has no effect in `sftrun bench`"),
+        ("bench --model model train.batch_size=2", None, "train.batch_size has no effect in `sftrun bench`; use --batch-size"),
+        ("preview --config run.yaml data.seed=3 data.shuffle=true", None, "data.shuffle, data.seed have no effect in `sftrun preview`"),
+        ("config import axolotl.yaml --overwrite", "--output new.yaml", "--overwrite has no effect without --output"),
+        ("train --config run.yaml --dry-run --resume never --allow-changed-data", None, "--allow-changed-data has no effect with --resume never"),
+        ("train --config run.yaml --dry-run --overwrite --allow-changed-length", None, "--allow-changed-length has no effect with --overwrite"),
+    ]
+
+    def test_flags_without_an_effect_are_warned_of(self):
+        self.write("axolotl.yaml", "base_model: model\ndatasets: [{path: train.jsonl}]\nadapter: lora\n")
+        for words, more, begins in self.IDLE:
+            with self.subTest(words=words):
+                said = self.sftrun(*words.split()).stderr
+                self.assertEqual(said.count(begins), 1, said)
+                self.assertEqual(said.count("no effect"), 1, said)
+                if more:
+                    said = self.sftrun(*words.split(), *more.split()).stderr
+                    self.assertNotIn("no effect", said)
+
+    def test_one_process_of_a_run_warns(self):
+        train = ["train", "--config", "run.yaml", "--dry-run", "--max-restarts", "3"]
+        self.assertNotIn("no effect", self.sftrun(*train).stderr)
+        self.environment |= {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29617"}
+        self.assertIn("--max-restarts has no effect: RANK and WORLD_SIZE say", self.sftrun(*train).stderr)
+        self.environment["RANK"] = "1"
+        self.assertNotIn("no effect", self.sftrun(*train).stderr)
 
     def test_eval(self):
         words = ["eval", "--config", "run.yaml"]

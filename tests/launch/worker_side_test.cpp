@@ -181,6 +181,10 @@ TEST(WorkerEnv, ReadsTorchrunsVariables) {
   EXPECT_EQ(worker.master_port, 29500);
   EXPECT_FALSE(worker.supervised);
   EXPECT_TRUE(worker_env({{"SFTRUN_STATUS_FD", "7"}}).supervised);
+  EXPECT_TRUE(speaks_for_run({}));
+  EXPECT_TRUE(speaks_for_run({{"RANK", "0"}, {"WORLD_SIZE", "2"}}));
+  EXPECT_FALSE(speaks_for_run({{"RANK", "1"}, {"WORLD_SIZE", "2"}}));
+  EXPECT_FALSE(speaks_for_run({{"RANK", "0"}, {"SFTRUN_STATUS_FD", "7"}}));
   EXPECT_EQ(worker_env({}).world_size, 1);
 }
 

@@ -536,7 +536,7 @@ COMMANDS = [
      [GENERATE + " --system be", GENERATE.replace("hello", "be") + " --no-chat"]),
     ({}, GENERATE + " --nproc-per-node 2", "--prompt is answered by one process", "or give --input", [GENERATE, ANSWERS + " --nproc-per-node 2"]),
     ({}, GENERATE + " --num-beams 4", "beam search is not supported", "or sample with --temperature", [GENERATE, GENERATE + " --temperature 0.7"]),
-    ({}, GENERATE + " --top-p 0.5", "do nothing without --temperature", "add, for example, --temperature 0.7",
+    ({}, GENERATE + " --top-p 0.5", "--top-p has no effect without --temperature", "add, for example, --temperature 0.7",
      [GENERATE + " --top-p 0.5 --temperature 0.7"]),
     ({}, GENERATE + " --stop ''", "--stop is empty", "give a text to stop at", [GENERATE + " --stop x"]),
     ({}, GENERATE + " --subset en", "choose among the files of --input", "leave them out, or name a folder with --input", [GENERATE]),

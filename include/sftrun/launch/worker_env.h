@@ -28,5 +28,8 @@ struct WorkerEnv {
 /// @throws ConfigError naming a variable that is missing or out of range.
 WorkerEnv worker_env();
 WorkerEnv worker_env(const Environment& env);
+/// Whether this process may say what concerns all of a run: the launcher, a process alone, or rank 0
+/// of another launcher. Values of the variables are not checked.
+bool speaks_for_run(const Environment& env);
 
 }  // namespace sftrun::launch
