@@ -19,10 +19,6 @@
 namespace sftrun::app {
 namespace {
 
-const char* example_word(const config::RunConfig& config) {
-  return config.train.objective == config::Objective::kDpo ? "pair" : "example";
-}
-
 struct Epoch {
   double tokens = 0, examples = 0, records = 0;
   bool is_exact = true;
@@ -266,22 +262,6 @@ void apply_sizes(const Forecast& forecast, config::RunConfig& config) {
   if (forecast.bin_tokens > 0) config.data.bin_tokens.value = forecast.bin_tokens;
 }
 
-std::optional<std::string> large_batch_warning(const Forecast& forecast,
-                                               const config::RunConfig& config) {
-  const config::TrainConfig& sizes = forecast.sizes;
-  const int64_t asked = *sizes.global_batch_size.value, epoch = forecast.bins_in_epoch;
-  if (epoch == 0 || asked <= epoch) return std::nullopt;
-  const char* fix =
-      *sizes.grad_accum.value > 1   ? "lower train.grad_accum or train.global_batch_size"
-      : *sizes.batch_size.value > 1 ? "lower train.batch_size or train.global_batch_size"
-                                    : "start fewer processes";
-  return fmt::format(
-      "the batch is larger than an epoch: train.global_batch_size is {}, and an epoch has {}{}, "
-      "all of them in one step; {}",
-      asked, forecast.is_exact ? "" : "about ",
-      counted(epoch, config.data.packing ? "packed sequence" : example_word(config)), fix);
-}
-
 std::vector<std::string> lines_of(const Forecast& forecast, const config::RunConfig& config) {
   const char* about = forecast.is_exact ? "" : "about ";
   const bool is_counted = config.train.max_steps.has_value();
@@ -291,7 +271,7 @@ std::vector<std::string> lines_of(const Forecast& forecast, const config::RunCon
   const std::string unit = forecast.bin_tokens > 0
                                ? fmt::format("{} of {}", counted(per_step, "packed sequence"),
                                              counted(forecast.bin_tokens, "token"))
-                               : counted(per_step, example_word(config));
+                               : counted(per_step, data::example_word(config));
   return {fmt::format("steps: {}{}, {}{} per epoch; {}{} per step", is_counted ? "" : about,
                       counted(forecast.steps, "optimizer step"), about, forecast.steps_per_epoch,
                       is_cut ? about : "", unit),

@@ -53,10 +53,6 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
 /// the run will find by counting its data.
 void apply_sizes(const Forecast& forecast, config::RunConfig& config);
 
-/// For a batch that is larger than an epoch.
-std::optional<std::string> large_batch_warning(const Forecast& forecast,
-                                               const config::RunConfig& config);
-
 /// One line each for steps, tokens and duration. The duration is known only if output.dir holds an
 /// earlier run; its tokens per second are used, and nothing is measured.
 std::vector<std::string> lines_of(const Forecast& forecast, const config::RunConfig& config);

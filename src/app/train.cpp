@@ -22,6 +22,7 @@
 #include "sftrun/core/stall.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/small_data.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/launch/error_file.h"
 #include "sftrun/launch/event_commands.h"
@@ -245,7 +246,9 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
   apply_sizes(steps, shown);
   warn(run, &headers);
   if (asks_for_batch(asked.train)) {
-    if (const auto large = large_batch_warning(steps, shown)) log::warn("{}", *large);
+    const auto large =
+        data::large_batch_warning(shown, steps.sizes, steps.bins_in_epoch, steps.is_exact);
+    if (large) log::warn("{}", *large);
   }
   if (const auto waiting = plan::waiting_stages_warning(sized)) log::warn("{}", *waiting);
   if (const auto idle = config::early_stopping_warning(shown.train, steps.steps, steps.evaluations))

@@ -73,7 +73,7 @@ metrics of an earlier run, from its tokens per second, without evaluation.
 `auto`, the target is 32 per step, with the largest micro-batch that fits a device (docs/memory.md), divides the target over the devices and leaves at
 least 4 accumulation steps. With fewer than 4 per device, it is the largest that fits and divides them.
 With `parallel.strategy: pipeline` a pipeline counts as one device here, and there are at least 4 accumulation steps for each of its stages.
-A step never has more than an epoch: a larger batch is one step of all bins. A dry run warns of it, and a run says it at its start.
+A step never has more than an epoch: a larger batch is one step of all bins. A warning says so if a size was set.
 
 The order of examples, and so the run, depends only on `global_batch_size`, not on how it is split. (The load-balancing loss of mixtures of
 experts is computed per micro-batch, so it does depend on the split. `train.router_aux_loss_coef` multiplies the mean over micro-batches.

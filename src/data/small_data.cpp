@@ -1,9 +1,12 @@
 #include "sftrun/data/small_data.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 
 namespace sftrun::data {
 
@@ -33,6 +36,26 @@ int64_t bin_tokens(const EpochSize& epoch, int64_t global_batch_size, int64_t ma
   SFTRUN_CHECK(global_batch_size > 0);
   const int64_t wanted = epoch.tokens / (kStepsInEpoch * global_batch_size);
   return std::clamp(wanted, std::min(kFewestBinTokens, max_seq_len), max_seq_len);
+}
+
+const char* example_word(const config::RunConfig& config) {
+  return config.train.objective == config::Objective::kDpo ? "pair" : "example";
+}
+
+std::optional<std::string> large_batch_warning(const config::RunConfig& config,
+                                               const config::TrainConfig& sizes,
+                                               int64_t bins_in_epoch, bool is_exact) {
+  const int64_t asked = *sizes.global_batch_size.value;
+  if (bins_in_epoch == 0 || asked <= bins_in_epoch) return std::nullopt;
+  const char* fix =
+      *sizes.grad_accum.value > 1   ? "lower train.grad_accum or train.global_batch_size"
+      : *sizes.batch_size.value > 1 ? "lower train.batch_size or train.global_batch_size"
+                                    : "start fewer processes";
+  return fmt::format(
+      "the batch is larger than an epoch: train.global_batch_size is {}, and an epoch has {}{}, "
+      "all of them in one step; {}",
+      asked, is_exact ? "" : "about ",
+      counted(bins_in_epoch, config.data.packing ? "packed sequence" : example_word(config)), fix);
 }
 
 }  // namespace sftrun::data

@@ -11,6 +11,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/small_data.h"
 #include "sftrun/observe/run_summary.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/plan/stages.h"
@@ -21,8 +22,7 @@ namespace {
 
 /// What a step trains on: "1 pair", "8 packed sequences of 512 tokens"
 std::string batch_words(const config::RunConfig& config, int64_t count) {
-  if (!config.data.packing)
-    return counted(count, config.train.objective == config::Objective::kDpo ? "pair" : "example");
+  if (!config.data.packing) return counted(count, data::example_word(config));
   return fmt::format("{} of {} tokens", counted(count, "packed sequence"),
                      config.data.bin_tokens.value.value_or(config.model.max_seq_len));
 }
@@ -75,6 +75,12 @@ std::string steps_line(const config::RunConfig& config, const RunSize& size) {
                      *train.grad_accum.value, devices, batch);
 }
 
+std::optional<std::string> large_batch_warning(const config::RunConfig& config,
+                                               const RunSize& size) {
+  if (!size.asks_for_batch) return std::nullopt;
+  return data::large_batch_warning(config, config.train, size.bins_in_epoch, /*is_exact=*/true);
+}
+
 std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
                                              bool learns_nothing) {
   constexpr int64_t kFewSteps = 10;
@@ -113,6 +119,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
                                  store.parameters().size(),
                                  config::to_json(config)["tuning"]["mode"].get<std::string>()));
   log::info("{}", steps_line(config, size));
+  if (const auto large = large_batch_warning(config, size)) log::warn("{}", *large);
   if (config::divides_layers(config.parallel.strategy))
     log::info("{}", plan::describe_stages(decoder.arch(), config));
   if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))

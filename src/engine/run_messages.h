@@ -26,10 +26,14 @@ struct RunSize {
   int64_t total_steps = 0, num_evaluations = 0;
   int64_t bins_in_epoch = 0;  ///< 0: not known
   bool learns_nothing = false;
+  bool asks_for_batch = false;  ///< train::BatchRequest::asks_for_batch
   int world_size = 1;
 };
 /// @param config with all batch sizes
 std::string steps_line(const config::RunConfig& config, const RunSize& size);
+/// For a batch that the user has chosen and that is larger than an epoch.
+std::optional<std::string> large_batch_warning(const config::RunConfig& config,
+                                               const RunSize& size);
 /// Before the first step.   @param base_record of an adapter's run; null: full fine-tuning
 void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,
                const config::BaseRecord* base_record, const RunSize& size);

@@ -193,6 +193,7 @@ struct PreparedRun {
   std::unique_ptr<model::Decoder> decoder;
   std::unique_ptr<parallel::Strategy> strategy;
   bool tries_longest_batch = false;  ///< now
+  bool asks_for_batch = false;       ///< train::BatchRequest::asks_for_batch
 
   fs::path run_dir() const { return config.output.dir; }
 };
@@ -553,6 +554,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
                .num_evaluations = trainer.num_evaluations(),
                .bins_in_epoch = bins_in_epoch,
                .learns_nothing = trainer.learns_nothing(),
+               .asks_for_batch = run.asks_for_batch,
                .world_size = world_size});
   }
   observe::RunReport report = report_of_run(
@@ -633,7 +635,9 @@ int prepare_and_train(const nlohmann::ordered_json& request, PreparedRun& run, R
   const train::TrainState* state = saved ? &*saved : nullptr;
   run.rendered_at_unix_s =
       train::rendering_time(state, static_cast<int64_t>(unix_seconds()), rank.comm());
-  const auto tokenize = [&] { prepare_data(run, state, batch_request(request), rank); };
+  const train::BatchRequest batches = batch_request(request);
+  run.asks_for_batch = batches.asks_for_batch();
+  const auto tokenize = [&] { prepare_data(run, state, batches, rank); };
   if (const int code = rank.before_training(tokenize)) return code;
   run.identity =
       train::identity_of(config, train::model_identity(*run.checkpoint, *run.text),

@@ -149,18 +149,20 @@ TEST(Forecasts, LinesSayWhatIsEstimated) {
 
 TEST(Forecasts, AStepHasNoMoreThanAnEpoch) {
   config::RunConfig config = config_of();
-  EXPECT_FALSE(large_batch_warning(forecast(config, {trial_of(4, 4, 7)}, {}), config));
+  const auto warning_of = [&](const Forecast& steps) {
+    return data::large_batch_warning(config, steps.sizes, steps.bins_in_epoch, steps.is_exact);
+  };
+  EXPECT_FALSE(warning_of(forecast(config, {trial_of(4, 4, 7)}, {})));
   const Forecast few = forecast(config, {trial_of(3, 3, 7)}, {});
   EXPECT_EQ(lines_of(few, config).at(0),
             "steps: 2 optimizer steps, 1 per epoch; 3 examples per step");
-  EXPECT_EQ(large_batch_warning(few, config).value(),
+  EXPECT_EQ(warning_of(few).value(),
             "the batch is larger than an epoch: train.global_batch_size is 4, and an epoch has 3 "
             "examples, all of them in one step; lower train.grad_accum or train.global_batch_size");
   config.train.grad_accum.value = 500;
   config.train.global_batch_size.value = 1000;
   const Forecast estimated = forecast(config, {trial_of(80, 10, 7)}, {});
-  EXPECT_NE(large_batch_warning(estimated, config).value().find("has about 80 examples"),
-            std::string::npos);
+  EXPECT_NE(warning_of(estimated).value().find("has about 80 examples"), std::string::npos);
   EXPECT_TRUE(lines_of(estimated, config).at(0).ends_with("; about 80 examples per step"));
 }
 

@@ -43,6 +43,14 @@ TEST(RunMessages, AStepHasNoMoreThanAnEpoch) {
   EXPECT_EQ(steps_line(config, size),
             "3 steps: batch_size 2 x grad_accum 4 x world_size 2 = 16; an epoch has 15 packed "
             "sequences of 512 tokens, which are one step");
+  EXPECT_FALSE(large_batch_warning(config, size)) << "all sizes are automatic";
+  size.asks_for_batch = true;
+  EXPECT_EQ(large_batch_warning(config, size).value(),
+            "the batch is larger than an epoch: train.global_batch_size is 16, and an epoch has 15 "
+            "packed sequences, all of them in one step; lower train.grad_accum or "
+            "train.global_batch_size");
+  size.bins_in_epoch = 16;
+  EXPECT_FALSE(large_batch_warning(config, size));
 }
 
 TEST(RunMessages, MemoryIsShownBesideThePlan) {

@@ -326,6 +326,14 @@ TEST(FitBatches, AnAutomaticSizeOfEvaluationsFollows) {
   }
 }
 
+TEST(FitBatches, ARequestKnowsWhetherSizesWereChosen) {
+  EXPECT_FALSE(kAuto.asks_for_batch());
+  EXPECT_TRUE(BatchRequest{}.asks_for_batch()) << "global_batch_size or grad_accum";
+  BatchRequest request = kAuto;
+  request.batch_size = 4;
+  EXPECT_TRUE(request.asks_for_batch());
+}
+
 TEST(FitBatches, GivenSizesStay) {
   config::RunConfig config = packed_config();
   config.data.bin_tokens.value = 1000;

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/dataset.h"
@@ -28,5 +30,16 @@ int64_t target_batch(const EpochSize& epoch);
 /// Capacity of a bin in tokens for `global_batch_size` bins per step: model.max_seq_len, or less if
 /// an epoch would have fewer than kStepsInEpoch steps.
 int64_t bin_tokens(const EpochSize& epoch, int64_t global_batch_size, int64_t max_seq_len);
+
+/// "pair" with train.objective dpo, else "example".
+const char* example_word(const config::RunConfig& config);
+
+/// For a batch that is larger than an epoch: a step has at most the packed sequences, or examples, of
+/// an epoch. nullopt: they are enough, or it is not known.
+/// @param sizes with all batch sizes   @param bins_in_epoch 0: not known
+/// @param is_exact else bins_in_epoch is an estimate
+std::optional<std::string> large_batch_warning(const config::RunConfig& config,
+                                               const config::TrainConfig& sizes,
+                                               int64_t bins_in_epoch, bool is_exact);
 
 }  // namespace sftrun::data

@@ -40,6 +40,9 @@ struct BatchRequest {
   std::optional<int64_t> batch_size;  ///< nullopt: auto
   int64_t max_micro_batch = 1;        ///< for an automatic batch size
   bool eval_follows = false;          ///< eval_batch_size: auto
+
+  /// Whether the user has chosen one of the sizes.
+  bool asks_for_batch() const { return !steps_are_auto || batch_size; }
 };
 
 /// Chooses train.global_batch_size and data.bin_tokens, as far as they are automatic, so that a
