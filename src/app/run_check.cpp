@@ -21,6 +21,7 @@
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/plan/lora_plan.h"
+#include "sftrun/plan/optimizer_notes.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/checkpoint.h"
@@ -286,6 +287,8 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
   if (const std::string idle =
           plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, !stored.empty()));
       !idle.empty())
+    log::warn("{}", idle);
+  if (const std::string idle = plan::idle_muon_keys(config, arch); !idle.empty())
     log::warn("{}", idle);
   data::warn_of_idle_template_variables(text, config.data.chat_template_kwargs);
   const auto look = [&](const config::DataSource& source, bool is_validation) {

@@ -13,6 +13,7 @@
 #include "sftrun/core/units.h"
 #include "sftrun/data/small_data.h"
 #include "sftrun/observe/run_summary.h"
+#include "sftrun/plan/optimizer_notes.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/train/optimizer.h"
@@ -112,6 +113,8 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
   if (const std::string idle =
           plan::idle_quant_keys(config.tuning, base.keep_stored && !base.quant);
       !idle.empty())
+    log::warn("{}", idle);
+  if (const std::string idle = plan::idle_muon_keys(config, decoder.arch()); !idle.empty())
     log::warn("{}", idle);
   const layers::ParameterStore& store = decoder.parameters();
   log::info("{}", trainable_line(static_cast<uint64_t>(store.numel()),
