@@ -11,6 +11,7 @@
 #include "sftrun/config/settings_text.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
@@ -103,6 +104,15 @@ class EarlierAnswers {
   config::SettingsText settings_;
 };
 
+/// Flags that answer questions about several machines, of which there is one.
+void warn_of_one_machine(const InitOptions& options) {
+  if (options.nodes) return;  // a script for any number of machines gives all three
+  for (const auto& [flag, answer] :
+       {std::pair("--node-rank", &options.node_rank), {"--master", &options.master}}) {
+    if (*answer) log::warn("{} has no effect with one machine; add their number: --nodes 2", flag);
+  }
+}
+
 config::MachineAnswers ask_about_machine(const InitOptions& options, const MachineView& machine,
                                          const EarlierAnswers& earlier) {
   const Interview interview(options.yes);
@@ -126,7 +136,10 @@ config::MachineAnswers ask_about_machine(const InitOptions& options, const Machi
       ask("--nodes", "Machines of each run", "1, unless runs go over several machines",
           earlier.get("nodes", "1"), at_least(1), options.nodes);
   answers.nodes = *whole(nodes);
-  if (answers.nodes == 1) return answers;
+  if (answers.nodes == 1) {
+    warn_of_one_machine(options);
+    return answers;
+  }
   const std::string rank = ask(
       "--node-rank", "Number of this machine", "machine 0 is where the others connect to",
       earlier.get("node_rank", "0"),

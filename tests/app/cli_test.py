@@ -1105,6 +1105,8 @@ class CommandLineTest(unittest.TestCase):
         file = self.folder / "sftrun/machine.yaml"
         self.expect(DONE, ["Devices: auto (", f"Wrote {file}"], "config", "init", "--machine")
         self.assertEqual([line for line in file.read_text().splitlines() if not line.startswith("#")], [])
+        alone = self.sftrun("config", "init", "--machine", "--yes", "--output", "one.yaml", "--master", "node-a:29500")
+        self.assertIn("--master has no effect with one machine; add their number: --nodes 2", alone.stderr)
         words = ["config", "init", "--machine", "--nodes", "2", "--node-rank", "1", "--master", "node-a:29500"]
         done = self.expect(DONE, [f"The earlier file is now {file}.old"], *words, "--devices", "2", "--dtype", "bf16", "--strategy", "zero2")
         self.assertIn("On machine 0: sftrun config init --machine --nodes 2 --node-rank 0 --master node-a:29500 --dtype bf16 --strategy zero2", done.stdout)
