@@ -340,6 +340,8 @@ ordered_json report_difference(const MergedModel& model, const nlohmann::ordered
   try {
     Training training = training_of(model, request);
     if (!is_needed(training, request)) {
+      if (get<std::string>(request, "device").value_or("auto") != "auto")
+        log::warn("--device has no effect: nothing is measured; add, for example, --sample 32");
       if (!training.is_known) {
         log::info(
             "the adapter is not in its run directory, so the base precision is unknown; the effect "
