@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares every strategy (`parallel.strategy`) with one process. Standard library only.
 
-    scripts/strategy_parity.py --build BUILD_DIR [--only REGEX] [--strategy NAME] [--device cuda] [--all] [--list] [--write docs/parallelism.md]
+    scripts/strategy_parity.py --build BUILD_DIR [--only REGEX] [--strategy NAME] [--device cuda] [--all] [--part N] [--list] [--write docs/parallelism.md]
 
 Tiny models train on the CPU over Gloo, with 2 and 4 processes, and with one process for comparison. Micro-batches are the same in all
 runs. With --device cuda they train on GPUs, and workloads with trained weights in the host's memory are added, which on a CPU change
@@ -297,9 +297,9 @@ def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_o
     return [run for run in runs if not run[0].startswith(refused_by or ("none",)) and run[0].startswith(strategy)]
 
 
-def part_of(runs: list, at: int) -> list:
-    """Of the runs of one workload, for a quick test: one in three, and of the next workloads the others."""
-    return runs[at % 3 :: 3] or runs[:1]
+def part_of(runs: list, at: int, parts: int) -> list:
+    """Of the runs of one workload one in `parts`, and of the next workloads the others."""
+    return runs[at % parts :: parts] or runs[:1]
 
 
 def compare(workload: Workload, at: int, program: Path, scratch: Path, args: argparse.Namespace, is_whole: bool) -> dict[str, Difference]:
@@ -317,8 +317,8 @@ def compare(workload: Workload, at: int, program: Path, scratch: Path, args: arg
 
     alone = outcome("one process", 1, {})
     compared = columns(is_whole, workload.refused_by, workload.only or args.strategy, bool(workload.device), args.device)
-    if not is_whole and not args.strategy:
-        compared = part_of(compared, at)
+    if not args.strategy:
+        compared = part_of(compared, at, args.part or (1 if is_whole else 3))
     return {column: difference_of(outcome(column, processes, {**settings, **workload.varied}), alone) for column, processes, settings in compared}
 
 
@@ -357,6 +357,8 @@ def main() -> int:
     parser.add_argument("--strategy", default="", metavar="NAME", help="run only this strategy")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the runs train; cuda needs 4 GPUs (default cpu)")
     parser.add_argument("--all", action="store_true", help="every case")
+    parser.add_argument("--part", type=int, metavar="N", help="of the strategies of a case run one in N, and in the next cases the others "
+                        "(default: 1 with --all, --only and --write, else 3)")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the document that has the table (implies --all)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each process (default 1)")
