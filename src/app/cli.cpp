@@ -394,6 +394,14 @@ void add_overrides(CLI::App& command, std::vector<std::string>& overrides) {
       ->type_name("");
 }
 
+namespace {
+
+bool names_yaml(const std::string& word) {
+  return word.ends_with(".yaml") || word.ends_with(".yml");
+}
+
+}  // namespace
+
 void require(bool given, const CLI::App& command, const std::string& flag) {
   if (given) return;
   throw ConfigError(fmt::format("`{}` requires {}", full_name(command), flag),
@@ -403,9 +411,7 @@ void require(bool given, const CLI::App& command, const std::string& flag) {
 
 void require_config(const CLI::App& command, const std::filesystem::path& config,
                     const std::vector<std::string>& overrides) {
-  const auto yaml = std::find_if(overrides.begin(), overrides.end(), [](const std::string& word) {
-    return word.ends_with(".yaml") || word.ends_with(".yml");
-  });
+  const auto yaml = std::find_if(overrides.begin(), overrides.end(), names_yaml);
   if (config.empty() && yaml != overrides.end()) {
     throw ConfigError(fmt::format("`{}` requires --config", full_name(command)),
                       std::string(kCommandLine), fmt::format("write --config {}", *yaml));
@@ -603,17 +609,68 @@ void check_quant_flags(const CLI::App& command, const std::string& flag,
   }
 }
 
+namespace {
+
+std::string without_value(const std::string& word) {
+  return word.substr(0, word.find('='));
+}
+
+[[noreturn]] void refuse_flag(const CLI::App& command, const std::string& flag) {
+  throw ConfigError(fmt::format("unknown flag {}", excerpt(flag)), std::string(kCommandLine),
+                    unknown_flag_fix(command, flag));
+}
+
+/// Whether the command takes the word as an argument without a flag. Overrides have a form.
+bool takes_argument(const CLI::App& command, const std::string& word) {
+  const std::vector<const CLI::Option*> options = command.get_options();
+  return std::any_of(options.begin(), options.end(), [&](const CLI::Option* option) {
+    const bool is_override = option->get_name() == "overrides";
+    return option->get_positional() && (!is_override || word.find('=') != std::string::npos);
+  });
+}
+
+/// What to do with words that stand before the command.
+std::string fix_of_words_before(const CLI::App& command, const std::vector<std::string>& words) {
+  const std::string& first = words.front();
+  std::string written;
+  if (first.starts_with('-') || takes_argument(command, first)) {
+    for (const std::string& word : words) written += " " + shell_word(word);
+  } else if (names_yaml(first) && command.get_option_no_throw("--config") != nullptr) {
+    written = " --config " + shell_word(first);
+  }
+  return written.empty()
+             ? "remove it"
+             : fmt::format("write it after the command: {}{}", full_name(command), written);
+}
+
+/// CLI11 leaves what stands before a command to the parent, which would ignore it.
+void check_words_before(const CLI::App& command) {
+  std::vector<std::string> words;
+  for (const CLI::App* parent = command.get_parent(); parent != nullptr;
+       parent = parent->get_parent()) {
+    const std::vector<std::string> before = parent->remaining();
+    words.insert(words.begin(), before.begin(), before.end());
+  }
+  if (words.empty()) return;
+  const std::string first = without_value(words.front());
+  if (first.starts_with('-') && command.get_option_no_throw(first) == nullptr)
+    refuse_flag(command, first);
+  throw ConfigError(fmt::format("`{}` stands before the command `{}`", excerpt(words.front()),
+                                command.get_name()),
+                    std::string(kCommandLine), fix_of_words_before(command, words));
+}
+
+}  // namespace
+
 void check_extras(const CLI::App& command) {
+  check_words_before(command);
   const std::vector<std::string> extras = command.remaining();
   if (extras.empty()) return;
-  const std::string word = extras.front().substr(0, extras.front().find('='));
-  if (!word.starts_with('-')) {
-    throw ConfigError(fmt::format("unexpected argument `{}`", excerpt(extras.front())),
-                      std::string(kCommandLine),
-                      fmt::format("`{} --help` shows how to call it", full_name(command)));
-  }
-  throw ConfigError(fmt::format("unknown flag {}", excerpt(word)), std::string(kCommandLine),
-                    unknown_flag_fix(command, word));
+  const std::string word = without_value(extras.front());
+  if (word.starts_with('-')) refuse_flag(command, word);
+  throw ConfigError(fmt::format("unexpected argument `{}`", excerpt(extras.front())),
+                    std::string(kCommandLine),
+                    fmt::format("`{} --help` shows how to call it", full_name(command)));
 }
 
 namespace {

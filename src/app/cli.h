@@ -228,8 +228,8 @@ inline nlohmann::ordered_json or_null(const std::string& value) {
   return value.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(value);
 }
 
-/// Checks the command for unknown flags and words. @throws ConfigError that suggests the nearest
-/// flag
+/// Checks the command for unknown flags and words, and for words before it. @throws ConfigError that
+/// suggests the nearest flag, or says where the words belong
 void check_extras(const CLI::App& command);
 
 /// One line for each reason for which flags, or settings on the command line, change nothing beside

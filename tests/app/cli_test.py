@@ -161,6 +161,23 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown flag --html", "`sftrun report` has no such flag; it is one of `sftrun preview`"], "report", "run", "--html", "x")
         self.expect(USAGE, ["use the flag --device cpu"], "train", "--config", "run.yaml", "--no-cuda")
 
+    def test_words_before_the_command_are_refused(self):
+        config = ["--config", "run.yaml"]
+        for before, command, fix in [
+                (["--dry-run"], ["train", *config], "sftrun train --dry-run"), (["train.epochs=1"], ["train", *config], "sftrun train train.epochs=1"),
+                (["--quiet"], ["train", *config], "sftrun train --quiet"), (["--resume", "never"], ["train", *config], "sftrun train --resume never"),
+                (config, ["train"], "sftrun train --config run.yaml"), (["run.yaml"], ["train"], "sftrun train --config run.yaml"),
+                (["--temperature", "5"], ["generate", "--model", "model", "--prompt", "x"], "sftrun generate --temperature 5"),
+                (["run"], ["report"], "sftrun report run")]:
+            self.expect(USAGE, [f"`{before[0]}` stands before the command `{command[0]}`", f"write it after the command: {fix}\n"], *before, *command)
+        self.expect(USAGE, ["`bogus` stands before the command `train`", "fix: remove it"], "bogus", "train", *config)
+        self.expect(USAGE, ["unknown flag --nonsense"], "--nonsense", "train", *config)
+        self.expect(USAGE, ["unknown flag --wibble"], "config", "--wibble", "check", *config)
+        self.expect(USAGE, ["`train.epochs=x` stands before the command `check`", "sftrun config check train.epochs=x"],
+                    "config", "train.epochs=x", "check", *config)
+        self.expect(USAGE, ["sftrun config check --json"], "--json", "config", "check", *config)
+        self.expect(DONE, [], "config", "--quiet", "check", *config)
+
     def test_flags_without_a_value(self):
         for words, fix in [(["train", "--config"], "--config FILE"), (["train", "--resume"], "--resume auto|never|DIR"),
                            (["generate", "--max-new-tokens"], "--max-new-tokens N"), (["chat", "-m"], "--model TEXT")]:
