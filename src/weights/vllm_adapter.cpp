@@ -356,8 +356,7 @@ std::optional<VllmRefusal> vllm_refusal(const spec::LoraSpec& lora, bool has_who
   if (has_whole_modules) return VllmRefusal{"modules_to_save"};
   for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
     if (is_adapted(module))
-      return VllmRefusal{
-          fmt::format("an update of {}, which vLLM does not support for most families", module)};
+      return VllmRefusal{fmt::format("an update of {}, for most families", module)};
   }
   if (vllm_max_lora_rank(lora) == 0)
     return VllmRefusal{fmt::format("a rank of {}", largest_rank(lora))};
