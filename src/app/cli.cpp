@@ -52,13 +52,17 @@ std::vector<std::string> flags_of(const CLI::App& command) {
   return flags;
 }
 
-std::string spelled(const std::vector<std::string>& words) {
+/// "a, b or c"; `last` is " or ".
+std::string joined(const std::vector<std::string>& words, std::string_view last) {
   std::string text;
   for (size_t i = 0; i < words.size(); ++i) {
-    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
+    if (i > 0) text += i + 1 == words.size() ? last : ", ";
     text += words[i];
   }
   return text;
+}
+std::string spelled(const std::vector<std::string>& words) {
+  return joined(words, " or ");
 }
 
 /// Names of the commands that take the flag.
@@ -84,8 +88,10 @@ std::string other_takers(const CLI::App& command, const std::string& flag) {
                        full_name(command), flag);
   const size_t more = names.size() - std::min(names.size(), kMostNames);
   names.resize(names.size() - more);
-  return fmt::format("`{}` has no such flag; it is one of {}{}", full_name(command),
-                     join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+  const std::string listed =
+      more > 0 ? fmt::format("{} and {} more", join(names, ", "), more) : joined(names, " and ");
+  return fmt::format("`{}` has no such flag; {} {} it", full_name(command), listed,
+                     names.size() + more == 1 ? "has" : "have");
 }
 
 /// Advice to use a flag that `command` does not take names the command that does.

@@ -7,6 +7,7 @@
 
 #include "cli.h"
 #include "config_init.h"
+#include "model_source.h"
 #include "run_check.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -31,16 +32,22 @@ std::string suggested_model(const MachineView& machine) {
   return "Qwen/Qwen3-0.6B";
 }
 
+/// "; did you mean `models/llama`?", or nothing.
+std::string guess_of_path(const std::string& text, PathKind kind) {
+  const std::string near = near_path(text, kind);
+  return near.empty() ? "" : fmt::format("; did you mean `{}`?", near);
+}
+
 std::string check_model(std::string& text) {
   if (leads_to_file(text) || hub::parse_model_name(text)) return {};
-  return fmt::format("`{}` is neither a file or folder here nor a name on the hub (owner/name)",
-                     text);
+  return fmt::format("`{}` is neither a file or folder here nor a name on the hub (owner/name){}",
+                     text, guess_of_path(text, PathKind::kModel));
 }
 
 std::string check_data(std::string& text) {
   if (exists_or_matches(text) || hub::parse_dataset_name(text)) return {};
-  return fmt::format("`{}` is neither a file, folder or pattern here nor a data set on the hub",
-                     text);
+  return fmt::format("`{}` is neither a file, folder or pattern here nor a data set on the hub{}",
+                     text, guess_of_path(text, PathKind::kData));
 }
 
 std::optional<std::string> first_that_exists(std::initializer_list<const char*> paths) {

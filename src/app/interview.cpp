@@ -28,7 +28,9 @@ std::string Interview::ask(const Question& question,
     std::string answer = *given;
     if (const std::string complaint = complaint_about(question, answer); !complaint.empty())
       throw ConfigError(complaint, fmt::format("{} on the command line", question.flag),
-                        fmt::format("give {} another value: {}", question.flag, question.text));
+                        question.initial ? fmt::format("write, for example, {} {}", question.flag,
+                                                       shell_word(*question.initial))
+                                         : fmt::format("give {}: {}", question.flag, question.why));
     return answer;
   }
   if (is_interactive_) return ask_at_terminal(question);

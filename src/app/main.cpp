@@ -12,6 +12,7 @@
 #include <new>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "cli.h"
 #include "sftrun/core/console_writer.h"
@@ -53,6 +54,36 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
   return names;
 }
 
+/// What other tools call a command, and words that people type for it.
+constexpr auto kOtherWords = std::to_array<std::pair<std::string_view, std::string_view>>(
+    {{"finetune", "train"},      {"fine-tune", "train"},
+     {"fit", "train"},           {"sft", "train"},
+     {"dpo", "train"},           {"run", "train"},
+     {"launch", "train"},        {"export", "merge"},
+     {"convert", "merge"},       {"merge-lora", "merge"},
+     {"infer", "generate"},      {"inference", "generate"},
+     {"predict", "generate"},    {"complete", "generate"},
+     {"evaluate", "eval"},       {"test", "eval"},
+     {"api", "serve"},           {"server", "serve"},
+     {"deploy", "serve"},        {"quantise", "quantize"},
+     {"tokenise", "tokenize"},   {"benchmark", "bench"},
+     {"pull", "download"},       {"env", "doctor"},
+     {"memory", "memory-check"}, {"plot", "report"},
+     {"version", "--version"},   {"validate", "config check"}});
+
+/// The command that a word of another tool means, or the command of `config` that it is: "merge" of
+/// "export". "": none
+std::string command_meant(const CLI::App& app, std::string word) {
+  std::replace(word.begin(), word.end(), '_', '-');
+  if (app.get_parent() != nullptr) return word == "validate" ? "check" : "";
+  const auto* const found =
+      std::ranges::find_if(kOtherWords, [&](const auto& pair) { return pair.first == word; });
+  if (found != kOtherWords.end()) return std::string(found->second);
+  const std::vector<std::string> actions = subcommands_of(*app.get_subcommand("config"));
+  const bool is_action = std::find(actions.begin(), actions.end(), word) != actions.end();
+  return is_action ? "config " + word : "";
+}
+
 /// Reports a word that is not a command.
 [[noreturn]] void unknown_command(const CLI::App& app, const std::string& prefix) {
   const std::string word = app.remaining().front();
@@ -60,7 +91,8 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
     throw ConfigError(fmt::format("unknown flag {}", excerpt(word)), "the command line",
                       fmt::format("flags follow the command: `{} --help`", prefix));
   }
-  const std::string near = nearest(word, subcommands_of(app));
+  const std::string meant = command_meant(app, word);
+  const std::string near = meant.empty() ? nearest(word, subcommands_of(app)) : meant;
   throw ConfigError(fmt::format("unknown command `{} {}`", prefix, excerpt(word)),
                     "the command line",
                     near.empty() ? fmt::format("`{} --help` lists the commands", prefix)

@@ -109,6 +109,11 @@ class CommandLineTest(unittest.TestCase):
     def test_unknown_words_name_the_nearest(self):
         self.expect(USAGE, ["unknown command `sftrun trian`", "did you mean `sftrun train`?"], "trian")
         self.expect(USAGE, ["unknown command `sftrun config chek`", "did you mean `sftrun config check`?"], "config", "chek")
+        for word, meant in {"export": "merge", "finetune": "train", "sft": "train", "infer": "generate", "inference": "generate",
+                            "predict": "generate", "quantise": "quantize", "merge_lora": "merge", "check": "config check",
+                            "version": "--version", "evaluate": "eval"}.items():
+            self.expect(USAGE, [f"unknown command `sftrun {word}`", f"did you mean `sftrun {meant}`?"], word)
+        self.expect(USAGE, ["did you mean `sftrun config check`?"], "config", "validate")
         self.expect(USAGE, ["unknown flag --confg", "did you mean --config?"], "train", "--confg", "run.yaml")
         self.expect(USAGE, ["unknown flag --max-new-token", "did you mean --max-new-tokens?"], "generate", "--max-new-token=3")
         self.expect(USAGE, ["unknown flag --lr", "train.learning_rate=VALUE"], "train", "--lr", "1e-4")
@@ -158,7 +163,8 @@ class CommandLineTest(unittest.TestCase):
                                            "`sftrun train --dry-run --device`"], *config, *words)
                 self.assertNotIn("use the flag", done.stderr)
             self.expect(USAGE, ["`sftrun train --dry-run --nproc-per-node`"], *config, "--nproc-per-node", "2")
-        self.expect(USAGE, ["unknown flag --html", "`sftrun report` has no such flag; it is one of `sftrun preview`"], "report", "run", "--html", "x")
+        self.expect(USAGE, ["unknown flag --html", "`sftrun report` has no such flag; `sftrun preview` has it"], "report", "run", "--html", "x")
+        self.expect(USAGE, ["`sftrun chat` has no such flag; `sftrun generate` has it"], "chat", "--prompt", "x")
         self.expect(USAGE, ["use the flag --device cpu"], "train", "--config", "run.yaml", "--no-cuda")
 
     def test_words_before_the_command_are_refused(self):
@@ -1093,6 +1099,10 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual((self.folder / "run.yaml").read_text(), RUN_YAML)
         self.expect(USAGE, ["`lor` is not one of lora, qlora or full", "did you mean `lora`?", "at   --mode"], *self.INIT, "--mode", "lor", "-o", "c.yaml")
         self.expect(USAGE, ["`no/such/data` is neither a file"], "config", "init", "--data", "no/such/data", "-o", "c.yaml")
+        self.expect(USAGE, ["`trian.jsonl` is neither", "did you mean `train.jsonl`?"], "config", "init", "--data", "trian.jsonl", "-o", "c.yaml")
+        shutil.copytree(MODEL, self.folder / "llama")
+        self.expect(USAGE, ["`lama` is neither", "did you mean `llama`?", "fix: write, for example, --model "],
+                    "config", "init", "--model", "lama", "-o", "c.yaml")
         (self.folder / "train.jsonl").unlink()
         self.expect(USAGE, ['has no answer to "Training data"', "give --data"], "config", "init", "--model", str(MODEL), "-o", "c.yaml")
         self.expect(USAGE, ["requires --machine"], "config", "init", "--nodes", "2", "-o", "c.yaml")
