@@ -51,7 +51,10 @@ Command add_init(CLI::App& config) {
   };
   answer("--model", options->model, "Base model [one that suits the machine]", "MODEL");
   answer("--data", options->data, "Training data [data/train.jsonl, if it exists]", "PATH");
-  answer("--val-split", options->val_split, "Share of the records to validate on [0.05]", "NUMBER");
+  answer(
+      "--val-split", options->val_split,
+      "Share of the records to validate on [0.05; of a JSONL file with fewer than 100 records 0]",
+      "NUMBER");
   answer("--mode", options->mode, "lora, qlora or full [what fits]", "MODE");
   answer("--max-seq-len", options->max_seq_len, "Longest sequence in tokens [2048, on a CPU 512]",
          "N");

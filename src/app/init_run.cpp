@@ -89,14 +89,22 @@ std::string suggested_seq_len(const MachineView& machine,
   return std::to_string(tokens);
 }
 
-/// Too few records leave nothing to validate on.
-std::string suggested_val_split(const std::string& data) {
+/// Whether the data leave nothing to validate on (the help of --val-split names the number).
+bool has_few_records(const std::string& data) {
   constexpr int kLeastRecords = 100;
-  if (!data.ends_with(".jsonl") || !is_plain_file(data)) return "0.05";
+  if (!data.ends_with(".jsonl") || !is_plain_file(data)) return false;
   std::ifstream file(data);
   int lines = 0;
   for (std::string line; lines < kLeastRecords && std::getline(file, line);) ++lines;
-  return lines < kLeastRecords ? "0" : "0.05";
+  return lines < kLeastRecords;
+}
+
+Question question_of_val_split(const std::string& data) {
+  const bool is_few = has_few_records(data);
+  return {"--val-split", "Share of the records to validate on",
+          is_few ? "0: none, because the data have fewer than 100 records"
+                 : "shows whether the model overfits; 0: none, for few records",
+          is_few ? "0" : "0.05", in_range(0, 0.5)};
 }
 
 /// A text as YAML: quoted unless it is a plain path or name with a slash or a dot, which YAML reads as
@@ -130,10 +138,7 @@ RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine)
       {"--data", "Training data", "a file, a folder or a data set on the hub (docs/data.md)",
        first_that_exists({"data/train.jsonl", "train.jsonl", "data"}), check_data},
       options.data);
-  answers.val_split = interview.ask({"--val-split", "Share of the records to validate on",
-                                     "shows whether the model overfits; 0: none, for few records",
-                                     suggested_val_split(answers.data), in_range(0, 0.5)},
-                                    options.val_split);
+  answers.val_split = interview.ask(question_of_val_split(answers.data), options.val_split);
   answers.mode = interview.ask(
       {"--mode", "What to train",
        "lora: small adapters; qlora: the same over a base in 4 bits; full: every weight",

@@ -1079,7 +1079,9 @@ class CommandLineTest(unittest.TestCase):
         return process.wait(60), text.replace("\r", "")
 
     def test_init_writes_a_run_that_passes_a_dry_run(self):
-        done = self.expect(DONE, ["This machine: ", "What to train: lora (", "Wrote run-1.yaml", "valid"], *self.INIT, "-o", "run-1.yaml")
+        done = self.expect(DONE, ["This machine: ", "What to train: lora (", "Wrote run-1.yaml", "valid",
+                                  "validate on: 0 (0: none, because the data have fewer than 100 records)"], *self.INIT, "-o", "run-1.yaml")
+        self.expect(DONE, ["[0.05; of a JSONL file with fewer than 100 records 0]"], "config", "init", "--help")
         text = (self.folder / "run-1.yaml").read_text()
         self.assertIn(f"name: {MODEL}", text)
         self.assertIn("# ", text)
