@@ -1,8 +1,49 @@
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "cli.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/observe/run_report.h"
 
 namespace sftrun::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The output.dir of a run's YAML; empty: it is not one.
+fs::path run_of_yaml(const fs::path& file) {
+  try {
+    config::LoadedConfig loaded = config::load_config(file, {});
+    config::resolve(loaded, file, /*world_size=*/1);
+    return loaded.config.output.dir;
+  } catch (const Error&) {
+    return {};  // another file, or a run with errors
+  }
+}
+
+/// What to name instead of a file: the run directory that it is in, or that of a YAML.
+std::string fix_for_file(const fs::path& file) {
+  fs::path run = observe::run_directory_of(file);
+  if (!run.empty() && !run.has_filename()) run = run.parent_path();  // "results/"
+  if (run.empty()) run = run_of_yaml(file);
+  if (run.empty()) return "name the output.dir of a run, such as runs/run_lora";
+  const std::string named = fmt::format("sftrun report {}", shell_word(run.string()));
+  return is_folder(run) ? fmt::format("name its run directory: {}", named)
+                        : fmt::format("train it first, then: {}", named);
+}
+
+void require_run_directory(const fs::path& named) {
+  require_exists("RUN_DIR", named);
+  if (is_folder(named)) return;
+  throw DataError(
+      fmt::format("{} is a file, and `sftrun report` takes run directories", named.string()),
+      "RUN_DIR on the command line", fix_for_file(named));
+}
+
+}  // namespace
 
 Command add_report(CLI::App& sftrun) {
   auto options = std::make_shared<ReportOptions>();
@@ -21,7 +62,7 @@ Command add_report(CLI::App& sftrun) {
   command->add_flag("--json", options->json, "Print the findings as one JSON object");
   return {command, [options, command] {
             require(!options->run_dirs.empty(), *command, "RUN_DIR");
-            for (const auto& directory : options->run_dirs) require_exists("RUN_DIR", directory);
+            for (const fs::path& directory : options->run_dirs) require_run_directory(directory);
             if (!options->output.empty()) options->special = SpecialFile::kAllowed;
             if (options->output.empty())
               options->output = options->run_dirs.front() /

@@ -1003,6 +1003,17 @@ class CommandLineTest(unittest.TestCase):
         os.mkfifo(run / "report.html")
         self.expect(FAILED, ["cannot write: is a named pipe, not a regular file", "at   runs/run/report.html"], "report", "runs/run")
 
+    def test_report_of_a_file_names_its_run_directory(self):
+        is_file = " is a file, and `sftrun report` takes run directories"
+        self.expect(DATA, ["run.yaml" + is_file, "fix: train it first, then: sftrun report runs/run\n"], "report", "run.yaml")
+        self.write("other.yaml", RUN_YAML + "output: { dir: results }\n")
+        (self.folder / "results").mkdir()
+        self.write("results/run.json", "{}")
+        for name in "other.yaml", "results/run.json":
+            self.expect(DATA, [name + is_file, "fix: name its run directory: sftrun report results\n"], "report", name)
+        self.expect(DATA, ["train.jsonl" + is_file, "fix: name the output.dir of a run"], "report", "train.jsonl", "--output", "page.html")
+        self.assertFalse((self.folder / "page.html").exists())
+
     def test_an_output_may_be_a_pipe(self):
         """Where the user names it."""
         pipe = self.folder / "page.html"
