@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli.h"
+#include "model_source.h"
 #include "run_check.h"
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
@@ -140,11 +141,12 @@ std::string newest_checkpoint_in(const std::filesystem::path& directory) {
 
 void require_checkpoint(const std::string& checkpoint) {
   if (checkpoint.empty()) return;
+  constexpr const char* kWhere = "--checkpoint on the command line";
   require_exists("--checkpoint", checkpoint);
   if (has_optional_file(std::filesystem::path(checkpoint) / "state.json")) return;
+  require_saved_run({.name = checkpoint, .where = kWhere});
   const std::string newest = newest_checkpoint_in(checkpoint);
-  throw DataError(fmt::format("{} is not a checkpoint", checkpoint),
-                  "--checkpoint on the command line",
+  throw DataError(fmt::format("{} is not a checkpoint", checkpoint), kWhere,
                   newest.empty() ? "name a folder like runs/NAME/checkpoints/step-000100"
                                  : fmt::format("it has checkpoints; the newest is {}", newest));
 }

@@ -132,6 +132,28 @@ std::string fix_for_adapter(const ModelAsked& asked, const std::filesystem::path
                    shell_word(adapter.string()), merge);
 }
 
+/// A run that has begun, and was killed before its first checkpoint or has not reached it.
+bool has_saved_nothing(const std::filesystem::path& run) {
+  if (!leads_to_file(run / "run.json") && !leads_to_file(run / "metrics.jsonl")) return false;
+  const std::vector<std::filesystem::path> checkpoints = readable_entries_of(run / "checkpoints");
+  return !leads_to_file(run / "adapter") && !leads_to_file(run / "model") &&
+         std::none_of(checkpoints.begin(), checkpoints.end(), [](const auto& entry) {
+           return entry.filename().string().starts_with("step-");
+         });
+}
+
+}  // namespace
+
+void require_saved_run(const ModelAsked& asked) {
+  if (!has_saved_nothing(asked.name)) return;
+  throw DataError(
+      fmt::format("the run {} has no checkpoint yet, and no result", asked.name), asked.where,
+      "while it runs, wait for its first checkpoint; else repeat its `sftrun train` command, with "
+      "train.save_every=1m to have checkpoints sooner");
+}
+
+namespace {
+
 /// The path to open for a directory: `runs/first/model` for the run directory `runs/first`, or the
 /// only .gguf file.
 std::filesystem::path model_at(const ModelAsked& asked) {
@@ -143,6 +165,7 @@ std::filesystem::path model_at(const ModelAsked& asked) {
     throw DataError(fmt::format("{} is a run directory with an adapter and no model", asked.name),
                     asked.where, fix_for_adapter(asked, path / "adapter"));
   }
+  require_saved_run(asked);
   // A command that needs only a tokenizer reads that of an adapter's directory.
   const bool needs_weights =
       asked.parts != hub::ModelParts::kText || asked.adapter_way != AdapterWay::kNone;
@@ -255,6 +278,7 @@ std::vector<std::string> adapters_below(const std::filesystem::path& folder) {
 /// @param adapter where the adapter would be: it has no adapter_config.json
 [[noreturn]] void refuse_as_adapter(const ModelAsked& asked, const std::filesystem::path& adapter) {
   const std::filesystem::path model = adapter / "model";
+  require_saved_run(asked);
   if (is_plain_file(adapter)) {
     throw DataError(fmt::format("{} is a file, not an adapter", asked.name), asked.where,
                     "name the directory that has adapter_config.json");

@@ -53,6 +53,9 @@ ModelSource found_model(const ModelAsked& asked, const std::filesystem::path& pa
 /// @throws as find_model
 std::filesystem::path find_adapter(const ModelAsked& asked);
 
+/// @throws DataError if `asked` names a run directory that has neither a result nor a checkpoint yet
+void require_saved_run(const ModelAsked& asked);
+
 /// Whether `text`, which has the form of `name` on the hub, is meant as a path: its first part is a
 /// local directory, and the cache has no repository of that name.
 bool is_path_here(const std::string& text, const hub::RepoName& name);

@@ -408,6 +408,14 @@ class CommandLineTest(unittest.TestCase):
             asked = self.request(*words, "--adapter", "runs/first")
             self.assertEqual((asked["adapter"], asked["model"]), ("runs/first/checkpoints/step-000010", "model"), words[0])
 
+    def test_a_run_that_was_killed_before_its_first_checkpoint(self):
+        (self.folder / "runs/dead/checkpoints").mkdir(parents=True)
+        self.write("runs/dead/run.json", "{}")
+        for words in (["generate", "--prompt", "a", "--adapter"], ["generate", "--prompt", "a", "--model"], ["merge", "--output", "out", "--checkpoint"],
+                      ["eval", "--config", "run.yaml", "data.val=train.jsonl", "--adapter"]):
+            self.expect(DATA, ["the run runs/dead has no checkpoint yet", f"at   {words[-1]} on the", "repeat its `sftrun train` command"],
+                        *words, "runs/dead")
+
     def test_flags_that_would_do_nothing(self):
         generate = ["generate", "--model", "model", "--prompt", "a"]
         self.expect(USAGE, ["--system does nothing with --no-chat"], *generate, "--system", "b", "--no-chat")
