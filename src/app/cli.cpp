@@ -406,6 +406,18 @@ bool names_yaml(const std::string& word) {
   return word.ends_with(".yaml") || word.ends_with(".yml");
 }
 
+/// The YAML that the word names: a file, or that of a run by its directory or its adapter. "": none
+std::string yaml_named_by(const std::string& word) {
+  if (names_yaml(word)) return word;
+  if (word.empty() || !leads_to_file(word)) return {};
+  for (const std::filesystem::path& run :
+       {std::filesystem::path(word), observe::run_directory_of(word)}) {
+    const std::filesystem::path yaml = run / "config.resolved.yaml";
+    if (!run.empty() && leads_to_file(yaml)) return yaml.string();
+  }
+  return {};
+}
+
 }  // namespace
 
 void require(bool given, const CLI::App& command, const std::string& flag) {
@@ -416,11 +428,12 @@ void require(bool given, const CLI::App& command, const std::string& flag) {
 }
 
 void require_config(const CLI::App& command, const std::filesystem::path& config,
-                    const std::vector<std::string>& overrides) {
-  const auto yaml = std::find_if(overrides.begin(), overrides.end(), names_yaml);
-  if (config.empty() && yaml != overrides.end()) {
+                    const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    const std::string yaml = config.empty() ? yaml_named_by(word) : "";
+    if (yaml.empty()) continue;
     throw ConfigError(fmt::format("`{}` requires --config", full_name(command)),
-                      std::string(kCommandLine), fmt::format("write --config {}", *yaml));
+                      std::string(kCommandLine), "write --config " + shell_word(yaml));
   }
   require(!config.empty(), command, "--config");
   require_exists("--config", config);

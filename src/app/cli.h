@@ -138,10 +138,10 @@ void add_overrides(CLI::App& command, std::vector<std::string>& overrides);
 
 /// @throws ConfigError "`sftrun train` requires --config", with an example.
 void require(bool given, const CLI::App& command, const std::string& flag);
-/// Checks that --config names an existing file. @param overrides the arguments among which a YAML
-/// file without --config is found
+/// Checks that --config names an existing file. @param words among which a YAML file without
+/// --config is found, or a run that has one: the arguments, and an adapter
 void require_config(const CLI::App& command, const std::filesystem::path& config,
-                    const std::vector<std::string>& overrides);
+                    const std::vector<std::string>& words);
 /// @throws ConfigError naming the flags if more than one is given.
 void require_at_most_one(const CLI::App& command, const std::vector<std::string>& flags);
 /// @throws DataError naming `flag` if there is no such file or directory.

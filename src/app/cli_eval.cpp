@@ -34,7 +34,9 @@ struct EvalOptions {
 };
 
 void check(const EvalOptions& options, const CLI::App& command) {
-  require_config(command, options.config, options.overrides);
+  std::vector<std::string> words = options.overrides;
+  words.push_back(options.adapter);
+  require_config(command, options.config, words);
   check_sampling_flags(options.sampling);
   check_launch_flags(options.launch);
   if (!options.predictions.empty()) {

@@ -470,6 +470,11 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["the run has no validation data", "data.val=FILE"], *words)
         words += ["data.val=train.jsonl"]
         self.expect(DATA, ["the run has no result", "--adapter none"], *words)
+        (self.folder / "runs/a run/adapter").mkdir(parents=True)
+        self.write("runs/a run/run.json", "{}")
+        self.write("runs/a run/config.resolved.yaml", RUN_YAML)
+        for named in ["--adapter", "runs/a run"], ["--adapter", "runs/a run/adapter"], ["runs/a run"]:
+            self.expect(USAGE, ["requires --config", "fix: write --config 'runs/a run/config.resolved.yaml'"], "eval", *named)
         asked = self.request(*words, "--adapter", "none", "--no-generate")
         self.assertEqual(asked["models"], [{"name": "base", "model": "model", "adapter": None}])
         self.assertEqual((asked["generate"], asked["config"]["data"]["val"]), (False, "train.jsonl"))
