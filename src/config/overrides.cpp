@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <span>
 
 #include "known_keys.h"
 #include "layers.h"
@@ -37,6 +38,25 @@ void add(std::vector<Assignment>& assignments, const std::string& key, const std
   } catch (const ConfigProblems& error) {
     problems.push_back({error.problems.front().message, place, "quote the value: key='\"value\"'"});
   }
+}
+
+/// How many words from `first` on are one override that the shell has divided, because its value has
+/// spaces in brackets: `data.fields={prompt: q, completion: a}`. 1: it is whole
+size_t num_words_of_override(const std::vector<std::string>& words, size_t first) {
+  const size_t equals = words[first].find('=');
+  if (equals == std::string::npos) return 1;
+  std::string_view text = trim(std::string_view(words[first]).substr(equals + 1));
+  if (!text.starts_with('{') && !text.starts_with('[')) return 1;
+  int64_t depth = 0;
+  for (size_t i = first; i < words.size(); ++i) {
+    if (i > first) text = words[i];
+    for (const char c : text) {
+      if (c == '{' || c == '[') ++depth;
+      if (c == '}' || c == ']') --depth;
+    }
+    if (depth <= 0) return i - first + 1;
+  }
+  return 1;  // never closed
 }
 
 const Field* find_field(const Binding& fields, const std::string& key) {
@@ -84,7 +104,16 @@ std::string environment_name(const std::string& key) {
 std::vector<Assignment> from_command_line(const std::vector<std::string>& words,
                                           const Binding& fields, Problems& problems) {
   std::vector<Assignment> assignments;
-  for (const std::string& word : words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (const size_t count = num_words_of_override(words, i); count > 1) {
+      const std::string whole = join(std::span(words).subspan(i, count), " ");
+      problems.push_back(
+          {fmt::format("the shell has divided `{}` into {} words", excerpt(whole), count),
+           "the command line", "write it in single quotes: " + shell_word(whole)});
+      i += count - 1;
+      continue;
+    }
     const std::string place = excerpt(word) + " from the command line";
     const size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0) {

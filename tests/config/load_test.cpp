@@ -440,6 +440,31 @@ TEST_F(ConfigTest, OverridesAloneNeedNoModel) {
       {"not valid YAML", "train.seed=[1 from the command line"});
 }
 
+/// As bash passes them without quotes.
+TEST_F(ConfigTest, OverridesThatTheShellDividedAreOneProblem) {
+  const auto problems = [&](const std::vector<std::string>& words) {
+    try {
+      load("", words);
+    } catch (const ConfigProblems& error) {
+      std::string text;
+      for (const Problem& problem : error.problems)
+        text += problem.message + "; " + problem.fix + "\n";
+      return text;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(problems({"data.fields={prompt:", "question,", "completion:", "answer}"}),
+            "the shell has divided `data.fields={prompt: question, completion: answer}` into 4 "
+            "words; write it in single quotes: 'data.fields={prompt: question, completion: "
+            "answer}'\n");
+  EXPECT_EQ(problems({"train.epochs=1", "tuning.lora.target_modules=[q_proj,", "v_proj]"}),
+            "the shell has divided `tuning.lora.target_modules=[q_proj, v_proj]` into 2 words; "
+            "write it in single quotes: 'tuning.lora.target_modules=[q_proj, v_proj]'\n");
+  EXPECT_EQ(problems({"data.fields={prompt: question, completion: answer}"}), "");
+  EXPECT_NE(problems({"train.betas=[0.9,", "train.epochs=1"}).find("not valid YAML"),
+            std::string::npos);
+}
+
 TEST_F(ConfigTest, ValuesWithoutAnEffectAreWarnedAbout) {
   EXPECT_EQ(load("train: {scheduler: constant, warmup_steps: 5}").warnings.size(), 1u);
   EXPECT_EQ(load("train: {eval_strategy: no, eval_steps: 5}").warnings.size(), 1u);
