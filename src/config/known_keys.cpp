@@ -190,7 +190,11 @@ std::string nearest_key(const std::string& key, const Binding& binding) {
 std::string suggest_key(const std::string& key, const Value& value, const Binding& binding) {
   if (std::string inner = suggest_inner_key(key, binding); !inner.empty()) return inner;
   if (const ForeignKey* foreign = find_foreign_key(key)) return advice_on(*foreign, value);
-  if (const ForeignKey* foreign = nearest_foreign(leaf_of(key), binding))
+  const ForeignKey* foreign = nearest_foreign(leaf_of(key), binding);
+  // "not needed; remove it" would be wrong for a misspelt key of ours.
+  const bool is_ours = foreign != nullptr && foreign->field.empty() &&
+                       !nearest_by_leaf(leaf_of(key), names_in(binding, "")).empty();
+  if (foreign != nullptr && !is_ours)
     return fmt::format("did you mean `{}`? {}", foreign->name, advice_on(*foreign, value));
   const std::string near = nearest_key(key, binding);
   if (near.empty()) return "`sftrun config reference` lists every key";

@@ -45,6 +45,17 @@ std::string continuation_of(std::string_view word, std::span<const std::string> 
   return {};
 }
 
+/// "packing" of "pack".
+std::string begun_with(std::string_view word, std::span<const std::string> candidates) {
+  constexpr size_t kShortest = 4;  // many words share three letters
+  if (word.size() < kShortest) return {};
+  const std::string begin = ascii_lower(excerpt(word));
+  const auto found = std::find_if(
+      candidates.begin(), candidates.end(),
+      [&](const std::string& candidate) { return ascii_lower(candidate).starts_with(begin); });
+  return found == candidates.end() ? "" : *found;
+}
+
 }  // namespace
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
@@ -62,8 +73,10 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   }
   if (best_distance == 1 && ascii_lower(best).starts_with(ascii_lower(std::string(word))))
     return best;  // only the last letter is missing
-  const std::string longer = continuation_of(word, candidates);
-  return longer.empty() ? best : longer;
+  if (best_distance == 0) return best;
+  if (const std::string longer = continuation_of(word, candidates); !longer.empty()) return longer;
+  const std::string whole = best_distance > 1 ? begun_with(word, candidates) : "";
+  return whole.empty() ? best : whole;
 }
 
 std::vector<std::string> split(std::string_view text, char separator) {

@@ -158,6 +158,9 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
   EXPECT_NE(answer("ref_model", "x").find("adapter switched off"), std::string::npos);
   EXPECT_EQ(answer("train.learning_rte", "1"), "did you mean `train.learning_rate`?");
   EXPECT_EQ(answer("train.optm", "adamw"), "did you mean `optim`? use `train.optimizer`");
+  for (const char* key : {"train.packing", "packing", "data.pack", "train.pack"})
+    EXPECT_EQ(answer(key, "false"), "did you mean `data.packing`?") << key;
+  EXPECT_TRUE(answer("data.packing_strateg", "bfd").starts_with("did you mean `packing_strategy`?"));
 }
 
 TEST_F(ForeignKeysTest, AListOfOneIsItsValue) {

@@ -71,5 +71,13 @@ TEST(Nearest, ContinuesAWord) {
   EXPECT_EQ(nearest("epoch", names), "epochs");
 }
 
+TEST(Nearest, IsTheWordItselfOrOneThatItBegins) {
+  const std::vector<std::string> names = {"rank", "packing_strategy", "packing"};
+  EXPECT_EQ(nearest("packing", names), "packing");
+  EXPECT_EQ(nearest("packing", std::span(names).first(2)), "packing_strategy");
+  EXPECT_EQ(nearest("pack", std::vector<std::string>{"rank", "packing"}), "packing");
+  EXPECT_EQ(nearest("rnak", names), "rank");
+}
+
 }  // namespace
 }  // namespace sftrun

@@ -10,7 +10,8 @@ namespace sftrun {
 /// The candidate with the smallest edit distance (optimal string alignment) to `word`, or "" if
 /// none is similar enough (distance at most a third of the longer word, plus one, and below the
 /// length of the shorter). A candidate that continues `word` with _ or - comes first: q4_k_m for
-/// q4_k, of which q6_k has the smaller distance.
+/// q4_k, of which q6_k has the smaller distance. Any that continues four letters or more comes before
+/// a distance of two: packing for pack, not rank. `word` itself comes before all.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 std::vector<std::string> split(std::string_view text, char separator);
