@@ -561,7 +561,8 @@ const ImportTable& axolotl_table() {
                                      .signs = kAxolotlSigns,
                                      .objective_keys = kAxolotlObjectiveKeys,
                                      .finish = axolotl_finish,
-                                     .defaults = kAxolotlDefaults};
+                                     .defaults = kAxolotlDefaults,
+                                     .adapter_line = "adapter: lora"};
   return table;
 }
 

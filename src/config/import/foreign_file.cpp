@@ -133,6 +133,19 @@ bool has_section_of_run(const Value& document) {
   return false;
 }
 
+/// The file of a trainer that --from names has a key of it, or no other tool has more.
+/// @throws ConfigError that names the tool whose keys the file has
+void require_likely_file_of(const ImportTable& table, const Value& document,
+                            const std::filesystem::path& file) {
+  constexpr int64_t kFewest = 2;  // one may be a mistake
+  const Likeness best = likeness_of(document);
+  if (table.is_strict || num_signs(table, document) > 0 || best.num_signs < kFewest) return;
+  throw ConfigError(
+      fmt::format("this looks like a file of {}, not of {}", best.tool->name, table.name),
+      file.string(),
+      fmt::format("write --from {}, or leave out --from {}", best.tool->word, table.word));
+}
+
 /// A file that a run names is of one tool. Its keys would all be unknown in another.
 /// @throws ConfigError if the file is empty, or has more keys of another tool
 void require_file_of(const ImportTable& table, const Value& document,
@@ -185,6 +198,7 @@ Reading read_foreign_file(const std::filesystem::path& file, std::optional<Forei
   }
   const ImportTable& table = tool ? table_of(*tool) : recognise(document, file.string());
   if (tool) require_file_of(table, document, file);
+  if (tool) require_likely_file_of(table, document, file);
   Reading reading(table, file, std::move(document));
   reading.problems = std::move(problems);
   reading.run();

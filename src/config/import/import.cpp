@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "import/reading.h"
 #include "layers.h"
@@ -27,6 +28,29 @@ bool lacks_max_steps(const RunConfig& config) {
   return config.data.streaming && !config.train.max_steps;
 }
 
+/// Whether `text` names the key, and not one that it begins.
+bool names_key(const std::string& text, const std::string& key) {
+  const size_t at = text.find(key);
+  if (at == std::string::npos) return false;
+  const char next = at + key.size() < text.size() ? text[at + key.size()] : ' ';
+  return std::isalnum(static_cast<unsigned char>(next)) == 0 && next != '_' && next != '.';
+}
+
+/// Adds to the settings that a fix names what they are in the file: an import reads no others.
+void name_lines_of_file(const Reading& reading, Problems& problems) {
+  const std::string_view adapter = importing::table_of(reading.tool()).adapter_line;
+  for (Problem& problem : problems) {
+    const std::string fix = problem.fix;
+    for (const Given& one : reading.given) {
+      if (!names_key(fix, one.assignment.key)) continue;
+      const bool is_mode = one.assignment.key == "tuning.mode" && !adapter.empty();
+      const std::string theirs = is_mode ? std::string(adapter) : one.from;
+      if (!theirs.empty())
+        problem.fix += fmt::format("; in {} that is `{}`", reading.file().string(), theirs);
+    }
+  }
+}
+
 /// A configuration of the imported fields alone, for its values as the fields hold them.
 struct Applied {
   LoadedConfig loaded;
@@ -46,6 +70,7 @@ Applied applied(const Reading& reading) {
   if (lacks_trainable(config)) config.tuning.trainable = {"."};
   if (lacks_max_steps(config)) config.train.max_steps = 1;
   validate(judged, ConfigUse::kNoRun, result.problems, warnings);
+  name_lines_of_file(reading, result.problems);
   return result;
 }
 

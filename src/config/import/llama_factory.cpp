@@ -267,11 +267,22 @@ std::vector<std::string> factory_names(const Value& value) {
   return names;
 }
 
+std::filesystem::path factory_info(const Reading& reading) {
+  const auto given = reading.find("dataset_dir");
+  return reading.path_beside(given ? given->value.text : "data") / "dataset_info.json";
+}
+
+void factory_max_samples(Reading& reading, const SourceKey& key) {
+  if (is_plain_file(factory_info(reading)))
+    return reading.note_no_meaning(key, "it is a part of each entry of data.train");
+  reading.note_lost(key, fmt::format("write it in each entry of data.train and data.val: "
+                                     "[{{path: FILE, max_samples: {}}}]",
+                                     key.value.text));
+}
+
 void factory_sources(Reading& reading, const SourceKey& key, std::string_view field) {
   if (is_off(key.value)) return;
-  const auto given = reading.find("dataset_dir");
-  const std::filesystem::path folder = reading.path_beside(given ? given->value.text : "data");
-  const std::filesystem::path info = folder / "dataset_info.json";
+  const std::filesystem::path info = factory_info(reading), folder = info.parent_path();
   const std::vector<std::string> names = factory_names(key.value);
   if (!is_plain_file(info))
     return reading.note_lost(key, fmt::format("{} was not found: set {} to the files of {}",
@@ -412,7 +423,7 @@ constexpr auto kFactoryRules = std::to_array<ImportRule>({
     special("neat_packing", factory_neat_packing),
     special("pref_loss", factory_preference),
     field("group_by_length", "data.group_by_length"),
-    nothing("max_samples", "it is a part of each entry of data.train"),
+    special("max_samples", factory_max_samples),
     special("template", factory_template),
     special("enable_thinking", factory_thinking),
     special("bf16", set_bf16),
@@ -484,7 +495,8 @@ const ImportTable& llama_factory_table() {
                                      .signs = kFactorySigns,
                                      .objective_keys = kFactoryObjectiveKeys,
                                      .finish = factory_finish,
-                                     .defaults = kFactoryDefaults};
+                                     .defaults = kFactoryDefaults,
+                                     .adapter_line = "finetuning_type: lora"};
   return table;
 }
 

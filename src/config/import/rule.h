@@ -82,6 +82,8 @@ struct ImportTable {
   bool is_strict = false;
   /// `${key}` stands for the value of a key.
   bool has_interpolation = false;
+  /// The line that trains an adapter, of what the fix "set tuning.mode to lora" means in the file.
+  std::string_view adapter_line = {};
   /// Sections whose keys may be written without the beginning that they share.
   std::span<const WordPair> prefixes = {};
 };

@@ -328,7 +328,8 @@ const ImportTable& trl_table() {
                                      .signs = kTrlSigns,
                                      .objective_keys = kTrlObjectiveKeys,
                                      .finish = trl_finish,
-                                     .defaults = kTrlDefaults};
+                                     .defaults = kTrlDefaults,
+                                     .adapter_line = "use_peft: true"};
   return table;
 }
 

@@ -205,9 +205,37 @@ TEST_F(TrainersTest, LlamaFactory) {
     EXPECT_NE(sources.find(part), std::string::npos) << sources;
   const std::string text = "model_name_or_path: m\nfinetuning_type: lora\ndataset: mine\n";
   EXPECT_TRUE(has_key(import(text, ForeignTool::kLlamaFactory).not_carried, "dataset"));
+  const Import limited = import(text + "max_samples: 10\n", ForeignTool::kLlamaFactory);
+  EXPECT_NE(to_yaml(limited).find("max_samples: write it in each entry of data.train and data.val: "
+                                  "[{path: FILE, max_samples: 10}]"),
+            std::string::npos)
+      << to_yaml(limited);
   write("data/dataset_info.json", "{}");
   test::expect_error<ConfigError>([&] { import(text, ForeignTool::kLlamaFactory); },
                                   {"`dataset` has `mine`", "dataset_info.json", "file:3:10"});
+}
+
+/// An import reads neither overrides nor sections of a run.
+TEST_F(TrainersTest, FixesNameTheLinesOfTheFile) {
+  const auto expect_line = [&](const std::string& text, ForeignTool tool, const char* line) {
+    test::expect_error<ConfigError>(
+        [&] { import(text, tool); },
+        {"`train.objective` is dpo", fmt::format("that is `{}`", line)});
+  };
+  expect_line("base_model: m\nrl: dpo\ndatasets: [{path: a}]\n", ForeignTool::kAxolotl,
+              "adapter: lora");
+  expect_line("model_name_or_path: m\nstage: dpo\nfinetuning_type: full\n",
+              ForeignTool::kLlamaFactory, "finetuning_type: lora");
+  EXPECT_NO_THROW(import("base_model: m\nrl: dpo\nadapter: lora\n", ForeignTool::kAxolotl));
+}
+
+TEST_F(TrainersTest, AFileOfAnotherTrainerIsNamed) {
+  test::expect_error<ConfigError>(
+      [&] {
+        import("base_model: m\nadapter: qlora\nload_in_4bit: true\ndatasets: [{path: a}]\n",
+               ForeignTool::kTrl);
+      },
+      {"this looks like a file of Axolotl, not of TRL", "write --from axolotl"});
 }
 
 TEST_F(TrainersTest, Torchtune) {
