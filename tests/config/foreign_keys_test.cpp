@@ -160,7 +160,8 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
   EXPECT_EQ(answer("train.optm", "adamw"), "did you mean `optim`? use `train.optimizer`");
   for (const char* key : {"train.packing", "packing", "data.pack", "train.pack"})
     EXPECT_EQ(answer(key, "false"), "did you mean `data.packing`?") << key;
-  EXPECT_TRUE(answer("data.packing_strateg", "bfd").starts_with("did you mean `packing_strategy`?"));
+  EXPECT_TRUE(
+      answer("data.packing_strateg", "bfd").starts_with("did you mean `packing_strategy`?"));
 }
 
 TEST_F(ForeignKeysTest, AListOfOneIsItsValue) {

@@ -519,6 +519,12 @@ AXOLOTL = {"a.yaml": "base_model: model\nadapter: lora\nmicro_batch_size: 1\nseq
 # Files of the row ("run", "full": a finished run), command | message | advice | ways: commands, or other files and a command.
 COMMANDS = [
     ({}, "trian", "unknown command", "did you mean `sftrun train`?", [DRY]),
+    ({}, "finetune", "unknown command", "did you mean `sftrun train`?", [DRY]),
+    ({}, "--dry-run " + TRAIN, "stands before the command", "write it after the command: sftrun train --dry-run", [DRY]),
+    ({}, "train.epochs=1 train.max_steps=null " + DRY, "stands before the command", "write it after the command: sftrun train train.epochs=1",
+     [DRY + " train.epochs=1 train.max_steps=null"]),
+    ({}, DRY + " tuning.lora.target_modules=[q_proj, v_proj]", "the shell has divided", "write it in single quotes",
+     [DRY + " 'tuning.lora.target_modules=[q_proj, v_proj]'"]),
     ({}, DRY + " --train.epochs 1", "unknown flag", "write it without dashes: train.epochs=VALUE", [DRY + " train.epochs=1 train.max_steps=null"]),
     ({}, DRY + " --batch-size 1", "unknown flag", "settings are written without dashes: train.batch_size=VALUE", [DRY + " train.batch_size=1"]),
     ({}, DRY + " --learning_rate 1e-4", "unknown flag", "train.learning_rate=VALUE", [DRY + " train.learning_rate=1e-4"]),
