@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <string_view>
 #include <utility>
@@ -13,10 +14,19 @@
 namespace sftrun::data {
 namespace {
 
+bool is_number_like(const Json& value) {
+  return value.is_number() || value.is_boolean();
+}
+
+/// One element of such a list (token ids, an embedding, labels) is no text.
+bool is_list_of_numbers(const Json& value) {
+  return value.is_array() && !value.empty() && is_number_like(value[0]);
+}
+
 /// The first text that `path` or what is inside it leads to; empty: none, or a list of turns.
 std::string text_within(const std::string& path, const Json& value, int levels) {
-  if (value.is_string() || value.is_number() || value.is_boolean()) return path;
-  if (levels == 0) return {};
+  if (value.is_string() || is_number_like(value)) return path;
+  if (levels == 0 || is_list_of_numbers(value)) return {};
   if (value.is_array() && !value.empty()) return text_within(path + ".0", value[0], levels - 1);
   if (!value.is_object() || value_of(value, "role") != nullptr ||
       value_of(value, "from") != nullptr)
@@ -31,11 +41,12 @@ std::string text_within(const std::string& path, const Json& value, int levels) 
 }
 
 /// The text of a column whose name contains one of `words`: "Question", "answers.text.0". A list
-/// of turns is named as it is.
+/// of turns is named as it is, and a list of numbers never.
 std::string column_like(const Json& record, const std::vector<std::string_view>& words) {
   for (const std::string_view word : words) {
     for (const auto& [key, value] : record.items()) {
-      if (value.is_null() || ascii_lower(key).find(word) == std::string::npos) continue;
+      if (value.is_null() || is_list_of_numbers(value)) continue;
+      if (ascii_lower(key).find(word) == std::string::npos) continue;
       const std::string path = path_of_text(key, value);
       return path.empty() ? key : path;
     }
@@ -140,6 +151,25 @@ std::string renames_of_turns(const LikelyTurns& turns) {
   return "rename " + join(columns, " and ");
 }
 
+/// Two ways to read a question and its answer: data.fields or keys for each.
+std::string either_way(const std::string& rendered, const std::string& raw) {
+  return fmt::format("{} (the model's chat template, if it has one), or {} (raw text)", rendered,
+                     raw);
+}
+
+/// "{instruction: question, output: answer}", without names that are right already
+std::string fields_text(const std::vector<std::pair<std::string, std::string>>& ours_and_theirs) {
+  std::vector<std::string> fields;
+  for (const auto& [ours, theirs] : ours_and_theirs)
+    if (ours != theirs) fields.push_back(fmt::format("{}: {}", ours, theirs));
+  return fmt::format("{{{}}}", join(fields, ", "));
+}
+
+std::string fields_of_pair(const std::string& question, const std::string& answer) {
+  return either_way(fields_text({{"instruction", question}, {"output", answer}}),
+                    fields_text({{"prompt", question}, {"completion", answer}}));
+}
+
 constexpr const char* kKnown =
     "known: \"messages\"; \"conversations\"; \"prompt\" and \"completion\"; \"instruction\" and "
     "\"output\"; \"text\"";
@@ -154,20 +184,36 @@ std::string path_of_text(const std::string& column, const Json& value) {
   return text_within(column, value, kLevels);
 }
 
+bool is_tokenised(const Json& record) {
+  const auto holds_ids = [](const Json& value) {
+    // Tables without lists store them as JSON text.
+    const bool is_text = value.is_string() && value.get_ref<const std::string&>().starts_with('[');
+    return is_list_of_numbers(is_text ? parse_json_text(value.get_ref<const std::string&>())
+                                      : value);
+  };
+  const auto is_column_of_ids = [&](const auto& column) {
+    return ascii_lower(column.key()).find("ids") != std::string::npos && holds_ids(column.value());
+  };
+  const auto columns = record.items();
+  if (std::none_of(columns.begin(), columns.end(), is_column_of_ids)) return false;
+  const LikelyColumns likely = likely_columns(record);
+  return likely.turns.column.empty() && !likely.is_pair() && likely.text.empty();
+}
+
 std::string advise_fields(const Json& record) {
   if (const std::string advice = advise_delimiter(record); !advice.empty()) return advice;
   const LikelyColumns likely = likely_columns(record);
-  std::string fields = "prompt: COLUMN, completion: COLUMN";
+  std::string fields = fields_of_pair("COLUMN", "COLUMN");
   if (likely.turns.are_renamed())
-    fields = fmt::format("messages: {}, role: {}, content: {}", likely.turns.column,
+    fields = fmt::format("{{messages: {}, role: {}, content: {}}}", likely.turns.column,
                          likely.turns.role, likely.turns.content);
   else if (!likely.turns.column.empty())
-    fields = "messages: " + likely.turns.column;
+    fields = fmt::format("{{messages: {}}}", likely.turns.column);
   else if (likely.is_pair())
-    fields = fmt::format("prompt: {}, completion: {}", likely.prompt, likely.completion);
+    fields = fields_of_pair(likely.prompt, likely.completion);
   else if (!likely.text.empty())
-    fields = "text: " + likely.text;
-  return fmt::format("name the columns: data.fields: {{{}}}; {}", fields, kKnown);
+    fields = fmt::format("{{text: {}}}", likely.text);
+  return fmt::format("name the columns: data.fields: {}; {}", fields, kKnown);
 }
 
 std::string advise_keys(const Json& record) {
@@ -177,7 +223,9 @@ std::string advise_keys(const Json& record) {
   if (!likely.turns.column.empty())
     advice = renames_of_turns(likely.turns);
   else if (likely.is_pair())
-    advice = renames(record, {{likely.prompt, "prompt"}, {likely.completion, "completion"}});
+    advice = either_way(
+        renames(record, {{likely.prompt, "instruction"}, {likely.completion, "output"}}),
+        renames(record, {{likely.prompt, "prompt"}, {likely.completion, "completion"}}));
   else if (value_of(record, "prompt") != nullptr)
     advice = "add the answer as \"completion\"";
   else if (value_of(record, "instruction") != nullptr)

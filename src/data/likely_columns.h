@@ -8,8 +8,11 @@
 namespace sftrun::data {
 
 /// Where a column holds one text, in the words of data.fields: "answers.text.0", or the column
-/// itself for a text, a number or a boolean; empty: nowhere, or it is a list of turns.
+/// itself for a text, a number or a boolean; empty: nowhere, or it is a list of turns or numbers.
 std::string path_of_text(const std::string& column, const Json& value);
+
+/// Whether a record holds token ids ("input_ids", "chosen_input_ids", …), and no text to train on.
+bool is_tokenised(const Json& record);
 
 /// For a run's data: data.fields with the columns that are probably meant.
 std::string advise_fields(const Json& record);

@@ -21,6 +21,7 @@ struct Asked {
 };
 
 [[noreturn]] void refuse_without_prompt(const Json& record, const std::string& where) {
+  refuse_token_ids(record, where);
   const Json *chosen = value_of(record, "chosen"), *rejected = value_of(record, "rejected");
   const bool is_preference = chosen != nullptr && rejected != nullptr;
   throw DataError(fmt::format("the record has no prompt; its keys: {}", keys_of(record)), where,

@@ -26,6 +26,17 @@ std::string keys_of(const Json& record) {
   return keys.empty() ? "none" : excerpt(join(keys, ", "));
 }
 
+void refuse_token_ids(const Json& record, const std::string& where) {
+  if (!is_tokenised(record)) return;
+  throw DataError(
+      fmt::format("the record holds token ids, and records that are tokenised already are not read "
+                  "(its keys: {})",
+                  keys_of(record)),
+      where,
+      "give the text from which they were made, for example as \"messages\", \"instruction\" and "
+      "\"output\", or \"text\": sftrun tokenises it");
+}
+
 namespace {
 
 bool is_preference(const Json& record) {
@@ -53,6 +64,7 @@ const Json& require(const Json& record, const char* key, RecordFormat format,
                     const std::string& where) {
   const auto it = record.find(key);
   if (it != record.end()) return *it;
+  refuse_token_ids(record, where);
   if (is_preference(record)) refuse_preference(record, where);
   throw RecordError(
       fmt::format("the record has no \"{}\", which data.format {} requires (its keys: {})", key,
@@ -557,6 +569,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
   if (objective == config::Objective::kDpo) {
     if (is_preference(record))
       return {RecordFormat::kPreference, "it has \"chosen\" and \"rejected\""};
+    refuse_token_ids(record, where);
     throw DataError(fmt::format("the record has no \"chosen\" and \"rejected\", which "
                                 "train.objective dpo needs (its keys: {})",
                                 keys_of(record)),
@@ -566,6 +579,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
   }
   if (auto format = format_of_keys(record)) return *format;
   if (is_preference(record)) refuse_preference(record, where);
+  refuse_token_ids(record, where);
   throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),
                   where, advise_fields(record));
 }
@@ -573,6 +587,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
 DetectedFormat detect_input_format(const Json& record, const std::string& where) {
   if (auto format = format_of_keys(record)) return *format;
   if (is_preference(record)) refuse_two_answers(record, where);
+  refuse_token_ids(record, where);
   throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),
                   where, advise_keys(record));
 }

@@ -26,6 +26,9 @@ using RecordShape = std::variant<Conversation, PlainText>;
 /// A record's keys with values, for messages: `"id", "text"`; "none".
 std::string keys_of(const Json& record);
 
+/// @throws DataError for a record that holds token ids in place of text
+void refuse_token_ids(const Json& record, const std::string& where);
+
 /// The conversation "chosen" or "rejected", or the text; of a record of another format the only one.
 struct NamedShape {
   const char* name = "";

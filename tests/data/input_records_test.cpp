@@ -122,8 +122,11 @@ TEST(InputRecordsAdvice, SaysWhichKeysToWrite) {
     test::expect_error<DataError>([&] { detect_input_format(record, "f:1"); }, {"f:1", fix});
   };
   expect({{"id", 1}, {"question", "q"}, {"answer", "a"}},
-         R"(rename "question" to "prompt" and "answer" to "completion"; known: "messages")");
-  expect({{"prompt", "q"}, {"response", "a"}}, R"(rename "response" to "completion"; known)");
+         R"(rename "question" to "instruction" and "answer" to "output" (the model's chat )"
+         R"(template, if it has one), or rename "question" to "prompt" and "answer" to )"
+         R"("completion" (raw text); known: "messages")");
+  expect({{"prompt", "q"}, {"response", "a"}},
+         R"(or rename "response" to "completion" (raw text); known)");
   expect({{"prompt", "q"}}, R"(add the answer as "completion"; known)");
   expect({{"instruction", "q"}, {"output", nullptr}}, R"(add the answer as "output"; known)");
   expect({{"content", "t"}}, R"(rename "content" to "text"; known)");

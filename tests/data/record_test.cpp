@@ -4,6 +4,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "support/expect_error.h"
 #include "unread_columns.h"
 
 namespace sftrun::data {
@@ -65,22 +66,43 @@ TEST(RecordFormats, SuggestsFieldsForColumns) {
     EXPECT_NE(fix(record).find(part), std::string::npos) << fix(record);
   };
   expect({{"id", "1"}, {"question", "q"}, {"answer", "a"}},
-         "data.fields: {prompt: question, completion: answer}");
-  expect({{"user_query", "q"}, {"Response", "a"}},
-         "data.fields: {prompt: user_query, completion: Response}");
+         "data.fields: {instruction: question, output: answer} (the model's chat template, if it "
+         "has one), or {prompt: question, completion: answer} (raw text);");
+  expect({{"user_query", "q"}, {"Response", "a"}}, "or {prompt: user_query, completion: Response}");
+  expect({{"instruction", "q"}, {"response", "a"}},
+         "data.fields: {output: response} (the model's chat template, if it has one), or {prompt: "
+         "instruction, completion: response}");
   expect({{"content", "t"}}, "data.fields: {text: content}");
   expect({{"dialogue", {{{"role", "user"}}}}}, "data.fields: {messages: dialogue}");
   const Json answers = {{"text", {"a", "b"}}, {"answer_start", {1, 2}}};
   expect({{"context", "c"}, {"question", "q"}, {"answers", answers}},
-         "data.fields: {prompt: question, completion: answers.text.0}");
+         "{instruction: question, output: answers.text.0}");
   const Json turn = {{"speaker", "customer"}, {"utterance", "q"}};
   expect({{"dialogue", Json::array({turn})}},
          "data.fields: {messages: dialogue, role: speaker, content: utterance}");
   expect({{"dialogue", Json::array({turn}).dump()}},
          "data.fields: {messages: dialogue, role: speaker, content: utterance}");
-  expect({{"x", "1"}, {"y", "2"}}, "data.fields: {prompt: COLUMN, completion: COLUMN}");
+  expect({{"x", "1"}, {"y", "2"}}, "data.fields: {instruction: COLUMN, output: COLUMN}");
+  expect({{"question", "q"}, {"labels", {1, 2}}}, "data.fields: {instruction: COLUMN");
   expect({{"prompt;completion", "a;b"}}, "separated by `;`");
   expect({{"prompt\tcompletion", "a\tb"}}, "separated by tabs");
+}
+
+TEST(RecordFormats, RefusesTokenIds) {
+  using enum config::Objective;
+  const auto expect = [](const Json& record, config::Objective objective = kSft) {
+    test::expect_error<DataError>([&] { detect_format(record, "f:1", objective); },
+                                  {"tokenised already are not read", "give the text"});
+  };
+  const Json ids = {1, 2, 3};
+  expect({{"input_ids", ids}, {"labels", ids}});
+  expect({{"id", "a1"}, {"input_ids", ids.dump()}, {"attention_mask", ids.dump()}});
+  expect({{"chosen_input_ids", ids}, {"rejected_input_ids", ids}}, kDpo);
+  test::expect_error<DataError>([&] { detect_input_format({{"input_ids", ids}}, "f:1"); },
+                                {"give the text"});
+  test::expect_error<DataError>(
+      [&] { shape_of({{"input_ids", ids}}, RecordFormat::kText, {}, "f:1"); }, {"give the text"});
+  EXPECT_EQ(detect_format({{"input_ids", ids}, {"text", "t"}}, "f:1").format, RecordFormat::kText);
 }
 
 TEST(RecordFormats, SuggestsFieldsForValuesThatAreNoTexts) {
