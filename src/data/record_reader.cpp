@@ -10,6 +10,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/open_file.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/data/data_extensions.h"
 
 namespace sftrun::data {
@@ -43,11 +44,30 @@ class FileStream final : public ByteStream {
   uint64_t position_ = 0;
 };
 
-std::string first_bytes(const fs::path& path) {
-  FileStream file(path);
+std::string first_bytes(ByteStream& stream) {
   std::string bytes(8, '\0');
-  bytes.resize(file.read(bytes.data(), bytes.size()));
+  bytes.resize(stream.read(bytes.data(), bytes.size()));
   return bytes;
+}
+
+/// Whether a file begins as an object of JSON does, or a list of objects: `{"`, `[{`.
+bool begins_as_json(std::string_view bytes) {
+  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);
+  const std::string_view text = trim(bytes);
+  if (text.size() < 2 || (text[0] != '{' && text[0] != '[')) return false;
+  const std::string_view inner = trim(text.substr(1));
+  return inner.starts_with(text[0] == '{' ? '"' : '{');
+}
+
+/// A table whose cells are read by their place would take keys and braces for text.
+void require_no_json(std::string_view bytes, const fs::path& file, const std::string& extension) {
+  if (!begins_as_json(bytes)) return;
+  std::string name = file.filename().string();
+  const size_t at = ascii_lower(name).rfind(extension);
+  name.replace(at, extension.size(), ".jsonl");
+  throw DataError(
+      fmt::format("the file holds JSON, and is read as a table by its name ({})", extension),
+      file.string(), fmt::format("rename it to {}", name));
 }
 
 /// Zstandard's, which decoders skip; pzstd begins with one.
@@ -68,7 +88,8 @@ std::string SourceFile::where(int64_t number) const {
 }
 
 std::unique_ptr<RecordReader> open_records(const fs::path& file, LineForm text_form) {
-  const std::string magic = first_bytes(file);
+  FileStream beginning(file);
+  const std::string magic = first_bytes(beginning);
   const std::string extension = inner_extension(file);
   if (magic.starts_with("PAR1")) return arrow_library().read_parquet(file);
   // Arrow's file format, and the stream format that `datasets` writes: a continuation marker.
@@ -83,6 +104,9 @@ std::unique_ptr<RecordReader> open_records(const fs::path& file, LineForm text_f
   const Compression compression = compression_of(magic);
   const bool is_csv = (extension == ".csv" || extension == ".tsv") && !magic.empty();
   if (is_csv) require_no_wide_encoding(magic, file.string());
+  if (is_csv && compression == Compression::kNone) require_no_json(magic, file, extension);
+  if (is_csv && compression != Compression::kNone)
+    require_no_json(first_bytes(*arrow_library().decompress(file, compression)), file, extension);
   if (is_csv) return arrow_library().read_csv(file, compression, extension == ".csv" ? ',' : '\t');
   const LineForm form = extension == ".txt" ? text_form : LineForm::kJson;
   if (compression != Compression::kNone)

@@ -353,6 +353,18 @@ TEST_F(RecordReaders, CommaSeparatedValues) {
 }
 
 /// Rows of another number of columns are records that cannot be read, each at its place.
+TEST_F(RecordReaders, JsonIsNoTable) {
+  const auto expect_refused = [](const DataError& error, const char* message, const char* fix) {
+    EXPECT_NE(error.message().find(message), std::string::npos) << error.message();
+    EXPECT_EQ(error.fix(), fix);
+  };
+  for (const char* text :
+       {"{\"a\": \"b\"}\n", "\xEF\xBB\xBF{\"a\": 1}\n", "[{\"a\": 1}]", "{\n  \"a\": 1\n}"})
+    expect_refused(failure(text, "a.csv"), "holds JSON", "rename it to a.jsonl");
+  expect_refused(failure("{\"a\": 1}\n", "b.tsv"), "holds JSON", "rename it to b.jsonl");
+  EXPECT_EQ(read("[a],{b}\n1,2\n", "c.csv").size(), 1U) << "names of columns";
+}
+
 TEST_F(RecordReaders, BadRowsOfCommaSeparatedValues) {
   const auto rows = [&](const std::string& content) {
     write_file_atomically(dir_ / "a.csv", content);
