@@ -173,9 +173,19 @@ TEST(Findings, NameWhatIsUnusual) {
         "warning: the validation loss was lowest at step 10 (1.5000) and is 1.7500 at the end",
         "warning: the GPUs computed 20% of the time",
         "warning: rank 1 used 1.50 GiB, 50% more than the estimate of 1.00 GiB",
-        "note: 55% of the positions of the packed sequences hold no token",
+        "note: 55% of the positions of the packed sequences hold no token: longer packed sequences "
+        "fit the records better (set both model.max_seq_len=2000 and data.bin_tokens=2000)",
         "note: only 1.0% of the tokens are trained on", "warning: log: rank 1 is slow (2 times)"})
     expect_part(text, part);
+}
+
+TEST(Findings, NamesLongerSequencesThatAreAllowed) {
+  expect_part(
+      findings_of(metrics_lines(30, ",\"step_seconds\":1,\"tokens\":300"), R"({"status":"done"})",
+                  "model: {max_seq_len: 4096}\ndata: {packing: true, bin_tokens: 500}\n"
+                  "train: {global_batch_size: 1}\n",
+                  ""),
+      "fit the records better (set data.bin_tokens=1000)");
 }
 
 /// A step of a batch that is larger than an epoch has the sequences of the epoch.

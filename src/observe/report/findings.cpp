@@ -15,6 +15,14 @@
 namespace sftrun::observe {
 namespace {
 
+std::optional<double> setting_number(const RunRecord& run, const char* key) {
+  const std::string text = run.setting(key);
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 /// @pre not empty
 double median_of(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -233,13 +241,25 @@ class Findings {
         format_bytes(planned));
   }
 
+  /// The settings of packed sequences twice as long. model.max_seq_len limits them, and alone may
+  /// not lengthen them: data.bin_tokens follows small data.   @pre packed_share has a value
+  std::string longer_sequences() const {
+    const double longer = 2 * *setting_number(run_, "data.bin_tokens");
+    const double limit = setting_number(run_, "model.max_seq_len").value_or(0);
+    return limit < longer ? fmt::format(
+                                "set both model.max_seq_len={0:.0f} and "
+                                "data.bin_tokens={0:.0f}",
+                                longer)
+                          : fmt::format("set data.bin_tokens={:.0f}", longer);
+  }
+
   void tokens() {
     constexpr double kLeastPacked = 0.85, kLeastLabels = 0.05;
     if (const auto packed = packed_share(run_); packed && *packed < kLeastPacked)
       add(Severity::kNote,
           "{:.0f}% of the positions of the packed sequences hold no token: longer packed sequences "
-          "fit the records better (data.bin_tokens, which model.max_seq_len limits)",
-          100 * (1 - *packed));
+          "fit the records better ({})",
+          100 * (1 - *packed), longer_sequences());
     const std::vector<double>*labels = lines_.find("label_tokens"), *all = lines_.find("tokens");
     if (labels == nullptr || all == nullptr) return;
     const double share = sum_of_finite(*labels) / sum_of_finite(*all);
@@ -287,14 +307,6 @@ class Findings {
   const MetricsColumns& lines_;
   std::vector<Finding> found_;
 };
-
-std::optional<double> setting_number(const RunRecord& run, const char* key) {
-  const std::string text = run.setting(key);
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
 
 }  // namespace
 
