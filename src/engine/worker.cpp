@@ -343,19 +343,23 @@ std::string quantize_command_of(const PreparedRun& run, const config::BaseRecord
 std::string card_text(const PreparedRun& run, const exporting::RunResult& result,
                       const config::BaseRecord* base_record, const train::Trainer& trainer,
                       int64_t trained_steps, int world_size) {
-  observe::ModelCard card =
-      observe::card_of_run(run.config,
-                           {.base_model = result.adapter ? result.adapter->base_model_name_or_path
-                                                         : run.config.model.name,
-                            .base_record = base_record,
-                            .quantize_command = quantize_command_of(run, base_record),
-                            .trained_steps = trained_steps,
-                            .total_steps = trainer.total_steps(),
-                            .epochs = trainer.epochs_of(trained_steps),
-                            .dtype = dtype_name(run.compute.dtype),
-                            .world_size = world_size,
-                            .version = SFTRUN_VERSION},
-                           observe::read_run_summary(run.run_dir() / "metrics.jsonl"));
+  const std::string command = quantize_command_of(run, base_record);
+  observe::ModelCard card = observe::card_of_run(
+      run.config,
+      {.base_model =
+           result.adapter ? result.adapter->base_model_name_or_path : run.config.model.name,
+       .base_record = base_record,
+       .quantize_command = command,
+       .quantised_base = command.empty()
+                             ? ""
+                             : config::quantised_path(base_record->tuning, run.config.model.name),
+       .trained_steps = trained_steps,
+       .total_steps = trainer.total_steps(),
+       .epochs = trainer.epochs_of(trained_steps),
+       .dtype = dtype_name(run.compute.dtype),
+       .world_size = world_size,
+       .version = SFTRUN_VERSION},
+      observe::read_run_summary(run.run_dir() / "metrics.jsonl"));
   const train::BestState* best = trainer.best();
   if (run.config.train.load_best_model_at_end && best != nullptr)
     card.kept = {.step = best->step, .metric = best->metric, .value = *best->value};

@@ -13,11 +13,13 @@
 namespace sftrun::observe {
 namespace {
 
+std::string last_part(const std::filesystem::path& path) {
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
 /// A local path is shortened to its last part.
 std::string shown_name(const ModelCard& card) {
-  if (card.is_on_hub) return card.base_model;
-  const std::filesystem::path path(card.base_model);
-  return (path.has_filename() ? path : path.parent_path()).filename().string();
+  return card.is_on_hub ? card.base_model : last_part(card.base_model);
 }
 
 /// One line: control characters become blanks.
@@ -101,6 +103,7 @@ std::string results(const RunSummary& summary, const std::optional<KeptWeights>&
 
 /// What transformers' from_pretrained takes for the base. Local folders are not named.
 std::string loading_of(const ModelCard& card) {
+  if (!card.quantised_base.empty()) return quoted("path/to/" + last_part(card.quantised_base));
   const std::string name = shown_name(card);
   if (card.is_on_hub) return quoted(name);
   if (name.ends_with(".gguf")) return fmt::format("\"path/to\", gguf_file={}", quoted(name));
@@ -121,11 +124,13 @@ std::string usage(const ModelCard& card) {
       "model = PeftModel.from_pretrained(base, \".\")\n"
       "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n"
       "or `sftrun generate --adapter . --prompt \"…\"`, in this directory.\n",
-      card.is_on_hub ? "" : "`path/to` stands for the folder of the base model.\n\n",
+      card.is_on_hub && card.quantised_base.empty()
+          ? ""
+          : "`path/to` stands for the folder of the base model.\n\n",
       card.quantize_command.empty()
           ? ""
-          : fmt::format("The adapter was trained over a quantised base. {} writes this base. Load "
-                        "it instead of the unquantised one to get the results of training.\n\n",
+          : fmt::format("The adapter was trained over a quantised base, which {} writes. Load it "
+                        "instead of the unquantised one to get the results of training.\n\n",
                         code(card.quantize_command)),
       loading_of(card));
 }

@@ -72,6 +72,7 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
   card.is_adapter = facts.base_record != nullptr;
   card.is_quantised = card.is_adapter && !facts.base_record->form.empty();
   card.quantize_command = facts.quantize_command;
+  card.quantised_base = facts.quantised_base;
   card.objective = config.train.objective == config::Objective::kSft ? "sft" : "dpo";
   card.version = facts.version;
   for (const config::DataSource& source : config.data.train) {

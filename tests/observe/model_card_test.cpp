@@ -63,6 +63,16 @@ TEST(ModelCard, GivesTheLossOfTheSavedWeights) {
   EXPECT_FALSE(holds(text, "best validation loss")) << text;
 }
 
+/// The example loads the base that the text names.
+TEST(ModelCard, LoadsTheQuantisedBase) {
+  ModelCard card = card_of_an_adapter();
+  card.quantize_command = "sftrun quantize --model org/base --method nf4 --output org/base-nf4";
+  card.quantised_base = "org/base-nf4";
+  const std::string text = to_markdown(card);
+  EXPECT_TRUE(holds(text, "AutoModelForCausalLM.from_pretrained(\"path/to/base-nf4\")")) << text;
+  EXPECT_TRUE(holds(text, "`path/to` stands for the folder of the base model.")) << text;
+}
+
 TEST(ModelCard, OfAWholeModel) {
   ModelCard card = card_of_an_adapter();
   card.is_adapter = false;

@@ -24,6 +24,7 @@ struct ModelCard {
   bool is_adapter = true;         ///< in PEFT's layout; else a full model
   bool is_quantised = false;      ///< the base was quantised during training
   std::string quantize_command;   ///< writes the base as the run quantised it; empty: none does
+  std::string quantised_base;     ///< the folder that it writes; empty: none
   std::string objective = "sft";  ///< "sft" or "dpo", a tag
   std::string version;            ///< of sftrun
   std::vector<std::string> data;  ///< names of data sets and files
