@@ -1,6 +1,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,7 @@
 #include "sftrun/core/stall.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/core/verbosity.h"
 #include "sftrun/data/small_data.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/launch/error_file.h"
@@ -34,6 +36,7 @@
 #include "sftrun/observe/foreign_results.h"
 #include "sftrun/observe/html_report.h"
 #include "sftrun/observe/run_report.h"
+#include "sftrun/observe/run_summary.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/memory_change.h"
@@ -352,6 +355,17 @@ launch::Event end_event(const config::RunConfig& config, const TrainEnd& end, do
   return event;
 }
 
+/// With --quiet the workers print no information, and a user gets the results alone.
+void print_results_if_quiet(const config::RunConfig& config) {
+  if (log::verbosity() != log::Verbosity::kQuiet) return;
+  const std::filesystem::path run_dir = config.output.dir;
+  std::vector<std::string> lines =
+      observe::lines_of(observe::read_run_summary(run_dir / "metrics.jsonl"));
+  const char* kind = config.tuning.trains_adapter() ? "adapter" : "model";
+  lines.push_back(fmt::format("{}: {}", kind, (run_dir / kind).string()));
+  std::puts(join(lines, "\n").c_str());  // a closed pipe fails no run
+}
+
 /// Without "error: ".
 std::string text_of_error(std::string_view what) {
   constexpr std::string_view kError = "error: ";
@@ -385,6 +399,7 @@ int with_end_event(const config::RunConfig& config, const std::function<TrainEnd
     throw;
   }
   tell(end);
+  if (end.exit_code == static_cast<int>(ExitCode::kDone)) print_results_if_quiet(config);
   return end.exit_code;
 }
 
