@@ -339,13 +339,42 @@ std::string quantize_command_of(const PreparedRun& run, const config::BaseRecord
   return config::quantize_command(base_record->tuning, run.config.model.name);
 }
 
+/// What the run's directory says of the run that goes on; null: it is new, or the report is damaged.
+std::optional<observe::RunReport> earlier_report(const PreparedRun& run) {
+  const auto normal = [](const fs::path& path) { return absolute_path(path).lexically_normal(); };
+  const bool goes_on_here = run.resume_from && normal(run.resume_from->parent_path()) ==
+                                                   normal(run.run_dir() / "checkpoints");
+  try {
+    if (goes_on_here) return observe::read_run_report(run.run_dir() / "run.json");
+  } catch (const DataError&) {
+  }
+  return std::nullopt;
+}
+
+/// The last evaluation of a report, if it is not after a step from which the run goes on.
+nlohmann::ordered_json evaluation_until(const observe::RunReport& report, int64_t step) {
+  const nlohmann::ordered_json& last = report.evaluation;
+  return last.is_object() && last.value("step", step + 1) <= step ? last : nullptr;
+}
+
+/// The settings that a complete run was trained with. Those of this command may name other data.
+config::RunConfig trained_config(const PreparedRun& run) {
+  try {
+    return config::load_config(run.run_dir() / "config.resolved.yaml", {}).config;
+  } catch (const Error&) {  // it was removed, or edited
+    return run.config;
+  }
+}
+
 /// The README.md of the result.
-std::string card_text(const PreparedRun& run, const exporting::RunResult& result,
-                      const config::BaseRecord* base_record, const train::Trainer& trainer,
-                      int64_t trained_steps, int world_size) {
+/// @param config that the run was trained with   @param report of the run
+std::string card_text(const PreparedRun& run, const config::RunConfig& config,
+                      const exporting::RunResult& result, const config::BaseRecord* base_record,
+                      const train::Trainer& trainer, int64_t trained_steps,
+                      const observe::RunReport& report) {
   const std::string command = quantize_command_of(run, base_record);
   observe::ModelCard card = observe::card_of_run(
-      run.config,
+      config,
       {.base_model =
            result.adapter ? result.adapter->base_model_name_or_path : run.config.model.name,
        .base_record = base_record,
@@ -356,8 +385,8 @@ std::string card_text(const PreparedRun& run, const exporting::RunResult& result
        .trained_steps = trained_steps,
        .total_steps = trainer.total_steps(),
        .epochs = trainer.epochs_of(trained_steps),
-       .dtype = dtype_name(run.compute.dtype),
-       .world_size = world_size,
+       .dtype = report.dtype,
+       .world_size = report.world_size,
        .version = SFTRUN_VERSION},
       observe::read_run_summary(run.run_dir() / "metrics.jsonl"));
   const train::BestState* best = trainer.best();
@@ -379,7 +408,7 @@ void finish(const PreparedRun& run, const exporting::RunResult& result,
     log::info("stopped after step {} of {} with a checkpoint; rerun the same command to resume",
               outcome.last_step, total_steps);
   } else {
-    if (outcome.was_complete) log::info("this run was already complete");
+    if (outcome.was_complete) log::info("this run was already complete: nothing was trained");
     log_result(result, base_record, *run.decoder, run.data.batches->num_bad_records());
   }
   train::require_parts(run.run_dir(), run.config.output.tensorboard, outcome.last_step,
@@ -458,9 +487,9 @@ launch::EventCommandOptions event_commands(const config::RunConfig& config, cons
           .run_dir = config.output.dir};
 }
 
-/// What run.json says of the evaluations.
+/// What run.json says of the evaluations. The last one may be of an earlier part of the run.
 void describe_evaluations(const train::Trainer& trainer, observe::RunReport& report) {
-  report.evaluation = trainer.last_evaluation();
+  if (!trainer.last_evaluation().is_null()) report.evaluation = trainer.last_evaluation();
   if (const train::BestState* best = trainer.best())
     report.best = {{"metric", best->metric}, {"value", *best->value}, {"step", best->step}};
 }
@@ -551,8 +580,13 @@ int train_and_export(PreparedRun& run, Rank& rank) {
   train::Trainer& trainer = *created;
   if (answers) answers->rehearse();
   const int64_t total_steps = trainer.total_steps();
+  const std::optional<observe::RunReport> earlier = earlier_report(run);
+  // What the directory says of a complete run stays: this command may have other settings and data.
+  const bool trains = !trainer.is_complete();
+  const bool keeps_statements = !trains && earlier;
   if (rank.is_main()) {
-    write_file_atomically(run.run_dir() / "config.resolved.yaml", config::to_yaml(run.config));
+    if (!keeps_statements)
+      write_file_atomically(run.run_dir() / "config.resolved.yaml", config::to_yaml(run.config));
     log_start(run.config, *run.decoder, run.compute, held,
               {.total_steps = total_steps,
                .num_evaluations = trainer.num_evaluations(),
@@ -566,32 +600,40 @@ int train_and_export(PreparedRun& run, Rank& rank) {
        run.identity, rank.comm().backend(), run.strategy->name(), world_size});
   report.planned = planned_bytes(run, rank);
   report.builds = train::to_json(trainer.builds());
+  if (earlier) report.evaluation = evaluation_until(*earlier, trainer.step());
+  if (keeps_statements) report = *earlier;
   const auto write_report = [&](const std::string& status) {
     report.status = status;
-    report.ranks = gather_rank_reports(
+    auto ranks = gather_rank_reports(
         rank.comm(),
         rank_bytes(run.decoder->base_bytes(), run.strategy->stored_bytes(),
                    trainer.optimizer_bytes(), tensor_memory(device).peak_bytes, static_bytes),
         run.decoder->file_bytes());
+    if (!keeps_statements) report.ranks = std::move(ranks);
     if (rank.is_main()) observe::write_run_report(run.run_dir() / "run.json", report);
   };
-  report.started_at = unix_seconds();
-  write_report("running");
+  const bool works = rank.of_main(trains || !result.exists() ? 1 : 0) != 0;
+  if (works) {
+    report.started_at = unix_seconds();
+    write_report("running");
+  }
   train::TrainOutcome outcome = trainer.run();
   bool is_wanted = outcome.exit_code == 0 && !(outcome.was_complete && result.exists());
   is_wanted = rank.of_main(is_wanted ? 1 : 0) != 0;  // it writes
   rank.activity().set_work(Work::kExporting);
   if (is_wanted && (rank.is_main() || run.strategy->divides_parameters())) {
     const auto text = [&] {
-      return card_text(run, result, held, trainer, outcome.last_step, world_size);
+      return card_text(run, keeps_statements ? trained_config(run) : run.config, result, held,
+                       trainer, outcome.last_step, report);
     };
     outcome.exit_code = write_result(run, rank, trainer, result, text, outcome.last_step);
   }
   if (is_wanted) rank.comm().barrier("result");  // it may take long
   if (is_wanted) outcome.exit_code = rank.of_main(outcome.exit_code);
-  report.finished_at = unix_seconds();
-  report.first_step = outcome.first_step;
+  if (!keeps_statements) report.first_step = outcome.first_step;
+  if (works) report.finished_at = unix_seconds();
   report.last_step = outcome.last_step;
+  report.error.clear();
   describe_evaluations(trainer, report);
   write_report(status_of_exit_code(outcome.exit_code));
   rank.comm().leave();

@@ -136,6 +136,13 @@ def check_best(program):
     if not program.quick:
         again = program.train("best", **BEST)
         program.expect("best: the same command has nothing to do", "already complete" in again and len(evaluations(run)) == len(losses), again)
+        names = ("config.resolved.yaml", "run.json", "adapter/README.md")
+        said = {name: (run / name).read_bytes() for name in names}
+        again = program.train("best", "--allow-changed-data", "data.train=other.jsonl", **BEST)
+        program.expect("best: other data are not trained on", "nothing was trained" in again, again)
+        changed = [name for name in names if (run / name).read_bytes() != said[name]]
+        program.expect("best: the statements of a complete run stay", not changed, changed)
+        program.expect("best: and it still has its evaluation", json.loads((run / "run.json").read_text()) == report)
     whole = kept.read_bytes()
     kept.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     shutil.move(run / "adapter", run / "adapter-before")

@@ -119,6 +119,10 @@ class Trainer {
   std::optional<double> epochs_of(int64_t steps) const;
   /// Of the whole run, without the one before the first step.
   int64_t num_evaluations() const;
+  /// Steps that are done.
+  int64_t step() const { return state_.step; }
+  /// Whether every step was done before, so that `run` trains nothing.
+  bool is_complete() const { return state_.step >= total_steps() || best_.should_stop(); }
   /// Whether the learning rate is 0 in every step.
   bool learns_nothing() const;
   /// The best evaluation so far; nullptr: the run does not look for it, or there is none.
