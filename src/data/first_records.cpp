@@ -172,6 +172,23 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
   return look;
 }
 
+bool leaves_template_unused(const config::RunConfig& config, const TextModel& model) {
+  if (model.chat_template == nullptr) return false;
+  const auto uses_it = [&](const config::DataSource& source) {
+    SourceRecords records(config, source, SplitRole::kTrain);
+    const auto block = records.next();
+    for (size_t i = 0; block && i < block->count; ++i) {
+      try {
+        return is_rendered(records.parse(*block, i).record, records.format().format,
+                           /*has_chat_template=*/true);
+      } catch (const DataError&) {  // a bad record, which data.bad_records leaves out
+      }
+    }
+    return true;
+  };
+  return std::none_of(config.data.train.begin(), config.data.train.end(), uses_it);
+}
+
 DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSource& source,
                          bool is_validation, const TextModel& model, int64_t num_records) {
   config::DataSource first = source;

@@ -164,7 +164,7 @@ std::string memory_line(const observe::RunReport& report) {
 }
 
 void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,
-                model::Decoder& decoder, int64_t num_bad) {
+                model::Decoder& decoder, int64_t num_bad, bool leaves_template_unused) {
   for (const std::string& line :
        observe::lines_of(observe::read_run_summary(result.run_dir / "metrics.jsonl")))
     log::info("{}", line);
@@ -172,8 +172,9 @@ void log_result(const exporting::RunResult& result, const config::BaseRecord* ba
     log::info("{} left out of the training data (data.bad_records: skip)",
               counted(num_bad, "bad record"));
   log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
-  log::info("  try it: sftrun generate {} {} --prompt \"…\"",
-            result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()));
+  log::info("  try it: sftrun generate {} {}{} --prompt \"…\"",
+            result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()),
+            leaves_template_unused ? " --no-chat" : "");
   if (!result.template_variables.empty()) {
     log::info(
         "  chat_template_kwargs of this run: {} (sftrun_chat.json; other programs need them in "

@@ -43,7 +43,8 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
 std::string memory_line(const observe::RunReport& report);
 
 /// After a run that finished.   @param num_bad records left out of the training data
+/// @param leaves_template_unused data::leaves_template_unused
 void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,
-                model::Decoder& decoder, int64_t num_bad);
+                model::Decoder& decoder, int64_t num_bad, bool leaves_template_unused);
 
 }  // namespace sftrun::engine

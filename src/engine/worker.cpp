@@ -181,6 +181,7 @@ struct PreparedRun {
   std::shared_ptr<const weights::Checkpoint> checkpoint;
   std::optional<data::TextModel> text;       ///< tokenizer and template
   std::optional<std::string> chat_template;  ///< of model.chat_template
+  bool leaves_template_unused = false;       ///< on rank 0, which tells users of the result
   int64_t rendered_at_unix_s = 0;
   std::optional<fs::path> resume_from;
   StepRange profiled_steps;
@@ -271,6 +272,7 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
   data::warn_of_idle_template_variables(text, run.config.data.chat_template_kwargs);
   run.data = train::load_run_data(run.config, text, data_threads(run.config.train),
                                   saved != nullptr ? saved->data_position : nullptr);
+  if (rank.is_main()) run.leaves_template_unused = data::leaves_template_unused(run.config, text);
   if (run.config.data.streaming) return;
   const std::string notice = train::fit_batches_to_data(
       run.config, batches, data::epoch_size(run.config, *run.data.train),
@@ -378,6 +380,7 @@ std::string card_text(const PreparedRun& run, const config::RunConfig& config,
       {.base_model =
            result.adapter ? result.adapter->base_model_name_or_path : run.config.model.name,
        .base_record = base_record,
+       .leaves_template_unused = run.leaves_template_unused,
        .quantize_command = command,
        .quantised_base = command.empty()
                              ? ""
@@ -409,7 +412,8 @@ void finish(const PreparedRun& run, const exporting::RunResult& result,
               outcome.last_step, total_steps);
   } else {
     if (outcome.was_complete) log::info("this run was already complete: nothing was trained");
-    log_result(result, base_record, *run.decoder, run.data.batches->num_bad_records());
+    log_result(result, base_record, *run.decoder, run.data.batches->num_bad_records(),
+               run.leaves_template_unused);
   }
   train::require_parts(run.run_dir(), run.config.output.tensorboard, outcome.last_step,
                        outcome.exit_code);

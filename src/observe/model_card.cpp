@@ -110,20 +110,27 @@ std::string loading_of(const ModelCard& card) {
   return quoted("path/to/" + name);
 }
 
+/// "or `sftrun generate --adapter . --prompt "…"`, in this directory."
+std::string generate_line(const ModelCard& card) {
+  return fmt::format(
+      "or `sftrun generate {} .{} --prompt \"…\"`, in this directory{}.\n",
+      card.is_adapter ? "--adapter" : "--model", card.leaves_template_unused ? " --no-chat" : "",
+      card.leaves_template_unused ? ": it was trained on raw text, without the chat template" : "");
+}
+
 std::string usage(const ModelCard& card) {
   if (!card.is_adapter) {
     return "## Use\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
            "model = AutoModelForCausalLM.from_pretrained(\".\")\n"
-           "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n"
-           "or `sftrun generate --model . --prompt \"…\"`, in this directory.\n";
+           "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n" +
+           generate_line(card);
   }
   return fmt::format(
       "## Use\n\n{}{}```python\nfrom peft import PeftModel\n"
       "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
       "base = AutoModelForCausalLM.from_pretrained({})\n"
       "model = PeftModel.from_pretrained(base, \".\")\n"
-      "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n"
-      "or `sftrun generate --adapter . --prompt \"…\"`, in this directory.\n",
+      "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n{}",
       card.is_on_hub && card.quantised_base.empty()
           ? ""
           : "`path/to` stands for the folder of the base model.\n\n",
@@ -132,7 +139,7 @@ std::string usage(const ModelCard& card) {
           : fmt::format("The adapter was trained over a quantised base, which {} writes. Load it "
                         "instead of the unquantised one to get the results of training.\n\n",
                         code(card.quantize_command)),
-      loading_of(card));
+      loading_of(card), generate_line(card));
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
   card.is_on_hub = !fs::path(card.base_model).is_absolute() && !leads_to_file(card.base_model);
   card.is_adapter = facts.base_record != nullptr;
   card.is_quantised = card.is_adapter && !facts.base_record->form.empty();
+  card.leaves_template_unused = facts.leaves_template_unused;
   card.quantize_command = facts.quantize_command;
   card.quantised_base = facts.quantised_base;
   card.objective = config.train.objective == config::Objective::kSft ? "sft" : "dpo";

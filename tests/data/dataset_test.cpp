@@ -928,5 +928,26 @@ TEST_F(Datasets, SettingsThatChangeTokensAreNotMixedUp) {
   EXPECT_EQ(labels(), all);
 }
 
+TEST_F(Datasets, TellWhereTheTemplateIsUnused) {
+  const std::string raw = R"({"prompt": "a", "completion": "b"})",
+                    chat = R"({"instruction": "a", "output": "b"})";
+  const auto is_unused = [&](const std::vector<std::string>& files) {
+    config_.data.train.clear();
+    for (const std::string& content : files)
+      config_.data.train.push_back(
+          {.path = write(content, fmt::format("{}.jsonl", config_.data.train.size())).string()});
+    return leaves_template_unused(config_, model_);
+  };
+  ASSERT_NE(model_.chat_template, nullptr);
+  EXPECT_TRUE(is_unused({raw}));
+  EXPECT_TRUE(is_unused({R"({"text": "a"})", raw}));
+  EXPECT_FALSE(is_unused({chat}));
+  EXPECT_FALSE(is_unused({raw, chat}));
+  const Json turn = {{{"role", "user"}, {"content", "a"}}};
+  EXPECT_FALSE(is_unused({Json({{"prompt", turn}, {"completion", turn}}).dump()}));
+  model_.chat_template = nullptr;
+  EXPECT_FALSE(is_unused({raw}));
+}
+
 }  // namespace
 }  // namespace sftrun::data

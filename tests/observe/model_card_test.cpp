@@ -63,6 +63,15 @@ TEST(ModelCard, GivesTheLossOfTheSavedWeights) {
   EXPECT_FALSE(holds(text, "best validation loss")) << text;
 }
 
+TEST(ModelCard, SaysWhereNoTemplateWasUsed) {
+  ModelCard card = card_of_an_adapter();
+  EXPECT_FALSE(holds(to_markdown(card), "--no-chat"));
+  card.leaves_template_unused = true;
+  EXPECT_TRUE(holds(to_markdown(card), "`sftrun generate --adapter . --no-chat --prompt \"…\"`"));
+  card.is_adapter = false;
+  EXPECT_TRUE(holds(to_markdown(card), "`sftrun generate --model . --no-chat --prompt \"…\"`"));
+}
+
 /// The example loads the base that the text names.
 TEST(ModelCard, LoadsTheQuantisedBase) {
   ModelCard card = card_of_an_adapter();

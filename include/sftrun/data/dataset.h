@@ -109,6 +109,11 @@ struct SourceLook {
 SourceLook look_at_source(const config::RunConfig& config, const config::DataSource& source,
                           bool is_validation, int64_t num_records = 100);
 
+/// Whether the model has a chat template that the training data do not use: strings of prompt and
+/// completion, and texts. `generate` then needs --no-chat. The first good record of each data set
+/// decides.   @throws DataError as load_dataset, for files that cannot be read
+bool leaves_template_unused(const config::RunConfig& config, const TextModel& model);
+
 /// The first records of a data set, rendered, tokenized and masked as in training.
 struct DatasetTrial {
   std::string name;  ///< for messages
