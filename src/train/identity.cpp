@@ -243,7 +243,12 @@ void compare_settings(Json was, Json is, bool may_change_length, Differences& di
   std::vector<std::string> settings = key_differences(was, is);
   add_order_differences(was, is, settings);
   if (settings.empty()) return;
-  differences.restored.emplace_back("give the settings that differ their earlier values");
+  constexpr const char* batch = "train.global_batch_size";
+  differences.restored.emplace_back(
+      was.value(batch, Json()) == is.value(batch, Json())
+          ? "give the settings that differ their earlier values"
+          : "give the settings that differ their earlier values (train.global_batch_size is "
+            "train.batch_size x train.grad_accum x the number of processes)");
   for (std::string& one : settings) {
     if (one.starts_with("tuning.") || one.starts_with("the order of tuning."))
       differences.suits_adapter = false;

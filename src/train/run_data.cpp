@@ -1,7 +1,9 @@
 #include "sftrun/train/run_data.h"
 
+#include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/data_problems.h"
 
@@ -27,6 +29,37 @@ std::optional<int64_t> saved_setting(const nlohmann::ordered_json& identity, con
   const auto value = settings->find(key);
   if (value == settings->end() || value->is_null()) return std::nullopt;
   return value->get<int64_t>();
+}
+
+/// "1 or 2 processes" over which the batch can be divided; empty: there is no such number.
+std::string dividing_numbers(int64_t batch, int64_t batch_size, const char* unit) {
+  std::vector<std::string> numbers;
+  for (int64_t number = 1; number * batch_size <= batch; ++number)
+    if (batch % (number * batch_size) == 0) numbers.push_back(std::to_string(number));
+  if (numbers.empty()) return {};
+  const bool is_one = numbers.size() == 1 && numbers[0] == "1";
+  return fmt::format("{} {}", join(numbers, " or "), plural(unit, is_one ? 1 : 2));
+}
+
+/// A resumed run that chooses its sizes has the batch of its checkpoint, over any number of
+/// processes that divides it.
+void require_saved_batch(const config::RunConfig& config, const BatchRequest& request,
+                         int64_t saved, int dp_size) {
+  if (*config.train.global_batch_size.value == saved) return;
+  const config::Strategy strategy = config.parallel.strategy;
+  const char* unit = config::divides_layers(strategy)        ? "pipeline"
+                     : strategy == config::Strategy::kTensor ? "group"
+                                                             : "process";
+  const int64_t batch_size = request.batch_size.value_or(1);
+  const std::string fitting = dividing_numbers(saved, batch_size, unit);
+  throw ConfigError(
+      fmt::format("the run began with batches of {} (train.global_batch_size), which cannot be "
+                  "divided over {}{}",
+                  saved, counted(dp_size, unit),
+                  batch_size > 1 ? fmt::format(" with train.batch_size {}", batch_size) : ""),
+      "train.global_batch_size",
+      (fitting.empty() ? "give train.batch_size its earlier value" : "resume with " + fitting) +
+          "; or start a new run: choose another output.dir, or --overwrite moves this run aside");
 }
 
 }  // namespace
@@ -72,13 +105,14 @@ std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& r
   // A run whose number of steps is given has as many as its user wants.
   const bool is_counted = train.max_steps.has_value();
   if (request.steps_are_auto) {
+    const auto earlier = saved_setting(saved, "train.global_batch_size");
     const int64_t target =
-        saved_setting(saved, "train.global_batch_size")
-            .value_or(is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch));
+        earlier.value_or(is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch));
     config::set_target_batch(
         train, target, {request.batch_size}, dp_size,
         config::max_auto_micro_batch(config.parallel, dp_size, request.max_micro_batch, target),
         request.eval_follows);
+    if (earlier) require_saved_batch(config, request, *earlier, dp_size);
   }
   config::AutoInt& tokens = config.data.bin_tokens;
   if (!config.data.packing || tokens.value) return {};

@@ -359,6 +359,26 @@ TEST(FitBatches, AResumedRunKeepsItsSizes) {
   EXPECT_EQ(config.data.bin_tokens.value, 512);
 }
 
+TEST(FitBatches, AResumedRunNamesTheProcessesThatDivideItsBatch) {
+  const auto expect = [](int64_t batch, int dp_size, const std::string& fix,
+                         const BatchRequest& request = kAuto) {
+    const nlohmann::ordered_json saved = {{"config", {{"train.global_batch_size", batch}}}};
+    config::RunConfig config = packed_config();
+    test::expect_error<ConfigError>(
+        [&] { fit_batches_to_data(config, request, kSmall, dp_size, saved); },
+        {fmt::format("batches of {} (train.global_batch_size), which cannot be divided over {}",
+                     batch, dp_size),
+         fix + "; or start a new run"});
+  };
+  expect(1, 2, "resume with 1 process");
+  expect(6, 4, "resume with 1 or 2 or 3 or 6 processes");
+  BatchRequest request = kAuto;
+  request.batch_size = 2;
+  expect(6, 2, "resume with 1 or 3 processes", request);
+  request.batch_size = 4;
+  expect(6, 2, "give train.batch_size its earlier value", request);
+}
+
 TEST(FitBatches, WithoutPackingThereAreNoBins) {
   config::RunConfig config = packed_config();
   config.data.packing = false;

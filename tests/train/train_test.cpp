@@ -277,6 +277,12 @@ TEST(Identity, OffersOnlyWhatWorks) {
       << not_all;
   EXPECT_NE(not_all.find(builds_on), std::string::npos) << not_all;
   other = config;
+  other.train.global_batch_size.value = 16;
+  const std::string batch = fix_of(identity_of(other, model_of("m"), "d", ""));
+  EXPECT_NE(batch.find("train.batch_size x train.grad_accum x the number of processes"),
+            std::string::npos)
+      << batch;
+  other = config;
   other.tuning.lora.r = 4;
   const std::string rank = fix_of(identity_of(other, model_of("m"), "d", ""));
   EXPECT_EQ(rank.find("init_from"), std::string::npos) << "the adapter has another rank: " << rank;

@@ -49,6 +49,7 @@ struct BatchRequest {
 /// small data set has enough optimizer steps. A resumed run keeps its sizes.
 /// @param saved the checkpoint's identity; null: a new run
 /// @return a notice for the user; empty: none
+/// @throws ConfigError if the checkpoint's batch cannot be divided into `dp_size` parts
 std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& request,
                                 const data::EpochSize& epoch, int dp_size,
                                 const nlohmann::ordered_json& saved);
