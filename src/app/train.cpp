@@ -253,6 +253,9 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
         data::large_batch_warning(shown, steps.sizes, steps.bins_in_epoch, steps.is_exact);
     if (large) log::warn("{}", *large);
   }
+  if (steps.bin_tokens > 0) sized.data.bin_tokens.value = steps.bin_tokens;
+  const auto few = data::few_steps_warning(sized, steps.steps, sized.train.learning_rate == 0.0);
+  if (few && steps.is_exact) log::warn("{}", *few);
   if (const auto waiting = plan::waiting_stages_warning(sized)) log::warn("{}", *waiting);
   if (const auto idle = config::early_stopping_warning(shown.train, steps.steps, steps.evaluations))
     log::warn("{}", *idle);

@@ -7,6 +7,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::data {
 
@@ -56,6 +57,30 @@ std::optional<std::string> large_batch_warning(const config::RunConfig& config,
       "all of them in one step; {}",
       asked, is_exact ? "" : "about ",
       counted(bins_in_epoch, config.data.packing ? "packed sequence" : example_word(config)), fix);
+}
+
+std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
+                                             bool learns_nothing) {
+  constexpr int64_t kFewSteps = 10;
+  if (learns_nothing) {
+    constexpr const char* kNothing =
+        "nothing will be trained: the learning rate of every step is 0; ";
+    if (config.train.learning_rate == 0.0)
+      return kNothing + std::string("raise train.learning_rate");
+    return fmt::format("{}raise train.{}, or set train.warmup_from: first_step", kNothing,
+                       config.train.max_steps ? "max_steps" : "epochs");
+  }
+  if (total_steps >= kFewSteps || config.train.max_steps) return std::nullopt;
+  std::vector<std::string> lowered;
+  const int64_t batch = config.train.global_batch_size.value.value();
+  if (batch > 1) lowered.push_back(fmt::format("train.global_batch_size ({})", batch));
+  if (config.data.packing)
+    lowered.push_back(fmt::format("data.bin_tokens ({})", config.data.bin_tokens.value.value()));
+  return fmt::format(
+      "the run has only {}: the model will learn little; {}raise train.epochs ({:g})",
+      counted(total_steps, "optimizer step"),
+      lowered.empty() ? "" : fmt::format("lower {} or ", join(lowered, " or ")),
+      config.train.epochs);
 }
 
 }  // namespace sftrun::data

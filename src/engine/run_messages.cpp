@@ -82,30 +82,6 @@ std::optional<std::string> large_batch_warning(const config::RunConfig& config,
   return data::large_batch_warning(config, config.train, size.bins_in_epoch, /*is_exact=*/true);
 }
 
-std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
-                                             bool learns_nothing) {
-  constexpr int64_t kFewSteps = 10;
-  if (learns_nothing) {
-    constexpr const char* kNothing =
-        "nothing will be trained: the learning rate of every step is 0; ";
-    if (config.train.learning_rate == 0.0)
-      return kNothing + std::string("raise train.learning_rate");
-    return fmt::format("{}raise train.{}, or set train.warmup_from: first_step", kNothing,
-                       config.train.max_steps ? "max_steps" : "epochs");
-  }
-  if (total_steps >= kFewSteps || config.train.max_steps) return std::nullopt;
-  std::vector<std::string> lowered;
-  const int64_t batch = config.train.global_batch_size.value.value();
-  if (batch > 1) lowered.push_back(fmt::format("train.global_batch_size ({})", batch));
-  if (config.data.packing)
-    lowered.push_back(fmt::format("data.bin_tokens ({})", config.data.bin_tokens.value.value()));
-  return fmt::format(
-      "the run has only {}: the model will learn little; {}raise train.epochs ({:g})",
-      counted(total_steps, "optimizer step"),
-      lowered.empty() ? "" : fmt::format("lower {} or ", join(lowered, " or ")),
-      config.train.epochs);
-}
-
 void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,
                const config::BaseRecord* base_record, const RunSize& size) {
   log_model(config, decoder, compute, base_record);
@@ -125,7 +101,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
   if (const auto large = large_batch_warning(config, size)) log::warn("{}", *large);
   if (config::divides_layers(config.parallel.strategy))
     log::info("{}", plan::describe_stages(decoder.arch(), config));
-  if (const auto few = few_steps_warning(config, size.total_steps, size.learns_nothing))
+  if (const auto few = data::few_steps_warning(config, size.total_steps, size.learns_nothing))
     log::warn("{}", *few);
   if (const auto idle =
           config::early_stopping_warning(config.train, size.total_steps, size.num_evaluations))

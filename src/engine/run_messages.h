@@ -17,9 +17,6 @@ namespace sftrun::engine {
 /// @param of_model parameters of the model   @param is_frozen the base is not trained
 std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, size_t num_tensors,
                            const std::string& mode);
-/// For a run that will train little or nothing.   @param learns_nothing every learning rate is 0
-std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
-                                             bool learns_nothing);
 
 /// The run's size, as its trainer counts it.
 struct RunSize {

@@ -44,5 +44,34 @@ TEST(SmallData, WithoutPackingExamplesCount) {
   EXPECT_EQ(target_batch({.bins = 9000, .tokens = 900'000}), config::kTargetGlobalBatch);
 }
 
+config::RunConfig config_of_run() {
+  config::RunConfig config;
+  config.train.batch_size.value = 2;
+  config.train.grad_accum.value = 4;
+  config.train.global_batch_size.value = 16;
+  config.data.packing = true;
+  config.data.bin_tokens.value = 512;
+  return config;
+}
+
+TEST(SmallData, FewStepsAreWarnedOf) {
+  config::RunConfig config = config_of_run();
+  EXPECT_FALSE(few_steps_warning(config, 10, false));
+  const std::string few = few_steps_warning(config, 9, false).value();
+  EXPECT_NE(few.find("only 9 optimizer steps"), std::string::npos) << few;
+  EXPECT_NE(few.find("train.global_batch_size (16) or data.bin_tokens (512)"), std::string::npos)
+      << few;
+  config.train.max_steps = 9;
+  EXPECT_FALSE(few_steps_warning(config, 9, false)) << "the user asked for them";
+  const auto ends_in = [&](const char* advice) {
+    return few_steps_warning(config, 9, true).value().ends_with(advice);
+  };
+  EXPECT_TRUE(ends_in("is 0; raise train.max_steps, or set train.warmup_from: first_step"));
+  config.train.max_steps.reset();
+  EXPECT_TRUE(ends_in("is 0; raise train.epochs, or set train.warmup_from: first_step"));
+  config.train.learning_rate = 0;
+  EXPECT_TRUE(ends_in("is 0; raise train.learning_rate"));
+}
+
 }  // namespace
 }  // namespace sftrun::data

@@ -86,24 +86,5 @@ TEST(RunMessages, Pipeline) {
       std::string::npos);
 }
 
-TEST(RunMessages, FewStepsAreWarnedOf) {
-  config::RunConfig config = config_of_run();
-  EXPECT_FALSE(few_steps_warning(config, 10, false));
-  const std::string few = few_steps_warning(config, 9, false).value();
-  EXPECT_NE(few.find("only 9 optimizer steps"), std::string::npos) << few;
-  EXPECT_NE(few.find("train.global_batch_size (16) or data.bin_tokens (512)"), std::string::npos)
-      << few;
-  config.train.max_steps = 9;
-  EXPECT_FALSE(few_steps_warning(config, 9, false)) << "the user asked for them";
-  const auto ends_in = [&](const char* advice) {
-    return few_steps_warning(config, 9, true).value().ends_with(advice);
-  };
-  EXPECT_TRUE(ends_in("is 0; raise train.max_steps, or set train.warmup_from: first_step"));
-  config.train.max_steps.reset();
-  EXPECT_TRUE(ends_in("is 0; raise train.epochs, or set train.warmup_from: first_step"));
-  config.train.learning_rate = 0;
-  EXPECT_TRUE(ends_in("is 0; raise train.learning_rate"));
-}
-
 }  // namespace
 }  // namespace sftrun::engine

@@ -42,4 +42,10 @@ std::optional<std::string> large_batch_warning(const config::RunConfig& config,
                                                const config::TrainConfig& sizes,
                                                int64_t bins_in_epoch, bool is_exact);
 
+/// For a run that will train little or nothing.
+/// @param config with global_batch_size and, with packing, bin_tokens
+/// @param learns_nothing every learning rate is 0
+std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,
+                                             bool learns_nothing);
+
 }  // namespace sftrun::data
