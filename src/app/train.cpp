@@ -14,8 +14,10 @@
 #include "run_forecast.h"
 #include "run_resolution.h"
 #include "sftrun/config/best_metric.h"
+#include "sftrun/config/setting_differences.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/plural.h"
@@ -237,9 +239,46 @@ bool asks_for_batch(const config::TrainConfig& train) {
          !train.global_batch_size.is_auto();
 }
 
+/// The settings that a checkpoint was written with. null: a new run, or it cannot be read, which the
+/// engine reports.
+Json settings_of_checkpoint(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path file = checkpoint / "state.json";
+  if (checkpoint.empty() || !leads_to_file(file)) return nullptr;
+  const Json state = Json::parse(read_text_file(file), nullptr, /*allow_exceptions=*/false);
+  return state.is_object() ? state.value(Json::json_pointer("/identity/config"), Json()) : Json();
+}
+
+/// The checkpoint from which the run would go on; empty: none.
+std::filesystem::path checkpoint_to_resume(const TrainOptions& options,
+                                           const std::filesystem::path& run_dir) {
+  if (options.overwrite || options.resume == "never") return {};
+  return options.resume == "auto" ? observe::newest_checkpoint(run_dir)
+                                  : std::filesystem::path(options.resume);
+}
+
+/// Settings in which the run differs from its checkpoint. Sizes that are `auto` are those of the
+/// checkpoint, and what the engine resolves is not compared.
+void require_settings_of_checkpoint(const TrainOptions& options, const config::RunConfig& asked,
+                                    const Run& run, const config::RunConfig& sized) {
+  const auto checkpoint = checkpoint_to_resume(options, sized.output.dir);
+  Json was = settings_of_checkpoint(checkpoint), is = config::identity_settings(sized);
+  if (!was.is_object()) return;
+  const auto skip = [&](const char* key) { was.erase(key), is.erase(key); };
+  if (run.batches.steps_are_auto) skip("train.global_batch_size");
+  if (asked.data.bin_tokens.is_auto()) skip("data.bin_tokens");
+  if (is["train.router_aux_loss_coef"].is_null()) skip("train.router_aux_loss_coef");
+  if (sized.tuning.quant == config::Quant::kAuto) skip("tuning.quant");
+  const auto differences = config::setting_differences(was, is, /*may_change_length=*/true);
+  if (differences.empty()) return;
+  throw ConfigError("the run differs from the checkpoint: " + join(differences, "; "),
+                    checkpoint.string(),
+                    fmt::format("to resume, {}; {}", config::restore_settings(differences),
+                                config::kStartNewRun));
+}
+
 /// YAML; everything that is not configuration is in comments.
-void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHeaders& headers,
-                   bool on_gpu, const std::string& launch) {
+void print_dry_run(const TrainOptions& options, const config::RunConfig& asked, const Run& run,
+                   const ModelHeaders& headers, bool on_gpu, const std::string& launch) {
   config::RunConfig shown = shown_config(run, headers, on_gpu);
   const RunCheck found =
       check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
@@ -253,6 +292,7 @@ void print_dry_run(const config::RunConfig& asked, const Run& run, const ModelHe
         data::large_batch_warning(shown, steps.sizes, steps.bins_in_epoch, steps.is_exact);
     if (large) log::warn("{}", *large);
   }
+  require_settings_of_checkpoint(options, asked, run, sized);
   if (steps.bin_tokens > 0) sized.data.bin_tokens.value = steps.bin_tokens;
   const auto few = data::few_steps_warning(sized, steps.steps, sized.train.learning_rate == 0.0);
   if (few && steps.is_exact) log::warn("{}", *few);
@@ -449,7 +489,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
     if (worker.rank == 0) {
       require_weights(asked.model.name, model_path);
       require_free_directory(options, run);
-      print_dry_run(asked, run, *headers, on_gpu, launch);
+      print_dry_run(options, asked, run, *headers, on_gpu, launch);
     }
     return static_cast<int>(ExitCode::kDone);
   }
@@ -564,7 +604,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
   if (options.dry_run) {
     require_weights(asked.model.name, model_path);
     require_free_directory(options, run);
-    print_dry_run(asked, run, *headers, on_gpu, launch::describe(plan));
+    print_dry_run(options, asked, run, *headers, on_gpu, launch::describe(plan));
     return static_cast<int>(ExitCode::kDone);
   }
   check_tuning_of(run, headers);

@@ -172,15 +172,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kAdapterFile = "adapter_config.json";
+
 bool holds_adapter(const fs::path& directory) {
-  return has_optional_file(directory / "adapter_config.json");
+  return has_optional_file(directory / kAdapterFile);
 }
 
-/// The run's newest checkpoint with an adapter; empty where there is none.
-fs::path newest_checkpoint(const fs::path& path) {
+}  // namespace
+
+fs::path newest_checkpoint(const fs::path& run_dir, const std::string& file) {
   std::vector<fs::path> checkpoints;  // names have equal length below a million steps
-  for (const fs::path& entry : readable_entries_of(path / "checkpoints")) {
-    if (entry.filename().string().starts_with("step-") && holds_adapter(entry))
+  for (const fs::path& entry : readable_entries_of(run_dir / "checkpoints")) {
+    if (entry.filename().string().starts_with("step-") && has_optional_file(entry / file))
       checkpoints.push_back(entry);
   }
   if (checkpoints.empty()) return {};
@@ -191,12 +194,10 @@ fs::path newest_checkpoint(const fs::path& path) {
   return *std::max_element(checkpoints.begin(), checkpoints.end(), comes_before);
 }
 
-}  // namespace
-
 fs::path adapter_at(const fs::path& path) {
   if (holds_adapter(path)) return path;
   if (holds_adapter(path / "adapter")) return path / "adapter";
-  const fs::path checkpoint = newest_checkpoint(path);
+  const fs::path checkpoint = newest_checkpoint(path, kAdapterFile);
   return checkpoint.empty() ? path : checkpoint;
 }
 
@@ -207,7 +208,7 @@ std::string notice_of_result(const fs::path& named, const fs::path& adapter) {
   } catch (const DataError&) {
     return {};  // a damaged report does not keep anybody from the adapter
   }
-  const fs::path checkpoint = newest_checkpoint(named);
+  const fs::path checkpoint = newest_checkpoint(named, kAdapterFile);
   if (adapter != named / "adapter")
     return fmt::format("{} is not finished: using {}", named.string(), adapter.string());
   if (checkpoint.empty()) return {};

@@ -1,9 +1,9 @@
 #include "sftrun/train/identity.h"
 
 #include <algorithm>
-#include <set>
 #include <vector>
 
+#include "sftrun/config/setting_differences.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/plural.h"
@@ -25,38 +25,6 @@ std::string shown(const Json& json, const std::string& key) {
 Json object_at(const Json& json, const char* key) {
   const Json found = json.is_object() ? json.value(key, Json()) : Json();
   return found.is_object() ? found : Json::object();
-}
-
-/// "key was 1, is now 2" of each that differs.
-std::vector<std::string> key_differences(const Json& was, const Json& is) {
-  std::set<std::string> keys;
-  for (const auto& [key, value] : was.items()) keys.insert(key);
-  for (const auto& [key, value] : is.items()) keys.insert(key);
-  std::vector<std::string> differences;
-  for (const std::string& key : keys) {
-    if (was.value(key, Json()) == is.value(key, Json())) continue;
-    differences.push_back(
-        fmt::format("{} was {}, is now {}", key, shown(was, key), shown(is, key)));
-  }
-  return differences;
-}
-
-/// Patterns of which the first that matches applies: another order gives other ranks.
-void add_order_differences(const Json& was, const Json& is, std::vector<std::string>& differences) {
-  for (const std::string field : {"tuning.lora.rank_pattern", "tuning.lora.alpha_pattern"}) {
-    const auto keys_of = [&](const Json& settings) {
-      std::vector<std::string> keys;
-      for (const auto& [key, value] : settings.items())
-        if (key.starts_with(field + ".")) keys.push_back(key.substr(field.size() + 1));
-      return keys;
-    };
-    const std::vector<std::string> before = keys_of(was), after = keys_of(is);
-    if (before == after ||
-        !std::is_permutation(before.begin(), before.end(), after.begin(), after.end()))
-      continue;
-    differences.push_back(fmt::format("the order of {} was {}, is now {}", field,
-                                      excerpt(join(before, ", ")), excerpt(join(after, ", "))));
-  }
 }
 
 /// Whether entry `i` of a list [[name, hash], …] has this entry's hash.
@@ -93,7 +61,7 @@ void add_model_differences(const Json& saved, const Json& now,
   constexpr size_t kMostKeys = 5, kMostFiles = 3;
   const Json was = object_at(saved, "model"), is = object_at(now, "model");
   const auto keys =
-      key_differences(object_at(was, "configuration"), object_at(is, "configuration"));
+      config::key_differences(object_at(was, "configuration"), object_at(is, "configuration"));
   if (!keys.empty())
     differences.push_back("the model's configuration: " + shortened_list(keys, kMostKeys));
   if (was.value("layout", Json()) != is.value("layout", Json()))
@@ -232,23 +200,11 @@ struct Differences {
   }
 };
 
-void compare_settings(Json was, Json is, bool may_change_length, Differences& differences) {
-  // A checkpoint written before a setting existed was trained with its default.
-  const Json defaults = config::identity_settings({});
-  for (const auto& [key, value] : is.items())
-    if (!was.contains(key) && defaults.contains(key)) was[key] = defaults[key];
-  if (may_change_length) {
-    for (const std::string& key : config::length_keys()) was.erase(key), is.erase(key);
-  }
-  std::vector<std::string> settings = key_differences(was, is);
-  add_order_differences(was, is, settings);
+void compare_settings(const Json& was, const Json& is, bool may_change_length,
+                      Differences& differences) {
+  std::vector<std::string> settings = config::setting_differences(was, is, may_change_length);
   if (settings.empty()) return;
-  constexpr const char* batch = "train.global_batch_size";
-  differences.restored.emplace_back(
-      was.value(batch, Json()) == is.value(batch, Json())
-          ? "give the settings that differ their earlier values"
-          : "give the settings that differ their earlier values (train.global_batch_size is "
-            "train.batch_size x train.grad_accum x the number of processes)");
+  differences.restored.push_back(config::restore_settings(settings));
   for (std::string& one : settings) {
     if (one.starts_with("tuning.") || one.starts_with("the order of tuning."))
       differences.suits_adapter = false;
@@ -293,9 +249,7 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
   if (differences.all.empty()) return;
   const Json mode = was.value("tuning.mode", Json());
   const bool is_adapter = mode == "lora" || mode == "qlora";
-  std::string fix =
-      differences.way_to_resume() +
-      "; to start a new run choose another output.dir, or --overwrite moves this run aside";
+  std::string fix = differences.way_to_resume() + "; " + config::kStartNewRun;
   if (!is_adapter || differences.suits_adapter) {
     fix += std::string("; to build on these weights choose another output.dir and set ") +
            (is_adapter ? "tuning.lora.init_from to the folder `adapter` of the finished run"

@@ -863,6 +863,9 @@ class CommandLineTest(unittest.TestCase):
         done = self.dry_run(DONE, ["# steps: 16 optimizer steps, 8 per epoch; 8 examples per step\n"], *one_each)
         self.assertRegex(done.stdout, r"(?m)^# tokens: \d+ per epoch$")
         self.dry_run(DONE, ["# steps: 5 optimizer steps"], *one_each, "train.max_steps=5")
+        self.assertNotIn("learn little", done.stderr)
+        few = self.dry_run(DONE, ["# steps: 8 optimizer steps"], *one_each, "train.epochs=1").stderr
+        self.assertIn("the run has only 8 optimizer steps: the model will learn little", few)
         self.dry_run(DONE, ["# steps: 180 optimizer steps, 60 per epoch; 1 example per step\n", "  global_batch_size: 1\n"], "data.packing=false")
         self.dry_run(DONE, ["# steps: 12 optimizer steps, 6 per epoch"], *one_each, "data.val_split=15")
         self.dry_run(DONE, ["optimizer steps, ", "packed sequences of 256 tokens per step"], "train.global_batch_size=2")
@@ -870,6 +873,24 @@ class CommandLineTest(unittest.TestCase):
         self.dry_run(DONE, ["# steps: about 100 optimizer steps, about 50 per epoch", "# tokens: about "], *one_each)
         refused = self.dry_run(DATA, ["data.val_split = 900"], *one_each, "data.val_split=900")
         self.assertRegex(refused.stderr, "there are about [34]\\d\\d records")
+
+    def test_a_dry_run_compares_the_settings_of_a_checkpoint(self):
+        self.real_model()
+        shown = self.dry_run(DONE, []).stdout
+        dtype = re.search(r"(?m)^  dtype: (\w+)", shown).group(1)
+        for step, rank in ("9", 4), ("10", 8):
+            checkpoint = self.folder / f"run/checkpoints/step-{step}"
+            checkpoint.mkdir(parents=True)
+            state = {"identity": {"config": {"tuning.lora.r": rank, "model.dtype": dtype, "train.global_batch_size": 3, "train.epochs": 9.0}}}
+            (checkpoint / "state.json").write_text(json.dumps(state))
+        dry_run = ["train", "--config", "run.yaml", "--dry-run", "--device", "cpu", "output.dir=run"]
+        shown = re.findall(r"\w[\w.]* was [^;\n]*", self.sftrun(*dry_run, "tuning.lora.r=8").stderr)
+        self.assertFalse([one for one in shown if one.startswith(("tuning.lora.r ", "train.global_batch_size", "train.epochs", "model.dtype"))], shown)
+        differs = "tuning.lora.r was 8, is now 4"
+        self.dry_run(USAGE, ["the run differs from the checkpoint: ", differs, "run/checkpoints/step-10", "fix: to resume, give the settings"],
+                     "output.dir=run", "tuning.lora.r=4")
+        done = self.sftrun(*dry_run, "tuning.lora.r=4", "--overwrite")
+        self.assertNotIn("differs from the checkpoint", done.stderr)
 
     def test_sizes_of_small_data_are_those_of_the_run(self):
         """Also of more records than a dry run looks at where their number decides nothing."""

@@ -67,6 +67,9 @@ RunReport read_run_report(const std::filesystem::path& path);
 /// The directory of the run that wrote an adapter, given the path of its `adapter` or of a
 /// checkpoint; empty: not in a run directory.
 std::filesystem::path run_directory_of(const std::filesystem::path& adapter);
+/// A run's newest folder with `file` below checkpoints/; empty: none.
+std::filesystem::path newest_checkpoint(const std::filesystem::path& run_dir,
+                                        const std::string& file = "state.json");
 /// The inverse: the adapter's directory for a path to it or to its run. If the run has checkpoints
 /// only, the newest one. Other paths are returned unchanged.
 std::filesystem::path adapter_at(const std::filesystem::path& path);
