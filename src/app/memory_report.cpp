@@ -168,8 +168,10 @@ void fit_to_data(const std::filesystem::path& model_path, const ModelHeaders& mo
 /// The largest sizes, and what would make a run fit.
 void find_limits(const ModelHeaders& model, MemoryReport& report) {
   const plan::RunDevices& devices = report.devices.place.devices;
-  report.largest_batch_size = plan::largest_batch_size(report.arch, report.config, devices,
-                                                       model.stored, report.memory_bytes());
+  report.largest_batch_size = plan::largest_full_batch_size(report.arch, report.config, devices,
+                                                            model.stored, report.memory_bytes());
+  report.largest_batch_size_of_data = plan::largest_batch_size(report.arch, report.config, devices,
+                                                               model.stored, report.memory_bytes());
   report.longest = plan::longest_sequences(report.arch, report.config, devices, model.stored,
                                            report.memory_bytes());
   if (!report.fits())

@@ -35,7 +35,8 @@ struct MemoryReport {
   std::optional<plan::AnswersMemory> answers;  ///< null: evaluations write none
   std::vector<plan::LayerKind> kinds;
   std::vector<StrategyRow> strategies;
-  int64_t largest_batch_size = 0;
+  int64_t largest_batch_size = 0;          ///< with sequences of model.max_seq_len tokens
+  int64_t largest_batch_size_of_data = 0;  ///< with the sequences of the run's data
   plan::LongestSequences longest;
   std::optional<plan::CheapestChange> change;  ///< null: the run fits, or no change is enough
   std::vector<std::string> notes;

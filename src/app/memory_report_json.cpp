@@ -89,6 +89,7 @@ nlohmann::ordered_json as_json(const MemoryReport& report) {
   for (const StrategyRow& row : report.strategies)
     json["strategies"].push_back(of_strategy(row, report));
   json["largest"] = {{"batch_size", report.largest_batch_size},
+                     {"batch_size_of_data", report.largest_batch_size_of_data},
                      {"max_seq_len", report.longest.useful},
                      {"limited_by", report.longest.model_limits() ? "model" : "memory"}};
   json["change"] = of_change(report);

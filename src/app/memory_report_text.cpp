@@ -172,6 +172,18 @@ std::string text_of_strategies(const MemoryReport& report, const MemoryUnit& uni
   return text;
 }
 
+/// Where small data shorten the sequences of the run.
+std::string text_of_shorter_sequences(const MemoryReport& report) {
+  if (report.largest_batch_size_of_data == report.largest_batch_size) return {};
+  const int64_t batch = *report.config.train.batch_size.value;
+  const int64_t tokens =
+      plan::micro_batch_shape(report.config, report.devices.place.devices).tokens;
+  return fmt::format(
+      "Both with sequences of full length. Those of this run have at most {}: with them "
+      "train.batch_size can be {}.\n",
+      counted((tokens + batch - 1) / batch, "token"), report.largest_batch_size_of_data);
+}
+
 std::string text_of_largest(const MemoryReport& report) {
   const config::RunConfig& config = report.config;
   const int64_t batch = *config.train.batch_size.value;
@@ -179,13 +191,15 @@ std::string text_of_largest(const MemoryReport& report) {
     return largest > 0 ? fmt::format("{}", largest) : std::string("none fits");
   };
   return fmt::format(
-      "\nLargest train.batch_size with model.max_seq_len {}: {}\n"
-      "Largest model.max_seq_len with train.batch_size {}: {}{}\n",
-      config.model.max_seq_len, or_none(report.largest_batch_size), batch,
-      or_none(report.longest.useful),
-      report.longest.model_limits()
-          ? fmt::format(", the model's positions (memory has room for {})", report.longest.fitting)
-          : "");
+             "\nLargest train.batch_size with model.max_seq_len {}: {}\n"
+             "Largest model.max_seq_len with train.batch_size {}: {}{}\n",
+             config.model.max_seq_len, or_none(report.largest_batch_size), batch,
+             or_none(report.longest.useful),
+             report.longest.model_limits()
+                 ? fmt::format(", the model's positions (memory has room for {})",
+                               report.longest.fitting)
+                 : "") +
+         text_of_shorter_sequences(report);
 }
 
 std::string text_of_answers(const MemoryReport& report, const MemoryUnit& unit) {

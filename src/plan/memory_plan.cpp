@@ -260,13 +260,30 @@ int64_t largest_batch_size(const spec::ArchSpec& arch, const config::RunConfig& 
   });
 }
 
+namespace {
+
+/// Sequences are as long as they may be; a bin of another size has no meaning then.
+std::pair<config::RunConfig, RunDevices> with_full_sequences(config::RunConfig config,
+                                                             RunDevices devices) {
+  devices.tokens_of_bin = 0;
+  config.data.bin_tokens.value.reset();
+  return {std::move(config), devices};
+}
+
+}  // namespace
+
+int64_t largest_full_batch_size(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                const RunDevices& devices, const StoredBytes& stored,
+                                int64_t memory_bytes) {
+  const auto [full, of_full] = with_full_sequences(config, devices);
+  return largest_batch_size(arch, full, of_full, stored, memory_bytes);
+}
+
 int64_t largest_seq_len(const spec::ArchSpec& arch, const config::RunConfig& config,
                         const RunDevices& here, const StoredBytes& stored, int64_t memory_bytes) {
   constexpr int64_t kMost = int64_t{1} << 24;
-  RunDevices devices = here;
-  devices.tokens_of_bin = 0;  // sequences are as long as they may be
-  StepFit fit(arch, config, devices, stored, memory_bytes);
-  fit.config().data.bin_tokens.value.reset();  // a bin of another size has no meaning then
+  const auto [full, devices] = with_full_sequences(config, here);
+  StepFit fit(arch, full, devices, stored, memory_bytes);
   return kSeqLenStep * largest_that(kMost / kSeqLenStep, [&](int64_t steps) {
            fit.config().model.max_seq_len = steps * kSeqLenStep;
            return fit.fits();

@@ -219,6 +219,21 @@ TEST(Largest, IsTheLastThatFits) {
   EXPECT_EQ(largest_seq_len(eight(), config, cards(1), {}, 8 * kBytesOfGiB), 0);
 }
 
+/// The largest batch and the longest sequence rest on the same sequences.
+TEST(Largest, BothAreOfFullSequences) {
+  config::RunConfig config = resolved_lora();
+  config.train.gradient_checkpointing = config::Checkpointing::kLayer;
+  constexpr int64_t kMemory = 24 * kBytesOfGiB;
+  const int64_t batch = largest_full_batch_size(eight(), config, cards(1), {}, kMemory),
+                length = largest_seq_len(eight(), config, cards(1), {}, kMemory);
+  config.data.bin_tokens.value = 256;
+  RunDevices devices = cards(1);
+  devices.tokens_of_bin = 200;
+  EXPECT_EQ(largest_full_batch_size(eight(), config, devices, {}, kMemory), batch);
+  EXPECT_EQ(largest_seq_len(eight(), config, devices, {}, kMemory), length);
+  EXPECT_GT(largest_batch_size(eight(), config, devices, {}, kMemory), batch);
+}
+
 TEST(Largest, IsAtMostTheModelsPositions) {
   const config::RunConfig config = resolved_lora();
   constexpr int64_t kMemory = 24 * kBytesOfGiB;

@@ -59,10 +59,15 @@ std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
                                              const RunDevices& devices,
                                              const StoredBytes& stored = {});
 
-/// The largest train.batch_size with which the run needs at most `memory_bytes`; 0: none.
+/// The largest train.batch_size with which the run needs at most `memory_bytes`; 0: none. With the
+/// run's own sequences, which small data may shorten.
 int64_t largest_batch_size(const spec::ArchSpec& arch, const config::RunConfig& config,
                            const RunDevices& devices, const StoredBytes& stored,
                            int64_t memory_bytes);
+/// The same with sequences of model.max_seq_len tokens, as in largest_seq_len.
+int64_t largest_full_batch_size(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                const RunDevices& devices, const StoredBytes& stored,
+                                int64_t memory_bytes);
 /// The largest model.max_seq_len, a multiple of kSeqLenStep, with the run's own batch size; 0: none.
 inline constexpr int64_t kSeqLenStep = 64;
 int64_t largest_seq_len(const spec::ArchSpec& arch, const config::RunConfig& config,
