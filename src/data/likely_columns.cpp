@@ -23,6 +23,12 @@ bool is_list_of_numbers(const Json& value) {
   return value.is_array() && !value.empty() && is_number_like(value[0]);
 }
 
+/// The same, or its JSON text, as tables without lists store it.
+bool holds_numbers(const Json& value) {
+  const bool is_text = value.is_string() && value.get_ref<const std::string&>().starts_with('[');
+  return is_list_of_numbers(is_text ? parse_json_text(value.get_ref<const std::string&>()) : value);
+}
+
 /// The first text that `path` or what is inside it leads to; empty: none, or a list of turns.
 std::string text_within(const std::string& path, const Json& value, int levels) {
   if (value.is_string() || is_number_like(value)) return path;
@@ -45,7 +51,7 @@ std::string text_within(const std::string& path, const Json& value, int levels) 
 std::string column_like(const Json& record, const std::vector<std::string_view>& words) {
   for (const std::string_view word : words) {
     for (const auto& [key, value] : record.items()) {
-      if (value.is_null() || is_list_of_numbers(value)) continue;
+      if (value.is_null() || holds_numbers(value)) continue;
       if (ascii_lower(key).find(word) == std::string::npos) continue;
       const std::string path = path_of_text(key, value);
       return path.empty() ? key : path;
@@ -185,14 +191,9 @@ std::string path_of_text(const std::string& column, const Json& value) {
 }
 
 bool is_tokenised(const Json& record) {
-  const auto holds_ids = [](const Json& value) {
-    // Tables without lists store them as JSON text.
-    const bool is_text = value.is_string() && value.get_ref<const std::string&>().starts_with('[');
-    return is_list_of_numbers(is_text ? parse_json_text(value.get_ref<const std::string&>())
-                                      : value);
-  };
   const auto is_column_of_ids = [&](const auto& column) {
-    return ascii_lower(column.key()).find("ids") != std::string::npos && holds_ids(column.value());
+    return ascii_lower(column.key()).find("ids") != std::string::npos &&
+           holds_numbers(column.value());
   };
   const auto columns = record.items();
   if (std::none_of(columns.begin(), columns.end(), is_column_of_ids)) return false;

@@ -96,7 +96,7 @@ TEST(RecordFormats, RefusesTokenIds) {
   };
   const Json ids = {1, 2, 3};
   expect({{"input_ids", ids}, {"labels", ids}});
-  expect({{"id", "a1"}, {"input_ids", ids.dump()}, {"attention_mask", ids.dump()}});
+  expect({{"id", "a1"}, {"input_ids", ids.dump()}, {"labels", ids.dump()}});
   expect({{"chosen_input_ids", ids}, {"rejected_input_ids", ids}}, kDpo);
   test::expect_error<DataError>([&] { detect_input_format({{"input_ids", ids}}, "f:1"); },
                                 {"give the text"});
