@@ -56,7 +56,7 @@ void require_whole_blocks(const std::string& tensor, int64_t channels, int64_t b
 spec::TensorParallel tensor_part(const weights::Checkpoint& checkpoint,
                                  const config::RunConfig& config, const parallel::Mesh& mesh) {
   const spec::ArchSpec& arch = checkpoint.arch();
-  spec::TensorParallel part{.rank = mesh.tp_rank(), .size = mesh.sizes().tp};
+  spec::TensorParallel part{.rank = mesh.rank(parallel::Axis::kTp), .size = mesh.sizes().tp};
   spec::require_divisible(arch, part, "parallel.tp");
   const Blocks blocks(checkpoint, config.tuning);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {

@@ -102,7 +102,7 @@ layers::UnitRange stage_units(const spec::ArchSpec& arch, const config::RunConfi
                               const Rank& rank) {
   if (!is_pipeline(config.parallel)) return {};
   const std::vector<int64_t> firsts = plan::stages_of(arch, config);
-  const auto stage = static_cast<size_t>(mesh_of(config.parallel, rank).pp_rank());
+  const auto stage = static_cast<size_t>(mesh_of(config.parallel, rank).rank(parallel::Axis::kPp));
   return {firsts[stage], firsts[stage + 1]};
 }
 
@@ -119,22 +119,19 @@ std::unique_ptr<parallel::UnitShards> shards_of(const config::ParallelConfig& co
 }
 
 std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
-                                                parallel::Communicator& comm,
+                                                parallel::MeshGroups& groups,
                                                 model::Decoder& decoder,
-                                                std::unique_ptr<parallel::UnitShards> shards,
-                                                const parallel::Group& tensor_ranks) {
+                                                std::unique_ptr<parallel::UnitShards> shards) {
   const model::Trains trains = decoder.options().trains;
   const bool trains_base = trains == model::Trains::kFull || trains == model::Trains::kPartial;
   return parallel::make_strategy(
-      {.strategy = config.parallel.strategy,
+      {.name = std::string(config::strategy_name(config.parallel.strategy)),
        .bucket_cap_bytes = config.train.ddp_bucket_cap_mb << 20,
        .gradients_sent_as =
            config.train.ddp_comm_hook == config::CommHook::kBf16 ? at::kBFloat16 : at::kFloat,
        .overlaps_reduction = trains_base,
-       .passes_read_masters = !trains_base || decoder.backend().reads_masters,
-       .num_stages = is_pipeline(config.parallel) ? *config.parallel.pp : 1,
-       .tensor_ranks = tensor_ranks},
-      comm, {decoder.parameters(), decoder.units()}, std::move(shards));
+       .passes_read_masters = !trains_base || decoder.backend().reads_masters},
+      groups, {decoder.parameters(), decoder.units()}, std::move(shards));
 }
 
 /// Threads that prepare data.
@@ -188,6 +185,7 @@ struct PreparedRun {
   train::RunData data;
   nlohmann::ordered_json identity;
   std::string base_fingerprint;
+  std::optional<parallel::MeshGroups> groups;    ///< when the ranks are connected
   std::unique_ptr<parallel::UnitShards> shards;  ///< until the strategy has them; null: no shards
   spec::TensorParallel tensor;                   ///< what this rank has of each matrix
   std::unique_ptr<parallel::TensorGroup> tensor_group;  ///< null: no tensor parallelism
@@ -228,8 +226,7 @@ int load_model(PreparedRun& run, Rank& rank) {
   }
   options.held = stage_units(run.checkpoint->arch(), run.config, rank);
   if (is_tensor_parallel(run.config.parallel)) {
-    const parallel::Mesh mesh = mesh_of(run.config.parallel, rank);
-    run.tensor_group = std::make_unique<parallel::TensorGroup>(rank.comm(), mesh);
+    run.tensor_group = std::make_unique<parallel::TensorGroup>(*run.groups);
     options.tensor = run.tensor;
     options.tensor_ranks = run.tensor_group.get();
   }
@@ -245,8 +242,7 @@ int load_model(PreparedRun& run, Rank& rank) {
   if (run.shards && run.shards->sharding().trained_on_host)
     require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train,
                                                  run.shards->mesh().sizes().dp_shard));
-  run.strategy = strategy_of(run.config, rank.comm(), *run.decoder, std::move(run.shards),
-                             run.tensor_group ? run.tensor_group->group() : parallel::Group());
+  run.strategy = strategy_of(run.config, *run.groups, *run.decoder, std::move(run.shards));
   if (is_pipeline(run.config.parallel) && options.lora.pissa)
     gather_principal_parts(*run.decoder, *run.strategy);
   const std::string& start = run.config.tuning.lora.init_from;
@@ -656,6 +652,7 @@ int prepare_and_train(const nlohmann::ordered_json& request, PreparedRun& run, R
                                config.model.dtype, rank.gpu());
   config.model.dtype = dtype_choice(run.compute.dtype);
   if (!rank.meet_others(config.parallel, run.compute.device)) return rank.stop_exit_code();
+  run.groups.emplace(rank.comm(), mesh_of(config.parallel, rank));
   run.shards = shards_of(config.parallel, run.compute.device, rank);
 
   rank.tell("loading");

@@ -65,13 +65,13 @@ void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device,
     if (!layout.holds(unit)) continue;
     const bool is_new = !places_.contains(unit);
     if (is_new && layout.is_per_unit && !places_.empty()) sizes.push_back(0);
-    if (is_new && layout.borrowed == unit) {
+    if (is_new && !layout.is_per_unit && layout.borrowed == unit) {
       borrowed = sizes.size();
       sizes.push_back(0);
     }
-    const size_t buffer = layout.borrowed == unit ? *borrowed
-                          : layout.is_per_unit    ? sizes.size() - 1
-                                                  : 0;
+    const size_t buffer = layout.is_per_unit        ? sizes.size() - 1
+                          : layout.borrowed == unit ? *borrowed
+                                                    : 0;
     int64_t& size = sizes[buffer];
     if (is_new) places_[unit] = {buffer, size, size};
     parameter.offset = size;
@@ -158,6 +158,13 @@ void ParameterStore::refresh_compute() {
   for (FlatValues& flat : buffers_)
     if (!flat.compute.is_same(flat.master)) flat.compute.copy_(flat.master);
   compute_changed();
+}
+
+FlatValues part_of(const FlatValues& flat, int64_t begin, int64_t numel) {
+  FlatValues part{flat.master.narrow(0, begin, numel), flat.grad.narrow(0, begin, numel), {}};
+  part.compute =
+      flat.compute.is_same(flat.master) ? part.master : flat.compute.narrow(0, begin, numel);
+  return part;
 }
 
 at::Tensor OwnedValues::Piece::whole_in(const at::Tensor& flat) const {

@@ -116,7 +116,6 @@ class DecoderBuilder {
     if (buffers.held.contains(d_.head_unit()) && ties_head() &&
         !buffers.held.contains(d_.embedding_unit()))
       buffers.borrowed = d_.embedding_unit();
-    SFTRUN_CHECK(!buffers.is_per_unit || !buffers.borrowed);
     return buffers;
   }
 
@@ -520,9 +519,11 @@ class DecoderBuilder {
     return kernels::quantize(values.view({-1, shape.back()}), *base.quant, slot.name);
   }
 
-  /// Whether frozen tensors are read by `on_unit_loaded`. DoRA and PiSSA need whole ones before.
-  bool leaves_frozen_unread() const {
-    return d_.options_.leaves_frozen_unread && d_.checkpoint_ && !lora_.dora && !lora_.pissa;
+  /// Whether a frozen tensor is read by `on_unit_loaded`. DoRA and PiSSA need whole ones before, and
+  /// what tensor parallelism divides is no range of a file.
+  bool leaves_unread(const std::string& name) const {
+    return d_.options_.leaves_frozen_unread && d_.checkpoint_ && !lora_.dora && !lora_.pissa &&
+           slice_of(name) == nullptr;
   }
 
   /// Whether the masters of a unit are read by `on_unit_loaded`: all of them are in the model's
@@ -532,8 +533,10 @@ class DecoderBuilder {
     int64_t num_trained = 0, num_in_files = 0;
     for (const layers::Parameter& parameter : d_.store_.parameters())
       num_trained += parameter.unit == unit ? 1 : 0;
-    for (const Slot& slot : slots_)
-      num_in_files += slot.unit == unit && *slot.parameter != nullptr ? 1 : 0;
+    for (const Slot& slot : slots_) {
+      const bool is_whole = slice_of(slot.name) == nullptr;
+      num_in_files += slot.unit == unit && *slot.parameter != nullptr && is_whole ? 1 : 0;
+    }
     return num_trained == num_in_files;
   }
 
@@ -569,7 +572,7 @@ class DecoderBuilder {
 
   void fill_dense(const Slot& slot, bool stays) {
     const std::vector<int64_t>& shape = by_name_.at(slot.name)->shape;
-    if (leaves_frozen_unread()) {
+    if (leaves_unread(slot.name)) {
       *slot.weight = layers::without_memory(shape, slot.dtype, d_.options_.device);
       unread_[slot.weight->unsafeGetTensorImpl()] = reader_of(slot.name, slot.dtype);
     } else {
@@ -595,7 +598,7 @@ class DecoderBuilder {
   }
 
   void fill_quantised(const Slot& slot, const kernels::QuantizedMatrix& matrix, bool is_stored) {
-    if (is_stored && leaves_frozen_unread()) {
+    if (is_stored && leaves_unread(slot.name)) {
       *slot.quantized = unread_form(matrix);
     } else {
       *slot.quantized =

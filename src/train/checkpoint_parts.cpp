@@ -90,8 +90,7 @@ std::vector<StateTensor> trained_parts(const parallel::Strategy& strategy) {
 }
 
 bool writes_parts(const parallel::Strategy& strategy) {
-  const parallel::Mesh& mesh = strategy.mesh();
-  return mesh.dp_rank() < mesh.sizes().dp_shard;
+  return strategy.mesh().rank(parallel::Axis::kDpReplicate) == 0;
 }
 
 std::vector<DividedTensor> shapes_of(const std::vector<StateTensor>& parts) {

@@ -4,6 +4,7 @@
 
 #include "rank_report.h"
 #include "support/rank_threads.h"
+#include "support/single_strategy.h"
 #include "support/test_data.h"
 
 namespace sftrun::engine {
@@ -69,10 +70,7 @@ TEST(RunJson, MemoryOfARank) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const auto decoder = lora_decoder(dtype);
     const auto values = static_cast<uint64_t>(decoder->parameters().numel());
-    parallel::Communicator alone;
-    const parallel::StoredBytes stored =
-        parallel::make_strategy({}, alone, {decoder->parameters(), decoder->units()})
-            ->stored_bytes();
+    const parallel::StoredBytes stored = test::single_strategy(*decoder)->stored_bytes();
     const observe::RankBytes bytes = rank_bytes(77, stored, 300, 5000, 1000);
     EXPECT_EQ(bytes.base, 77U);
     EXPECT_EQ(bytes.trainable, values * (dtype == at::kFloat ? 4 : 6));

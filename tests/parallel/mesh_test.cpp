@@ -17,7 +17,7 @@ TEST(Mesh, DataParallelRanksOfEachAxis) {
     EXPECT_EQ(mesh.world_size(), 16);
     EXPECT_EQ(mesh.dp_size(), 4);
     EXPECT_EQ(mesh.dp_rank(), rank / 2 % 4);
-    EXPECT_EQ(mesh.tp_rank(), rank % 2);
+    EXPECT_EQ(mesh.rank(Axis::kTp), rank % 2);
     EXPECT_EQ(mesh.counts_loss_of(rank), rank >= 8 && rank % 2 == 0);
     counted += mesh.counts_loss_of(rank) ? 1 : 0;
   }
@@ -26,9 +26,23 @@ TEST(Mesh, DataParallelRanksOfEachAxis) {
 
 /// Ranks that divide a matrix are neighbours.
 TEST(Mesh, GroupsOfTensorParallelRanks) {
+  using Groups = std::vector<std::vector<int>>;
   const Mesh mesh({.dp_replicate = 3, .tp = 2}, 3);
-  EXPECT_EQ(mesh.ranks_of_tensor_group(mesh.dp_rank()), (std::vector<int>{2, 3}));
-  EXPECT_EQ(mesh.ranks_with_part(mesh.tp_rank()), (std::vector<int>{1, 3, 5}));
+  EXPECT_EQ(mesh.groups_along({Axis::kTp}), (Groups{{0, 1}, {2, 3}, {4, 5}}));
+  EXPECT_EQ(mesh.groups_along({Axis::kDpReplicate}), (Groups{{0, 2, 4}, {1, 3, 5}}));
+  EXPECT_EQ(mesh.groups_along({}), (Groups{{0}, {1}, {2}, {3}, {4}, {5}}));
+}
+
+/// Along several axes a group has the ranks that differ in any of them.
+TEST(Mesh, GroupsAlongSeveralAxes) {
+  using Groups = std::vector<std::vector<int>>;
+  const Mesh mesh({.pp = 2, .dp_shard = 2, .tp = 2}, 5);
+  EXPECT_EQ(mesh.groups_along({Axis::kPp, Axis::kDpShard}), (Groups{{0, 2, 4, 6}, {1, 3, 5, 7}}));
+  EXPECT_EQ(mesh.groups_along({Axis::kPp, Axis::kDpShard, Axis::kTp}),
+            (Groups{{0, 1, 2, 3, 4, 5, 6, 7}}));
+  EXPECT_EQ(mesh.rank(Axis::kPp), 1);
+  EXPECT_EQ(mesh.rank(Axis::kDpShard), 0);
+  EXPECT_EQ(mesh.rank(Axis::kTp), 1);
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ struct Divided {
     auto parts =
         test::load_in_shards(strategy, comm, options, /*frozen_on_host=*/false, trained_on_host);
     decoder = model::Decoder::load(checkpoint(), options);
-    of = make_strategy({.strategy = strategy, .passes_read_masters = true}, comm,
+    MeshGroups groups(comm, test::mesh_of(strategy, comm));
+    of = make_strategy({.passes_read_masters = true}, groups,
                        {decoder->parameters(), decoder->units()}, std::move(parts));
   }
   std::unique_ptr<model::Decoder> decoder;

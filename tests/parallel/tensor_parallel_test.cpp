@@ -36,13 +36,11 @@ struct Model {
 struct Parts {
   explicit Parts(Communicator& comm)
       : mesh({.dp_replicate = comm.world_size() / 2, .tp = 2}, comm.rank()),
-        group(comm, mesh),
-        model(mesh.tp_rank()),
-        strategy(
-            make_strategy({.strategy = config::Strategy::kTensor, .tensor_ranks = group.group()},
-                          comm, {model.store, model.units})) {}
+        groups(comm, mesh),
+        model(mesh.rank(Axis::kTp)),
+        strategy(make_strategy({}, groups, {model.store, model.units})) {}
   Mesh mesh;
-  TensorGroup group;
+  MeshGroups groups;
   Model model;
   std::unique_ptr<Strategy> strategy;
 };
@@ -50,7 +48,8 @@ struct Parts {
 TEST(TensorGroup, SumsAndGathersOverTheRanksOfOnePart) {
   test::run_ranks(4, [](Communicator& comm) {
     const Mesh mesh({.dp_replicate = 2, .tp = 2}, comm.rank());
-    const TensorGroup group(comm, mesh);
+    MeshGroups groups(comm, mesh);
+    const TensorGroup group(groups);
     const at::Tensor values = at::full({2}, comm.rank(), at::kFloat);
     const at::Tensor all = group.gather(values);
     const float first = comm.rank() < 2 ? 0 : 2;
@@ -63,7 +62,7 @@ TEST(TensorGroup, SumsAndGathersOverTheRanksOfOnePart) {
 
 /// Gradients of a divided parameter are summed over copies of the part, those of a summand over the
 /// parts, too, and complete ones are not counted twice.
-TEST(TensorStrategy, SumsEachGradientOverTheRanksThatHaveSummands) {
+TEST(TensorParts, SumsEachGradientOverTheRanksThatHaveSummands) {
   test::run_ranks(4, [](Communicator& comm) {
     Parts parts(comm);
     parts.strategy->begin_step();
@@ -82,7 +81,7 @@ TEST(TensorStrategy, SumsEachGradientOverTheRanksThatHaveSummands) {
 }
 
 /// Each value counts once: 12 of the divided matrix, 3 + 3 of the vectors.
-TEST(TensorStrategy, CountsEveryValueOnceInSquares) {
+TEST(TensorParts, CountsEveryValueOnceInSquares) {
   test::run_ranks(4, [](Communicator& comm) {
     Parts parts(comm);
     const at::Tensor ones = parts.strategy->owned().flat.master;
@@ -94,7 +93,7 @@ TEST(TensorStrategy, CountsEveryValueOnceInSquares) {
   });
 }
 
-TEST(TensorStrategy, PutsPartsTogetherAndTakesThemApart) {
+TEST(TensorParts, PutsPartsTogetherAndTakesThemApart) {
   test::run_ranks(2, [](Communicator& comm) {
     Parts parts(comm);
     const at::Tensor whole = at::arange(12, at::kFloat).view({2, 6});

@@ -7,29 +7,44 @@
 
 namespace sftrun::test {
 
-/// Makes a decoder with these options load as parts of the ranks. Two ranks share a copy with
-/// `hybrid`. A pipeline has two stages, and the first one the embedding and a layer.
+/// The axes of a strategy: two ranks share a copy with `hybrid`, a pipeline has two stages, and two
+/// ranks divide matrices.
+inline parallel::Mesh mesh_of(config::Strategy strategy, const parallel::Communicator& comm) {
+  const int world_size = comm.world_size();
+  parallel::MeshSizes sizes;
+  switch (strategy) {
+    case config::Strategy::kPipeline:
+      sizes.pp = 2;
+      break;
+    case config::Strategy::kTensor:
+      sizes.tp = 2;
+      break;
+    default:
+      if (config::is_sharded(strategy))
+        sizes.dp_shard = strategy == config::Strategy::kHybrid ? 2 : world_size;
+  }
+  sizes.dp_replicate = world_size / (sizes.pp * sizes.dp_shard * sizes.tp);
+  return {sizes, comm.rank()};
+}
+
+/// Makes a decoder with these options load as parts of the ranks. The first stage of a pipeline has
+/// the embedding and a layer.
 /// @return the parts; null: the strategy keeps whole parameters
 inline std::unique_ptr<parallel::UnitShards> load_in_shards(config::Strategy strategy,
                                                             const parallel::Communicator& comm,
                                                             model::DecoderOptions& options,
                                                             bool frozen_on_host = false,
                                                             bool trained_on_host = false) {
-  if (strategy == config::Strategy::kPipeline)
-    options.held = comm.rank() * 2 < comm.world_size() ? layers::UnitRange{.first = 0, .end = 2}
+  const parallel::Mesh mesh = mesh_of(strategy, comm);
+  if (mesh.sizes().pp > 1)
+    options.held = mesh.rank(parallel::Axis::kPp) == 0 ? layers::UnitRange{.first = 0, .end = 2}
                                                        : layers::UnitRange{.first = 2};
   if (!config::is_sharded(strategy) && !frozen_on_host && !trained_on_host) return nullptr;
   parallel::Sharding sharding = parallel::sharding_of(strategy);
   sharding.frozen_on_host = frozen_on_host;
   sharding.trained_on_host = trained_on_host;
-  const int world_size = comm.world_size(), shards = !config::is_sharded(strategy) ? 1
-                                                     : strategy == config::Strategy::kHybrid
-                                                         ? 2
-                                                         : world_size;
-  auto parts = std::make_unique<parallel::UnitShards>(
-      sharding,
-      parallel::Mesh({.dp_replicate = world_size / shards, .dp_shard = shards}, comm.rank()));
-  options.buffers = layers::BufferLayout::per_unit(shards);
+  auto parts = std::make_unique<parallel::UnitShards>(sharding, mesh);
+  options.buffers = layers::BufferLayout::per_unit(mesh.sizes().dp_shard);
   options.on_unit_loaded = [of = parts.get()](int64_t index, layers::Unit& unit,
                                               layers::FlatValues* trained) {
     of->take(index, unit, trained);

@@ -128,11 +128,13 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
   model::DecoderOptions options = setup.decoder;
   auto shards = test::load_in_shards(config.parallel.strategy, comm, options, setup.frozen_on_host,
                                      setup.trained_on_host);
+  parallel::MeshGroups groups(comm, test::mesh_of(setup.strategy, comm));
   std::optional<parallel::TensorGroup> tensor_group;
-  if (setup.strategy == config::Strategy::kTensor) {
-    const parallel::Mesh mesh({.dp_replicate = comm.world_size() / 2, .tp = 2}, comm.rank());
-    tensor_group.emplace(comm, mesh);
-    options.tensor = {.rank = mesh.tp_rank(), .size = 2, .multiple = setup.channels_at_once};
+  if (groups.mesh().sizes().tp > 1) {
+    tensor_group.emplace(groups);
+    options.tensor = {.rank = groups.mesh().rank(parallel::Axis::kTp),
+                      .size = 2,
+                      .multiple = setup.channels_at_once};
     options.tensor_ranks = &*tensor_group;
   }
   auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), options);
@@ -144,11 +146,9 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
     const bool reads_masters =
         options.trains == model::Trains::kLora || decoder->backend().reads_masters;
     strategy = parallel::make_strategy(
-        {.strategy = config.parallel.strategy,
-         .passes_read_masters = reads_masters,
-         .num_stages = config.parallel.strategy == config::Strategy::kPipeline ? 2 : 1,
-         .tensor_ranks = tensor_group ? tensor_group->group() : parallel::Group()},
-        comm, model, std::move(shards));
+        {.name = std::string(config::strategy_name(config.parallel.strategy)),
+         .passes_read_masters = reads_masters},
+        groups, model, std::move(shards));
   }
   RepeatedBatches batches;
   TrainerInputs inputs;
@@ -623,8 +623,9 @@ TEST(Evaluation, IsOfTheWholeSetOnAnyNumberOfRanks) {
     std::vector<double> of_rank(static_cast<size_t>(world_size));
     test::run_ranks(world_size, [&](parallel::Communicator& comm) {
       auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), {});
-      const auto strategy = parallel::make_strategy({.strategy = config::Strategy::kDdp}, comm,
-                                                    {decoder->parameters(), decoder->units()});
+      parallel::MeshGroups groups(comm, parallel::Mesh::replicated(comm.world_size(), comm.rank()));
+      const auto strategy =
+          parallel::make_strategy({}, groups, {decoder->parameters(), decoder->units()});
       const EvalResult result =
           Evaluator(config, val).run(*decoder, *strategy, *make_objective(config.train), comm, [] {
             return 0;
@@ -656,8 +657,9 @@ TEST(Evaluation, OfSeveralSetsGivesTheLossOfEach) {
   for (const int world_size : {1, 2}) {
     test::run_ranks(world_size, [&](parallel::Communicator& comm) {
       auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), {});
-      const auto strategy = parallel::make_strategy({.strategy = config::Strategy::kDdp}, comm,
-                                                    {decoder->parameters(), decoder->units()});
+      parallel::MeshGroups groups(comm, parallel::Mesh::replicated(comm.world_size(), comm.rank()));
+      const auto strategy =
+          parallel::make_strategy({}, groups, {decoder->parameters(), decoder->units()});
       const auto evaluate = [&](const data::Dataset& dataset) {
         return Evaluator(config, dataset)
             .run(*decoder, *strategy, *make_objective(config.train), comm, [] { return 0; });

@@ -59,6 +59,8 @@ struct FlatValues {
   at::Tensor master, grad;  ///< [n] fp32
   at::Tensor compute;       ///< [n] in the compute dtype; `master` itself if that is fp32
 };
+/// Views of elements [begin, begin + numel).
+FlatValues part_of(const FlatValues& flat, int64_t begin, int64_t numel);
 
 /// How the parameters are laid out.
 struct BufferLayout {
@@ -70,7 +72,7 @@ struct BufferLayout {
   int64_t num_parts = 1;
   /// Units whose parameters this process holds, if not per unit.
   UnitRange held = {};
-  /// A unit whose parameters this process reads, but another one updates. It has buffers of its own.
+  /// A unit whose parameters this process reads, but another one updates. Its buffers are its own.
   std::optional<int64_t> borrowed = std::nullopt;
 
   bool holds(int64_t unit) const { return held.contains(unit) || borrowed == unit; }
@@ -107,7 +109,7 @@ class ParameterStore {
   /// The buffers that hold a unit's parameters; null if none of it trains or this process does not
   /// hold it.
   FlatValues* buffers_of(int64_t unit);
-  /// Whether this process updates the parameters of a unit, if buffers are not per unit.
+  /// Whether this process updates the parameters of a unit.
   bool owns(int64_t unit) const;
   /// Elements [begin, end) of a unit in its buffers, with padding; empty if none of it trains.
   std::pair<int64_t, int64_t> unit_range(int64_t unit) const;

@@ -1,17 +1,27 @@
 #pragma once
 
+#include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 /// The axes along which the ranks of a run divide the work.
 namespace sftrun::parallel {
 
-/// Ranks along each axis. Ranks that differ only in a later axis are closer to each other: tensor
-/// parallelism communicates most, so its ranks are neighbours.
+/// From the ranks that communicate least to those that communicate most: ranks that differ only in a
+/// later axis are closer to each other.
+enum class Axis : uint8_t {
+  kPp,           ///< pipeline: stages
+  kDpReplicate,  ///< data parallelism with copies of the parameters
+  kDpShard,      ///< data parallelism with shards of the parameters
+  kTp,           ///< tensor parallelism: parts of each matrix
+};
+using Axes = std::initializer_list<Axis>;
+
+/// Ranks along each axis.
 struct MeshSizes {
-  int pp = 1;            ///< pipeline: stages
-  int dp_replicate = 1;  ///< data parallelism with copies of the parameters
-  int dp_shard = 1;      ///< data parallelism with shards of the parameters
-  int tp = 1;            ///< tensor parallelism: parts of each matrix
+  int pp = 1, dp_replicate = 1, dp_shard = 1, tp = 1;
+  int of(Axis axis) const;
+  bool operator==(const MeshSizes&) const = default;
 };
 
 /// Places of ranks along the axes. Immutable.
@@ -23,32 +33,27 @@ class Mesh {
   static Mesh replicated(int world_size, int rank) { return {{.dp_replicate = world_size}, rank}; }
 
   const MeshSizes& sizes() const { return sizes_; }
+  int size(Axis axis) const { return sizes_.of(axis); }
   int world_size() const;
   int rank() const { return rank_; }
+  /// The place of this rank along an axis.
+  int rank(Axis axis) const { return place_of(rank_, axis); }
+  int place_of(int rank, Axis axis) const;
+  /// All groups of ranks that differ only in their places along `axes`. Both are ascending.
+  std::vector<std::vector<int>> groups_along(Axes axes) const;
+
   /// Number of parts that a global batch is divided into, and the part of this rank. Ranks of one
   /// pipeline or of one tensor-parallel group have the same part.
   int dp_size() const { return sizes_.dp_replicate * sizes_.dp_shard; }
   int dp_rank() const { return dp_rank_of(rank_); }
   int dp_rank_of(int rank) const;
-  /// The stage of the pipeline that this rank runs.
-  int pp_rank() const { return rank_ / (dp_size() * sizes_.tp); }
-  /// The ranks that compute one part of the batch, by stage.   @pre no tensor parallelism
-  std::vector<int> ranks_of_pipeline(int dp_rank) const;
-  /// The ranks that run a stage, by dp_rank.   @pre no tensor parallelism
-  std::vector<int> ranks_of_stage(int stage) const;
-  /// The place in the group of ranks that have different parts of each matrix.
-  int tp_rank() const { return rank_ % sizes_.tp; }
-  /// The ranks that compute this part of the batch, by tp_rank.   @pre no pipeline
-  std::vector<int> ranks_of_tensor_group(int dp_rank) const;
-  /// The ranks that have the same parts of the matrices, by dp_rank.   @pre no pipeline
-  std::vector<int> ranks_with_part(int tp_rank) const;
-  /// Which shard of the parameters this rank has.
-  int dp_shard_rank() const { return dp_rank() % sizes_.dp_shard; }
-  /// Whether the losses of this rank count: of the ranks with the same part of the batch it is the
+  /// Whether the losses of a rank count: of the ranks with the same part of the batch it is the
   /// one that computes the loss (last stage) and comes first.
   bool counts_loss_of(int rank) const;
 
  private:
+  /// Ranks between two neighbours along an axis.
+  int stride_of(Axis axis) const;
   MeshSizes sizes_;
   int rank_;
 };

@@ -8,11 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "sftrun/config/run_config.h"
 #include "sftrun/layers/parameter.h"
 #include "sftrun/layers/unit.h"
-#include "sftrun/parallel/communicator.h"
-#include "sftrun/parallel/mesh.h"
+#include "sftrun/parallel/mesh_groups.h"
 #include "sftrun/parallel/unit_shards.h"
 
 /// How the parameters of a model are distributed over the ranks, and what the ranks communicate
@@ -24,6 +22,8 @@ struct DistributedModel {
   layers::ParameterStore& parameters;
   std::vector<layers::Unit>& units;
 };
+/// The device on which the units are used.
+at::Device device_of(const DistributedModel& model);
 
 /// Memory of a rank's device between its uses of units.
 struct StoredBytes {
@@ -31,7 +31,10 @@ struct StoredBytes {
   uint64_t trainable = 0;          ///< masters and copies in the compute dtype
   uint64_t gradients = 0;
   uint64_t unallocated = 0;  ///< of these, what gets its memory when a unit is first used
+  StoredBytes& operator+=(const StoredBytes& other);
 };
+/// Masters, their copy in the compute dtype if it is another tensor, and gradients.
+StoredBytes stored_bytes_of(const layers::FlatValues& flat);
 
 /// A strategy is told by the stage what happens to units (`UnitHooks`) and by the trainer when a
 /// step begins and ends; it decides where the values of parameters and gradients are. Every rank
@@ -78,25 +81,22 @@ class Strategy : public layers::UnitHooks {
 };
 
 struct StrategyOptions {
-  config::Strategy strategy = config::Strategy::kSingle;  ///< resolved
-  int64_t bucket_cap_bytes = int64_t{25} << 20;           ///< ddp: gradients of one reduction
-  at::ScalarType gradients_sent_as = at::kFloat;          ///< ddp, pipeline: fp32 or bf16
-  /// ddp: gradients must be reduced while the backward pass runs, so passes are not captured as CUDA
-  /// graphs. false: after a captured pass they are reduced when it has been launched, which takes
-  /// little time for an adapter's gradients.
+  std::string name = "single";                    ///< as in parallel.strategy
+  int64_t bucket_cap_bytes = int64_t{25} << 20;   ///< whole values: gradients of one reduction
+  at::ScalarType gradients_sent_as = at::kFloat;  ///< whole values: fp32 or bf16
+  /// Whole values: gradients must be reduced while the backward pass runs, so passes are not captured
+  /// as CUDA graphs. false: after a captured pass they are reduced when it has been launched, which
+  /// takes little time for an adapter's gradients.
   bool overlaps_reduction = false;
-  /// Sharded strategies: forward and backward passes read the fp32 masters of parameters, not only
-  /// their copies in the compute dtype.
+  /// Sharded values: forward and backward passes read the fp32 masters of parameters, not only their
+  /// copies in the compute dtype.
   bool passes_read_masters = false;
-  /// Stages of a pipeline, which divide the number of ranks.
-  int64_t num_stages = 1;
-  /// The ranks of this rank's tensor-parallel group; a group of one without tensor parallelism.
-  Group tensor_ranks = {};
 };
-/// @param comm must outlive the strategy
-/// @param shards of the model, for strategies that divide parameters, and for parameters in host
-/// memory; else null
-std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, Communicator& comm,
+/// Composes a part for each axis of the mesh.
+/// @param groups whose communicator must outlive the strategy, unless it is a single process
+/// @param shards of the model, if `dp_shard` divides parameters or parameters are in host memory;
+/// else null
+std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, MeshGroups& groups,
                                         const DistributedModel& model,
                                         std::unique_ptr<UnitShards> shards = nullptr);
 

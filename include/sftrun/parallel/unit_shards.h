@@ -51,7 +51,7 @@ class UnitShards {
   const Mesh& mesh() const { return mesh_; }
 
  private:
-  friend class ShardedStrategy;
+  friend class ShardedValues;
   struct Parts {
     /// [bytes / frozen_parts()] uint8; undefined: no frozen tensors, or they stay where they are
     at::Tensor frozen;

@@ -4,13 +4,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "sftrun/kernels/side_stream.h"
-#include "sftrun/parallel/strategy.h"
+#include "sftrun/parallel/mesh_groups.h"
 #include "sftrun/parallel/unit_shards.h"
+#include "values.h"
 
 namespace sftrun::parallel {
 
@@ -23,14 +23,14 @@ namespace sftrun::parallel {
 /// time is gathered ahead, one at most. Frozen bytes, and trained values with their gradients, may be
 /// kept in host memory, also where nothing is divided (ZeRO-Offload, arXiv:2101.06840). Masters and
 /// optimizer states are never gathered for an update.
-class ShardedStrategy final : public Strategy {
+class ShardedValues final : public Values {
  public:
-  ShardedStrategy(const StrategyOptions& options, Communicator& comm, const DistributedModel& model,
-                  std::unique_ptr<UnitShards> shards);
-  std::string name() const override { return name_; }
-  const Mesh& mesh() const override { return shards_->mesh(); }
+  /// @param gathers_masters forward and backward passes read the fp32 masters of all parameters
+  ShardedValues(bool gathers_masters, MeshGroups& groups, const DistributedModel& model,
+                std::unique_ptr<UnitShards> shards);
   const layers::OwnedValues& owned() const override { return owned_; }
   StoredBytes stored_bytes() const override;
+  layers::FlatValues kept_of(int64_t unit) override { return state(unit).kept; }
 
   void before(int64_t unit, layers::UnitPass pass) override;
   void after(int64_t unit, layers::UnitPass pass) override;
@@ -38,11 +38,6 @@ class ShardedStrategy final : public Strategy {
   void begin_step() override;
   void finish_step() override;
   bool communicates_in_passes() const override { return true; }
-
-  at::Tensor squares(const at::Tensor& owned) override;
-  bool holds_everywhere(bool holds_here) override;
-  bool divides_parameters() const override { return true; }
-  at::Tensor whole(const at::Tensor& part, int64_t begin, int64_t numel) override;
 
  private:
   /// A use of a unit. A negative unit: none.
@@ -52,28 +47,28 @@ class ShardedStrategy final : public Strategy {
     auto operator<=>(const Use&) const = default;
   };
   struct UnitState {
-    int64_t offset = 0, size = 0;  // elements of owned_.flat
-    bool reads_masters = false;    // passes read its fp32 masters, so they are gathered
+    layers::FlatValues kept;     // views of owned_.flat; undefined: none of it trains
+    bool reads_masters = false;  // passes read its fp32 masters, so they are gathered
     std::vector<StartedCollective> gathering;
     uint64_t version = 0;          // of the trained values that are here or arriving; 0: neither
     bool has_frozen = false;       // its frozen bytes are here or arriving
     bool holds_gradients = false;  // its whole gradients are in memory
-    bool is_reduced = false;       // owned_.flat.grad has its gradients of this step
+    bool is_reduced = false;       // `kept` has its gradients of this step
   };
   /// Gradients that are being reduced.
   struct Reduction {
     int64_t unit = -1;  // none
     StartedCollective started;
-    at::Tensor sum;  // undefined: reduced into owned_.flat.grad
+    at::Tensor sum;  // undefined: reduced into the gradients that are kept
     /// Gradients on the host: the sum over earlier micro-batches, on the device; undefined: none.
     at::Tensor earlier;
   };
 
   void own_parameters();
+  layers::FlatValues allocated(int64_t numel) const;
   bool trains_on_host() const { return shards_->sharding().trained_on_host; }
   layers::FlatValues* buffers(int64_t unit) const { return model_.parameters.buffers_of(unit); }
   UnitState& state(int64_t unit) { return states_[static_cast<size_t>(unit)]; }
-  at::Tensor own(const at::Tensor& flat, int64_t unit) const;
   /// Whether its current values are here or arriving.
   bool is_here(int64_t unit) const;
   void start_gathering(int64_t unit);
@@ -86,9 +81,7 @@ class ShardedStrategy final : public Strategy {
   void finish_reduction();
   void sum_over_replicas();
 
-  std::string name_;
   bool gathers_masters_;
-  Communicator& comm_;
   DistributedModel model_;
   at::Device device_;  // of the passes
   std::unique_ptr<UnitShards> shards_;

@@ -1,4 +1,4 @@
-#include "sharded.h"
+#include "sharded_values.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
@@ -26,7 +26,7 @@ UnitShards::UnitShards(const Sharding& sharding, const Mesh& mesh)
 at::Tensor UnitShards::part_of(const at::Tensor& flat, int64_t parts) const {
   const int64_t size = flat.numel() / parts;
   SFTRUN_CHECK_EQ(size * parts, flat.numel());
-  return flat.narrow(0, parts == 1 ? 0 : mesh_.dp_shard_rank() * size, size);
+  return flat.narrow(0, parts == 1 ? 0 : mesh_.rank(Axis::kDpShard) * size, size);
 }
 
 namespace {
@@ -57,7 +57,7 @@ at::Tensor UnitShards::take_frozen(layers::FrozenStorage& frozen) const {
   at::Tensor part = sharding_.frozen_on_host
                         ? kernels::host_zeros({size}, at::kByte, whole.device())
                         : at::empty({size}, whole.options());
-  frozen.read(frozen_parts() == 1 ? 0 : mesh_.dp_shard_rank() * size, part);
+  frozen.read(frozen_parts() == 1 ? 0 : mesh_.rank(Axis::kDpShard) * size, part);
   frozen.forget_sources();
   return part;
 }
@@ -71,7 +71,7 @@ at::Tensor UnitShards::take_masters(layers::Unit& unit, const FlatValues& traine
         .to(device, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   const int64_t size = trained.master.numel() / shards;
   at::Tensor part = at::zeros({size}, at::TensorOptions().dtype(at::kFloat).device(device));
-  read_masters(unit.unread, shards == 1 ? 0 : mesh_.dp_shard_rank() * size, part);
+  read_masters(unit.unread, shards == 1 ? 0 : mesh_.rank(Axis::kDpShard) * size, part);
   unit.unread.clear();
   return part;
 }
@@ -89,32 +89,6 @@ void UnitShards::take(int64_t index, layers::Unit& unit, FlatValues* trained) {
 
 namespace {
 
-/// The group of this rank along one axis of the mesh. All ranks must make all groups.
-Group make_axis_group(Communicator& comm, const Mesh& mesh, bool is_shard_axis) {
-  const int shards = mesh.sizes().dp_shard, replicas = mesh.sizes().dp_replicate;
-  Group own;
-  for (int i = 0; i < (is_shard_axis ? replicas : shards); ++i) {
-    std::vector<int> ranks;
-    for (int j = 0; j < (is_shard_axis ? shards : replicas); ++j)
-      ranks.push_back(is_shard_axis ? i * shards + j : j * shards + i);
-    const Group group = comm.make_group(
-        ranks, fmt::format("{}-{}", is_shard_axis ? "dp_shard" : "dp_replicate", i));
-    if (std::find(ranks.begin(), ranks.end(), mesh.rank()) != ranks.end()) own = group;
-  }
-  return own;
-}
-
-/// The device on which the units are used.
-at::Device device_of(const DistributedModel& model) {
-  for (int64_t unit = 0; unit < static_cast<int64_t>(model.units.size()); ++unit) {
-    if (const FlatValues* trained = model.parameters.buffers_of(unit))
-      return trained->grad.device();
-    const at::Tensor& frozen = model.units[static_cast<size_t>(unit)].frozen.bytes();
-    if (frozen.defined()) return frozen.device();
-  }
-  return at::kCPU;
-}
-
 /// The stream of copies, to be made the current one; nullopt: there is none. It waits for what is
 /// queued so far, because memory that the allocator gives now may still be in use by it.
 std::optional<c10::Stream> stream_of(const std::optional<kernels::SideStream>& copies) {
@@ -125,72 +99,93 @@ std::optional<c10::Stream> stream_of(const std::optional<kernels::SideStream>& c
 
 }  // namespace
 
-ShardedStrategy::ShardedStrategy(const StrategyOptions& options, Communicator& comm,
-                                 const DistributedModel& model, std::unique_ptr<UnitShards> shards)
-    : name_(config::strategy_name(options.strategy)),
-      gathers_masters_(options.passes_read_masters),
-      comm_(comm),
+}  // namespace
+
+ShardedValues::ShardedValues(bool gathers_masters, MeshGroups& groups,
+                             const DistributedModel& model, std::unique_ptr<UnitShards> shards)
+    : gathers_masters_(gathers_masters),
       model_(model),
       device_(device_of(model)),
       shards_(std::move(shards)),
-      shard_group_(mesh().sizes().dp_replicate == 1
-                       ? comm.world()
-                       : make_axis_group(comm, mesh(), /*is_shard_axis=*/true)),
+      shard_group_(groups.along({Axis::kDpShard})),
+      replicas_(groups.along({Axis::kDpReplicate})),
       states_(model.units.size()) {
+  SFTRUN_CHECK(groups.mesh().sizes() == shards_->mesh().sizes());
   if (device_.is_cuda() && (shards_->sharding().frozen_on_host || trains_on_host()))
     copies_.emplace(device_);
   if (device_.is_cuda() && trains_on_host()) sent_gradients_.emplace(device_);
-  SFTRUN_CHECK_EQ(shards_->parts_.size(), model.units.size());
-  if (mesh().sizes().dp_replicate > 1)
-    replicas_ = make_axis_group(comm, mesh(), /*is_shard_axis=*/false);
+  shards_->parts_.resize(model.units.size());
   own_parameters();
 }
 
-/// Joins the parts of all units, and finds which values of each parameter are among them.
-void ShardedStrategy::own_parameters() {
-  owned_.store = &model_.parameters;
-  int64_t numel = 0;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const at::Tensor& master = shards_->parts_[i].master;
-    states_[i].offset = numel;
-    states_[i].size = master.defined() ? master.numel() : 0;
-    numel += states_[i].size;
-  }
+/// Buffers for values that this rank keeps, with zeros.
+FlatValues ShardedValues::allocated(int64_t numel) const {
   const auto zeros = [&](at::ScalarType dtype) {
     return trains_on_host() ? kernels::host_zeros({numel}, dtype, device_)
                             : at::zeros({numel}, at::TensorOptions().dtype(dtype).device(device_));
   };
+  FlatValues flat{zeros(at::kFloat), zeros(at::kFloat), {}};
+  flat.compute = flat.master;
+  if (gathers_masters_) return flat;
+  for (int64_t unit = 0; unit < static_cast<int64_t>(states_.size()); ++unit) {
+    const FlatValues* whole = buffers(unit);
+    if (whole == nullptr) continue;
+    const at::ScalarType dtype = whole->compute.scalar_type();
+    if (dtype != at::kFloat) flat.compute = zeros(dtype);
+    return flat;
+  }
+  return flat;
+}
+
+/// Joins the parts of all units that this rank updates, and finds which values of each parameter are
+/// among them. The part of a borrowed unit has buffers of its own.
+void ShardedValues::own_parameters() {
+  owned_.store = &model_.parameters;
+  const auto size_of = [&](int64_t unit) {
+    const at::Tensor& master = shards_->parts_[static_cast<size_t>(unit)].master;
+    return master.defined() ? master.numel() : 0;
+  };
+  const auto num_units = static_cast<int64_t>(states_.size());
+  std::vector<int64_t> offsets;  // of each unit in owned_.flat
+  int64_t numel = 0;
+  for (int64_t unit = 0; unit < num_units; ++unit) {
+    offsets.push_back(numel);
+    if (model_.parameters.owns(unit)) numel += size_of(unit);
+  }
+  owned_.flat = allocated(numel);
+  for (int64_t unit = 0; unit < num_units; ++unit) {
+    at::Tensor& master = shards_->parts_[static_cast<size_t>(unit)].master;
+    if (!master.defined()) continue;
+    FlatValues& kept = state(unit).kept;
+    kept = model_.parameters.owns(unit)
+               ? layers::part_of(owned_.flat, offsets[static_cast<size_t>(unit)], size_of(unit))
+               : allocated(size_of(unit));
+    kept.master.copy_(master);
+    if (!kept.compute.is_same(kept.master)) kept.compute.copy_(kept.master);
+  }
   for (layers::Parameter& parameter : model_.parameters.parameters()) {
     UnitState& unit = state(parameter.unit);
-    const FlatValues& whole = *buffers(parameter.unit);
+    const FlatValues* whole = buffers(parameter.unit);
+    if (whole == nullptr) {  // of another stage
+      owned_.pieces.push_back({&parameter, 0, 0, 0});
+      continue;
+    }
     unit.reads_masters |=
-        gathers_masters_ || parameter.in_fp32 || whole.compute.is_same(whole.master);
-    const int64_t begin = mesh().dp_shard_rank() * unit.size, end = begin + unit.size,
+        gathers_masters_ || parameter.in_fp32 || whole->compute.is_same(whole->master);
+    const int64_t size = model_.parameters.owns(parameter.unit) ? size_of(parameter.unit) : 0;
+    const int64_t begin = shards_->mesh().rank(Axis::kDpShard) * size, end = begin + size,
                   first = std::clamp(parameter.offset, begin, end),
                   last = std::clamp(parameter.offset + parameter.numel, begin, end);
     owned_.pieces.push_back({&parameter, first < last ? first - parameter.offset : 0, last - first,
-                             unit.offset + first - begin});
+                             offsets[static_cast<size_t>(parameter.unit)] + first - begin});
   }
-  FlatValues& flat = owned_.flat;
-  flat.master = zeros(at::kFloat);
-  for (size_t i = 0; i < states_.size(); ++i) {
-    at::Tensor& master = shards_->parts_[i].master;
-    if (master.defined()) own(flat.master, static_cast<int64_t>(i)).copy_(master);
-    master.reset();
-  }
-  flat.grad = zeros(at::kFloat);
-  flat.compute = flat.master;
-  const auto trains = std::find_if(states_.begin(), states_.end(),
-                                   [](const UnitState& unit) { return unit.size > 0; });
-  if (trains == states_.end() || gathers_masters_) return;
-  const at::ScalarType dtype = buffers(trains - states_.begin())->compute.scalar_type();
-  if (dtype == at::kFloat) return;
-  flat.compute = zeros(dtype);
-  flat.compute.copy_(flat.master);
+  for (UnitShards::Parts& parts : shards_->parts_) parts.master.reset();
 }
 
-StoredBytes ShardedStrategy::stored_bytes() const {
-  StoredBytes bytes = trains_on_host() ? StoredBytes{} : Strategy::stored_bytes();
+StoredBytes ShardedValues::stored_bytes() const {
+  StoredBytes bytes;
+  for (const UnitState& of : states_)
+    if (of.kept.master.defined() && !trains_on_host()) bytes += stored_bytes_of(of.kept);
   const Sharding& sharding = shards_->sharding();
   const auto add = [&](uint64_t& sum, const at::Tensor& flat) {
     sum += flat.nbytes();
@@ -210,18 +205,13 @@ StoredBytes ShardedStrategy::stored_bytes() const {
   return bytes;
 }
 
-at::Tensor ShardedStrategy::own(const at::Tensor& flat, int64_t unit) const {
-  const UnitState& of = states_[static_cast<size_t>(unit)];
-  return flat.narrow(0, of.offset, of.size);
-}
-
-bool ShardedStrategy::is_here(int64_t unit) const {
+bool ShardedValues::is_here(int64_t unit) const {
   const auto i = static_cast<size_t>(unit);
   const bool has_frozen = states_[i].has_frozen || !shards_->parts_[i].frozen.defined();
   return has_frozen && states_[i].version == model_.parameters.version();
 }
 
-void ShardedStrategy::start_gathering(int64_t unit) {
+void ShardedValues::start_gathering(int64_t unit) {
   UnitState& of = state(unit);
   const at::Tensor& frozen = shards_->parts_[static_cast<size_t>(unit)].frozen;
   if (frozen.defined() && !std::exchange(of.has_frozen, true))
@@ -230,18 +220,17 @@ void ShardedStrategy::start_gathering(int64_t unit) {
   if (std::exchange(of.version, model_.parameters.version()) == model_.parameters.version()) return;
   const FlatValues* flat = buffers(unit);
   if (flat == nullptr) return;
-  const auto gather = [&](const at::Tensor& whole, const at::Tensor& owned) {
-    bring(of, whole, own(owned, unit), mesh().sizes().dp_shard);
-  };
-  if (of.reads_masters) gather(flat->master, owned_.flat.master);
+  tell_reading(unit);
+  const int64_t parts = shards_->mesh().sizes().dp_shard;
+  if (of.reads_masters) bring(of, flat->master, of.kept.master, parts);
   if (!flat->compute.is_same(flat->master) && !gathers_masters_)
-    gather(flat->compute, owned_.flat.compute);
+    bring(of, flat->compute, of.kept.compute, parts);
 }
 
 /// Starts to gather a unit's values into `flat`. What waits in host memory is copied on a stream of
 /// its own first.   @param part of this rank, one of `parts`
-void ShardedStrategy::bring(UnitState& of, const at::Tensor& flat, const at::Tensor& part,
-                            int64_t parts) {
+void ShardedValues::bring(UnitState& of, const at::Tensor& flat, const at::Tensor& part,
+                          int64_t parts) {
   layers::reserve_memory(flat);
   // The values are those that a forward pass may have saved, so autograd must not count a change:
   // `variable_data` has a version counter of its own.
@@ -260,7 +249,7 @@ void ShardedStrategy::bring(UnitState& of, const at::Tensor& flat, const at::Ten
     of.gathering.emplace_back(copies_->until_now());
 }
 
-void ShardedStrategy::finish_gathering(int64_t unit) {
+void ShardedValues::finish_gathering(int64_t unit) {
   UnitState& of = state(unit);
   if (of.gathering.empty()) return;
   for (StartedCollective& collective : of.gathering) collective.wait();
@@ -273,7 +262,7 @@ void ShardedStrategy::finish_gathering(int64_t unit) {
 
 /// Starts to gather the unit that followed the last two uses the last time they came one after the
 /// other. Not across the beginning of a forward pass, before which the weights may change.
-void ShardedStrategy::gather_ahead(const Use& current) {
+void ShardedValues::gather_ahead(const Use& current) {
   followers_[{before_last_, last_}] = current;
   before_last_ = std::exchange(last_, current);
   const auto found = followers_.find({before_last_, last_});
@@ -283,7 +272,7 @@ void ShardedStrategy::gather_ahead(const Use& current) {
   if (!begins_pass && !is_here(next.unit)) start_gathering(next.unit);
 }
 
-void ShardedStrategy::before(int64_t unit, UnitPass pass) {
+void ShardedValues::before(int64_t unit, UnitPass pass) {
   UnitState& of = state(unit);
   if (!is_here(unit)) {
     finish_gathering(unit);  // outdated values, if any
@@ -299,13 +288,13 @@ void ShardedStrategy::before(int64_t unit, UnitPass pass) {
   of.holds_gradients = true;
 }
 
-void ShardedStrategy::after(int64_t unit, UnitPass pass) {
+void ShardedValues::after(int64_t unit, UnitPass pass) {
   if (pass == UnitPass::kBackward && shards_->sharding().releases_gradients())
     start_reduction(unit);
   release(unit);
 }
 
-void ShardedStrategy::release(int64_t unit) {
+void ShardedValues::release(int64_t unit) {
   UnitState& of = state(unit);
   if (std::exchange(of.has_frozen, false))
     layers::release_memory(model_.units[static_cast<size_t>(unit)].frozen.bytes());
@@ -317,18 +306,19 @@ void ShardedStrategy::release(int64_t unit) {
   of.version = 0;
 }
 
-void ShardedStrategy::gradients_ready(int64_t unit) {
+void ShardedValues::gradients_ready(int64_t unit) {
   start_reduction(unit);
 }
 
 /// Sums the whole gradients of a unit over the ranks of the shards into the part of each.
-void ShardedStrategy::start_reduction(int64_t unit) {
+void ShardedValues::start_reduction(int64_t unit) {
   UnitState& of = state(unit);
   if (!std::exchange(of.holds_gradients, false)) return;
   finish_reduction();
+  tell_summing(unit);
   const bool adds = std::exchange(of.is_reduced, true);
   if (trains_on_host()) return send_gradients(unit, adds);
-  const at::Tensor to = own(owned_.flat.grad, unit);
+  const at::Tensor& to = of.kept.grad;
   reduction_.unit = unit;
   if (adds) reduction_.sum = at::empty_like(to);
   reduction_.started = shard_group_.reduce_scatter_into_async(
@@ -337,8 +327,8 @@ void ShardedStrategy::start_reduction(int64_t unit) {
 
 /// The same with gradients in host memory: this rank's part of the sum is copied there, on a stream
 /// of its own. The device adds what earlier micro-batches left: the host need not wait for it.
-void ShardedStrategy::send_gradients(int64_t unit, bool adds) {
-  const at::Tensor &whole = buffers(unit)->grad, to = own(owned_.flat.grad, unit);
+void ShardedValues::send_gradients(int64_t unit, bool adds) {
+  const at::Tensor &whole = buffers(unit)->grad, &to = state(unit).kept.grad;
   const bool is_divided = to.numel() < whole.numel();
   reduction_.unit = unit;
   reduction_.sum = is_divided ? at::empty(to.sizes(), whole.options()) : whole;
@@ -353,49 +343,41 @@ void ShardedStrategy::send_gradients(int64_t unit, bool adds) {
   if (sent_gradients_) reduction_.started = StartedCollective(sent_gradients_->until_now());
 }
 
-void ShardedStrategy::finish_reduction() {
+void ShardedValues::finish_reduction() {
   if (reduction_.unit < 0) return;
   reduction_.started.wait();
   if (reduction_.sum.defined() && !trains_on_host())
-    own(owned_.flat.grad, reduction_.unit).add_(reduction_.sum);
+    state(reduction_.unit).kept.grad.add_(reduction_.sum);
   layers::release_memory(buffers(reduction_.unit)->grad);
   reduction_ = {};
 }
 
-void ShardedStrategy::begin_step() {
+void ShardedValues::begin_step() {
   for (UnitState& of : states_) of.is_reduced = false;
 }
 
-void ShardedStrategy::finish_step() {
+void ShardedValues::finish_step() {
+  // A borrowed unit is not among those whose gradients are said to be ready.
+  for (int64_t unit = static_cast<int64_t>(states_.size()) - 1; unit >= 0; --unit)
+    if (!model_.parameters.owns(unit)) start_reduction(unit);
   finish_reduction();
   if (sent_gradients_) sent_gradients_->synchronize();  // the optimizer runs on the host
-  for (int64_t unit = 0; unit < static_cast<int64_t>(states_.size()); ++unit)
-    if (!state(unit).is_reduced) own(owned_.flat.grad, unit).zero_();
-  if (mesh().sizes().dp_replicate > 1) sum_over_replicas();
+  for (UnitState& of : states_)
+    if (!of.is_reduced && of.kept.grad.defined()) of.kept.grad.zero_();
+  if (replicas_.size() > 1) sum_over_replicas();
 }
 
-/// Gradients in host memory are summed on the device, unit by unit: NCCL sends from there.
-void ShardedStrategy::sum_over_replicas() {
-  if (owned_.flat.grad.device() == device_) return replicas_.all_reduce(owned_.flat.grad);
+void ShardedValues::sum_over_replicas() {
+  // Gradients in host memory are summed on the device, unit by unit: NCCL sends from there.
+  const bool are_here = owned_.flat.grad.device() == device_;
+  if (are_here) replicas_.all_reduce(owned_.flat.grad);
   for (int64_t unit = 0; unit < static_cast<int64_t>(states_.size()); ++unit) {
-    if (state(unit).size == 0) continue;
-    const at::Tensor gradients = own(owned_.flat.grad, unit), sum = gradients.to(device_);
+    const at::Tensor& kept = state(unit).kept.grad;
+    if (!kept.defined() || (are_here && model_.parameters.owns(unit))) continue;
+    const at::Tensor sum = kept.to(device_);
     replicas_.all_reduce(sum);
-    gradients.copy_(sum);
+    if (!sum.is_same(kept)) kept.copy_(sum);
   }
-}
-
-at::Tensor ShardedStrategy::squares(const at::Tensor& owned) {
-  return squares_over(owned, shard_group_, device_);
-}
-
-bool ShardedStrategy::holds_everywhere(bool holds_here) {
-  return holds_on_all(comm_, holds_here);
-}
-
-at::Tensor ShardedStrategy::whole(const at::Tensor& part, int64_t begin, int64_t numel) {
-  // Weights and optimizer state may be in host memory, and NCCL sends from the device.
-  return joined_parts(part.to(device_), begin, numel, shard_group_);
 }
 
 }  // namespace sftrun::parallel

@@ -1,0 +1,102 @@
+#include "stage_ranks.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::parallel {
+namespace {
+
+constexpr int kFirst = 0, kLast = 1;  // ranks of tied_ends_
+
+}  // namespace
+
+StageRanks::StageRanks(MeshGroups& groups, const DistributedModel& model, Values& values)
+    : model_(model),
+      values_(values),
+      stages_(groups.own_along({Axis::kPp}, "pipeline")),
+      backward_(groups.own_along({Axis::kPp}, "pipeline-backward")) {
+  connect_tied_ends(groups);
+}
+
+/// The last unit reads tensors of the first unit if embedding and head are tied.
+void StageRanks::connect_tied_ends(MeshGroups& groups) {
+  const bool is_last = num_stages_after() == 0;
+  // Only the ranks that loaded the head know that it is tied, so all ranks are asked.
+  const bool is_tied =
+      !holds_on_all(groups.comm(), !is_last || model_.units.back().also_reads.empty());
+  if (!is_tied) return;
+  tied_ends_ = groups.ends_of(Axis::kPp, "tied-ends");
+  constexpr int64_t kEmbedding = 0;
+  const bool trains = model_.parameters.buffers_of(kEmbedding) != nullptr;
+  if (!trains || !(is_first() || is_last)) return;
+  tied_unit_ = kEmbedding;
+  // The first message between two ranks makes NCCL connect them, for which the sender waits. Later
+  // the last stage would be waiting for the first one's hidden states.
+  const at::Tensor nothing = at::zeros({1}, values_.kept_of(kEmbedding).master.options());
+  is_first() ? tied_ends_.send(nothing, kLast) : tied_ends_.receive(nothing, kFirst);
+  values_.set_before_reading([this](int64_t unit) { bring_tied_values(unit); });
+}
+
+/// Brings the values of a tied unit from the first stage to the last one after each update.
+void StageRanks::bring_tied_values(int64_t unit) {
+  if (unit != tied_unit_ || tied_version_ == model_.parameters.version()) return;
+  tied_version_ = model_.parameters.version();
+  const layers::FlatValues kept = values_.kept_of(unit);
+  if (is_first()) {
+    lending_.wait();
+    lending_ = tied_ends_.send_async(kept.master, kLast);
+    return;
+  }
+  // Autograd must not count a change: `variable_data` has a version counter of its own.
+  tied_ends_.receive(kept.master.variable_data(), kFirst);
+  if (!kept.compute.is_same(kept.master)) kept.compute.variable_data().copy_(kept.master);
+}
+
+void StageRanks::finish_step() {
+  if (tied_unit_) {
+    const at::Tensor grad = values_.kept_of(*tied_unit_).grad;
+    if (is_first()) {
+      const at::Tensor of_head = at::empty_like(grad);
+      tied_ends_.receive(of_head, kLast);
+      grad.add_(of_head);
+      lending_.wait();
+    } else {
+      tied_ends_.send(grad, kFirst);
+    }
+  }
+  hidden_sends_.wait_all();
+  gradient_sends_.wait_all();
+}
+
+void StageRanks::Sends::add(StartedCollective send, int64_t max) {
+  started_.push_back(std::move(send));
+  for (; static_cast<int64_t>(started_.size()) > max; started_.pop_front()) started_.front().wait();
+}
+
+void StageRanks::Sends::wait_all() {
+  for (StartedCollective& send : started_) send.wait();
+  started_.clear();
+}
+
+// A send is waited for when the schedule of one forward, one backward pass (1F1B) has brought back
+// the gradient of what was sent, so the wait never blocks a stage that another one waits for.
+void StageRanks::send_hidden(const at::Tensor& hidden) {
+  hidden_sends_.add(stages_.send_async(hidden, stages_.rank() + 1), num_stages_after() + 1);
+}
+
+void StageRanks::receive_hidden(const at::Tensor& hidden) {
+  stages_.receive(hidden, stages_.rank() - 1);
+}
+
+void StageRanks::send_gradient(const at::Tensor& grad) {
+  gradient_sends_.add(backward_.send_async(grad, backward_.rank() - 1), 2);
+}
+
+void StageRanks::receive_gradient(const at::Tensor& grad) {
+  backward_.receive(grad, backward_.rank() + 1);
+}
+
+}  // namespace sftrun::parallel

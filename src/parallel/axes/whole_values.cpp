@@ -1,0 +1,65 @@
+#include "whole_values.h"
+
+#include <ATen/ATen.h>
+
+namespace sftrun::parallel {
+namespace {
+
+/// Elements [begin, end) of each unit in the flat buffers of what this rank updates.
+std::vector<std::pair<int64_t, int64_t>> owned_unit_ranges(const DistributedModel& model) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (int64_t unit = 0; unit < static_cast<int64_t>(model.units.size()); ++unit) {
+    ranges.push_back(model.parameters.owns(unit) ? model.parameters.unit_range(unit)
+                                                 : std::pair<int64_t, int64_t>(0, 0));
+  }
+  return ranges;
+}
+
+std::optional<int64_t> borrowed_unit_of(const DistributedModel& model) {
+  for (int64_t unit = 0; unit < static_cast<int64_t>(model.units.size()); ++unit)
+    if (model.parameters.buffers_of(unit) != nullptr && !model.parameters.owns(unit)) return unit;
+  return std::nullopt;
+}
+
+}  // namespace
+
+WholeValues::WholeValues(const WholeValuesOptions& options, MeshGroups& groups,
+                         const DistributedModel& model)
+    : model_(model),
+      owned_(model.parameters),
+      replicas_(groups.along({Axis::kDpReplicate})),
+      overlaps_reduction_(options.overlaps_reduction && replicas_.size() > 1),
+      reducer_(replicas_, owned_.flat.grad, owned_unit_ranges(model), options.bucket_cap_bytes,
+               options.gradients_sent_as),
+      borrowed_unit_(borrowed_unit_of(model)) {}
+
+layers::FlatValues* WholeValues::borrowed() const {
+  return borrowed_unit_ ? model_.parameters.buffers_of(*borrowed_unit_) : nullptr;
+}
+
+void WholeValues::before(int64_t unit, layers::UnitPass /*pass*/) {
+  if (model_.parameters.buffers_of(unit) != nullptr) tell_reading(unit);
+}
+
+void WholeValues::begin_step() {
+  owned_.flat.grad.zero_();
+  if (const layers::FlatValues* flat = borrowed()) flat->grad.zero_();
+}
+
+void WholeValues::finish_step() {
+  reducer_.finish();
+  if (const layers::FlatValues* flat = borrowed()) replicas_.all_reduce(flat->grad);
+}
+
+StoredBytes WholeValues::stored_bytes() const {
+  StoredBytes bytes = stored_bytes_of(owned_.flat);
+  if (const layers::FlatValues* flat = borrowed()) bytes += stored_bytes_of(*flat);
+  return bytes;
+}
+
+layers::FlatValues WholeValues::kept_of(int64_t unit) {
+  const auto [begin, end] = model_.parameters.unit_range(unit);
+  return layers::part_of(*model_.parameters.buffers_of(unit), begin, end - begin);
+}
+
+}  // namespace sftrun::parallel

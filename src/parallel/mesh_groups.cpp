@@ -1,0 +1,70 @@
+#include "sftrun/parallel/mesh_groups.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::parallel {
+namespace {
+
+std::string name_of(Axis axis) {
+  switch (axis) {
+    case Axis::kPp:
+      return "pp";
+    case Axis::kDpReplicate:
+      return "dp_replicate";
+    case Axis::kDpShard:
+      return "dp_shard";
+    case Axis::kTp:
+      return "tp";
+  }
+  invariant_failed(__FILE__, __LINE__, "an axis");
+}
+
+std::string name_of(Axes axes) {
+  std::string name;
+  for (const Axis axis : axes) name += (name.empty() ? "" : "+") + name_of(axis);
+  return name;
+}
+
+}  // namespace
+
+MeshGroups::MeshGroups(Communicator& comm, const Mesh& mesh) : comm_(&comm), mesh_(mesh) {
+  SFTRUN_CHECK_EQ(comm.world_size(), mesh.world_size());
+  SFTRUN_CHECK_EQ(comm.rank(), mesh.rank());
+}
+
+Group MeshGroups::make(const RankLists& groups, const std::string& name, bool is_own) {
+  Group own;
+  for (size_t number = 0; number < groups.size(); ++number) {
+    const Group group =
+        comm_->make_group(groups[number], fmt::format("{}-{}", name, number), is_own);
+    if (std::find(groups[number].begin(), groups[number].end(), mesh_.rank()) !=
+        groups[number].end())
+      own = group;
+  }
+  return own;
+}
+
+Group MeshGroups::along(Axes axes) {
+  RankLists groups = mesh_.groups_along(axes);
+  const auto found = made_.find(groups);
+  if (found != made_.end()) return found->second;
+  const Group own = make(groups, name_of(axes), /*is_own=*/false);
+  return made_.emplace(std::move(groups), own).first->second;
+}
+
+Group MeshGroups::own_along(Axes axes, const std::string& purpose) {
+  return make(mesh_.groups_along(axes), purpose, /*is_own=*/true);
+}
+
+Group MeshGroups::ends_of(Axis axis, const std::string& purpose) {
+  RankLists ends;
+  for (const std::vector<int>& ranks : mesh_.groups_along({axis}))
+    ends.push_back({ranks.front(), ranks.back()});
+  return make(ends, purpose, /*is_own=*/true);
+}
+
+}  // namespace sftrun::parallel

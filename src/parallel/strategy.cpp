@@ -1,0 +1,182 @@
+#include "sftrun/parallel/strategy.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "axes/sharded_values.h"
+#include "axes/stage_ranks.h"
+#include "axes/tensor_parts.h"
+#include "axes/whole_values.h"
+#include "sftrun/core/error.h"
+#include "sftrun/kernels/ops.h"
+
+namespace sftrun::parallel {
+namespace {
+
+const layers::OwnedValues::Piece& piece_of(const layers::OwnedValues& owned,
+                                           const layers::Parameter& parameter) {
+  for (const layers::OwnedValues::Piece& piece : owned.pieces)
+    if (piece.parameter == &parameter) return piece;
+  invariant_failed(__FILE__, __LINE__, "a parameter of the strategy's store");
+}
+
+std::unique_ptr<Values> make_values(const StrategyOptions& options, MeshGroups& groups,
+                                    const DistributedModel& model,
+                                    std::unique_ptr<UnitShards> shards) {
+  if (shards != nullptr)
+    return std::make_unique<ShardedValues>(options.passes_read_masters, groups, model,
+                                           std::move(shards));
+  SFTRUN_CHECK_EQ(groups.mesh().sizes().dp_shard, 1);
+  return std::make_unique<WholeValues>(
+      WholeValuesOptions{.bucket_cap_bytes = options.bucket_cap_bytes,
+                         .gradients_sent_as = options.gradients_sent_as,
+                         .overlaps_reduction = options.overlaps_reduction},
+      groups, model);
+}
+
+/// The values along the axes of data parallelism, and what the other axes add.
+class ComposedStrategy final : public Strategy {
+ public:
+  ComposedStrategy(const StrategyOptions& options, MeshGroups& groups,
+                   const DistributedModel& model, std::unique_ptr<UnitShards> shards)
+      : name_(options.name),
+        mesh_(groups.mesh()),
+        comm_(groups.comm()),
+        is_sharded_(shards != nullptr),
+        device_(device_of(model)),
+        values_(make_values(options, groups, model, std::move(shards))),
+        copy_(groups.along({Axis::kPp, Axis::kDpShard, Axis::kTp})),
+        copy_of_part_(groups.along({Axis::kPp, Axis::kDpShard})),
+        tensor_(groups.along({Axis::kTp})) {
+    if (mesh().sizes().pp > 1) stages_.emplace(groups, model, *values_);
+    if (mesh().sizes().tp > 1 && is_sharded_) {
+      values_->set_before_summing([this, &parameters = model.parameters](int64_t unit) {
+        tensor_.sum_gradients_of_unit(parameters, unit);
+      });
+    }
+  }
+
+  std::string name() const override { return name_; }
+  const Mesh& mesh() const override { return mesh_; }
+  const layers::OwnedValues& owned() const override { return values_->owned(); }
+  StoredBytes stored_bytes() const override { return values_->stored_bytes(); }
+  layers::StageLinks* links() override { return stages_ ? &*stages_ : nullptr; }
+
+  void before(int64_t unit, layers::UnitPass pass) override { values_->before(unit, pass); }
+  void after(int64_t unit, layers::UnitPass pass) override { values_->after(unit, pass); }
+  void gradients_ready(int64_t unit) override { values_->gradients_ready(unit); }
+  void begin_step() override { values_->begin_step(); }
+  void finish_step() override {
+    values_->finish_step();
+    if (mesh().sizes().tp > 1 && !is_sharded_)
+      tensor_.sum_gradients(owned().pieces, owned().flat.grad);
+    if (stages_) stages_->finish_step();
+  }
+  bool communicates_in_passes() const override {
+    return stages_ || mesh().sizes().tp > 1 || values_->communicates_in_passes();
+  }
+
+  at::Tensor squares(const at::Tensor& owned) override {
+    return squares_over(tensor_.counted(values_->owned(), owned), copy_, device_);
+  }
+  bool holds_everywhere(bool holds_here) override {
+    return divides_parameters() ? holds_on_all(comm_, holds_here) : holds_here;
+  }
+  bool divides_parameters() const override { return copy_.size() > 1; }
+  at::Tensor whole(const at::Tensor& part, int64_t begin, int64_t numel) override {
+    if (copy_of_part_.size() == 1) return part;
+    // Weights and optimizer state may be in host memory, and NCCL sends from the device.
+    return joined_parts(part.to(device_), begin, numel, copy_of_part_);
+  }
+  at::Tensor joined(const layers::Parameter& parameter, const at::Tensor& part) override {
+    return tensor_.joined(parameter, part);
+  }
+
+ private:
+  std::string name_;
+  Mesh mesh_;
+  Communicator& comm_;
+  bool is_sharded_;
+  at::Device device_;  // of the passes
+  std::unique_ptr<Values> values_;
+  Group copy_;          // the ranks that have one copy of the model's values together
+  Group copy_of_part_;  // of them, those with this rank's part of each matrix
+  TensorParts tensor_;
+  std::optional<StageRanks> stages_;
+};
+
+}  // namespace
+
+at::Device device_of(const DistributedModel& model) {
+  for (int64_t unit = 0; unit < static_cast<int64_t>(model.units.size()); ++unit) {
+    if (const layers::FlatValues* trained = model.parameters.buffers_of(unit))
+      return trained->grad.device();
+    const at::Tensor& frozen = model.units[static_cast<size_t>(unit)].frozen.bytes();
+    if (frozen.defined()) return frozen.device();
+  }
+  return at::kCPU;
+}
+
+StoredBytes& StoredBytes::operator+=(const StoredBytes& other) {
+  trainable += other.trainable;
+  gradients += other.gradients;
+  unallocated += other.unallocated;
+  return *this;
+}
+
+StoredBytes stored_bytes_of(const layers::FlatValues& flat) {
+  const uint64_t copy = flat.compute.is_same(flat.master) ? 0 : flat.compute.nbytes();
+  return {.frozen = std::nullopt,
+          .trainable = flat.master.nbytes() + copy,
+          .gradients = flat.grad.nbytes()};
+}
+
+at::Tensor Strategy::master_of(const layers::Parameter& parameter) {
+  const layers::OwnedValues::Piece& piece = piece_of(owned(), parameter);
+  const at::Tensor own = owned().flat.master.narrow(0, piece.offset, piece.numel);
+  return joined(parameter, whole(own, piece.begin, parameter.numel).view(parameter.shape));
+}
+
+StoredBytes Strategy::stored_bytes() const {
+  return stored_bytes_of(owned().flat);
+}
+
+void Strategy::assign(const layers::Parameter& parameter, const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  const layers::OwnedValues::Piece& piece = piece_of(owned(), parameter);
+  const layers::FlatValues& flat = owned().flat;
+  const at::Tensor master = flat.master.narrow(0, piece.offset, piece.numel);
+  master.copy_(parameter.part_of(values).flatten().narrow(0, piece.begin, piece.numel));
+  if (!flat.compute.is_same(flat.master))
+    flat.compute.narrow(0, piece.offset, piece.numel).copy_(master);
+  owned().store->compute_changed();
+}
+
+at::Tensor squares_over(const at::Tensor& owned, Group& group, at::Device device) {
+  const at::Tensor sum = kernels::sum_of_squares(owned).to(device);
+  group.all_reduce(sum);
+  return sum;
+}
+
+bool holds_on_all(Communicator& comm, bool holds_here) {
+  const auto ranks = comm.all_gather({holds_here ? 1.0 : 0.0});
+  return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank[0] != 0; });
+}
+
+at::Tensor joined_parts(const at::Tensor& part, int64_t begin, int64_t numel, Group& group) {
+  const at::Tensor all = at::zeros({numel}, part.options());
+  all.narrow(0, begin, part.numel()).copy_(part);
+  // Summed as integers: adding zeros then keeps every bit, of negative zeros and NaN, too.
+  group.all_reduce(part.scalar_type() == at::kFloat ? all.view(at::kInt) : all);
+  return all;
+}
+
+std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, MeshGroups& groups,
+                                        const DistributedModel& model,
+                                        std::unique_ptr<UnitShards> shards) {
+  return std::make_unique<ComposedStrategy>(options, groups, model, std::move(shards));
+}
+
+}  // namespace sftrun::parallel
