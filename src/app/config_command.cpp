@@ -273,7 +273,7 @@ BatchRequest resolve_shown(config::LoadedConfig& loaded, const ConfigOptions& op
   }
   BatchRequest batches = batch_request(loaded.config.train);
   config::resolve(loaded, options.config, world_size);
-  batches.dp_size = config::data_parallel_size(loaded.config.parallel, world_size);
+  batches.dp_size = static_cast<int>(loaded.config.parallel.axes.data_parts());
   return batches;
 }
 

@@ -194,10 +194,10 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
   config::TrainConfig sizes = config.train;
   if (batches.steps_are_auto && !config.data.streaming) {
     const int64_t target = is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch);
-    set_target_batch(sizes, target, batches.batch_size, batches.dp_size,
-                     config::max_auto_micro_batch(config.parallel, batches.dp_size,
-                                                  batches.max_micro_batch, target),
-                     batches.eval_follows);
+    set_target_batch(
+        sizes, target, batches.batch_size, batches.dp_size,
+        config::max_auto_micro_batch(config.parallel.axes, batches.max_micro_batch, target),
+        batches.eval_follows);
   }
   const int64_t global_batch_size = *sizes.global_batch_size.value;
   Forecast result{.tokens_per_epoch = epoch.tokens,

@@ -21,7 +21,7 @@ struct BatchRequest {
   config::AutoInt batch_size;   ///< as configured
   bool steps_are_auto = false;  ///< neither global_batch_size nor grad_accum was given
   int64_t max_micro_batch = 1;
-  int dp_size = 1;            ///< config::data_parallel_size, when the strategy is resolved
+  int dp_size = 1;            ///< Axes::data_parts, when they are resolved
   bool eval_follows = false;  ///< eval_batch_size: auto
 };
 BatchRequest batch_request(const config::TrainConfig& asked);

@@ -76,6 +76,7 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
   constexpr double kUnitsShare = 0.7;  // of a device's memory; activations need the rest
   config::RunConfig undivided = loaded.config;
   undivided.parallel.strategy = config::Strategy::kSingle;
+  undivided.parallel.axes = {};
   const plan::DeviceStages stages = plan::place_units(
       headers.arch, parallel,
       {.num_gpus = num_gpus,
@@ -86,61 +87,33 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
   parallel.strategy = config::Strategy::kDeviceMap;
   parallel.device_map = plan::as_places(stages, headers.arch);
   parallel.pp = static_cast<int64_t>(stages.devices.size());
+  config::resolve_axes(parallel, devices.world_size, devices.local_world_size);
   plan::require_stages(headers.arch, loaded.config, place);
 }
 
-/// Resolves parallel.pp.
-void resolve_stages(config::LoadedConfig& loaded, const spec::ArchSpec& arch, int world_size) {
-  config::ParallelConfig& parallel = loaded.config.parallel;
-  if (parallel.strategy != config::Strategy::kPipeline || world_size == 1) return;
-  const std::string place = loaded.place_of(parallel.pp ? "parallel.pp" : "parallel.strategy");
-  config::resolve_stages(parallel, world_size, loaded.places);
-  plan::require_stages(arch, loaded.config, place);
+/// Whether the YAML divides the run along an axis.
+bool has_sizes(const config::ParallelConfig& parallel) {
+  for (const auto& size : {parallel.pp, parallel.tp, parallel.dp_shard, parallel.dp_replicate})
+    if (size.value_or(1) > 1) return true;
+  return false;
 }
 
-/// Resolves parallel.tp.
-void resolve_tensor_size(config::LoadedConfig& loaded, const spec::ArchSpec& arch, int world_size) {
-  config::ParallelConfig& parallel = loaded.config.parallel;
-  if (parallel.strategy != config::Strategy::kTensor || world_size == 1) return;
-  const std::string place = loaded.place_of(parallel.tp ? "parallel.tp" : "parallel.strategy");
-  config::resolve_tensor_size(parallel, world_size, loaded.places);
-  spec::require_divisible(arch, {.size = *parallel.tp}, place);
-}
-
-/// Resolves parallel.strategy `auto` and parallel.dp_shard. One process trains as `single`.
+/// Resolves parallel.strategy and its sizes. One process trains as `single`.
 void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
                       const RunPlace& place) {
   config::ParallelConfig& parallel = loaded.config.parallel;
   const plan::RunDevices& devices = place.devices;
   if (has_device_map(parallel)) return resolve_device_map(loaded, headers, devices, place.num_gpus);
-  const auto follow_size = [&](const std::optional<int64_t>& size, config::Strategy its) {
-    const bool divides = size.value_or(1) > 1 && devices.world_size > 1;
-    if (parallel.strategy == config::Strategy::kAuto && divides) parallel.strategy = its;
-  };
-  follow_size(parallel.pp, config::Strategy::kPipeline);
-  follow_size(parallel.tp, config::Strategy::kTensor);
-  follow_size(parallel.dp_shard, config::Strategy::kHybrid);
-  if (parallel.strategy == config::Strategy::kAuto)
+  if (parallel.strategy == config::Strategy::kAuto && !has_sizes(parallel))
     parallel.strategy = plan::auto_strategy(headers.arch, loaded.config, devices, headers.stored);
-  resolve_stages(loaded, headers.arch, devices.world_size);
-  resolve_tensor_size(loaded, headers.arch, devices.world_size);
-  if (parallel.strategy != config::Strategy::kHybrid || devices.world_size == 1) return;
-  const std::string chosen = parallel.dp_shard
-                                 ? fmt::format("parallel.dp_shard is {}", *parallel.dp_shard)
-                                 : fmt::format(
-                                       "the default of parallel.dp_shard is {}, the processes of "
-                                       "this machine",
-                                       devices.local_world_size);
-  const int64_t shards = parallel.dp_shard.value_or(devices.local_world_size);
-  if (devices.world_size % shards != 0) {
-    throw ConfigError(fmt::format("{}, which does not divide the {} processes of the run", chosen,
-                                  devices.world_size),
-                      loaded.place_of("parallel.dp_shard"),
-                      fmt::format("set parallel.dp_shard to {}, the processes that share one copy "
-                                  "of the model",
-                                  config::near_divisors(devices.world_size, shards)));
-  }
-  parallel.dp_shard = shards;
+  const auto place_of = [&](const char* size, bool is_set) {
+    return loaded.place_of(is_set ? size : "parallel.strategy");
+  };
+  const std::string pp = place_of("parallel.pp", parallel.pp.has_value()),
+                    tp = place_of("parallel.tp", parallel.tp.has_value());
+  config::resolve_axes(parallel, devices.world_size, devices.local_world_size, loaded.places);
+  if (parallel.axes.has_stages()) plan::require_stages(headers.arch, loaded.config, pp);
+  if (parallel.axes.tp > 1) spec::require_divisible(headers.arch, {.size = parallel.axes.tp}, tp);
 }
 
 }  // namespace
@@ -166,19 +139,19 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   }
   const bool needs_headers =
       loaded.config.train.batch_size.is_auto() || has_device_map(loaded.config.parallel) ||
-      (world_size > 1 && (loaded.config.parallel.strategy == config::Strategy::kAuto ||
-                          loaded.config.parallel.strategy == config::Strategy::kPipeline ||
-                          loaded.config.parallel.strategy == config::Strategy::kTensor));
+      (world_size > 1 &&
+       (loaded.config.parallel.strategy == config::Strategy::kAuto ||
+        config::axes_of(loaded.config.parallel, world_size, devices.local_world_size, loaded.places)
+            .divides_model()));
   const ModelHeaders model = headers != nullptr ? *headers
                              : needs_headers    ? read_headers(model_path)
                                                 : ModelHeaders();
   resolve_strategy(loaded, model, place);
-  run.batches.dp_size = config::data_parallel_size(loaded.config.parallel, world_size);
+  run.batches.dp_size = static_cast<int>(loaded.config.parallel.axes.data_parts());
   if (loaded.config.train.batch_size.is_auto()) {
-    run.batches.max_micro_batch = plan::max_micro_batch(
-        model.arch, loaded.config, devices.memory_bytes, devices.element_bytes, model.stored,
-        {.on_gpu = devices.on_gpu,
-         .shards = plan::num_shards(loaded.config.parallel, world_size, devices.local_world_size)});
+    run.batches.max_micro_batch =
+        plan::max_micro_batch(model.arch, loaded.config, devices.memory_bytes,
+                              devices.element_bytes, model.stored, {.on_gpu = devices.on_gpu});
   }
   run.batches.max_micro_batch = std::min(run.batches.max_micro_batch, place.max_micro_batch);
   config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);

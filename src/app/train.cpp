@@ -306,7 +306,7 @@ void print_dry_run(const TrainOptions& options, const config::RunConfig& asked, 
     std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
   for (const std::string& line : resolved) fmt::print("# resolved: {}\n", line);
   for (const std::string& line : split(launch, '\n')) fmt::print("# launch: {}\n", line);
-  if (config::divides_layers(shown.parallel.strategy))
+  if (shown.parallel.axes.has_stages())
     fmt::print("# {}\n", plan::describe_stages(headers.arch, shown));
   for (const std::string& line : found.lines) fmt::print("# {}\n", line);
   for (const std::string& line : lines_of(steps, shown)) fmt::print("# {}\n", line);

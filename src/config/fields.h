@@ -524,20 +524,27 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "layer together. device_map: the same inside one process, see `device_map`. "
         "All give the same losses.",
         "fsdp");
-  field(parallel.dp_shard, "dp_shard", between(1, kMaxDevices).otherwise("the devices of one node"),
+  field(parallel.dp_replicate, "dp_replicate", between(1, kMaxDevices).otherwise("what is left"),
         kAny,
-        "For hybrid, which strategy auto then means: the number of devices over which one copy of "
-        "the model is divided. It divides the number of all devices.",
+        "The number of copies of the model, each with its part of the batch. The product of "
+        "dp_replicate, dp_shard, pp and tp is the number of all devices.",
+        "2");
+  field(parallel.dp_shard, "dp_shard", between(1, kMaxDevices).otherwise("as the strategy says"),
+        kAny,
+        "The number of devices over which one copy of the model is divided, as the strategy says "
+        "(zero1 to fsdp; with auto, pipeline and tensor as fsdp), each with its part of the batch. "
+        "hybrid: the devices of one machine if it is not set; the others: all that are left.",
         "8");
-  field(parallel.pp, "pp", between(1, kMaxDevices).otherwise("all devices"), kAny,
-        "For pipeline: the number of stages, into which the layers are divided. It divides the "
-        "number of all devices; the quotient is the number of pipelines, each with its part of the "
-        "batch. For device_map: the number of devices to use. train.grad_accum should be several "
-        "times as large.",
+  field(parallel.pp, "pp", between(1, kMaxDevices).otherwise("as the strategy says"), kAny,
+        "The number of stages, into which the layers are divided; pipeline: all devices that are "
+        "left if it is not set. It can be combined with dp_shard, dp_replicate and tp. For "
+        "device_map: the number of devices to use. train.grad_accum should be several times as "
+        "large.",
         "4");
-  field(parallel.tp, "tp", between(1, kMaxDevices).otherwise("all devices"), kAny,
-        "For tensor: the number of devices that divide each matrix. It divides the number of all "
-        "devices and the key-value heads of the model. Each such group has its part of the batch.",
+  field(parallel.tp, "tp", between(1, kMaxDevices).otherwise("as the strategy says"), kAny,
+        "The number of devices that divide each matrix; tensor: all devices that are left if it is "
+        "not set. It divides the key-value heads of the model, and can be combined with dp_shard, "
+        "dp_replicate and pp.",
         "2");
   field(parallel.fetch, "fetch", any(), kAny,
         "How often weights that a device does not keep are brought to it (strategies that divide "

@@ -333,7 +333,7 @@ bool brings_weights(const ParallelConfig& parallel, const RunFacts& facts) {
 
 /// The setting because of which gradients are summed unit by unit, in fp32; empty: none.
 std::string sums_by_unit(const ParallelConfig& parallel, const RunFacts& facts) {
-  if (is_sharded(parallel.strategy))
+  if (level_of(parallel) != ShardLevel::kNone)
     return fmt::format("parallel.strategy {}", word_of(parallel.strategy));
   if (facts.on_gpu == false) return "";  // nothing is offloaded
   if (parallel.offload.params == Offload::kCpu) return "parallel.offload.params";
@@ -346,17 +346,15 @@ std::string why_no_buckets(const RunConfig& run, const RunFacts& facts, const ch
   if (facts.world_size == 1) return " on one process";
   if (parallel.device_map || parallel.strategy == Strategy::kDeviceMap)
     return " with parallel.device_map, which is one process";
+  const Axes& axes = parallel.axes;
   if (const std::string setting = sums_by_unit(parallel, facts); !setting.empty())
     return fmt::format(" with {}, which sums gradients {}", setting, instead);
-  const bool is_one_group =
-      facts.world_size &&
-      ((parallel.strategy == Strategy::kPipeline && parallel.pp == *facts.world_size) ||
-       (parallel.strategy == Strategy::kTensor && parallel.tp == *facts.world_size));
-  return is_one_group ? fmt::format(
-                            " with parallel.strategy {} of all processes: no gradients are "
-                            "summed over copies",
-                            word_of(parallel.strategy))
-                      : "";
+  return facts.world_size && axes.divides_model() && axes.dp_replicate == 1
+             ? fmt::format(
+                   " with parallel.strategy {} of all processes: no gradients are "
+                   "summed over copies",
+                   word_of(parallel.strategy))
+             : "";
 }
 
 /// Why no micro-batch is captured (model/pass_graphs.cpp); empty: it is, or may be.
@@ -370,8 +368,8 @@ std::string why_no_graphs(const RunConfig& run, const RunFacts& facts) {
   if (parallel.fetch == Fetch::kPerStep) return " with parallel.fetch per_step";
   const std::string setting = sums_by_unit(parallel, facts);
   if (!setting.empty()) return " with " + setting;
-  const bool divides = divides_layers(parallel.strategy) || parallel.strategy == Strategy::kTensor;
-  if (divides) return fmt::format(" with parallel.strategy {}", word_of(parallel.strategy));
+  if (const std::string divided = model_division_setting(parallel); !divided.empty())
+    return " with " + divided;
   const bool overlaps = parallel.strategy == Strategy::kDdp && !run.tuning.trains_adapter();
   return overlaps ? fmt::format(" with tuning.mode {} on several devices", word_of(run.tuning.mode))
                   : "";
@@ -424,6 +422,7 @@ IdleRules rules_of_processes() {
       {{"parallel.pp"}, on_one_without_map, is_one(&ParallelConfig::pp)},
       {{"parallel.tp"}, on_one_process, is_one(&ParallelConfig::tp)},
       {{"parallel.dp_shard"}, on_one_process, is_one(&ParallelConfig::dp_shard)},
+      {{"parallel.dp_replicate"}, on_one_process, is_one(&ParallelConfig::dp_replicate)},
       {{"parallel.backend", "parallel.timeout", "parallel.stall_after"}, on_one_process},
       {{"parallel.stall_after"},
        [](const RunConfig& run, const RunFacts&) {
@@ -450,7 +449,8 @@ IdleRules rules_of_processes() {
          return why_no_buckets(run, facts, "unit by unit");
        },
        [](const RunConfig& asked, const RunConfig& run) {  // for the case that auto is ddp
-         return asked.parallel.strategy == Strategy::kAuto && is_sharded(run.parallel.strategy);
+         return asked.parallel.strategy == Strategy::kAuto &&
+                level_of(run.parallel) != ShardLevel::kNone;
        }},
   };
 }

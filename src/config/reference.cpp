@@ -87,8 +87,8 @@ fewer tokens, down to 256; a longer example then has a bin of its own. A resumed
 ## Settings without an effect
 A setting that is valid and changes nothing in a run gives a warning with the reason: `train.beta` with objective `sft`, `parallel.offload.base`
 on a CPU, `train.generation_batch_size` without `train.predict_with_generate`. Defaults give none. `sftrun config check` knows those that follow
-from the configuration alone; `train`, its dry run, `config show` and `memory-check` also those that follow from the devices. Sizes for two
-strategies (`parallel.pp` and `parallel.dp_shard`) contradict each other, which is an error.
+from the configuration alone; `train`, its dry run, `config show` and `memory-check` also those that follow from the devices. Sizes of
+axes (`parallel.pp`, `dp_shard`, `dp_replicate`, `tp`) beside a strategy of one process are an error.
 
 ## Accepted without an effect
 These keys of other trainers say how an evaluation keeps its logits: `train.eval_accumulation_steps`, `train.eval_do_concat_batches`,

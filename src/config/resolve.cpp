@@ -175,30 +175,29 @@ void resolve_fetch(RunConfig& config) {
 
 void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
   const std::string place = place_of(places, "parallel.strategy");
-  Strategy& strategy = config.parallel.strategy;
-  strategy = resolved_strategy(strategy, world_size, place);
-  if (strategy == Strategy::kPipeline) resolve_stages(config.parallel, world_size, places);
-  if (strategy == Strategy::kTensor) resolve_tensor_size(config.parallel, world_size, places);
+  ParallelConfig& parallel = config.parallel;
+  resolve_axes(parallel, world_size, world_size, places);
   const Optimizer optimizer = config.train.optimizer;
-  if (strategy == Strategy::kTensor && is_8bit(optimizer)) {
+  const bool divides_columns = parallel.axes.tp > 1;
+  if (divides_columns && is_8bit(optimizer)) {
     throw ConfigError(
         fmt::format("train.optimizer {} quantises its state in blocks of consecutive values, and "
-                    "parallel.strategy tensor divides matrices by columns, too",
+                    "tensor parallelism divides matrices by columns, too",
                     word_of(optimizer)),
         place, "use train.optimizer adamw; each process has a part of its state");
   }
-  if (!(is_sharded(strategy) || strategy == Strategy::kTensor) || !needs_whole_matrices(optimizer))
-    return;
+  if (!(parallel.axes.has_shards() || divides_columns) || !needs_whole_matrices(optimizer)) return;
+  std::vector<std::string> removed;
+  if (parallel.tp) removed.emplace_back("parallel.tp");
+  if (parallel.dp_shard) removed.emplace_back("parallel.dp_shard");
   throw ConfigError(
       fmt::format("train.optimizer {} computes each update from a whole matrix, and "
                   "parallel.strategy {} divides matrices over the processes",
-                  word_of(optimizer), word_of(strategy)),
+                  word_of(optimizer), word_of(parallel.strategy)),
       place,
-      fmt::format("use parallel.strategy ddp{}, or another optimizer: adamw, {}lion or sgd",
-                  strategy == Strategy::kTensor   ? " without parallel.tp"
-                  : strategy == Strategy::kHybrid ? " without parallel.dp_shard"
-                                                  : "",
-                  strategy == Strategy::kTensor ? "" : "adamw_8bit, "));
+      fmt::format("use parallel.strategy ddp{}{}, or another optimizer: adamw, {}lion or sgd",
+                  removed.empty() ? "" : " without ", join(removed, " and "),
+                  divides_columns ? "" : "adamw_8bit, "));
 }
 
 void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size,
@@ -208,15 +207,15 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   resolve_offload(config);
   resolve_fetch(config);
   resolve_strategy(config, world_size, places);
-  const int64_t parts = data_parallel_size(config.parallel, world_size);
-  const char* name = parts == world_size                               ? "world_size"
-                     : config.parallel.strategy == Strategy::kPipeline ? "pipelines"
-                                                                       : "tensor-parallel groups";
+  const Axes& axes = config.parallel.axes;
+  const int64_t parts = axes.data_parts();
+  const char* name = parts == world_size ? "world_size"
+                     : axes.tp == 1      ? "pipelines"
+                     : axes.pp == 1      ? "tensor-parallel groups"
+                                         : "groups of stages";
   const int64_t target = config.train.global_batch_size.value.value_or(kTargetGlobalBatch);
-  resolve_batch_sizes(
-      config.train, {parts, name},
-      max_auto_micro_batch(config.parallel, static_cast<int>(parts), max_micro_batch, target),
-      places);
+  resolve_batch_sizes(config.train, {parts, name},
+                      max_auto_micro_batch(axes, max_micro_batch, target), places);
   resolve_schedule(config);
   resolve_evaluation(config);
   if (config.output.dir.empty())
@@ -235,6 +234,23 @@ Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& p
       "remove parallel.strategy, or give --nproc-per-node 1");
 }
 
+Strategy strategy_of(const Axes& axes) {
+  if (axes.stages_in_process) return Strategy::kDeviceMap;
+  switch (axes.level) {
+    case ShardLevel::kOptimizer:
+      return Strategy::kZero1;
+    case ShardLevel::kGradients:
+      return Strategy::kZero2;
+    case ShardLevel::kWeights:
+      return axes.dp_replicate > 1 ? Strategy::kHybrid : Strategy::kFsdp;
+    case ShardLevel::kNone:
+      break;
+  }
+  if (axes.pp > 1) return Strategy::kPipeline;
+  if (axes.tp > 1) return Strategy::kTensor;
+  return axes.dp_replicate > 1 ? Strategy::kDdp : Strategy::kSingle;
+}
+
 std::string near_divisors(int64_t number, int64_t asked) {
   std::vector<std::string> near;
   for (int64_t below = std::min(asked, number); below > 1 && near.empty(); --below)
@@ -247,41 +263,27 @@ std::string near_divisors(int64_t number, int64_t asked) {
   return join(near, " or ");
 }
 
-void resolve_stages(ParallelConfig& parallel, int world_size, const Places& places) {
-  const std::string place = place_of(places, parallel.pp ? "parallel.pp" : "parallel.strategy");
-  if (!parallel.pp) parallel.pp = world_size;
-  if (world_size % *parallel.pp == 0) return;
-  throw ConfigError(fmt::format("parallel.pp {} does not divide the {} of the run", *parallel.pp,
-                                counted(world_size, "process")),
-                    place,
-                    fmt::format("set parallel.pp to {}, the processes of one pipeline",
-                                near_divisors(world_size, *parallel.pp)));
+void resolve_axes(ParallelConfig& parallel, int world_size, int local_world_size,
+                  const Places& places) {
+  const bool is_auto = parallel.strategy == Strategy::kAuto;
+  parallel.strategy =
+      resolved_strategy(parallel.strategy, world_size, place_of(places, "parallel.strategy"));
+  ParallelConfig asked = parallel;
+  if (is_auto) asked.strategy = Strategy::kAuto;
+  parallel.axes = axes_of(asked, world_size, local_world_size, places);
+  if (world_size == 1) return;
+  if (is_auto) parallel.strategy = strategy_of(parallel.axes);
+  if (parallel.axes.pp > 1) parallel.pp = parallel.axes.pp;
+  if (parallel.axes.tp > 1) parallel.tp = parallel.axes.tp;
+  if (parallel.axes.dp_shard > 1 &&
+      (parallel.axes.dp_replicate > 1 || parallel.strategy == Strategy::kHybrid))
+    parallel.dp_shard = parallel.axes.dp_shard;
 }
 
-void resolve_tensor_size(ParallelConfig& parallel, int world_size, const Places& places) {
-  const std::string place = place_of(places, parallel.tp ? "parallel.tp" : "parallel.strategy");
-  if (!parallel.tp) parallel.tp = world_size;
-  if (world_size % *parallel.tp == 0) return;
-  throw ConfigError(fmt::format("parallel.tp {} does not divide the {} of the run", *parallel.tp,
-                                counted(world_size, "process")),
-                    place,
-                    fmt::format("set parallel.tp to {}, the processes that divide each matrix",
-                                near_divisors(world_size, *parallel.tp)));
-}
-
-int64_t max_auto_micro_batch(const ParallelConfig& parallel, int dp_size, int64_t most,
-                             int64_t target) {
-  if (!divides_layers(parallel.strategy)) return most;
-  const int64_t bins = target / dp_size;
-  return std::clamp<int64_t>(bins / (kMinAutoGradAccum * parallel.pp.value_or(1)), 1, most);
-}
-
-int data_parallel_size(const ParallelConfig& parallel, int world_size) {
-  if (world_size == 1) return 1;
-  if (parallel.strategy == Strategy::kTensor)
-    return world_size / static_cast<int>(parallel.tp.value());
-  if (divides_layers(parallel.strategy)) return world_size / static_cast<int>(parallel.pp.value());
-  return world_size;
+int64_t max_auto_micro_batch(const Axes& axes, int64_t max, int64_t target) {
+  if (!axes.has_stages()) return max;
+  const int64_t bins = target / axes.data_parts();
+  return std::clamp<int64_t>(bins / (kMinAutoGradAccum * axes.pp), 1, max);
 }
 
 std::string_view dtype_name(DTypeChoice dtype) {

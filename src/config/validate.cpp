@@ -208,38 +208,35 @@ class RelationCheck {
                "write 1m, the default");
   }
 
-  /// Each size is for some strategies, and a run has one strategy.
+  /// Sizes of axes compose, but for those of one process and of whole copies.
   void check_sizes() {
     using enum Strategy;
     const ParallelConfig& parallel = config_.parallel;
-    std::vector<const char*> given;  // of which a run can follow one
-    const auto check = [&](const char* key, const std::optional<int64_t>& size, Strategy its) {
+    const bool is_one_process = parallel.device_map || parallel.strategy == kDeviceMap;
+    const auto refuse = [&](const char* key, const std::optional<int64_t>& size,
+                            const char* reason) {
       if (size.value_or(1) == 1) return;
-      const bool is_its =
-          parallel.strategy == its || (its == kPipeline && parallel.strategy == kDeviceMap);
-      if (parallel.strategy == kAuto || is_its) return given.push_back(key);
-      report(fmt::format("`{}` is for parallel.strategy {}, and `parallel.strategy` is {}", key,
-                         word_of(its), word_of(parallel.strategy)),
-             {key, "parallel.strategy"},
-             fmt::format("remove {}, or set parallel.strategy to {}; a run has one of the two", key,
-                         word_of(its)));
+      const char* other = parallel.device_map ? "parallel.device_map" : "parallel.strategy";
+      report(fmt::format("`{}` divides the processes of a run, and `{}` {}", key,
+                         parallel.device_map
+                             ? std::string(other)
+                             : fmt::format("{}: {}", other, word_of(parallel.strategy)),
+                         reason),
+             {key, other}, fmt::format("remove {} or {}", key, other));
     };
-    check("parallel.pp", parallel.pp, kPipeline);
-    check("parallel.tp", parallel.tp, kTensor);
-    check("parallel.dp_shard", parallel.dp_shard, kHybrid);
-    if (parallel.device_map) {  // `pp` limits the number of its devices
-      std::erase(given, std::string_view("parallel.pp"));
-      given.insert(given.begin(), "parallel.device_map");
+    if (is_one_process || parallel.strategy == kSingle) {
+      if (!is_one_process) refuse("parallel.pp", parallel.pp, "has one process");
+      refuse("parallel.tp", parallel.tp, "has one process");
+      refuse("parallel.dp_shard", parallel.dp_shard, "has one process");
+      refuse("parallel.dp_replicate", parallel.dp_replicate, "has one process");
     }
-    if (given.size() < 2) return;
-    report(fmt::format("`{}` and `{}` are both set, and a run uses one of the two", given[0],
-                       given[1]),
-           {given[0], given[1]}, "remove one; either can be combined with data parallelism");
+    if (parallel.strategy == kDdp)
+      refuse("parallel.dp_shard", parallel.dp_shard, "keeps whole copies");
   }
 
   void check_tensor_parallelism() {
-    const std::string setting = model_parallelism();
-    if (config_.parallel.strategy != Strategy::kTensor && setting != "parallel.tp") return;
+    const std::string setting = tensor_setting(config_.parallel);
+    if (setting.empty()) return;
     if (config_.tuning.trains_adapter() && config_.tuning.lora.init == LoraInit::kPissa) {
       report(fmt::format("`tuning.lora.init: pissa` needs the singular values of whole matrices, "
                          "and `{}` divides them",
@@ -256,9 +253,8 @@ class RelationCheck {
 
   void check_fetch() {
     if (config_.parallel.fetch != Fetch::kPerStep) return;
-    const std::string setting = model_parallelism();
-    if (divides_layers(config_.parallel.strategy) || setting == "parallel.pp" ||
-        setting == "parallel.device_map") {
+    const std::string setting = stage_setting(config_.parallel);
+    if (!setting.empty()) {
       report(
           "`parallel.fetch: per_step` lets all micro-batches pass a layer before the next one, and "
           "a pipeline lets them pass its stages one after the other",
@@ -316,21 +312,9 @@ class RelationCheck {
     return "parallel.strategy";
   }
 
-  /// The setting by which a device keeps some of the layers, or a part of each; "": there is none.
-  std::string model_parallelism() const {
-    const ParallelConfig& parallel = config_.parallel;
-    if (parallel.device_map) return "parallel.device_map";
-    if (divides_layers(parallel.strategy) || parallel.strategy == Strategy::kTensor)
-      return fmt::format("parallel.strategy: {}", word_of(parallel.strategy));
-    if (parallel.strategy != Strategy::kAuto) return "";
-    return parallel.pp.value_or(1) > 1   ? "parallel.pp"
-           : parallel.tp.value_or(1) > 1 ? "parallel.tp"
-                                         : "";
-  }
-
   void check_offload_of_base() {
     if (config_.parallel.offload.base == Offload::kNone) return;
-    if (const std::string setting = model_parallelism(); !setting.empty()) {
+    if (const std::string setting = model_division_setting(config_.parallel); !setting.empty()) {
       report(fmt::format("`parallel.offload.base` is not available with `{}`", setting),
              {"parallel.offload.base", key_of(setting)},
              "remove parallel.offload.base, or use " + strategy_instead("fsdp"));
@@ -340,7 +324,7 @@ class RelationCheck {
   void check_offload_of_params() {
     if (config_.parallel.offload.params == Offload::kNone) return;
     const Strategy strategy = config_.parallel.strategy;
-    const std::string setting = model_parallelism();
+    const std::string setting = model_division_setting(config_.parallel);
     if (!setting.empty() || strategy == Strategy::kZero1 || strategy == Strategy::kZero2) {
       report(setting.empty()
                  ? fmt::format("`parallel.strategy: {}` keeps all weights on each device, and "
@@ -429,14 +413,13 @@ class RelationCheck {
           "`train.eval_token_accuracy` is for objective sft: pairs of answers have other metrics",
           {"train.eval_token_accuracy", "train.objective"}, "remove eval_token_accuracy");
     }
-    if (model_parallelism() != "parallel.tp" && config_.parallel.strategy != Strategy::kTensor)
-      return;
+    if (tensor_setting(config_.parallel).empty()) return;
     refuse_with_parts("train.eval_token_accuracy", "needs the whole head on a device");
   }
 
   /// Refuses what cannot be done where a device has some of the layers, or a part of each.
   void refuse_with_parts(const char* key, const char* reason) {
-    const std::string setting = model_parallelism();
+    const std::string setting = model_division_setting(config_.parallel);
     if (setting.empty()) return;
     report(fmt::format("`{}` {}, and `{}` divides it", key, reason, setting),
            {key, key_of(setting)},

@@ -58,13 +58,13 @@ std::string trainable_line(uint64_t trained, uint64_t of_model, bool is_frozen, 
 
 std::string steps_line(const config::RunConfig& config, const RunSize& size) {
   const config::TrainConfig& train = config.train;
-  const int parts = config::data_parallel_size(config.parallel, size.world_size);
-  const config::Strategy strategy = config.parallel.strategy;
+  const config::Axes& axes = config.parallel.axes;
+  const int64_t parts = axes.data_parts();
   const std::string devices =
-      config::divides_layers(strategy) ? fmt::format("{} of {}", counted(parts, "pipeline"),
-                                                     counted(*config.parallel.pp, "stage"))
-      : strategy == config::Strategy::kTensor
-          ? fmt::format("{} of {}", counted(parts, "group"), counted(*config.parallel.tp, "device"))
+      axes.has_stages() && axes.tp == 1
+          ? fmt::format("{} of {}", counted(parts, "pipeline"), counted(axes.pp, "stage"))
+      : axes.divides_model()
+          ? fmt::format("{} of {}", counted(parts, "group"), counted(axes.pp * axes.tp, "device"))
           : fmt::format("world_size {}", parts);
   const int64_t asked = *train.global_batch_size.value;
   const bool is_cut = size.bins_in_epoch > 0 && size.bins_in_epoch < asked;
@@ -99,7 +99,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
                                  config::to_json(config)["tuning"]["mode"].get<std::string>()));
   log::info("{}", steps_line(config, size));
   if (const auto large = large_batch_warning(config, size)) log::warn("{}", *large);
-  if (config::divides_layers(config.parallel.strategy))
+  if (config.parallel.axes.has_stages())
     log::info("{}", plan::describe_stages(decoder.arch(), config));
   if (const auto few = data::few_steps_warning(config, size.total_steps, size.learns_nothing))
     log::warn("{}", *few);

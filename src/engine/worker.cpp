@@ -72,50 +72,42 @@ train::BatchRequest batch_request(const nlohmann::ordered_json& request) {
           .eval_follows = request.value("eval_batch_size_is_auto", false)};
 }
 
-/// Whether this rank has one stage of several. A device map may also have one device.
-bool is_pipeline(const config::ParallelConfig& config) {
-  return config::divides_layers(config.strategy);
+/// The configuration with its axes. All stages of a device map are ranks of one process.
+config::RunConfig config_of(const nlohmann::ordered_json& request, const Rank& rank) {
+  config::RunConfig config = config::from_json(request.at("config"));
+  const bool has_one_process = config.parallel.strategy == config::Strategy::kDeviceMap;
+  const int world_size = has_one_process ? 1 : rank.env().world_size;
+  config::resolve_axes(config.parallel, world_size, world_size);
+  return config;
 }
 
-bool is_tensor_parallel(const config::ParallelConfig& config) {
-  return config.strategy == config::Strategy::kTensor;
-}
-
-parallel::Mesh mesh_of(const config::ParallelConfig& config, const Rank& rank) {
-  const int world_size = rank.env().world_size;
-  if (is_pipeline(config)) {
-    const int replicas = config::data_parallel_size(config, world_size);
-    return {{.pp = world_size / replicas, .dp_replicate = replicas}, rank.env().rank};
-  }
-  if (is_tensor_parallel(config)) {
-    const int replicas = config::data_parallel_size(config, world_size);
-    return {{.dp_replicate = replicas, .tp = world_size / replicas}, rank.env().rank};
-  }
-  const auto shards =
-      static_cast<int>(plan::num_shards(config, world_size, rank.env().local_world_size));
-  SFTRUN_CHECK(world_size % shards == 0);
-  return {{.dp_replicate = world_size / shards, .dp_shard = shards}, rank.env().rank};
+parallel::Mesh mesh_of(const config::Axes& axes, const Rank& rank) {
+  return {{.pp = static_cast<int>(axes.pp),
+           .dp_replicate = static_cast<int>(axes.dp_replicate),
+           .dp_shard = static_cast<int>(axes.dp_shard),
+           .tp = static_cast<int>(axes.tp)},
+          rank.env().rank};
 }
 
 /// The units of this rank's stage of a pipeline.
 layers::UnitRange stage_units(const spec::ArchSpec& arch, const config::RunConfig& config,
-                              const Rank& rank) {
-  if (!is_pipeline(config.parallel)) return {};
+                              const parallel::Mesh& mesh) {
+  if (mesh.sizes().pp == 1) return {};
   const std::vector<int64_t> firsts = plan::stages_of(arch, config);
-  const auto stage = static_cast<size_t>(mesh_of(config.parallel, rank).rank(parallel::Axis::kPp));
+  const auto stage = static_cast<size_t>(mesh.rank(parallel::Axis::kPp));
   return {firsts[stage], firsts[stage + 1]};
 }
 
 /// null: the strategy keeps whole parameters on the device. On a CPU all of them are in host memory
 /// anyway.
 std::unique_ptr<parallel::UnitShards> shards_of(const config::ParallelConfig& config,
-                                                at::Device device, const Rank& rank) {
-  parallel::Sharding sharding = parallel::sharding_of(config.strategy);
+                                                at::Device device, const parallel::Mesh& mesh) {
+  parallel::Sharding sharding = parallel::sharding_of(config.axes.level);
   sharding.frozen_on_host = config.offload.base == config::Offload::kCpu && device.is_cuda();
   sharding.trained_on_host = config.offload.params == config::Offload::kCpu && device.is_cuda();
-  if (!config::is_sharded(config.strategy) && !sharding.frozen_on_host && !sharding.trained_on_host)
+  if (!config.axes.has_shards() && !sharding.frozen_on_host && !sharding.trained_on_host)
     return nullptr;
-  return std::make_unique<parallel::UnitShards>(sharding, mesh_of(config, rank));
+  return std::make_unique<parallel::UnitShards>(sharding, mesh);
 }
 
 std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
@@ -224,8 +216,8 @@ int load_model(PreparedRun& run, Rank& rank) {
     };
     options.leaves_frozen_unread = run.shards->takes_frozen();
   }
-  options.held = stage_units(run.checkpoint->arch(), run.config, rank);
-  if (is_tensor_parallel(run.config.parallel)) {
+  options.held = stage_units(run.checkpoint->arch(), run.config, run.groups->mesh());
+  if (run.groups->mesh().sizes().tp > 1) {
     run.tensor_group = std::make_unique<parallel::TensorGroup>(*run.groups);
     options.tensor = run.tensor;
     options.tensor_ranks = run.tensor_group.get();
@@ -243,7 +235,7 @@ int load_model(PreparedRun& run, Rank& rank) {
     require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train,
                                                  run.shards->mesh().sizes().dp_shard));
   run.strategy = strategy_of(run.config, *run.groups, *run.decoder, std::move(run.shards));
-  if (is_pipeline(run.config.parallel) && options.lora.pissa)
+  if (run.groups->mesh().sizes().pp > 1 && options.lora.pissa)
     gather_principal_parts(*run.decoder, *run.strategy);
   const std::string& start = run.config.tuning.lora.init_from;
   if (start.empty() || run.resume_from) return 0;
@@ -270,10 +262,10 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
                                   saved != nullptr ? saved->data_position : nullptr);
   if (rank.is_main()) run.leaves_template_unused = data::leaves_template_unused(run.config, text);
   if (run.config.data.streaming) return;
-  const std::string notice = train::fit_batches_to_data(
-      run.config, batches, data::epoch_size(run.config, *run.data.train),
-      config::data_parallel_size(run.config.parallel, rank.env().world_size),
-      saved != nullptr ? saved->identity : nullptr);
+  const std::string notice =
+      train::fit_batches_to_data(run.config, batches, data::epoch_size(run.config, *run.data.train),
+                                 static_cast<int>(run.config.parallel.axes.data_parts()),
+                                 saved != nullptr ? saved->identity : nullptr);
   if (!notice.empty() && rank.is_main()) log::info("{}", notice);
 }
 
@@ -652,14 +644,14 @@ int prepare_and_train(const nlohmann::ordered_json& request, PreparedRun& run, R
                                config.model.dtype, rank.gpu());
   config.model.dtype = dtype_choice(run.compute.dtype);
   if (!rank.meet_others(config.parallel, run.compute.device)) return rank.stop_exit_code();
-  run.groups.emplace(rank.comm(), mesh_of(config.parallel, rank));
-  run.shards = shards_of(config.parallel, run.compute.device, rank);
+  run.groups.emplace(rank.comm(), mesh_of(config.parallel.axes, rank));
+  run.shards = shards_of(config.parallel, run.compute.device, run.groups->mesh());
 
   rank.tell("loading");
   run.checkpoint = weights::Checkpoint::open(run.model_path);
   resolve_auto(config, *run.checkpoint);
-  if (is_tensor_parallel(config.parallel))  // an error before the data is tokenised
-    run.tensor = tensor_part(*run.checkpoint, config, mesh_of(config.parallel, rank));
+  if (config.parallel.axes.tp > 1)  // an error before the data is tokenised
+    run.tensor = tensor_part(*run.checkpoint, config, run.groups->mesh());
   WeightHashing hashing(run.checkpoint, rank.env());
   if (rank.is_main()) warn_of_unpacking(config.tuning, *run.checkpoint);
   const train::ResumeOptions resume = resume_options(request);
@@ -720,7 +712,7 @@ OutOfMemoryError with_advice(const std::string& message, const std::string& wher
 }
 
 int run_rank(const nlohmann::ordered_json& request, Rank& rank) {
-  PreparedRun run{.config = config::from_json(request.at("config")),
+  PreparedRun run{.config = config_of(request, rank),
                   .model_path = request.at("model_path").get<std::string>()};
   const auto place = [&] {
     return run.tries_longest_batch ? "the longest micro-batch, before the first step" : "";
@@ -770,9 +762,10 @@ int run_stages(const nlohmann::ordered_json& request, Rank& main,
 }
 
 /// Stages of a device map; nullopt: this process is one rank.
-std::optional<plan::DeviceStages> stages_of_process(const nlohmann::ordered_json& request) {
-  const config::RunConfig config = config::from_json(request.at("config"));
-  if (config.parallel.strategy != config::Strategy::kDeviceMap) return std::nullopt;
+std::optional<plan::DeviceStages> stages_of_process(const nlohmann::ordered_json& request,
+                                                    const Rank& rank) {
+  const config::RunConfig config = config_of(request, rank);
+  if (!config.parallel.axes.stages_in_process) return std::nullopt;
   const auto checkpoint = weights::Checkpoint::open(request.at("model_path").get<std::string>());
   return plan::device_stages(checkpoint->arch(), config.parallel);
 }
@@ -781,7 +774,7 @@ int run_process(const nlohmann::ordered_json& request, Rank& rank) {
   const nlohmann::ordered_json& output = request.at("config").at("output");
   configure_logging(rank.env(), output.at("dir").get<std::string>());
   set_threads(request);
-  const auto stages = stages_of_process(request);
+  const auto stages = stages_of_process(request, rank);
   return stages ? run_stages(request, rank, *stages) : run_rank(request, rank);
 }
 

@@ -47,7 +47,7 @@ std::optional<AnswersMemory> answers_memory(const spec::ArchSpec& whole,
                                             const config::RunConfig& config,
                                             const RunDevices& devices, const MemoryPlan& plan) {
   if (!config.train.predict_with_generate) return std::nullopt;
-  const spec::ArchSpec arch = device_arch(whole, config.parallel);
+  const spec::ArchSpec arch = device_arch(whole, config.parallel.axes);
   constexpr int64_t kPromptTokens = 4096;  // of a pass: `GenerationBatch::take_unread`
   AnswersMemory memory{.rows = config.train.generation_batch_size,
                        .tokens = config.model.max_seq_len + config.train.generation_max_new_tokens};
@@ -57,8 +57,7 @@ std::optional<AnswersMemory> answers_memory(const spec::ArchSpec& whole,
                                 std::min(kPromptTokens, memory.rows * config.model.max_seq_len));
   memory.pass =
       read * values_of_pass(arch) * devices.element_bytes + memory.rows * arch.vocab_size * kFp32;
-  const int64_t shards = num_shards(config.parallel, devices.world_size, devices.local_world_size);
-  memory.gathered = (plan.held.base + plan.held.trainable) * (shards - 1);
+  memory.gathered = (plan.held.base + plan.held.trainable) * (config.parallel.axes.dp_shard - 1);
   memory.beside = plan.held.total() - plan.held.gathered;
   memory.context = plan.context + plan.communication;
   return memory;

@@ -51,43 +51,52 @@ std::optional<MemoryChange> divide(config::RunConfig& config, const Situation& h
   if (here.devices.world_size == 1 || config.parallel.strategy == strategy) return std::nullopt;
   StrategyChoice choice = with_strategy(here.arch, config, strategy, here.devices, here.stored);
   if (!choice.config) return std::nullopt;
-  const bool had_groups = config.parallel.dp_shard.has_value();
+  const config::ParallelConfig before = config.parallel;
   config = std::move(*choice.config);
   MemoryChange change{{fmt::format("parallel.strategy={}", config::strategy_name(strategy))}, cost};
   if (const auto& tp = config.parallel.tp; tp && *tp < here.devices.world_size)
     change.settings.push_back(fmt::format("parallel.tp={}", *tp));
-  if (had_groups) change.settings.emplace_back("parallel.dp_shard=null");  // of hybrid only
+  const auto drop = [&](const char* key, const std::optional<int64_t>& had,
+                        const std::optional<int64_t>& has) {
+    if (had && !has) change.settings.push_back(fmt::format("{}=null", key));
+  };
+  drop("parallel.pp", before.pp, config.parallel.pp);
+  drop("parallel.tp", before.tp, config.parallel.tp);
+  drop("parallel.dp_shard", before.dp_shard, config.parallel.dp_shard);
+  drop("parallel.dp_replicate", before.dp_replicate, config.parallel.dp_replicate);
   return change;
 }
 
-bool keeps_whole_weights(const config::ParallelConfig& parallel) {
-  using enum config::Strategy;
-  return parallel.strategy == kDdp || parallel.strategy == kZero1 || parallel.strategy == kZero2;
+/// Whether each device keeps all weights, of a run on several devices.
+bool keeps_whole_weights(const config::Axes& axes) {
+  return axes.data_parts() > 1 && !axes.divides_model() && !axes.shards_weights();
 }
 
 std::optional<MemoryChange> divide_optimizer(config::RunConfig& config, const Situation& here) {
+  const config::Axes& axes = config.parallel.axes;
   const bool is_of_use =
-      config.parallel.strategy == config::Strategy::kDdp && !config.tuning.trains_adapter();
+      keeps_whole_weights(axes) && !axes.has_shards() && !config.tuning.trains_adapter();
   if (!is_of_use) return std::nullopt;
   return divide(config, here, config::Strategy::kZero1,
                 "the same result; weights are gathered once per step");
 }
 
 std::optional<MemoryChange> divide_gradients(config::RunConfig& config, const Situation& here) {
-  const bool is_of_use = keeps_whole_weights(config.parallel) && !config.tuning.trains_adapter();
+  const bool is_of_use =
+      keeps_whole_weights(config.parallel.axes) && !config.tuning.trains_adapter();
   if (!is_of_use) return std::nullopt;
   return divide(config, here, config::Strategy::kZero2,
                 "the same result; gradients are summed after each micro-batch");
 }
 
 std::optional<MemoryChange> divide_weights(config::RunConfig& config, const Situation& here) {
-  if (!keeps_whole_weights(config.parallel)) return std::nullopt;
+  if (!keeps_whole_weights(config.parallel.axes)) return std::nullopt;
   return divide(config, here, config::Strategy::kFsdp,
                 "the same result; weights are gathered for each use");
 }
 
 std::optional<MemoryChange> divide_matrices(config::RunConfig& config, const Situation& here) {
-  if (config::divides_layers(config.parallel.strategy)) return std::nullopt;
+  if (config.parallel.axes.has_stages()) return std::nullopt;
   return divide(config, here, config::Strategy::kTensor,
                 "the same result; hidden states are summed four times for each layer, which needs "
                 "fast links");
@@ -95,7 +104,7 @@ std::optional<MemoryChange> divide_matrices(config::RunConfig& config, const Sit
 
 std::optional<MemoryChange> eight_bit_moments(config::RunConfig& config,
                                               const Situation& /*here*/) {
-  const bool divides_matrices = config.parallel.strategy == config::Strategy::kTensor;
+  const bool divides_matrices = config.parallel.axes.tp > 1;
   config::Optimizer& optimizer = config.train.optimizer;
   if (optimizer != config::Optimizer::kAdamW || divides_matrices) return std::nullopt;
   optimizer = config::Optimizer::kAdamW8bit;
@@ -163,9 +172,8 @@ std::optional<MemoryChange> base_in_four_bits(config::RunConfig& config, const S
 }
 
 std::optional<MemoryChange> base_on_host(config::RunConfig& config, const Situation& here) {
-  const bool is_excluded = config::divides_layers(config.parallel.strategy) ||
-                           config.parallel.strategy == config::Strategy::kTensor ||
-                           config.parallel.offload.base == config::Offload::kCpu;
+  const bool is_excluded =
+      config.parallel.axes.divides_model() || config.parallel.offload.base == config::Offload::kCpu;
   if (!here.devices.on_gpu || is_excluded || config.tuning.mode == config::TuningMode::kFull)
     return std::nullopt;
   constexpr const char* kCost =

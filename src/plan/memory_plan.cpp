@@ -30,29 +30,25 @@ constexpr int64_t kGlooBuffers = 4 * kMiB;        // of a rank
 constexpr int64_t kLargeGlooBuffers = 12 * kMiB;  // with tensor, and zero1, which sends all weights
 constexpr double kGaps = 0.05;                    // of the tensors
 
-/// Groups of ranks that have collectives of their own at the same time.
-int64_t num_communicators(const config::ParallelConfig& parallel, int world_size) {
-  using enum config::Strategy;
-  if (world_size == 1) return 0;
-  const bool has_inner_groups =
-      (parallel.strategy == kHybrid && parallel.dp_shard.value_or(world_size) < world_size) ||
-      (parallel.strategy == kTensor && parallel.tp.value_or(world_size) < world_size) ||
-      (parallel.strategy == kPipeline && parallel.pp.value_or(world_size) < world_size);
-  return has_inner_groups ? 2 : 1;
+/// Groups of ranks that have collectives of their own at the same time: one for each axis.
+int64_t num_communicators(const config::Axes& axes) {
+  int64_t groups = 0;
+  for (const int64_t size : {axes.pp, axes.dp_replicate, axes.dp_shard, axes.tp})
+    groups += size > 1 ? 1 : 0;
+  return groups;
 }
 
 int64_t communication_bytes(const config::RunConfig& config, const RunDevices& devices,
                             int64_t gradients) {
   if (devices.world_size == 1) return 0;
   // Gradients that are sent in bf16 are copied to it.
-  const bool rounds = config.parallel.strategy == config::Strategy::kDdp &&
+  const config::Axes& axes = config.parallel.axes;
+  const bool rounds = axes.dp_replicate > 1 && !axes.has_shards() &&
                       config.train.ddp_comm_hook == config::CommHook::kBf16;
-  const bool sends_much = config.parallel.strategy == config::Strategy::kTensor ||
-                          config.parallel.strategy == config::Strategy::kZero1;
+  const bool sends_much = axes.tp > 1 || axes.level == config::ShardLevel::kOptimizer;
   const int64_t of_gloo = sends_much ? kLargeGlooBuffers : kGlooBuffers;
   return (rounds ? gradients / 2 : 0) +
-         (devices.on_gpu ? num_communicators(config.parallel, devices.world_size) * kNcclBuffers
-                         : of_gloo);
+         (devices.on_gpu ? num_communicators(axes) * kNcclBuffers : of_gloo);
 }
 
 }  // namespace
@@ -87,10 +83,7 @@ int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& confi
 
 StaticMemory held_by(const spec::ArchSpec& arch, const config::RunConfig& config,
                      const RunDevices& devices, const StoredBytes& stored) {
-  return static_memory(
-      arch, config, devices.element_bytes, stored,
-      {.on_gpu = devices.on_gpu,
-       .shards = num_shards(config.parallel, devices.world_size, devices.local_world_size)});
+  return static_memory(arch, config, devices.element_bytes, stored, {.on_gpu = devices.on_gpu});
 }
 
 MemoryPlan with_step(const StaticMemory& held, const spec::ArchSpec& arch,
@@ -113,24 +106,22 @@ MemoryPlan memory_plan(const spec::ArchSpec& arch, const config::RunConfig& conf
 namespace {
 
 /// Why the settings of the run exclude a strategy; empty: they do not.
-std::string refusal_by_settings(const config::RunConfig& config, config::Strategy strategy) {
-  using enum config::Strategy;
+std::string refusal_by_settings(const config::RunConfig& config, const config::Axes& axes) {
   const config::Optimizer optimizer = config.train.optimizer;
-  const bool divides_matrices = config::is_sharded(strategy) || strategy == kTensor;
+  const bool divides_matrices = axes.has_shards() || axes.tp > 1;
   if (divides_matrices && config::needs_whole_matrices(optimizer))
     return "train.optimizer needs whole matrices";
-  if (strategy == kTensor && config::is_8bit(optimizer))
+  if (axes.tp > 1 && config::is_8bit(optimizer))
     return "train.optimizer keeps its state in blocks of 8 bits";
   const bool has_offloaded_base = config.parallel.offload.base == config::Offload::kCpu;
-  if (has_offloaded_base && (strategy == kTensor || config::divides_layers(strategy)))
-    return "not with parallel.offload.base";
-  if (strategy == kPipeline && config.parallel.fetch == config::Fetch::kPerStep)
+  if (has_offloaded_base && axes.divides_model()) return "not with parallel.offload.base";
+  if (axes.pp > 1 && !axes.stages_in_process && config.parallel.fetch == config::Fetch::kPerStep)
     return "not with parallel.fetch per_step";
   return {};
 }
 
 /// Keeps the global batch: with fewer parts of it at a time, each has more micro-batches.
-void keep_global_batch(const config::RunConfig& before, int parts_before, int parts,
+void keep_global_batch(const config::RunConfig& before, int64_t parts_before, int64_t parts,
                        config::RunConfig& config) {
   const int64_t accum = before.train.grad_accum.value.value_or(1) * parts_before;
   config.train.grad_accum.value = std::max<int64_t>(1, accum / parts);
@@ -143,27 +134,26 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
                              const StoredBytes& stored) {
   using enum config::Strategy;
   StrategyChoice choice{.strategy = strategy};
-  choice.refusal = refusal_by_settings(config, strategy);
-  if (!choice.refusal.empty()) return choice;
   if (strategy == config.parallel.strategy) {
-    choice.config = config, choice.devices = devices;
+    choice.refusal = refusal_by_settings(config, config.parallel.axes);
+    if (choice.refusal.empty()) choice.config = config, choice.devices = devices;
     return choice;
   }
   config::RunConfig other = config;
   RunDevices used = devices;
   other.parallel.strategy = strategy;
   other.parallel.device_map.reset(), other.parallel.pp.reset(), other.parallel.tp.reset(),
-      other.parallel.dp_shard.reset();
+      other.parallel.dp_shard.reset(), other.parallel.dp_replicate.reset();
   try {
-    if (strategy == kPipeline) other.parallel.pp = devices.world_size;
-    if (strategy == kTensor) {
-      other.parallel.tp = devices.local_world_size;  // links between machines are too slow for it
-      spec::require_divisible(arch, {.size = devices.local_world_size}, {});
-    }
-    if (strategy == kHybrid) other.parallel.dp_shard = devices.local_world_size;
+    // Links between machines are too slow for tensor parallelism.
+    if (strategy == kTensor) other.parallel.tp = devices.local_world_size;
+    if (strategy != kDeviceMap)
+      config::resolve_axes(other.parallel, devices.world_size, devices.local_world_size);
+    spec::require_divisible(arch, {.size = other.parallel.axes.tp}, {});
     if (strategy == kDeviceMap) {
       config::RunConfig undivided = other;
       undivided.parallel.strategy = kSingle;
+      undivided.parallel.axes = {};
       const DeviceStages stages =
           place_units(arch, other.parallel,
                       {.num_gpus = devices.world_size,
@@ -173,14 +163,17 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
       other.parallel.device_map = as_places(stages, arch);
       other.parallel.pp = static_cast<int64_t>(stages.devices.size());
       used.world_size = used.local_world_size = 1;
+      config::resolve_axes(other.parallel, 1, 1);
     }
-    if (config::divides_layers(strategy)) require_stages(arch, other, {});
+    if (other.parallel.axes.has_stages()) require_stages(arch, other, {});
   } catch (const ConfigError& error) {
     choice.refusal = error.message();
     return choice;
   }
-  keep_global_batch(config, config::data_parallel_size(config.parallel, devices.world_size),
-                    config::data_parallel_size(other.parallel, used.world_size), other);
+  choice.refusal = refusal_by_settings(config, other.parallel.axes);
+  if (!choice.refusal.empty()) return choice;
+  keep_global_batch(config, config.parallel.axes.data_parts(), other.parallel.axes.data_parts(),
+                    other);
   choice.config = std::move(other), choice.devices = used;
   return choice;
 }

@@ -243,8 +243,8 @@ int64_t two_units(const std::vector<UnitWeights>& units, double of_base, double 
     return of_base * units[unit].base_bytes + of_trained_value * units[unit].trained;
   };
   double largest = 0;
-  for (size_t unit = 0; unit + 1 < units.size(); ++unit)
-    largest = std::max(largest, bytes(unit) + bytes(unit + 1));
+  for (size_t unit = 0; unit < units.size(); ++unit)
+    largest = std::max(largest, bytes(unit) + (unit + 1 < units.size() ? bytes(unit + 1) : 0));
   return static_cast<int64_t>(largest);
 }
 
@@ -268,19 +268,20 @@ int64_t bytes_of_passes(const WholeBytes& whole) {
 
 /// @param gathers_masters of adapters: a rank has no part of the copies in the compute dtype, which
 /// are made of gathered masters (`ShardedValues::own_parameters`)
-StaticMemory divided(const WholeBytes& whole, config::Strategy strategy, int64_t shards,
+StaticMemory divided(const WholeBytes& whole, const config::Axes& axes,
                      const std::vector<UnitWeights>& units, bool base_on_host,
                      bool gathers_masters) {
-  const auto share = [&](int64_t bytes) { return (bytes + shards - 1) / shards; };
+  const auto share = [&](int64_t bytes) { return (bytes + axes.dp_shard - 1) / axes.dp_shard; };
   const int64_t passes = bytes_of_passes(whole);
   StaticMemory memory{
       .base = base_on_host ? std::min(whole.base, two_units(units, 1, 0)) : whole.base,
       .trainable = passes + share(whole.masters + whole.copies),
       .gradients = share(whole.gradients),
       .optimizer = share(whole.optimizer)};
-  if (strategy == config::Strategy::kZero1) memory.gradients += whole.gradients;
-  if (strategy == config::Strategy::kZero2) memory.gathered = two_units(units, 0, kFp32Bytes);
-  if (strategy == config::Strategy::kZero1 || strategy == config::Strategy::kZero2) return memory;
+  if (axes.level == config::ShardLevel::kOptimizer) memory.gradients += whole.gradients;
+  if (axes.level == config::ShardLevel::kGradients)
+    memory.gathered = two_units(units, 0, kFp32Bytes);
+  if (!axes.shards_weights()) return memory;
   memory.base = base_on_host ? 0 : share(whole.base);
   memory.trainable = share(whole.masters + (gathers_masters ? 0 : whole.copies));
   const int64_t gathered = gathers_masters ? whole.masters + whole.copies : passes;
@@ -302,21 +303,14 @@ StaticMemory with_trained_on_host(const WholeBytes& whole, int64_t shards,
 
 }  // namespace
 
-int64_t num_shards(const config::ParallelConfig& parallel, int world_size, int local_world_size) {
-  if (!config::is_sharded(parallel.strategy)) return 1;
-  if (parallel.strategy != config::Strategy::kHybrid) return world_size;
-  return parallel.dp_shard.value_or(local_world_size);
-}
-
 namespace {
 
 /// The stored bytes of the parts that one device has.
-StoredBytes device_bytes(const spec::ArchSpec& arch, const config::ParallelConfig& parallel,
+StoredBytes device_bytes(const spec::ArchSpec& arch, const config::Axes& axes,
                          const StoredBytes& stored) {
-  if (parallel.strategy != config::Strategy::kTensor || !parallel.tp) return stored;
+  if (axes.tp == 1) return stored;
   StoredBytes parts = stored;
-  for (const auto& [name, slice] :
-       spec::slices_of(arch, {.rank = *parallel.tp - 1, .size = *parallel.tp})) {
+  for (const auto& [name, slice] : spec::slices_of(arch, {.rank = axes.tp - 1, .size = axes.tp})) {
     if (const auto found = parts.find(name); found != parts.end())
       found->second = found->second * static_cast<uint64_t>(slice.size()) /
                       static_cast<uint64_t>(slice.whole_size);
@@ -354,40 +348,61 @@ double bytes_of(const UnitWeights& weights, const WholeBytes& whole) {
              weights.trained;
 }
 
-/// What each stage holds. Where the first unit and a tied head are together, they share the
-/// embedding.
-std::vector<UnitWeights> stage_weights(const spec::ArchSpec& arch, const config::RunConfig& config,
-                                       const std::vector<UnitWeights>& units) {
+/// The units of each stage; of a run without stages, all of them. Where the first unit and a tied
+/// head are together, they share the embedding.
+std::vector<std::vector<UnitWeights>> units_of_stages(const spec::ArchSpec& arch,
+                                                      const config::RunConfig& config,
+                                                      const std::vector<UnitWeights>& units) {
+  if (!config.parallel.axes.has_stages()) return {units};
   const std::vector<int64_t> firsts = stages_of(arch, config);
-  std::vector<UnitWeights> stages;
-  for (size_t stage = 0; stage + 1 < firsts.size(); ++stage) {
-    UnitWeights& sum = stages.emplace_back();
-    for (auto unit = static_cast<size_t>(firsts[stage]);
-         unit < static_cast<size_t>(firsts[stage + 1]); ++unit) {
-      sum.base_bytes += units[unit].base_bytes;
-      sum.trained += units[unit].trained;
-    }
-  }
-  if (arch.tie_word_embeddings && stages.size() == 1) {
-    stages.front().base_bytes -= units.front().base_bytes;
-    stages.front().trained -= units.front().trained;
-  }
+  std::vector<std::vector<UnitWeights>> stages;
+  for (size_t stage = 0; stage + 1 < firsts.size(); ++stage)
+    stages.emplace_back(units.begin() + firsts[stage], units.begin() + firsts[stage + 1]);
   return stages;
 }
 
-/// Of the stage that holds most.
-StaticMemory largest_stage(const std::vector<UnitWeights>& stages, const WholeBytes& whole) {
-  const UnitWeights& largest = *std::max_element(stages.begin(), stages.end(),
-                                                 [&](const UnitWeights& a, const UnitWeights& b) {
-                                                   return bytes_of(a, whole) < bytes_of(b, whole);
-                                                 });
+/// What one stage holds of the whole.
+WholeBytes bytes_of_stage(const spec::ArchSpec& arch, const std::vector<UnitWeights>& stage,
+                          size_t num_stages, const WholeBytes& whole) {
+  UnitWeights sum;
+  for (const UnitWeights& unit : stage) {
+    sum.base_bytes += unit.base_bytes;
+    sum.trained += unit.trained;
+  }
+  if (arch.tie_word_embeddings && num_stages == 1) {
+    sum.base_bytes -= stage.front().base_bytes;
+    sum.trained -= stage.front().trained;
+  }
   const auto of_trained = [&](int64_t bytes) {
-    return static_cast<int64_t>(per_value(whole, bytes) * largest.trained);
+    return static_cast<int64_t>(per_value(whole, bytes) * sum.trained);
   };
-  return {.base = static_cast<int64_t>(largest.base_bytes),
-          .trainable = of_trained(whole.masters + whole.copies),
+  return {.base = static_cast<int64_t>(sum.base_bytes),
+          .masters = of_trained(whole.masters),
+          .copies = of_trained(whole.copies),
           .gradients = of_trained(whole.gradients),
           .optimizer = of_trained(whole.optimizer)};
+}
+
+/// Where the parts of a run are.
+struct Places {
+  bool on_gpu = false, base_on_host = false, trained_on_host = false;
+};
+
+/// What a device with these units holds.
+StaticMemory held_on_device(const WholeBytes& whole, const config::RunConfig& config,
+                            const std::vector<UnitWeights>& units, const Places& places) {
+  const config::Axes& axes = config.parallel.axes;
+  if (places.trained_on_host)
+    return with_trained_on_host(whole, axes.dp_shard, units, places.base_on_host);
+  if (axes.dp_shard == 1)
+    return {.base = places.base_on_host ? std::min(whole.base, two_units(units, 1, 0)) : whole.base,
+            .trainable = whole.masters + whole.copies,
+            .gradients = whole.gradients,
+            .optimizer = whole.optimizer};
+  StaticMemory memory =
+      divided(whole, axes, units, places.base_on_host, config.tuning.trains_adapter());
+  if (!places.on_gpu) memory.gathered += copied_gradients(units);
+  return memory;
 }
 
 }  // namespace
@@ -395,28 +410,25 @@ StaticMemory largest_stage(const std::vector<UnitWeights>& stages, const WholeBy
 StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunConfig& config,
                            int64_t element_bytes, const StoredBytes& whole_stored,
                            const DeviceShare& device) {
-  const spec::ArchSpec arch = device_arch(whole_arch, config.parallel);
-  const StoredBytes stored = device_bytes(whole_arch, config.parallel, whole_stored);
-  WholeBytes whole = whole_bytes(arch, config, element_bytes, stored, device.on_gpu);
-  const bool base_on_host = device.on_gpu && config.parallel.offload.base == config::Offload::kCpu;
-  const bool trained_on_host =
-      device.on_gpu && config.parallel.offload.params == config::Offload::kCpu;
-  const bool has_stages = config::divides_layers(config.parallel.strategy) && config.parallel.pp;
-  std::vector<UnitWeights> units;
-  if (base_on_host || trained_on_host || has_stages || device.shards > 1)
-    units = unit_weights(arch, config, element_bytes, stored, whole.masters / kFp32Bytes);
-  if (trained_on_host) return with_trained_on_host(whole, device.shards, units, base_on_host);
-  if (has_stages) return largest_stage(stage_weights(arch, config, units), whole);
-  if (base_on_host && device.shards == 1) whole.base = std::min(whole.base, two_units(units, 1, 0));
-  if (device.shards == 1)
-    return {.base = whole.base,
-            .trainable = whole.masters + whole.copies,
-            .gradients = whole.gradients,
-            .optimizer = whole.optimizer};
-  StaticMemory memory = divided(whole, config.parallel.strategy, device.shards, units, base_on_host,
-                                config.tuning.trains_adapter());
-  if (!device.on_gpu) memory.gathered += copied_gradients(units);
-  return memory;
+  const config::Axes& axes = config.parallel.axes;
+  const spec::ArchSpec arch = device_arch(whole_arch, axes);
+  const StoredBytes stored = device_bytes(whole_arch, axes, whole_stored);
+  const WholeBytes whole = whole_bytes(arch, config, element_bytes, stored, device.on_gpu);
+  const config::OffloadConfig& offload = config.parallel.offload;
+  const Places places{.on_gpu = device.on_gpu,
+                      .base_on_host = device.on_gpu && offload.base == config::Offload::kCpu,
+                      .trained_on_host = device.on_gpu && offload.params == config::Offload::kCpu};
+  const std::vector<UnitWeights> units =
+      unit_weights(arch, config, element_bytes, stored, whole.masters / kFp32Bytes);
+  if (!axes.has_stages()) return held_on_device(whole, config, units, places);
+  const auto stages = units_of_stages(whole_arch, config, units);
+  StaticMemory largest;
+  for (const std::vector<UnitWeights>& stage : stages) {
+    const StaticMemory memory =
+        held_on_device(bytes_of_stage(arch, stage, stages.size(), whole), config, stage, places);
+    if (memory.total() > largest.total()) largest = memory;
+  }
+  return largest;
 }
 
 std::vector<double> unit_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
@@ -453,11 +465,10 @@ int64_t step_bytes(const spec::ArchSpec& arch, const config::RunConfig& config, 
 bool fits(const spec::ArchSpec& arch, config::RunConfig config, config::Strategy strategy,
           const RunDevices& devices, const StoredBytes& stored) {
   config.parallel.strategy = strategy;
-  const DeviceShare share{
-      .on_gpu = devices.on_gpu,
-      .shards = num_shards(config.parallel, devices.world_size, devices.local_world_size)};
-  const int64_t needed = static_bytes(arch, config, devices.element_bytes, stored, share) +
-                         step_bytes(arch, config, 1, devices.element_bytes, devices.on_gpu);
+  config::resolve_axes(config.parallel, devices.world_size, devices.local_world_size);
+  const int64_t needed =
+      static_bytes(arch, config, devices.element_bytes, stored, {.on_gpu = devices.on_gpu}) +
+      step_bytes(arch, config, 1, devices.element_bytes, devices.on_gpu);
   return static_cast<double>(needed) <= kUsable * static_cast<double>(devices.memory_bytes);
 }
 

@@ -92,9 +92,8 @@ std::vector<int64_t> balanced_stages(const std::vector<double>& costs, int64_t s
 }
 
 std::vector<int64_t> stages_of(const spec::ArchSpec& arch, const config::RunConfig& config) {
-  if (config.parallel.strategy == config::Strategy::kDeviceMap)
-    return device_stages(arch, config.parallel).firsts;
-  return balanced_stages(unit_costs(arch, config.model.max_seq_len), config.parallel.pp.value());
+  if (config.parallel.axes.stages_in_process) return device_stages(arch, config.parallel).firsts;
+  return balanced_stages(unit_costs(arch, config.model.max_seq_len), config.parallel.axes.pp);
 }
 
 namespace {
@@ -118,7 +117,7 @@ std::string described_device(const std::string& device) {
 
 std::string describe_stages(const spec::ArchSpec& arch, const config::RunConfig& config) {
   const std::vector<int64_t> firsts = stages_of(arch, config);
-  const bool is_map = config.parallel.strategy == config::Strategy::kDeviceMap;
+  const bool is_map = config.parallel.axes.stages_in_process;
   std::vector<std::string> stages, devices;
   if (is_map) devices = device_stages(arch, config.parallel).devices;
   for (size_t stage = 0; stage + 1 < firsts.size(); ++stage) {
@@ -133,8 +132,8 @@ std::string describe_stages(const spec::ArchSpec& arch, const config::RunConfig&
 // With m micro-batches and p stages, a stage waits for p - 1 of m + p - 1 turns.
 std::optional<std::string> waiting_stages_warning(const config::RunConfig& config) {
   constexpr double kMuch = 0.25;
-  if (!config::divides_layers(config.parallel.strategy)) return std::nullopt;
-  const int64_t others = *config.parallel.pp - 1, accum = *config.train.grad_accum.value;
+  if (!config.parallel.axes.has_stages()) return std::nullopt;
+  const int64_t others = config.parallel.axes.pp - 1, accum = *config.train.grad_accum.value;
   const auto waiting = [&](int64_t micro_batches) {
     return static_cast<double>(others) / static_cast<double>(micro_batches + others);
   };
@@ -148,7 +147,7 @@ std::optional<std::string> waiting_stages_warning(const config::RunConfig& confi
 
 void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
                     const std::string& place) {
-  const int64_t stages = config.parallel.pp.value();
+  const int64_t stages = config.parallel.axes.pp;
   const int64_t units = arch.num_layers + 2;
   const std::string instead =
       fmt::format("use parallel.strategy fsdp without {}",

@@ -61,7 +61,7 @@ spec::LinearSlot joint_of(spec::LinearSlot slot) {
 /// Whether products of several linears are one (`model::Decoder::join_linears`).
 bool joins_linears(const config::RunConfig& config, const MicroBatchShape& shape) {
   const config::ParallelConfig& parallel = config.parallel;
-  const bool frees_units = config::is_sharded(parallel.strategy) ||
+  const bool frees_units = parallel.axes.has_shards() ||
                            parallel.offload.base == config::Offload::kCpu ||
                            parallel.offload.params == config::Offload::kCpu;
   const config::LoraConfig& lora = config.tuning.lora;
@@ -505,7 +505,7 @@ int64_t first_trained_layer(const spec::ArchSpec& arch, const config::TuningConf
 
 /// What layers save at the same time, of all that would be saved.
 double share_of_stage(const spec::ArchSpec& arch, const config::RunConfig& config) {
-  if (!config::divides_layers(config.parallel.strategy) || !config.parallel.pp) return 1;
+  if (!config.parallel.axes.has_stages()) return 1;
   const std::vector<double> shares = activation_shares(arch, config);
   return *std::max_element(shares.begin(), shares.end());
 }
@@ -525,9 +525,9 @@ bool is_captured(const spec::ArchSpec& arch, const config::RunConfig& config,
       config.train.objective != config::Objective::kSft ||
       config.parallel.offload.activations == config::Offload::kCpu)
     return false;
-  const bool communicates =
-      config.parallel.strategy != config::Strategy::kSingle &&
-      !(config.parallel.strategy == config::Strategy::kDdp && config.tuning.trains_adapter());
+  const config::Axes& axes = config.parallel.axes;
+  const bool communicates = axes.divides_model() || axes.has_shards() ||
+                            (axes.dp_replicate > 1 && !config.tuning.trains_adapter());
   if (communicates) return false;
   const bool has_delta_nets = std::any_of(
       arch.layers.begin(), arch.layers.end(),
@@ -547,15 +547,13 @@ int64_t graph_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
 
 }  // namespace
 
-spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::ParallelConfig& parallel) {
-  if (parallel.strategy != config::Strategy::kTensor || parallel.tp.value_or(1) == 1) return arch;
-  const int64_t parts = *parallel.tp;
-  return spec::part_of(arch, {.rank = parts - 1, .size = parts});
+spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::Axes& axes) {
+  return axes.tp == 1 ? arch : spec::part_of(arch, {.rank = axes.tp - 1, .size = axes.tp});
 }
 
 std::vector<LayerKind> layer_kinds(const spec::ArchSpec& whole, const config::RunConfig& config,
                                    const MicroBatchShape& shape) {
-  const spec::ArchSpec arch = device_arch(whole, config.parallel);
+  const spec::ArchSpec arch = device_arch(whole, config.parallel.axes);
   const LayerEstimate estimate(arch, config, shape);
   const auto hidden = static_cast<double>(arch.hidden_size),
              bytes = static_cast<double>(shape.tokens * shape.element_bytes);
@@ -581,14 +579,14 @@ std::vector<LayerKind> layer_kinds(const spec::ArchSpec& whole, const config::Ru
 
 StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& config,
                        const MicroBatchShape& shape) {
-  const spec::ArchSpec arch = device_arch(whole, config.parallel);
+  const spec::ArchSpec arch = device_arch(whole, config.parallel.axes);
   const LayerEstimate estimate(arch, config, shape);
   const config::Checkpointing again = config.train.gradient_checkpointing;
   const auto hidden = static_cast<double>(arch.hidden_size);
   constexpr int64_t kInputsUnderWay = 3;  // one is used, and its neighbours are copied
   const bool on_host = again == config::Checkpointing::kLayer && shape.on_gpu &&
                        config.parallel.offload.activations == config::Offload::kCpu;
-  const bool frees_layers = !on_host && !config::divides_layers(config.parallel.strategy);
+  const bool frees_layers = !on_host && !config.parallel.axes.has_stages();
   double kept = 0, largest = 0;
   // The last layer comes first in the backward pass, and frees what it kept.
   const int64_t first = first_trained_layer(arch, config.tuning);
@@ -603,7 +601,8 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
   kept *= share_of_stage(whole, config) * static_cast<double>(at_once);
   kept += hidden * static_cast<double>(at_once - 1);  // gradients between two units
   // What a stage sends stays until the next one has received it.
-  if (shape.on_gpu && config.parallel.strategy == config::Strategy::kPipeline) kept += hidden;
+  const config::Axes& axes = config.parallel.axes;
+  if (shape.on_gpu && axes.has_stages() && !axes.stages_in_process) kept += hidden;
   return {.kept = static_cast<int64_t>(kept * bytes),
           .layer = static_cast<int64_t>(largest * bytes) +
                    matrix_gradient_bytes(config.tuning, shape, largest_matrix(arch)) +

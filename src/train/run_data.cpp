@@ -110,7 +110,7 @@ std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& r
         earlier.value_or(is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch));
     config::set_target_batch(
         train, target, {request.batch_size}, dp_size,
-        config::max_auto_micro_batch(config.parallel, dp_size, request.max_micro_batch, target),
+        config::max_auto_micro_batch(config.parallel.axes, request.max_micro_batch, target),
         request.eval_follows);
     if (earlier) require_saved_batch(config, request, *earlier, dp_size);
   }

@@ -273,23 +273,21 @@ TEST_F(IdleSettings, DefaultsAndResolvedValuesAreNoReasonToWarn) {
   }
 }
 
-TEST_F(IdleSettings, SizesOfTwoStrategiesContradict) {
+TEST_F(IdleSettings, SizesContradictWhatHasOneProcessOrWholeCopies) {
   const auto refused = [&](const std::vector<std::string>& words, const std::string& why) {
     test::expect_error<ConfigError>([&] { load("", words); }, {why});
   };
-  refused({"parallel.pp=2", "parallel.dp_shard=2"},
-          "`parallel.pp` and `parallel.dp_shard` are both set, and a run uses one of the two");
-  refused({"parallel.pp=2", "parallel.tp=2"}, "`parallel.pp` and `parallel.tp` are both set");
-  refused({"parallel.tp=2", "parallel.dp_shard=2"}, "are both set");
   refused({"parallel.device_map=auto", "parallel.dp_shard=2"},
-          "`parallel.device_map` and `parallel.dp_shard` are both set");
-  refused({"parallel.strategy=pipeline", "parallel.dp_shard=2"},
-          "`parallel.dp_shard` is for parallel.strategy hybrid, and `parallel.strategy` is "
-          "pipeline");
-  refused({"parallel.strategy=fsdp", "parallel.pp=2"}, "`parallel.pp` is for parallel.strategy");
-  refused({"parallel.strategy=ddp", "parallel.tp=2"}, "`parallel.tp` is for parallel.strategy");
+          "`parallel.dp_shard` divides the processes of a run, and `parallel.device_map` has one "
+          "process");
+  refused({"parallel.strategy=single", "parallel.tp=2"},
+          "`parallel.tp` divides the processes of a run, and `parallel.strategy: single` has one");
+  refused({"parallel.strategy=ddp", "parallel.dp_shard=2"},
+          "`parallel.strategy: ddp` keeps whole copies");
   load("", {"parallel.device_map=auto", "parallel.pp=2"});
   load("", {"parallel.strategy=fsdp", "parallel.pp=1", "parallel.tp=1", "parallel.dp_shard=1"});
+  load("", {"parallel.pp=2", "parallel.tp=2", "parallel.dp_shard=2"});
+  load("", {"parallel.strategy=ddp", "parallel.tp=2"});
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ TEST(Resolve, APipelineComputesOnePartOfTheBatchWithAllItsStages) {
   two.parallel.pp = 2;
   resolve(two, "run.yaml", 4, 1);
   EXPECT_EQ(two.train.grad_accum.value, 4);
-  EXPECT_EQ(data_parallel_size(two.parallel, 4), 2);
+  EXPECT_EQ(two.parallel.axes.data_parts(), 2);
   RunConfig three = config;
   three.parallel.pp = 3;
   test::expect_error<ConfigError>([&] { resolve(three, "run.yaml", 4, 1); },
@@ -162,7 +162,7 @@ TEST(Resolve, APipelineComputesOnePartOfTheBatchWithAllItsStages) {
   EXPECT_EQ(automatic.train.grad_accum.value, 16);
   RunConfig alone = config;
   resolve(alone, "run.yaml", 1, 1);
-  EXPECT_EQ(data_parallel_size(config.parallel, 1), 1);
+  EXPECT_EQ(alone.parallel.axes, Axes{});
   EXPECT_EQ(alone.parallel.strategy, Strategy::kSingle);
   EXPECT_EQ(alone.train.grad_accum.value, 8);
 }
@@ -202,7 +202,7 @@ TEST(Resolve, TheStrategyFollowsTheNumberOfProcesses) {
   for (const Strategy wanted : {kZero1, kZero2, kZero3, kFsdp, kHybrid}) {
     EXPECT_EQ(resolved_strategy(wanted, 1), kSingle);
     EXPECT_EQ(resolved_strategy(wanted, 2), wanted);
-    EXPECT_TRUE(is_sharded(wanted));
+    EXPECT_NE(level_of({.strategy = wanted}), ShardLevel::kNone);
   }
   EXPECT_EQ(strategy_name(kSingle), "single");
   EXPECT_EQ(strategy_name(kDdp), "ddp");

@@ -41,8 +41,8 @@ TEST(MicroBatch, StaticBytesOfShards) {
                two = layer + 576 + 49152.0 * 576;
   const auto bytes = [&](config::Strategy strategy, int64_t element_bytes) {
     config.parallel.strategy = strategy;
-    return static_cast<double>(
-        static_bytes(small(), config, element_bytes, {}, {.on_gpu = true, .shards = 4}));
+    config::resolve_axes(config.parallel, 4, 4);
+    return static_cast<double>(static_bytes(small(), config, element_bytes, {}, {.on_gpu = true}));
   };
   using enum config::Strategy;
   EXPECT_NEAR(bytes(kZero1, 4), all * (4 + 4 + 1 + 1 + 2), 16);
@@ -50,16 +50,33 @@ TEST(MicroBatch, StaticBytesOfShards) {
   EXPECT_NEAR(bytes(kFsdp, 4), all * 16 / 4 + two * 8, 16);
   EXPECT_NEAR(bytes(kZero3, 2), all * 18 / 4 + two * 6, 16) << "masters are not gathered";
   const double on_a_cpu =
-      static_cast<double>(static_bytes(small(), config, 2, {}, {.on_gpu = false, .shards = 4}));
+      static_cast<double>(static_bytes(small(), config, 2, {}, {.on_gpu = false}));
   EXPECT_NEAR(on_a_cpu - bytes(kZero3, 2), (49152.0 + 1) * 576 * 4, 16)
       << "Gloo copies a unit's gradients";
-  config.parallel.dp_shard = 2;
-  config.parallel.strategy = kHybrid;
-  EXPECT_EQ(num_shards(config.parallel, 8, 4), 2);
-  config.parallel.dp_shard = {};
-  EXPECT_EQ(num_shards(config.parallel, 8, 4), 4);
-  config.parallel.strategy = kFsdp;
-  EXPECT_EQ(num_shards(config.parallel, 8, 4), 8);
+}
+
+/// Each axis divides what the others leave: stages by units, tensor parallelism each matrix, shards
+/// the bytes of both.
+TEST(MicroBatch, AxesDivideTogether) {
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kFull;
+  const auto held = [&](config::ParallelConfig parallel, int world_size) {
+    config.parallel = parallel;
+    config::resolve_axes(config.parallel, world_size, world_size);
+    return static_memory(small(), config, 4, {}, {.on_gpu = true});
+  };
+  using enum config::Strategy;
+  const StaticMemory tensor = held({.strategy = kTensor}, 3),
+                     both = held({.strategy = kFsdp, .tp = 3}, 12);
+  EXPECT_NEAR(static_cast<double>(both.trainable), static_cast<double>(tensor.trainable) / 4, 16);
+  EXPECT_NEAR(static_cast<double>(both.optimizer), static_cast<double>(tensor.optimizer) / 4, 16);
+  EXPECT_GT(both.gathered, 0);
+  const StaticMemory stages = held({.strategy = kPipeline}, 2),
+                     sharded = held({.strategy = kZero1, .pp = 2}, 8);
+  EXPECT_NEAR(static_cast<double>(sharded.optimizer), static_cast<double>(stages.optimizer) / 4,
+              16);
+  EXPECT_NEAR(static_cast<double>(sharded.gradients), static_cast<double>(stages.gradients) * 1.25,
+              16);
 }
 
 /// Units of a quantised base differ in bytes more than in values: the embedding stays in bf16.
@@ -68,11 +85,12 @@ TEST(MicroBatch, GatheredUnitsHaveTheirOwnFormats) {
   config.tuning.mode = config::TuningMode::kQlora;
   config.tuning.lora.r = 8;
   config.parallel.strategy = config::Strategy::kFsdp;
+  config::resolve_axes(config.parallel, 2, 2);
   const spec::ArchSpec arch = small();
   const int64_t values = 576 * (576 + 2 * 192 + 576 + 3 * 1536),
                 lora = 8 * ((576 + 576) * 2 + 2 * (576 + 192) + 3 * (576 + 1536));
   const int64_t packed_layers = base_bytes(arch, config.tuning, 2) - 49152 * 576 * 2 - 61 * 576 * 2;
-  const StaticMemory memory = static_memory(arch, config, 2, {}, {.on_gpu = true, .shards = 2});
+  const StaticMemory memory = static_memory(arch, config, 2, {}, {.on_gpu = true});
   EXPECT_NEAR(
       static_cast<double>(memory.gathered),
       static_cast<double>(packed_layers / 30 + 2 * 576 * 2 + lora * 10 + (49152 * 576 + 576) * 2),
@@ -107,9 +125,10 @@ TEST(MicroBatch, TrainedWeightsOnTheHost) {
   using enum config::Strategy;
   config::RunConfig config;
   config.tuning.mode = config::TuningMode::kFull;
-  const auto held = [&](config::Strategy strategy, int64_t shards, bool on_gpu = true) {
+  const auto held = [&](config::Strategy strategy, int shards, bool on_gpu = true) {
     config.parallel.strategy = strategy;
-    return static_memory(small(), config, 2, {}, {.on_gpu = on_gpu, .shards = shards});
+    config::resolve_axes(config.parallel, shards, shards);
+    return static_memory(small(), config, 2, {}, {.on_gpu = on_gpu});
   };
   const int64_t on_a_cpu = held(kSingle, 1, false).total();
   config.parallel.offload.params = config::Offload::kCpu;

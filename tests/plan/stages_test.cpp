@@ -25,6 +25,7 @@ config::RunConfig pipeline(int64_t stages) {
   config::RunConfig config;
   config.parallel.strategy = config::Strategy::kPipeline;
   config.parallel.pp = stages;
+  config::resolve_axes(config.parallel, static_cast<int>(stages), static_cast<int>(stages));
   return config;
 }
 
@@ -78,7 +79,7 @@ TEST(Stages, ShareTheMemory) {
                      std::accumulate(units.begin() + 18, units.end(), 0.0));
   };
   config::RunConfig one = pipeline(2);
-  one.parallel.strategy = config::Strategy::kDdp;
+  one.parallel = {.strategy = config::Strategy::kDdp};
   const auto [first, second] = stages(eight_billion(), one);
   EXPECT_NEAR(static_cast<double>(static_bytes(eight_billion(), one, 2)), first + second, 64);
   EXPECT_NEAR(static_cast<double>(static_bytes(eight_billion(), pipeline(2), 2)),
@@ -110,7 +111,7 @@ TEST(Stages, ThatWaitMuchGiveAWarning) {
   config.train.grad_accum.value = 9;
   EXPECT_FALSE(waiting_stages_warning(config));
   config.train.grad_accum.value = 1;
-  config.parallel.strategy = config::Strategy::kFsdp;
+  config.parallel = {.strategy = config::Strategy::kFsdp};
   EXPECT_FALSE(waiting_stages_warning(config));
 }
 

@@ -118,7 +118,7 @@ TEST(StepMemory, Of70BInFourBitsOnTwoCards) {
   config::RunConfig config = lora(true);
   config.tuning.mode = config::TuningMode::kQlora;
   config.parallel.strategy = config::Strategy::kTensor;
-  config.parallel.tp = 2;
+  config::resolve_axes(config.parallel, 2, 2);
   config.parallel.offload.activations = config::Offload::kCpu;
   constexpr double kGiB = 1 << 30;
   const StaticMemory held = static_memory(large(), config, 2, {}, {.on_gpu = true});

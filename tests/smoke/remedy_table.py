@@ -105,17 +105,10 @@ train.save_every=x | takes a time such as | write, for example, 30m | train.save
 train.save_every=2 | a time without a unit | write 2s; for steps, set train.save_steps: 2 in its place | train.save_every=2s ; ~train.save_every train.save_steps=2
 --nproc-per-node=2 parallel.timeout=0 | takes a time such as | write 30m, the default | parallel.timeout=30m
 --nproc-per-node=2 parallel.stall_after=x | takes a time such as | write 30s, the default | parallel.stall_after=30s
---nproc-per-node=2 parallel.strategy=ddp parallel.pp=2 | is for parallel.strategy pipeline | \
-    remove parallel.pp, or set parallel.strategy to pipeline | ~parallel.pp ; parallel.strategy=pipeline
---nproc-per-node=2 parallel.strategy=ddp parallel.tp=2 | is for parallel.strategy tensor | remove parallel.tp, or set parallel.strategy to tensor | \
-    ~parallel.tp ; parallel.strategy=tensor
---nproc-per-node=2 parallel.strategy=fsdp parallel.dp_shard=2 | is for parallel.strategy hybrid | \
-    remove parallel.dp_shard, or set parallel.strategy to hybrid | ~parallel.dp_shard ; parallel.strategy=hybrid
---nproc-per-node=4 parallel.pp=2 parallel.tp=2 | a run uses one of the two | remove one; either can be combined with data parallelism | \
-    ~parallel.pp ; ~parallel.tp
---nproc-per-node=4 parallel.pp=2 parallel.dp_shard=2 | a run uses one of the two | remove one; either can be combined with data parallelism | \
-    ~parallel.pp ; ~parallel.dp_shard
-parallel.device_map=auto parallel.tp=2 | a run uses one of the two | remove one | ~parallel.tp ; ~parallel.device_map --nproc-per-node=2
+--nproc-per-node=2 parallel.strategy=ddp parallel.dp_shard=2 | keeps whole copies | remove parallel.dp_shard or parallel.strategy | \
+    ~parallel.dp_shard ; ~parallel.strategy
+parallel.device_map=auto parallel.tp=2 | divides the processes of a run | remove parallel.tp or parallel.device_map | \
+    ~parallel.tp ; ~parallel.device_map --nproc-per-node=2
 --nproc-per-node=2 parallel.tp=2 tuning.lora.init=pissa | needs the singular values of whole matrices | \
     use tuning.lora.init default, or parallel.strategy fsdp without parallel.tp | tuning.lora.init=default ; parallel.strategy=fsdp ~parallel.tp
 --nproc-per-node=2 parallel.strategy=tensor tuning.lora.init=pissa | needs the singular values of whole matrices | \

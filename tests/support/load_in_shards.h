@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "sftrun/config/run_config.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/parallel/unit_shards.h"
 
@@ -20,7 +21,7 @@ inline parallel::Mesh mesh_of(config::Strategy strategy, const parallel::Communi
       sizes.tp = 2;
       break;
     default:
-      if (config::is_sharded(strategy))
+      if (config::level_of({.strategy = strategy}) != config::ShardLevel::kNone)
         sizes.dp_shard = strategy == config::Strategy::kHybrid ? 2 : world_size;
   }
   sizes.dp_replicate = world_size / (sizes.pp * sizes.dp_shard * sizes.tp);
@@ -39,8 +40,9 @@ inline std::unique_ptr<parallel::UnitShards> load_in_shards(config::Strategy str
   if (mesh.sizes().pp > 1)
     options.held = mesh.rank(parallel::Axis::kPp) == 0 ? layers::UnitRange{.first = 0, .end = 2}
                                                        : layers::UnitRange{.first = 2};
-  if (!config::is_sharded(strategy) && !frozen_on_host && !trained_on_host) return nullptr;
-  parallel::Sharding sharding = parallel::sharding_of(strategy);
+  const config::ShardLevel level = config::level_of({.strategy = strategy});
+  if (level == config::ShardLevel::kNone && !frozen_on_host && !trained_on_host) return nullptr;
+  parallel::Sharding sharding = parallel::sharding_of(level);
   sharding.frozen_on_host = frozen_on_host;
   sharding.trained_on_host = trained_on_host;
   auto parts = std::make_unique<parallel::UnitShards>(sharding, mesh);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/config/axes.h"
 #include "sftrun/config/places.h"
 #include "sftrun/core/quant_format.h"
 
@@ -277,9 +278,12 @@ struct DeviceMap {
 struct ParallelConfig {
   Strategy strategy = Strategy::kAuto;
   std::optional<DeviceMap> device_map;  ///< resolved: with `places`
-  std::optional<int64_t> dp_shard;  ///< hybrid: ranks that share one copy; unset: those of a node
-  std::optional<int64_t> pp;        ///< pipeline, device_map: number of stages; unset: all devices
-  std::optional<int64_t> tp;        ///< tensor: ranks that divide each matrix; unset: all ranks
+  /// Ranks along an axis; unset: what the strategy and the other sizes leave (`axes_of`).
+  std::optional<int64_t> dp_replicate;  ///< copies of the model
+  std::optional<int64_t> dp_shard;      ///< ranks that share one copy
+  std::optional<int64_t> pp;            ///< stages; device_map: devices
+  std::optional<int64_t> tp;            ///< parts of each matrix
+  Axes axes;                            ///< resolved: what the strategy and the sizes mean
   OffloadConfig offload;
   Fetch fetch = Fetch::kAuto;
   CommBackend backend = CommBackend::kAuto;
@@ -393,31 +397,17 @@ void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, in
 Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place = {});
 /// "2 or 4", for advice: the divisors above 1 that are nearest to a number that does not divide.
 std::string near_divisors(int64_t number, int64_t asked);
-/// Sets the number of stages of a pipeline.   @throws ConfigError if it does not divide world_size
-void resolve_stages(ParallelConfig& parallel, int world_size, const Places& places = {});
-/// Sets the number of ranks that divide each matrix.   @throws ConfigError if it does not divide
-/// world_size
-void resolve_tensor_size(ParallelConfig& parallel, int world_size, const Places& places = {});
-/// Number of parts of a global batch that are computed at the same time: of a pipeline, one for all
-/// its stages; with tensor parallelism, one for the ranks that divide a matrix.
-/// @pre a resolved strategy
-int data_parallel_size(const ParallelConfig& parallel, int world_size);
-/// The largest automatic micro-batch, where `most` fits the device: a pipeline needs several
-/// micro-batches for each of its stages.   @pre a resolved strategy
-/// @param dp_size as `data_parallel_size` has it   @param target bins per step
-int64_t max_auto_micro_batch(const ParallelConfig& parallel, int dp_size, int64_t most,
-                             int64_t target = kTargetGlobalBatch);
+/// The preset that has these axes; of several, that of data parallelism.
+Strategy strategy_of(const Axes& axes);
+/// Sets `axes` and the sizes of the axes that the run has, and the strategy if it is auto. Idempotent.
+/// @param local_world_size processes of a machine, the default of hybrid's shards
+/// @throws ConfigError as `axes_of` and `resolved_strategy` do
+void resolve_axes(ParallelConfig& parallel, int world_size, int local_world_size,
+                  const Places& places = {});
+/// The largest automatic micro-batch, where `max` fits the device: a pipeline needs several
+/// micro-batches for each of its stages.   @param target bins per step
+int64_t max_auto_micro_batch(const Axes& axes, int64_t max, int64_t target = kTargetGlobalBatch);
 std::string_view strategy_name(Strategy strategy);  ///< "single", "ddp"
-/// Whether the layers of a model are divided into stages.
-constexpr bool divides_layers(Strategy strategy) {
-  return strategy == Strategy::kPipeline || strategy == Strategy::kDeviceMap;
-}
-/// Whether ranks keep parts of the parameters, or of their optimizer state.
-constexpr bool is_sharded(Strategy strategy) {
-  using enum Strategy;
-  return strategy == kZero1 || strategy == kZero2 || strategy == kZero3 || strategy == kFsdp ||
-         strategy == kHybrid;
-}
 
 /// Fills in every value that follows from others (dtype from bf16/fp16, learning rate, warm-up,
 /// evaluation, output.dir, batch sizes; too_long stays auto until the data's format is known and

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "sftrun/config/run_config.h"
+#include "sftrun/config/axes.h"
 #include "sftrun/layers/parameter.h"
 #include "sftrun/layers/unit.h"
 #include "sftrun/parallel/communicator.h"
@@ -32,8 +32,7 @@ struct Sharding {
   /// Whether whole gradients are in memory only during a backward pass.
   bool releases_gradients() const { return gradients || trained_on_host; }
 };
-/// Nothing is divided by strategies that are not sharded.
-Sharding sharding_of(config::Strategy strategy);
+Sharding sharding_of(config::ShardLevel level);
 
 class UnitShards {
  public:

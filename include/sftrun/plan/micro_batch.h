@@ -35,10 +35,7 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
 /// The device for which memory is estimated.
 struct DeviceShare {
   bool on_gpu = false;  ///< paged optimizers then keep their moments in host memory
-  int64_t shards = 1;   ///< devices that share one copy of what parallel.strategy divides
 };
-/// Number of devices that share one copy.   @param strategy may be auto
-int64_t num_shards(const config::ParallelConfig& parallel, int world_size, int local_world_size);
 
 /// Memory of one device between two micro-batches.
 struct StaticMemory {

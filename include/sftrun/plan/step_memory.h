@@ -35,7 +35,7 @@ struct StepMemory {
 };
 
 /// The sizes that one device has of each layer: of tensor parallelism its part, else all.
-spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::ParallelConfig& parallel);
+spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::Axes& axes);
 
 /// Of a pipeline: the stage that keeps most.
 StepMemory step_memory(const spec::ArchSpec& arch, const config::RunConfig& config,

@@ -13,11 +13,9 @@ namespace sftrun::parallel {
 using layers::FlatValues;
 using layers::UnitPass;
 
-Sharding sharding_of(config::Strategy strategy) {
-  if (!config::is_sharded(strategy)) return {};
-  return {
-      .gradients = strategy != config::Strategy::kZero1,
-      .parameters = strategy != config::Strategy::kZero1 && strategy != config::Strategy::kZero2};
+Sharding sharding_of(config::ShardLevel level) {
+  return {.gradients = level >= config::ShardLevel::kGradients,
+          .parameters = level == config::ShardLevel::kWeights};
 }
 
 UnitShards::UnitShards(const Sharding& sharding, const Mesh& mesh)
@@ -96,8 +94,6 @@ std::optional<c10::Stream> stream_of(const std::optional<kernels::SideStream>& c
   copies->follow_current();
   return copies->stream();
 }
-
-}  // namespace
 
 }  // namespace
 

@@ -16,7 +16,9 @@ constexpr int kFirst = 0, kLast = 1;  // ranks of tied_ends_
 StageRanks::StageRanks(MeshGroups& groups, const DistributedModel& model, Values& values)
     : model_(model),
       values_(values),
-      stages_(groups.own_along({Axis::kPp}, "pipeline")),
+      stages_(groups.mesh().size(Axis::kPp) == groups.mesh().world_size()
+                  ? groups.own_along({Axis::kPp}, "pipeline")  // not ordered with other collectives
+                  : groups.along({Axis::kPp})),
       backward_(groups.own_along({Axis::kPp}, "pipeline-backward")) {
   connect_tied_ends(groups);
 }

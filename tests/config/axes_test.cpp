@@ -1,0 +1,67 @@
+#include "sftrun/config/axes.h"
+
+#include <gtest/gtest.h>
+
+#include "sftrun/config/run_config.h"
+#include "support/expect_error.h"
+
+namespace sftrun::config {
+namespace {
+
+using enum Strategy;
+
+std::string described(const ParallelConfig& parallel, int world_size, int local_world_size = 8) {
+  return describe(axes_of(parallel, world_size, local_world_size));
+}
+
+TEST(Axes, OfAStrategyAlone) {
+  EXPECT_EQ(described({.strategy = kAuto}, 1), "single");
+  EXPECT_EQ(described({.strategy = kDdp}, 4), "ddp 4");
+  EXPECT_EQ(described({.strategy = kZero1}, 4), "zero1 4");
+  EXPECT_EQ(described({.strategy = kZero2}, 4), "zero2 4");
+  EXPECT_EQ(described({.strategy = kZero3}, 4), "fsdp 4");
+  EXPECT_EQ(described({.strategy = kFsdp}, 4), "fsdp 4");
+  EXPECT_EQ(described({.strategy = kHybrid}, 16, 8), "fsdp 8 x ddp 2");
+  EXPECT_EQ(described({.strategy = kPipeline}, 4), "pipeline 4");
+  EXPECT_EQ(described({.strategy = kTensor}, 4), "tensor 4");
+  EXPECT_EQ(described({.strategy = kDeviceMap, .pp = 3}, 1), "device_map 3");
+}
+
+/// Sizes decide without a strategy, and with one what it leaves open.
+TEST(Axes, OfSizes) {
+  EXPECT_EQ(described({.dp_shard = 4, .tp = 2}, 8), "fsdp 4 x tensor 2");
+  EXPECT_EQ(described({.dp_shard = 2, .tp = 2}, 8), "fsdp 2 x ddp 2 x tensor 2");
+  EXPECT_EQ(described({.pp = 2, .tp = 2}, 8), "pipeline 2 x ddp 2 x tensor 2");
+  EXPECT_EQ(described({.dp_shard = 2, .pp = 2}, 4), "pipeline 2 x fsdp 2");
+  EXPECT_EQ(described({.dp_replicate = 2, .dp_shard = 2, .tp = 2}, 8), "fsdp 2 x ddp 2 x tensor 2");
+  EXPECT_EQ(described({.strategy = kFsdp, .tp = 2}, 8), "fsdp 4 x tensor 2");
+  EXPECT_EQ(described({.strategy = kFsdp, .dp_replicate = 2}, 8), "fsdp 4 x ddp 2");
+  EXPECT_EQ(described({.strategy = kZero1, .pp = 2}, 8), "pipeline 2 x zero1 4");
+  EXPECT_EQ(described({.strategy = kPipeline, .tp = 2}, 8), "pipeline 4 x tensor 2");
+  EXPECT_EQ(described({.strategy = kTensor, .dp_shard = 4}, 8), "fsdp 4 x tensor 2");
+  EXPECT_EQ(described({.strategy = kHybrid, .tp = 2}, 16, 8), "fsdp 4 x ddp 2 x tensor 2");
+}
+
+TEST(Axes, ThatDoNotDivideNameASizeThatDoes) {
+  using test::expect_error;
+  const std::map<std::string, std::string> places = {{"parallel.tp", "run.yaml:4:3"}};
+  expect_error<ConfigError>([&] { axes_of({.tp = 3}, 8, 8, places); },
+                            {"parallel.tp 3 does not divide the 8 processes of the run",
+                             "run.yaml:4:3", "set parallel.tp to 2 or 4"});
+  expect_error<ConfigError>([&] { axes_of({.pp = 2, .tp = 3}, 8, 8, places); },
+                            {"parallel.tp 3 does not divide the 4 processes that the other sizes"});
+  expect_error<ConfigError>(
+      [&] { axes_of({.dp_replicate = 2, .dp_shard = 2}, 8, 8); },
+      {"parallel.dp_replicate is 2", "4 copies", "set parallel.dp_replicate to 4"});
+}
+
+TEST(Axes, KnowWhatDividesTheModel) {
+  EXPECT_EQ(model_division_setting({.strategy = kFsdp}), "");
+  EXPECT_EQ(model_division_setting({.strategy = kFsdp, .tp = 2}), "parallel.tp");
+  EXPECT_EQ(model_division_setting({.strategy = kPipeline}), "parallel.strategy: pipeline");
+  EXPECT_TRUE(axes_of({.tp = 2}, 2, 2).divides_model());
+  EXPECT_FALSE(axes_of({.strategy = kFsdp}, 2, 2).divides_model());
+}
+
+}  // namespace
+}  // namespace sftrun::config
