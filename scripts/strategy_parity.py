@@ -39,6 +39,9 @@ from same_losses import Case, DATA, lora
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "pipeline")  # with 2 and with 4 processes
 QUICK_STRATEGIES = [("zero2", 2), ("fsdp", 4), ("pipeline", 2)]
+# Axes together, as `name_of` has them.
+COMBINED = ("fsdp x tensor", "zero1 x tensor", "pipeline x fsdp", "pipeline x zero1", "pipeline x tensor",
+            "fsdp x ddp x tensor", "pipeline x ddp x tensor", "pipeline x fsdp x tensor")
 
 
 HEADS = ("num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "linear_num_key_heads", "linear_num_value_heads")
@@ -79,7 +82,8 @@ class Workload:
 
     def limits_of(self, column: str, device: str) -> Limits:
         # Strategies that gather weights compute without the joint products of GPUs, which round in another order.
-        rounds_otherwise = column.startswith("tensor") or (device == "cuda" and column.startswith(("zero", "fsdp", "hybrid")))
+        gathers = any(word.startswith(("zero", "fsdp", "hybrid")) for word in column.split())
+        rounds_otherwise = "tensor" in column or (device == "cuda" and gathers)
         return self.reordered if self.reordered and rounds_otherwise else self.limits
 
 
@@ -290,11 +294,25 @@ def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_o
              ("zero2 2 per step", 2, {"parallel.strategy": "zero2", "parallel.fetch": "per_step"}),
              ("tensor 2", 2, {"parallel.strategy": "tensor"}),
              ("tensor 2 x 2", 4, {"parallel.strategy": "tensor", "parallel.tp": 2}),
+             ("fsdp 2 x tensor 2", 4, {"parallel.strategy": "fsdp", "parallel.tp": 2}),
+             ("zero1 2 x tensor 2", 4, {"parallel.strategy": "zero1", "parallel.tp": 2}),
+             ("pipeline 2 x fsdp 2", 4, {"parallel.pp": 2, "parallel.dp_shard": 2}),
+             ("pipeline 2 x zero1 2", 4, {"parallel.strategy": "zero1", "parallel.pp": 2}),
+             ("pipeline 2 x tensor 2", 4, {"parallel.pp": 2, "parallel.tp": 2}),
              ("device_map 2", 1, {"parallel.device_map": {"embedding": f"{device}:0", "layers.0": f"{device}:0", "": f"{device}:1"}}),
              ("device_map 4", 1, {"parallel.device_map": "balanced", "parallel.pp": 4})]
+    if is_whole:
+        runs += [("fsdp 2 x ddp 2 x tensor 2", 8, {"parallel.dp_replicate": 2, "parallel.dp_shard": 2, "parallel.tp": 2}),
+                 ("pipeline 2 x ddp 2 x tensor 2", 8, {"parallel.pp": 2, "parallel.dp_replicate": 2, "parallel.tp": 2}),
+                 ("pipeline 2 x fsdp 2 x tensor 2", 8, {"parallel.pp": 2, "parallel.dp_shard": 2, "parallel.tp": 2})]
     if varies_on_device:
         runs.append(("ddp 1", 1, {}))
-    return [run for run in runs if not run[0].startswith(refused_by or ("none",)) and run[0].startswith(strategy)]
+    return [run for run in runs if not set(run[0].split()) & set(refused_by) and name_of(run[0]).startswith(strategy)]
+
+
+def name_of(column: str) -> str:
+    """The strategy of a column without its sizes: "fsdp x tensor"."""
+    return " x ".join(part.split()[0] for part in column.split(" x ") if not part[0].isdigit())
 
 
 def part_of(runs: list, at: int, parts: int) -> list:
@@ -317,8 +335,8 @@ def compare(workload: Workload, at: int, program: Path, scratch: Path, args: arg
 
     alone = outcome("one process", 1, {})
     compared = columns(is_whole, workload.refused_by, workload.only or args.strategy, bool(workload.device), args.device)
-    if not args.strategy:
-        compared = part_of(compared, at, args.part or (1 if is_whole else 3))
+    if not is_whole and not args.strategy:
+        compared = part_of(compared, at)
     return {column: difference_of(outcome(column, processes, {**settings, **workload.varied}), alone) for column, processes, settings in compared}
 
 
@@ -326,8 +344,8 @@ def cells_of(results: dict[str, dict[str, Difference]]) -> dict[str, dict[str, s
     """The largest relative differences of losses and of weights, by workload and strategy."""
     cells: dict[str, dict[str, str]] = {}
     for name, differences in results.items():
-        for strategy in dict.fromkeys(column.split()[0] for column in differences):
-            found = [difference for column, difference in differences.items() if column.split()[0] == strategy]
+        for strategy in dict.fromkeys(name_of(column) for column in differences):
+            found = [difference for column, difference in differences.items() if name_of(column) == strategy]
             cells.setdefault(name, {})[strategy] = f"{max(d.loss for d in found):.0e} / {max(d.weights for d in found):.0e}"
     return cells
 
@@ -344,7 +362,7 @@ def write_table(document: Path, cells: dict[str, dict[str, str]]) -> None:
     merged = read_table(old.splitlines())
     for name, row in cells.items():
         merged.setdefault(name, {}).update(row)
-    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "tensor", "device_map"]
+    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "tensor", "device_map", *COMBINED]
     lines = ["| loss / weights | " + " | ".join(strategies) + " |", "|---" * (len(strategies) + 1) + "|"]
     lines += [f"| {name} | " + " | ".join(row.get(strategy, "-") for strategy in strategies) + " |" for name, row in merged.items()]
     document.write_text(f"{before}{mark}" + "\n".join(lines) + "\n")

@@ -29,7 +29,11 @@ MemoryJson sums_of(const plan::MemoryPlan& plan, int64_t memory_bytes) {
 }
 
 MemoryJson of_strategy(const StrategyRow& row, const MemoryReport& report) {
-  MemoryJson json = {{"strategy", config::strategy_name(row.choice.strategy)}};
+  const plan::StrategySizes& sizes = row.choice.sizes;
+  MemoryJson json = {{"strategy", config::strategy_name(sizes.strategy)}};
+  if (sizes.pp) json["pp"] = *sizes.pp;
+  if (sizes.dp_shard) json["dp_shard"] = *sizes.dp_shard;
+  if (sizes.tp) json["tp"] = *sizes.tp;
   if (!row.plan) {
     json["refused"] = row.choice.refusal;
     return json;

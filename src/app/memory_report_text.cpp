@@ -153,9 +153,8 @@ std::string text_of_strategies(const MemoryReport& report, const MemoryUnit& uni
   for (const std::string_view head : kHead) text += fmt::format("{:>11}", head);
   text += "\n";
   for (const StrategyRow& row : report.strategies) {
-    const bool is_own = row.choice.strategy == report.config.parallel.strategy;
-    const std::string name = fmt::format("{}{}", config::strategy_name(row.choice.strategy),
-                                         is_own ? " (this run)" : "");
+    const std::string name =
+        fmt::format("{}{}", row.choice.sizes.name(), row.choice.is_own ? " (this run)" : "");
     text += fmt::format("  {:<22}", name);
     if (!row.plan) {
       text += fmt::format("   no: {}\n", row.choice.refusal);

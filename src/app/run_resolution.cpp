@@ -98,6 +98,12 @@ bool has_sizes(const config::ParallelConfig& parallel) {
   return false;
 }
 
+void divide_automatically(config::ParallelConfig& parallel, const plan::StrategySizes& chosen) {
+  parallel.strategy = chosen.strategy;
+  if (chosen.pp) parallel.pp = chosen.pp;
+  if (chosen.tp) parallel.tp = chosen.tp;
+}
+
 /// Resolves parallel.strategy and its sizes. One process trains as `single`.
 void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
                       const RunPlace& place) {
@@ -105,7 +111,8 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
   const plan::RunDevices& devices = place.devices;
   if (has_device_map(parallel)) return resolve_device_map(loaded, headers, devices, place.num_gpus);
   if (parallel.strategy == config::Strategy::kAuto && !has_sizes(parallel))
-    parallel.strategy = plan::auto_strategy(headers.arch, loaded.config, devices, headers.stored);
+    divide_automatically(parallel,
+                         plan::auto_strategy(headers.arch, loaded.config, devices, headers.stored));
   const auto place_of = [&](const char* size, bool is_set) {
     return loaded.place_of(is_set ? size : "parallel.strategy");
   };

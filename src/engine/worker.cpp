@@ -195,7 +195,9 @@ void gather_principal_parts(model::Decoder& decoder, parallel::Strategy& strateg
   for (const layers::Parameter& parameter : decoder.parameters().parameters()) {
     if (parameter.role != TensorRole::kLoraA && parameter.role != TensorRole::kLoraB) continue;
     const auto found = decoder.principal_parts().find(parameter.name);
-    const bool is_own = found != decoder.principal_parts().end();
+    // The ranks of a stage's shards have the same ones.
+    const bool is_own = found != decoder.principal_parts().end() &&
+                        strategy.mesh().rank(parallel::Axis::kDpShard) == 0;
     const at::Tensor own = is_own ? found->second.flatten() : at::empty({0}, at::kFloat);
     parts[parameter.name] =
         strategy.whole(own, 0, parameter.numel).view(parameter.shape).to(at::kCPU);

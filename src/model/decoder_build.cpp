@@ -90,7 +90,8 @@ class DecoderBuilder {
       start_adapters(adapters, unit);
       if (buffers.is_per_unit && !(unit == d_.embedding_unit() && ties_head())) complete(unit);
     }
-    if (buffers.is_per_unit && ties_head()) complete(d_.embedding_unit());  // the head read it
+    if (buffers.is_per_unit && ties_head() && buffers.holds(d_.embedding_unit()))
+      complete(d_.embedding_unit());  // the head read it
     d_.principal_parts_ = adapters.principal_parts();
     if (buffers.is_per_unit) return;
     d_.join_linears();  // replaces weights

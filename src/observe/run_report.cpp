@@ -77,6 +77,7 @@ Json RunReport::to_json() const {
                {"backend", backend},
                {"comm_backend", comm_backend},
                {"strategy", strategy},
+               {"axes", axes},
                {"dtype", dtype},
                {"base_model", base_model},
                {"base_model_path", base_model_path},
@@ -110,6 +111,7 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
     report.backend = json.value("backend", "");
     report.comm_backend = json.value("comm_backend", "");
     report.strategy = json.value("strategy", "");
+    report.axes = json.value("axes", Json());
     report.dtype = json.value("dtype", "");
     report.base_model = json.value("base_model", "");
     report.base_model_path = json.value("base_model_path", "");

@@ -49,7 +49,8 @@ std::optional<MemoryChange> recompute_layers(config::RunConfig& config, const Si
 std::optional<MemoryChange> divide(config::RunConfig& config, const Situation& here,
                                    config::Strategy strategy, const char* cost) {
   if (here.devices.world_size == 1 || config.parallel.strategy == strategy) return std::nullopt;
-  StrategyChoice choice = with_strategy(here.arch, config, strategy, here.devices, here.stored);
+  StrategyChoice choice =
+      with_strategy(here.arch, config, {.strategy = strategy}, here.devices, here.stored);
   if (!choice.config) return std::nullopt;
   const config::ParallelConfig before = config.parallel;
   config = std::move(*choice.config);

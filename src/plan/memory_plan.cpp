@@ -130,11 +130,13 @@ void keep_global_batch(const config::RunConfig& before, int64_t parts_before, in
 }  // namespace
 
 StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
-                             config::Strategy strategy, const RunDevices& devices,
+                             const StrategySizes& sizes, const RunDevices& devices,
                              const StoredBytes& stored) {
   using enum config::Strategy;
-  StrategyChoice choice{.strategy = strategy};
-  if (strategy == config.parallel.strategy) {
+  const config::Strategy strategy = sizes.strategy;
+  StrategyChoice choice{.sizes = sizes, .is_own = sizes == own_sizes(config.parallel)};
+  if (choice.is_own || (strategy == config.parallel.strategy && sizes == StrategySizes{strategy})) {
+    choice.is_own = true;
     choice.refusal = refusal_by_settings(config, config.parallel.axes);
     if (choice.refusal.empty()) choice.config = config, choice.devices = devices;
     return choice;
@@ -142,11 +144,12 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
   config::RunConfig other = config;
   RunDevices used = devices;
   other.parallel.strategy = strategy;
-  other.parallel.device_map.reset(), other.parallel.pp.reset(), other.parallel.tp.reset(),
-      other.parallel.dp_shard.reset(), other.parallel.dp_replicate.reset();
+  other.parallel.device_map.reset(), other.parallel.dp_replicate.reset();
+  other.parallel.pp = sizes.pp, other.parallel.tp = sizes.tp;
+  other.parallel.dp_shard = sizes.dp_shard;
   try {
     // Links between machines are too slow for tensor parallelism.
-    if (strategy == kTensor) other.parallel.tp = devices.local_world_size;
+    if (strategy == kTensor && !sizes.tp) other.parallel.tp = devices.local_world_size;
     if (strategy != kDeviceMap)
       config::resolve_axes(other.parallel, devices.world_size, devices.local_world_size);
     spec::require_divisible(arch, {.size = other.parallel.axes.tp}, {});
@@ -182,25 +185,25 @@ std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
                                              const config::RunConfig& config,
                                              const RunDevices& devices, const StoredBytes& stored) {
   using enum config::Strategy;
-  const config::Strategy own = config.parallel.strategy;
-  std::vector<config::Strategy> strategies;
+  const StrategySizes own = own_sizes(config.parallel);
+  std::vector<StrategySizes> tried;
+  const auto add = [&](config::Strategy strategy) { tried.push_back({.strategy = strategy}); };
   if (devices.world_size == 1) {
-    strategies = {own};
+    tried = {own};
   } else {
-    strategies = {kDdp};
-    if (!config.tuning.trains_adapter()) strategies.insert(strategies.end(), {kZero1, kZero2});
-    strategies.push_back(own == kZero3 ? kZero3 : kFsdp);
-    if (devices.local_world_size > 1 && devices.local_world_size < devices.world_size)
-      strategies.push_back(kHybrid);
-    strategies.insert(strategies.end(), {kTensor, kPipeline});
-    if (devices.on_gpu && devices.local_world_size == devices.world_size)
-      strategies.push_back(kDeviceMap);
-    if (std::find(strategies.begin(), strategies.end(), own) == strategies.end())
-      strategies.insert(strategies.begin(), own);
+    add(kDdp);
+    if (!config.tuning.trains_adapter()) add(kZero1), add(kZero2);
+    add(own.strategy == kZero3 ? kZero3 : kFsdp);
+    if (devices.local_world_size > 1 && devices.local_world_size < devices.world_size) add(kHybrid);
+    add(kTensor), add(kPipeline);
+    if (devices.on_gpu && devices.local_world_size == devices.world_size) add(kDeviceMap);
+    for (const StrategySizes& sizes : combinations(devices.world_size, devices.local_world_size))
+      tried.push_back(sizes);
+    if (std::find(tried.begin(), tried.end(), own) == tried.end()) tried.insert(tried.begin(), own);
   }
   std::vector<StrategyChoice> choices;
-  for (const config::Strategy strategy : strategies)
-    choices.push_back(with_strategy(arch, config, strategy, devices, stored));
+  for (const StrategySizes& sizes : tried)
+    choices.push_back(with_strategy(arch, config, sizes, devices, stored));
   return choices;
 }
 

@@ -462,23 +462,47 @@ int64_t step_bytes(const spec::ArchSpec& arch, const config::RunConfig& config, 
       .peak();
 }
 
-bool fits(const spec::ArchSpec& arch, config::RunConfig config, config::Strategy strategy,
+bool fits(const spec::ArchSpec& arch, config::RunConfig config, const StrategySizes& sizes,
           const RunDevices& devices, const StoredBytes& stored) {
-  config.parallel.strategy = strategy;
-  config::resolve_axes(config.parallel, devices.world_size, devices.local_world_size);
+  config::ParallelConfig& parallel = config.parallel;
+  parallel.strategy = sizes.strategy;
+  parallel.pp = sizes.pp, parallel.tp = sizes.tp;
+  config::resolve_axes(parallel, devices.world_size, devices.local_world_size);
   const int64_t needed =
       static_bytes(arch, config, devices.element_bytes, stored, {.on_gpu = devices.on_gpu}) +
       step_bytes(arch, config, 1, devices.element_bytes, devices.on_gpu);
   return static_cast<double>(needed) <= kUsable * static_cast<double>(devices.memory_bytes);
 }
 
+/// Whether a run may be divided so, by its settings and the model.
+bool may_combine(const spec::ArchSpec& arch, const config::RunConfig& config,
+                 const StrategySizes& sizes) {
+  const bool is_offloaded = config.parallel.offload.base != config::Offload::kNone ||
+                            config.parallel.offload.params != config::Offload::kNone;
+  if (is_offloaded) return false;
+  try {
+    if (sizes.tp) spec::require_divisible(arch, {.size = *sizes.tp}, {});
+    if (sizes.pp) {
+      config::RunConfig divided = config;
+      divided.parallel.axes = {.pp = *sizes.pp};
+      require_stages(arch, divided, {});
+    }
+  } catch (const ConfigError&) {
+    return false;
+  }
+  const bool needs_whole_rows = config.tuning.backend != config::TuningBackend::kFused ||
+                                config::is_8bit(config.train.optimizer) ||
+                                config.tuning.lora.init == config::LoraInit::kPissa;
+  return !sizes.tp || !needs_whole_rows;
+}
+
 }  // namespace
 
-config::Strategy auto_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
-                               const RunDevices& devices, const StoredBytes& stored) {
+StrategySizes auto_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
+                            const RunDevices& devices, const StoredBytes& stored) {
   using enum config::Strategy;
-  if (devices.world_size == 1) return kSingle;
-  if (config::needs_whole_matrices(config.train.optimizer)) return kDdp;
+  if (devices.world_size == 1) return {.strategy = kSingle};
+  if (config::needs_whole_matrices(config.train.optimizer)) return {.strategy = kDdp};
   std::vector<config::Strategy> choices;
   // With trained weights in host memory a process of ddp would have all of them there.
   if (config.parallel.offload.params == config::Offload::kNone) {
@@ -488,9 +512,13 @@ config::Strategy auto_strategy(const spec::ArchSpec& arch, const config::RunConf
   const bool has_several_machines = devices.local_world_size < devices.world_size &&
                                     devices.world_size % devices.local_world_size == 0;
   if (has_several_machines && devices.local_world_size > 1) choices.push_back(kHybrid);
+  choices.push_back(kFsdp);
   for (const config::Strategy choice : choices)
-    if (fits(arch, config, choice, devices, stored)) return choice;
-  return kFsdp;
+    if (fits(arch, config, {.strategy = choice}, devices, stored)) return {.strategy = choice};
+  for (const StrategySizes& sizes : combinations(devices.world_size, devices.local_world_size))
+    if (may_combine(arch, config, sizes) && fits(arch, config, sizes, devices, stored))
+      return sizes;
+  return {.strategy = kFsdp};
 }
 
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,

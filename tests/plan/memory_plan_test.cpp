@@ -146,7 +146,8 @@ TEST(Strategies, OfOneProcessAndOfSeveral) {
   const auto names = [&](const RunDevices& devices) {
     std::vector<config::Strategy> found;
     for (const StrategyChoice& choice : strategy_choices(eight(), config, devices))
-      found.push_back(choice.strategy);
+      if (choice.sizes == StrategySizes{choice.sizes.strategy})
+        found.push_back(choice.sizes.strategy);
     return found;
   };
   using Found = std::vector<config::Strategy>;
@@ -164,23 +165,23 @@ TEST(Strategies, KeepTheGlobalBatchOrSayWhyNot) {
   using enum config::Strategy;
   config::RunConfig config = resolved_lora();
   config.parallel.strategy = kDdp;
-  const StrategyChoice tensor = with_strategy(eight(), config, kTensor, cards(4));
+  const StrategyChoice tensor = with_strategy(eight(), config, {.strategy = kTensor}, cards(4));
   ASSERT_TRUE(tensor.config) << tensor.refusal;
   EXPECT_EQ(*tensor.config->parallel.tp, 4);
   EXPECT_EQ(*tensor.config->train.grad_accum.value, 32) << "one part of the batch, not four";
-  const StrategyChoice map = with_strategy(eight(), config, kDeviceMap, cards(4));
+  const StrategyChoice map = with_strategy(eight(), config, {.strategy = kDeviceMap}, cards(4));
   ASSERT_TRUE(map.config) << map.refusal;
   EXPECT_EQ(*map.config->parallel.pp, 4);
   EXPECT_EQ(map.devices->world_size, 1);
   RunDevices machines = cards(4);
   machines.world_size = 8;
-  EXPECT_EQ(*with_strategy(eight(), config, kTensor, machines).config->parallel.tp, 4)
+  EXPECT_EQ(*with_strategy(eight(), config, {.strategy = kTensor}, machines).config->parallel.tp, 4)
       << "inside a machine";
-  const StrategyChoice odd = with_strategy(eight(), config, kTensor, cards(5));
+  const StrategyChoice odd = with_strategy(eight(), config, {.strategy = kTensor}, cards(5));
   EXPECT_FALSE(odd.config);
   EXPECT_FALSE(odd.refusal.empty());
   config.train.optimizer = config::Optimizer::kMuon;
-  EXPECT_EQ(with_strategy(eight(), config, kFsdp, cards(4)).refusal,
+  EXPECT_EQ(with_strategy(eight(), config, {.strategy = kFsdp}, cards(4)).refusal,
             "train.optimizer needs whole matrices");
 }
 
@@ -192,7 +193,7 @@ TEST(Strategies, ShardsNeedLessThanCopies) {
   config.train.gradient_checkpointing = config::Checkpointing::kLayer;
   int64_t before = INT64_MAX;
   for (const config::Strategy strategy : {kDdp, kZero1, kZero2, kFsdp}) {
-    const StrategyChoice choice = with_strategy(eight(), config, strategy, cards(8));
+    const StrategyChoice choice = with_strategy(eight(), config, {.strategy = strategy}, cards(8));
     const int64_t needed = memory_plan(eight(), *choice.config, *choice.devices).needed();
     EXPECT_LT(needed, before) << config::strategy_name(strategy);
     before = needed;
@@ -305,7 +306,7 @@ TEST_F(Changes, DivideBeforeTheyRound) {
   config_.tuning.mode = config::TuningMode::kFull;
   using enum config::Strategy;
   for (const config::Strategy strategy : {kZero1, kZero2, kFsdp}) {
-    const StrategyChoice choice = with_strategy(eight(), config_, strategy, cards(4));
+    const StrategyChoice choice = with_strategy(eight(), config_, {.strategy = strategy}, cards(4));
     const int64_t needed = memory_plan(eight(), *choice.config, cards(4)).needed();
     EXPECT_EQ(settings(static_cast<double>(needed) / kBytesOfGiB, cards(4)),
               Settings{"parallel.strategy=" + std::string(config::strategy_name(strategy))});

@@ -154,7 +154,8 @@ TEST(AutoStrategy, IsTheFirstThatFits) {
                           .element_bytes = 2,
                           .on_gpu = true,
                           .world_size = world_size,
-                          .local_world_size = local_world_size});
+                          .local_world_size = local_world_size})
+        .strategy;
   };
   // LoRA: a base of 0.25 GiB in bf16
   EXPECT_EQ(chosen(100, 1, 1), kSingle);

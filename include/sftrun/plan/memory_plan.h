@@ -8,6 +8,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/plan/step_memory.h"
+#include "sftrun/plan/strategy_sizes.h"
 #include "sftrun/spec/arch_spec.h"
 
 /// The memory of one device in a run, by purpose, and what would fit. docs/memory.md explains the
@@ -42,18 +43,19 @@ MicroBatchShape micro_batch_shape(const config::RunConfig& config, const RunDevi
 /// The run with another strategy, its groups as large as the devices allow. The global batch stays
 /// the same if the numbers divide.
 struct StrategyChoice {
-  config::Strategy strategy = config::Strategy::kSingle;
+  StrategySizes sizes;
+  bool is_own = false;                      ///< of the run
   std::string refusal;                      ///< why the run cannot use it; empty: it can
   std::optional<config::RunConfig> config;  ///< null: refused
   std::optional<RunDevices> devices;        ///< a device map is one process
 };
 StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
-                             config::Strategy strategy, const RunDevices& devices,
+                             const StrategySizes& sizes, const RunDevices& devices,
                              const StoredBytes& stored = {});
 
-/// Every strategy for that many devices: one process has `single` only; zero1 and zero2 are for runs
-/// that train base weights, hybrid is for several machines. The run's own strategy is always among
-/// them.
+/// Every strategy for that many devices, then `combinations`: one process has `single` only; zero1
+/// and zero2 are for runs that train base weights, hybrid is for several machines. The run's own
+/// strategy is always among them.
 std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
                                              const config::RunConfig& config,
                                              const RunDevices& devices,

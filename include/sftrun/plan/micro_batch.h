@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/plan/strategy_sizes.h"
 #include "sftrun/spec/arch_spec.h"
 
 /// Estimates the memory of a training step from the architecture alone.
@@ -82,12 +83,13 @@ struct RunDevices {
   /// examples, pairs); 0: not known, as many as they may have.
   double tokens_of_bin = 0;
 };
-/// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid and fsdp with which
-/// one packed sequence fits into four fifths of a device's memory; fsdp if none does. zero1 and zero2
+/// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid, fsdp and
+/// `combinations` with which one packed sequence fits into four fifths of a device's memory; fsdp if
+/// none does. zero1 and zero2
 /// only if base weights train, hybrid only on several machines, none of them with an optimizer that
 /// needs whole matrices. With `parallel.offload.params` only hybrid and fsdp, which divide what is in
 /// host memory.
-config::Strategy auto_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
-                               const RunDevices& devices, const StoredBytes& stored = {});
+StrategySizes auto_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
+                            const RunDevices& devices, const StoredBytes& stored = {});
 
 }  // namespace sftrun::plan

@@ -1,0 +1,38 @@
+#include "sftrun/plan/strategy_sizes.h"
+
+#include <fmt/format.h>
+
+namespace sftrun::plan {
+
+std::string StrategySizes::name() const {
+  std::string name(config::strategy_name(strategy));
+  const auto add = [&](const char* key, const std::optional<int64_t>& size) {
+    if (size) name += fmt::format(", {} {}", key, *size);
+  };
+  add("pp", pp), add("dp_shard", dp_shard), add("tp", tp);
+  return name;
+}
+
+std::vector<StrategySizes> combinations(int64_t world, int64_t local) {
+  using enum config::Strategy;
+  std::vector<StrategySizes> found;
+  for (int64_t tp = 2; tp <= local && tp < world; tp *= 2)
+    if (local % tp == 0) found.push_back({.strategy = kFsdp, .tp = tp});
+  const int64_t stages = local < world ? world / local : 2;
+  if (stages < world && world % stages == 0) found.push_back({.strategy = kFsdp, .pp = stages});
+  return found;
+}
+
+StrategySizes own_sizes(const config::ParallelConfig& parallel) {
+  using enum config::Strategy;
+  StrategySizes own{.strategy = parallel.strategy};
+  const config::Axes& axes = parallel.axes;
+  if (axes.pp > 1 && parallel.strategy != kPipeline && parallel.strategy != kDeviceMap)
+    own.pp = axes.pp;
+  if (axes.tp > 1 && parallel.strategy != kTensor) own.tp = axes.tp;
+  const bool is_divided = parallel.strategy == kPipeline || parallel.strategy == kTensor;
+  if (axes.dp_shard > 1 && is_divided) own.dp_shard = axes.dp_shard;
+  return own;
+}
+
+}  // namespace sftrun::plan
