@@ -234,37 +234,36 @@ constexpr std::array<Division, 2> kDivisions = {
     {{"parallelism_config.parallelism_config_pp_size", "pipeline", "parallel.pp"},
      {"parallelism_config.parallelism_config_tp_size", "tensor", "parallel.tp"}}};
 
-/// Accelerate's other kinds of division cannot be combined with these.
-void set_division(Reading& reading, const SourceKey& type, const Division& division) {
-  const SourceKey size = *reading.find(division.key);
+/// The sizes of stages and of parts of matrices, beside what `distributed_type` says of the copies.
+/// @return the strategy of a run that has one of them alone; empty: none, or both
+std::string set_divisions(Reading& reading, const SourceKey& type) {
   const std::string& word = type.value.text;
-  if ((word == "MULTI_GPU" || word == "MULTI_CPU") && !reading.has("parallel.dp_shard")) {
-    reading.set(size, "parallel.strategy", division.strategy);
-    return reading.set(size, division.field, size.value);
+  std::vector<std::string> strategies;
+  for (const Division& division : kDivisions) {
+    if (reading.count_of(division.key, 1).value_or(1) == 1) continue;
+    const SourceKey size = *reading.find(division.key);
+    if (word == "NO" || parse_bool(word) == false) {
+      reading.refuse(
+          type, size,
+          fmt::format("`{}` is {}, but `distributed_type` is {}", size.name, size.value.text, word),
+          "set distributed_type to MULTI_GPU, FSDP or DEEPSPEED, or the size to 1");
+      continue;
+    }
+    reading.set(size, division.field, size.value);
+    strategies.emplace_back(division.strategy);
   }
-  reading.refuse(
-      type, size,
-      fmt::format("`{}` is {}, but `distributed_type` is {}", size.name, size.value.text, word),
-      fmt::format("set distributed_type to MULTI_GPU, without dp_shard_size, for "
-                  "`parallel.strategy: {}` with `{}`; or set it to 1",
-                  division.strategy, division.field));
+  return strategies.size() == 1 ? strategies.front() : "";
 }
 
 void set_strategy(Reading& reading, const SourceKey& type) {
   const std::string& word = type.value.text;
-  const auto divides = [&](const Division& division) {
-    return reading.count_of(division.key, 1).value_or(1) > 1;
-  };
-  if (divides(kDivisions[0]) && divides(kDivisions[1])) {
-    return reading.refuse(*reading.find(kDivisions[0].key), *reading.find(kDivisions[1].key),
-                          "pp_size and tp_size are both above 1", "set one of them to 1");
-  }
-  for (const Division& division : kDivisions)
-    if (divides(division)) return set_division(reading, type, division);
+  const std::string division = set_divisions(reading, type);
   if (word == "NO" || parse_bool(word) == false) return;
   if (word == "MULTI_GPU" || word == "MULTI_CPU")
     return reading.set(type, "parallel.strategy",
-                       reading.has("parallel.dp_shard") ? "hybrid" : "ddp");
+                       reading.has("parallel.dp_shard") ? "hybrid"
+                       : division.empty()               ? "ddp"
+                                                        : division);
   if (word == "FSDP") return set_fsdp_strategy(reading, type);
   if (word == "DEEPSPEED") return set_deepspeed_strategy(reading, type);
   if (word == "MEGATRON_LM")

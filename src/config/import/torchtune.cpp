@@ -17,8 +17,20 @@ constexpr std::string_view kFromFiles = "it is read from the model's files";
 constexpr std::string_view kProfiler = "`sftrun train --profile 10-12` profiles steps";
 constexpr std::string_view kAlwaysLoss = "the loss is the cross entropy of the labelled tokens";
 
-constexpr std::string_view kDivides =
-    "`parallel.strategy` says how the model is divided over the devices";
+constexpr std::string_view kNoContextParallelism =
+    "sequences are not divided over devices; `parallel.tp` divides each layer";
+
+/// The size of an axis; -1 (shards) is what the other sizes leave.
+void tune_size(Reading& reading, const SourceKey& key) {
+  constexpr auto kSizes =
+      std::to_array<WordPair>({{"tensor_parallel_dim", "parallel.tp"},
+                               {"data_parallel_replicate_dim", "parallel.dp_replicate"},
+                               {"data_parallel_shard_dim", "parallel.dp_shard"}});
+  if (key.value.text == "-1" || key.value.text == "1") return;
+  if (!reading.count_of(key.name, 1)) return;
+  for (const WordPair& size : kSizes)
+    if (key.name == size.theirs) reading.set(key, std::string(size.ours), key.value);
+}
 
 constexpr auto kTuneBases = std::to_array<WordPair>({{"true", "qlora"}, {"false", ""}});
 
@@ -440,10 +452,10 @@ constexpr auto kTorchtuneRules = std::to_array<ImportRule>({
     nothing("collate_fn", "batches have no padding"),
     offload_all("fsdp_cpu_offload"),
     offload_activations("enable_activation_offloading"),
-    lost("tensor_parallel_dim", kDivides, "1"),
-    lost("context_parallel_dim", kDivides, "1"),
-    lost("data_parallel_replicate_dim", kDivides, "1"),
-    lost("data_parallel_shard_dim", kDivides, "-1"),
+    special("tensor_parallel_dim", tune_size),
+    special("data_parallel_replicate_dim", tune_size),
+    special("data_parallel_shard_dim", tune_size),
+    lost("context_parallel_dim", kNoContextParallelism, "1"),
 });
 
 /// Without a limit nothing is cut off there. torch's AdamW decays weights by default.

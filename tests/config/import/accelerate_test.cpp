@@ -178,11 +178,24 @@ TEST_F(AccelerateTest, GroupsThatShareACopyAreHybrid) {
       "parallelism_config_dp_replicate_size: 2, parallelism_config_tp_size: 1}\n");
   EXPECT_EQ(value_of(groups, "parallel.strategy"), "\"hybrid\"");
   EXPECT_EQ(value_of(groups, "parallel.dp_shard"), "4");
-  expect_refused("distributed_type: FSDP\nparallelism_config: {tp_size: 2}\n",
-                 {"`parallelism_config.parallelism_config_tp_size` is 2",
-                  "`parallel.strategy: tensor` with `parallel.tp`"});
-  expect_refused("distributed_type: MULTI_GPU\nparallelism_config: {tp_size: 2, pp_size: 2}\n",
-                 {"pp_size and tp_size are both above 1"});
+}
+
+TEST_F(AccelerateTest, SizesOfSeveralAxesCompose) {
+  const Import shards = accelerate("distributed_type: FSDP\nparallelism_config: {tp_size: 2}\n");
+  EXPECT_EQ(value_of(shards, "parallel.strategy"), "\"fsdp\"");
+  EXPECT_EQ(value_of(shards, "parallel.tp"), "2");
+  const Import both =
+      accelerate("distributed_type: MULTI_GPU\nparallelism_config: {tp_size: 2, pp_size: 4}\n");
+  EXPECT_EQ(value_of(both, "parallel.strategy"), "\"ddp\"");
+  EXPECT_EQ(value_of(both, "parallel.tp"), "2");
+  EXPECT_EQ(value_of(both, "parallel.pp"), "4");
+  const Import groups =
+      accelerate("distributed_type: FSDP\nparallelism_config: {dp_shard_size: 2, tp_size: 2}\n");
+  EXPECT_EQ(value_of(groups, "parallel.strategy"), "\"hybrid\"");
+  EXPECT_EQ(value_of(groups, "parallel.dp_shard"), "2");
+  EXPECT_EQ(value_of(groups, "parallel.tp"), "2");
+  expect_refused("distributed_type: NO\nparallelism_config: {tp_size: 2}\n",
+                 {"`parallelism_config.parallelism_config_tp_size` is 2", "MULTI_GPU, FSDP"});
 }
 
 TEST_F(AccelerateTest, Offload) {
@@ -232,8 +245,7 @@ TEST_F(AccelerateTest, StagesOfAPipeline) {
   const Import two = accelerate("distributed_type: MULTI_GPU\nnum_processes: 4" + stages);
   EXPECT_EQ(value_of(two, "parallel.strategy"), "\"pipeline\"");
   EXPECT_EQ(value_of(two, "parallel.pp"), "2");
-  expect_refused("distributed_type: FSDP" + stages,
-                 {"pp_size` is 2, but `distributed_type` is FSDP", "parallel.strategy: pipeline"});
+  EXPECT_EQ(value_of(accelerate("distributed_type: FSDP" + stages), "parallel.pp"), "2");
   expect_refused("distributed_type: MEGATRON_LM\n",
                  {"`parallel.strategy: pipeline` with `parallel.pp`"});
   EXPECT_EQ(strategy("distributed_type: MULTI_GPU\nparallelism_config: {pp_size: 1}\n"), "\"ddp\"");

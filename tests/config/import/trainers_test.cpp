@@ -682,8 +682,12 @@ TEST_F(TrainersTest, TorchtunesLimitsThatAreOff) {
       ForeignTool::kTorchtune);
   EXPECT_TRUE(has_key(run.not_carried, "tokenizer.max_seq_len"));
   EXPECT_EQ(run.not_carried.size(), 1U);
-  EXPECT_TRUE(has_key(import("tensor_parallel_dim: 2\n", ForeignTool::kTorchtune).not_carried,
-                      "tensor_parallel_dim"));
+  const Import axes =
+      import("tensor_parallel_dim: 2\ndata_parallel_shard_dim: 4\ndata_parallel_replicate_dim: 2\n",
+             ForeignTool::kTorchtune);
+  EXPECT_EQ(value_of(axes, "parallel.tp"), "2");
+  EXPECT_EQ(value_of(axes, "parallel.dp_shard"), "4");
+  EXPECT_EQ(value_of(axes, "parallel.dp_replicate"), "2");
 }
 
 constexpr const char* kFactory = "model_name_or_path: m\nfinetuning_type: ";
