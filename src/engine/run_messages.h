@@ -24,7 +24,6 @@ struct RunSize {
   int64_t bins_in_epoch = 0;  ///< 0: not known
   bool learns_nothing = false;
   bool asks_for_batch = false;  ///< train::BatchRequest::asks_for_batch
-  int world_size = 1;
 };
 /// @param config with all batch sizes
 std::string steps_line(const config::RunConfig& config, const RunSize& size);

@@ -586,8 +586,7 @@ int train_and_export(PreparedRun& run, Rank& rank) {
                .num_evaluations = trainer.num_evaluations(),
                .bins_in_epoch = bins_in_epoch,
                .learns_nothing = trainer.learns_nothing(),
-               .asks_for_batch = run.asks_for_batch,
-               .world_size = world_size});
+               .asks_for_batch = run.asks_for_batch});
   }
   observe::RunReport report = report_of_run(
       {run.config, run.compute, run.model_path, run.base_fingerprint, held, run.data.fingerprint,

@@ -173,6 +173,7 @@ const std::vector<Case>& cases() {
       {{"parallel.pp=2"}, {}, {}, one, two},
       {{"parallel.tp=2"}, {}, {}, one, two},
       {{"parallel.dp_shard=2"}, {}, {}, one, two},
+      {{"parallel.dp_replicate=2"}, {}, {}, one, two},
       {{"parallel.backend=gloo"}, {}, {}, one, two},
       {{"parallel.timeout=3m"}, {}, {}, one, two},
       {{"parallel.stall_after=3s"}, {}, {}, one, two},
@@ -215,8 +216,10 @@ TEST_F(IdleSettings, EachIsNamedWhereItHasNoEffectAndOnlyThere) {
     std::vector<std::string> words = of.set;
     words.insert(words.end(), with.begin(), with.end());
     const LoadedConfig loaded = load("", words);
+    RunConfig run = loaded.config;
+    if (facts.world_size) run.parallel.axes = axes_of(run.parallel, *facts.world_size, 8);
     std::vector<IdleSetting> all = idle_settings(loaded);
-    const std::vector<IdleSetting> later = idle_settings(loaded, loaded.config, facts);
+    const std::vector<IdleSetting> later = idle_settings(loaded, run, facts);
     for (const IdleSetting& idle : later)
       for (const IdleSetting& before : all) EXPECT_NE(idle.key, before.key) << "said twice";
     all.insert(all.end(), later.begin(), later.end());

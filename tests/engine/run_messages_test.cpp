@@ -12,6 +12,7 @@ config::RunConfig config_of_run() {
   config.train.global_batch_size.value = 16;
   config.data.packing = true;
   config.data.bin_tokens.value = 512;
+  config.parallel.axes.dp_replicate = 2;
   return config;
 }
 
@@ -24,20 +25,21 @@ TEST(RunMessages, TrainableParametersAreAShareOfAll) {
 
 TEST(RunMessages, StepsNameWhatAStepHolds) {
   config::RunConfig config = config_of_run();
-  EXPECT_EQ(steps_line(config, {.total_steps = 30, .world_size = 2}),
+  EXPECT_EQ(steps_line(config, {.total_steps = 30}),
             "30 steps: batch_size 2 x grad_accum 4 x world_size 2 = 16 packed sequences of 512 "
             "tokens per step");
   config.data.packing = false;
-  EXPECT_EQ(steps_line(config, {.total_steps = 30, .world_size = 2}),
+  EXPECT_EQ(steps_line(config, {.total_steps = 30}),
             "30 steps: batch_size 2 x grad_accum 4 x world_size 2 = 16 examples per step");
   config.train.global_batch_size.value = 1;
-  EXPECT_EQ(steps_line(config, {.total_steps = 1, .world_size = 1}),
+  config.parallel.axes = {};
+  EXPECT_EQ(steps_line(config, {.total_steps = 1}),
             "1 step: batch_size 2 x grad_accum 4 x world_size 1 = 1 example per step");
 }
 
 TEST(RunMessages, AStepHasNoMoreThanAnEpoch) {
   const config::RunConfig config = config_of_run();
-  RunSize size{.total_steps = 3, .bins_in_epoch = 16, .world_size = 2};
+  RunSize size{.total_steps = 3, .bins_in_epoch = 16};
   EXPECT_TRUE(steps_line(config, size).ends_with(" = 16 packed sequences of 512 tokens per step"));
   size.bins_in_epoch = 15;
   EXPECT_EQ(steps_line(config, size),
@@ -76,14 +78,16 @@ TEST(RunMessages, Pipeline) {
   config.train.batch_size.value = 2;
   config.train.grad_accum.value = 4;
   config.train.global_batch_size.value = 16;
-  config.parallel.strategy = config::Strategy::kPipeline;
-  config.parallel.pp = 4;
-  EXPECT_NE(steps_line(config, {.total_steps = 30, .world_size = 8})
+  config.parallel.axes = {.pp = 4, .dp_replicate = 2};
+  EXPECT_NE(steps_line(config, {.total_steps = 30})
                 .find("2 x grad_accum 4 x 2 pipelines of 4 stages = 16"),
             std::string::npos);
-  EXPECT_NE(
-      steps_line(config, {.total_steps = 30, .world_size = 4}).find("x 1 pipeline of 4 stages"),
-      std::string::npos);
+  config.parallel.axes = {.pp = 4};
+  EXPECT_NE(steps_line(config, {.total_steps = 30}).find("x 1 pipeline of 4 stages"),
+            std::string::npos);
+  config.parallel.axes = {.pp = 2, .dp_shard = 2, .tp = 2};
+  EXPECT_NE(steps_line(config, {.total_steps = 30}).find("x 2 groups of 4 devices"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -36,6 +36,13 @@ config::RunConfig resolved_lora() {
   return config;
 }
 
+/// With the axes of a strategy on one machine.
+config::RunConfig with_axes(config::RunConfig config, config::Strategy strategy, int count) {
+  config.parallel.strategy = strategy;
+  config::resolve_axes(config.parallel, count, count);
+  return config;
+}
+
 RunDevices cards(int count, double gib = 24) {
   return {.memory_bytes = static_cast<uint64_t>(gib * kBytesOfGiB),
           .element_bytes = 2,
@@ -77,8 +84,7 @@ TEST(MemoryPlan, IsTheSumOfItsParts) {
 }
 
 TEST(MemoryPlan, RanksNeedBuffers) {
-  config::RunConfig config = resolved_lora();
-  config.parallel.strategy = config::Strategy::kDdp;
+  config::RunConfig config = with_axes(resolved_lora(), config::Strategy::kDdp, 2);
   const MemoryPlan plain = memory_plan(eight(), config, cards(2));
   EXPECT_GT(plain.communication, 0);
   config.train.ddp_comm_hook = config::CommHook::kBf16;
@@ -152,7 +158,7 @@ TEST(Strategies, OfOneProcessAndOfSeveral) {
   };
   using Found = std::vector<config::Strategy>;
   EXPECT_EQ(names(cards(1)), (Found{kSingle}));
-  config.parallel.strategy = kDdp;
+  config = with_axes(config, kDdp, 4);
   EXPECT_EQ(names(cards(4)), (Found{kDdp, kFsdp, kTensor, kPipeline, kDeviceMap}));
   RunDevices machines = cards(4);
   machines.world_size = 8;
@@ -163,8 +169,7 @@ TEST(Strategies, OfOneProcessAndOfSeveral) {
 
 TEST(Strategies, KeepTheGlobalBatchOrSayWhyNot) {
   using enum config::Strategy;
-  config::RunConfig config = resolved_lora();
-  config.parallel.strategy = kDdp;
+  config::RunConfig config = with_axes(resolved_lora(), kDdp, 4);
   const StrategyChoice tensor = with_strategy(eight(), config, {.strategy = kTensor}, cards(4));
   ASSERT_TRUE(tensor.config) << tensor.refusal;
   EXPECT_EQ(*tensor.config->parallel.tp, 4);
@@ -187,8 +192,7 @@ TEST(Strategies, KeepTheGlobalBatchOrSayWhyNot) {
 
 TEST(Strategies, ShardsNeedLessThanCopies) {
   using enum config::Strategy;
-  config::RunConfig config = resolved_lora();
-  config.parallel.strategy = kDdp;
+  config::RunConfig config = with_axes(resolved_lora(), kDdp, 8);
   config.tuning.mode = config::TuningMode::kFull;
   config.train.gradient_checkpointing = config::Checkpointing::kLayer;
   int64_t before = INT64_MAX;
@@ -298,11 +302,14 @@ TEST_F(Changes, SeveralTogetherWhereOneIsNotEnough) {
 }
 
 TEST_F(Changes, DivideBeforeTheyRound) {
-  config_.parallel.strategy = config::Strategy::kDdp;
+  config_ = with_axes(config_, config::Strategy::kDdp, 4);
   config_.train.batch_size.value = 1;
   config_.train.gradient_checkpointing = config::Checkpointing::kLayer;
   EXPECT_EQ(settings(14, cards(4)), (Settings{"parallel.strategy=fsdp"}));
+  const config::RunConfig on_four = config_;
+  config_ = with_axes(config_, config::Strategy::kSingle, 1);
   EXPECT_EQ(settings(14, cards(1)), (Settings{"tuning.mode=qlora", "tuning.quant=nf4"}));
+  config_ = on_four;
   config_.tuning.mode = config::TuningMode::kFull;
   using enum config::Strategy;
   for (const config::Strategy strategy : {kZero1, kZero2, kFsdp}) {
@@ -311,6 +318,7 @@ TEST_F(Changes, DivideBeforeTheyRound) {
     EXPECT_EQ(settings(static_cast<double>(needed) / kBytesOfGiB, cards(4)),
               Settings{"parallel.strategy=" + std::string(config::strategy_name(strategy))});
   }
+  config_ = with_axes(config_, config::Strategy::kSingle, 1);
   config::RunConfig in_8bit = config_;
   in_8bit.train.optimizer = config::Optimizer::kAdamW8bit;
   const int64_t needed = memory_plan(eight(), in_8bit, cards(1)).needed();
@@ -351,7 +359,6 @@ TEST_F(Changes, AreValidSettings) {
           std::erase(all, "tuning.quant=none");
         all.insert(all.end(), more.begin(), more.end());
         config::RunConfig changed = config::load_config(yaml, all).config;
-        if (changed.parallel.strategy == config::Strategy::kTensor) changed.parallel.tp = count;
         config::resolve(changed, yaml, count);
         EXPECT_EQ(memory_plan(eight(), changed, cards(count)).needed(), change->plan.needed())
             << mode << " on " << count << " of " << gib << " GiB: " << join(all, " ");
