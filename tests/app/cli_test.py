@@ -944,7 +944,8 @@ class CommandLineTest(unittest.TestCase):
         for idle in ("parallel.offload.base has no effect on a CPU", "model.attention has no effect on a CPU", "parallel.timeout has no effect on one process",
                      "train.beta has no effect with train.objective sft"):
             self.assertEqual(done.stderr.count(idle), 1, done.stderr)
-        self.dry_run(USAGE, ["`parallel.pp` and `parallel.dp_shard` are both set"], "--nproc-per-node", "4", "parallel.pp=2", "parallel.dp_shard=2")
+        self.dry_run(USAGE, ["`parallel.strategy: ddp` keeps whole copies"], "--nproc-per-node", "4", "parallel.strategy=ddp", "parallel.dp_shard=2")
+        self.dry_run(DONE, ["  strategy: fsdp\n", "  pp: 2\n"], "--nproc-per-node", "4", "parallel.pp=2", "parallel.dp_shard=2")
         self.dry_run(DONE, ["  strategy: hybrid\n"], "--nproc-per-node", "4", "parallel.dp_shard=2")
         self.write("resolved.yaml", self.dry_run(DONE, [], "tuning.mode=full").stdout)
         self.assertNotIn("no effect", self.sftrun("config", "check", "--config", "resolved.yaml").stderr)
