@@ -335,8 +335,8 @@ def compare(workload: Workload, at: int, program: Path, scratch: Path, args: arg
 
     alone = outcome("one process", 1, {})
     compared = columns(is_whole, workload.refused_by, workload.only or args.strategy, bool(workload.device), args.device)
-    if not is_whole and not args.strategy:
-        compared = part_of(compared, at)
+    if not args.strategy:
+        compared = part_of(compared, at, args.part or (1 if is_whole else 3))
     return {column: difference_of(outcome(column, processes, {**settings, **workload.varied}), alone) for column, processes, settings in compared}
 
 

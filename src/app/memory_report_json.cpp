@@ -28,12 +28,17 @@ MemoryJson sums_of(const plan::MemoryPlan& plan, int64_t memory_bytes) {
           {"parts", parts_of(plan)}};
 }
 
-MemoryJson of_strategy(const StrategyRow& row, const MemoryReport& report) {
-  const plan::StrategySizes& sizes = row.choice.sizes;
+/// {"strategy": "fsdp", "tp": 2}
+MemoryJson of_sizes(const plan::StrategySizes& sizes) {
   MemoryJson json = {{"strategy", config::strategy_name(sizes.strategy)}};
   if (sizes.pp) json["pp"] = *sizes.pp;
   if (sizes.dp_shard) json["dp_shard"] = *sizes.dp_shard;
   if (sizes.tp) json["tp"] = *sizes.tp;
+  return json;
+}
+
+MemoryJson of_strategy(const StrategyRow& row, const MemoryReport& report) {
+  MemoryJson json = of_sizes(row.choice.sizes);
   if (!row.plan) {
     json["refused"] = row.choice.refusal;
     return json;
@@ -80,12 +85,12 @@ nlohmann::ordered_json as_json(const MemoryReport& report) {
                     {"is_here", report.devices.are_here},
                     {"memory_bytes", report.memory_bytes()},
                     {"world_size", devices.world_size}};
-  json["settings"] = {{"strategy", config::strategy_name(config.parallel.strategy)},
-                      {"dtype", config::dtype_name(config.model.dtype)},
-                      {"batch_size", config.train.batch_size.value.value()},
-                      {"grad_accum", config.train.grad_accum.value.value()},
-                      {"max_seq_len", config.model.max_seq_len},
-                      {"tokens", plan::micro_batch_shape(config, devices).tokens}};
+  json["settings"] = of_sizes(plan::own_sizes(config.parallel));
+  json["settings"].update({{"dtype", config::dtype_name(config.model.dtype)},
+                           {"batch_size", config.train.batch_size.value.value()},
+                           {"grad_accum", config.train.grad_accum.value.value()},
+                           {"max_seq_len", config.model.max_seq_len},
+                           {"tokens", plan::micro_batch_shape(config, devices).tokens}});
   json["activations"] = MemoryJson::array();
   for (const plan::LayerKind& kind : report.kinds) json["activations"].push_back(of_kind(kind));
   json["answers"] = of_answers(report);

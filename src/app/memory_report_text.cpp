@@ -256,7 +256,7 @@ std::string text_of_run(const MemoryReport& report) {
   text += fmt::format(
       "{}, {} for each process{}; {}; strategy {}\n", report.devices.text,
       format_bytes(devices.memory_bytes), report.devices.are_here ? "" : " (not on this machine)",
-      counted(devices.world_size, "process"), config::strategy_name(config.parallel.strategy));
+      counted(devices.world_size, "process"), plan::own_sizes(config.parallel).name());
   return text + fmt::format("{}, {}; micro-batches of {} tokens, train.grad_accum {}\n",
                             settings["tuning"]["mode"].get<std::string>(),
                             settings["train"]["optimizer"].get<std::string>(),

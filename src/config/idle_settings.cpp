@@ -143,10 +143,10 @@ IdleRules rules_of_data() {
       {{"data.shuffle_buffer"},
        [](const RunConfig& run, const RunFacts&) {
          if (!run.data.streaming) return " without data.streaming";
-         return orders_windows(run.data)
-                    ? ""
-                    : " without data.shuffle and data.packing: records stay in the order of the "
-                      "data set";
+         return orders_windows(run.data) ? ""
+                                         : " without data.shuffle and data.packing, where records "
+                                           "stay in the order of the "
+                                           "data set";
        }},
       {{"data.cache_dir"},
        [](const RunConfig& run, const RunFacts&) {

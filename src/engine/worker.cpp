@@ -123,7 +123,7 @@ std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
            config.train.ddp_comm_hook == config::CommHook::kBf16 ? at::kBFloat16 : at::kFloat,
        .overlaps_reduction = trains_base,
        .passes_read_masters = !trains_base || decoder.backend().reads_masters},
-      groups, {decoder.parameters(), decoder.units()}, std::move(shards));
+      groups, {decoder.parameters(), decoder.units(), decoder.options().device}, std::move(shards));
 }
 
 /// Threads that prepare data.

@@ -45,7 +45,7 @@ class ComposedStrategy final : public Strategy {
         mesh_(groups.mesh()),
         comm_(groups.comm()),
         is_sharded_(shards != nullptr),
-        device_(device_of(model)),
+        device_(model.device),
         values_(make_values(options, groups, model, std::move(shards))),
         copy_(groups.along({Axis::kPp, Axis::kDpShard, Axis::kTp})),
         copy_of_part_(groups.along({Axis::kPp, Axis::kDpShard})),
@@ -79,6 +79,7 @@ class ComposedStrategy final : public Strategy {
   }
 
   at::Tensor squares(const at::Tensor& owned) override {
+    if (!divides_parameters()) return kernels::sum_of_squares(owned).to(device_);
     return squares_over(tensor_.counted(values_->owned(), owned), copy_, device_);
   }
   bool holds_everywhere(bool holds_here) override {
@@ -108,16 +109,6 @@ class ComposedStrategy final : public Strategy {
 };
 
 }  // namespace
-
-at::Device device_of(const DistributedModel& model) {
-  for (int64_t unit = 0; unit < static_cast<int64_t>(model.units.size()); ++unit) {
-    if (const layers::FlatValues* trained = model.parameters.buffers_of(unit))
-      return trained->grad.device();
-    const at::Tensor& frozen = model.units[static_cast<size_t>(unit)].frozen.bytes();
-    if (frozen.defined()) return frozen.device();
-  }
-  return at::kCPU;
-}
 
 StoredBytes& StoredBytes::operator+=(const StoredBytes& other) {
   trainable += other.trainable;

@@ -135,8 +135,7 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
   using enum config::Strategy;
   const config::Strategy strategy = sizes.strategy;
   StrategyChoice choice{.sizes = sizes, .is_own = sizes == own_sizes(config.parallel)};
-  if (choice.is_own || (strategy == config.parallel.strategy && sizes == StrategySizes{strategy})) {
-    choice.is_own = true;
+  if (choice.is_own) {
     choice.refusal = refusal_by_settings(config, config.parallel.axes);
     if (choice.refusal.empty()) choice.config = config, choice.devices = devices;
     return choice;

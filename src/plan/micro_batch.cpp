@@ -474,6 +474,12 @@ bool fits(const spec::ArchSpec& arch, config::RunConfig config, const StrategySi
   return static_cast<double>(needed) <= kUsable * static_cast<double>(devices.memory_bytes);
 }
 
+/// Whether a step has as many bins as its devices and sizes say. With fewer parts of the batch at a
+/// time it would have another batch.
+bool has_given_batch(const config::TrainConfig& train) {
+  return train.batch_size.value && train.grad_accum.value;
+}
+
 /// Whether a run may be divided so, by its settings and the model.
 bool may_combine(const spec::ArchSpec& arch, const config::RunConfig& config,
                  const StrategySizes& sizes) {
@@ -515,6 +521,7 @@ StrategySizes auto_strategy(const spec::ArchSpec& arch, const config::RunConfig&
   choices.push_back(kFsdp);
   for (const config::Strategy choice : choices)
     if (fits(arch, config, {.strategy = choice}, devices, stored)) return {.strategy = choice};
+  if (!devices.on_gpu || has_given_batch(config.train)) return {.strategy = kFsdp};
   for (const StrategySizes& sizes : combinations(devices.world_size, devices.local_world_size))
     if (may_combine(arch, config, sizes) && fits(arch, config, sizes, devices, stored))
       return sizes;

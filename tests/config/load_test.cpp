@@ -482,8 +482,10 @@ TEST_F(ConfigTest, SettingsThatTheOptimizerDoesNotReadAreWarnedAbout) {
   const std::string adam = ", adam_beta1: 0.8, adam_beta2: 0.9, adam_epsilon: 1e-6";
   const std::vector<std::string> none,
       all_of_adam = {"train.adam_beta1", "train.adam_beta2", "train.adam_epsilon"};
-  for (const char* optimizer : {"adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit", "muon"})
+  for (const char* optimizer : {"adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"})
     EXPECT_EQ(warnings(fmt::format("optimizer: {}{}", optimizer, adam)), none) << optimizer;
+  EXPECT_EQ(warnings("optimizer: muon" + adam), all_of_adam) << "an adapter has matrices only";
+  EXPECT_TRUE(load("tuning: {mode: full}\ntrain: {optimizer: muon" + adam + "}").warnings.empty());
   for (const char* optimizer : {"sgd", "adafactor"})
     EXPECT_EQ(warnings(fmt::format("optimizer: {}{}", optimizer, adam)), all_of_adam) << optimizer;
   EXPECT_EQ(warnings("optimizer: lion" + adam), std::vector<std::string>{"train.adam_epsilon"});

@@ -39,7 +39,8 @@ struct Divided {
     decoder = model::Decoder::load(checkpoint(), options);
     MeshGroups groups(comm, test::mesh_of(strategy, comm));
     of = make_strategy({.passes_read_masters = true}, groups,
-                       {decoder->parameters(), decoder->units()}, std::move(parts));
+                       {decoder->parameters(), decoder->units(), decoder->options().device},
+                       std::move(parts));
   }
   std::unique_ptr<model::Decoder> decoder;
   std::unique_ptr<Strategy> of;

@@ -38,7 +38,7 @@ struct Parts {
       : mesh({.dp_replicate = comm.world_size() / 2, .tp = 2}, comm.rank()),
         groups(comm, mesh),
         model(mesh.rank(Axis::kTp)),
-        strategy(make_strategy({}, groups, {model.store, model.units})) {}
+        strategy(make_strategy({}, groups, {model.store, model.units, at::kCPU})) {}
   Mesh mesh;
   MeshGroups groups;
   Model model;

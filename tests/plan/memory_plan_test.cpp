@@ -167,6 +167,35 @@ TEST(Strategies, OfOneProcessAndOfSeveral) {
   EXPECT_EQ(names(cards(4)), (Found{kDdp, kZero1, kZero2, kFsdp, kTensor, kPipeline, kDeviceMap}));
 }
 
+/// LoRA of 70B in bf16, 2 sequences of 4096 tokens, on 8 cards of 80 GB: the weights fit with fsdp
+/// alone, the activations do not.
+TEST(Strategies, CombineWhereOneIsNotEnough) {
+  using enum config::Strategy;
+  spec::ArchSpec arch = eight();
+  arch.hidden_size = 8192, arch.intermediate_size = 28672, arch.num_layers = 80;
+  arch.layers.resize(80);
+  arch.num_heads = 64;
+  config::RunConfig config = resolved_lora();
+  config.parallel.strategy = kAuto;
+  config.model.max_seq_len = 4096;
+  config.train.batch_size.value = 2, config.train.grad_accum.value = 1;
+  EXPECT_EQ(auto_strategy(arch, config, cards(8, 80)).name(), "fsdp") << "the batch is given";
+  config.train.grad_accum.value.reset();
+  const StrategySizes chosen = auto_strategy(arch, config, cards(8, 80));
+  config.train.grad_accum.value = 1;
+  EXPECT_EQ(chosen.name(), "fsdp, tp 2");
+  config.parallel.tp = chosen.tp;
+  config = with_axes(config, chosen.strategy, 8);
+  std::vector<std::string> names, own;
+  for (const StrategyChoice& choice : strategy_choices(arch, config, cards(8, 80))) {
+    names.push_back(choice.sizes.name());
+    if (choice.is_own) own.push_back(choice.sizes.name());
+  }
+  EXPECT_EQ(own, (std::vector<std::string>{"fsdp, tp 2"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"ddp", "fsdp", "tensor", "pipeline", "device_map",
+                                             "fsdp, tp 2", "fsdp, tp 4", "fsdp, pp 2"}));
+}
+
 TEST(Strategies, KeepTheGlobalBatchOrSayWhyNot) {
   using enum config::Strategy;
   config::RunConfig config = with_axes(resolved_lora(), kDdp, 4);

@@ -198,7 +198,7 @@ def add_special_files():
                     (folder / "run.yaml").write_text(text.replace("name: model,", "name: model.gguf,"))
                 special_file(folder, name, kind)
             make.__name__ = f"{name} is {kind}"
-            case(code, f"this is {kind}", *commands)(make)
+            case(code, f"is {kind}, not a regular file", *commands)(make)
 
 
 # ---- Adapters and expressions

@@ -11,7 +11,8 @@ namespace sftrun::test {
 inline std::unique_ptr<parallel::Strategy> single_strategy(model::Decoder& decoder) {
   parallel::Communicator alone;
   parallel::MeshGroups groups(alone, parallel::Mesh::replicated(1, 0));
-  return parallel::make_strategy({}, groups, {decoder.parameters(), decoder.units()});
+  return parallel::make_strategy({}, groups,
+                                 {decoder.parameters(), decoder.units(), decoder.options().device});
 }
 
 }  // namespace sftrun::test

@@ -335,6 +335,7 @@ TEST(ChatTemplateIn, TheFileOfAProcessorIsTheLastPlace) {
     directory.write("chat_template.json", wrong);
     test::expect_error([&] { chat_template_in(directory.path()); }, {"chat_template.json"});
   }
+  directory.remove("chat_template.json");
   directory.write_broken_link("chat_template.json");
   test::expect_error([&] { chat_template_in(directory.path()); },
                      {"a broken symbolic link", "chat_template.json"});

@@ -138,7 +138,8 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
     options.tensor_ranks = &*tensor_group;
   }
   auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), options);
-  const parallel::DistributedModel model{decoder->parameters(), decoder->units()};
+  const parallel::DistributedModel model{decoder->parameters(), decoder->units(),
+                                         decoder->options().device};
   std::unique_ptr<parallel::Strategy> strategy;
   if (setup.is_sharded) {
     strategy = std::make_unique<test::HalfOfEverything>(comm, model);
@@ -624,8 +625,8 @@ TEST(Evaluation, IsOfTheWholeSetOnAnyNumberOfRanks) {
     test::run_ranks(world_size, [&](parallel::Communicator& comm) {
       auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), {});
       parallel::MeshGroups groups(comm, parallel::Mesh::replicated(comm.world_size(), comm.rank()));
-      const auto strategy =
-          parallel::make_strategy({}, groups, {decoder->parameters(), decoder->units()});
+      const auto strategy = parallel::make_strategy(
+          {}, groups, {decoder->parameters(), decoder->units(), decoder->options().device});
       const EvalResult result =
           Evaluator(config, val).run(*decoder, *strategy, *make_objective(config.train), comm, [] {
             return 0;
@@ -658,8 +659,8 @@ TEST(Evaluation, OfSeveralSetsGivesTheLossOfEach) {
     test::run_ranks(world_size, [&](parallel::Communicator& comm) {
       auto decoder = model::Decoder::load(weights::Checkpoint::open(model_path()), {});
       parallel::MeshGroups groups(comm, parallel::Mesh::replicated(comm.world_size(), comm.rank()));
-      const auto strategy =
-          parallel::make_strategy({}, groups, {decoder->parameters(), decoder->units()});
+      const auto strategy = parallel::make_strategy(
+          {}, groups, {decoder->parameters(), decoder->units(), decoder->options().device});
       const auto evaluate = [&](const data::Dataset& dataset) {
         return Evaluator(config, dataset)
             .run(*decoder, *strategy, *make_objective(config.train), comm, [] { return 0; });

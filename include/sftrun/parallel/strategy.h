@@ -17,13 +17,12 @@
 /// (`parallel.strategy`).
 namespace sftrun::parallel {
 
-/// What a strategy distributes. Both must outlive it.
+/// What a strategy distributes. Parameters and units must outlive it.
 struct DistributedModel {
   layers::ParameterStore& parameters;
   std::vector<layers::Unit>& units;
+  at::Device device;  ///< on which the units are used
 };
-/// The device on which the units are used.
-at::Device device_of(const DistributedModel& model);
 
 /// Memory of a rank's device between its uses of units.
 struct StoredBytes {

@@ -85,7 +85,8 @@ struct RunDevices {
 };
 /// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid, fsdp and
 /// `combinations` with which one packed sequence fits into four fifths of a device's memory; fsdp if
-/// none does. zero1 and zero2
+/// none does. Combinations are for GPUs; they have fewer parts of a batch at a time, so they are
+/// not for runs whose batch_size and grad_accum are both given. zero1 and zero2
 /// only if base weights train, hybrid only on several machines, none of them with an optimizer that
 /// needs whole matrices. With `parallel.offload.params` only hybrid and fsdp, which divide what is in
 /// host memory.

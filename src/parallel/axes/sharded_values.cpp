@@ -101,7 +101,7 @@ ShardedValues::ShardedValues(bool gathers_masters, MeshGroups& groups,
                              const DistributedModel& model, std::unique_ptr<UnitShards> shards)
     : gathers_masters_(gathers_masters),
       model_(model),
-      device_(device_of(model)),
+      device_(model.device),
       shards_(std::move(shards)),
       shard_group_(groups.along({Axis::kDpShard})),
       replicas_(groups.along({Axis::kDpReplicate})),

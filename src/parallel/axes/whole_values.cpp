@@ -46,7 +46,12 @@ void WholeValues::begin_step() {
   if (const layers::FlatValues* flat = borrowed()) flat->grad.zero_();
 }
 
+void WholeValues::gradients_ready(int64_t unit) {
+  if (replicas_.size() > 1) reducer_.unit_ready(unit);
+}
+
 void WholeValues::finish_step() {
+  if (replicas_.size() == 1) return;
   reducer_.finish();
   if (const layers::FlatValues* flat = borrowed()) replicas_.all_reduce(flat->grad);
 }

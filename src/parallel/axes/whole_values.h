@@ -23,7 +23,7 @@ class WholeValues final : public Values {
   WholeValues(const WholeValuesOptions& options, MeshGroups& groups, const DistributedModel& model);
   const layers::OwnedValues& owned() const override { return owned_; }
   void before(int64_t unit, layers::UnitPass pass) override;
-  void gradients_ready(int64_t unit) override { reducer_.unit_ready(unit); }
+  void gradients_ready(int64_t unit) override;
   void begin_step() override;
   void finish_step() override;
   StoredBytes stored_bytes() const override;
