@@ -224,9 +224,9 @@ std::string advise_keys(const Json& record) {
   if (!likely.turns.column.empty())
     advice = renames_of_turns(likely.turns);
   else if (likely.is_pair())
-    advice = either_way(
-        renames(record, {{likely.prompt, "instruction"}, {likely.completion, "output"}}),
-        renames(record, {{likely.prompt, "prompt"}, {likely.completion, "completion"}}));
+    advice =
+        either_way(renames(record, {{likely.prompt, "instruction"}, {likely.completion, "output"}}),
+                   renames(record, {{likely.prompt, "prompt"}, {likely.completion, "completion"}}));
   else if (value_of(record, "prompt") != nullptr)
     advice = "add the answer as \"completion\"";
   else if (value_of(record, "instruction") != nullptr)

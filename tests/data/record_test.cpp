@@ -98,10 +98,16 @@ TEST(RecordFormats, RefusesTokenIds) {
   expect({{"input_ids", ids}, {"labels", ids}});
   expect({{"id", "a1"}, {"input_ids", ids.dump()}, {"labels", ids.dump()}});
   expect({{"chosen_input_ids", ids}, {"rejected_input_ids", ids}}, kDpo);
-  test::expect_error<DataError>([&] { detect_input_format({{"input_ids", ids}}, "f:1"); },
-                                {"give the text"});
   test::expect_error<DataError>(
-      [&] { shape_of({{"input_ids", ids}}, RecordFormat::kText, {}, "f:1"); }, {"give the text"});
+      [&] {
+        detect_input_format({{"input_ids", ids}}, "f:1");
+      },
+      {"give the text"});
+  test::expect_error<DataError>(
+      [&] {
+        shape_of({{"input_ids", ids}}, RecordFormat::kText, {}, "f:1");
+      },
+      {"give the text"});
   EXPECT_EQ(detect_format({{"input_ids", ids}, {"text", "t"}}, "f:1").format, RecordFormat::kText);
 }
 

@@ -19,10 +19,10 @@ struct KeptWeights {
 };
 
 struct ModelCard {
-  std::string base_model;         ///< as configured: owner/name on the hub, or a path
-  bool is_on_hub = false;         ///< whether `base_model` is a name on the hub
-  bool is_adapter = true;         ///< in PEFT's layout; else a full model
-  bool is_quantised = false;      ///< the base was quantised during training
+  std::string base_model;               ///< as configured: owner/name on the hub, or a path
+  bool is_on_hub = false;               ///< whether `base_model` is a name on the hub
+  bool is_adapter = true;               ///< in PEFT's layout; else a full model
+  bool is_quantised = false;            ///< the base was quantised during training
   bool leaves_template_unused = false;  ///< data::leaves_template_unused: prompts are raw text
   std::string quantize_command;   ///< writes the base as the run quantised it; empty: none does
   std::string quantised_base;     ///< the folder that it writes; empty: none
