@@ -14,33 +14,11 @@
 namespace sftrun::data {
 namespace {
 
-/// Replaces the first `from`. @return whether there is one
-bool replace_first(std::string& text, std::string_view from, std::string_view to) {
-  const size_t at = text.find(from);
-  if (at != std::string::npos) text.replace(at, from.size(), to);
-  return at != std::string::npos;
-}
-
-/// "2 answers are empty", "1 answer is empty". @param what begins with a plural, whose verb follows
-std::string said_of(int64_t count, std::string what) {
-  if (count == 1) {
-    what.erase(std::min(what.find(' '), what.size()) - 1, 1);  // the plural's s
-    for (const auto& [many, one] : {std::pair(" they are ", " it is "),
-                                    {" are ", " is "},
-                                    {" have ", " has "},
-                                    {" begin ", " begins "},
-                                    {" call ", " calls "}})
-      if (replace_first(what, many, one)) break;
-    replace_first(what, " their ", " its ");
-  }
-  return fmt::format("{} {}", count, what);
-}
-
 void warn(std::vector<Remark>& remarks, const Tally& tally, const std::string& what,
           const std::string& advice) {
   if (tally.count() == 0) return;
-  remarks.push_back({true, fmt::format("data: {}: {}; {}", said_of(tally.count(), what),
-                                       tally.places(), advice)});
+  remarks.push_back(
+      {true, fmt::format("data: {} ({}): {}; {}", what, tally.count(), tally.places(), advice)});
 }
 
 }  // namespace
@@ -367,18 +345,16 @@ void DatasetChecks::remark_on_lengths(std::vector<Remark>& remarks) const {
                    stats_.longest)});
   const auto remark = [&](const Tally& tally, const std::string& what) {
     if (tally.count() == 0) return;
-    remarks.push_back(
-        {true, fmt::format("data: {}: {}", said_of(tally.count(), what), tally.places())});
+    remarks.push_back({true, fmt::format("data: {} {}: {}", counted(tally.count(), "example"), what,
+                                         tally.places())});
   };
   remark(too_long_,
-         fmt::format("examples left out, because they are longer than model.max_seq_len = {}",
-                     rule_.max_seq_len));
-  remark(truncated_, fmt::format("examples truncated to {}", counted(rule_.max_seq_len, "token")));
+         fmt::format("left out, because longer than model.max_seq_len = {}", rule_.max_seq_len));
+  remark(truncated_, fmt::format("truncated to {}", counted(rule_.max_seq_len, "token")));
   remark(labels_cut_off_,
-         fmt::format("examples left out, because no label is in their first {} tokens",
-                     rule_.max_seq_len));
-  remark(without_labels_, "examples left out, because no token has a label");
-  remark(others_left_out_, "examples left out, because the other answer of their pair is left out");
+         fmt::format("left out, because no label is in the first {} tokens", rule_.max_seq_len));
+  remark(without_labels_, "left out, because no token has a label");
+  remark(others_left_out_, "left out, because the other answer of the pair is left out");
 }
 
 std::string DatasetChecks::advice_on_earlier_reasoning() const {

@@ -266,7 +266,7 @@ TEST_F(PreferenceData, APairIsLeftOutAsAWhole) {
   const DatasetTrial trial = try_dataset(config_, source, false, model_);
   EXPECT_TRUE(std::any_of(trial.warnings.begin(), trial.warnings.end(), [](const auto& warning) {
     return warning.find(
-               "2 examples left out, because the other answer of their pair is left out") !=
+               "2 examples left out, because the other answer of the pair is left out") !=
            std::string::npos;
   })) << join(trial.warnings, "\n");
   config_.data.too_long = config::TooLong::kTruncate;

@@ -353,8 +353,8 @@ def check_warnings(runs, folder):
     runs.train("odd", f"train: {folder}/odd.jsonl, val_split: 10")
     require("data.val_split: 34 examples to train on, 10 held out" in runs.output, "val_split says how many each side has")
     said = {line.partition("data: ")[2] for line in runs.output.splitlines() if "[warning]" in line and "data: " in line}
-    for part in ("1 conversation begins with an assistant turn", "1 answer is empty", "the chat template omits the calls",
-                 "1 conversation has tools", '"history", which is not read'):
+    for part in ("conversations begin with an assistant turn (1)", "answers are empty (1)", "the chat template omits the calls",
+                 "conversations have tools", '"history", which is not read'):
         require(any(part in warning for warning in said), f"training warns: {part}")
     shown = runs.look("odd", ["preview", "-n", "1"])
     for warning in said:
