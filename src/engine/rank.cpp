@@ -130,9 +130,10 @@ int Rank::before_training(const std::function<void()>& work) {
 }
 
 int Rank::together_before_training(
+    const train::StopAgreement::Gather& gather,
     const std::function<void(const std::function<void()>& stop_point)>& work) {
   const auto stop =
-      std::make_shared<train::StopAgreement>(comm_, [this] { return stop_exit_code(); });
+      std::make_shared<train::StopAgreement>(gather, [this] { return stop_exit_code(); });
   try {
     work([stop] {
       if (stop->next() != 0) throw Interrupted();

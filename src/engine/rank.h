@@ -16,6 +16,7 @@
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/worker_env.h"
 #include "sftrun/parallel/communicator.h"
+#include "sftrun/train/stop_agreement.h"
 #include "sftrun/train/trainer.h"
 
 /// One rank of a run: its connection to the launcher and to the other ranks. A rank is a process,
@@ -80,9 +81,10 @@ class Rank {
   int interruptible(const std::function<void()>& work);
   /// The same before training, with a message.
   int before_training(const std::function<void()>& work);
-  /// The same for work in which ranks communicate. It calls its argument as often on every rank, and
-  /// a stop ends it on all of them in the same call.
+  /// The same for work in which some ranks communicate. It calls its argument as often on each of
+  /// them, and a stop of one ends it on all of them in the same call.   @param gather among them
   int together_before_training(
+      const train::StopAgreement::Gather& gather,
       const std::function<void(const std::function<void()>& stop_point)>& work);
   /// A collective.   @return what rank 0 gave
   int of_main(int value);

@@ -225,12 +225,19 @@ int load_model(PreparedRun& run, Rank& rank) {
     options.tensor_ranks = run.tensor_group.get();
   }
   const auto load = [&] { run.decoder = load_decoder(run.checkpoint, options); };
-  // With tensor parallelism DoRA sums over the ranks meanwhile, so that none may leave alone.
+  // With tensor parallelism DoRA sums over its ranks meanwhile, so that none may leave alone. Other
+  // stages have other numbers of stop points.
+  const auto gather = [&](const std::vector<double>& values) {
+    const parallel::CollectiveCounts counts = rank.comm().counts();
+    auto gathered = run.tensor_group->gather(values, run.compute.device);
+    rank.comm().set_counts(counts);  // which are those of training
+    return gathered;
+  };
   const auto load_together = [&](const std::function<void()>& stop_point) {
     options.stop_point = stop_point;
     load();
   };
-  if (const int code = run.tensor_group ? rank.together_before_training(load_together)
+  if (const int code = run.tensor_group ? rank.together_before_training(gather, load_together)
                                         : rank.before_training(load))
     return code;
   if (run.shards && run.shards->sharding().trained_on_host)

@@ -7,16 +7,33 @@
 
 namespace sftrun::train {
 
+namespace {
+
+StopAgreement::Gather gather_of(parallel::Communicator& comm) {
+  if (comm.world_size() == 1) return nullptr;
+  return [&comm](const std::vector<double>& values) {
+    const parallel::CollectiveCounts counts = comm.counts();
+    auto gathered = comm.all_gather(values);
+    comm.set_counts(counts);  // which are those of training
+    return gathered;
+  };
+}
+
+}  // namespace
+
 StopAgreement::StopAgreement(parallel::Communicator& comm, std::function<int()> own_code,
                              int64_t least_apart)
-    : comm_(comm),
+    : StopAgreement(gather_of(comm), std::move(own_code), least_apart) {}
+
+StopAgreement::StopAgreement(Gather gather, std::function<int()> own_code, int64_t least_apart)
+    : gather_(std::move(gather)),
       own_code_(std::move(own_code)),
-      least_apart_(comm.world_size() == 1 ? 1 : least_apart),
+      least_apart_(gather_ ? least_apart : 1),
       apart_(least_apart_) {}
 
 int StopAgreement::next() {
   if (code_ != 0) return code_;
-  if (comm_.world_size() == 1) return code_ = own_code_();
+  if (!gather_) return code_ = own_code_();
   if (left_ == 0) exchange();
   --left_;
   return code_;
@@ -30,14 +47,12 @@ double StopAgreement::own_pace() const {
 }
 
 void StopAgreement::exchange() {
-  const parallel::CollectiveCounts counts = comm_.counts();
   double pace = 0;
   for (const std::vector<double>& of_rank :
-       comm_.all_gather({static_cast<double>(own_code_()), own_pace()})) {
+       gather_({static_cast<double>(own_code_()), own_pace()})) {
     code_ = std::max(code_, static_cast<int>(of_rank[0]));
     pace = std::max(pace, of_rank[1]);
   }
-  comm_.set_counts(counts);  // which are those of training
   before_last_ = std::exchange(last_end_, monotonic_seconds());
   last_apart_ = apart_;
   if (pace > 0) {

@@ -19,4 +19,15 @@ at::Tensor TensorGroup::gather(const at::Tensor& values) const {
   return all;
 }
 
+std::vector<std::vector<double>> TensorGroup::gather(const std::vector<double>& values,
+                                                     at::Device device) const {
+  const at::Tensor all = gather(at::tensor(values, at::kDouble).to(device)).cpu();
+  std::vector<std::vector<double>> rows;
+  for (int64_t row = 0; row < all.size(0); ++row) {
+    const auto* first = all.const_data_ptr<double>() + row * all.size(1);
+    rows.emplace_back(first, first + all.size(1));
+  }
+  return rows;
+}
+
 }  // namespace sftrun::parallel
