@@ -348,12 +348,10 @@ double bytes_of(const UnitWeights& weights, const WholeBytes& whole) {
              weights.trained;
 }
 
-/// The units of each stage; of a run without stages, all of them. Where the first unit and a tied
-/// head are together, they share the embedding.
+/// The units of each stage.   @pre the run has stages
 std::vector<std::vector<UnitWeights>> units_of_stages(const spec::ArchSpec& arch,
                                                       const config::RunConfig& config,
                                                       const std::vector<UnitWeights>& units) {
-  if (!config.parallel.axes.has_stages()) return {units};
   const std::vector<int64_t> firsts = stages_of(arch, config);
   std::vector<std::vector<UnitWeights>> stages;
   for (size_t stage = 0; stage + 1 < firsts.size(); ++stage)
@@ -361,7 +359,8 @@ std::vector<std::vector<UnitWeights>> units_of_stages(const spec::ArchSpec& arch
   return stages;
 }
 
-/// What one stage holds of the whole.
+/// What one stage holds of the whole. Where the first unit and a tied head are together, they share
+/// the embedding.
 WholeBytes bytes_of_stage(const spec::ArchSpec& arch, const std::vector<UnitWeights>& stage,
                           size_t num_stages, const WholeBytes& whole) {
   UnitWeights sum;
@@ -418,8 +417,9 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
   const Places places{.on_gpu = device.on_gpu,
                       .base_on_host = device.on_gpu && offload.base == config::Offload::kCpu,
                       .trained_on_host = device.on_gpu && offload.params == config::Offload::kCpu};
-  const std::vector<UnitWeights> units =
-      unit_weights(arch, config, element_bytes, stored, whole.masters / kFp32Bytes);
+  std::vector<UnitWeights> units;
+  if (places.base_on_host || places.trained_on_host || axes.has_stages() || axes.dp_shard > 1)
+    units = unit_weights(arch, config, element_bytes, stored, whole.masters / kFp32Bytes);
   if (!axes.has_stages()) return held_on_device(whole, config, units, places);
   const auto stages = units_of_stages(whole_arch, config, units);
   StaticMemory largest;
