@@ -53,10 +53,12 @@ std::vector<layers::Linear*> Decoder::adapted_linears() {
 }
 
 void Decoder::freeze_adapters() {
-  for (layers::Linear* linear : adapted_linears()) {
-    if (linear->lora->magnitude) linear->lora->lengths = layers::row_lengths(*linear);
-  }
-  if (embedding_.lora && embedding_.lora->magnitude)
+  const auto has_norms = [this](const layers::LoraAdapter& lora) {
+    return lora.magnitude != nullptr && held_units().contains(lora.magnitude->unit);
+  };
+  for (layers::Linear* linear : adapted_linears())
+    if (has_norms(*linear->lora)) linear->lora->lengths = layers::row_lengths(*linear);
+  if (embedding_.lora && has_norms(*embedding_.lora))
     embedding_.lora->lengths = layers::column_lengths(embedding_);
 }
 

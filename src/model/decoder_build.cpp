@@ -328,6 +328,7 @@ class DecoderBuilder {
     head.name = spec::kHeadModule;
     divide(head, Division::kOutputs);
     d_.head_.first_token = first_token();
+    d_.head_.vocab_size = d_.arch_.vocab_size;
     if (!d_.arch_.tie_word_embeddings) {
       declare_tensor("lm_head.weight", unit, &head.weight, &head.weight_parameter);
       if (may_quantise_embeddings()) allow_quantized(head.name, head.quantized);

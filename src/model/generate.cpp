@@ -21,11 +21,12 @@ BatchHooks batch_hooks(const GenerationHooks& hooks) {
 
 }  // namespace
 
-void generate(Decoder& decoder, const SamplingOptions& options, size_t batch_size,
-              const GenerationHooks& hooks) {
+namespace {
+
+/// Gives the batch prompts and makes its steps, until all are answered or a stop is wanted.
+void lead(GenerationBatch& batch, const SamplingOptions& options, const GenerationHooks& hooks) {
   constexpr size_t kMostTokens = 4096;  // of prompts that are taken before they are read
   const auto shared = std::make_shared<const SamplingOptions>(options);
-  GenerationBatch batch(decoder, batch_size, batch_hooks(hooks));
   bool is_exhausted = false;
   const auto fill = [&] {
     std::vector<SequenceRequest> taken;
@@ -43,6 +44,21 @@ void generate(Decoder& decoder, const SamplingOptions& options, size_t batch_siz
     if (batch.num_active() == 0) return;
     if (hooks.before_step && !hooks.before_step(batch.num_active())) return;
     batch.step();
+  }
+}
+
+}  // namespace
+
+void generate(Decoder& decoder, const SamplingOptions& options, size_t batch_size,
+              const GenerationHooks& hooks, layers::CopyRanks* ranks) {
+  GenerationBatch batch(decoder, batch_size, batch_hooks(hooks), ranks);
+  if (ranks == nullptr || ranks->leads()) {
+    lead(batch, options, hooks);
+    batch.finish();
+  } else {
+    batch.follow([&] {
+      if (hooks.before_step) hooks.before_step(batch.num_active());
+    });
   }
 }
 

@@ -8,11 +8,13 @@
 #include <cmath>
 #include <utility>
 
+#include "generation_messages.h"
 #include "kv_cache.h"
 #include "sampling.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/data/example.h"
+#include "sftrun/model/unit_use.h"
 
 namespace sftrun::model {
 namespace {
@@ -74,25 +76,41 @@ struct Reading {
   int64_t count() const { return cu_seqlens.back(); }
 };
 
+using Next = GenerationMessages::Next;
+
 int64_t GenerationBatch::longest_of(const SequenceRequest& request) {
   return static_cast<int64_t>(request.prompt.tokens.size()) + request.options->max_new_tokens;
 }
 
-GenerationBatch::GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks hooks)
+GenerationBatch::GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks hooks,
+                                 layers::CopyRanks* ranks)
     : decoder_(decoder),
       num_rows_(num_rows),
       hooks_(std::move(hooks)),
       cache_(std::make_unique<KvCache>(decoder)),
       bytes_of_token_(cache_->bytes({.rows = 1, .length = 1})) {
   SFTRUN_CHECK(num_rows > 0);
-  for (const Layer& layer : decoder_.layers()) has_states_ |= layer.delta_net.defined();
+  for (const spec::LayerSpec& layer : decoder_.arch().layers)
+    has_states_ |= layer.mixer == spec::Mixer::kDeltaNet;
+  if (ranks != nullptr) messages_ = std::make_unique<GenerationMessages>(*ranks);
 }
 
 GenerationBatch::~GenerationBatch() = default;
 
 void GenerationBatch::add(std::vector<SequenceRequest> requests) {
   SFTRUN_CHECK(requests.size() <= num_free());
-  for (SequenceRequest& request : requests) unread_.push_back(std::move(request));
+  for (SequenceRequest& request : requests) {
+    if (messages_) messages_->added(request);
+    unread_.push_back(std::move(request));
+  }
+}
+
+bool GenerationBatch::has_embedding() const {
+  return decoder_.held_units().contains(decoder_.embedding_unit());
+}
+
+bool GenerationBatch::has_head() const {
+  return decoder_.held_units().contains(decoder_.head_unit());
 }
 
 /// Rows for the prompts that the next pass reads. A gated delta net reads one document in a pass.
@@ -111,17 +129,72 @@ std::vector<size_t> GenerationBatch::take_unread() {
 
 void GenerationBatch::step() {
   SFTRUN_CHECK(num_active() > 0);
+  if (messages_) messages_->tell(Next::kStep);
+  make_passes();
+  accept_and_free(all_rows(rows_.size()));
+}
+
+void GenerationBatch::finish() {
+  if (!messages_) return clear();
+  drop([](size_t) { return true; });
+  do messages_->tell(Next::kStep);
+  while (make_passes() > 0);
+  messages_->tell(Next::kEnd);
+}
+
+void GenerationBatch::follow(const std::function<void()>& before_step) {
+  SFTRUN_CHECK(messages_ && !messages_->leads());
+  const GenerationMessages::Changes changes{
+      .add = [this](SequenceRequest&& request) { unread_.push_back(std::move(request)); },
+      .remove = [this](size_t row) { remove(row); },
+      .drop = [this](const auto& is_dropped) { drop_rows(is_dropped); }};
+  for (Next next = messages_->hear(changes); next != Next::kEnd; next = messages_->hear(changes)) {
+    if (next == Next::kReset) {
+      clear();
+      continue;
+    }
+    if (before_step) before_step();
+    make_passes();
+    for (Row& row : rows_) row.result.tokens.push_back(row.next);
+  }
+}
+
+/// The passes of a step, and as many without a token as ranks make more that gather the same weights.
+/// @return passes of the rank that makes most
+int64_t GenerationBatch::make_passes() {
   const at::NoGradGuard no_grad;
   const std::vector<size_t> switching = rows_that_change_angles();
   const size_t num_read = rows_.size();
+  const int64_t own = num_passes(!switching.empty()),
+                all = messages_ ? messages_->ranks().max_of_shards(own) : own;
   if (has_states_) {
     for (std::vector<size_t> row = take_unread(); !row.empty(); row = take_unread()) run(0, row);
     if (num_read > 0) run(num_read, {});
-  } else {
+  } else if (num_active() > 0) {
     run(num_read, take_unread());
   }
   if (!switching.empty()) run(0, switching);
-  accept_and_free(all_rows(rows_.size()));
+  for (int64_t pass = own; pass < all; ++pass) run_nothing();
+  return all;
+}
+
+/// Of this rank's next step.   @param reads_again whether rows change their angles
+int64_t GenerationBatch::num_passes(bool reads_again) const {
+  const auto of_states = static_cast<int64_t>(unread_.size() + (rows_.empty() ? 0 : 1));
+  const int64_t of_rows = num_active() > 0 ? 1 : 0;
+  return (has_states_ ? of_states : of_rows) + (reads_again ? 1 : 0);
+}
+
+template <typename Body>
+void GenerationBatch::with_unit(int64_t unit, Body&& body) {
+  use_unit(decoder_.units(), messages_ ? messages_->ranks().hooks() : nullptr, unit,
+           layers::UnitPass::kForward, body);
+}
+
+/// A pass for the other ranks alone.
+void GenerationBatch::run_nothing() {
+  const layers::UnitRange held = decoder_.held_units();
+  for (int64_t unit = held.first; unit < held.end; ++unit) with_unit(unit, [] {});
 }
 
 Stepping GenerationBatch::next_tokens(size_t count) {
@@ -180,31 +253,86 @@ void GenerationBatch::run(size_t num_stepping, const std::vector<size_t>& rows_t
                           at::cat({first.sin, context.ropes[i].sin})};
     }
   }
-  at::Tensor hidden = decoder_.embed(tokens);
-  decoder_.open_shared_state(context, tokens, hidden);
-  for (size_t l = 0; l < decoder_.layers().size(); ++l) {
-    const Layer& layer = decoder_.layers()[l];
-    const at::Tensor mixed =
-        layer.delta_net.defined()
-            ? delta_net(l, hidden, context, stepping, reading)
-            : attend(l, layers::attention_inputs(layer, hidden, context), stepping, reading);
-    hidden = layers::after_attention(layer, hidden, mixed, context);
+  at::Tensor hidden;
+  if (has_embedding()) {
+    with_unit(decoder_.embedding_unit(), [&] {
+      hidden = decoder_.embed(tokens);
+      decoder_.open_shared_state(context, tokens, hidden);
+    });
+  } else {
+    hidden = received_hidden(tokens.size(0));
   }
-  score_prompts(hidden.narrow(0, stepping.count(), reading.count()), reading);
-  choose_next(hidden, stepping, reading);
+  hidden = run_layers(std::move(hidden), context, stepping, reading);
+  end_pass(hidden, stepping, reading);
 }
 
-/// From the last layer's output.
-void GenerationBatch::choose_next(const at::Tensor& hidden, const Stepping& stepping,
-                                  const Reading& reading) {
-  std::vector<size_t> rows = all_rows(static_cast<size_t>(stepping.count()));
-  if (reading.rows.empty()) return choose_tokens(head(hidden), rows);
-  std::vector<int64_t> last(rows.begin(), rows.end());
-  for (size_t i = 0; i < reading.rows.size(); ++i) {
-    rows.push_back(reading.rows[i]);
-    last.push_back(stepping.count() + reading.cu_seqlens[i + 1] - 1);
+/// From the stage before.
+at::Tensor GenerationBatch::received_hidden(int64_t num_tokens) {
+  const at::Tensor hidden =
+      at::empty({num_tokens, decoder_.arch().hidden_size},
+                at::TensorOptions().dtype(decoder_.options().dtype).device(device()));
+  messages_->ranks().links()->receive_hidden(hidden);
+  return hidden;
+}
+
+/// The layers that this rank has.
+at::Tensor GenerationBatch::run_layers(at::Tensor hidden, const layers::BatchContext& context,
+                                       Stepping& stepping, const Reading& reading) {
+  for (size_t l = 0; l < decoder_.layers().size(); ++l) {
+    const int64_t unit = decoder_.layer_unit(static_cast<int64_t>(l));
+    if (!decoder_.held_units().contains(unit)) continue;
+    with_unit(unit, [&] {
+      const Layer& layer = decoder_.layers()[l];
+      const at::Tensor mixed =
+          layer.delta_net.defined()
+              ? delta_net(l, hidden, context, stepping, reading)
+              : attend(l, layers::attention_inputs(layer, hidden, context), stepping, reading);
+      hidden = layers::after_attention(layer, hidden, mixed, context);
+    });
   }
-  choose_tokens(head(hidden.index_select(0, at::tensor(last).to(device()))), rows);
+  return hidden;
+}
+
+/// Chooses the next token of each row from the last layer's output, or sends that to the next stage.
+void GenerationBatch::end_pass(const at::Tensor& hidden, const Stepping& stepping,
+                               const Reading& reading) {
+  std::vector<size_t> rows = all_rows(static_cast<size_t>(stepping.count()));
+  rows.insert(rows.end(), reading.rows.begin(), reading.rows.end());
+  Choices choices;
+  if (has_head()) {
+    try {
+      with_unit(decoder_.head_unit(), [&] {
+        score_prompts(hidden.narrow(0, stepping.count(), reading.count()), reading, choices);
+        const at::Tensor logits =
+            layers::logits_of(decoder_.head(), last_hidden(hidden, stepping, reading));
+        choose_tokens(logits.to(at::kFloat).cpu().contiguous(), rows, choices);
+      });
+    } catch (const NotFiniteError&) {
+      choices = {.is_finite = false};
+    }
+  } else {
+    messages_->ranks().links()->send_hidden(hidden.contiguous());
+  }
+  if (messages_) choices = messages_->of_head(choices);
+  if (!choices.is_finite) throw_not_finite();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows_[rows[i]].next = choices.tokens[i];
+    rows_[rows[i]].logprobs = std::move(choices.logprobs[i]);
+  }
+  if (messages_ && !messages_->leads()) return;
+  for (auto& [prompt, scores] : choices.prompt_scores)
+    hooks_.on_prompt_scores(prompt, std::move(scores));
+}
+
+/// Of each row's last token.
+at::Tensor GenerationBatch::last_hidden(const at::Tensor& hidden, const Stepping& stepping,
+                                        const Reading& reading) {
+  if (reading.rows.empty()) return hidden;
+  std::vector<int64_t> last;
+  for (int64_t row = 0; row < stepping.count(); ++row) last.push_back(row);
+  for (size_t i = 0; i < reading.rows.size(); ++i)
+    last.push_back(stepping.count() + reading.cu_seqlens[i + 1] - 1);
+  return hidden.index_select(0, at::tensor(last).to(device()));
 }
 
 /// Makes room for `length` tokens in each row. The cache grows to twice its size, but not beyond
@@ -275,7 +403,8 @@ at::Tensor GenerationBatch::delta_net(size_t l, const at::Tensor& hidden,
 }
 
 /// In pieces, because the logits of a long prompt need more memory than the model.
-void GenerationBatch::score_prompts(const at::Tensor& hidden, const Reading& reading) {
+void GenerationBatch::score_prompts(const at::Tensor& hidden, const Reading& reading,
+                                    Choices& choices) {
   constexpr int64_t kLogits = int64_t{1} << 24;  // of a piece
   const int64_t most = std::max<int64_t>(1, kLogits / decoder_.arch().vocab_size);
   for (size_t i = 0; i < reading.rows.size(); ++i) {
@@ -298,7 +427,7 @@ void GenerationBatch::score_prompts(const at::Tensor& hidden, const Reading& rea
     }
     for (const TokenLogprobs& score : scores)
       if (!std::isfinite(score.logprob)) throw_not_finite();
-    hooks_.on_prompt_scores(request.prompt.index, std::move(scores));
+    choices.prompt_scores.emplace_back(request.prompt.index, std::move(scores));
   }
 }
 
@@ -312,27 +441,27 @@ std::vector<size_t> GenerationBatch::rows_that_change_angles() const {
   return switching;
 }
 
-/// @return [n, vocab] fp32 on the host
-at::Tensor GenerationBatch::head(const at::Tensor& hidden) {
-  return layers::logits_of(decoder_.head(), hidden).to(at::kFloat).cpu().contiguous();
-}
-
-/// @param logits [n, vocab], one for each of `rows`
-void GenerationBatch::choose_tokens(const at::Tensor& logits, const std::vector<size_t>& rows) {
+/// @param logits [n, vocab] fp32 on the host, one for each of `rows`
+void GenerationBatch::choose_tokens(const at::Tensor& logits, const std::vector<size_t>& rows,
+                                    Choices& choices) {
+  choices.tokens.resize(rows.size());
+  choices.logprobs.resize(rows.size());
   at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard no_grad;
-    for (int64_t i = begin; i < end; ++i) choose(rows_[rows[static_cast<size_t>(i)]], logits[i]);
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      choices.tokens[i] = choose(rows_[rows[i]], logits[static_cast<int64_t>(i)]);
   });
   for (size_t i = 0; i < rows.size(); ++i) {
-    Row& row = rows_[rows[i]];
-    if (!row.request.num_logprobs) continue;
-    const at::Tensor chosen = at::full({1}, int64_t{row.next}, at::kLong);
-    row.logprobs = token_logprobs(logits.narrow(0, static_cast<int64_t>(i), 1), chosen,
-                                  *row.request.num_logprobs)[0];
+    const std::optional<size_t>& wanted = rows_[rows[i]].request.num_logprobs;
+    if (!wanted) continue;
+    const at::Tensor chosen = at::full({1}, int64_t{choices.tokens[i]}, at::kLong);
+    choices.logprobs[i] =
+        token_logprobs(logits.narrow(0, static_cast<int64_t>(i), 1), chosen, *wanted)[0];
   }
 }
 
-void GenerationBatch::choose(Row& row, const at::Tensor& of_last) const {
+/// @return the next token of the row
+int32_t GenerationBatch::choose(const Row& row, const at::Tensor& of_last) const {
   const SamplingOptions& options = *row.request.options;
   const bool penalizes = options.repetition_penalty != 1;
   const at::Tensor logits = penalizes ? of_last.clone() : of_last;
@@ -341,7 +470,7 @@ void GenerationBatch::choose(Row& row, const at::Tensor& of_last) const {
   const Prompt& prompt = row.request.prompt;
   const std::vector<int32_t>& generated = row.result.tokens;
   if (penalizes) penalize_repetition(values, prompt.tokens, generated, options.repetition_penalty);
-  row.next = sample_token(values, options, prompt.stream, static_cast<uint64_t>(generated.size()));
+  return sample_token(values, options, prompt.stream, static_cast<uint64_t>(generated.size()));
 }
 
 /// Records the chosen token; false when the sequence is finished.
@@ -370,18 +499,36 @@ void GenerationBatch::accept_and_free(const std::vector<size_t>& rows) {
     if (!accept(rows_[row])) finished.push_back(row);
   for (auto row = finished.rbegin(); row != finished.rend(); ++row) {
     hooks_.on_finished(rows_[*row].request.prompt.index, std::move(rows_[*row].result));
+    if (messages_) messages_->removed(*row);
     remove(*row);
   }
 }
 
 void GenerationBatch::drop(const std::function<bool(size_t)>& is_dropped) {
+  const std::vector<size_t> dropped = drop_rows(is_dropped);
+  if (messages_) messages_->dropped(dropped);
+}
+
+/// @return the indices of their prompts
+std::vector<size_t> GenerationBatch::drop_rows(const std::function<bool(size_t)>& is_dropped) {
+  std::vector<size_t> dropped;
+  const auto is_noted = [&](const SequenceRequest& request) {
+    if (!is_dropped(request.prompt.index)) return false;
+    dropped.push_back(request.prompt.index);
+    return true;
+  };
   for (size_t row = rows_.size(); row-- > 0;)
-    if (is_dropped(rows_[row].request.prompt.index)) remove(row);
-  std::erase_if(unread_,
-                [&](const SequenceRequest& request) { return is_dropped(request.prompt.index); });
+    if (is_noted(rows_[row].request)) remove(row);
+  std::erase_if(unread_, is_noted);
+  return dropped;
 }
 
 void GenerationBatch::reset() {
+  if (messages_) messages_->tell(Next::kReset);
+  clear();
+}
+
+void GenerationBatch::clear() {
   rows_.clear();
   unread_.clear();
   cache_ = std::make_unique<KvCache>(decoder_);

@@ -8,6 +8,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/profile_range.h"
+#include "sftrun/model/unit_use.h"
 
 namespace sftrun::model {
 
@@ -28,18 +29,9 @@ Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks, layers::StageLinks* lin
       {}, "use a strategy without pipeline parallelism");
 }
 
-/// Runs `body` between the hooks of a unit and of the units that it also reads.
 template <typename Body>
 void Stage::with_unit(int64_t unit, UnitPass pass, Body&& body) const {
-  const layers::Unit& of_model = decoder_.units()[static_cast<size_t>(unit)];
-  const kernels::ProfileRange range(of_model.name);
-  if (hooks_ == nullptr) return body();
-  const std::vector<int64_t>& also = of_model.also_reads;
-  for (const int64_t other : also) hooks_->before(other, pass);
-  hooks_->before(unit, pass);
-  body();
-  hooks_->after(unit, pass);
-  for (const int64_t other : also) hooks_->after(other, pass);
+  use_unit(decoder_.units(), hooks_, unit, pass, body);
 }
 
 template <typename Body>

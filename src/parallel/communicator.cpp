@@ -57,6 +57,7 @@ struct Communicator::Impl {
   std::unique_ptr<StallWatch> watch;
   Group world;
   std::vector<Group> groups;                   // all, with `world`: shut down in `leave`
+  int64_t num_named_groups = 0;                // on every rank the same
   std::map<std::string, int64_t> own_numbers;  // of a single process
 
   Impl() = default;
@@ -182,6 +183,7 @@ Group& Communicator::world() {
 Group Communicator::make_group(const std::vector<int>& ranks, const std::string& name,
                                bool is_own) {
   if (!impl_->is_connected()) return {};
+  const int64_t number = impl_->num_named_groups++;
   if (!is_own && static_cast<int>(ranks.size()) == world_size()) return impl_->world;
   const auto own = std::find(ranks.begin(), ranks.end(), rank());
   if (own == ranks.end() || ranks.size() == 1) {
@@ -192,7 +194,8 @@ Group Communicator::make_group(const std::vector<int>& ranks, const std::string&
   Group group;
   impl_->guarded("connecting a group", [&] {
     group = impl_->connect(ranks, static_cast<int>(own - ranks.begin()),
-                           c10::make_intrusive<c10d::PrefixStore>("group/" + name, impl_->store));
+                           c10::make_intrusive<c10d::PrefixStore>(
+                               fmt::format("group/{}-{}", name, number), impl_->store));
   });
   return group;
 }

@@ -98,6 +98,7 @@ struct Head {
   double softcap = 0;  ///< logits become cap * tanh(logit / cap); 0: off
   /// Tensor parallelism: `linear` has the rows of the tokens from `first_token`.
   int64_t first_token = 0;
+  int64_t vocab_size = 0;  ///< tokens of all ranks
 };
 
 }  // namespace sftrun::layers

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sftrun/core/error.h"
+#include "sftrun/layers/copy_ranks.h"
 #include "sftrun/model/decoder.h"
 
 /// Autoregressive generation with a key/value cache.
@@ -52,16 +53,18 @@ struct GenerationHooks {
   std::function<void(size_t, Generation&&)> on_finished;  ///< (index of the prompt, its answer)
   OnToken on_token = {};                                  ///< may be empty
   /// Called before each step with the number of active rows; false: stop, and drop what is not
-  /// finished. May be empty.
+  /// finished. May be empty. On a rank that follows another one the result is ignored.
   std::function<bool(size_t)> before_step = {};
 };
 
 /// Generates the continuations of all prompts, up to `batch_size` at the same time. A finished
 /// sequence is replaced at once by the next prompt. A sequence's answer does not depend on the others
 /// (up to rounding); its random numbers depend only on (seed, stream, position).
+/// @param ranks that have the decoder's model together, all of which call it; hooks other than
+/// `before_step` are called on their lead only. null: this rank alone has all of it
 /// @throws NotFiniteError
 void generate(Decoder& decoder, const SamplingOptions& options, size_t batch_size,
-              const GenerationHooks& hooks);
+              const GenerationHooks& hooks, layers::CopyRanks* ranks = nullptr);
 
 /// The same for prompts that are all in one batch.
 /// @param prompts none empty   @param streams random stream of each sequence

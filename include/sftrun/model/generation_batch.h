@@ -7,13 +7,16 @@
 #include <optional>
 #include <vector>
 
+#include "sftrun/layers/copy_ranks.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/generate.h"
 #include "sftrun/model/token_logprobs.h"
 
 namespace sftrun::model {
 
+class GenerationMessages;
 class KvCache;
+struct Choices;
 struct Stepping;
 struct Reading;
 
@@ -44,10 +47,16 @@ struct BatchHooks {
 /// Sequences that are generated together. They come and go between steps (continuous batching), and
 /// each has its own options. New prompts are read in the pass that generates the others' next tokens,
 /// so that weights are read from memory once for both. Rows that are read are the first of the cache.
+///
+/// Where several ranks have one copy of the model together, each has such an object with the same
+/// arguments: the lead's caller adds sequences and steps, the others call `follow`. The rank with the
+/// head chooses the tokens; hooks are called on the lead.
 class GenerationBatch {
  public:
   /// @param num_rows most sequences at the same time, above 0   @param decoder must outlive this object
-  GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks hooks);
+  /// @param ranks that have the decoder's model together; null: this one alone has all of it
+  GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks hooks,
+                  layers::CopyRanks* ranks = nullptr);
   ~GenerationBatch();
   GenerationBatch(const GenerationBatch&) = delete;
   GenerationBatch& operator=(const GenerationBatch&) = delete;
@@ -64,6 +73,12 @@ class GenerationBatch {
   void drop(const std::function<bool(size_t)>& is_dropped);
   /// Drops all sequences and the memory of the cache.
   void reset();
+  /// Drops all sequences. Then makes passes for the ranks that gather this one's shards until these
+  /// finish, too, and ends the `follow` of the other ranks of the copy.
+  void finish();
+  /// Makes the passes of the lead until it finishes.   @pre another rank leads
+  /// @param before_step called before each step; may be empty
+  void follow(const std::function<void()>& before_step = {});
 
   /// Bytes of the cache when it holds `more` sequences beside the active ones, and the longest has
   /// `length` tokens with its answer.
@@ -84,7 +99,18 @@ class GenerationBatch {
   static int64_t longest_of(const SequenceRequest& request);
 
   std::vector<size_t> take_unread();
+  bool has_embedding() const;
+  bool has_head() const;
+  int64_t make_passes();
+  int64_t num_passes(bool reads_again) const;
+  template <typename Body>
+  void with_unit(int64_t unit, Body&& body);
+  void run_nothing();
   void run(size_t num_stepping, const std::vector<size_t>& reading);
+  at::Tensor received_hidden(int64_t num_tokens);
+  at::Tensor run_layers(at::Tensor hidden, const layers::BatchContext& context, Stepping& stepping,
+                        const Reading& reading);
+  void end_pass(const at::Tensor& hidden, const Stepping& stepping, const Reading& reading);
   void reserve(int64_t length);
   Stepping next_tokens(size_t count);
   Reading texts_of(const std::vector<size_t>& rows);
@@ -93,17 +119,19 @@ class GenerationBatch {
   at::Tensor attend_prompts(size_t l, const layers::AttentionInputs& inputs,
                             const Reading& reading);
   at::Tensor attend_tokens(size_t l, const layers::AttentionInputs& inputs, Stepping& stepping);
-  void score_prompts(const at::Tensor& hidden, const Reading& reading);
+  void score_prompts(const at::Tensor& hidden, const Reading& reading, Choices& choices);
   std::vector<size_t> rows_that_change_angles() const;
   at::Tensor delta_net(size_t l, const at::Tensor& hidden, const layers::BatchContext& context,
                        const Stepping& stepping, const Reading& reading);
-  void choose_next(const at::Tensor& hidden, const Stepping& stepping, const Reading& reading);
-  at::Tensor head(const at::Tensor& hidden);
-  void choose_tokens(const at::Tensor& logits, const std::vector<size_t>& rows);
-  void choose(Row& row, const at::Tensor& of_last) const;
+  at::Tensor last_hidden(const at::Tensor& hidden, const Stepping& stepping,
+                         const Reading& reading);
+  void choose_tokens(const at::Tensor& logits, const std::vector<size_t>& rows, Choices& choices);
+  int32_t choose(const Row& row, const at::Tensor& of_last) const;
   bool accept(Row& row);
   void accept_and_free(const std::vector<size_t>& rows);
   void remove(size_t row);
+  std::vector<size_t> drop_rows(const std::function<bool(size_t)>& is_dropped);
+  void clear();
   at::Device device() const { return decoder_.options().device; }
 
   Decoder& decoder_;
@@ -114,6 +142,7 @@ class GenerationBatch {
   std::vector<Row> rows_;  // row i of the cache
   std::deque<SequenceRequest> unread_;
   bool has_states_ = false;
+  std::unique_ptr<GenerationMessages> messages_;  // null: this rank has the whole model
 };
 
 }  // namespace sftrun::model

@@ -64,7 +64,7 @@ class Communicator {
   Group& world();
   /// A group of some ranks. Every rank of the run must call it, with the same `ranks` and in the
   /// same order; a rank that is not among them gets a group of its own.
-  /// @param ranks of the run, ascending   @param name of the group, new for each call
+  /// @param ranks of the run, ascending   @param name of the group, for errors
   /// @param is_own false: all ranks of the run get `world()`; true: calls of this group are not
   /// ordered with those of others that have the same ranks
   Group make_group(const std::vector<int>& ranks, const std::string& name, bool is_own = false);

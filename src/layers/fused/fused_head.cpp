@@ -93,6 +93,14 @@ void divided_rows_backward_(at::Tensor& logits, const DividedRows& rows, const H
   logits.scatter_(1, rows.label, at_label.unsqueeze(1).to(logits.scalar_type()));
 }
 
+/// @param own of this rank's tokens [n, tokens]   @return [n, vocab]
+at::Tensor logits_of_all_ranks(const at::Tensor& own, const Head& head) {
+  at::Tensor all = at::zeros({own.size(0), head.vocab_size}, own.options());
+  all.narrow(1, head.first_token, own.size(1)).copy_(own);
+  head.linear.ranks->sum(all);  // of one value and zeros, so that each is exact
+  return all;
+}
+
 /// -log p of the labels [n] fp32.
 at::Tensor losses_of(const at::Tensor& logits, const Head& head, const at::Tensor& labels) {
   return head.linear.ranks ? divided_rows(logits, head, labels).losses
@@ -149,6 +157,7 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
 
 at::Tensor logits_of(const Head& head, const at::Tensor& hidden) {
   at::Tensor logits = raw_logits(head, head.linear, normed(hidden, head.norm).y, {});
+  if (head.linear.ranks != nullptr) logits = logits_of_all_ranks(logits, head);
   return head.softcap > 0 ? logits.div_(head.softcap).tanh_().mul_(head.softcap) : logits;
 }
 

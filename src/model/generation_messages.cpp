@@ -1,0 +1,146 @@
+#include "generation_messages.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::model {
+namespace {
+
+using nlohmann::json;
+
+std::string packed(const json& value) {
+  std::string bytes;
+  json::to_msgpack(value, bytes);
+  return bytes;
+}
+
+json to_json(const TokenLogprobs& found) {
+  json top = json::array();
+  for (const TokenLogprobs::Candidate& candidate : found.top)
+    top.push_back({candidate.token, candidate.logprob});
+  return {found.logprob, top};
+}
+
+TokenLogprobs logprobs_of(const json& value) {
+  TokenLogprobs found{.logprob = value[0].get<float>(), .top = {}};
+  for (const json& candidate : value[1])
+    found.top.push_back({candidate[0].get<int32_t>(), candidate[1].get<float>()});
+  return found;
+}
+
+json to_json(const std::vector<TokenLogprobs>& scores) {
+  json list = json::array();
+  for (const TokenLogprobs& score : scores) list.push_back(to_json(score));
+  return list;
+}
+
+/// Without the stop tokens: the lead alone ends sequences.
+json to_json(const SamplingOptions& options) {
+  json top_k;
+  if (options.top_k) top_k = *options.top_k;
+  return {options.max_new_tokens, options.temperature,        options.top_p, top_k,
+          options.min_p,          options.repetition_penalty, options.seed};
+}
+
+SamplingOptions options_of(const json& value) {
+  SamplingOptions options;
+  options.max_new_tokens = value[0].get<int64_t>();
+  options.temperature = value[1].get<double>();
+  options.top_p = value[2].get<double>();
+  if (!value[3].is_null()) options.top_k = value[3].get<int64_t>();
+  options.min_p = value[4].get<double>();
+  options.repetition_penalty = value[5].get<double>();
+  options.seed = value[6].get<uint64_t>();
+  return options;
+}
+
+json to_json(const SequenceRequest& request) {
+  json num_logprobs;
+  if (request.num_logprobs) num_logprobs = *request.num_logprobs;
+  return {{"prompt", request.prompt.index},  {"tokens", request.prompt.tokens},
+          {"stream", request.prompt.stream}, {"options", to_json(*request.options)},
+          {"num_logprobs", num_logprobs},    {"scores_prompt", request.scores_prompt}};
+}
+
+SequenceRequest request_of(const json& value) {
+  SequenceRequest request;
+  request.prompt = {value.at("prompt").get<size_t>(),
+                    value.at("tokens").get<std::vector<int32_t>>(),
+                    value.at("stream").get<uint64_t>()};
+  request.options = std::make_shared<const SamplingOptions>(options_of(value.at("options")));
+  if (!value.at("num_logprobs").is_null())
+    request.num_logprobs = value.at("num_logprobs").get<size_t>();
+  request.scores_prompt = value.at("scores_prompt").get<bool>();
+  return request;
+}
+
+json to_json(const Choices& choices) {
+  json logprobs = json::array();
+  for (const auto& found : choices.logprobs) logprobs.push_back(found ? to_json(*found) : json());
+  json scores = json::array();
+  for (const auto& [prompt, of_prompt] : choices.prompt_scores)
+    scores.push_back({prompt, to_json(of_prompt)});
+  return {choices.is_finite, choices.tokens, logprobs, scores};
+}
+
+Choices choices_of(const json& value) {
+  Choices choices{.tokens = value[1].get<std::vector<int32_t>>(),
+                  .logprobs = {},
+                  .prompt_scores = {},
+                  .is_finite = value[0].get<bool>()};
+  for (const json& found : value[2]) {
+    choices.logprobs.emplace_back();
+    if (!found.is_null()) choices.logprobs.back() = logprobs_of(found);
+  }
+  for (const json& of_prompt : value[3]) {
+    choices.prompt_scores.emplace_back(of_prompt[0].get<size_t>(), std::vector<TokenLogprobs>());
+    for (const json& score : of_prompt[1])
+      choices.prompt_scores.back().second.push_back(logprobs_of(score));
+  }
+  return choices;
+}
+
+}  // namespace
+
+void GenerationMessages::added(const SequenceRequest& request) {
+  changes_.push_back({{"add", to_json(request)}});
+}
+
+void GenerationMessages::removed(size_t row) {
+  changes_.push_back({{"remove", row}});
+}
+
+void GenerationMessages::dropped(const std::vector<size_t>& prompts) {
+  if (!prompts.empty()) changes_.push_back({{"drop", prompts}});
+}
+
+void GenerationMessages::tell(Next next) {
+  ranks_.from_lead(packed({{"changes", changes_}, {"next", static_cast<int>(next)}}));
+  changes_ = json::array();
+}
+
+GenerationMessages::Next GenerationMessages::hear(const Changes& changes) {
+  const json message = json::from_msgpack(ranks_.from_lead({}));
+  for (const json& change : message.at("changes")) {
+    if (const auto added = change.find("add"); added != change.end()) {
+      changes.add(request_of(*added));
+    } else if (const auto removed = change.find("remove"); removed != change.end()) {
+      changes.remove(removed->get<size_t>());
+    } else {
+      const auto prompts = change.at("drop").get<std::vector<size_t>>();
+      changes.drop([&](size_t prompt) {
+        return std::find(prompts.begin(), prompts.end(), prompt) != prompts.end();
+      });
+    }
+  }
+  return static_cast<Next>(message.at("next").get<int>());
+}
+
+Choices GenerationMessages::of_head(const Choices& own) {
+  return choices_of(json::from_msgpack(ranks_.from_head(packed(to_json(own)))));
+}
+
+}  // namespace sftrun::model
