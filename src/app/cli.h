@@ -128,6 +128,18 @@ int64_t to_number(const std::string& text, int64_t fallback);
 
 /// `--nproc-per-node`, `--gpus`, `--nnodes`, `--node-rank`, `--master-addr` and `--master-port`
 void add_launch_flags(CLI::App& command, LaunchFlags& flags);
+/// How a command divides a model that is too large for one device.
+struct DivisionFlags {
+  std::string strategy = "auto";  ///< auto, tensor, pipeline, fsdp, device_map
+  std::optional<int64_t> tp, pp;
+  bool is_given() const { return strategy != "auto" || tp || pp; }
+};
+/// `--strategy`, `--tp` and `--pp`
+void add_division_flags(CLI::App& command, DivisionFlags& flags);
+/// Adds `parallel` to a request: null where each process has the whole model.
+/// @throws ConfigError for flags that contradict each other
+void put_division(const DivisionFlags& flags, const LaunchFlags& launch,
+                  nlohmann::ordered_json& request);
 /// `--worker-request`, which is hidden: the launcher's request to its workers.
 void add_worker_request(CLI::App& command, std::filesystem::path& request);
 /// @throws ConfigError for a rank of a node that does not exist

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -29,6 +28,7 @@ struct EvalOptions {
   SamplingFlags sampling;
   ComputeFlags compute;
   LaunchFlags launch;
+  DivisionFlags division;
   std::optional<int64_t> batch_size, max_records;
   bool base = false, no_generate = false, as_stored = false, overwrite = false, json = false;
 };
@@ -148,12 +148,8 @@ nlohmann::ordered_json request(const EvalOptions& options) {
       {"as_stored", options.as_stored},
       {"json", options.json}};
   put_sampling_flags(options.sampling, request);
+  put_division(options.division, options.launch, request);
   return request;
-}
-
-/// Logs and requests of several processes.
-fs::path temporary_folder() {
-  return folder_for_temporaries() / fmt::format("sftrun-eval-{}", ::getpid());
 }
 
 void add_eval_flags(CLI::App& command, EvalOptions& options) {
@@ -198,6 +194,7 @@ Command add_eval(CLI::App& sftrun) {
   add_compute_flags(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object instead of a table");
   add_launch_flags(*command, options->launch);
+  add_division_flags(*command, options->division);
   add_worker_request(*command, options->worker_request);
   return {command, [options, command] {
             if (!options->worker_request.empty()) {
@@ -209,7 +206,7 @@ Command add_eval(CLI::App& sftrun) {
             return run_on_devices({.name = "eval",
                                    .request = request(*options),
                                    .launch = options->launch,
-                                   .folder = temporary_folder()});
+                                   .folder = temporary_folder("eval")});
           }};
 }
 

@@ -13,6 +13,7 @@ struct GenerateOptions {
   RecordFlags records;
   ComputeFlags compute;
   LaunchFlags launch;
+  DivisionFlags division;
   std::filesystem::path worker_request;  ///< of a worker: the launcher's request
   SamplingFlags sampling;
   std::optional<int64_t> batch_size;
@@ -34,14 +35,20 @@ void check(GenerateOptions& options, const CLI::App& command) {
     require(!options.records.output.empty(), command, "--output with --input");
   check_record_flags(options.records);
   check_launch_flags(options.launch);
-  if (command.count("--prompt") > 0 && options.launch.asks_for_processes()) {
-    throw ConfigError("--prompt is answered by one process", "the launch flags",
-                      "leave --nproc-per-node, --gpus and --nnodes out, or give --input");
+  if (command.count("--prompt") > 0 && options.launch.asks_for_processes() &&
+      !options.division.is_given()) {
+    throw ConfigError(
+        "--prompt is answered by one process", "the launch flags",
+        "leave --nproc-per-node, --gpus and --nnodes out, give --input, or divide the "
+        "model over the processes with --strategy tensor");
   }
 }
 
 /// Where answers are kept until all are there; empty: nowhere.
-std::filesystem::path folder_of(const RecordFlags& records) {
+std::filesystem::path folder_of(const GenerateOptions& options) {
+  const RecordFlags& records = options.records;
+  if (records.input.empty())  // logs of several processes
+    return options.division.is_given() ? temporary_folder("generate") : std::filesystem::path();
   const bool is_special = leads_to_file(records.output) && !is_plain_file(records.output);
   if (records.input == "-" || records.output == "-" || is_special) return {};
   return records.output + ".parts";
@@ -67,6 +74,7 @@ nlohmann::ordered_json request(const GenerateOptions& options, const CLI::App& c
       {"json", options.json}};
   put_input(options.records, request);
   put_sampling_flags(options.sampling, request);
+  put_division(options.division, options.launch, request);
   return request;
 }
 
@@ -94,6 +102,7 @@ Command add_generate(CLI::App& sftrun) {
   add_compute_flags(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object for --prompt instead of text");
   add_launch_flags(*command, options->launch);
+  add_division_flags(*command, options->division);
   add_worker_request(*command, options->worker_request);
   return {command, [options, command] {
             if (!options->worker_request.empty()) {
@@ -104,11 +113,12 @@ Command add_generate(CLI::App& sftrun) {
             find_adapter(options->adapter);
             options->launch.device = options->compute.device;
             const nlohmann::ordered_json asked = request(*options, *command);
-            if (options->records.input.empty()) return run_in_engine("generate", asked);
+            if (options->records.input.empty() && !options->division.is_given())
+              return run_in_engine("generate", asked);
             return run_on_devices({.name = "generate",
                                    .request = asked,
                                    .launch = options->launch,
-                                   .folder = folder_of(options->records)});
+                                   .folder = folder_of(*options)});
           }};
 }
 

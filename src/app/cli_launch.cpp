@@ -91,6 +91,43 @@ void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
       ->capture_default_str();
 }
 
+void add_division_flags(CLI::App& command, DivisionFlags& flags) {
+  command
+      .add_option(
+          "--strategy", flags.strategy,
+          "How a model that is too large for one device is divided: tensor (parts of each "
+          "matrix), pipeline (layers) and fsdp (shards) over processes, device_map (layers) "
+          "over the GPUs of one process; auto: each process has all of it")
+      ->check(one_of({"auto", "tensor", "pipeline", "fsdp", "device_map"}))
+      ->capture_default_str();
+  command
+      .add_option("--tp", flags.tp,
+                  "Processes that have the parts of each matrix [tensor: all that --pp leaves]")
+      ->check(at_least(1, kMaxProcesses));
+  command
+      .add_option(
+          "--pp", flags.pp,
+          "Stages of layers [pipeline: all processes that --tp leaves; device_map: all GPUs]")
+      ->check(at_least(1, kMaxProcesses));
+}
+
+void put_division(const DivisionFlags& flags, const LaunchFlags& launch,
+                  nlohmann::ordered_json& request) {
+  request["parallel"] = nullptr;
+  if (!flags.is_given()) return;
+  if (flags.strategy == "device_map" && (launch.asks_for_several() || flags.tp)) {
+    throw ConfigError(
+        fmt::format("--strategy device_map divides the layers over the GPUs of one process, and "
+                    "{} asks for more",
+                    flags.tp ? "--tp" : "a launch flag"),
+        "--strategy on the command line", "leave it out, or use --strategy pipeline");
+  }
+  request["parallel"] = nlohmann::ordered_json::object();
+  if (flags.strategy != "auto") request["parallel"]["strategy"] = flags.strategy;
+  if (flags.tp) request["parallel"]["tp"] = *flags.tp;
+  if (flags.pp) request["parallel"]["pp"] = *flags.pp;
+}
+
 void add_worker_request(CLI::App& command, std::filesystem::path& request) {
   constexpr const char* kHidden = "";
   command.add_option("--worker-request", request, "Request, from the launcher to its workers")

@@ -2,6 +2,7 @@
 
 #include "cli.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 
 namespace sftrun::app {
 namespace {
@@ -10,6 +11,9 @@ struct ScoreOptions {
   std::string model, adapter, template_variables;
   RecordFlags records{.replaces_jsonl = true};  // the same input always gives the same scores
   ComputeFlags compute;
+  LaunchFlags launch;
+  DivisionFlags division;
+  std::filesystem::path worker_request;  ///< of a worker: the launcher's request
   bool as_stored = false, json = false;
 };
 
@@ -21,6 +25,7 @@ void check(ScoreOptions& options, const CLI::App& command) {
     throw ConfigError("--json and --output - both write to standard output",
                       "--output on the command line", "write the records to a file");
   }
+  check_launch_flags(options.launch);
 }
 
 }  // namespace
@@ -43,7 +48,14 @@ Command add_score(CLI::App& sftrun) {
   add_compute_flags(*command, options->compute);
   command->add_flag("--json", options->json,
                     "Print a summary as one JSON object: tokens, mean log-probability, perplexity");
+  add_launch_flags(*command, options->launch);
+  add_division_flags(*command, options->division);
+  add_worker_request(*command, options->worker_request);
   return {command, [options, command] {
+            if (!options->worker_request.empty()) {
+              return run_as_worker(
+                  "score", nlohmann::ordered_json::parse(read_text_file(options->worker_request)));
+            }
             check(*options, *command);
             find_adapter(options->adapter);
             nlohmann::ordered_json request = {
@@ -57,7 +69,12 @@ Command add_score(CLI::App& sftrun) {
                 {"threads", or_null(options->compute.threads)},
                 {"json", options->json}};
             put_input(options->records, request);
-            return run_in_engine("score", request);
+            put_division(options->division, options->launch, request);
+            options->launch.device = options->compute.device;
+            return run_on_devices({.name = "score",
+                                   .request = request,
+                                   .launch = options->launch,
+                                   .folder = temporary_folder("score")});
           }};
 }
 

@@ -31,6 +31,9 @@ struct LaunchFlags {
   bool asks_for_processes() const {
     return nproc_per_node != "auto" || !gpus.empty() || nnodes > 1;
   }
+  bool asks_for_several() const {
+    return nnodes > 1 || (nproc_per_node != "auto" && nproc_per_node != "1");
+  }
   /// What the flags ask of the launcher.
   launch::LaunchRequest request() const;
 };
@@ -142,6 +145,8 @@ struct RecordsCommand {
   /// What rank 0 writes to `result` in it is printed at the end, if this process is the launcher.
   std::filesystem::path folder;
 };
+/// For the logs and requests of several processes, among the system's temporary files.
+std::filesystem::path temporary_folder(const std::string& command);
 /// Runs the command on all devices, as the launch flags say: in this process, in processes that it
 /// starts, or as one of the processes that another launcher has started.
 /// @throws as launch::make_plan and launch::supervise

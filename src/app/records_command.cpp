@@ -1,5 +1,6 @@
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "commands.h"
 #include "engine_location.h"
+#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
@@ -15,17 +17,33 @@
 #include "sftrun/launch/scheduler_env.h"
 #include "sftrun/launch/supervisor.h"
 
-/// Starts the processes of commands that divide records among them.
+/// Starts the processes of commands that divide records among them, or have a model together.
 namespace sftrun::app {
 namespace {
 
 namespace fs = std::filesystem;
 
-launch::LaunchRequest records_launch(const LaunchFlags& flags, const launch::Environment& env) {
-  launch::LaunchRequest request = flags.request();
-  // The ranks exchange only numbers of records, over Gloo.
-  request.may_share_gpus = env.contains("SFTRUN_SHARE_GPUS");
+/// Whether the processes have a model together; else each has a copy of it.
+bool divides_model(const RecordsCommand& command) {
+  const nlohmann::ordered_json parallel =
+      command.request.value("parallel", nlohmann::ordered_json());
+  return !parallel.is_null() && parallel.value("strategy", "") != "device_map";
+}
+
+launch::LaunchRequest records_launch(const RecordsCommand& command,
+                                     const launch::Environment& env) {
+  launch::LaunchRequest request = command.launch.request();
+  // Copies exchange only numbers of records, over Gloo.
+  request.may_share_gpus = !divides_model(command) && env.contains("SFTRUN_SHARE_GPUS");
   return request;
+}
+
+/// @throws ConfigError if one process would have the whole model
+void require_processes(const RecordsCommand& command, const launch::LaunchPlan& plan) {
+  if (plan.world_size() > 1 || !divides_model(command)) return;
+  throw ConfigError("the model would be divided over processes, and there is one",
+                    "--strategy, --tp or --pp on the command line",
+                    "give --nproc-per-node with their number, or leave the flag out");
 }
 
 /// Starts the processes of this machine, and gives them the request in a file.
@@ -67,6 +85,10 @@ bool is_folder_done_with(const fs::path& folder, const launch::LaunchPlan& plan,
 
 }  // namespace
 
+fs::path temporary_folder(const std::string& command) {
+  return folder_for_temporaries() / fmt::format("sftrun-{}-{}", command, ::getpid());
+}
+
 int run_on_devices(const RecordsCommand& asked) {
   const launch::Environment env = launch::current_environment();
   RecordsCommand command = asked;
@@ -77,9 +99,14 @@ int run_on_devices(const RecordsCommand& asked) {
     return run_in_engine(command.name, command.request);
   }
   const bool is_one_process = command.folder.empty();
-  if (is_one_process && !command.launch.asks_for_processes()) command.launch.nproc_per_node = "1";
-  const launch::LaunchPlan plan = launch::make_plan(records_launch(command.launch, env),
-                                                    launch::this_machine(has_cuda_kernels()));
+  const bool has_device_map =
+      !command.request.value("parallel", nlohmann::ordered_json()).is_null() &&
+      !divides_model(command);
+  if ((is_one_process || has_device_map) && !command.launch.asks_for_processes())
+    command.launch.nproc_per_node = "1";
+  const launch::LaunchPlan plan =
+      launch::make_plan(records_launch(command, env), launch::this_machine(has_cuda_kernels()));
+  require_processes(command, plan);
   if (is_one_process && plan.world_size() > 1) {
     throw ConfigError("several processes need files for input and output", "--input and --output",
                       "name files, or leave the launch flags out");

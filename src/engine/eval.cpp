@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "answer_scores.h"
+#include "command_ranks.h"
 #include "commands.h"
 #include "evaluated_loss.h"
 #include "question.h"
@@ -28,7 +29,6 @@
 #include "text_generator.h"
 
 namespace sftrun::engine {
-namespace fs = std::filesystem;
 namespace {
 
 using data::Json;
@@ -62,10 +62,14 @@ data::Dataset load_validation_data(const config::RunConfig& config, const data::
 class Evaluation {
  public:
   Evaluation(const nlohmann::ordered_json& request, Rank& rank)
-      : request_(request), rank_(rank), config_(config::from_json(request.at("config"))) {}
+      : request_(request),
+        rank_(rank),
+        ranks_(request, rank),
+        config_(config::from_json(request.at("config"))) {}
 
   /// @return 0, or the exit code of a stop
   int run() {
+    if (const int code = ranks_.connect()) return code;
     for (const nlohmann::ordered_json& variant : request_.at("models")) {
       if (const int code = measure(variant)) return code;
     }
@@ -79,9 +83,9 @@ class Evaluation {
     request["model"] = variant.at("model");
     request["adapter"] = variant.at("adapter");
     LoadedModel model;
+    if (const int code = ranks_.load_model(request, model)) return code;
     data::TextModel text;
     const auto prepare = [&] {
-      model = load_model(request, rank_.env().local_rank);
       text = text_model_of(*model.checkpoint, config_.model.chat_template);
       if (rank_.is_main()) warn_of_other_variables(variant);
       if (!data_) read_data(text);
@@ -89,7 +93,7 @@ class Evaluation {
     if (const int code = rank_.interruptible(prepare)) return code;
     Measured measured{.name = variant.at("name").get<std::string>()};
     const auto stops = [this] { return rank_.stop_exit_code() != 0; };
-    measured.sums = label_sums(*model.decoder, *data_, rank_.comm(), measured.name, stops);
+    measured.sums = label_sums(model, *data_, rank_, measured.name, stops);
     if (const int code = rank_.stop_of_any_rank()) return code;
     if (!std::isfinite(measured.total().loss)) {
       weights::require_finite(*model.checkpoint, request.at("model").get<std::string>());
@@ -99,7 +103,7 @@ class Evaluation {
           "use --dtype fp32; if that does not help, the weights are broken");
     }
     if (!asked_.empty()) {
-      if (const int code = generate(text, *model.decoder, measured)) return code;
+      if (const int code = generate(text, model, measured)) return code;
     }
     dtype_ = dtype_name(model.dtype);
     measured_.push_back(std::move(measured));
@@ -138,7 +142,7 @@ class Evaluation {
     }
   }
 
-  int generate(const data::TextModel& text, model::Decoder& decoder, Measured& measured) {
+  int generate(const data::TextModel& text, const LoadedModel& model, Measured& measured) {
     const TextGenerator generator(text, sampling_options(request_),
                                   request_.value("stop", std::vector<std::string>()));
     std::map<size_t, Answer> own;
@@ -146,7 +150,8 @@ class Evaluation {
         {.name = measured.name,
          .rank = rank_,
          .generator = generator,
-         .decoder = decoder,
+         .decoder = *model.decoder,
+         .copy = model.copy.get(),
          .batch_size = static_cast<size_t>(get<int64_t>(request_, "batch_size").value_or(8)),
          .records = asked_,
          .prompt = [this](size_t example) { return questions_.at(example).prompt; },
@@ -163,12 +168,7 @@ class Evaluation {
     if (const auto file = get<std::string>(request_, "predictions"))
       data::write_records(*file, prediction_lines());
     const std::string result = request_.value("json", false) ? to_json().dump(2) + "\n" : table();
-    // A launcher marks the lines of its workers with their ranks, so it prints the result itself.
-    data::write_records(
-        rank_.env().supervised
-            ? (fs::path(request_.at("folder").get<std::string>()) / "result").string()
-            : "-",
-        result, [this] { return rank_.stop_exit_code(); });
+    write_result(request_, rank_, result);
   }
 
   std::string prediction_lines() const {
@@ -273,6 +273,7 @@ class Evaluation {
 
   const nlohmann::ordered_json& request_;
   Rank& rank_;
+  CommandRanks ranks_;
   config::RunConfig config_;
   std::optional<data::Dataset> data_;
   std::vector<size_t> asked_;  // examples to generate an answer for
@@ -284,23 +285,9 @@ class Evaluation {
 }  // namespace
 
 int run_eval(const nlohmann::ordered_json& request) {
-  const launch::WorkerEnv env = launch::worker_env();
-  if (env.supervised || env.world_size > 1) {
-    quiet_libtorch();
-    configure_logging(env, request.at("folder").get<std::string>());
-  }
-  Rank rank;
-  try {
-    if (!rank.meet_others({}, at::kCPU)) return rank.stop_exit_code();
-    const int code = Evaluation(request, rank).run();
-    rank.comm().leave();
-    return code;
-  } catch (...) {
-    // Reported while the other ranks are still connected: their errors must not come first.
-    const Failure failure = report_failure("eval", request);
-    rank.abandon(failure.text);
-    return failure.code;
-  }
+  return run_as_ranks("eval", request, [](const nlohmann::ordered_json& asked, Rank& rank) {
+    return Evaluation(asked, rank).run();
+  });
 }
 
 }  // namespace sftrun::engine

@@ -26,17 +26,19 @@ std::vector<data::Bin> bins_of(const data::ExampleStore& examples, const data::D
   return bins;
 }
 
-LabelSums sums_of_bin(model::Decoder& decoder, const data::ExampleStore& examples,
+/// @param bin empty: a pass for the other ranks alone
+LabelSums sums_of_bin(const model::Stage& stage, const data::ExampleStore& examples,
                       const data::Bin& bin) {
-  const data::Batch batch = data::make_batch(examples, {bin}, 0, 1);
+  model::Decoder& decoder = stage.decoder();
+  const std::vector<data::Bin> bins(bin.empty() ? 0 : 1, bin);
+  const data::Batch batch = data::make_batch(examples, bins, 0, static_cast<int64_t>(bins.size()));
   const model::PackedBatch packed =
       model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
-  if (packed.labels.numel() == 0) return {};
-  const model::Stage stage(decoder);
   model::MicroBatchRun run(packed);
   stage.forward(run);
-  return {.loss = stage.label_losses(run).sum(at::kDouble).item<double>(),
-          .labels = packed.labels.numel(),
+  const at::Tensor losses = stage.label_losses(run);
+  return {.loss = losses.sum(at::kDouble).item<double>(),
+          .labels = losses.numel(),
           .correct = stage.num_correct(run).item<int64_t>()};
 }
 
@@ -49,28 +51,35 @@ LabelSums& LabelSums::operator+=(const LabelSums& other) {
   return *this;
 }
 
-std::vector<LabelSums> label_sums(model::Decoder& decoder, const data::Dataset& dataset,
-                                  parallel::Communicator& comm, const std::string& name,
+std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset& dataset,
+                                  Rank& rank, const std::string& name,
                                   const std::function<bool()>& stop_requested) {
   const at::NoGradGuard no_grad;
+  const model::Stage stage = model.stage();
+  const parallel::Mesh mesh = model.mesh(rank);
+  const auto parts = static_cast<size_t>(mesh.dp_size());
+  // Ranks that have a model together must stop together.
+  const auto stops = [&] { return model.copy ? rank.stop_of_any_rank() != 0 : stop_requested(); };
   std::vector<double> own;
-  int64_t bin_number = 0;
   for (const data::DatasetPart& part : dataset.parts()) {
     LabelSums sums;
-    for (const data::Bin& bin : bins_of(dataset.examples(), part)) {
-      comm.activity().set_work(Work::kEvaluating);
-      if (bin_number++ % comm.world_size() == comm.rank() && !stop_requested())
-        sums += sums_of_bin(decoder, dataset.examples(), bin);
+    const std::vector<data::Bin> bins = bins_of(dataset.examples(), part);
+    for (size_t begin = 0; begin < bins.size() && !stops(); begin += parts) {
+      rank.comm().activity().set_work(Work::kEvaluating);
+      const size_t bin = begin + static_cast<size_t>(mesh.dp_rank());
+      sums += sums_of_bin(stage, dataset.examples(), bin < bins.size() ? bins[bin] : data::Bin());
     }
     own.insert(own.end(),
                {sums.loss, static_cast<double>(sums.labels), static_cast<double>(sums.correct)});
   }
-  comm.barrier("losses of " + name);  // one rank may take long
+  rank.comm().barrier("losses of " + name);  // one rank may take long
   std::vector<LabelSums> totals(dataset.parts().size());
-  for (const std::vector<double>& of_rank : comm.all_gather(own)) {
+  const auto ranks = rank.comm().all_gather(own);
+  for (size_t of = 0; of < ranks.size(); ++of) {
+    if (!mesh.counts_loss_of(static_cast<int>(of))) continue;
     for (size_t i = 0; i < totals.size(); ++i) {
-      totals[i] += {of_rank[3 * i], static_cast<int64_t>(of_rank[3 * i + 1]),
-                    static_cast<int64_t>(of_rank[3 * i + 2])};
+      totals[i] += {ranks[of][3 * i], static_cast<int64_t>(ranks[of][3 * i + 1]),
+                    static_cast<int64_t>(ranks[of][3 * i + 2])};
     }
   }
   return totals;

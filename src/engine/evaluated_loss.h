@@ -4,9 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "session.h"
 #include "sftrun/data/dataset.h"
-#include "sftrun/model/decoder.h"
-#include "sftrun/parallel/communicator.h"
 
 namespace sftrun::engine {
 
@@ -21,8 +20,8 @@ struct LabelSums {
 /// Of each part of a data set, over all ranks, which divide the examples. All ranks call it.
 /// @param name new for each call   @param stop_requested ends the work early; the sums are
 /// incomplete then
-std::vector<LabelSums> label_sums(model::Decoder& decoder, const data::Dataset& dataset,
-                                  parallel::Communicator& comm, const std::string& name,
+std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset& dataset,
+                                  Rank& rank, const std::string& name,
                                   const std::function<bool()>& stop_requested);
 
 }  // namespace sftrun::engine

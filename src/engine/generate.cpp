@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "answer_parts.h"
+#include "command_ranks.h"
 #include "commands.h"
 #include "rank.h"
 #include "session.h"
@@ -123,21 +124,28 @@ Json additions_of(const Answer& answer) {
 }
 
 /// --prompt.
-int answer_prompt(const nlohmann::ordered_json& request, LoadedModel& model) {
+/// @param rank of the ranks that have the model together; null: this process alone has it, and a
+/// signal ends it at once
+int answer_prompt(const nlohmann::ordered_json& request, LoadedModel& model, const Rank* rank) {
   const auto prompt = request.at("prompt").get<std::string>();
   const auto output = get<std::string>(request, "output");
-  const bool prints = !request.value("json", false) && !output;
+  const bool is_main = rank == nullptr || rank->is_main();
+  const bool is_text = !request.value("json", false) && !output;
+  const bool prints = is_text && is_main && (rank == nullptr || !rank->env().supervised);
   const auto tokens = Prompts(request, model.text).of_text(prompt);
   Printer printer;
   Answer answer;
   bool is_taken = false;
   AnswerHooks hooks{.next_prompt = [&]() -> std::optional<model::Prompt> {
-                      if (std::exchange(is_taken, true)) return std::nullopt;
+                      if (!is_main || std::exchange(is_taken, true)) return std::nullopt;
                       return model::Prompt{0, tokens, 0};
                     },
                     .on_answer = [&](size_t, Answer&& finished) { answer = std::move(finished); }};
   if (prints) hooks.on_text = [&](std::string_view text) { printer.print(text); };
-  generator_of(request, model.text).run(*model.decoder, 1, hooks);
+  if (rank != nullptr) hooks.before_step = [&](size_t) { return rank->stop_exit_code() == 0; };
+  generator_of(request, model.text).run(*model.decoder, 1, hooks, model.copy.get());
+  if (const int code = rank != nullptr ? rank->stop_exit_code() : 0) return code;
+  if (!is_main) return 0;
   if (prints) {
     printer.print(answer.text);
     write_standard_output("\n");
@@ -145,7 +153,11 @@ int answer_prompt(const nlohmann::ordered_json& request, LoadedModel& model) {
   }
   Json object = {{"prompt", prompt}, {"prompt_tokens", tokens.size()}};
   object.update(additions_of(answer));
-  data::write_records(output.value_or("-"), object.dump() + "\n");
+  const std::string text = is_text ? answer.text + "\n" : object.dump() + "\n";
+  if (output || rank == nullptr)
+    data::write_records(output.value_or("-"), text);
+  else
+    write_result(request, *rank, text);
   return 0;
 }
 
@@ -196,7 +208,7 @@ class FileAnswers {
   /// Without a folder for finished answers. To standard output lines are written as soon as those
   /// before them are.
   int write_unkept() {
-    if (rank_.env().world_size > 1) {
+    if (model_.mesh(rank_).dp_size() > 1) {
       throw ConfigError("several processes need files for input and output", "--input and --output",
                         "name files");
     }
@@ -213,7 +225,7 @@ class FileAnswers {
         data::write_records("-", std::exchange(lines, {}),
                             [this] { return rank_.stop_exit_code(); });
     });
-    if (code == 0 && output_ != "-") data::write_records(output_, lines);
+    if (code == 0 && output_ != "-" && rank_.is_main()) data::write_records(output_, lines);
     return code;
   }
 
@@ -256,6 +268,7 @@ class FileAnswers {
          .rank = rank_,
          .generator = generator,
          .decoder = *model_.decoder,
+         .copy = model_.copy.get(),
          .batch_size = static_cast<size_t>(get<int64_t>(request_, "batch_size").value_or(8)),
          .records = records,
          .num_done = num_done,
@@ -300,36 +313,33 @@ int naming_broken_tensors(const nlohmann::ordered_json& request, const LoadedMod
   }
 }
 
-int answer_file(const nlohmann::ordered_json& request, LoadedModel& model) {
-  Rank rank;  // from here on a stop ends the command after the current step
-  try {
-    if (!rank.meet_others({}, at::kCPU)) return rank.stop_exit_code();
-    std::optional<FileAnswers> answers;
-    const auto read = [&] { answers.emplace(request, model, rank); };
-    int code = rank.interruptible(read);
-    if (code == 0) code = naming_broken_tensors(request, model, [&] { return answers->run(); });
-    rank.comm().leave();
-    return code;
-  } catch (...) {
-    // Reported while the other ranks are still connected: their errors must not come first.
-    const Failure failure = report_failure("generate", request);
-    rank.abandon(failure.text);
-    return failure.code;
-  }
+int answer_file(const nlohmann::ordered_json& request, LoadedModel& model, Rank& rank) {
+  std::optional<FileAnswers> answers;
+  const auto read = [&] { answers.emplace(request, model, rank); };
+  if (const int code = rank.interruptible(read)) return code;
+  return naming_broken_tensors(request, model, [&] { return answers->run(); });
+}
+
+/// As one of several ranks, or of the records of a file.
+int generate(const nlohmann::ordered_json& request, Rank& rank) {
+  CommandRanks ranks(request, rank);
+  if (const int code = ranks.connect()) return code;
+  LoadedModel model;
+  if (const int code = ranks.load_model(request, model)) return code;
+  if (!get<std::string>(request, "prompt")) return answer_file(request, model, rank);
+  return naming_broken_tensors(request, model,
+                               [&] { return answer_prompt(request, model, &rank); });
 }
 
 }  // namespace
 
 int run_generate(const nlohmann::ordered_json& request) {
-  const launch::WorkerEnv env = launch::worker_env();
-  const auto folder = get<std::string>(request, "folder");
-  if (folder && (env.supervised || env.world_size > 1)) {
-    quiet_libtorch();
-    configure_logging(env, *folder);
-  }
-  LoadedModel model = load_model(request, env.local_rank);
-  if (!get<std::string>(request, "prompt")) return answer_file(request, model);
-  return naming_broken_tensors(request, model, [&] { return answer_prompt(request, model); });
+  const bool is_divided = !request.value("parallel", nlohmann::ordered_json()).is_null();
+  if (!get<std::string>(request, "prompt") || is_divided)
+    return run_as_ranks("generate", request, generate);
+  LoadedModel model = load_model(request);
+  return naming_broken_tensors(request, model,
+                               [&] { return answer_prompt(request, model, nullptr); });
 }
 
 }  // namespace sftrun::engine

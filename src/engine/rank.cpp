@@ -129,9 +129,8 @@ int Rank::before_training(const std::function<void()>& work) {
   return told_before_training(interruptible(work));
 }
 
-int Rank::together_before_training(
-    const train::StopAgreement::Gather& gather,
-    const std::function<void(const std::function<void()>& stop_point)>& work) {
+int Rank::together(const train::StopAgreement::Gather& gather,
+                   const std::function<void(const std::function<void()>& stop_point)>& work) {
   const auto stop =
       std::make_shared<train::StopAgreement>(gather, [this] { return stop_exit_code(); });
   try {
@@ -140,7 +139,7 @@ int Rank::together_before_training(
     });
   } catch (const Interrupted&) {
   }
-  return told_before_training(stop_of_any_rank());
+  return stop_of_any_rank();
 }
 
 int Rank::told_before_training(int stop_exit_code) const {

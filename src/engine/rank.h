@@ -83,11 +83,12 @@ class Rank {
   int before_training(const std::function<void()>& work);
   /// The same for work in which some ranks communicate. It calls its argument as often on each of
   /// them, and a stop of one ends it on all of them in the same call.   @param gather among them
-  int together_before_training(
-      const train::StopAgreement::Gather& gather,
-      const std::function<void(const std::function<void()>& stop_point)>& work);
+  int together(const train::StopAgreement::Gather& gather,
+               const std::function<void(const std::function<void()>& stop_point)>& work);
   /// A collective.   @return what rank 0 gave
   int of_main(int value);
+  /// Logs a stop before training.   @return its exit code
+  int told_before_training(int stop_exit_code) const;
   int stop_before_training() {
     return before_training([] {});
   }
@@ -108,8 +109,6 @@ class Rank {
   void disconnect() { comm_ = parallel::Communicator(); }
 
  private:
-  int told_before_training(int stop_exit_code) const;
-
   launch::WorkerEnv env_;
   std::optional<int> gpu_;  // nullopt: one GPU for each process
   Activity activity_;

@@ -1,9 +1,12 @@
 #include "rank_threads.h"
 
+#include <ATen/Parallel.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -11,6 +14,7 @@
 #include "commands.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/thread_log.h"
+#include "sftrun/launch/launch_plan.h"
 
 namespace sftrun::engine {
 namespace {
@@ -21,8 +25,8 @@ constexpr std::chrono::seconds kEnding{10};
 /// The ranks of a process: how many still run, and the first failure.
 class RankThreads {
  public:
-  RankThreads(size_t num_ranks, const nlohmann::ordered_json& request)
-      : running_(num_ranks), request_(request) {}
+  RankThreads(size_t num_ranks, const std::string& command, const nlohmann::ordered_json& request)
+      : running_(num_ranks), command_(command), request_(request) {}
 
   /// @return the exit code of the body
   int run(Rank& rank, const std::function<int(Rank&)>& body) {
@@ -46,7 +50,7 @@ class RankThreads {
     {
       const std::lock_guard lock(mutex_);
       if (!failure_) {
-        const Failure failure = report_failure("worker", request_);
+        const Failure failure = report_failure(command_, request_);
         failure_ = failure.code;
         rank.abandon(failure.text);
       } else {
@@ -66,15 +70,16 @@ class RankThreads {
   std::mutex mutex_;
   std::condition_variable ended_;
   size_t running_;
+  const std::string& command_;
   const nlohmann::ordered_json& request_;
   std::optional<int> failure_;
 };
 
 }  // namespace
 
-int run_rank_threads(const std::vector<Rank*>& ranks, const nlohmann::ordered_json& request,
-                     const std::function<int(Rank&)>& body) {
-  RankThreads threads(ranks.size(), request);
+int run_rank_threads(const std::vector<Rank*>& ranks, const std::string& command,
+                     const nlohmann::ordered_json& request, const std::function<int(Rank&)>& body) {
+  RankThreads threads(ranks.size(), command, request);
   std::vector<std::jthread> others;
   for (size_t i = 1; i < ranks.size(); ++i) {
     others.emplace_back([&, rank = ranks[i]] {
@@ -85,6 +90,33 @@ int run_rank_threads(const std::vector<Rank*>& ranks, const nlohmann::ordered_js
   const int code = threads.run(*ranks.front(), body);
   others.clear();  // joins
   return threads.failure().value_or(code);
+}
+
+int run_stage_threads(Rank& main, const std::vector<int>& gpus, const std::string& command,
+                      const nlohmann::ordered_json& request,
+                      const std::function<int(Rank&)>& body) {
+  const auto num_stages = static_cast<int>(gpus.size());
+  const int threads = std::max(1, at::get_num_threads() / num_stages);
+  const int port = num_stages > 1 ? launch::pick_free_port() : 0;
+  const auto env_of = [&](int stage) {
+    launch::WorkerEnv env = main.env();
+    env.rank = env.local_rank = stage;
+    env.world_size = env.local_world_size = num_stages;
+    env.master_addr = "127.0.0.1";
+    env.master_port = port;
+    return env;
+  };
+  std::vector<std::unique_ptr<Rank>> others;
+  for (int stage = 1; stage < num_stages; ++stage) {
+    others.push_back(std::make_unique<Rank>(main, env_of(stage), gpus[static_cast<size_t>(stage)]));
+  }
+  main.take_place(env_of(0), gpus[0]);
+  std::vector<Rank*> ranks = {&main};
+  for (const auto& other : others) ranks.push_back(other.get());
+  return run_rank_threads(ranks, command, request, [&](Rank& rank) {
+    at::set_num_threads(threads);
+    return body(rank);
+  });
 }
 
 }  // namespace sftrun::engine

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "command_ranks.h"
 #include "commands.h"
 #include "session.h"
 #include "sftrun/core/error.h"
@@ -80,40 +81,70 @@ data::Example to_example(const ScoredRecord& scored) {
   return example;
 }
 
-/// Packs neighbours up to about kTokens tokens and scores them in one pass.
-void score(std::vector<ScoredRecord>& records, model::Decoder& decoder) {
+/// Neighbours with up to about kTokens tokens together: [first, end) of the records.
+std::vector<std::pair<size_t, size_t>> passes_over(const std::vector<ScoredRecord>& records) {
   constexpr size_t kTokens = 4096;
+  std::vector<std::pair<size_t, size_t>> passes;
   for (size_t first = 0; first < records.size();) {
-    std::vector<data::Example> examples;
     size_t end = first, tokens = 0;
-    while (end < records.size() &&
-           (end == first || tokens + records[end].tokens.size() <= kTokens)) {
-      tokens += records[end].tokens.size();
-      if (!records[end].tokens.empty()) examples.push_back(to_example(records[end]));
-      ++end;
-    }
-    std::vector<data::Bin> bins;
-    for (size_t i = 0; i < examples.size(); ++i) bins.push_back({static_cast<int64_t>(i)});
-    const data::Batch batch = data::make_batch(data::ExampleStore::in_memory(examples), bins, 0,
-                                               static_cast<int64_t>(bins.size()));
-    if (batch.num_tokens() > 0) {
-      const model::PackedBatch packed =
-          model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
-      const at::Tensor losses = model::Stage(decoder).token_losses(packed).cpu();
-      const float* loss = losses.data_ptr<float>();
-      size_t example = 0;
-      for (size_t i = first; i < end; ++i) {
-        if (records[i].tokens.empty()) continue;
-        for (const int32_t label : examples[example].labels) {
-          if (label == data::kIgnoreIndex) continue;
-          records[i].logprob -= static_cast<double>(*loss++);
-          ++records[i].num_labelled;
-        }
-        ++example;
-      }
-    }
+    while (end < records.size() && (end == first || tokens + records[end].tokens.size() <= kTokens))
+      tokens += records[end++].tokens.size();
+    passes.emplace_back(first, end);
     first = end;
   }
+  return passes;
+}
+
+/// The records that have tokens, as one batch.
+data::Batch batch_of(const std::vector<ScoredRecord>& records, size_t first, size_t end) {
+  std::vector<data::Example> examples;
+  std::vector<data::Bin> bins;
+  for (size_t i = first; i < end; ++i) {
+    if (records[i].tokens.empty()) continue;
+    bins.push_back({static_cast<int64_t>(examples.size())});
+    examples.push_back(to_example(records[i]));
+  }
+  const auto count = static_cast<int64_t>(bins.size());
+  return data::make_batch(data::ExampleStore::in_memory(examples), bins, 0, count);
+}
+
+/// @param scores [records] of this rank: receives the sums of these
+void score(const std::vector<ScoredRecord>& records, size_t first, size_t end,
+           const model::Stage& stage, std::vector<double>& scores) {
+  model::Decoder& decoder = stage.decoder();
+  const model::PackedBatch packed = model::prepare_batch(
+      batch_of(records, first, end), decoder.rope(), decoder.batch_target(), {});
+  const at::Tensor losses = stage.token_losses(packed).cpu();
+  const float* loss = losses.const_data_ptr<float>();
+  for (size_t i = first; i < end; ++i)
+    for (size_t token = 1; token < records[i].tokens.size(); ++token)
+      if (records[i].mask[token]) scores[i] -= static_cast<double>(*loss++);
+}
+
+/// The ranks share the passes, and each makes as many: with shards of the weights it makes one for
+/// the others where none is left.
+/// @return 0, or the exit code of a stop that any rank was asked for
+int score(std::vector<ScoredRecord>& records, const LoadedModel& model, Rank& rank) {
+  const parallel::Mesh mesh = model.mesh(rank);
+  const model::Stage stage = model.stage();
+  const auto passes = passes_over(records);
+  const auto parts = static_cast<size_t>(mesh.dp_size());
+  std::vector<double> own(records.size());
+  for (size_t begin = 0; begin < passes.size(); begin += parts) {
+    if (const int code = rank.stop_of_any_rank()) return code;
+    const size_t pass = begin + static_cast<size_t>(mesh.dp_rank());
+    const auto [first, end] = pass < passes.size() ? passes[pass] : std::pair<size_t, size_t>();
+    score(records, first, end, stage, own);
+  }
+  const auto ranks = rank.comm().all_gather(own);
+  for (size_t of = 0; of < ranks.size(); ++of) {
+    if (!mesh.counts_loss_of(static_cast<int>(of))) continue;
+    for (size_t i = 0; i < records.size(); ++i) records[i].logprob += ranks[of][i];
+  }
+  for (ScoredRecord& scored : records)
+    for (size_t token = 1; token < scored.tokens.size(); ++token)
+      scored.num_labelled += scored.mask[token] != 0 ? 1 : 0;
+  return 0;
 }
 
 void require_finite_scores(const std::vector<ScoredRecord>& records,
@@ -181,19 +212,32 @@ void report(const Summary& summary) {
             mean ? fmt::format(", mean loss {:.4f} in {}", -*mean, summary.dtype) : "");
 }
 
-}  // namespace
-
-int run_score(const nlohmann::ordered_json& request) {
-  LoadedModel model = load_model(request);
-  std::vector<ScoredRecord> records = read_records(input_of(request), model.text);
-  warn_of_idle_variables(request, records, model.text);
-  score(records, *model.decoder);
+int score_records(const nlohmann::ordered_json& request, Rank& rank) {
+  CommandRanks ranks(request, rank);
+  if (const int code = ranks.connect()) return code;
+  LoadedModel model;
+  if (const int code = ranks.load_model(request, model)) return code;
+  std::vector<ScoredRecord> records;
+  const auto read = [&] { records = read_records(input_of(request), model.text); };
+  if (const int code = rank.interruptible(read)) return code;
+  if (rank.is_main()) warn_of_idle_variables(request, records, model.text);
+  if (const int code = score(records, model, rank)) {
+    if (rank.is_main()) log::info("stopped; nothing was written");
+    return code;
+  }
   require_finite_scores(records, *model.checkpoint, request.at("model").get<std::string>());
+  if (!rank.is_main()) return 0;
   data::write_records(request.at("output").get<std::string>(), lines_of(records));
   const Summary summary = summary_of(records, dtype_name(model.dtype));
   report(summary);
-  if (request.value("json", false)) data::write_records("-", summary.to_json().dump(2) + "\n");
+  if (request.value("json", false)) write_result(request, rank, summary.to_json().dump(2) + "\n");
   return 0;
+}
+
+}  // namespace
+
+int run_score(const nlohmann::ordered_json& request) {
+  return run_as_ranks("score", request, score_records);
 }
 
 }  // namespace sftrun::engine

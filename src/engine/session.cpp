@@ -64,6 +64,11 @@ Compute choose_compute(const std::string& device, const std::string& dtype, int 
   return choose_compute(device, parse_dtype(dtype), local_rank, "--dtype on the command line");
 }
 
+Compute compute_of(const nlohmann::ordered_json& request, int gpu) {
+  return choose_compute(get<std::string>(request, "device").value_or("auto"),
+                        get<std::string>(request, "dtype").value_or("auto"), gpu);
+}
+
 Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int local_rank,
                        const std::string& dtype_setting) {
   kernels::install_cpu_allocator();
@@ -202,16 +207,6 @@ text::Json variables_for(const nlohmann::ordered_json& request, const std::strin
   return variables;
 }
 
-/// The base as the adapter's run held it, where that quantised it as it was loaded; else as its
-/// files have it.
-model::BaseForm form_as_trained(const std::filesystem::path& adapter,
-                                const weights::Checkpoint& base) {
-  const auto held = model::quantised_by_run(adapter, base);
-  if (!held) return {.keep_stored = true};
-  log::info("base precision: {}, as in the adapter's training run", held->words());
-  return model::base_form(held->tuning, &base);
-}
-
 bool is_same_form(const model::BaseForm& a, const model::BaseForm& b) {
   const auto parts = [](const model::BaseForm& form) {
     const QuantOptions quant = form.quant.value_or(QuantOptions{});
@@ -260,56 +255,131 @@ void warn_of_idle_template_flag(const nlohmann::ordered_json& request,
     log::warn("{}", idle);
 }
 
-LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank, SharedBases* bases) {
-  set_threads(request);
-  const Compute compute =
-      choose_compute(get<std::string>(request, "device").value_or("auto"),
-                     get<std::string>(request, "dtype").value_or("auto"), local_rank);
+namespace {
+
+/// A model whose weights are not loaded yet.
+struct OpenedModel {
   LoadedModel loaded;
+  model::DecoderOptions options;
+  std::optional<std::string> adapter;
+  weights::AdapterConfig adapter_config;
+  config::TuningConfig tuning;  ///< how the base is quantised as it is loaded
+  bool is_own_base = false;     ///< the adapter changes weights of its base
+};
+
+/// Holds the base as the adapter's run held it, where that quantised it as it was loaded; else in
+/// its stored format.
+void hold_as_trained(OpenedModel& opened) {
+  const auto held = model::quantised_by_run(*opened.adapter, *opened.loaded.checkpoint);
+  if (!held) return;
+  log::info("base precision: {}, as in the adapter's training run", held->words());
+  opened.tuning = held->tuning;
+  opened.options.base = model::base_form(held->tuning, opened.loaded.checkpoint.get());
+}
+
+void open_adapter(OpenedModel& opened, bool as_stored) {
+  const weights::Checkpoint& base = *opened.loaded.checkpoint;
+  model::warn_of_another_base(*opened.adapter, base);
+  opened.adapter_config = weights::load_adapter_config(*opened.adapter, base.arch());
+  opened.options.trains = model::Trains::kLora;
+  opened.options.lora = opened.adapter_config.lora;
+  // What PiSSA leaves of a matrix fits no blocks, and PEFT takes it from the values, too.
+  if (opened.adapter_config.lora.pissa)
+    opened.options.base.keep_stored = false;
+  else if (!as_stored)
+    hold_as_trained(opened);
+}
+
+OpenedModel open_model(const nlohmann::ordered_json& request, const Compute& compute) {
+  OpenedModel opened;
+  LoadedModel& loaded = opened.loaded;
   const auto model = request.at("model").get<std::string>();
-  const auto adapter = get<std::string>(request, "adapter");
-  bool is_own_base = false;  // the adapter changes weights of its base
-  if (adapter) {
-    weights::AdapterBase base = weights::open_adapter_base(model, *adapter);
-    is_own_base = base.is_resized || !base.replaced.empty();
+  opened.adapter = get<std::string>(request, "adapter");
+  if (opened.adapter) {
+    weights::AdapterBase base = weights::open_adapter_base(model, *opened.adapter);
+    opened.is_own_base = base.is_resized || !base.replaced.empty();
     loaded.checkpoint = std::move(base.checkpoint);
   } else {
     loaded.checkpoint = weights::Checkpoint::open(model);
   }
-  loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(adapter));
-  loaded.text.render_defaults.kwargs = variables_for(request, adapter.value_or(model));
-  model::DecoderOptions options;
-  options.dtype = compute.dtype;
-  options.device = compute.device;
-  options.base.keep_stored = true;
-  weights::AdapterConfig adapter_config;
-  if (adapter) {
-    model::warn_of_another_base(*adapter, *loaded.checkpoint);
-    adapter_config = weights::load_adapter_config(*adapter, loaded.checkpoint->arch());
-    options.trains = model::Trains::kLora;
-    options.lora = adapter_config.lora;
-    // What PiSSA leaves of a matrix fits no blocks, and PEFT takes it from the values, too.
-    if (adapter_config.lora.pissa)
-      options.base.keep_stored = false;
-    else if (!get<bool>(request, "as_stored").value_or(false))
-      options.base = form_as_trained(*adapter, *loaded.checkpoint);
-  }
-  if (bases != nullptr && !is_own_base && !options.lora.pissa)
-    options.shared_weights = bases->of(options.base);
+  loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(opened.adapter));
+  loaded.text.render_defaults.kwargs = variables_for(request, opened.adapter.value_or(model));
+  loaded.dtype = compute.dtype;
+  opened.options.dtype = compute.dtype;
+  opened.options.device = compute.device;
+  opened.options.base.keep_stored = true;
+  if (opened.adapter) open_adapter(opened, get<bool>(request, "as_stored").value_or(false));
+  return opened;
+}
+
+void load_weights(OpenedModel& opened) {
+  LoadedModel& loaded = opened.loaded;
   try {
-    loaded.decoder = load_decoder(loaded.checkpoint, options);
+    loaded.decoder = load_decoder(loaded.checkpoint, opened.options);
   } catch (const ConfigError& error) {
-    if (adapter) fail_to_fit(error, *adapter, adapter_config, loaded.checkpoint->arch());
+    if (opened.adapter)
+      fail_to_fit(error, *opened.adapter, opened.adapter_config, loaded.checkpoint->arch());
     throw;
   }
-  if (adapter) {
-    model::load_adapter_weights(*loaded.decoder, *adapter);
-    loaded.decoder->freeze_adapters();
-  }
-  loaded.dtype = compute.dtype;
+}
+
+void tell_of(const Compute& compute) {
   log::info("computing in {} on {}", dtype_name(compute.dtype),
             compute.device.is_cpu() ? "the CPU" : device_name(compute.device));
+}
+
+}  // namespace
+
+LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank, SharedBases* bases) {
+  set_threads(request);
+  const Compute compute = compute_of(request, local_rank);
+  OpenedModel opened = open_model(request, compute);
+  if (bases != nullptr && !opened.is_own_base && !opened.options.lora.pissa)
+    opened.options.shared_weights = bases->of(opened.options.base);
+  load_weights(opened);
+  LoadedModel loaded = std::move(opened.loaded);
+  if (opened.adapter) {
+    model::load_adapter_weights(*loaded.decoder, *opened.adapter);
+    loaded.decoder->freeze_adapters();
+  }
+  tell_of(compute);
   return loaded;
+}
+
+int load_part(const nlohmann::ordered_json& request, const config::ParallelConfig& parallel,
+              Rank& rank, LoadedModel& loaded) {
+  const Compute compute = compute_of(request, rank.gpu());
+  config::RunConfig config;
+  config.parallel = parallel;
+  OpenedModel opened = open_model(request, compute);
+  config.tuning = opened.tuning;
+  auto division = std::make_unique<ModelDivision>(rank.comm(), config, compute.device);
+  division->divide_matrices(*opened.loaded.checkpoint, config);
+  division->apply_to(opened.options, opened.loaded.checkpoint->arch(), config);
+  const int stop =
+      load_together(rank, *division, compute.device, [&](const std::function<void()>& stop_point) {
+        opened.options.stop_point = stop_point;
+        load_weights(opened);
+      });
+  if (stop != 0) return stop;
+  loaded = std::move(opened.loaded);
+  loaded.division = std::move(division);
+  loaded.strategy = loaded.division->make_strategy(config, *loaded.decoder);
+  if (opened.adapter) {
+    model::load_adapter_weights(*loaded.decoder, *opened.adapter,
+                                [&](const layers::Parameter& parameter, const at::Tensor& values) {
+                                  loaded.strategy->assign(parameter, values);
+                                });
+    // Row norms are computed from whole matrices.
+    if (!parallel.axes.shards_weights()) loaded.decoder->freeze_adapters();
+  }
+  loaded.copy = std::make_unique<parallel::MeshCopy>(
+      loaded.division->groups(), *loaded.strategy, compute.device, parallel.axes.shards_weights());
+  if (rank.is_main()) {
+    tell_of(compute);
+    log::info("the model is divided: {}", config::describe(parallel.axes));
+  }
+  return 0;
 }
 
 }  // namespace sftrun::engine

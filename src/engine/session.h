@@ -10,9 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "model_division.h"
+#include "rank.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/model/decoder.h"
+#include "sftrun/model/stage.h"
+#include "sftrun/parallel/mesh_copy.h"
 #include "sftrun/weights/checkpoint.h"
 
 /// What every engine command does first: choose device, dtype and threads, open the model.
@@ -33,6 +37,8 @@ Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int
 /// @param dtype "auto", "fp32", "bf16", "fp16"
 Compute choose_compute(const std::string& device, const std::string& dtype, int local_rank);
 config::DTypeChoice dtype_choice(at::ScalarType dtype);
+/// "device" and "dtype" of a request.   @param gpu index of the GPU
+Compute compute_of(const nlohmann::ordered_json& request, int gpu);
 std::string dtype_name(at::ScalarType dtype);  ///< "fp32", "bf16", "fp16"
 std::string device_name(at::Device device);
 
@@ -52,8 +58,22 @@ config::DataSource input_of(const nlohmann::ordered_json& request);
 struct LoadedModel {
   std::shared_ptr<const weights::Checkpoint> checkpoint;
   data::TextModel text;
+  std::unique_ptr<ModelDivision> division;  ///< null: this process has the whole model
   std::unique_ptr<model::Decoder> decoder;  ///< with its adapter, if one was named
   at::ScalarType dtype = at::kFloat;        ///< it computes in
+  // Null without a division.
+  std::unique_ptr<parallel::Strategy> strategy;
+  std::unique_ptr<parallel::MeshCopy> copy;
+
+  /// The units of this rank.   @pre this object outlives it
+  model::Stage stage() const {
+    return copy ? model::Stage(*decoder, copy->hooks(), copy->links()) : model::Stage(*decoder);
+  }
+  /// The places of the ranks: as the model is divided, or each with a copy.
+  parallel::Mesh mesh(const Rank& rank) const {
+    return division ? division->mesh()
+                    : parallel::Mesh::replicated(rank.env().world_size, rank.env().rank);
+  }
 };
 
 /// Weights that several adapters of one base model use.
@@ -74,6 +94,11 @@ class SharedBases {
 /// @param bases of the other adapters of this model; null: the model has weights of its own
 LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank = 0,
                        SharedBases* bases = nullptr);
+/// The same of the part of the model that this rank has. All ranks call it.
+/// @param parallel with resolved axes   @param loaded receives the model
+/// @return 0, or the exit code of a stop that any rank was asked for
+int load_part(const nlohmann::ordered_json& request, const config::ParallelConfig& parallel,
+              Rank& rank, LoadedModel& loaded);
 /// Warns of the request's "chat_template_kwargs" that change no text (data::idle_template_flag).
 void warn_of_idle_template_flag(const nlohmann::ordered_json& request,
                                 const std::vector<const data::TextModel*>& models,

@@ -38,7 +38,8 @@ class SharedRun {
         shared_.decoder, shared_.batch_size,
         {.next_prompt = [this] { return next_prompt(); },
          .on_answer = [this](size_t record, Answer&& answer) { take(record, std::move(answer)); },
-         .before_step = [this](size_t) { return before_step(); }});
+         .before_step = [this](size_t) { return before_step(); }},
+        shared_.copy);
     comm_.barrier(shared_.name + ": records answered");
     code_ = stop_code();
     if (code_ == 0 && shared_.rank.is_main()) report(/*is_end=*/true);

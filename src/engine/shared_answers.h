@@ -10,13 +10,14 @@
 
 namespace sftrun::engine {
 
-/// Records that the ranks answer together: each rank takes the next one when a row of its batch is
-/// free.
+/// Records that the ranks answer together: each takes the next one when a row of its batch is free.
+/// Of ranks that have a model together their lead does.
 struct SharedAnswers {
   std::string name;  ///< the same on every rank, new for each call
   Rank& rank;
   const TextGenerator& generator;
   model::Decoder& decoder;
+  layers::CopyRanks* copy = nullptr;  ///< that have the decoder's model together; null: each has it
   size_t batch_size = 1;
   const std::vector<size_t>& records;  ///< to answer, the same on every rank
   size_t num_done = 0;                 ///< records that were answered before

@@ -25,8 +25,8 @@ Answer TextGenerator::answer_of(const model::Generation& generation,
           .stopped = generation.stopped};
 }
 
-void TextGenerator::run(model::Decoder& decoder, size_t batch_size,
-                        const AnswerHooks& hooks) const {
+void TextGenerator::run(model::Decoder& decoder, size_t batch_size, const AnswerHooks& hooks,
+                        layers::CopyRanks* ranks) const {
   std::map<size_t, text::GeneratedText> texts;  // of unfinished answers, by prompt
   const auto read = [&](size_t index, int32_t token) {
     text::GeneratedText& text =
@@ -47,7 +47,8 @@ void TextGenerator::run(model::Decoder& decoder, size_t batch_size,
                          hooks.on_answer(index, std::move(answer));
                        },
                    .on_token = reads ? model::OnToken(read) : model::OnToken(),
-                   .before_step = hooks.before_step});
+                   .before_step = hooks.before_step},
+                  ranks);
 }
 
 model::SamplingOptions sampling_options(const nlohmann::ordered_json& request) {

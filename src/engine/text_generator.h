@@ -36,7 +36,9 @@ class TextGenerator {
   TextGenerator(const data::TextModel& text, model::SamplingOptions options,
                 const std::vector<std::string>& stops);
 
-  void run(model::Decoder& decoder, size_t batch_size, const AnswerHooks& hooks) const;
+  /// @param ranks as of model::generate
+  void run(model::Decoder& decoder, size_t batch_size, const AnswerHooks& hooks,
+           layers::CopyRanks* ranks = nullptr) const;
 
  private:
   Answer answer_of(const model::Generation& generation, const text::GeneratedText* text) const;

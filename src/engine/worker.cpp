@@ -10,6 +10,7 @@
 #include "disk_space.h"
 #include "host_memory.h"
 #include "memory_advice.h"
+#include "model_division.h"
 #include "rank.h"
 #include "rank_report.h"
 #include "rank_threads.h"
@@ -32,13 +33,11 @@
 #include "sftrun/model/base_form.h"
 #include "sftrun/observe/run_card.h"
 #include "sftrun/observe/system.h"
-#include "sftrun/parallel/tensor_group.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/device_map.h"
 #include "sftrun/plan/memory_change.h"
 #include "sftrun/plan/memory_plan.h"
 #include "sftrun/plan/micro_batch.h"
-#include "sftrun/plan/stages.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/resume.h"
 #include "sftrun/train/run_data.h"
@@ -48,7 +47,6 @@
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/weights_summary.h"
-#include "tensor_division.h"
 #include "training_answers.h"
 #include "weight_hashing.h"
 
@@ -79,51 +77,6 @@ config::RunConfig config_of(const nlohmann::ordered_json& request, const Rank& r
   const int world_size = has_one_process ? 1 : rank.env().world_size;
   config::resolve_axes(config.parallel, world_size, world_size);
   return config;
-}
-
-parallel::Mesh mesh_of(const config::Axes& axes, const Rank& rank) {
-  return {{.pp = static_cast<int>(axes.pp),
-           .dp_replicate = static_cast<int>(axes.dp_replicate),
-           .dp_shard = static_cast<int>(axes.dp_shard),
-           .tp = static_cast<int>(axes.tp)},
-          rank.env().rank};
-}
-
-/// The units of this rank's stage of a pipeline.
-layers::UnitRange stage_units(const spec::ArchSpec& arch, const config::RunConfig& config,
-                              const parallel::Mesh& mesh) {
-  if (mesh.sizes().pp == 1) return {};
-  const std::vector<int64_t> firsts = plan::stages_of(arch, config);
-  const auto stage = static_cast<size_t>(mesh.rank(parallel::Axis::kPp));
-  return {firsts[stage], firsts[stage + 1]};
-}
-
-/// null: the strategy keeps whole parameters on the device. On a CPU all of them are in host memory
-/// anyway.
-std::unique_ptr<parallel::UnitShards> shards_of(const config::ParallelConfig& config,
-                                                at::Device device, const parallel::Mesh& mesh) {
-  parallel::Sharding sharding = parallel::sharding_of(config.axes.level);
-  sharding.frozen_on_host = config.offload.base == config::Offload::kCpu && device.is_cuda();
-  sharding.trained_on_host = config.offload.params == config::Offload::kCpu && device.is_cuda();
-  if (!config.axes.has_shards() && !sharding.frozen_on_host && !sharding.trained_on_host)
-    return nullptr;
-  return std::make_unique<parallel::UnitShards>(sharding, mesh);
-}
-
-std::unique_ptr<parallel::Strategy> strategy_of(const config::RunConfig& config,
-                                                parallel::MeshGroups& groups,
-                                                model::Decoder& decoder,
-                                                std::unique_ptr<parallel::UnitShards> shards) {
-  const model::Trains trains = decoder.options().trains;
-  const bool trains_base = trains == model::Trains::kFull || trains == model::Trains::kPartial;
-  return parallel::make_strategy(
-      {.name = std::string(config::strategy_name(config.parallel.strategy)),
-       .bucket_cap_bytes = config.train.ddp_bucket_cap_mb << 20,
-       .gradients_sent_as =
-           config.train.ddp_comm_hook == config::CommHook::kBf16 ? at::kBFloat16 : at::kFloat,
-       .overlaps_reduction = trains_base,
-       .passes_read_masters = !trains_base || decoder.backend().reads_masters},
-      groups, {decoder.parameters(), decoder.units(), decoder.options().device}, std::move(shards));
 }
 
 /// Threads that prepare data.
@@ -177,10 +130,7 @@ struct PreparedRun {
   train::RunData data;
   nlohmann::ordered_json identity;
   std::string base_fingerprint;
-  std::optional<parallel::MeshGroups> groups;    ///< when the ranks are connected
-  std::unique_ptr<parallel::UnitShards> shards;  ///< until the strategy has them; null: no shards
-  spec::TensorParallel tensor;                   ///< what this rank has of each matrix
-  std::unique_ptr<parallel::TensorGroup> tensor_group;  ///< null: no tensor parallelism
+  std::unique_ptr<ModelDivision> division;  ///< when the ranks are connected
   std::unique_ptr<model::Decoder> decoder;
   std::unique_ptr<parallel::Strategy> strategy;
   bool tries_longest_batch = false;  ///< now
@@ -211,40 +161,19 @@ int load_model(PreparedRun& run, Rank& rank) {
   model::DecoderOptions options = decoder_options(run.config, run.compute, run.checkpoint.get());
   if (run.resume_from && options.lora.pissa)
     options.pissa_from = train::principal_parts_of(*run.resume_from);
-  if (run.shards) {
-    options.buffers = layers::BufferLayout::per_unit(run.shards->mesh().sizes().dp_shard);
-    options.on_unit_loaded = [&](int64_t index, layers::Unit& unit, layers::FlatValues* trained) {
-      run.shards->take(index, unit, trained);
-    };
-    options.leaves_frozen_unread = run.shards->takes_frozen();
-  }
-  options.held = stage_units(run.checkpoint->arch(), run.config, run.groups->mesh());
-  if (run.groups->mesh().sizes().tp > 1) {
-    run.tensor_group = std::make_unique<parallel::TensorGroup>(*run.groups);
-    options.tensor = run.tensor;
-    options.tensor_ranks = run.tensor_group.get();
-  }
-  const auto load = [&] { run.decoder = load_decoder(run.checkpoint, options); };
-  // With tensor parallelism DoRA sums over its ranks meanwhile, so that none may leave alone. Other
-  // stages have other numbers of stop points.
-  const auto gather = [&](const std::vector<double>& values) {
-    const parallel::CollectiveCounts counts = rank.comm().counts();
-    auto gathered = run.tensor_group->gather(values, run.compute.device);
-    rank.comm().set_counts(counts);  // which are those of training
-    return gathered;
-  };
-  const auto load_together = [&](const std::function<void()>& stop_point) {
+  ModelDivision& division = *run.division;
+  division.apply_to(options, run.checkpoint->arch(), run.config);
+  const auto load = [&](const std::function<void()>& stop_point) {
     options.stop_point = stop_point;
-    load();
+    run.decoder = load_decoder(run.checkpoint, options);
   };
-  if (const int code = run.tensor_group ? rank.together_before_training(gather, load_together)
-                                        : rank.before_training(load))
-    return code;
-  if (run.shards && run.shards->sharding().trained_on_host)
-    require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train,
-                                                 run.shards->mesh().sizes().dp_shard));
-  run.strategy = strategy_of(run.config, *run.groups, *run.decoder, std::move(run.shards));
-  if (run.groups->mesh().sizes().pp > 1 && options.lora.pissa)
+  if (const int code = load_together(rank, division, run.compute.device, load))
+    return rank.told_before_training(code);
+  const int dp_shard = division.mesh().sizes().dp_shard;
+  if (division.shards() != nullptr && division.shards()->sharding().trained_on_host)
+    require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train, dp_shard));
+  run.strategy = division.make_strategy(run.config, *run.decoder);
+  if (division.mesh().sizes().pp > 1 && options.lora.pissa)
     gather_principal_parts(*run.decoder, *run.strategy);
   const std::string& start = run.config.tuning.lora.init_from;
   if (start.empty() || run.resume_from) return 0;
@@ -472,12 +401,15 @@ bool tries_longest_batch(const PreparedRun& run, const Rank& rank) {
 /// Answers for the validation prompts; nullptr: the run wants none.
 std::unique_ptr<TrainingAnswers> training_answers(PreparedRun& run, Rank& rank) {
   if (!run.config.train.predict_with_generate || run.data.val_or_null() == nullptr) return nullptr;
-  return std::make_unique<TrainingAnswers>(TrainingAnswers::Inputs{.config = run.config.train,
-                                                                   .text = *run.text,
-                                                                   .val = *run.data.val_or_null(),
-                                                                   .decoder = *run.decoder,
-                                                                   .strategy = *run.strategy,
-                                                                   .rank = rank});
+  return std::make_unique<TrainingAnswers>(
+      TrainingAnswers::Inputs{.config = run.config.train,
+                              .text = *run.text,
+                              .val = *run.data.val_or_null(),
+                              .decoder = *run.decoder,
+                              .groups = run.division->groups(),
+                              .strategy = *run.strategy,
+                              .shards_weights = run.config.parallel.axes.shards_weights(),
+                              .rank = rank});
 }
 
 /// Commands for the events of training; the front end starts those for its end.
@@ -652,14 +584,12 @@ int prepare_and_train(const nlohmann::ordered_json& request, PreparedRun& run, R
                                config.model.dtype, rank.gpu());
   config.model.dtype = dtype_choice(run.compute.dtype);
   if (!rank.meet_others(config.parallel, run.compute.device)) return rank.stop_exit_code();
-  run.groups.emplace(rank.comm(), mesh_of(config.parallel.axes, rank));
-  run.shards = shards_of(config.parallel, run.compute.device, run.groups->mesh());
+  run.division = std::make_unique<ModelDivision>(rank.comm(), config, run.compute.device);
 
   rank.tell("loading");
   run.checkpoint = weights::Checkpoint::open(run.model_path);
   resolve_auto(config, *run.checkpoint);
-  if (config.parallel.axes.tp > 1)  // an error before the data is tokenised
-    run.tensor = tensor_part(*run.checkpoint, config, run.groups->mesh());
+  run.division->divide_matrices(*run.checkpoint, config);  // an error before the data is tokenised
   WeightHashing hashing(run.checkpoint, rank.env());
   if (rank.is_main()) warn_of_unpacking(config.tuning, *run.checkpoint);
   const train::ResumeOptions resume = resume_options(request);
@@ -740,35 +670,6 @@ int run_rank(const nlohmann::ordered_json& request, Rank& rank) {
   }
 }
 
-/// Trains with the layers on the devices of this process: one rank for each stage.
-int run_stages(const nlohmann::ordered_json& request, Rank& main,
-               const plan::DeviceStages& stages) {
-  const auto num_stages = static_cast<int>(stages.devices.size());
-  const int threads = std::max(1, at::get_num_threads() / num_stages);
-  const int port = num_stages > 1 ? launch::pick_free_port() : 0;
-  const auto env_of = [&](int stage) {
-    launch::WorkerEnv env = main.env();
-    env.rank = env.local_rank = stage;
-    env.world_size = env.local_world_size = num_stages;
-    env.master_addr = "127.0.0.1";
-    env.master_port = port;
-    return env;
-  };
-  const auto gpu_of = [&](int stage) {
-    return plan::gpu_of(stages.devices[static_cast<size_t>(stage)]);
-  };
-  std::vector<std::unique_ptr<Rank>> others;
-  for (int stage = 1; stage < num_stages; ++stage)
-    others.push_back(std::make_unique<Rank>(main, env_of(stage), gpu_of(stage)));
-  main.take_place(env_of(0), gpu_of(0));
-  std::vector<Rank*> ranks = {&main};
-  for (const auto& other : others) ranks.push_back(other.get());
-  return run_rank_threads(ranks, request, [&](Rank& rank) {
-    at::set_num_threads(threads);
-    return run_rank(request, rank);
-  });
-}
-
 /// Stages of a device map; nullopt: this process is one rank.
 std::optional<plan::DeviceStages> stages_of_process(const nlohmann::ordered_json& request,
                                                     const Rank& rank) {
@@ -783,7 +684,11 @@ int run_process(const nlohmann::ordered_json& request, Rank& rank) {
   configure_logging(rank.env(), output.at("dir").get<std::string>());
   set_threads(request);
   const auto stages = stages_of_process(request, rank);
-  return stages ? run_stages(request, rank, *stages) : run_rank(request, rank);
+  if (!stages) return run_rank(request, rank);
+  std::vector<int> gpus;
+  for (const std::string& device : stages->devices) gpus.push_back(plan::gpu_of(device));
+  return run_stage_threads(rank, gpus, "worker", request,
+                           [&](Rank& of_stage) { return run_rank(request, of_stage); });
 }
 
 }  // namespace

@@ -1,0 +1,113 @@
+#include "command_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "commands.h"
+#include "cuda_library.h"
+#include "rank_threads.h"
+#include "sftrun/config/axes.h"
+#include "sftrun/data/input_records.h"
+
+namespace sftrun::engine {
+namespace {
+
+/// nullopt: each process has all of a model.
+std::optional<config::ParallelConfig> parallel_of(const nlohmann::ordered_json& request,
+                                                  const launch::WorkerEnv& env) {
+  const auto asked = request.find("parallel");
+  if (asked == request.end() || asked->is_null()) return std::nullopt;
+  nlohmann::ordered_json settings = config::to_json(config::RunConfig{});
+  settings.at("parallel").update(*asked);
+  config::ParallelConfig parallel = config::from_json(settings).parallel;
+  config::Places flags;
+  for (const auto& [key, value] : asked->items())
+    flags["parallel." + key] = fmt::format("--{} on the command line", key);
+  config::resolve_axes(parallel, env.world_size, env.local_world_size, flags);
+  if (!parallel.axes.divides_model() && !parallel.axes.shards_weights()) return std::nullopt;
+  return parallel;
+}
+
+bool has_device_map(const nlohmann::ordered_json& request) {
+  const auto parallel = request.find("parallel");
+  return parallel != request.end() && parallel->is_object() &&
+         parallel->value("strategy", "") == "device_map";
+}
+
+/// Stages of the model on the devices of this process: all GPUs, or as many as "parallel.pp" says.
+int num_stages(const nlohmann::ordered_json& request) {
+  const auto asked = get<int>(request.at("parallel"), "pp");
+  const bool may_use_gpus = get<std::string>(request, "device").value_or("auto") != "cpu";
+  const int gpus = may_use_gpus ? load_cuda_library().num_devices : 0;
+  if (gpus > 0 && asked.value_or(1) > gpus) {
+    throw ConfigError(fmt::format("--pp {} and {} GPUs", *asked, gpus), "--pp on the command line",
+                      fmt::format("give at most {}", gpus));
+  }
+  return asked.value_or(std::max(1, gpus));
+}
+
+}  // namespace
+
+int run_as_ranks(
+    const std::string& command, const nlohmann::ordered_json& request,
+    const std::function<int(const nlohmann::ordered_json& request, Rank& rank)>& body) {
+  const launch::WorkerEnv env = launch::worker_env();
+  const auto folder = get<std::string>(request, "folder");
+  if (folder && (env.supervised || env.world_size > 1)) {
+    quiet_libtorch();
+    configure_logging(env, *folder);
+  }
+  set_threads(request);
+  Rank rank;
+  const auto run = [&](const nlohmann::ordered_json& asked, Rank& of_thread) {
+    const int code = body(asked, of_thread);
+    of_thread.comm().leave();
+    return code;
+  };
+  try {
+    if (!has_device_map(request)) return run(request, rank);
+    nlohmann::ordered_json as_pipeline = request;
+    const int stages = num_stages(request);
+    as_pipeline["parallel"] = {{"strategy", "pipeline"}, {"pp", stages}};
+    if (stages == 1) as_pipeline["parallel"] = nullptr;
+    std::vector<int> gpus;
+    for (int stage = 0; stage < stages; ++stage) gpus.push_back(stage);
+    return run_stage_threads(rank, gpus, command, request,
+                             [&](Rank& of_thread) { return run(as_pipeline, of_thread); });
+  } catch (...) {
+    // Reported while the other ranks are still connected: their errors must not come first.
+    const Failure failure = report_failure(command, request);
+    rank.abandon(failure.text);
+    return failure.code;
+  }
+}
+
+void write_result(const nlohmann::ordered_json& request, const Rank& rank,
+                  const std::string& text) {
+  const std::string file =
+      rank.env().supervised
+          ? (std::filesystem::path(request.at("folder").get<std::string>()) / "result").string()
+          : "-";
+  data::write_records(file, text, [&rank] { return rank.stop_exit_code(); });
+}
+
+CommandRanks::CommandRanks(const nlohmann::ordered_json& request, Rank& rank)
+    : request_(request), rank_(rank), parallel_(parallel_of(request, rank.env())) {}
+
+int CommandRanks::connect() {
+  // Copies exchange numbers of records only, which needs no device.
+  const at::Device device = parallel_ ? compute_of(request_, rank_.gpu()).device : at::kCPU;
+  return rank_.meet_others(parallel_.value_or(config::ParallelConfig{}), device)
+             ? 0
+             : rank_.stop_exit_code();
+}
+
+int CommandRanks::load_model(const nlohmann::ordered_json& request, LoadedModel& loaded) {
+  if (parallel_) return load_part(request, *parallel_, rank_, loaded);
+  return rank_.interruptible([&] { loaded = engine::load_model(request, rank_.gpu()); });
+}
+
+}  // namespace sftrun::engine

@@ -1,0 +1,102 @@
+#include "model_division.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sftrun/core/interruption.h"
+#include "sftrun/plan/stages.h"
+#include "tensor_division.h"
+
+namespace sftrun::engine {
+namespace {
+
+parallel::Mesh mesh_of(const config::Axes& axes, int rank) {
+  return {{.pp = static_cast<int>(axes.pp),
+           .dp_replicate = static_cast<int>(axes.dp_replicate),
+           .dp_shard = static_cast<int>(axes.dp_shard),
+           .tp = static_cast<int>(axes.tp)},
+          rank};
+}
+
+/// The units of this rank's stage of a pipeline.
+layers::UnitRange stage_units(const spec::ArchSpec& arch, const config::RunConfig& config,
+                              const parallel::Mesh& mesh) {
+  if (mesh.sizes().pp == 1) return {};
+  const std::vector<int64_t> firsts = plan::stages_of(arch, config);
+  const auto stage = static_cast<size_t>(mesh.rank(parallel::Axis::kPp));
+  return {firsts[stage], firsts[stage + 1]};
+}
+
+/// null: the strategy keeps whole parameters on the device. On a CPU all of them are in host memory
+/// anyway.
+std::unique_ptr<parallel::UnitShards> shards_of(const config::ParallelConfig& config,
+                                                at::Device device, const parallel::Mesh& mesh) {
+  parallel::Sharding sharding = parallel::sharding_of(config.axes.level);
+  sharding.frozen_on_host = config.offload.base == config::Offload::kCpu && device.is_cuda();
+  sharding.trained_on_host = config.offload.params == config::Offload::kCpu && device.is_cuda();
+  if (!config.axes.has_shards() && !sharding.frozen_on_host && !sharding.trained_on_host)
+    return nullptr;
+  return std::make_unique<parallel::UnitShards>(sharding, mesh);
+}
+
+}  // namespace
+
+ModelDivision::ModelDivision(parallel::Communicator& comm, const config::RunConfig& config,
+                             at::Device device)
+    : groups_(comm, mesh_of(config.parallel.axes, comm.rank())),
+      shards_(shards_of(config.parallel, device, groups_.mesh())) {}
+
+void ModelDivision::divide_matrices(const weights::Checkpoint& checkpoint,
+                                    const config::RunConfig& config) {
+  if (mesh().sizes().tp > 1) tensor_ = tensor_part(checkpoint, config, mesh());
+}
+
+void ModelDivision::apply_to(model::DecoderOptions& options, const spec::ArchSpec& arch,
+                             const config::RunConfig& config) {
+  if (shards_) {
+    options.buffers = layers::BufferLayout::per_unit(mesh().sizes().dp_shard);
+    options.on_unit_loaded = [this](int64_t index, layers::Unit& unit,
+                                    layers::FlatValues* trained) {
+      shards_->take(index, unit, trained);
+    };
+    options.leaves_frozen_unread = shards_->takes_frozen();
+  }
+  options.held = stage_units(arch, config, mesh());
+  if (mesh().sizes().tp == 1) return;
+  tensor_group_ = std::make_unique<parallel::TensorGroup>(groups_);
+  options.tensor = tensor_;
+  options.tensor_ranks = tensor_group_.get();
+}
+
+std::unique_ptr<parallel::Strategy> ModelDivision::make_strategy(const config::RunConfig& config,
+                                                                 model::Decoder& decoder) {
+  const model::Trains trains = decoder.options().trains;
+  const bool trains_base = trains == model::Trains::kFull || trains == model::Trains::kPartial;
+  return parallel::make_strategy(
+      {.name = std::string(config::strategy_name(config.parallel.strategy)),
+       .bucket_cap_bytes = config.train.ddp_bucket_cap_mb << 20,
+       .gradients_sent_as =
+           config.train.ddp_comm_hook == config::CommHook::kBf16 ? at::kBFloat16 : at::kFloat,
+       .overlaps_reduction = trains_base,
+       .passes_read_masters = !trains_base || decoder.backend().reads_masters},
+      groups_, {decoder.parameters(), decoder.units(), decoder.options().device},
+      std::move(shards_));
+}
+
+int load_together(Rank& rank, const ModelDivision& division, at::Device device,
+                  const std::function<void(const std::function<void()>& stop_point)>& load) {
+  if (division.tensor_group() == nullptr)
+    return rank.interruptible([&] { load(interruption_point); });
+  // With tensor parallelism DoRA sums over its ranks meanwhile, so that none may leave alone. Other
+  // stages have other numbers of stop points.
+  const auto gather = [&](const std::vector<double>& values) {
+    const parallel::CollectiveCounts counts = rank.comm().counts();
+    auto gathered = division.tensor_group()->gather(values, device);
+    rank.comm().set_counts(counts);  // which are those of training
+    return gathered;
+  };
+  return rank.together(gather, load);
+}
+
+}  // namespace sftrun::engine
