@@ -404,7 +404,6 @@ class RelationCheck {
           "`train.objective` dpo compares pairs of answers",
           {"train.predict_with_generate", "train.objective"}, "remove predict_with_generate");
     }
-    refuse_with_parts("train.predict_with_generate", "generates with the whole model on a device");
   }
 
   void check_token_accuracy() {
@@ -413,18 +412,6 @@ class RelationCheck {
           "`train.eval_token_accuracy` is for objective sft: pairs of answers have other metrics",
           {"train.eval_token_accuracy", "train.objective"}, "remove eval_token_accuracy");
     }
-    if (tensor_setting(config_.parallel).empty()) return;
-    refuse_with_parts("train.eval_token_accuracy", "needs the whole head on a device");
-  }
-
-  /// Refuses what cannot be done where a device has some of the layers, or a part of each.
-  void refuse_with_parts(const char* key, const char* reason) {
-    const std::string setting = model_division_setting(config_.parallel);
-    if (setting.empty()) return;
-    report(fmt::format("`{}` {}, and `{}` divides it", key, reason, setting),
-           {key, key_of(setting)},
-           fmt::format("use {}, or remove it and measure checkpoints with `sftrun eval`",
-                       strategy_instead("ddp, zero1, zero2, zero3, fsdp or hybrid")));
   }
 
   /// The records that evaluations use; several sets have a loss each.

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "answer_scores.h"
 #include "sftrun/config/best_metric.h"
@@ -15,6 +18,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
 #include "sftrun/model/generation_batch.h"
+#include "sftrun/parallel/mesh_copy.h"
 #include "shared_answers.h"
 
 namespace sftrun::engine {
@@ -22,25 +26,51 @@ namespace {
 
 constexpr size_t kSamples = 4;  // answers that are shown
 
-/// All units of the model on this rank, while it exists.
-class WholeModel {
+/// The units that this rank uses: its own, and those whose tensors these read, too.
+std::set<int64_t> units_of(const model::Decoder& decoder) {
+  std::set<int64_t> units;
+  const layers::UnitRange held = decoder.held_units();
+  for (int64_t unit = held.first; unit < held.end; ++unit) {
+    const std::vector<int64_t>& also = decoder.units()[static_cast<size_t>(unit)].also_reads;
+    units.insert(unit);
+    units.insert(also.begin(), also.end());
+  }
+  return units;
+}
+
+/// All units that this rank uses, whole, while it exists.
+class WholeUnits {
  public:
-  WholeModel(parallel::Strategy& strategy, size_t num_units)
-      : strategy_(strategy), num_units_(static_cast<int64_t>(num_units)) {
-    for (int64_t unit = 0; unit < num_units_; ++unit)
-      strategy_.before(unit, layers::UnitPass::kForward);
+  WholeUnits(parallel::Strategy& strategy, const model::Decoder& decoder)
+      : strategy_(strategy), units_(units_of(decoder)) {
+    for (const int64_t unit : units_) strategy_.before(unit, layers::UnitPass::kForward);
   }
-  ~WholeModel() {
-    for (int64_t unit = 0; unit < num_units_; ++unit)
-      strategy_.after(unit, layers::UnitPass::kForward);
+  ~WholeUnits() {
+    for (const int64_t unit : units_) strategy_.after(unit, layers::UnitPass::kForward);
   }
-  WholeModel(const WholeModel&) = delete;
-  WholeModel& operator=(const WholeModel&) = delete;
+  WholeUnits(const WholeUnits&) = delete;
+  WholeUnits& operator=(const WholeUnits&) = delete;
 
  private:
   parallel::Strategy& strategy_;
-  int64_t num_units_;
+  std::set<int64_t> units_;
 };
+
+/// As much memory as these units take that have none now. No rank waits for another one meanwhile.
+std::vector<at::Tensor> room_for_units(model::Decoder& decoder) {
+  std::vector<at::Tensor> room;
+  const auto add = [&](const at::Tensor& flat) {
+    if (flat.defined() && flat.storage().nbytes() == 0) room.push_back(at::empty_like(flat));
+  };
+  for (const int64_t unit : units_of(decoder)) {
+    add(decoder.units()[static_cast<size_t>(unit)].frozen.bytes());
+    const layers::FlatValues* trained = decoder.parameters().buffers_of(unit);
+    if (trained == nullptr) continue;
+    add(trained->compute);
+    if (!trained->compute.is_same(trained->master)) add(trained->master);
+  }
+  return room;
+}
 
 model::SamplingOptions greedy(const config::TrainConfig& config) {
   return {.max_new_tokens = config.generation_max_new_tokens};
@@ -80,7 +110,7 @@ TrainingAnswers::TrainingAnswers(const Inputs& inputs)
     questions_.emplace(static_cast<size_t>(i), std::move(*question));
   }
   num_first_ = std::min(asked_.size(), static_cast<size_t>(in_.config.generation_batch_size *
-                                                           in_.rank.comm().world_size()));
+                                                           in_.strategy.mesh().dp_size()));
   if (asked_.empty() && config::is_judged_by_answers(in_.config)) {
     throw DataError(
         fmt::format("train.metric_for_best_model is {}, and no validation example has a prompt "
@@ -101,8 +131,8 @@ TrainingAnswers::TrainingAnswers(const Inputs& inputs)
         /*skip_special_tokens=*/false);
 }
 
-void TrainingAnswers::rehearse() {
-  if (asked_.empty()) return;
+/// Takes the memory of an evaluation and gives it back.   @return what lacks; empty: nothing
+std::string TrainingAnswers::lack_of_memory() {
   const at::NoGradGuard no_grad;
   size_t longest = 0;
   for (const auto& [example, question] : questions_)
@@ -111,22 +141,56 @@ void TrainingAnswers::rehearse() {
   const auto length =
       longest + static_cast<size_t>(std::max<int64_t>(0, in_.config.generation_max_new_tokens));
   try {
-    const WholeModel whole(in_.strategy, in_.decoder.units().size());
+    std::vector<at::Tensor> room;
+    if (gathers_whole_) room = room_for_units(in_.decoder);
     const uint64_t of_token = model::GenerationBatch(in_.decoder, rows, {}).bytes_of_token();
     const auto device = at::TensorOptions().device(in_.decoder.options().device);
     const at::Tensor cache =
         at::empty({static_cast<int64_t>(of_token * rows * length)}, device.dtype(at::kByte));
     const at::Tensor logits =
         at::empty({static_cast<int64_t>(rows), in_.decoder.arch().vocab_size}, device);
+    return {};
   } catch (const c10::OutOfMemoryError& error) {
-    throw NoMemoryForAnswers(
-        fmt::format("there is no memory for the answers of evaluations: each device needs the "
-                    "whole model and a cache for {}: {}",
-                    counted(rows, "answer"), error.what_without_backtrace()),
-        "train.predict_with_generate",
-        "lower train.generation_batch_size or train.generation_max_new_tokens, or remove "
-        "train.predict_with_generate and measure checkpoints with `sftrun eval`");
+    return fmt::format(
+        "there is no memory for the answers of evaluations: {} and a cache for {}: {}",
+        gathers_whole_ ? "each device needs the whole model" : "the model", counted(rows, "answer"),
+        error.what_without_backtrace());
   }
+}
+
+bool TrainingAnswers::is_lacking_anywhere(bool is_lacking_here) {
+  const auto ranks = in_.rank.comm().all_gather(std::vector<double>{is_lacking_here ? 1.0 : 0.0});
+  return std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank[0] != 0; });
+}
+
+void TrainingAnswers::rehearse() {
+  if (asked_.empty()) return;
+  std::string lack = lack_of_memory();
+  bool is_lacking = is_lacking_anywhere(!lack.empty());
+  if (is_lacking && in_.shards_weights) {
+    gathers_whole_ = false;
+    lack = lack_of_memory();
+    is_lacking = is_lacking_anywhere(!lack.empty());
+    if (!is_lacking && in_.rank.is_main()) {
+      log::info(
+          "answers of evaluations: there is no memory for the whole model beside training, so that "
+          "each token gathers the weights, layer by layer");
+    }
+  }
+  if (!is_lacking) return;
+  constexpr const char* kFix =
+      "lower train.generation_batch_size or train.generation_max_new_tokens, or remove "
+      "train.predict_with_generate and measure checkpoints with `sftrun eval`";
+  if (config::is_judged_by_answers(in_.config)) {
+    if (lack.empty()) lack = "another rank has no memory for the answers of evaluations";
+    throw NoMemoryForAnswers(lack, "train.predict_with_generate", kFix);
+  }
+  if (!lack.empty())
+    log::warn("{}; evaluations give the loss only: {} (train.predict_with_generate)", lack, kFix);
+  else if (in_.rank.is_main())
+    log::warn(
+        "another rank has no memory for the answers of evaluations, which give the loss only");
+  asked_.clear();
 }
 
 train::AnswerEvaluation TrainingAnswers::evaluate(int64_t step, double allowed_s) {
@@ -137,7 +201,8 @@ train::AnswerEvaluation TrainingAnswers::evaluate(int64_t step, double allowed_s
   const double first_s = seconds_per_answer_ * static_cast<double>(num_first_);
   if (!has_time(turn, first_s, "even the first answers take")) return evaluation;
   {
-    const WholeModel whole(in_.strategy, in_.decoder.units().size());
+    std::optional<WholeUnits> whole;
+    if (gathers_whole_) whole.emplace(in_.strategy, in_.decoder);
     evaluation.stop_exit_code = answer_in_time(turn);
   }
   const auto answers = evaluation.stop_exit_code == 0
@@ -185,12 +250,15 @@ bool TrainingAnswers::has_time(Turn& turn, double seconds, const char* what) con
 
 int TrainingAnswers::answer(const std::vector<size_t>& examples, const std::string& name,
                             Turn& turn) {
+  parallel::MeshCopy copy(in_.groups, in_.strategy, in_.decoder.options().device,
+                          /*gathers_units=*/!gathers_whole_);
   try {
     return answer_records(
         {.name = fmt::format("step {} {}", turn.step, name),
          .rank = in_.rank,
          .generator = generator_,
          .decoder = in_.decoder,
+         .copy = &copy,
          .batch_size = static_cast<size_t>(in_.config.generation_batch_size),
          .records = examples,
          .logs_end = false,

@@ -9,6 +9,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/error.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/parallel/mesh_groups.h"
 #include "sftrun/parallel/strategy.h"
 #include "sftrun/train/evaluation.h"
 #include "text_generator.h"
@@ -22,7 +23,7 @@ class NoMemoryForAnswers : public OutOfMemoryError {
 
 /// Answers the validation prompts with the weights of a training run, and scores the answers
 /// (`train.predict_with_generate`). The ranks share the prompts, which are taken from the tokenised
-/// data once.
+/// data once; ranks that have one copy of the model together answer the same ones.
 class TrainingAnswers {
  public:
   struct Inputs {
@@ -30,23 +31,29 @@ class TrainingAnswers {
     const data::TextModel& text;
     const data::Dataset& val;
     model::Decoder& decoder;
+    parallel::MeshGroups& groups;
     parallel::Strategy& strategy;
+    bool shards_weights;  ///< the strategy gathers them
     Rank& rank;
   };
   /// All of them must outlive this object.
   explicit TrainingAnswers(const Inputs& inputs);
 
-  /// Takes the memory of an evaluation and gives it back, so that a lack of it ends the run when it
-  /// starts, not hours later. All ranks call it.   @throws NoMemoryForAnswers
+  /// Takes the memory of an evaluation and gives it back, so that a lack of it shows when the run
+  /// starts, not hours later. Then the weights are gathered unit by unit, where they are sharded; if
+  /// that does not help, evaluations have no answers, with one warning. All ranks call it.
+  /// @throws NoMemoryForAnswers if answers choose the best model
   void rehearse();
 
-  /// A strategy that divides the weights gathers them on each rank meanwhile. All ranks call it.
+  /// A strategy that shards the weights gathers them on each rank meanwhile. All ranks call it.
   /// @param step of the run   @param allowed_s see `train::answer_seconds_allowed`. The first
   /// answers show how long all take; too long: rank 0 logs that there are none, and why.
   train::AnswerEvaluation evaluate(int64_t step, double allowed_s);
 
  private:
   struct Turn;
+  std::string lack_of_memory();
+  bool is_lacking_anywhere(bool is_lacking_here);
   int answer(const std::vector<size_t>& examples, const std::string& name, Turn& turn);
   int answer_in_time(Turn& turn);
   bool has_time(Turn& turn, double seconds, const char* what) const;
@@ -55,6 +62,8 @@ class TrainingAnswers {
 
   Inputs in_;
   TextGenerator generator_;
+  /// Sharded weights: all units are on each rank while it answers; else each pass gathers them.
+  bool gathers_whole_ = true;
   std::vector<size_t> asked_;  // examples
   size_t num_first_;           // of which the answers show how long one takes
   std::map<size_t, Question> questions_;

@@ -211,14 +211,20 @@ def check_answers(program):
     answers = {"predict_with_generate": True, "generation_max_new_tokens": 12, "generation_batch_size": 3, "eval_steps": 4, "max_steps": 8,
                "save_steps": 4, "eval_token_accuracy": True}
     kinds = [("one", 1, []), ("ddp", 2, []), ("fsdp", 2, ["parallel.strategy=fsdp"]), ("zero2", 2, ["parallel.strategy=zero2"]),
+             ("tensor", 2, ["parallel.strategy=tensor"]), ("pipeline", 2, ["parallel.strategy=pipeline"]),
+             ("pipeline x fsdp", 4, ["parallel.pp=2", "parallel.dp_shard=2"]), ("device_map", 1, ["parallel.device_map=balanced", "parallel.pp=2"]),
              ("qlora", 1, ["tuning.mode=qlora"]), ("full", 2, ["tuning.mode=full", "train.learning_rate=1e-3", "parallel.strategy=zero3"])]
     if program.quick:
-        kinds = [kind for kind in kinds if kind[0] != "zero2"]
+        kinds = [kind for kind in kinds if kind[0] not in ("zero2", "tensor", "pipeline", "device_map")]
     keys = ("rouge1", "rouge2", "rouge_l", "exact_match", "token_accuracy")
     # Nine of the longest answers that the key allows take several GB; a process gets 4 GB of address space.
-    text = program.train("no-room", **(answers | {"generation_max_new_tokens": 2**24, "generation_batch_size": 9}), code=4, prefix=("prlimit", f"--as={4 << 30}"))
-    program.expect("answers: a lack of memory for them ends the run before its first step", "no memory for the answers" in text
+    too_many, little = answers | {"generation_max_new_tokens": 2**24, "generation_batch_size": 9}, ("prlimit", f"--as={4 << 30}")
+    text = program.train("no-room", **too_many, metric_for_best_model="rouge_l", load_best_model_at_end=True, code=4, prefix=little)
+    program.expect("answers: a lack of memory for them ends a run that they judge before its first step", "no memory for the answers" in text
                    and "train.generation_batch_size" in text and not lines_of(program.folder / "no-room"), text)
+    text = program.train("little-room", **too_many, prefix=little)
+    program.expect("answers: without memory for them a run has losses only, with one warning", text.count("evaluations give the loss only") == 1
+                   and [line["eval_rouge_l"] for line in evaluations(program.folder / "little-room")] == [None, None], text)
     seen = {}
     for name, processes, more in kinds:
         run = program.folder / f"answers-{name}"
@@ -234,13 +240,14 @@ def check_answers(program):
                        all(tag in events for tag in (b"eval/rouge_l", b"eval/answers", b"**reference**", b"What comes after")))
         program.expect(f"answers: {name}: the scores are not trivial", seen[name][-1]["eval_token_accuracy"] > 0
                        and (name == "full" or seen[name][-1]["eval_rouge_l"] > 0), seen[name])
-        if name == "full" or program.quick and name in ("ddp", "fsdp"):  # the latter are compared with one process
+        # The others are compared with one process.
+        if name == "full" or program.quick and name not in ("one", "qlora"):
             continue
         measured = json.loads(program.run("eval", "--config", run / "config.resolved.yaml", "--adapter", run / "adapter", "--device", "cpu",
                                           "--max-new-tokens", 12, "--nproc-per-node", 1, "--json", only_output=True))["adapter"]
         program.expect(f"answers: {name}: equal to sftrun eval", all(abs(measured[key] - seen[name][-1][f"eval_{key}"]) < 1e-9 for key in keys)
                        and abs(measured["loss"] - seen[name][-1]["eval_loss"]) <= RELATIVE * measured["loss"], (measured, seen[name][-1]))
-    for name in [name for name in ("ddp", "fsdp", "zero2") if name in seen]:
+    for name in [name for name in seen if name not in ("one", "qlora", "full")]:
         same = all(abs(a[f"eval_{key}"] - b[f"eval_{key}"]) < 1e-9 for a, b in zip(seen[name], seen["one"]) for key in keys)
         program.expect(f"answers: {name}: the same as one process", same, seen[name])
 

@@ -148,17 +148,6 @@ train.objective=dpo data.train=pairs.jsonl data.val=pairs2.jsonl train.predict_w
     remove predict_with_generate | ~train.predict_with_generate
 train.objective=dpo data.train=pairs.jsonl data.val_split=1 train.eval_token_accuracy=true | is for objective sft | remove eval_token_accuracy | \
     ~train.eval_token_accuracy
---nproc-per-node=2 parallel.pp=2 data.val=val.jsonl train.predict_with_generate=true | generates with the whole model on a device | \
-    use parallel.strategy ddp, zero1, zero2, zero3, fsdp or hybrid without parallel.pp, or remove it and measure | \
-    parallel.strategy=ddp ~parallel.pp ; parallel.strategy=fsdp ~parallel.pp ; ~train.predict_with_generate
---nproc-per-node=2 parallel.strategy=pipeline data.val=val.jsonl train.predict_with_generate=true | generates with the whole model on a device | \
-    use parallel.strategy ddp, zero1 | \
-    parallel.strategy=ddp ; parallel.strategy=zero1 ; parallel.strategy=zero2 ; parallel.strategy=zero3 ; parallel.strategy=fsdp \
-    ; parallel.strategy=hybrid ; ~train.predict_with_generate
-parallel.device_map=auto data.val=val.jsonl train.predict_with_generate=true | generates with the whole model on a device | \
-    fsdp or hybrid without parallel.device_map | parallel.strategy=ddp ~parallel.device_map ; ~train.predict_with_generate
---nproc-per-node=2 parallel.tp=2 data.val=val.jsonl train.eval_token_accuracy=true | needs the whole head on a device | \
-    fsdp or hybrid without parallel.tp | parallel.strategy=ddp ~parallel.tp ; ~train.eval_token_accuracy
 data.val=val.jsonl train.metric_for_best_model=eval_other_loss | but with one validation set there is only eval_loss | use eval_loss | \
     train.metric_for_best_model=eval_loss
 data.val=[val.jsonl,other.jsonl] train.metric_for_best_model=eval_third_loss | but no validation set has this name | \

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""generate, score and eval with a model that several processes have together (--strategy, --tp, --pp) give what one process gives.
+
+    tests/smoke/divided_use.py --sftrun build/bin/sftrun
+
+Standard library only. Random tiny models: wide heads, tied, delta nets, experts, keys shared by layers, an adapter over them, and an adapter over
+an NF4 base. Greedy answers in fp32 must be the same texts, scores and losses equal to 1e-6.
+With --quick each model is used under one or two plans.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import same_losses  # noqa: E402
+import strategy_parity  # noqa: E402
+
+TIMEOUT = 300  # s, of one command
+RELATIVE = 1e-6
+PLANS = {
+    "tensor 2": (2, ["--strategy", "tensor"]),
+    "pipeline 2": (2, ["--strategy", "pipeline"]),
+    "fsdp 2": (2, ["--strategy", "fsdp"]),
+    "pipeline 2 x tensor 2": (4, ["--pp", 2, "--tp", 2]),
+    "two copies x tensor 2": (4, ["--tp", 2]),
+    "fsdp 2 x tensor 2": (4, ["--strategy", "fsdp", "--tp", 2]),
+    "device_map 2": (1, ["--strategy", "device_map", "--pp", 2]),
+}
+
+
+class Program:
+    def __init__(self, path, folder, quick):
+        self.path, self.folder, self.quick, self.failures, self.count = path, folder, quick, [], 0
+
+    def run(self, *words, code=0):
+        done = subprocess.run([self.path, *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT)
+        if done.returncode != code:
+            raise RuntimeError(f"sftrun {' '.join(map(str, words))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    def expect(self, what, holds, detail=""):
+        self.count += 1
+        if not holds:
+            self.failures.append(what)
+            print(f"FAILED: {what}: {str(detail)[-1500:]}", flush=True)
+
+    def lines(self, command, output, *words):
+        self.run(command, "--input", "records.jsonl", "--output", output, "--overwrite", "--device", "cpu", "--dtype", "fp32", *words)
+        return [json.loads(line) for line in (self.folder / output).read_text().splitlines()]
+
+
+def words_of(plan):
+    processes, words = PLANS[plan]
+    return [*words, *(["--nproc-per-node", processes] if processes > 1 else [])]
+
+
+def use(program, name, model, plans):
+    """@param model flags that name it"""
+    greedy = ["--max-new-tokens", 9, "--batch-size", 3]
+    answers, scores = program.lines("generate", "alone.jsonl", *model, *greedy, "--nproc-per-node", 1), program.lines(
+        "score", "alone-scores.jsonl", *model, "--nproc-per-node", 1)
+    program.expect(f"{name}: the answers are not trivial", len({line["generated"] for line in answers}) > 1, answers)
+    prompt = program.run("generate", *model, *greedy, "--device", "cpu", "--dtype", "fp32", "--prompt", "one two three").stdout
+    for plan in plans:
+        divided = program.lines("generate", "divided.jsonl", *model, *greedy, *words_of(plan))
+        program.expect(f"{name}: {plan}: the same answers", divided == answers, (divided, answers))
+        scored = program.lines("score", "divided-scores.jsonl", *model, *words_of(plan))
+        same = all(math.isclose(a["logprob"], b["logprob"], rel_tol=RELATIVE) and a["tokens"] == b["tokens"] for a, b in zip(scored, scores, strict=True))
+        program.expect(f"{name}: {plan}: the same scores", same, (scored, scores))
+        printed = program.run("generate", *model, *greedy, "--device", "cpu", "--dtype", "fp32", "--prompt", "one two three", *words_of(plan)).stdout
+        program.expect(f"{name}: {plan}: --prompt prints the same", printed == prompt, (printed, prompt))
+
+
+def train(program, name, model, **settings):
+    config = {"model": {"name": str(model), "max_seq_len": 64, "dtype": "fp32"}, "data": {"train": "records.jsonl", "val": "records.jsonl"},
+              "train": {"max_steps": 2, "learning_rate": 1e-2, "batch_size": 1}, "tuning": settings, "output": {"dir": name}}
+    (program.folder / f"{name}.yaml").write_text(json.dumps(config))
+    program.run("train", "--config", f"{name}.yaml", "--device", "cpu", "--nproc-per-node", 1)
+
+
+def evaluate(program, run, plans):
+    words = ["eval", "--config", f"{run}.yaml", "--device", "cpu", "--max-new-tokens", 5, "--json", "--base"]
+    alone = json.loads(program.run(*words, "--nproc-per-node", 1).stdout)
+    for plan in plans:
+        divided = json.loads(program.run(*words, *words_of(plan)).stdout)
+        for variant in ("base", "adapter"):
+            same = all(math.isclose(divided[variant][key], alone[variant][key], rel_tol=RELATIVE)
+                       for key in ("loss", "token_accuracy", "rouge_l", "exact_match", "label_tokens"))
+            program.expect(f"eval of {run}: {plan}: {variant}: the same", same, (divided, alone))
+
+
+def check_refusals(program, model):
+    done = program.run("generate", "--model", model, "--device", "cpu", "--prompt", "one", "--strategy", "tensor", "--nproc-per-node", 1, code=2)
+    program.expect("a strategy over processes needs several", "--nproc-per-node" in done.stderr and "there is one" in done.stderr, done.stderr)
+    done = program.run("generate", "--model", model, "--device", "cpu", "--prompt", "one", "--tp", 3, "--nproc-per-node", 2, code=2)
+    program.expect("a size that does not divide the processes names its flag", "--tp on the command line" in done.stderr, done.stderr)
+    done = program.run("score", "--model", model, "--input", "records.jsonl", "--output", "x.jsonl", "--strategy", "device_map", "--nproc-per-node", 2, code=2)
+    program.expect("device_map has one process", "--strategy pipeline" in done.stderr, done.stderr)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", type=pathlib.Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="a part, for `make test`")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        program = Program(args.sftrun.resolve(), folder, args.quick)
+        same_losses.write_inputs(folder)
+        strategy_parity.write_divisible_models(folder)
+        models = folder / "models"
+        texts = ["one two three four five", "two", "five four", "seven eight nine ten one two three", "three three three", "ten nine", "four"]
+        (folder / "records.jsonl").write_text("".join(json.dumps({"prompt": text, "completion": " " + text[::-1]}) + "\n" for text in texts))
+        train(program, "lora", models / "blocks", mode="lora", lora={"r": 4, "dora": True})
+        train(program, "qlora", models / "blocks", mode="qlora", lora={"r": 4})
+        every = list(PLANS)
+        chosen = {
+            "wide": (["--model", models / "blocks"], every),
+            "DoRA": (["--adapter", "lora"], every),
+            "QLoRA": (["--adapter", "qlora"], every),
+            "tied": (["--model", same_losses.DATA / "train/models/tied"], every),
+            "delta nets": (["--model", models / "qwen3_5_moe_twice"], every),
+            "experts": (["--model", models / "gpt_oss_twice"], every),
+            "shared keys": (["--model", models / "gemma4"], ["fsdp 2"]),
+        }
+        quick = {"wide": ["pipeline 2 x tensor 2", "device_map 2"], "QLoRA": ["fsdp 2 x tensor 2"], "tied": ["pipeline 2"], "delta nets": ["tensor 2", "fsdp 2"]}
+        for name, (model, plans) in chosen.items():
+            use(program, name, model, [plan for plan in plans if not program.quick or plan in quick.get(name, [])] if not program.quick or name in quick else [])
+        evaluate(program, "qlora", ["tensor 2"] if program.quick else every)
+        check_refusals(program, models / "blocks")
+        print(f"{program.count - len(program.failures)} of {program.count} hold")
+    return 1 if program.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
