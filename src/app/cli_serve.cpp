@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
 
@@ -58,6 +60,9 @@ void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::ordered_js
 struct ServeOptions {
   NamedAdapters models;
   ComputeFlags compute;
+  LaunchFlags launch;
+  DivisionFlags division;
+  fs::path worker_request;  ///< of a worker: the launcher's request
   std::string host = "127.0.0.1", token, cache_memory, template_variables;
   std::vector<std::string> served_names;  ///< at most one; users of vLLM type several
   int64_t port = 8000, batch_size = 8, max_waiting = 256, max_new_tokens = 2048;
@@ -65,9 +70,11 @@ struct ServeOptions {
   bool as_stored = false;
 };
 
+constexpr const char* kTokenVariable = "SFTRUN_SERVE_TOKEN";
+
 /// A script whose variable is not set must not open the server to everyone.
 void require_no_empty_token(const ServeOptions& options, const CLI::App& command) {
-  const char* variable = std::getenv("SFTRUN_SERVE_TOKEN");
+  const char* variable = std::getenv(kTokenVariable);
   const bool is_given = command.count("--token") > 0 || variable != nullptr;
   if (!is_given || !options.token.empty()) return;
   throw ConfigError("the token is empty", "--token, or the variable SFTRUN_SERVE_TOKEN",
@@ -100,7 +107,26 @@ nlohmann::ordered_json request(const ServeOptions& options, const CLI::App& comm
           : nlohmann::ordered_json(parse_size(options.cache_memory, "--cache-memory"));
   request["chat_template_kwargs"] = or_null(options.template_variables);
   put_compute(options.compute, options.as_stored, request);
+  put_division(options.division, options.launch, request);
   return request;
+}
+
+/// Other users may read the launcher's request, so that workers have the token from the environment.
+int serve_on_devices(ServeOptions& options, nlohmann::ordered_json request) {
+  ::setenv(kTokenVariable, options.token.c_str(), /*overwrite=*/1);
+  request["token"] = nullptr;
+  options.launch.device = options.compute.device;
+  return run_on_devices({.name = "serve",
+                         .request = std::move(request),
+                         .launch = options.launch,
+                         .folder = temporary_folder("serve")});
+}
+
+int serve_as_worker(const fs::path& file) {
+  nlohmann::ordered_json request = nlohmann::ordered_json::parse(read_text_file(file));
+  const char* token = std::getenv(kTokenVariable);
+  request["token"] = or_null(std::string(token == nullptr ? "" : token));
+  return run_as_worker("serve", request);
 }
 
 struct ChatOptions {
@@ -184,7 +210,7 @@ Command add_serve(CLI::App& sftrun) {
       ->add_option("--token", options->token,
                    "Token that clients must send as their API key [none, or the variable "
                    "SFTRUN_SERVE_TOKEN]")
-      ->envname("SFTRUN_SERVE_TOKEN");
+      ->envname(kTokenVariable);
   command
       ->add_option("--batch-size", options->batch_size,
                    "Answers of a model that are generated at the same time")
@@ -209,8 +235,21 @@ Command add_serve(CLI::App& sftrun) {
   add_template_flag(*command, options->template_variables);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
-  return {command,
-          [options, command] { return run_in_engine("serve", request(*options, *command)); }};
+  add_launch_flags(*command, options->launch);
+  add_division_flags(*command, options->division);
+  add_worker_request(*command, options->worker_request);
+  return {command, [options, command] {
+            if (!options->worker_request.empty()) return serve_as_worker(options->worker_request);
+            check_launch_flags(options->launch);
+            const nlohmann::ordered_json asked = request(*options, *command);
+            if (options->division.is_given()) return serve_on_devices(*options, asked);
+            if (options->launch.asks_for_several() || !options->launch.gpus.empty()) {
+              throw ConfigError("one process answers with a model that it has whole",
+                                "--nproc-per-node on the command line",
+                                "leave it out, or divide the model with --strategy tensor");
+            }
+            return run_in_engine("serve", asked);
+          }};
 }
 
 Command add_chat(CLI::App& sftrun) {

@@ -10,6 +10,7 @@
 #include "cuda_library.h"
 #include "rank_threads.h"
 #include "sftrun/config/axes.h"
+#include "sftrun/core/error.h"
 #include "sftrun/data/input_records.h"
 
 namespace sftrun::engine {
@@ -18,13 +19,13 @@ namespace {
 /// nullopt: each process has all of a model.
 std::optional<config::ParallelConfig> parallel_of(const nlohmann::ordered_json& request,
                                                   const launch::WorkerEnv& env) {
-  const auto asked = request.find("parallel");
-  if (asked == request.end() || asked->is_null()) return std::nullopt;
+  if (!is_divided(request)) return std::nullopt;
+  const nlohmann::ordered_json& asked = request.at("parallel");
   nlohmann::ordered_json settings = config::to_json(config::RunConfig{});
-  settings.at("parallel").update(*asked);
+  settings.at("parallel").update(asked);
   config::ParallelConfig parallel = config::from_json(settings).parallel;
   config::Places flags;
-  for (const auto& [key, value] : asked->items())
+  for (const auto& [key, value] : asked.items())
     flags["parallel." + key] = fmt::format("--{} on the command line", key);
   config::resolve_axes(parallel, env.world_size, env.local_world_size, flags);
   if (!parallel.axes.divides_model() && !parallel.axes.shards_weights()) return std::nullopt;
@@ -32,9 +33,7 @@ std::optional<config::ParallelConfig> parallel_of(const nlohmann::ordered_json& 
 }
 
 bool has_device_map(const nlohmann::ordered_json& request) {
-  const auto parallel = request.find("parallel");
-  return parallel != request.end() && parallel->is_object() &&
-         parallel->value("strategy", "") == "device_map";
+  return is_divided(request) && request.at("parallel").value("strategy", "") == "device_map";
 }
 
 /// Stages of the model on the devices of this process: all GPUs, or as many as "parallel.pp" says.
@@ -94,8 +93,22 @@ void write_result(const nlohmann::ordered_json& request, const Rank& rank,
   data::write_records(file, text, [&rank] { return rank.stop_exit_code(); });
 }
 
+bool is_divided(const nlohmann::ordered_json& request) {
+  const auto parallel = request.find("parallel");
+  return parallel != request.end() && !parallel->is_null();
+}
+
 CommandRanks::CommandRanks(const nlohmann::ordered_json& request, Rank& rank)
     : request_(request), rank_(rank), parallel_(parallel_of(request, rank.env())) {}
+
+void CommandRanks::require_one_copy() const {
+  if (rank_.env().world_size == 1 || (parallel_ && parallel_->axes.data_parts() == 1)) return;
+  throw ConfigError(
+      fmt::format("the {} processes would have more than one copy of the model, or shards of it",
+                  rank_.env().world_size),
+      "--strategy on the command line",
+      "use --strategy tensor or pipeline, without sizes or with --tp times --pp processes");
+}
 
 int CommandRanks::connect() {
   // Copies exchange numbers of records only, which needs no device.

@@ -20,6 +20,9 @@ namespace sftrun::engine {
 int run_as_ranks(const std::string& command, const nlohmann::ordered_json& request,
                  const std::function<int(const nlohmann::ordered_json& request, Rank& rank)>& body);
 
+/// Whether the request divides models over ranks.
+bool is_divided(const nlohmann::ordered_json& request);
+
 /// Writes the result of a command to standard output. A launcher marks the lines of its workers with
 /// their ranks, so it prints the result itself, from "folder".
 /// @param rank the first one
@@ -30,6 +33,8 @@ class CommandRanks {
  public:
   /// Reads "parallel" of the request.   @throws ConfigError if it does not fit the number of ranks
   CommandRanks(const nlohmann::ordered_json& request, Rank& rank);
+  /// @throws ConfigError if the ranks have more than one copy of a model
+  void require_one_copy() const;
   /// Connects them.   @return 0, or the exit code of a stop
   int connect();
   /// Loads a model as `engine::load_model`, or the part of it that this rank has.

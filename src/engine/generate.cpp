@@ -334,8 +334,7 @@ int generate(const nlohmann::ordered_json& request, Rank& rank) {
 }  // namespace
 
 int run_generate(const nlohmann::ordered_json& request) {
-  const bool is_divided = !request.value("parallel", nlohmann::ordered_json()).is_null();
-  if (!get<std::string>(request, "prompt") || is_divided)
+  if (!get<std::string>(request, "prompt") || is_divided(request))
     return run_as_ranks("generate", request, generate);
   LoadedModel model = load_model(request);
   return naming_broken_tensors(request, model,

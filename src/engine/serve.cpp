@@ -2,11 +2,14 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "command_ranks.h"
 #include "commands.h"
 #include "device_memory.h"
 #include "session.h"
@@ -31,16 +34,19 @@ struct Served {
   at::Device device() const { return loaded.front().decoder->options().device; }
 };
 
-Served load_all(const nlohmann::ordered_json& request) {
+/// @param load loads one model, or the part of it that this rank has; false: a stop came
+/// @return nullopt after a stop
+std::optional<Served> load_all(
+    const nlohmann::ordered_json& request,
+    const std::function<bool(const nlohmann::ordered_json& one, LoadedModel& loaded)>& load) {
   Served served;
-  SharedBases bases;
   const auto& models = request.at("models");
   const auto asked_length = get<int64_t>(request, "max_model_len");
   for (const nlohmann::ordered_json& entry : models) {
     nlohmann::ordered_json one = request;
     one["adapter"] = entry.at("adapter");
-    served.loaded.push_back(load_model(one, 0, models.size() > 1 ? &bases : nullptr));
-    const LoadedModel& loaded = served.loaded.back();
+    LoadedModel& loaded = served.loaded.emplace_back();
+    if (!load(one, loaded)) return std::nullopt;
     constexpr int64_t kUnknownLength = 4096;
     const int64_t own = loaded.checkpoint->arch().max_position_embeddings;
     if (asked_length && own > 0 && *asked_length > own) {
@@ -51,7 +57,7 @@ Served load_all(const nlohmann::ordered_json& request) {
     }
     served.models.push_back(std::make_unique<serve::ServedModel>(
         entry.at("name").get<std::string>(), loaded.text, *loaded.decoder,
-        asked_length.value_or(own > 0 ? own : kUnknownLength)));
+        asked_length.value_or(own > 0 ? own : kUnknownLength), loaded.copy.get()));
   }
   std::vector<const data::TextModel*> texts;
   for (const LoadedModel& loaded : served.loaded) texts.push_back(&loaded.text);
@@ -80,21 +86,16 @@ std::string names_of(const Served& served) {
   return names;
 }
 
-}  // namespace
+serve::Limits limits_of(const nlohmann::ordered_json& request, at::Device device) {
+  return {.batch_size = request.at("batch_size").get<size_t>(),
+          .max_waiting = request.at("max_waiting").get<size_t>(),
+          .cache_bytes = get<uint64_t>(request, "cache_bytes").value_or(usual_cache_bytes(device))};
+}
 
-int run_serve(const nlohmann::ordered_json& request) {
-  // Blocks of requests go back to the system when they are freed. By itself the limit would grow
-  // with the first long request.
-  constexpr int kLargeBlock = 1 << 20;
-  ::mallopt(M_MMAP_THRESHOLD, kLargeBlock);
-  const Served served =
-      load_all(request);  // until the end of which a signal ends the process at once
-  const launch::StopSignals signals;
-  const serve::Limits limits{
-      .batch_size = request.at("batch_size").get<size_t>(),
-      .max_waiting = request.at("max_waiting").get<size_t>(),
-      .cache_bytes =
-          get<uint64_t>(request, "cache_bytes").value_or(usual_cache_bytes(served.device()))};
+/// Answers requests until a stop is asked for.
+void serve_models(const nlohmann::ordered_json& request, const Served& served,
+                  const std::function<bool()>& should_stop) {
+  const serve::Limits limits = limits_of(request, served.device());
   serve::Scheduler scheduler(served.models, limits);
   const auto host = request.at("host").get<std::string>();
   const auto token = get<std::string>(request, "token").value_or("");
@@ -119,9 +120,46 @@ int run_serve(const nlohmann::ordered_json& request) {
   MemoryReserve reserve(size_t{8} << 20);
   scheduler.run([&] {
     reserve.refill();
-    return signals.requested();
+    return should_stop();
   });
   log::info("stopping");
+}
+
+/// With models that several ranks have together. The first one answers requests.
+int serve_together(const nlohmann::ordered_json& request, Rank& rank) {
+  CommandRanks ranks(request, rank);
+  ranks.require_one_copy();
+  if (const int code = ranks.connect()) return code;
+  int code = 0;
+  const auto served =
+      load_all(request, [&](const nlohmann::ordered_json& one, LoadedModel& loaded) {
+        return (code = ranks.load_model(one, loaded)) == 0;
+      });
+  if (!served) return code;
+  if (rank.is_main())
+    serve_models(request, *served, [&] { return rank.stop_exit_code() != 0; });
+  else
+    serve::Scheduler::follow(served->models, limits_of(request, served->device()));
+  return 0;
+}
+
+}  // namespace
+
+int run_serve(const nlohmann::ordered_json& request) {
+  // Blocks of requests go back to the system when they are freed. By itself the limit would grow
+  // with the first long request.
+  constexpr int kLargeBlock = 1 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kLargeBlock);
+  if (is_divided(request)) return run_as_ranks("serve", request, serve_together);
+  SharedBases bases;
+  const bool shares = request.at("models").size() > 1;
+  const auto served =  // until the end of which a signal ends the process at once
+      load_all(request, [&](const nlohmann::ordered_json& one, LoadedModel& loaded) {
+        loaded = load_model(one, 0, shares ? &bases : nullptr);
+        return true;
+      });
+  const launch::StopSignals signals;
+  serve_models(request, *served, [&] { return signals.requested(); });
   return 0;
 }
 

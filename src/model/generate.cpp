@@ -56,7 +56,7 @@ void generate(Decoder& decoder, const SamplingOptions& options, size_t batch_siz
     lead(batch, options, hooks);
     batch.finish();
   } else {
-    batch.follow([&] {
+    GenerationBatch::follow({&batch}, [&] {
       if (hooks.before_step) hooks.before_step(batch.num_active());
     });
   }

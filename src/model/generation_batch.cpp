@@ -83,7 +83,7 @@ int64_t GenerationBatch::longest_of(const SequenceRequest& request) {
 }
 
 GenerationBatch::GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks hooks,
-                                 layers::CopyRanks* ranks)
+                                 layers::CopyRanks* ranks, size_t number)
     : decoder_(decoder),
       num_rows_(num_rows),
       hooks_(std::move(hooks)),
@@ -92,7 +92,7 @@ GenerationBatch::GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks h
   SFTRUN_CHECK(num_rows > 0);
   for (const spec::LayerSpec& layer : decoder_.arch().layers)
     has_states_ |= layer.mixer == spec::Mixer::kDeltaNet;
-  if (ranks != nullptr) messages_ = std::make_unique<GenerationMessages>(*ranks);
+  if (ranks != nullptr) messages_ = std::make_unique<GenerationMessages>(*ranks, number);
 }
 
 GenerationBatch::~GenerationBatch() = default;
@@ -142,21 +142,36 @@ void GenerationBatch::finish() {
   messages_->tell(Next::kEnd);
 }
 
-void GenerationBatch::follow(const std::function<void()>& before_step) {
-  SFTRUN_CHECK(messages_ && !messages_->leads());
-  const GenerationMessages::Changes changes{
-      .add = [this](SequenceRequest&& request) { unread_.push_back(std::move(request)); },
-      .remove = [this](size_t row) { remove(row); },
-      .drop = [this](const auto& is_dropped) { drop_rows(is_dropped); }};
-  for (Next next = messages_->hear(changes); next != Next::kEnd; next = messages_->hear(changes)) {
-    if (next == Next::kReset) {
-      clear();
-      continue;
-    }
+void GenerationBatch::keep_waiting() {
+  if (messages_) messages_->tell(Next::kWait);
+}
+
+void GenerationBatch::follow(const std::vector<GenerationBatch*>& batches,
+                             const std::function<void()>& before_step) {
+  layers::CopyRanks& ranks = batches.at(0)->messages_->ranks();
+  SFTRUN_CHECK(!ranks.leads());
+  for (;;) {
+    const GenerationMessages::Message message = GenerationMessages::hear(ranks);
+    GenerationBatch& batch = *batches.at(message.batch);
+    GenerationMessages::make(
+        message,
+        {.add = [&](SequenceRequest&& request) { batch.unread_.push_back(std::move(request)); },
+         .remove = [&](size_t row) { batch.remove(row); },
+         .drop = [&](const auto& is_dropped) { batch.drop_rows(is_dropped); }});
+    if (message.next == Next::kEnd) return;
+    if (message.next == Next::kReset) batch.clear();
+    if (message.next != Next::kStep) continue;
     if (before_step) before_step();
-    make_passes();
-    for (Row& row : rows_) row.result.tokens.push_back(row.next);
+    batch.follow_step();
   }
+}
+
+void GenerationBatch::follow_step() {
+  try {
+    make_passes();
+  } catch (const NotFiniteError&) {  // which the lead reports
+  }
+  for (Row& row : rows_) row.result.tokens.push_back(row.next);
 }
 
 /// The passes of a step, and as many without a token as ranks make more that gather the same weights.

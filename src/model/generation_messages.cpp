@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "sftrun/core/error.h"
 
@@ -118,13 +119,19 @@ void GenerationMessages::dropped(const std::vector<size_t>& prompts) {
 }
 
 void GenerationMessages::tell(Next next) {
-  ranks_.from_lead(packed({{"changes", changes_}, {"next", static_cast<int>(next)}}));
+  ranks_.from_lead(
+      packed({{"batch", batch_}, {"next", static_cast<int>(next)}, {"changes", changes_}}));
   changes_ = json::array();
 }
 
-GenerationMessages::Next GenerationMessages::hear(const Changes& changes) {
-  const json message = json::from_msgpack(ranks_.from_lead({}));
-  for (const json& change : message.at("changes")) {
+GenerationMessages::Message GenerationMessages::hear(layers::CopyRanks& ranks) {
+  json message = json::from_msgpack(ranks.from_lead({}));
+  return {message.at("batch").get<size_t>(), static_cast<Next>(message.at("next").get<int>()),
+          std::move(message.at("changes"))};
+}
+
+void GenerationMessages::make(const Message& message, const Changes& changes) {
+  for (const json& change : message.changes) {
     if (const auto added = change.find("add"); added != change.end()) {
       changes.add(request_of(*added));
     } else if (const auto removed = change.find("remove"); removed != change.end()) {
@@ -136,7 +143,6 @@ GenerationMessages::Next GenerationMessages::hear(const Changes& changes) {
       });
     }
   }
-  return static_cast<Next>(message.at("next").get<int>());
 }
 
 Choices GenerationMessages::of_head(const Choices& own) {

@@ -26,7 +26,12 @@ struct Choices {
 /// changes of its batch and tells them when it says what comes next.
 class GenerationMessages {
  public:
-  enum class Next : uint8_t { kStep, kReset, kEnd };
+  enum class Next : uint8_t { kWait, kStep, kReset, kEnd };
+  struct Message {
+    size_t batch = 0;  ///< number of the batch that it is for
+    Next next = Next::kWait;
+    nlohmann::json changes;
+  };
   /// How another rank makes the changes of the lead.
   struct Changes {
     std::function<void(SequenceRequest&&)> add;
@@ -34,7 +39,8 @@ class GenerationMessages {
     std::function<void(const std::function<bool(size_t)>& is_dropped)> drop;  ///< by prompt
   };
 
-  explicit GenerationMessages(layers::CopyRanks& ranks) : ranks_(ranks) {}
+  /// @param batch number of the batch among those of the model's copies
+  GenerationMessages(layers::CopyRanks& ranks, size_t batch) : ranks_(ranks), batch_(batch) {}
 
   bool leads() const { return ranks_.leads(); }
   layers::CopyRanks& ranks() { return ranks_; }
@@ -46,13 +52,15 @@ class GenerationMessages {
   void tell(Next next);
 
   // On the others.
-  Next hear(const Changes& changes);
+  static Message hear(layers::CopyRanks& ranks);
+  static void make(const Message& message, const Changes& changes);
 
   /// All ranks call it.   @param own ignored but on the rank with the head
   Choices of_head(const Choices& own);
 
  private:
   layers::CopyRanks& ranks_;
+  size_t batch_;
   nlohmann::json changes_ = nlohmann::json::array();
 };
 

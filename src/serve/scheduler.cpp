@@ -73,8 +73,9 @@ void Scheduler::fail(const Job& job, const ApiError& error) {
 /// The answers of one model that are generated now.
 class Scheduler::Lane {
  public:
-  Lane(model::Decoder& decoder, size_t num_rows)
-      : batch_(decoder, num_rows,
+  /// @param number of the lane
+  Lane(const ServedModel& model, size_t num_rows, size_t number)
+      : batch_(model.decoder, num_rows,
                {.on_token = [this](size_t id,
                                    model::NewToken&& token) { return take(id, std::move(token)); },
                 .on_finished = [this](size_t id,
@@ -86,7 +87,9 @@ class Scheduler::Lane {
                       event.choice = job.choice;
                       event.prompt_scores = std::move(scores);
                       job.channel->send(std::move(event));
-                    }}) {}
+                    }},
+               model.ranks, number),
+        is_divided_(model.ranks != nullptr) {}
 
   const model::GenerationBatch& batch() const { return batch_; }
   size_t num_active() const { return jobs_.size(); }
@@ -113,6 +116,11 @@ class Scheduler::Lane {
       if (batch_.num_active() == 0 && is_used_) reset();
     });
   }
+
+  bool is_divided() const { return is_divided_; }
+  /// For the other ranks of a divided model.
+  void keep_waiting() { batch_.keep_waiting(); }
+  void finish() { batch_.finish(); }
 
   void fail_all(const ApiError& error) {
     for (const auto& [id, job] : jobs_) fail(*job, error);
@@ -144,9 +152,11 @@ class Scheduler::Lane {
     batch_.add(std::move(requests));
   }
 
-  /// A failure ends the answers of this lane, not the server.
+  /// A failure ends the answers of this lane, not the server; but the server if other ranks have a
+  /// part of the model and do not know of it.
   template <class Body>
   void guarded(Body&& body) {
+    if (is_divided_) return guarded_on_all_ranks(body);
     try {
       body();
     } catch (const c10::OutOfMemoryError& error) {
@@ -161,6 +171,15 @@ class Scheduler::Lane {
       failed(error.what_without_backtrace());
     } catch (const std::exception& error) {
       failed(error.what());
+    }
+  }
+
+  template <class Body>
+  void guarded_on_all_ranks(Body&& body) {
+    try {
+      body();
+    } catch (const model::NotFiniteError& error) {
+      failed(error.message());
     }
   }
 
@@ -209,12 +228,14 @@ class Scheduler::Lane {
   uint64_t num_tokens_ = 0;
   bool is_used_ = false;     ///< the cache has memory
   bool must_reset_ = false;  ///< the batch has rows of failed answers; emptying it takes memory
+  bool is_divided_;          ///< other ranks have parts of the model
 };
 
 Scheduler::Scheduler(const std::vector<std::unique_ptr<ServedModel>>& models, const Limits& limits)
     : limits_(limits) {
   for (const auto& model : models)
-    lanes_.emplace(model.get(), std::make_unique<Lane>(model->decoder, limits.batch_size));
+    lanes_.emplace(model.get(), std::make_unique<Lane>(*model, limits.batch_size, lanes_.size()));
+  first_lane_ = lanes_.at(models.at(0).get()).get();
 }
 
 Scheduler::~Scheduler() = default;
@@ -350,20 +371,39 @@ void Scheduler::step() {
 
 void Scheduler::run(const std::function<bool()>& should_stop) {
   constexpr auto kMostWait = std::chrono::milliseconds(100), kRest = std::chrono::milliseconds(20);
+  constexpr double kSignOfLifeS = 5;
+  double last_sign_s = monotonic_seconds();
   SpeedLog speed;
   while (!should_stop()) {
     try {
       step();
       speed.report(load());
     } catch (const std::bad_alloc&) {  // another thread may have taken all, and give it back soon
+      if (first_lane_->is_divided()) throw;
       for (const auto& [model, lane] : lanes_) lane->abandon_all();
       std::this_thread::sleep_for(kRest);
     }
     std::unique_lock lock(mutex_);
     if (num_active_ == 0)
       submitted_.wait_for(lock, kMostWait, [this] { return !waiting_.empty(); });
+    if (num_active_ > 0 || monotonic_seconds() - last_sign_s < kSignOfLifeS) continue;
+    last_sign_s = monotonic_seconds();
+    first_lane_->keep_waiting();
   }
   fail_all({kUnavailable, "the server is stopping"});
+  first_lane_->finish();
+}
+
+void Scheduler::follow(const std::vector<std::unique_ptr<ServedModel>>& models,
+                       const Limits& limits) {
+  std::vector<std::unique_ptr<model::GenerationBatch>> batches;
+  std::vector<model::GenerationBatch*> by_number;
+  for (const auto& model : models) {
+    batches.push_back(std::make_unique<model::GenerationBatch>(
+        model->decoder, limits.batch_size, model::BatchHooks{}, model->ranks, batches.size()));
+    by_number.push_back(batches.back().get());
+  }
+  model::GenerationBatch::follow(by_number);
 }
 
 void Scheduler::fail_all(const ApiError& error) {

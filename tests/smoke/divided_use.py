@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""generate, score and eval with a model that several processes have together (--strategy, --tp, --pp) give what one process gives.
+"""generate, score, eval and serve with a model that several processes have together (--strategy, --tp, --pp) give what one process gives.
 
     tests/smoke/divided_use.py --sftrun build/bin/sftrun
 
@@ -9,12 +9,17 @@ With --quick each model is used under one or two plans.
 """
 
 import argparse
+import concurrent.futures
 import json
 import math
 import pathlib
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -95,6 +100,43 @@ def evaluate(program, run, plans):
             program.expect(f"eval of {run}: {plan}: {variant}: the same", same, (divided, alone))
 
 
+def start_server(program, *words):
+    """@return the process, and its address"""
+    command = [program.path, "serve", "--device", "cpu", "--dtype", "fp32", "--port", 0, *words]
+    server = subprocess.Popen([str(word) for word in command], cwd=program.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    seen = ""
+    for line in server.stdout:
+        seen += line
+        if found := re.search(r"serving .* at (http://\S+)/v1", line):
+            threading.Thread(target=server.stdout.read, daemon=True).start()
+            return server, found[1]
+    raise RuntimeError(f"the server ended: {seen}")
+
+
+def ask(address, body):
+    request = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        return json.loads(answer.read())["choices"]
+
+
+def serve(program, models, plans):
+    """Several requests at a time to the base and an adapter."""
+    words = ["--model", models, "--adapter", "tuned=lora", "--served-model-name", "base"]
+    bodies = [{"model": model, "prompt": prompt, "max_tokens": 8, "temperature": temperature, "seed": 5, "logprobs": 2, "n": n}
+              for model in ("base", "tuned") for prompt in ("one two", "three", "four five six") for temperature, n in ((0, 1), (1.0, 2))]
+    seen = {}
+    for plan in ["alone", *plans]:
+        server, address = start_server(program, *words, *(words_of(plan) if plan != "alone" else []))
+        try:
+            with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+                seen[plan] = list(pool.map(lambda body: [[choice["text"], choice["finish_reason"]] for choice in ask(address, body)], bodies))
+            server.send_signal(signal.SIGTERM)
+            program.expect(f"serve: {plan}: ends when it is told to", server.wait(TIMEOUT) == 0, server.returncode)
+        finally:
+            server.kill()
+        program.expect(f"serve: {plan}: the same answers", seen[plan] == seen["alone"], (seen[plan], seen["alone"]))
+
+
 def check_refusals(program, model):
     done = program.run("generate", "--model", model, "--device", "cpu", "--prompt", "one", "--strategy", "tensor", "--nproc-per-node", 1, code=2)
     program.expect("a strategy over processes needs several", "--nproc-per-node" in done.stderr and "there is one" in done.stderr, done.stderr)
@@ -133,6 +175,7 @@ def main():
         for name, (model, plans) in chosen.items():
             use(program, name, model, [plan for plan in plans if not program.quick or plan in quick.get(name, [])] if not program.quick or name in quick else [])
         evaluate(program, "qlora", ["tensor 2"] if program.quick else every)
+        serve(program, models / "blocks", ["tensor 2"] if program.quick else ["tensor 2", "pipeline 2", "pipeline 2 x tensor 2", "device_map 2"])
         check_refusals(program, models / "blocks")
         print(f"{program.count - len(program.failures)} of {program.count} hold")
     return 1 if program.failures else 0

@@ -55,8 +55,9 @@ class GenerationBatch {
  public:
   /// @param num_rows most sequences at the same time, above 0   @param decoder must outlive this object
   /// @param ranks that have the decoder's model together; null: this one alone has all of it
+  /// @param number of the batch where these ranks have several
   GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks hooks,
-                  layers::CopyRanks* ranks = nullptr);
+                  layers::CopyRanks* ranks = nullptr, size_t number = 0);
   ~GenerationBatch();
   GenerationBatch(const GenerationBatch&) = delete;
   GenerationBatch& operator=(const GenerationBatch&) = delete;
@@ -76,9 +77,12 @@ class GenerationBatch {
   /// Drops all sequences. Then makes passes for the ranks that gather this one's shards until these
   /// finish, too, and ends the `follow` of the other ranks of the copy.
   void finish();
-  /// Makes the passes of the lead until it finishes.   @pre another rank leads
-  /// @param before_step called before each step; may be empty
-  void follow(const std::function<void()>& before_step = {});
+  /// Lets the other ranks know that the lead is there, while there is nothing to do.
+  void keep_waiting();
+  /// Makes the passes of the lead until it finishes one of the batches.   @pre another rank leads
+  /// @param batches by their numbers   @param before_step called before each step; may be empty
+  static void follow(const std::vector<GenerationBatch*>& batches,
+                     const std::function<void()>& before_step = {});
 
   /// Bytes of the cache when it holds `more` sequences beside the active ones, and the longest has
   /// `length` tokens with its answer.
@@ -98,6 +102,7 @@ class GenerationBatch {
   /// Tokens that the cache holds of it at most.
   static int64_t longest_of(const SequenceRequest& request);
 
+  void follow_step();
   std::vector<size_t> take_unread();
   bool has_embedding() const;
   bool has_head() const;

@@ -45,6 +45,9 @@ class Scheduler {
   /// Generates until `should_stop`, which is asked at least ten times a second. What is unfinished
   /// then fails.
   void run(const std::function<bool()>& should_stop);
+  /// Makes the passes of the lead's scheduler until it ends.
+  /// @pre the models are divided over ranks, and another one leads
+  static void follow(const std::vector<std::unique_ptr<ServedModel>>& models, const Limits& limits);
   Load load() const;  ///< Thread-safe.
 
  private:
@@ -61,6 +64,7 @@ class Scheduler {
 
   const Limits limits_;
   std::map<const ServedModel*, std::unique_ptr<Lane>> lanes_;
+  Lane* first_lane_ = nullptr;
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable submitted_;
   std::deque<std::unique_ptr<Job>> waiting_;

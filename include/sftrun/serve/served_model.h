@@ -12,17 +12,20 @@ namespace sftrun::serve {
 
 /// A model, or an adapter on its base, that requests name.
 struct ServedModel {
-  ServedModel(std::string id_, data::TextModel text_, model::Decoder& decoder_, int64_t max_length_)
+  ServedModel(std::string id_, data::TextModel text_, model::Decoder& decoder_, int64_t max_length_,
+              layers::CopyRanks* ranks_ = nullptr)
       : id(std::move(id_)),
         text(std::move(text_)),
         decoder(decoder_),
         max_length(max_length_),
+        ranks(ranks_),
         chat_prompts(text, text.chat_template != nullptr) {}
 
   std::string id;
   data::TextModel text;
   model::Decoder& decoder;
-  int64_t max_length = 0;  ///< tokens of a prompt with its answer
+  int64_t max_length = 0;    ///< tokens of a prompt with its answer
+  layers::CopyRanks* ranks;  ///< that have the decoder's model together; null: this one has it
   data::PromptBuilder chat_prompts;
 };
 
