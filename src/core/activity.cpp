@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -70,7 +71,10 @@ int64_t monotonic_ns() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-constexpr uint64_t kLayout = 0x73667472756e0001;  // "sftrun", version 1 of Record
+constexpr uint64_t kLayout = 0x73667472756e0002;  // "sftrun", version 2 of Record
+constexpr int32_t kMaxGroups = 15;                // names of groups
+constexpr size_t kGroupBytes = 128;               // of a name, with a zero at its end
+constexpr int32_t kWaitBits = 8;                  // of `wait`: the collective; above: the group
 constexpr size_t kStackAt = 4096, kMapped = 4096;
 constexpr int kMostFrames = 64;
 constexpr int kStackSignal = SIGUSR2;
@@ -81,11 +85,13 @@ constexpr int kMostPolls = 500;
 
 struct Activity::Record {
   std::atomic<uint64_t> layout{kLayout};
-  std::atomic<int32_t> work{0}, wait{0};
+  std::atomic<int32_t> work{0}, wait{0};  // one value, so that a reader sees the wait of one group
   std::atomic<int64_t> step{0}, since_ns{monotonic_ns()}, waits_done{0};
   std::array<std::atomic<int64_t>, kNumWorks> spent_ns{};
   std::atomic<int32_t> thread{0};   // that answers requests for its stack; 0: none yet
   std::atomic<uint32_t> stacks{0};  // that it has written
+  // Written once each, before a wait has its number.
+  std::array<std::array<char, kGroupBytes>, kMaxGroups> groups{};
 };
 
 namespace {
@@ -170,6 +176,7 @@ std::string_view describe_work(Work work) {
 }
 
 Activity::Activity() {
+  static_assert(sizeof(Record) <= kStackAt);
   fd_ = above_standard_streams(::memfd_create("sftrun-activity", MFD_CLOEXEC));
   void* memory = MAP_FAILED;
   if (fd_ >= 0 && ::ftruncate(fd_, kMapped) == 0)
@@ -241,9 +248,19 @@ Work Activity::work() const {
   return static_cast<Work>(record_->work.load(std::memory_order_relaxed));
 }
 
-void Activity::begin_wait(std::string_view what) {
+int Activity::name_group(std::string_view name) {
+  for (int32_t i = 0; i < kMaxGroups; ++i) {
+    char* known = record_->groups[static_cast<size_t>(i)].data();
+    const std::string_view kept = name.substr(0, kGroupBytes - 1);
+    if (*known == 0) std::memcpy(known, kept.data(), kept.size());
+    if (kept == known) return i + 1;
+  }
+  return 0;
+}
+
+void Activity::begin_wait(std::string_view what, int group) {
   spend(monotonic_ns());
-  record_->wait.store(number_of_wait(what), std::memory_order_relaxed);
+  record_->wait.store(number_of_wait(what) | (group << kWaitBits), std::memory_order_release);
   if (changed_) changed_(work(), /*waits=*/true);
 }
 
@@ -262,7 +279,10 @@ ActivityState Activity::read() const {
     return static_cast<size_t>(std::clamp<int32_t>(value, 0, static_cast<int32_t>(count) - 1));
   };
   state.work = static_cast<Work>(number(record_->work.load(), kNumWorks));
-  state.waits_in = kWaits[number(record_->wait.load(), kWaits.size())].shown;
+  const int32_t wait = record_->wait.load();
+  state.waits_in = kWaits[number(wait & ((1 << kWaitBits) - 1), kWaits.size())].shown;
+  if (const size_t group = number(wait >> kWaitBits, kMaxGroups + 1); group > 0)
+    state.waits_in += std::string(" of ") + record_->groups[group - 1].data();
   state.step = record_->step.load();
   state.waits_done = record_->waits_done.load();
   const int64_t quiet_ns = monotonic_ns() - record_->since_ns.load();
@@ -304,9 +324,9 @@ std::string Activity::stack(int process) const {
   return readable_stack(read_from(fd_, kStackAt));
 }
 
-WaitScope::WaitScope(Activity* activity, std::string_view what)
+WaitScope::WaitScope(Activity* activity, std::string_view what, int group)
     : activity_(activity), exceptions_(std::uncaught_exceptions()) {
-  if (activity_ != nullptr) activity_->begin_wait(what);
+  if (activity_ != nullptr) activity_->begin_wait(what, group);
 }
 
 WaitScope::~WaitScope() {

@@ -22,9 +22,11 @@ inline std::string first_line(const char* what) {
 
 /// Runs an operation that waits for other ranks, and converts its failure to a CommError.
 /// @param activity of this rank   @param where "rank 1 of 4, gloo"
+/// @param group of `Activity::name_group`; 0: all ranks
 template <typename Body>
-void run_guarded(Activity* activity, const char* what, const std::string& where, Body&& body) {
-  const WaitScope wait(activity, what);
+void run_guarded(Activity* activity, const char* what, const std::string& where, int group,
+                 Body&& body) {
+  const WaitScope wait(activity, what, group);
   const kernels::ProfileRange range(std::string(kernels::kWaitRange) + what);
   try {
     body();

@@ -18,6 +18,7 @@
 #include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/stall.h"
 #include "stall_watch.h"
 
 namespace sftrun::parallel {
@@ -92,13 +93,19 @@ struct Communicator::Impl {
   }
 
   /// @param position this rank's index in `ranks`   @param keys where the ranks find each other
+  /// @param axes "": no name in reports
   Group connect(const std::vector<int>& ranks, int position,
-                const c10::intrusive_ptr<c10d::Store>& keys) {
+                const c10::intrusive_ptr<c10d::Store>& keys, const std::string& axes = {}) {
     auto state = std::make_shared<Group::State>();
     state->rank = position;
     state->ranks = ranks;
     state->where = where();
     state->activity = activity;
+    if (!axes.empty()) {
+      const std::string name = fmt::format("{} ({})", axes, name_ranks(ranks));
+      state->number = activity->name_group(name);
+      state->where += ", " + name;
+    }
     if (!groups.empty()) state->counts = groups.front().state_->counts;
     state->backend = make_backend(keys, position, static_cast<int>(ranks.size()));
     groups.push_back(Group(state));
@@ -107,7 +114,7 @@ struct Communicator::Impl {
 
   template <typename Body>
   void guarded(const char* what, Body&& body) const {
-    run_guarded(activity, what, where(), std::forward<Body>(body));
+    run_guarded(activity, what, where(), /*group=*/0, std::forward<Body>(body));
   }
 };
 
@@ -181,10 +188,10 @@ Group& Communicator::world() {
 }
 
 Group Communicator::make_group(const std::vector<int>& ranks, const std::string& name,
-                               bool is_own) {
+                               const GroupOptions& options) {
   if (!impl_->is_connected()) return {};
   const int64_t number = impl_->num_named_groups++;
-  if (!is_own && static_cast<int>(ranks.size()) == world_size()) return impl_->world;
+  if (!options.is_own && static_cast<int>(ranks.size()) == world_size()) return impl_->world;
   const auto own = std::find(ranks.begin(), ranks.end(), rank());
   if (own == ranks.end() || ranks.size() == 1) {
     Group alone;
@@ -195,7 +202,8 @@ Group Communicator::make_group(const std::vector<int>& ranks, const std::string&
   impl_->guarded("connecting a group", [&] {
     group = impl_->connect(ranks, static_cast<int>(own - ranks.begin()),
                            c10::make_intrusive<c10d::PrefixStore>(
-                               fmt::format("group/{}-{}", name, number), impl_->store));
+                               fmt::format("group/{}-{}", name, number), impl_->store),
+                           options.axes);
   });
   return group;
 }

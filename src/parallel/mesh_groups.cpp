@@ -9,7 +9,7 @@
 namespace sftrun::parallel {
 namespace {
 
-std::string name_of(Axis axis) {
+std::string name_of_axis(Axis axis) {
   switch (axis) {
     case Axis::kPp:
       return "pp";
@@ -23,12 +23,6 @@ std::string name_of(Axis axis) {
   invariant_failed(__FILE__, __LINE__, "an axis");
 }
 
-std::string name_of(Axes axes) {
-  std::string name;
-  for (const Axis axis : axes) name += (name.empty() ? "" : "+") + name_of(axis);
-  return name;
-}
-
 }  // namespace
 
 MeshGroups::MeshGroups(Communicator& comm, const Mesh& mesh) : comm_(&comm), mesh_(mesh) {
@@ -36,11 +30,19 @@ MeshGroups::MeshGroups(Communicator& comm, const Mesh& mesh) : comm_(&comm), mes
   SFTRUN_CHECK_EQ(comm.rank(), mesh.rank());
 }
 
-Group MeshGroups::make(const RankLists& groups, const std::string& name, bool is_own) {
+std::string MeshGroups::name_of(Axes axes) const {
+  std::string name;
+  for (const Axis axis : axes)
+    if (mesh_.size(axis) > 1) name += (name.empty() ? "" : "+") + name_of_axis(axis);
+  return name;
+}
+
+Group MeshGroups::make(const RankLists& groups, const std::string& name,
+                       const GroupOptions& options) {
   Group own;
   for (size_t number = 0; number < groups.size(); ++number) {
     const Group group =
-        comm_->make_group(groups[number], fmt::format("{}-{}", name, number), is_own);
+        comm_->make_group(groups[number], fmt::format("{}-{}", name, number), options);
     if (std::find(groups[number].begin(), groups[number].end(), mesh_.rank()) !=
         groups[number].end())
       own = group;
@@ -52,19 +54,20 @@ Group MeshGroups::along(Axes axes) {
   RankLists groups = mesh_.groups_along(axes);
   const auto found = made_.find(groups);
   if (found != made_.end()) return found->second;
-  const Group own = make(groups, name_of(axes), /*is_own=*/false);
+  const std::string name = name_of(axes);
+  const Group own = make(groups, name, {.axes = name});
   return made_.emplace(std::move(groups), own).first->second;
 }
 
 Group MeshGroups::own_along(Axes axes, const std::string& purpose) {
-  return make(mesh_.groups_along(axes), purpose, /*is_own=*/true);
+  return make(mesh_.groups_along(axes), purpose, {.axes = name_of(axes), .is_own = true});
 }
 
 Group MeshGroups::ends_of(Axis axis, const std::string& purpose) {
   RankLists ends;
   for (const std::vector<int>& ranks : mesh_.groups_along({axis}))
     ends.push_back({ranks.front(), ranks.back()});
-  return make(ends, purpose, /*is_own=*/true);
+  return make(ends, purpose, {.axes = name_of({axis}), .is_own = true});
 }
 
 }  // namespace sftrun::parallel

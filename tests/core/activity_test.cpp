@@ -38,6 +38,35 @@ TEST(Activity, TellsWorkWaitAndStep) {
   EXPECT_EQ(activity.read().waits_in, "a collective");
 }
 
+TEST(Activity, TellsWhichRanksItWaitsFor) {
+  Activity activity;
+  const int tensor = activity.name_group("tp (ranks 2 and 3)");
+  const int shards = activity.name_group("dp_shard (ranks 1 and 3)");
+  EXPECT_EQ(activity.name_group("tp (ranks 2 and 3)"), tensor) << "a name that is known";
+  EXPECT_NE(shards, tensor);
+  const auto waits_in = [&](const char* what, int group) {
+    const WaitScope wait(&activity, what, group);
+    return activity.read().waits_in;
+  };
+  EXPECT_EQ(waits_in("all_reduce", tensor), "all-reduce of tp (ranks 2 and 3)");
+  EXPECT_EQ(waits_in("all_gather", shards), "all-gather of dp_shard (ranks 1 and 3)");
+  EXPECT_EQ(waits_in("all_gather", 0), "all-gather");
+}
+
+TEST(Activity, NamesOfGroupsMayBeLongAndMany) {
+  Activity activity;
+  const int group = activity.name_group("tp " + std::string(1000, 'x'));
+  {
+    const WaitScope wait(&activity, "barrier", group);
+    EXPECT_EQ(activity.read().waits_in, "barrier of tp " + std::string(124, 'x'));
+  }
+  int last = group;
+  for (int i = 0; i < 100; ++i) last = activity.name_group("group " + std::to_string(i));
+  EXPECT_EQ(last, 0) << "there is no place for it";
+  const WaitScope wait(&activity, "barrier", last);
+  EXPECT_EQ(activity.read().waits_in, "barrier");
+}
+
 TEST(Activity, AWaitThatFailsIsNotDone) {
   Activity activity;
   try {

@@ -22,6 +22,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/parallel/agreement.h"
 #include "sftrun/parallel/grad_reducer.h"
+#include "sftrun/parallel/mesh_groups.h"
 #include "support/expect_error.h"
 #include "support/rank_threads.h"
 #include "support/temporary_directory.h"
@@ -247,6 +248,20 @@ TEST(Communicator, APeerThatGoesAwayIsACommError) {
   });
 }
 
+TEST(Communicator, AnErrorNamesTheAxis) {
+  spawn(4, [](Communicator& comm) {
+    MeshGroups groups(comm, {{.dp_shard = 2, .tp = 2}, comm.rank()});
+    Group tensor = groups.along({Axis::kTp});
+    if (comm.rank() != 2) return;  // its connections close
+    try {
+      tensor.all_reduce(at::ones({1000}));
+      ADD_FAILURE() << "the other rank has left";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.where(), "rank 2 of 4, gloo, tp (ranks 2 and 3)");
+    }
+  });
+}
+
 TEST(Communicator, NobodyThereIsACommErrorThatNamesTheAddress) {
   const int port = free_port();
   try {
@@ -324,22 +339,22 @@ TEST(Rendezvous, AStopEndsTheWaitAtOnce) {
   }
 }
 
-/// What the log says while `late` runs between the meeting and the barrier of the last of three
-/// ranks, which the others wait for.
-std::string log_of_a_stall(const std::function<void(Communicator&)>& late) {
+/// What the log says while ranks run `body`, then meet in a barrier.
+std::string log_of_stalls(int world_size, const std::function<void(Communicator&)>& body) {
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const test::TemporaryDirectory dir;
   const std::filesystem::path file = dir / "log";
   log::configure({.console = log::Level::kOff, .file = file});
   const int port = free_port();
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
+  for (int rank = 0; rank < world_size; ++rank) {
     ranks.emplace_back([&, rank] {
-      Communicator comm = Communicator::connect({rank, 3, "127.0.0.1", port}, "gloo", at::kCPU,
-                                                {.timeout_s = 60, .stall_s = 0.5, .beat_s = 0.2});
+      Communicator comm =
+          Communicator::connect({rank, world_size, "127.0.0.1", port}, "gloo", at::kCPU,
+                                {.timeout_s = 60, .stall_s = 0.5, .beat_s = 0.2});
       comm.activity().set_step(7 + rank);
       comm.activity().set_work(Work::kDataLoader);
-      if (rank == 2) late(comm);
+      body(comm);
       comm.barrier("end");
     });
   }
@@ -348,9 +363,14 @@ std::string log_of_a_stall(const std::function<void(Communicator&)>& late) {
   return read_text_file(file);
 }
 
+void hold_up() {
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+}
+
 TEST(StallWatch, NamesTheRankThatTheOthersWaitFor) {
-  const std::string log =
-      log_of_a_stall([](Communicator&) { std::this_thread::sleep_for(std::chrono::seconds(4)); });
+  const std::string log = log_of_stalls(3, [](Communicator& comm) {
+    if (comm.rank() == 2) hold_up();
+  });
   EXPECT_NE(log.find("rank 2 has been in the data loader for "), std::string::npos) << log;
   EXPECT_NE(log.find(" (step 9); ranks 0 and 1 wait in barrier"), std::string::npos) << log;
   EXPECT_EQ(log.find("no heartbeat"), std::string::npos) << log;
@@ -359,7 +379,24 @@ TEST(StallWatch, NamesTheRankThatTheOthersWaitFor) {
 }
 
 TEST(StallWatch, NobodyIsNamedWhereTheRanksMove) {
-  EXPECT_EQ(log_of_a_stall([](Communicator&) {}), "");
+  EXPECT_EQ(log_of_stalls(3, [](Communicator&) {}), "");
+}
+
+TEST(StallWatch, NamesTheAxesOfTheRanksThatWait) {
+  const std::string log = log_of_stalls(4, [](Communicator& comm) {
+    MeshGroups groups(comm, {{.dp_shard = 2, .tp = 2}, comm.rank()});
+    Group tensor = groups.along({Axis::kTp});
+    Group shards = groups.along({Axis::kPp, Axis::kDpShard});
+    comm.barrier("connected");
+    if (comm.rank() == 3) hold_up();
+    tensor.all_reduce(at::ones({4}));
+    shards.all_gather_into(at::ones({8}), at::ones({4}));
+  });
+  EXPECT_NE(log.find("rank 3 has been in the data loader for "), std::string::npos) << log;
+  EXPECT_NE(log.find("rank 2 waits in all-reduce of tp (ranks 2 and 3)"), std::string::npos) << log;
+  for (const char* pair : {"rank 0 waits in all-gather of dp_shard (ranks 0 and 2)",
+                           "rank 1 waits in all-gather of dp_shard (ranks 1 and 3)"})
+    EXPECT_NE(log.find(pair), std::string::npos) << log;
 }
 
 constexpr const char* kPortOfStopped = "SFTRUN_TEST_PORT";

@@ -35,7 +35,8 @@ std::string_view describe_work(Work work);
 /// A copy of what a rank does.
 struct ActivityState {
   Work work = Work::kStarting;
-  std::string waits_in;    ///< "all-reduce"; "": it does not wait for other ranks
+  /// "all-reduce" of all ranks, "all-reduce of tp (ranks 2 and 3)"; "": it does not wait for others
+  std::string waits_in;
   int64_t step = 0;        ///< optimizer step, from 1; 0: before the first
   double quiet_s = 0;      ///< since the rank last began or ended a work or a wait
   int64_t waits_done = 0;  ///< waits that ended without an error
@@ -62,8 +63,12 @@ class Activity {
   void set_step(int64_t step);
   void set_work(Work work);
   Work work() const;
-  /// @param what the collective: "all_reduce"
-  void begin_wait(std::string_view what);
+  /// Names some of the ranks for `begin_wait`: "tp (ranks 2 and 3)". The same name has the same
+  /// number. Not for each wait: readers rely on names that do not change.
+  /// @return from 1; 0 if there are more names than the record holds
+  int name_group(std::string_view name);
+  /// @param what the collective: "all_reduce"   @param group of `name_group`; 0: all ranks
+  void begin_wait(std::string_view what, int group = 0);
   void end_wait(bool succeeded);
 
   /// @param changed called by the writing thread when it begins or ends a work or a wait. `waits`:
@@ -117,8 +122,8 @@ class WorkScope {
 /// Marks the rank as waiting for other ranks during its lifetime.
 class WaitScope {
  public:
-  /// @param activity may be null
-  WaitScope(Activity* activity, std::string_view what);
+  /// @param activity may be null   @param group as of `Activity::begin_wait`
+  WaitScope(Activity* activity, std::string_view what, int group = 0);
   ~WaitScope();
   WaitScope(const WaitScope&) = delete;
   WaitScope& operator=(const WaitScope&) = delete;

@@ -41,6 +41,13 @@ struct StoppedWaiting : std::exception {
   const char* what() const noexcept override { return "stopped before all ranks were connected"; }
 };
 
+struct GroupOptions {
+  std::string axes = {};  ///< of the mesh, for reports and errors: "tp"; "": none is named
+  /// False: all ranks of the run get `world()`. True: calls of the group are not ordered with those
+  /// of others that have the same ranks.
+  bool is_own = false;
+};
+
 /// Not thread-safe; one per process (or per thread, in tests).
 class Communicator {
  public:
@@ -65,9 +72,8 @@ class Communicator {
   /// A group of some ranks. Every rank of the run must call it, with the same `ranks` and in the
   /// same order; a rank that is not among them gets a group of its own.
   /// @param ranks of the run, ascending   @param name of the group, for errors
-  /// @param is_own false: all ranks of the run get `world()`; true: calls of this group are not
-  /// ordered with those of others that have the same ranks
-  Group make_group(const std::vector<int>& ranks, const std::string& name, bool is_own = false);
+  Group make_group(const std::vector<int>& ranks, const std::string& name,
+                   const GroupOptions& options = {});
 
   /// @param values [n] of this rank, with the same n on every rank    @return [world_size][n], by
   /// rank

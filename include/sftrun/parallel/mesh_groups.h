@@ -29,7 +29,9 @@ class MeshGroups {
 
  private:
   using RankLists = std::vector<std::vector<int>>;
-  Group make(const RankLists& groups, const std::string& name, bool is_own);
+  Group make(const RankLists& groups, const std::string& name, const GroupOptions& options);
+  /// "dp_shard", "pp+tp": the axes that have several ranks.
+  std::string name_of(Axes axes) const;
   Communicator* comm_;
   Mesh mesh_;
   std::map<RankLists, Group> made_;
