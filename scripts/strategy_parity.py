@@ -39,9 +39,17 @@ from same_losses import Case, DATA, lora
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "pipeline")  # with 2 and with 4 processes
 QUICK_STRATEGIES = [("zero2", 2), ("fsdp", 4), ("pipeline", 2)]
-# Axes together, as `name_of` has them.
-COMBINED = ("fsdp x tensor", "zero1 x tensor", "pipeline x fsdp", "pipeline x zero1", "pipeline x tensor",
-            "fsdp x ddp x tensor", "pipeline x ddp x tensor", "pipeline x fsdp x tensor")
+# Plans of several axes: processes and settings.
+COMBINED_PLANS = {
+    "fsdp 2 x tensor 2": (4, {"parallel.strategy": "fsdp", "parallel.tp": 2}),
+    "zero1 2 x tensor 2": (4, {"parallel.strategy": "zero1", "parallel.tp": 2}),
+    "pipeline 2 x fsdp 2": (4, {"parallel.pp": 2, "parallel.dp_shard": 2}),
+    "pipeline 2 x zero1 2": (4, {"parallel.strategy": "zero1", "parallel.pp": 2}),
+    "pipeline 2 x tensor 2": (4, {"parallel.pp": 2, "parallel.tp": 2}),
+    "fsdp 2 x ddp 2 x tensor 2": (8, {"parallel.dp_replicate": 2, "parallel.dp_shard": 2, "parallel.tp": 2}),
+    "pipeline 2 x ddp 2 x tensor 2": (8, {"parallel.pp": 2, "parallel.dp_replicate": 2, "parallel.tp": 2}),
+    "pipeline 2 x fsdp 2 x tensor 2": (8, {"parallel.pp": 2, "parallel.dp_shard": 2, "parallel.tp": 2}),
+}
 
 
 HEADS = ("num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "linear_num_key_heads", "linear_num_value_heads")
@@ -294,20 +302,33 @@ def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_o
              ("zero2 2 per step", 2, {"parallel.strategy": "zero2", "parallel.fetch": "per_step"}),
              ("tensor 2", 2, {"parallel.strategy": "tensor"}),
              ("tensor 2 x 2", 4, {"parallel.strategy": "tensor", "parallel.tp": 2}),
-             ("fsdp 2 x tensor 2", 4, {"parallel.strategy": "fsdp", "parallel.tp": 2}),
-             ("zero1 2 x tensor 2", 4, {"parallel.strategy": "zero1", "parallel.tp": 2}),
-             ("pipeline 2 x fsdp 2", 4, {"parallel.pp": 2, "parallel.dp_shard": 2}),
-             ("pipeline 2 x zero1 2", 4, {"parallel.strategy": "zero1", "parallel.pp": 2}),
-             ("pipeline 2 x tensor 2", 4, {"parallel.pp": 2, "parallel.tp": 2}),
+             *combined_columns(is_whole),
              ("device_map 2", 1, {"parallel.device_map": {"embedding": f"{device}:0", "layers.0": f"{device}:0", "": f"{device}:1"}}),
              ("device_map 4", 1, {"parallel.device_map": "balanced", "parallel.pp": 4})]
-    if is_whole:
-        runs += [("fsdp 2 x ddp 2 x tensor 2", 8, {"parallel.dp_replicate": 2, "parallel.dp_shard": 2, "parallel.tp": 2}),
-                 ("pipeline 2 x ddp 2 x tensor 2", 8, {"parallel.pp": 2, "parallel.dp_replicate": 2, "parallel.tp": 2}),
-                 ("pipeline 2 x fsdp 2 x tensor 2", 8, {"parallel.pp": 2, "parallel.dp_shard": 2, "parallel.tp": 2})]
     if varies_on_device:
         runs.append(("ddp 1", 1, {}))
     return [run for run in runs if not set(run[0].split()) & set(refused_by) and name_of(run[0]).startswith(strategy)]
+
+
+def combined_columns(is_whole: bool) -> list[tuple[str, int, dict]]:
+    return [(name, processes, settings) for name, (processes, settings) in COMBINED_PLANS.items() if is_whole or processes <= 4]
+
+
+def plan_of(column: str) -> tuple[int, dict]:
+    """Processes and settings of "single", "hybrid", "fsdp 4" or one of COMBINED_PLANS."""
+    if column in COMBINED_PLANS:
+        return COMBINED_PLANS[column]
+    if column == "hybrid":
+        return 4, {"parallel.strategy": "hybrid", "parallel.dp_shard": 2}
+    strategy, _, processes = column.partition(" ")
+    return int(processes or 1), {"parallel.strategy": strategy}
+
+
+def sizes_of(column: str) -> dict[str, int]:
+    """Processes along each axis of a plan that shards its data parallelism; ranks that differ in a later axis are closer."""
+    processes, settings = plan_of(column)
+    sizes = {axis: settings.get(f"parallel.{axis}", 1) for axis in ("pp", "dp_replicate", "dp_shard", "tp")}
+    return sizes | {"dp_shard": processes // (sizes["pp"] * sizes["dp_replicate"] * sizes["tp"])}
 
 
 def name_of(column: str) -> str:
@@ -362,7 +383,7 @@ def write_table(document: Path, cells: dict[str, dict[str, str]]) -> None:
     merged = read_table(old.splitlines())
     for name, row in cells.items():
         merged.setdefault(name, {}).update(row)
-    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "tensor", "device_map", *COMBINED]
+    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "tensor", "device_map", *dict.fromkeys(map(name_of, COMBINED_PLANS))]
     lines = ["| loss / weights | " + " | ".join(strategies) + " |", "|---" * (len(strategies) + 1) + "|"]
     lines += [f"| {name} | " + " | ".join(row.get(strategy, "-") for strategy in strategies) + " |" for name, row in merged.items()]
     document.write_text(f"{before}{mark}" + "\n".join(lines) + "\n")

@@ -344,15 +344,22 @@ fs::path principal_parts_of(const fs::path& checkpoint) {
 
 namespace {
 
+/// @param whole of shape `part.shape`: what this rank owns of it is taken
+void take_own(const StateTensor& part, const at::Tensor& whole) {
+  const at::Tensor of_rank = part.parameter != nullptr ? part.parameter->part_of(whole) : whole;
+  at::Tensor own = part.values;
+  own.copy_(of_rank.flatten().narrow(0, part.begin, own.numel()).view(own.sizes()));
+}
+
 void read_part(const DividedTensors& tensors, const StateTensor& part) {
   interruption_point();
   if (part.parameter == nullptr || !part.parameter->slice) return tensors.read(part, part.values);
+  if (part.values.numel() == 0) return;
   StateTensor whole = part;
   whole.begin = 0;
   whole.values = at::empty(part.shape, part.values.scalar_type());
   tensors.read(whole, whole.values);
-  at::Tensor own = part.values;
-  own.copy_(part.parameter->part_of(whole.values).flatten().view(own.sizes()));
+  take_own(part, whole.values);
 }
 
 void restore_whole_parameters(const fs::path& checkpoint, const layers::OwnedValues& owned) {
@@ -376,13 +383,8 @@ void restore_optimizer(const fs::path& checkpoint, Optimizer& optimizer) {
   const weights::SafetensorsFile moments(checkpoint / kOptimizerFile);
   for (const StateTensor& part : optimizer.state()) {
     interruption_point();
-    const at::Tensor whole = values_in(moments, checkpoint / kOptimizerFile, part.name, part.shape,
-                                       part.values.scalar_type());
-    at::Tensor destination = part.values;
-    destination.copy_((part.parameter != nullptr ? part.parameter->part_of(whole) : whole)
-                          .flatten()
-                          .narrow(0, part.begin, destination.numel())
-                          .view(destination.sizes()));
+    take_own(part, values_in(moments, checkpoint / kOptimizerFile, part.name, part.shape,
+                             part.values.scalar_type()));
   }
 }
 

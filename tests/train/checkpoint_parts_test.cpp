@@ -5,7 +5,9 @@
 
 #include <fstream>
 
+#include "sftrun/parallel/strategy.h"
 #include "support/expect_error.h"
+#include "support/rank_threads.h"
 #include "support/temporary_directory.h"
 
 namespace sftrun::train {
@@ -46,6 +48,37 @@ TEST_F(CheckpointParts, AnyRangeIsReadWhoeverWroteIt) {
     }
   }
   EXPECT_TRUE(at::equal(read("b", 2, 3, at::kByte), at::arange(2, 5, at::kByte)));
+}
+
+/// Tensor parallelism gives a rank columns, and dp_shard a range of their values.
+TEST_F(CheckpointParts, ShardsOfColumnsTakeTheirValuesOfTheWholeMatrix) {
+  constexpr int64_t kRows = 64, kColumns = 12;  // more values than the smallest part has
+  const at::Tensor whole = at::arange(kRows * kColumns, at::kFloat).view({kRows, kColumns});
+  const std::vector<StateTensor> parts = {StateTensor::whole("matrix", whole)};
+  write_parts(directory_.path(), 0, {{kTrainableParts, tensors_of_parts(parts)}});
+  write_parts_index(directory_.path(), {{kTrainableParts, shapes_of(parts)}});
+  test::run_ranks(4, [&](parallel::Communicator& comm) {
+    const parallel::Mesh mesh({.dp_shard = 2, .tp = 2}, comm.rank());
+    parallel::MeshGroups groups(comm, mesh);
+    layers::ParameterStore store;
+    layers::Parameter* matrix = store.add("matrix", {kRows, kColumns / 2}, 0, true);
+    const int64_t first = mesh.rank(parallel::Axis::kTp) * kColumns / 2;
+    matrix->slice = {.dim = 1,
+                     .whole_size = kColumns,
+                     .ranges = {IndexRange{.begin = first, .count = kColumns / 2}}};
+    store.allocate(at::kFloat, at::kCPU, layers::BufferLayout::per_unit(2));
+    store.reserve_unit(0);
+    std::vector<layers::Unit> units(1);
+    auto shards = std::make_unique<parallel::UnitShards>(
+        parallel::sharding_of(config::ShardLevel::kWeights), mesh);
+    shards->take(0, units[0], store.buffers_of(0));
+    const auto strategy =
+        parallel::make_strategy({}, groups, {store, units, at::kCPU}, std::move(shards));
+    restore_parameters(directory_.path(), *strategy);
+    EXPECT_GT(strategy->owned().pieces.at(0).numel, 0) << "each rank owns some";
+    EXPECT_TRUE(at::equal(strategy->master_of(*matrix), whole));
+    comm.leave();
+  });
 }
 
 TEST_F(CheckpointParts, WhatIsNotThereIsAnError) {
