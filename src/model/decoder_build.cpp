@@ -162,10 +162,14 @@ class DecoderBuilder {
     return parameter;
   }
 
-  /// The part of a tensor that this rank has.
+  /// The part of a tensor that this rank has. A view would keep the whole tensor in memory, unless
+  /// it is a mapped file, whose memory cannot be resized.
   at::Tensor part_of(const std::string& name, const at::Tensor& whole) const {
     const TensorSlice* slice = slice_of(name);
-    return slice == nullptr ? whole : layers::part_of(whole, *slice).contiguous();
+    if (slice == nullptr) return whole;
+    const at::Tensor part = layers::part_of(whole, *slice);
+    const bool keeps_whole = part.is_alias_of(whole) && whole.storage().resizable();
+    return keeps_whole ? part.clone(at::MemoryFormat::Contiguous) : part.contiguous();
   }
 
   /// @param shape of the whole tensor, whose last dimension are the matrix' columns

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What run.json says of each strategy: bytes that a rank keeps, and calls and bytes of its collectives. Standard library only.
 
-    tests/smoke/strategy_bytes.py --sftrun build/bin/sftrun
+    tests/smoke/strategy_bytes.py --sftrun build/bin/sftrun [--quick]
 
 A small untied model trains by LoRA on a CPU, with 1, 2 and 4 processes. Checked are
 - what is divided over N ranks is 1 / N on each (to 10%: padding of small units; the sum to 5%), and the rest is whole
@@ -12,6 +12,9 @@ A small untied model trains by LoRA on a CPU, with 1, 2 and 4 processes. Checked
 - a rank of fsdp reads 1 / N of the model's file (to 5%), of bf16 kept and of bf16 converted to fp32; one of ddp reads all of it
 - loading with fsdp, a rank's anonymous memory grows by 1 / N of the base (to 5% of the base) at its peak, so it never has the base.
   Measured from outside: a model of 340 MB, less the same with one layer. Linux
+- plans of several axes, of a model of 42 MB in fp32, full and LoRA (--quick: LoRA, and three of the plans): what a rank keeps is what the axes
+  divide (to 5%), and so is what it sends in two further steps: gradients are summed over dp_shard (to 5%) and dp_replicate, weights gathered
+  over dp_shard, hidden states summed over tp and sent over pp
 - a pipeline's stages have the base between them, and send the hidden states of each token forward and their gradients back, once
 Exit code 1: something else.
 """
@@ -31,25 +34,28 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import same_losses  # noqa: E402
+import strategy_parity  # noqa: E402
 
-STEPS, GLOBAL_BATCH, FP32 = 3, 4, 4
+STEPS, FURTHER_STEPS, GLOBAL_BATCH, FP32 = 3, 2, 4, 4
+LORA = {"mode": "lora", "lora": {"r": 8}}
 SMALL = 1 << 13  # bytes of the collectives that tell losses and memory
 
 
 class Run:
     """The ranks of run.json, and the tokens that were trained on."""
 
-    def __init__(self, program: Path, scratch: Path, processes: int, strategy: str, *settings: str):
-        self.name, self.processes = f"{strategy} on {processes}", processes
-        folder = scratch / f"{strategy}-{processes}-{len(settings)}"
+    def __init__(self, program: Path, scratch: Path, plan: str, *settings: str, model: str = "wide", tuning: dict = LORA):
+        self.name = f"{plan}, {tuning['mode']}"
+        self.processes, of_plan = strategy_parity.plan_of(plan)
+        folder = scratch / f"{model}, {self.name}, {len(settings)}"
         config = scratch / "bytes.yaml"
         config.write_text(json.dumps({
-            "model": {"name": str(scratch / "models/wide"), "dtype": "fp32"}, "tuning": {"lora": {"r": 8}},
+            "model": {"name": str(scratch / "models" / model), "dtype": "fp32"}, "tuning": tuning,
             "data": {"train": str(same_losses.DATA / "train/data/text.jsonl"), "packing": False},
             "train": {"max_steps": STEPS, "batch_size": 1, "grad_accum": "auto", "global_batch_size": GLOBAL_BATCH, "save_every": "0"},
             "output": {"tensorboard": False}}))
-        command = [program, "train", "--config", config, "--device", "cpu", "--nproc-per-node", processes, f"parallel.strategy={strategy}",
-                   f"output.dir={folder}", *settings]
+        command = [program, "train", "--config", config, "--device", "cpu", "--nproc-per-node", self.processes,
+                   *(f"{key}={value}" for key, value in of_plan.items()), f"output.dir={folder}", *settings]
         done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120,
                               env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode != 0:
@@ -68,9 +74,9 @@ class Run:
         return [rank["collective_bytes"][collective] for rank in self.ranks]
 
 
-def write_deep_model(directory: Path, layers: int, wide: Path) -> int:
-    """A model in bf16 whose layers have 19 MB each.   @return bytes of its tensors"""
-    hidden, inner, heads = 1024, 2048, 8
+def write_deep_model(directory: Path, layers: int, wide: Path, hidden: int = 1024) -> int:
+    """A model in bf16 whose layers have 19 MB each, or less where it is less wide.   @return bytes of its tensors"""
+    inner, heads = 2 * hidden, 8
     config = json.loads((wide / "config.json").read_text()) | {
         "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads,
         "head_dim": hidden // heads, "torch_dtype": "bfloat16"}
@@ -227,9 +233,79 @@ def check_tensor(checks: Checks, whole: Run, run: Run, model: dict) -> None:
     checks.each(run, "bytes of reduce-scatter", run.sent("reduce_scatter"), 0)
 
 
+class CombinedPlan:
+    """What the axes of a plan leave of a whole, on each rank."""
+
+    def __init__(self, plan: str, whole: Run, tuning: dict):
+        self.whole, self.is_full = whole, tuning["mode"] == "full"
+        self.sizes, self.gathers = strategy_parity.sizes_of(plan), "fsdp" in plan.split()
+        self.pp, self.copies, self.shards, self.tp = self.sizes.values()
+        # Of LoRA's two factors of a matrix one is divided: with an MLP twice as wide as the hidden states that is 10 of 17 parts.
+        self.tensor_part = 1 / self.tp if self.is_full else (7 + 10 / self.tp) / 17
+        self.micro_batches = GLOBAL_BATCH // (self.copies * self.shards)  # of a rank, in a step
+
+    def base(self) -> float:
+        return self.whole.bytes_of("base")[0] / (self.pp * self.tp * (self.shards if self.gathers else 1))
+
+    def trained(self, part: str) -> float:
+        """Before `dp_shard` divides it."""
+        return self.whole.bytes_of(part)[0] * self.tensor_part / self.pp
+
+    def kept(self, part: str) -> float:
+        if part == "optimizer" or self.gathers or self.shards == 1:
+            return self.trained(part) / self.shards
+        return self.trained(part) * (1 + 1 / self.shards)  # zero1 has the whole beside its part
+
+
+def check_combined(checks: Checks, program: Path, scratch: Path, plan: str, whole: Run, tuning: dict, model: dict) -> None:
+    expected = CombinedPlan(plan, whole, tuning)
+    run = Run(program, scratch, plan, model="deep", tuning=tuning)
+    checks.each(run, "base", run.bytes_of("base"), expected.base(), 0.05)
+    for part in ("trainable", "gradients", "optimizer"):
+        checks.each(run, part, run.bytes_of(part), expected.kept(part), 0.05)
+    # A longer run, less this one: without what loading and files need.
+    longer = Run(program, scratch, plan, f"train.max_steps={STEPS + FURTHER_STEPS}", model="deep", tuning=tuning)
+
+    def sent(collective: str) -> list[int]:
+        return [more - less for more, less in zip(longer.sent(collective), run.sent(collective))]
+
+    micro_batches, gradients = FURTHER_STEPS * expected.micro_batches, expected.trained("gradients")
+    sums = micro_batches if expected.gathers else FURTHER_STEPS
+    checks.each(run, "bytes of reduce-scatter", sent("reduce_scatter"), sums * gradients if expected.shards > 1 else 0, 0.05)
+    part, layer = expected.base() + expected.kept("trainable"), (expected.base() + expected.kept("trainable")) * expected.pp / model["layers"]
+    if expected.gathers:  # where micro-batches alternate, a layer may be gathered ahead in vain
+        checks.within(run, "bytes of all-gather", sent("all_gather"), 0.95 * micro_batches * part,
+                      2 * 1.05 * micro_batches * part + FURTHER_STEPS * layer * (expected.pp > 1) + SMALL)
+    elif expected.shards > 1:  # the trained weights, once per step
+        checks.within(run, "bytes of all-gather", sent("all_gather"), 0, 1.05 * FURTHER_STEPS * expected.trained("trainable") / expected.shards + SMALL)
+    else:
+        checks.within(run, "bytes of all-gather", sent("all_gather"), 0, SMALL)
+    passed = (longer.tokens - run.tokens) * model["hidden"] * FP32 * expected.tp  # by all ranks with these tokens
+    checks.expect(sum(sent("send")) == 2 * (expected.pp - 1) * passed == sum(sent("recv")), f"{run.name}: {sent('send')} sent, {passed} passed")
+    # Hidden states: of each layer twice forward and twice back, after the embedding and before the head; the first layer's gradient, too, in
+    # full training, and the losses. Gradients: over copies once per step; what each rank of tp has a summand of, whenever gradients are summed.
+    hidden = (4 * model["layers"] * passed if expected.tp > 1 else 0) / run.processes
+    replicas = FURTHER_STEPS * gradients / expected.shards if expected.copies > 1 else 0
+    summands = (sums * gradients if expected.tp > 1 and not expected.is_full else 0)
+    average = sum(sent("all_reduce")) / run.processes
+    checks.within(run, "bytes of all-reduce", [average], hidden + replicas, 1.05 * (hidden * (1 + 3 / (4 * model["layers"])) + replicas) + summands + 4 * SMALL)
+    print(f"{run.name}: of {whole.bytes_of('base')[0]} + {whole.bytes_of('trainable')[0]} bytes a rank has {max(run.bytes_of('base'))} + "
+          f"{max(run.bytes_of('trainable'))}", flush=True)
+
+
+def check_all_combined(checks: Checks, program: Path, scratch: Path, quick: bool) -> None:
+    model = {"layers": 4, "hidden": 512}
+    write_deep_model(scratch / "models/deep", model["layers"], scratch / "models/wide", model["hidden"])
+    for tuning in (LORA,) if quick else (LORA, {"mode": "full"}):
+        whole = Run(program, scratch, "single", model="deep", tuning=tuning)
+        for plan in ("fsdp 2 x tensor 2", "pipeline 2 x fsdp 2", "zero1 2 x tensor 2") if quick else strategy_parity.COMBINED_PLANS:
+            check_combined(checks, program, scratch, plan, whole, tuning, model)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="some plans of several axes, with LoRA")
     args = parser.parse_args()
     checks = Checks()
     with tempfile.TemporaryDirectory() as temporary:
@@ -238,31 +314,32 @@ def main() -> int:
         model = json.loads((scratch / "models/wide/config.json").read_text())
         assert not model.get("tie_word_embeddings"), "a tied embedding is on two stages"
         program = args.sftrun.resolve()
-        whole = Run(program, scratch, 1, "single")
+        whole = Run(program, scratch, "single")
         for n in (2, 4):
-            ddp = Run(program, scratch, n, "ddp")
+            ddp = Run(program, scratch, f"ddp {n}")
             gradients = whole.bytes_of("gradients")[0]
             for part in ("base", "gradients", "optimizer"):
                 checks.each(ddp, part, ddp.bytes_of(part), whole.bytes_of(part)[0])
             checks.each(ddp, "bytes of all-reduce", ddp.sent("all_reduce"), STEPS * gradients)
-            half = Run(program, scratch, n, "ddp", "train.ddp_comm_hook=bf16")
+            half = Run(program, scratch, f"ddp {n}", "train.ddp_comm_hook=bf16")
             checks.each(half, "bytes of all-reduce in bf16", half.sent("all_reduce"), STEPS * gradients / 2)
             accum = GLOBAL_BATCH // n
-            check_sharded(checks, whole, Run(program, scratch, n, "zero1"), ("optimizer",), 1)
-            check_sharded(checks, whole, Run(program, scratch, n, "zero2"), ("optimizer", "gradients"), accum)
-            fsdp = Run(program, scratch, n, "fsdp")
+            check_sharded(checks, whole, Run(program, scratch, f"zero1 {n}"), ("optimizer",), 1)
+            check_sharded(checks, whole, Run(program, scratch, f"zero2 {n}"), ("optimizer", "gradients"), accum)
+            fsdp = Run(program, scratch, f"fsdp {n}")
             check_sharded(checks, whole, fsdp, ("base", "optimizer", "gradients"), accum)
             part = fsdp.bytes_of("base")[0] + fsdp.bytes_of("trainable")[0]
             checks.within(fsdp, "bytes of all-gather", fsdp.sent("all_gather"), STEPS * accum * fsdp.bytes_of("base")[0],
                           2 * STEPS * accum * part + SMALL)
-            once = Run(program, scratch, n, "fsdp", "parallel.fetch=per_step")
+            once = Run(program, scratch, f"fsdp {n}", "parallel.fetch=per_step")
             check_sharded(checks, whole, once, ("base", "optimizer", "gradients"), 1)
             checks.within(once, "bytes of all-gather per step", once.sent("all_gather"), STEPS * part * 0.9, 2 * STEPS * part + SMALL)
             file_bytes = whole.ranks[0]["model_file_bytes"]
             checks.each(fsdp, "bytes read", [rank["model_file_bytes"] for rank in fsdp.ranks], file_bytes / n, 0.1)
             checks.each(ddp, "bytes read", [rank["model_file_bytes"] for rank in ddp.ranks], file_bytes)
-            check_pipeline(checks, whole, Run(program, scratch, n, "pipeline"), model["hidden_size"])
-        check_tensor(checks, whole, Run(program, scratch, 2, "tensor"), model)
+            check_pipeline(checks, whole, Run(program, scratch, f"pipeline {n}"), model["hidden_size"])
+        check_tensor(checks, whole, Run(program, scratch, "tensor 2"), model)
+        check_all_combined(checks, program, scratch, args.quick)
         check_loading(checks, program, scratch)
     print("what ranks keep and send is what the strategies imply" if checks.failures == 0 else f"{checks.failures} checks failed")
     return 1 if checks.failures else 0
