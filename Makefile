@@ -84,14 +84,18 @@ test-fast: build-all ## Unit tests only: no reference stack, no runs of several 
 	@$(call run_tests,$(BUILD)) -L unit
 
 KILLS ?= 200
+COMBINED_KILLS ?= 60
 STALLS ?= 50
+COMBINED_STALLS ?= 30
 DAMAGES ?= 500
 INPUTS ?= 2000
 SEED ?= 1
 .PHONY: trials
-trials: build ## Kill and stall runs, damage their files, feed hostile input: KILLS=200 STALLS=50 DAMAGES=500 INPUTS=2000 SEED=1 (about 50 minutes)
+trials: build ## Kill and stall runs, damage their files, feed hostile input: KILLS=200 STALLS=50 DAMAGES=500 INPUTS=2000 SEED=1 (about an hour)
 	@tests/smoke/random_kills.py --sftrun $(SFTRUN) --kills $(KILLS) --seed $(SEED)
+	tests/smoke/random_kills.py --sftrun $(SFTRUN) --combined --kills $(COMBINED_KILLS) --seed $(SEED)
 	tests/smoke/stalls.py --sftrun $(SFTRUN) --stalls $(STALLS) --seed $(SEED)
+	tests/smoke/stalls.py --sftrun $(SFTRUN) --combined --stalls $(COMBINED_STALLS) --seed $(SEED)
 	tests/smoke/damaged_files.py --sftrun $(SFTRUN) --cases $(DAMAGES) --seed $(SEED)
 	tests/smoke/hostile_input.py --sftrun $(SFTRUN) --mutations $(INPUTS) --seed $(SEED)
 

@@ -2,15 +2,18 @@
 """Kills runs at random moments, again and again, and compares the result with the undisturbed run's.
 
     tests/smoke/random_kills.py --sftrun build/bin/sftrun [--kills 100] [--seed 1]
+    tests/smoke/random_kills.py --sftrun build/bin/sftrun --combined           # of plans of several axes
     tests/smoke/random_kills.py --sftrun build/bin/sftrun --seed 1 --run 17    # one disturbed run again
 
 Standard library only. LoRA, QLoRA, full training and streamed data take turns, each with one process and with two; then
-the sharded strategies and pipelines, with two processes and with four: full training writes divided checkpoints there.
+the sharded strategies and pipelines, with two processes and with four: full training writes divided checkpoints there. Or, with
+--combined, plans of several axes (dp_shard and tp, pp and dp_shard, …) with four processes and with eight.
 SIGKILL for the launcher, a worker, all workers, or a worker and the launcher: while loading, in a step, a checkpoint or
 an evaluation, and while the result is written. After each kill no process may be left, the launcher (where it lives)
 must say which worker it lost, and every checkpoint must be whole; then the same command resumes, from the newest
 checkpoint. Or the launcher, which lives, restarts the workers itself (--max-restarts). In the end metrics, TensorBoard events, checkpoints and
-result must be those of the undisturbed run, bit for bit. `make test` asks for 3 kills, in two or four kinds of runs; `make test-full` for 30.
+result must be those of the undisturbed run, bit for bit. `make test` asks for 3 kills, in two or four kinds of runs, and for 2 of several axes;
+`make test-full` for 30 and 60.
 The choices follow from the seed, the moments only nearly: the folder of a run that fails is kept.
 """
 
@@ -28,9 +31,11 @@ import sys
 import tempfile
 import time
 
-import bad_input
-import broken_runs
-import two_processes
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+import bad_input  # noqa: E402
+import broken_runs  # noqa: E402
+import strategy_parity  # noqa: E402
+import two_processes  # noqa: E402
 
 STEPS, SAVE_STEPS, EVAL_STEPS = 24, 3, 4
 YAML = f"""\
@@ -58,20 +63,25 @@ KINDS = {
     "streamed": (["data.streaming=true", "data.shuffle_buffer=16"], LORA_FILES, "adapter/adapter_model.safetensors"),
 }
 SCENARIOS = [Scenario(f"{name} on {processes}", processes, *KINDS[name]) for name in KINDS for processes in (1, 2)]
-DIVIDED = [("zero1", 2, "lora"), ("zero2", 2, "lora"), ("zero3", 2, "full"), ("fsdp", 4, "qlora"), ("fsdp", 4, "full"), ("hybrid", 4, "lora"),
-           ("pipeline", 2, "lora"), ("pipeline", 2, "full"), ("tensor", 2, "lora"), ("tensor", 2, "full")]
+DIVIDED = [("zero1 2", "lora"), ("zero2 2", "lora"), ("zero3 2", "full"), ("fsdp 4", "qlora"), ("fsdp 4", "full"), ("hybrid", "lora"),
+           ("pipeline 2", "lora"), ("pipeline 2", "full"), ("tensor 2", "lora"), ("tensor 2", "full")]
+COMBINED = [("pipeline 2 x fsdp 2", "full"), ("fsdp 2 x tensor 2", "lora"), ("pipeline 2 x zero1 2", "full"), ("pipeline 2 x tensor 2", "lora"),
+            ("zero1 2 x tensor 2", "full"), ("pipeline 2 x fsdp 2", "qlora"), ("fsdp 2 x tensor 2", "full"), ("pipeline 2 x fsdp 2", "streamed"),
+            ("pipeline 2 x tensor 2", "full"), ("fsdp 2 x ddp 2 x tensor 2", "lora"), ("pipeline 2 x fsdp 2 x tensor 2", "full")]
 
 
-def divided(strategy, processes, kind):
+def divided(plan, kind):
     """Where base weights train, each rank writes a part of the checkpoint, except with tensor parallelism."""
     overrides, files, result = KINDS[kind]
-    if kind == "full" and strategy != "tensor":
+    processes, settings = strategy_parity.plan_of(plan)
+    if kind == "full" and "tensor" not in plan:
         files = ("parts.json", *(f"{part}-rank-{rank:05}.safetensors" for part in ("trainable", "optimizer") for rank in range(processes)))
-    more = [f"parallel.strategy={strategy}", *["parallel.dp_shard=2"] * (strategy == "hybrid")]
-    return Scenario(f"{strategy} {kind} on {processes}", processes, [*overrides, *more], files, result)
+    more = [f"{key}={value}" for key, value in settings.items()]
+    return Scenario(f"{plan} {kind}", processes, [*overrides, *more], files, result)
 
 
 SCENARIOS += [divided(*of) for of in DIVIDED]
+COMBINED_SCENARIOS = [divided(*of) for of in COMBINED]
 TARGETS = ["launcher", "worker", "all workers", "worker and launcher"]
 RESTARTED = ", restarted by the launcher"
 PHASES = ["load", "step", "evaluation", "checkpoint", "result"]
@@ -80,7 +90,7 @@ RESTARTED_PART = 0.4  # of the kills that the launcher survives
 MOST_PROBLEMS = 10  # then it ends early
 POLL = 0.001  # s
 UNTIL_GONE = 10  # s, from a kill until no process is left
-PATIENCE = 60  # s, for a run to end or to come as far as a kill needs
+PATIENCE = 120  # s, for a run to end or to come as far as a kill needs: 16 processes may share two processors
 
 Kill = collections.namedtuple("Kill", "aim times delay target rank")
 Outcome = collections.namedtuple("Outcome", "number scenario kills slowest_end problem")
@@ -381,9 +391,8 @@ def kill_once(folder, reference, kill, choice):
     return phase_reached(folder, before), slowest_end
 
 
-def disturbed(number, program, references, seed):
+def disturbed(number, program, reference, seed):
     """One run with its kills, until it has ended by itself."""
-    reference = references[number % len(SCENARIOS)]
     choice = random.Random(f"{seed} {number}")
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"random-kills-{seed}-{number}-")).resolve()
     prepare(folder, program)
@@ -424,23 +433,25 @@ def main():
     parser.add_argument("--sftrun", required=True, type=pathlib.Path)
     parser.add_argument("--kills", type=int, default=100, help="at least so many (default 100)")
     parser.add_argument("--seed", type=int, default=1, help="of the choices (default 1)")
+    parser.add_argument("--combined", action="store_true", help="plans of several axes, instead of one")
     parser.add_argument("--run", type=int, help="only the disturbed run of this number")
     arguments = parser.parse_args()
     program = arguments.sftrun.resolve()
+    scenarios = COMBINED_SCENARIOS if arguments.combined else SCENARIOS
 
     outcomes, problems, kills = [], [], []
     with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         references = {}  # of the scenarios that had a turn
-        numbers = [arguments.run] if arguments.run else [1, 2]
+        numbers = [1, 2] if arguments.run is None else [arguments.run]
         while numbers:
-            new = sorted({number % len(SCENARIOS) for number in numbers} - references.keys())
+            new = sorted({number % len(scenarios) for number in numbers} - references.keys())
             references |= zip(new, pool.map(
-                lambda n: undisturbed(pathlib.Path(name).resolve() / SCENARIOS[n].name.replace(" ", "-"), program, SCENARIOS[n]), new))
-            found = list(pool.map(lambda n: disturbed(n, program, references, arguments.seed), numbers))
+                lambda n: undisturbed(pathlib.Path(name).resolve() / scenarios[n].name.replace(" ", "-"), program, scenarios[n]), new))
+            found = list(pool.map(lambda n: disturbed(n, program, references[n % len(scenarios)], arguments.seed), numbers))
             outcomes += found
             problems += [outcome.problem for outcome in found if outcome.problem]
             kills += [kill for outcome in found for kill in outcome.kills]
-            enough = arguments.run or len(kills) >= arguments.kills or len(problems) >= MOST_PROBLEMS
+            enough = arguments.run is not None or len(kills) >= arguments.kills or len(problems) >= MOST_PROBLEMS
             numbers = [] if enough else [number + 2 for number in numbers]
     for problem in problems:
         print("FAIL", problem)
