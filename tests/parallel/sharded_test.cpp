@@ -105,6 +105,51 @@ TEST(Sharded, FrozenTensorsStayWholeWhereOnlyTrainedOnesAreDivided) {
   });
 }
 
+/// A small unit and a large one, all of which trains, in parts.
+struct TwoUnits {
+  explicit TwoUnits(Communicator& comm) : mesh({.dp_shard = kRanks}, comm.rank()), units(2) {
+    store.add("small", {64}, 0, true);
+    store.add("large", {int64_t{1} << 18}, 1, true);
+    store.allocate(at::kFloat, at::kCPU, layers::BufferLayout::per_unit(kRanks));
+    auto parts = std::make_unique<UnitShards>(sharding_of(config::ShardLevel::kWeights), mesh);
+    for (const int64_t unit : {0, 1}) {
+      store.reserve_unit(unit);
+      parts->take(unit, units[static_cast<size_t>(unit)], store.buffers_of(unit));
+    }
+    MeshGroups groups(comm, mesh);
+    of = make_strategy({}, groups, {store, units, at::kCPU}, std::move(parts));
+  }
+  Mesh mesh;
+  layers::ParameterStore store;
+  std::vector<layers::Unit> units;
+  std::unique_ptr<Strategy> of;
+};
+
+/// The uses of a pipeline's first stage with two micro-batches: at the end of a step a unit is
+/// gathered ahead in vain, and again in the next one, after the update. Gloo gathers on two threads.
+TEST(Sharded, ValuesGatheredAheadInVainDoNotReplaceNewerOnes) {
+  test::run_ranks(kRanks, [](Communicator& comm) {
+    TwoUnits model(comm);
+    for (int step = 1; step <= 300; ++step) {  // one in 60 is wrong without the wait
+      const auto use = [&](int64_t unit, UnitPass pass) {
+        model.of->before(unit, pass);
+        EXPECT_TRUE(at::all(model.store.buffers_of(unit)->master == step).item<bool>())
+            << "unit " << unit << " in step " << step;
+        model.of->after(unit, pass);
+      };
+      model.of->begin_step();
+      model.of->owned().flat.master.fill_(step);
+      model.store.compute_changed();
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
+        for (const int64_t unit : {0, 1}) use(unit, UnitPass::kForward);
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
+        for (const int64_t unit : {1, 0}) use(unit, UnitPass::kBackward);
+      model.of->finish_step();
+    }
+    comm.leave();
+  });
+}
+
 /// Frozen values are never reduced: a rank passes each trained value once per reduction.
 TEST(Sharded, ReducesTrainedValuesAlone) {
   test::run_ranks(kRanks, [](Communicator& comm) {

@@ -208,6 +208,8 @@ bool ShardedValues::is_here(int64_t unit) const {
 }
 
 void ShardedValues::start_gathering(int64_t unit) {
+  // Outdated values, which were gathered ahead in vain: Gloo's threads could write them last.
+  finish_gathering(unit);
   UnitState& of = state(unit);
   const at::Tensor& frozen = shards_->parts_[static_cast<size_t>(unit)].frozen;
   if (frozen.defined() && !std::exchange(of.has_frozen, true))
@@ -270,10 +272,7 @@ void ShardedValues::gather_ahead(const Use& current) {
 
 void ShardedValues::before(int64_t unit, UnitPass pass) {
   UnitState& of = state(unit);
-  if (!is_here(unit)) {
-    finish_gathering(unit);  // outdated values, if any
-    start_gathering(unit);
-  }
+  if (!is_here(unit)) start_gathering(unit);
   finish_gathering(unit);
   gather_ahead({unit, pass});
   const FlatValues* flat = buffers(unit);
