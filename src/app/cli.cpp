@@ -52,15 +52,6 @@ std::vector<std::string> flags_of(const CLI::App& command) {
   return flags;
 }
 
-/// "a, b or c"; `last` is " or ".
-std::string joined(const std::vector<std::string>& words, std::string_view last) {
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (i > 0) text += i + 1 == words.size() ? last : ", ";
-    text += words[i];
-  }
-  return text;
-}
 std::string spelled(const std::vector<std::string>& words) {
   return joined(words, " or ");
 }

@@ -288,7 +288,7 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
           plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, !stored.empty()));
       !idle.empty())
     log::warn("{}", idle);
-  if (const std::string idle = plan::idle_muon_keys(config, arch); !idle.empty())
+  if (const std::string idle = plan::idle_optimizer_keys(config, arch); !idle.empty())
     log::warn("{}", idle);
   data::warn_of_idle_template_variables(text, config.data.chat_template_kwargs);
   const auto look = [&](const config::DataSource& source, bool is_validation) {

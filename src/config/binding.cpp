@@ -96,15 +96,6 @@ std::string number_limits(const Limits& limits) {
   return text;
 }
 
-std::string one_of(const std::vector<std::string>& words) {
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
-    text += words[i];
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string Field::takes() const {
@@ -122,7 +113,7 @@ std::string Field::takes() const {
     case FieldType::kTextList:
       return "a list of strings";
     case FieldType::kChoice:
-      return one_of(words);
+      return joined(words, " or ");
     case FieldType::kObject:
       return "a map";
     case FieldType::kDeviceMap:

@@ -218,23 +218,16 @@ struct Words<Scheduler> {
 
 template <>
 struct Words<Optimizer> {
-  using enum Optimizer;
-  static constexpr auto all = std::to_array<Word<Optimizer>>({
-      {"adamw", kAdamW},
-      {"adamw_torch", kAdamW, WordKind::kAlias},
-      {"adamw_torch_fused", kAdamW, WordKind::kAlias},
-      {"adamw_hf", kAdamW, WordKind::kAlias},
-      {"adamw_8bit", kAdamW8bit},
-      {"adamw_bnb_8bit", kAdamW8bit, WordKind::kAlias},
-      {"paged_adamw", kPagedAdamW},
-      {"paged_adamw_32bit", kPagedAdamW, WordKind::kAlias},
-      {"paged_adamw_8bit", kPagedAdamW8bit},
-      {"sgd", kSgd},
-      {"lion", kLion},
-      {"lion_32bit", kLion, WordKind::kAlias},
-      {"adafactor", kAdafactor},
-      {"muon", kMuon},
-  });
+  static constexpr auto all = [] {
+    std::array<Word<Optimizer>, kOptimizers.size() + count_names(&OptimizerInfo::aliases)> words{};
+    auto* end = words.begin();
+    for (const OptimizerInfo& info : kOptimizers) {
+      *end++ = {info.name, info.optimizer};
+      for (const std::string_view alias : info.aliases)
+        *end++ = {alias, info.optimizer, WordKind::kAlias};
+    }
+    return words;
+  }();
   static constexpr std::string_view instead = "";
 };
 

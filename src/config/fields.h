@@ -283,6 +283,19 @@ void visit_batch_fields(TrainConfig& train, Visitor&& field) {
         "32");
 }
 
+inline std::vector<std::string> optimizers_that_read(std::string_view setting) {
+  return optimizer_names([&](const OptimizerInfo& info) { return info.reads(setting); });
+}
+
+/// "sgd: 0, muon: 0.95"   @param value the default of the setting
+template <class Value>
+std::string optimizer_defaults(std::string_view setting, Value OptimizerInfo::*value) {
+  std::vector<std::string> defaults;
+  for (const OptimizerInfo& info : kOptimizers)
+    if (info.reads(setting)) defaults.push_back(fmt::format("{}: {}", info.name, info.*value));
+  return join(defaults, ", ");
+}
+
 template <class Visitor>
 void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
   using enum OnResume;
@@ -316,10 +329,12 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
   field(train.weight_decay, "weight_decay", at_least(0), kSame,
         "Weight decay, decoupled from the gradient (sgd: added to the gradient).", "0.01");
   field(train.momentum, "momentum",
-        from_until(0, 1).otherwise(fmt::format("sgd: 0, muon: {}", kMuonMomentum)), kSame,
-        "Momentum of sgd and muon.", "0.9");
-  field(train.nesterov, "nesterov", any().otherwise("sgd: false, muon: true"), kSame,
-        "Nesterov momentum of sgd and muon.", "true");
+        from_until(0, 1).otherwise(optimizer_defaults("momentum", &OptimizerInfo::momentum)), kSame,
+        fmt::format("Momentum of {}.", joined(optimizers_that_read("momentum"), " and ")), "0.9");
+  field(train.nesterov, "nesterov",
+        any().otherwise(optimizer_defaults("nesterov", &OptimizerInfo::nesterov)), kSame,
+        fmt::format("Nesterov momentum of {}.", joined(optimizers_that_read("nesterov"), " and ")),
+        "true");
   field(train.muon_lr, "muon_lr", any(), kSame,
         "muon's factor of the learning rate of a matrix. match_rms_adamw: 0.2 sqrt(max(rows, "
         "columns)), so that learning rates for AdamW fit. original: sqrt(max(1, rows / columns)).",

@@ -29,58 +29,56 @@ struct IdleRule {
 };
 using IdleRules = std::vector<IdleRule>;
 
-/// "muon reads", "sgd and muon read"
-std::string who_read(const std::vector<Optimizer>& readers) {
-  std::string text(word_of(readers.front()));
-  for (size_t i = 1; i < readers.size(); ++i)
-    text += fmt::format("{}{}", i + 1 == readers.size() ? " and " : ", ", word_of(readers[i]));
-  return text + (readers.size() == 1 ? " reads" : " read");
-}
-
-IdleRule read_only_by(const std::string& key, std::vector<Optimizer> readers) {
-  return {{key}, [readers = std::move(readers)](const RunConfig& run, const RunFacts&) {
-            const Optimizer optimizer = run.train.optimizer;
-            if (std::find(readers.begin(), readers.end(), optimizer) != readers.end())
-              return std::string();
-            return fmt::format(" with train.optimizer {}: only {} it", word_of(optimizer),
-                               who_read(readers));
+/// Whether some optimizers read the key, and that of the run does not.
+IdleRule read_by_some_optimizers(std::string_view setting) {
+  return {{"train." + std::string(setting)}, [setting](const RunConfig& run, const RunFacts&) {
+            const OptimizerInfo& optimizer = optimizer_info(run.train.optimizer);
+            if (optimizer.reads(setting)) return std::string();
+            const std::vector<std::string> readers =
+                optimizer_names([&](const OptimizerInfo& info) { return info.reads(setting); });
+            return fmt::format(" with train.optimizer {}: only {} {} it", optimizer.name,
+                               joined(readers, " and "), readers.size() == 1 ? "reads" : "read");
           }};
 }
 
-/// Whether muon updates everything that is trained: matrices A and B alone.
-bool trains_matrices_alone(const TuningConfig& tuning) {
+/// Whether an optimizer for matrices updates everything that is trained: A and B alone.
+bool updates_all(const OptimizerInfo& optimizer, const TuningConfig& tuning) {
   const LoraConfig& lora = tuning.lora;
-  return tuning.trains_adapter() && !lora.dora && lora.modules_to_save.empty() &&
+  return optimizer.updates(TensorRole::kLoraA) && optimizer.updates(TensorRole::kLoraB) &&
+         tuning.trains_adapter() && !lora.dora && lora.modules_to_save.empty() &&
          lora.init_from.empty();  // that adapter may have more
 }
 
+/// Settings of the optimizer for tensors that the run's own does not update.
+IdleRule read_for_other_tensors(const OptimizerInfo& own) {
+  std::vector<std::string> keys;
+  for (const std::string_view setting : optimizer_info(*own.others).settings)
+    keys.push_back("train." + std::string(setting));
+  return {std::move(keys), [&own](const RunConfig& run, const RunFacts&) {
+            const bool is_idle =
+                run.train.optimizer == own.optimizer && updates_all(own, run.tuning);
+            return is_idle ? fmt::format(
+                                 " with train.optimizer {}, which updates LoRA's A and B "
+                                 "itself: AdamW is for tensors that are not matrices",
+                                 own.name)
+                           : "";
+          }};
+}
+
 IdleRules rules_of_optimizers() {
-  using enum Optimizer;
-  const std::vector<Optimizer> adam = {kAdamW, kAdamW8bit, kPagedAdamW, kPagedAdamW8bit};
-  const auto adam_and = [&](std::initializer_list<Optimizer> more) {
-    std::vector<Optimizer> all = adam;
-    all.insert(all.end(), more);
-    return all;
-  };
-  return {read_only_by("train.adam_beta1", adam_and({kLion, kMuon})),
-          read_only_by("train.adam_beta2", adam_and({kLion, kMuon})),
-          read_only_by("train.adam_epsilon", adam_and({kMuon})),
-          {{"train.adam_beta1", "train.adam_beta2", "train.adam_epsilon"},
-           [](const RunConfig& run, const RunFacts&) {
-             const bool is_idle = run.train.optimizer == kMuon && trains_matrices_alone(run.tuning);
-             return is_idle ? " with train.optimizer muon, which updates LoRA's A and B itself: "
-                              "AdamW is for tensors that are not matrices"
-                            : "";
-           }},
-          read_only_by("train.momentum", {kSgd, kMuon}),
-          read_only_by("train.nesterov", {kSgd, kMuon}),
-          {{"train.nesterov"},
-           [](const RunConfig& run, const RunFacts&) {
-             const bool is_idle =
-                 run.train.optimizer == kMuon && run.train.resolved_momentum() == 0;
-             return is_idle ? " with train.momentum 0" : "";
-           }},
-          read_only_by("train.muon_lr", {kMuon})};
+  IdleRules rules;
+  for (const std::string_view setting : optimizer_settings())
+    rules.push_back(read_by_some_optimizers(setting));
+  for (const OptimizerInfo& info : kOptimizers)
+    if (info.others) rules.push_back(read_for_other_tensors(info));
+  rules.push_back({{"train.nesterov"}, [](const RunConfig& run, const RunFacts&) {
+                     const OptimizerInfo& optimizer = optimizer_info(run.train.optimizer);
+                     const bool is_idle = optimizer.reads("nesterov") &&
+                                          optimizer.refusal == nullptr &&
+                                          run.train.resolved_momentum() == 0;
+                     return is_idle ? " with train.momentum 0" : "";
+                   }});
+  return rules;
 }
 
 bool has_validation_data(const RunConfig& run) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "choices.h"
-#include "sftrun/config/optimizer_state.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
@@ -119,9 +118,9 @@ void resolve_dtype(RunConfig& config) {
 }
 
 void resolve_momentum(TrainConfig& train) {
-  if (train.optimizer != Optimizer::kSgd && train.optimizer != Optimizer::kMuon) return;
-  train.momentum = train.resolved_momentum();
-  train.nesterov = train.resolved_nesterov();
+  const OptimizerInfo& optimizer = optimizer_info(train.optimizer);
+  if (optimizer.reads("momentum")) train.momentum = train.resolved_momentum();
+  if (optimizer.reads("nesterov")) train.nesterov = train.resolved_nesterov();
 }
 
 void resolve_schedule(RunConfig& config) {
@@ -157,8 +156,7 @@ void resolve_evaluation(RunConfig& config) {
 void resolve_offload(RunConfig& config) {
   Optimizer& optimizer = config.train.optimizer;
   if (config.parallel.offload.optimizer == Offload::kNone) return;
-  if (optimizer == Optimizer::kAdamW) optimizer = Optimizer::kPagedAdamW;
-  if (optimizer == Optimizer::kAdamW8bit) optimizer = Optimizer::kPagedAdamW8bit;
+  optimizer = optimizer_info(optimizer).on_host.value_or(optimizer);
 }
 
 /// With the inputs of layers in the host's memory, the micro-batches of a step need little more on
@@ -173,31 +171,40 @@ void resolve_fetch(RunConfig& config) {
   fetch = streams ? Fetch::kPerStep : Fetch::kPerMicroBatch;
 }
 
+/// The optimizers whose state can be divided, in alphabetical order.
+std::vector<std::string> optimizers_of_parts(bool divides_columns) {
+  std::vector<std::string> names = optimizer_names([&](const OptimizerInfo& info) {
+    const bool divides = divides_columns ? info.divides_columns() : !info.needs_whole_matrices();
+    return divides && !info.is_on_host();
+  });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
   const std::string place = place_of(places, "parallel.strategy");
   ParallelConfig& parallel = config.parallel;
   resolve_axes(parallel, world_size, world_size, places);
-  const Optimizer optimizer = config.train.optimizer;
+  const OptimizerInfo& optimizer = optimizer_info(config.train.optimizer);
   const bool divides_columns = parallel.axes.tp > 1;
-  if (divides_columns && is_8bit(optimizer)) {
+  if (divides_columns && optimizer.division == StateDivision::kRanges) {
     throw ConfigError(
         fmt::format("train.optimizer {} quantises its state in blocks of consecutive values, and "
                     "tensor parallelism divides matrices by columns, too",
-                    word_of(optimizer)),
+                    optimizer.name),
         place, "use train.optimizer adamw; each process has a part of its state");
   }
-  if (!(parallel.axes.has_shards() || divides_columns) || !needs_whole_matrices(optimizer)) return;
+  if (!(parallel.axes.has_shards() || divides_columns) || !optimizer.needs_whole_matrices()) return;
   std::vector<std::string> removed;
   if (parallel.tp) removed.emplace_back("parallel.tp");
   if (parallel.dp_shard) removed.emplace_back("parallel.dp_shard");
-  throw ConfigError(
-      fmt::format("train.optimizer {} computes each update from a whole matrix, and "
-                  "parallel.strategy {} divides matrices over the processes",
-                  word_of(optimizer), word_of(parallel.strategy)),
-      place,
-      fmt::format("use parallel.strategy ddp{}{}, or another optimizer: adamw, {}lion or sgd",
-                  removed.empty() ? "" : " without ", join(removed, " and "),
-                  divides_columns ? "" : "adamw_8bit, "));
+  throw ConfigError(fmt::format("train.optimizer {} computes each update from a whole matrix, and "
+                                "parallel.strategy {} divides matrices over the processes",
+                                optimizer.name, word_of(parallel.strategy)),
+                    place,
+                    fmt::format("use parallel.strategy ddp{}{}, or another optimizer: {}",
+                                removed.empty() ? "" : " without ", join(removed, " and "),
+                                joined(optimizers_of_parts(divides_columns), " or ")));
 }
 
 void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size,

@@ -50,9 +50,7 @@ Json to_json(const RunConfig& config) {
 Json identity_settings(const RunConfig& given) {
   RunConfig config = given, copy;
   // A paged optimizer computes the same, in another memory.
-  Optimizer& optimizer = config.train.optimizer;
-  if (optimizer == Optimizer::kPagedAdamW) optimizer = Optimizer::kAdamW;
-  if (optimizer == Optimizer::kPagedAdamW8bit) optimizer = Optimizer::kAdamW8bit;
+  config.train.optimizer = on_device(config.train.optimizer);
   Json settings = Json::object();
   for (const Field& field : bind_copy(config, copy).fields) {
     if (field.on_resume == OnResume::kSame || field.on_resume == OnResume::kLength)

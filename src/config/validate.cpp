@@ -9,7 +9,6 @@
 #include "layers.h"
 #include "sftrun/config/best_metric.h"
 #include "sftrun/config/idle_settings.h"
-#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/python_syntax.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
@@ -154,11 +153,10 @@ class RelationCheck {
 
   void check_optimizer() {
     const TrainConfig& train = config_.train;
-    if (train.optimizer == Optimizer::kSgd && train.resolved_nesterov() &&
-        train.resolved_momentum() == 0) {
-      report("`train.nesterov` needs momentum, and `train.momentum` is 0", {"train.nesterov"},
-             "set train.momentum, for example to 0.9");
-    }
+    const OptimizerInfo& optimizer = optimizer_info(train.optimizer);
+    if (optimizer.refusal == nullptr) return;
+    const auto refusal = optimizer.refusal(train.resolved_momentum(), train.resolved_nesterov());
+    if (refusal) report(refusal->message, {refusal->key}, refusal->fix);
   }
 
   void check_evaluation(bool needs_data) {
@@ -271,15 +269,17 @@ class RelationCheck {
 
   void check_offload() {
     const OffloadConfig& offload = config_.parallel.offload;
-    const Optimizer optimizer = config_.train.optimizer;
-    const bool is_adamw =
-        optimizer == Optimizer::kAdamW || is_8bit(optimizer) || is_paged(optimizer);
-    if (offload.optimizer == Offload::kCpu && offload.params == Offload::kNone && !is_adamw) {
-      report(fmt::format("`parallel.offload.optimizer` keeps the state of adamw and adamw_8bit on "
-                         "the host, not that of {}",
-                         word_of(optimizer)),
+    const OptimizerInfo& optimizer = optimizer_info(config_.train.optimizer);
+    if (offload.optimizer == Offload::kCpu && offload.params == Offload::kNone &&
+        !optimizer.on_host) {
+      const std::vector<std::string> others = optimizer_names(
+          [](const OptimizerInfo& info) { return info.on_host && !info.is_on_host(); });
+      report(fmt::format("`parallel.offload.optimizer` keeps the state of {} on the host, not that "
+                         "of {}",
+                         joined(others, " and "), optimizer.name),
              {"parallel.offload.optimizer", "train.optimizer"},
-             "use train.optimizer adamw or adamw_8bit, or set parallel.offload.optimizer: none");
+             fmt::format("use train.optimizer {}, or set parallel.offload.optimizer: none",
+                         joined(others, " or ")));
     }
     if (offload.activations == Offload::kCpu &&
         config_.train.gradient_checkpointing != Checkpointing::kLayer) {

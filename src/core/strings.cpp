@@ -106,6 +106,15 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
   return text;
 }
 
+std::string joined(std::span<const std::string> parts, std::string_view last) {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text += i + 1 == parts.size() ? last : ", ";
+    text += parts[i];
+  }
+  return text;
+}
+
 bool is_word_char(char c) {
   return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0;
 }

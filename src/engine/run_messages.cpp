@@ -90,7 +90,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
           plan::idle_quant_keys(config.tuning, base.keep_stored && !base.quant);
       !idle.empty())
     log::warn("{}", idle);
-  if (const std::string idle = plan::idle_muon_keys(config, decoder.arch()); !idle.empty())
+  if (const std::string idle = plan::idle_optimizer_keys(config, decoder.arch()); !idle.empty())
     log::warn("{}", idle);
   const layers::ParameterStore& store = decoder.parameters();
   log::info("{}", trainable_line(static_cast<uint64_t>(store.numel()),

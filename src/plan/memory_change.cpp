@@ -6,7 +6,6 @@
 #include <array>
 #include <utility>
 
-#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::plan {
@@ -105,20 +104,21 @@ std::optional<MemoryChange> divide_matrices(config::RunConfig& config, const Sit
 
 std::optional<MemoryChange> eight_bit_moments(config::RunConfig& config,
                                               const Situation& /*here*/) {
-  const bool divides_matrices = config.parallel.axes.tp > 1;
   config::Optimizer& optimizer = config.train.optimizer;
-  if (optimizer != config::Optimizer::kAdamW || divides_matrices) return std::nullopt;
-  optimizer = config::Optimizer::kAdamW8bit;
-  return MemoryChange{{"train.optimizer=adamw_8bit"},
+  const auto smaller = config::optimizer_info(optimizer).smaller;
+  if (!smaller) return std::nullopt;
+  const config::OptimizerInfo& info = config::optimizer_info(*smaller);
+  if (config.parallel.axes.tp > 1 && !info.divides_columns()) return std::nullopt;
+  optimizer = *smaller;
+  return MemoryChange{{fmt::format("train.optimizer={}", info.name)},
                       "nearly the same result: moments are kept in 8 bits"};
 }
 
 std::optional<MemoryChange> optimizer_on_host(config::RunConfig& config, const Situation& here) {
   config::Optimizer& optimizer = config.train.optimizer;
-  const bool is_8bit = optimizer == config::Optimizer::kAdamW8bit;
-  if (!here.devices.on_gpu || (optimizer != config::Optimizer::kAdamW && !is_8bit))
-    return std::nullopt;
-  optimizer = is_8bit ? config::Optimizer::kPagedAdamW8bit : config::Optimizer::kPagedAdamW;
+  const config::OptimizerInfo& info = config::optimizer_info(optimizer);
+  if (!here.devices.on_gpu || !info.on_host || info.is_on_host()) return std::nullopt;
+  optimizer = *info.on_host;
   config.parallel.offload.optimizer = config::Offload::kCpu;
   return MemoryChange{{"parallel.offload.optimizer=cpu"},
                       "the same result; each step moves the moments over PCIe"};

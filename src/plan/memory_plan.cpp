@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 
-#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/device_map.h"
@@ -107,11 +106,11 @@ namespace {
 
 /// Why the settings of the run exclude a strategy; empty: they do not.
 std::string refusal_by_settings(const config::RunConfig& config, const config::Axes& axes) {
-  const config::Optimizer optimizer = config.train.optimizer;
+  const config::OptimizerInfo& optimizer = config::optimizer_info(config.train.optimizer);
   const bool divides_matrices = axes.has_shards() || axes.tp > 1;
-  if (divides_matrices && config::needs_whole_matrices(optimizer))
+  if (divides_matrices && optimizer.needs_whole_matrices())
     return "train.optimizer needs whole matrices";
-  if (axes.tp > 1 && config::is_8bit(optimizer))
+  if (axes.tp > 1 && !optimizer.divides_columns())
     return "train.optimizer keeps its state in blocks of 8 bits";
   const bool has_offloaded_base = config.parallel.offload.base == config::Offload::kCpu;
   if (has_offloaded_base && axes.divides_model()) return "not with parallel.offload.base";

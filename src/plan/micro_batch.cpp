@@ -18,7 +18,6 @@ namespace sftrun::plan {
 namespace {
 
 constexpr int64_t kFp32Bytes = 4;
-constexpr int64_t kPagedBytes = 64 << 20;  // both moments of the two parts on the device
 
 /// Number of trained values and bytes of their optimizer state.
 class Trained {
@@ -334,12 +333,13 @@ WholeBytes whole_bytes(const spec::ArchSpec& arch, const config::RunConfig& conf
     trained = tensors.trained;
     base = tensors.frozen_values * element_bytes;
   }
+  const config::OptimizerInfo& optimizer = config::optimizer_info(config.train.optimizer);
   return {.base = base,
           .masters = trained.values() * kFp32Bytes,
           .copies = element_bytes == kFp32Bytes ? 0 : trained.values() * element_bytes,
           .gradients = trained.values() * kFp32Bytes,
-          .optimizer = on_gpu && config::is_paged(config.train.optimizer) ? kPagedBytes
-                                                                          : trained.state_bytes()};
+          .optimizer =
+              on_gpu && optimizer.is_on_host() ? optimizer.device_bytes : trained.state_bytes()};
 }
 
 double bytes_of(const UnitWeights& weights, const WholeBytes& whole) {
@@ -497,7 +497,7 @@ bool may_combine(const spec::ArchSpec& arch, const config::RunConfig& config,
     return false;
   }
   const bool needs_whole_rows = config.tuning.backend != config::TuningBackend::kFused ||
-                                config::is_8bit(config.train.optimizer) ||
+                                !config::optimizer_info(config.train.optimizer).divides_columns() ||
                                 config.tuning.lora.init == config::LoraInit::kPissa;
   return !sizes.tp || !needs_whole_rows;
 }
@@ -508,7 +508,8 @@ StrategySizes auto_strategy(const spec::ArchSpec& arch, const config::RunConfig&
                             const RunDevices& devices, const StoredBytes& stored) {
   using enum config::Strategy;
   if (devices.world_size == 1) return {.strategy = kSingle};
-  if (config::needs_whole_matrices(config.train.optimizer)) return {.strategy = kDdp};
+  if (config::optimizer_info(config.train.optimizer).needs_whole_matrices())
+    return {.strategy = kDdp};
   std::vector<config::Strategy> choices;
   // With trained weights in host memory a process of ddp would have all of them there.
   if (config.parallel.offload.params == config::Offload::kNone) {

@@ -4,57 +4,58 @@
 
 #include <vector>
 
-#include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
 
 namespace sftrun::plan {
 namespace {
 
-/// Which of muon's two ways to update have parameters.
-struct MuonParts {
+/// Which of an optimizer's two ways to update have parameters: its own is for matrices.
+struct UpdatedParts {
   bool matrices = false, others = false;
 };
 
-MuonParts muon_parts(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
+UpdatedParts updated_parts(const config::OptimizerInfo& optimizer,
+                           const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
   const spec::TrainableNames trainable(tuning.trainable, tensors);
-  MuonParts parts;
+  UpdatedParts parts;
   for (const spec::TensorSpec& tensor : tensors) {
     if (tensor.role == TensorRole::kBuffer || !trainable.match(tensor.name)) continue;
-    (config::is_updated_by_muon(tensor.role) ? parts.matrices : parts.others) = true;
+    (optimizer.updates(tensor.role) ? parts.matrices : parts.others) = true;
   }
   return parts;
 }
 
+/// The settings of `train`, with what the optimizer does if they are not set.
+nlohmann::ordered_json settings_of(config::TrainConfig train) {
+  train.momentum = train.resolved_momentum();
+  train.nesterov = train.resolved_nesterov();
+  return config::to_json({.train = std::move(train)})["train"];
+}
+
 }  // namespace
 
-std::string idle_muon_keys(const config::RunConfig& config, const spec::ArchSpec& arch) {
-  const config::TrainConfig& train = config.train;
-  if (train.optimizer != config::Optimizer::kMuon ||
-      config.tuning.mode != config::TuningMode::kPartial)
-    return {};
-  const MuonParts parts = muon_parts(config.tuning, arch);
-  const config::TrainConfig unset{.optimizer = config::Optimizer::kMuon};
+std::string idle_optimizer_keys(const config::RunConfig& config, const spec::ArchSpec& arch) {
+  const config::OptimizerInfo& optimizer = config::optimizer_info(config.train.optimizer);
+  if (!optimizer.others || config.tuning.mode != config::TuningMode::kPartial) return {};
+  const UpdatedParts parts = updated_parts(optimizer, config.tuning, arch);
+  const nlohmann::ordered_json given = settings_of(config.train),
+                               unset = settings_of({.optimizer = config.train.optimizer});
   std::vector<std::string> keys;
-  const auto add = [&](const char* key, bool is_set) {
-    if (is_set) keys.push_back(std::string("train.") + key);
+  const auto add_set = [&](const NameList& settings) {
+    for (const std::string_view setting : settings)
+      if (given.at(setting) != unset.at(setting)) keys.push_back("train." + std::string(setting));
   };
-  if (!parts.others) {
-    add("adam_beta1", train.adam_beta1 != unset.adam_beta1);
-    add("adam_beta2", train.adam_beta2 != unset.adam_beta2);
-    add("adam_epsilon", train.adam_epsilon != unset.adam_epsilon);
-  }
-  if (!parts.matrices) {
-    add("momentum", train.resolved_momentum() != unset.resolved_momentum());
-    add("nesterov", train.resolved_nesterov() != unset.resolved_nesterov());
-    add("muon_lr", train.muon_lr != unset.muon_lr);
-  }
+  if (!parts.others) add_set(config::optimizer_info(*optimizer.others).settings);
+  if (!parts.matrices) add_set(optimizer.settings);
   if (keys.empty()) return {};
+  const std::string selected =
+      parts.matrices
+          ? fmt::format("only matrices, which {} updates without AdamW", optimizer.name)
+          : fmt::format("no matrices, and {} updates other tensors with AdamW", optimizer.name);
   return fmt::format("{} change{} nothing: tuning.trainable selects {}", join(keys, ", "),
-                     keys.size() == 1 ? "s" : "",
-                     parts.matrices ? "only matrices, which muon updates without AdamW"
-                                    : "no matrices, and muon updates other tensors with AdamW");
+                     keys.size() == 1 ? "s" : "", selected);
 }
 
 }  // namespace sftrun::plan

@@ -16,5 +16,11 @@ TEST(ShellWord, IsOneWordOfAShell) {
   EXPECT_EQ(shell_word(""), "''");
 }
 
+TEST(Strings, JoinsWithAnotherWordBeforeTheLast) {
+  EXPECT_EQ(joined(std::vector<std::string>{}, " or "), "");
+  EXPECT_EQ(joined(std::vector<std::string>{"a"}, " or "), "a");
+  EXPECT_EQ(joined(std::vector<std::string>{"a", "b", "c"}, " or "), "a, b or c");
+}
+
 }  // namespace
 }  // namespace sftrun

@@ -22,25 +22,25 @@ config::RunConfig partial(std::vector<std::string> trainable) {
   config.train.optimizer = config::Optimizer::kMuon;
   config.train.adam_beta1 = 0.8;
   config.train.nesterov = false;
-  config.train.momentum = config::kMuonMomentum;  // the default, as a resolved run has it
+  config.train.momentum = 0.95;  // the default, as a resolved run has it
   return config;
 }
 
 TEST(OptimizerNotes, NamesKeysOfAGroupWithoutParameters) {
   const spec::ArchSpec arch = two_layers();
-  EXPECT_EQ(idle_muon_keys(partial({"mlp"}), arch),
+  EXPECT_EQ(idle_optimizer_keys(partial({"mlp"}), arch),
             "train.adam_beta1 changes nothing: tuning.trainable selects only matrices, which muon "
             "updates without AdamW");
-  EXPECT_EQ(idle_muon_keys(partial({"norm"}), arch),
+  EXPECT_EQ(idle_optimizer_keys(partial({"norm"}), arch),
             "train.nesterov changes nothing: tuning.trainable selects no matrices, and muon "
             "updates other tensors with AdamW");
-  EXPECT_EQ(idle_muon_keys(partial({"mlp", "norm"}), arch), "");
+  EXPECT_EQ(idle_optimizer_keys(partial({"mlp", "norm"}), arch), "");
   config::RunConfig other = partial({"mlp"});
   other.train.optimizer = config::Optimizer::kAdamW;
-  EXPECT_EQ(idle_muon_keys(other, arch), "");
+  EXPECT_EQ(idle_optimizer_keys(other, arch), "");
   other = partial({"mlp"});
   other.tuning.mode = config::TuningMode::kFull;
-  EXPECT_EQ(idle_muon_keys(other, arch), "");
+  EXPECT_EQ(idle_optimizer_keys(other, arch), "");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/weights/safetensors.h"
@@ -193,6 +194,70 @@ TEST_P(Optimizers, LoraPlusRaisesTheRateOfB) {
     const double ratio = p.name == "tall" || p.name == "norm" ? 3 : 1;
     EXPECT_TRUE(test::close(p.master - start, of_one * ratio, 1e-4)) << p.name;
   }
+}
+
+/// Parameters of all kinds that some optimizer treats in its own way; `big` and `wide` are large
+/// enough for moments in 8 bits.
+void fill_store(layers::ParameterStore& store) {
+  const at::NoGradGuard no_grad;
+  const auto add = [&](const char* name, std::vector<int64_t> shape, TensorRole role) {
+    store.add(name, std::move(shape), 0, /*decays=*/true)->role = role;
+  };
+  add("big", {64, 80}, TensorRole::kLinear);
+  add("small", {6, 10}, TensorRole::kLoraB);
+  add("experts", {3, 4, 5}, TensorRole::kExperts);
+  add("wide", {70, 64}, TensorRole::kEmbedding);
+  add("head", {65, 64}, TensorRole::kHead);
+  add("norm", {64}, TensorRole::kNorm);
+  store.allocate(at::kFloat, at::kCPU);
+  for (layers::Parameter& p : store.parameters()) p.master.fill_(0.5), p.grad.fill_(0.1);
+}
+
+class OptimizerRows : public testing::TestWithParam<config::OptimizerInfo> {
+ protected:
+  OptimizerRows() {
+    train.optimizer = GetParam().optimizer;
+    if (GetParam().reads("momentum")) train.momentum = 0.9;
+    fill_store(store);
+    optimizer = make_optimizer(store, train);
+  }
+  config::TrainConfig train;
+  layers::ParameterStore store;
+  std::unique_ptr<Optimizer> optimizer;
+};
+INSTANTIATE_TEST_SUITE_P(All, OptimizerRows, testing::ValuesIn(config::kOptimizers),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+/// What the row says is what the class allocates, tensor by tensor: plan and checkpoints agree.
+TEST_P(OptimizerRows, SayTheStateThatTheClassHas) {
+  std::map<std::string, std::pair<int64_t, int64_t>> said, held;  // values, bytes of one
+  for (const layers::Parameter& p : store.parameters())
+    for (const config::StateSize& part : config::optimizer_state(train, p.role, p.shape_in_files()))
+      said[std::string(part.name) + "." + p.name] = {part.values, part.bytes_per_value};
+  for (const StateTensor& part : optimizer->state())
+    held[part.name] = {part.values.numel(), part.values.element_size()};
+  EXPECT_EQ(held, said);
+  EXPECT_FALSE(said.empty());
+}
+
+TEST_P(OptimizerRows, ChangeEveryParameter) {
+  const at::NoGradGuard no_grad;
+  optimizer->step(/*learning_rate=*/1e-2, /*grad_scale=*/1);
+  for (const layers::Parameter& p : store.parameters())
+    EXPECT_LT(p.master.max().item<float>(), 0.5) << p.name;
+}
+
+/// Two ranks that divide a matrix: `division` says whether that is possible.
+TEST_P(OptimizerRows, RefuseRangesOfAMatrixIfTheRowSaysSo) {
+  layers::OwnedValues part = store;
+  ASSERT_FALSE(part.pieces.empty());
+  layers::OwnedValues::Piece& first = part.pieces.front();
+  first.numel = config::kMomentBlock;  // of 64 x 80
+  const auto make = [&] { return make_optimizer(part, train); };
+  if (GetParam().needs_whole_matrices())
+    EXPECT_THROW(make(), ConfigError);
+  else
+    EXPECT_NO_THROW(make());
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sftrun/config/axes.h"
+#include "sftrun/config/optimizers.h"
 #include "sftrun/config/places.h"
 #include "sftrun/core/quant_format.h"
 
@@ -67,17 +68,6 @@ enum class Scheduler {
 /// Learning rate of the first of n warm-up steps: 0, as in transformers, or 1/n of the peak.
 /// auto: 0 if the warm-up is set, else 1/n.
 enum class WarmupFrom { kAuto, kZero, kFirstStep };
-/// Paged optimizers keep moments in host memory.
-enum class Optimizer {
-  kAdamW,
-  kAdamW8bit,
-  kPagedAdamW,
-  kPagedAdamW8bit,
-  kSgd,
-  kLion,
-  kAdafactor,
-  kMuon
-};
 /// What the learning rate of a matrix is multiplied by (torch.optim.Muon's adjust_lr_fn):
 /// 0.2 * sqrt(max(rows, columns)), or sqrt(max(1, rows / columns)).
 enum class MuonLearningRate { kMatchRmsAdamW, kOriginal };
@@ -197,8 +187,7 @@ struct DataConfig {
 };
 
 /// Defaults that depend on other fields.
-inline constexpr double kLoraLearningRate = 2e-4, kFullLearningRate = 2e-5, kWarmupRatio = 0.03,
-                        kMuonMomentum = 0.95;
+inline constexpr double kLoraLearningRate = 2e-4, kFullLearningRate = 2e-5, kWarmupRatio = 0.03;
 
 struct TrainConfig {
   Objective objective = Objective::kSft;
@@ -214,8 +203,9 @@ struct TrainConfig {
   Optimizer optimizer = Optimizer::kAdamW;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double weight_decay = 0, max_grad_norm = 1;
-  std::optional<double> momentum;  ///< resolved: sgd 0, muon kMuonMomentum; none for the others
-  std::optional<bool> nesterov;    ///< resolved: sgd false, muon true; none for the others
+  /// Resolved: the optimizer's default, if it reads the setting.
+  std::optional<double> momentum;
+  std::optional<bool> nesterov;
   MuonLearningRate muon_lr = MuonLearningRate::kMatchRmsAdamW;
   std::optional<double> loraplus_lr_ratio;     ///< learning rate of LoRA's B / learning_rate
   std::optional<double> neftune_noise_alpha;   ///< noise on embeddings during training
@@ -253,10 +243,8 @@ struct TrainConfig {
   bool dataloader_pin_memory = true;
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
 
-  double resolved_momentum() const {
-    return momentum.value_or(optimizer == Optimizer::kMuon ? kMuonMomentum : 0);
-  }
-  bool resolved_nesterov() const { return nesterov.value_or(optimizer == Optimizer::kMuon); }
+  double resolved_momentum() const { return momentum.value_or(optimizer_info(optimizer).momentum); }
+  bool resolved_nesterov() const { return nesterov.value_or(optimizer_info(optimizer).nesterov); }
 };
 
 /// What is kept in the host's memory while it is not used on the GPU.

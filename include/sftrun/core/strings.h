@@ -17,6 +17,8 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 std::string join(std::span<const std::string> parts, std::string_view separator);
+/// "a, b or c"   @param last " or ", " and "
+std::string joined(std::span<const std::string> parts, std::string_view last);
 /// Changes ASCII letters only.
 std::string ascii_lower(std::string text);
 /// A letter or digit of ASCII, or an underscore.

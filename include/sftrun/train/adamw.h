@@ -25,6 +25,9 @@ struct AdamWConfig {
   bool moments_on_host = false;
   /// Values per part of a moment; two parts are on the device at a time.
   int64_t values_of_part = int64_t{1} << 22;
+
+  /// The run's settings, with moments in fp32.   @param device of the weights
+  static AdamWConfig from(const config::TrainConfig& config, at::Device device);
 };
 
 class StagedMoments;

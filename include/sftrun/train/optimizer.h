@@ -11,7 +11,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/layers/parameter.h"
 
-/// Interface of all optimizers. `make_optimizer` selects the class by `train.optimizer`.
+/// Interface of all optimizers. What needs no LibTorch is in their rows, config/optimizers.h.
 namespace sftrun::train {
 
 /// peft's default for `loraplus_lr_embedding`.
@@ -26,6 +26,7 @@ struct LearningRateRatios {
   /// The same for A and B of an embedding's adapter, whose learning rate is separate in peft.
   double loraplus_embedding_ratio = 1;
 
+  static LearningRateRatios from(const config::TrainConfig& config);
   double of(const layers::Parameter& parameter) const;
 };
 

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "import/offload.h"
 #include "import/reading.h"
+#include "sftrun/config/optimizers.h"
 
 /// DeepSpeed's JSON: https://www.deepspeed.ai/docs/config-json/
 namespace sftrun::config::importing {
@@ -31,8 +33,16 @@ constexpr std::string_view kRemove = "remove it, or set enabled to false";
 constexpr std::string_view kRemoveKey = "remove it";
 constexpr std::string_view kHalf = "set it to false, and bf16.enabled or fp16.enabled to true";
 
-constexpr auto kOptimizerTypes = std::to_array<WordPair>(
-    {{"Adam", "adamw"}, {"AdamW", "adamw"}, {"Lion", "lion"}, {"Muon", "muon"}, {"SGD", "sgd"}});
+/// In alphabetical order.
+constexpr auto kOptimizerTypes = [] {
+  std::array<WordPair, count_names(&OptimizerInfo::deepspeed)> pairs{};
+  auto* end = pairs.begin();
+  for (const OptimizerInfo& info : kOptimizers)
+    for (const std::string_view type : info.deepspeed) *end++ = {type, info.name};
+  std::sort(pairs.begin(), pairs.end(),
+            [](const WordPair& a, const WordPair& b) { return a.theirs < b.theirs; });
+  return pairs;
+}();
 constexpr auto kSchedulerTypes = std::to_array<WordPair>({{"WarmupLR", "constant_with_warmup"},
                                                           {"WarmupDecayLR", "linear"},
                                                           {"WarmupCosineLR", "cosine"}});

@@ -62,20 +62,12 @@ void tune_attention_modules(Reading& reading, const SourceKey& key) {
 
 void tune_with_attention_modules(Reading& /*reading*/, const SourceKey& /*key*/) {}
 
-/// A class of optimizers.
+/// A class of optimizers: PagedAdamW8bit is paged_adamw_8bit.
 void tune_optimizer(Reading& reading, const SourceKey& key) {
-  constexpr auto kClasses = std::to_array<WordPair>({{"adamw", "adamw"},
-                                                     {"adamw8bit", "adamw_8bit"},
-                                                     {"pagedadamw", "paged_adamw"},
-                                                     {"pagedadamw8bit", "paged_adamw_8bit"},
-                                                     {"sgd", "sgd"},
-                                                     {"lion", "lion"},
-                                                     {"adafactor", "adafactor"},
-                                                     {"muon", "muon"}});
   const std::string name = ascii_lower(component_name(key));
-  const auto* const found = std::find_if(kClasses.begin(), kClasses.end(),
-                                         [&](const WordPair& pair) { return pair.theirs == name; });
-  if (found != kClasses.end()) return reading.set(key, "train.optimizer", found->ours);
+  for (const OptimizerInfo& info : kOptimizers)
+    if (join(split(info.name, '_'), "") == name)
+      return reading.set(key, "train.optimizer", info.name);
   reading.note_unused(
       key, fmt::format("{} is not an optimizer here (docs/optimizers.md)", component_name(key)),
       "train.optimizer");

@@ -1,9 +1,9 @@
-#include "adafactor.h"
-
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <vector>
 
+#include "makers.h"
 #include "sftrun/kernels/ops.h"
 
 namespace sftrun::train {
@@ -30,10 +30,36 @@ at::Tensor root_mean_square(const at::Tensor& values) {
   return values.norm() / std::sqrt(static_cast<double>(values.numel()));
 }
 
-}  // namespace
+/// Adafactor (arXiv:1804.04235), equal to transformers' Adafactor as its Trainer sets it up:
+/// scale_parameter and relative_step off, decay_rate -0.8, eps (1e-30, 1e-3), clip_threshold 1, no
+/// first moment. The second moment of a matrix is stored as means over its rows and its columns.
+class Adafactor final : public Optimizer {
+ public:
+  Adafactor(const layers::OwnedValues& values, const config::TrainConfig& config);
+  void step(double learning_rate, double grad_scale) override;
+  std::vector<StateTensor> state() const override;
+  bool is_finite() const override;
+  uint64_t bytes() const override;
 
-Adafactor::Adafactor(const layers::OwnedValues& values, const AdafactorConfig& config)
-    : values_(values), config_(config) {
+ private:
+  /// Shapes as in model files: [..., rows, columns].
+  struct Moment {
+    at::Tensor rows;     ///< [..., rows]; matrices only
+    at::Tensor columns;  ///< [..., columns]; matrices only
+    at::Tensor whole;    ///< shape of the tensor; all other tensors
+  };
+  at::Tensor scaled_gradient(Moment& moment, const at::Tensor& grad) const;
+
+  layers::OwnedValues values_;
+  double weight_decay_;
+  LearningRateRatios rates_;
+  std::vector<Moment> moments_;  // one per parameter
+};
+
+Adafactor::Adafactor(const layers::OwnedValues& values, const config::TrainConfig& config)
+    : values_(values),
+      weight_decay_(config.weight_decay),
+      rates_(LearningRateRatios::from(config)) {
   require_whole_parameters(values, "adafactor");
   const at::TensorOptions fp32 = values.flat.master.options();
   for (const layers::OwnedValues::Piece& piece : values.pieces) {
@@ -74,11 +100,10 @@ void Adafactor::step(double learning_rate, double grad_scale) {
     const at::Tensor grad =
         parameter.in_file_order(piece.whole_in(values_.flat.grad)).reshape(shape).mul(grad_scale);
     at::Tensor update = scaled_gradient(moment, grad);
-    const double own_rate = learning_rate * config_.rates.of(parameter);
+    const double own_rate = learning_rate * rates_.of(parameter);
     update.div_((root_mean_square(update) / kClipThreshold).clamp_min_(1)).mul_(own_rate);
     const at::Tensor master = parameter.in_file_order(piece.whole_in(values_.flat.master));
-    if (parameter.decays && config_.weight_decay != 0)
-      master.mul_(1 - config_.weight_decay * own_rate);
+    if (parameter.decays && weight_decay_ != 0) master.mul_(1 - weight_decay_ * own_rate);
     master.sub_(update.view(master.sizes()));
     values_.refresh_compute(piece);
   }
@@ -115,6 +140,13 @@ uint64_t Adafactor::bytes() const {
   uint64_t total = 0;
   for (const StateTensor& part : state()) total += part.values.nbytes();
   return total;
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_adafactor(const layers::OwnedValues& values,
+                                          const config::TrainConfig& config) {
+  return std::make_unique<Adafactor>(values, config);
 }
 
 }  // namespace sftrun::train

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "makers.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/host_memory.h"
 #include "staged_moments.h"
@@ -19,6 +20,17 @@ double bias_correction(double beta, int64_t steps) {
 }
 
 }  // namespace
+
+AdamWConfig AdamWConfig::from(const config::TrainConfig& config, at::Device device) {
+  // On a CPU all moments are in host memory anyway.
+  const bool on_host = config::optimizer_info(config.optimizer).is_on_host() && !device.is_cpu();
+  return {.beta1 = config.adam_beta1,
+          .beta2 = config.adam_beta2,
+          .epsilon = config.adam_epsilon,
+          .weight_decay = config.weight_decay,
+          .rates = LearningRateRatios::from(config),
+          .moments_on_host = on_host};
+}
 
 AdamW::~AdamW() = default;
 
@@ -259,6 +271,18 @@ uint64_t AdamW::device_bytes() const {
   for (const at::Tensor* part : {&blockwise_.block_begin, &blockwise_.block_numel})
     if (part->defined()) total += part->nbytes();
   return total;
+}
+
+std::unique_ptr<Optimizer> make_adamw(const layers::OwnedValues& values,
+                                      const config::TrainConfig& config) {
+  return std::make_unique<AdamW>(values, AdamWConfig::from(config, values.flat.master.device()));
+}
+
+std::unique_ptr<Optimizer> make_adamw_8bit(const layers::OwnedValues& values,
+                                           const config::TrainConfig& config) {
+  AdamWConfig in_8bit = AdamWConfig::from(config, values.flat.master.device());
+  in_8bit.is_8bit = true;
+  return std::make_unique<AdamW>(values, in_8bit);
 }
 
 }  // namespace sftrun::train

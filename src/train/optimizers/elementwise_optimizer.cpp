@@ -11,9 +11,11 @@
 namespace sftrun::train {
 
 ElementwiseOptimizer::ElementwiseOptimizer(const layers::OwnedValues& values,
-                                           const LearningRateRatios& rates, double weight_decay,
-                                           std::vector<std::string> state_names)
-    : values_(values), weight_decay_(weight_decay), state_names_(std::move(state_names)) {
+                                           const config::TrainConfig& config)
+    : values_(values), weight_decay_(config.weight_decay) {
+  const auto rates = LearningRateRatios::from(config);
+  for (const config::StateSize& state : config::optimizer_state(config, TensorRole::kLinear, {1}))
+    state_names_.emplace_back(state.name);
   for (const layers::OwnedValues::Piece& piece : values_.pieces) {
     if (piece.numel == 0) continue;
     const double lr_ratio = rates.of(*piece.parameter);

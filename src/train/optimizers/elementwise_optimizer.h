@@ -20,15 +20,14 @@ class ElementwiseOptimizer : public Optimizer {
   uint64_t bytes() const final;
 
  protected:
-  /// @param state_names names of the state tensors in checkpoints, one for each state value
-  ElementwiseOptimizer(const layers::OwnedValues& values, const LearningRateRatios& rates,
-                       double weight_decay, std::vector<std::string> state_names);
+  /// The row of config::kOptimizers says which state each weight has.
+  ElementwiseOptimizer(const layers::OwnedValues& values, const config::TrainConfig& config);
 
   /// Adjacent weights with the same settings. All tensors are flat and fp32.
   struct Piece {
     at::Tensor master;              ///< a view of the weights
     at::Tensor grad;                ///< a copy, already scaled
-    std::vector<at::Tensor> state;  ///< views, in the order of the names
+    std::vector<at::Tensor> state;  ///< views, in the order of the row
     double learning_rate, weight_decay;
   };
   virtual void update(Piece& piece) = 0;

@@ -1,11 +1,13 @@
-#include "muon.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <vector>
 
+#include "makers.h"
 #include "sftrun/kernels/ops.h"
+#include "sftrun/train/adamw.h"
 
 namespace sftrun::train {
 namespace {
@@ -35,18 +37,49 @@ at::Tensor orthogonalized_each(const at::Tensor& matrices) {
 }
 
 /// Learning-rate factor: torch.optim.Muon's adjust_lr_fn.
-double rate_for(const MuonConfig& config, const at::Tensor& matrices) {
+double rate_for(config::MuonLearningRate rate, const at::Tensor& matrices) {
   const auto rows = static_cast<double>(matrices.size(-2)),
              columns = static_cast<double>(matrices.size(-1));
-  if (config.rate == config::MuonLearningRate::kOriginal)
-    return std::sqrt(std::max(1.0, rows / columns));
+  if (rate == config::MuonLearningRate::kOriginal) return std::sqrt(std::max(1.0, rows / columns));
   return 0.2 * std::sqrt(std::max(rows, columns));
 }
 
-}  // namespace
+/// Muon (kellerjordan.github.io/posts/muon), equal to torch.optim.Muon. A matrix is updated by its
+/// momentum, orthogonalised with five Newton-Schulz steps in bf16. Embedding, head and tensors that
+/// are not matrices are updated by AdamW with the same learning rate and weight decay. Each
+/// expert's matrix is orthogonalised separately.
+class Muon final : public Optimizer {
+ public:
+  Muon(const layers::OwnedValues& values, const config::TrainConfig& config);
+  void step(double learning_rate, double grad_scale) override;
+  void set_steps(int64_t steps) override;
+  std::vector<StateTensor> state() const override;
+  bool is_finite() const override;
+  uint64_t bytes() const override;
 
-Muon::Muon(const layers::OwnedValues& values, const MuonConfig& config)
-    : values_(values), config_(config) {
+ private:
+  struct Matrix {
+    layers::OwnedValues::Piece piece;
+    at::Tensor momentum;  ///< shape as in model files
+  };
+  void update(Matrix& matrix, double learning_rate, double grad_scale) const;
+
+  layers::OwnedValues values_;
+  double momentum_, weight_decay_;
+  bool nesterov_;
+  config::MuonLearningRate rate_;
+  LearningRateRatios rates_;
+  std::vector<Matrix> matrices_;
+  std::unique_ptr<AdamW> others_;  // null: there are no such parameters
+};
+
+Muon::Muon(const layers::OwnedValues& values, const config::TrainConfig& config)
+    : values_(values),
+      momentum_(config.resolved_momentum()),
+      weight_decay_(config.weight_decay),
+      nesterov_(config.resolved_nesterov()),
+      rate_(config.muon_lr),
+      rates_(LearningRateRatios::from(config)) {
   require_whole_parameters(values, "muon");
   layers::OwnedValues others = values;
   others.pieces.clear();
@@ -59,7 +92,9 @@ Muon::Muon(const layers::OwnedValues& values, const MuonConfig& config)
     else
       others.pieces.push_back(piece);
   }
-  if (!others.pieces.empty()) others_ = std::make_unique<AdamW>(others, config.others);
+  if (!others.pieces.empty())
+    others_ =
+        std::make_unique<AdamW>(others, AdamWConfig::from(config, values.flat.master.device()));
 }
 
 void Muon::update(Matrix& matrix, double learning_rate, double grad_scale) const {
@@ -67,12 +102,12 @@ void Muon::update(Matrix& matrix, double learning_rate, double grad_scale) const
   const at::Tensor grad = parameter.in_file_order(matrix.piece.whole_in(values_.flat.grad))
                               .reshape(matrix.momentum.sizes())
                               .mul(grad_scale);
-  matrix.momentum.lerp_(grad, 1 - config_.momentum);
-  const at::Tensor direction = orthogonalized_each(
-      config_.nesterov ? grad.lerp(matrix.momentum, config_.momentum) : matrix.momentum);
+  matrix.momentum.lerp_(grad, 1 - momentum_);
+  const at::Tensor direction =
+      orthogonalized_each(nesterov_ ? grad.lerp(matrix.momentum, momentum_) : matrix.momentum);
   const at::Tensor master = parameter.in_file_order(matrix.piece.whole_in(values_.flat.master));
-  if (parameter.decays) master.mul_(1 - learning_rate * config_.weight_decay);
-  master.sub_(direction.reshape(master.sizes()), learning_rate * rate_for(config_, direction));
+  if (parameter.decays) master.mul_(1 - learning_rate * weight_decay_);
+  master.sub_(direction.reshape(master.sizes()), learning_rate * rate_for(rate_, direction));
   values_.refresh_compute(matrix.piece);
 }
 
@@ -80,7 +115,7 @@ void Muon::step(double learning_rate, double grad_scale) {
   ++steps_;
   for (Matrix& matrix : matrices_) {
     if (matrix.momentum.numel() == 0) continue;  // another rank owns it
-    update(matrix, learning_rate * config_.others.rates.of(*matrix.piece.parameter), grad_scale);
+    update(matrix, learning_rate * rates_.of(*matrix.piece.parameter), grad_scale);
   }
   if (others_) others_->step(learning_rate, grad_scale);
   values_.store->compute_changed();
@@ -111,6 +146,13 @@ uint64_t Muon::bytes() const {
   uint64_t total = others_ ? others_->bytes() : 0;
   for (const Matrix& matrix : matrices_) total += matrix.momentum.nbytes();
   return total;
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_muon(const layers::OwnedValues& values,
+                                     const config::TrainConfig& config) {
+  return std::make_unique<Muon>(values, config);
 }
 
 }  // namespace sftrun::train
