@@ -65,7 +65,8 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
                       "set data.val or data.val_split, there or here: data.val=FILE");
   }
   if (config.train.objective != config::Objective::kSft) {
-    const bool is_of_pairs = config.data.format == config::DataFormat::kPreference;
+    const bool is_of_pairs =
+        config::is_format(config.data.format, &config::RecordFormatInfo::is_pair);
     throw ConfigError("`sftrun eval` measures answers, and train.objective compares pairs of them",
                       loaded.place_of("train.objective"),
                       std::string("for answers, add them here: data.val=FILE train.objective=sft") +

@@ -31,7 +31,7 @@ std::string text_of(const Json& record, const std::string& where) {
   if (has_strings)
     return record["prompt"].get<std::string>() + record["completion"].get<std::string>();
   const bool is_text = !is_preference(record) &&
-                       data::detect_input_format(record, where).format == RecordFormat::kText;
+                       config::format_info(data::detect_input_format(record, where).format).is_text;
   throw DataError(
       "the record has no text: a string \"text\", or strings \"prompt\" and \"completion\"", where,
       is_text ? data::kWriteString : "give --chat if the records are conversations");
@@ -57,8 +57,9 @@ Json tokenized_text(const Json& record, const data::TextModel& model, const std:
 Json tokenized_chat(const Json& record, const data::TextModel& model, const std::string& where) {
   if (is_preference(record)) return tokenized_pair(record, model, where);
   const RecordFormat format = data::detect_input_format(record, where).format;
-  const bool is_text = format == RecordFormat::kText ||
-                       (format == RecordFormat::kPromptCompletion && record["prompt"].is_string());
+  const bool is_rendered = data::is_rendered(record, format, /*has_chat_template=*/true);
+  const bool is_text = config::format_info(format).is_text ||
+                       (!is_rendered && record.contains("prompt") && record["prompt"].is_string());
   if (is_text) {
     throw DataError("the record has no \"messages\", which --chat requires", where,
                     "remove --chat");

@@ -115,17 +115,23 @@ struct Words<Quant> {
 };
 
 template <>
-struct Words<DataFormat> {
-  using enum DataFormat;
-  static constexpr auto all = std::to_array<Word<DataFormat>>({
-      {"auto", kAuto},
-      {"messages", kMessages},
-      {"alpaca", kAlpaca},
-      {"prompt_completion", kPromptCompletion},
-      {"text", kText},
-      {"sharegpt", kShareGpt},
-      {"preference", kPreference},
-  });
+struct Words<RecordFormat> {
+  static constexpr auto all = [] {
+    constexpr size_t kAliases = [] {
+      size_t count = 0;
+      for (const RecordFormatInfo& info : kRecordFormats) count += info.aliases.size();
+      return count;
+    }();
+    std::array<Word<RecordFormat>, 1 + kRecordFormats.size() + kAliases> words{};
+    auto* end = words.begin();
+    *end++ = {"auto", RecordFormat::kAuto};
+    for (const RecordFormatInfo& info : kRecordFormats) {
+      *end++ = {info.name, info.format};
+      for (const std::string_view alias : info.aliases)
+        *end++ = {alias, info.format, WordKind::kAlias};
+    }
+    return words;
+  }();
   static constexpr std::string_view instead = "";
 };
 

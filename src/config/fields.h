@@ -195,10 +195,10 @@ void visit_fields(DataConfig& data, Visitor&& field) {
   field(data.format, "format", any(), kSame,
         "Record format. auto: detected from the records' keys.", "messages");
   field(data.fields, "fields", any(), kSame,
-        "Names of the columns, if they differ from those of the format: messages (or "
-        "conversations), prompt, completion, chosen, rejected, instruction, input, output, "
-        "system, text, tools; inside turns role, content, train, weight. Dots select inside a "
-        "column. `roles` maps the names of roles.",
+        fmt::format("Names of the columns, if they differ from those of the format: {}; inside "
+                    "turns {}. Dots select inside a column. `roles` maps the names of roles.",
+                    join(record_columns(), ", "),
+                    join(std::vector<std::string>(kTurnFields.begin(), kTurnFields.end()), ", ")),
         "{prompt: question, completion: answers.0.text}");
   field(data.shuffle, "shuffle", any(), kSame,
         "Shuffle the examples in every epoch. The order depends only on the seed.", "true");

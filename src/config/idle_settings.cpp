@@ -92,17 +92,18 @@ std::string why_no_evaluation(const RunConfig& run) {
   return evaluates ? "" : ": train.eval_strategy is no";
 }
 
-/// Whether every data set is said to have the format.
-bool all_have(const DataConfig& data, DataFormat format) {
-  const auto has = [&](const DataSource& source) {
-    return (source.format == DataFormat::kAuto ? data.format : source.format) == format;
+/// Whether every data set is said to have texts without answers.
+bool all_are_text(const DataConfig& data) {
+  const auto is_text = [&](const DataSource& source) {
+    return is_format(source.format == RecordFormat::kAuto ? data.format : source.format,
+                     &RecordFormatInfo::is_text);
   };
-  return !data.train.empty() && std::all_of(data.train.begin(), data.train.end(), has) &&
-         std::all_of(data.val.begin(), data.val.end(), has);
+  return !data.train.empty() && std::all_of(data.train.begin(), data.train.end(), is_text) &&
+         std::all_of(data.val.begin(), data.val.end(), is_text);
 }
 
 std::string for_text(const RunConfig& run, const RunFacts&) {
-  return all_have(run.data, DataFormat::kText) ? " on data of the format text" : "";
+  return all_are_text(run.data) ? " on data of the format text" : "";
 }
 
 bool draws_data(const DataConfig& data) {
@@ -126,7 +127,7 @@ bool weighs_validation(const DataConfig& data) {
 }
 
 bool have_own_formats(const DataConfig& data) {
-  const auto has_own = [](const DataSource& s) { return s.format != DataFormat::kAuto; };
+  const auto has_own = [](const DataSource& s) { return s.format != RecordFormat::kAuto; };
   return std::all_of(data.train.begin(), data.train.end(), has_own) &&
          std::all_of(data.val.begin(), data.val.end(), has_own) && !data.train.empty();
 }

@@ -17,11 +17,12 @@
 namespace sftrun::config {
 namespace {
 
-/// Keys of data.fields.
-constexpr std::array kRecordFields = {"messages", "role",          "content",    "train",
-                                      "weight",   "prompt",        "completion", "instruction",
-                                      "input",    "output",        "system",     "text",
-                                      "tools",    "conversations", "chosen",     "rejected"};
+/// Keys of data.fields whose value is a name.
+std::vector<std::string> record_fields() {
+  std::vector<std::string> fields = record_columns();
+  fields.insert(fields.end(), kTurnFields.begin(), kTurnFields.end());
+  return fields;
+}
 
 constexpr int64_t kMostRank = 65536;
 constexpr const char* kBestMetric = "train.metric_for_best_model";
@@ -501,9 +502,8 @@ class RelationCheck {
 
   /// Pairs of answers are for dpo, and dpo is for them.
   void check_formats(bool is_dpo, bool trains) {
-    const auto judge = [&](DataFormat format, const char* key) {
-      const bool is_preference = format == DataFormat::kPreference;
-      if (format == DataFormat::kAuto || is_preference == is_dpo) return;
+    const auto judge = [&](RecordFormat format, const char* key) {
+      if (format == RecordFormat::kAuto || format_info(format).is_pair == is_dpo) return;
       report(fmt::format("`{}` {} {}, but `train.objective` is {}", key,
                          std::string_view(key) == "data.format" ? "is" : "has the format",
                          word_of(format), word_of(config_.train.objective)),
@@ -606,23 +606,24 @@ class RelationCheck {
 
   /// Names of columns are texts; `roles` is a map of texts.
   void check_fields(const char* key, const nlohmann::ordered_json& fields) {
+    const std::vector<std::string> known = record_fields(), optional = optional_columns();
+    const auto is_in = [](const std::vector<std::string>& names, const std::string& name) {
+      return std::find(names.begin(), names.end(), name) != names.end();
+    };
     for (const auto& [name, column] : fields.items()) {
-      const auto known = std::find(kRecordFields.begin(), kRecordFields.end(), name);
       const bool is_roles = name == "roles";
-      if (known == kRecordFields.end() && !is_roles) {
-        report(
-            fmt::format("`{}` has the unknown field `{}`", key, excerpt(name)), {key},
-            fmt::format(
-                "known fields: {}, roles; write {{field: column}}",
-                join(std::vector<std::string>(kRecordFields.begin(), kRecordFields.end()), ", ")));
+      if (!is_in(known, name) && !is_roles) {
+        report(fmt::format("`{}` has the unknown field `{}`", key, excerpt(name)), {key},
+               fmt::format("known fields: {}, roles; write {{field: column}}", join(known, ", ")));
       } else if (!is_roles && !column.is_string()) {
         report(fmt::format("`{}` has `{}: {}`; the value must be the name of a column", key, name,
                            shown(column)),
                {key}, fmt::format("write, for example, {{{}: question}}", name));
-      } else if (column == "" && !can_be_left_out(name)) {
+      } else if (column == "" && !is_in(optional, name)) {
         report(fmt::format("`{}` has `{}: \"\"`, which leaves out that part of the records", key,
                            name),
-               {key}, "name its column; only input, system and tools can be left out");
+               {key},
+               fmt::format("name its column; only {} can be left out", joined(optional, " and ")));
       } else if (is_roles && !is_map_of_texts(column)) {
         report(fmt::format("`{}` has `roles: {}`; the value must be a map of roles", key,
                            shown(column)),
@@ -632,9 +633,6 @@ class RelationCheck {
   }
   static std::string shown(const nlohmann::ordered_json& value) {
     return excerpt(value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-  }
-  static bool can_be_left_out(std::string_view field) {
-    return field == "input" || field == "system" || field == "tools";
   }
   static bool is_map_of_texts(const nlohmann::ordered_json& json) {
     return json.is_object() &&

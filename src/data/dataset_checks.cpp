@@ -50,8 +50,8 @@ DatasetChecks::DatasetChecks(const TextModel& model, const config::DataConfig& d
                              RecordFormat format, const LengthRule& rule)
     : model_(model),
       data_(data),
-      is_text_(format == RecordFormat::kText),
-      is_preference_(format == RecordFormat::kPreference),
+      is_text_(config::format_info(format).is_text),
+      is_preference_(config::format_info(format).is_pair),
       rule_(rule) {
   // If the tokenizer adds BOS, the model was always trained with one.
   const auto bos = model.tokenizer->bos_id();

@@ -1,9 +1,9 @@
 #include "field_map.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <optional>
+#include <string_view>
 
 #include "nulls.h"
 #include "record.h"
@@ -15,8 +15,16 @@
 namespace sftrun::data {
 namespace {
 
-bool is_optional(const std::string& field) {
-  return field == "input" || field == "system" || field == "tools";
+bool is_optional(std::string_view field) {
+  return std::any_of(
+      config::kRecordFormats.begin(), config::kRecordFormats.end(),
+      [&](const config::RecordFormatInfo& info) { return info.optional.contains(field); });
+}
+
+/// Of all formats: a list of turns, or one.
+const std::vector<std::string>& turn_columns() {
+  static const std::vector<std::string> columns = config::columns_of_turns();
+  return columns;
 }
 
 /// A member of an object, or an element of a list; null: there is none.
@@ -57,7 +65,7 @@ Json as_text(const Json& value) {
 }
 
 /// Tables without lists store conversations as JSON strings.
-void read_turns(Json& record, const char* key, const std::string& where) {
+void read_turns(Json& record, const std::string& key, const std::string& where) {
   const auto it = record.find(key);
   if (it == record.end() || !it->is_string()) return;
   Json turns = parse_json_text(it->get<std::string>());
@@ -71,13 +79,16 @@ void read_turns(Json& record, const char* key, const std::string& where) {
   *it = std::move(turns);
 }
 
-/// Keys of a record that hold turns: a list of them, or one.
-constexpr std::array<const char*, 6> kTurnKeys = {"messages",   "conversations", "prompt",
-                                                  "completion", "chosen",        "rejected"};
+/// Whether it is the column of whole conversations, in some format.
+bool is_list_of_turns(std::string_view column) {
+  return std::any_of(
+      config::kRecordFormats.begin(), config::kRecordFormats.end(),
+      [&](const config::RecordFormatInfo& info) { return info.turn_keys.list == column; });
+}
 
 bool has_turn_with(const Json& record, const std::string& key) {
   const auto has_key = [&](const Json& turn) { return turn.is_object() && turn.contains(key); };
-  return std::any_of(kTurnKeys.begin(), kTurnKeys.end(), [&](const char* name) {
+  return std::any_of(turn_columns().begin(), turn_columns().end(), [&](const std::string& name) {
     const auto turns = record.find(name);
     if (turns == record.end()) return false;
     return turns->is_array() ? std::any_of(turns->begin(), turns->end(), has_key) : has_key(*turns);
@@ -86,8 +97,9 @@ bool has_turn_with(const Json& record, const std::string& key) {
 
 }  // namespace
 
-FieldMap::FieldMap(const Json& fields, config::DataFormat format)
-    : is_sharegpt_(format == config::DataFormat::kShareGpt) {
+FieldMap::FieldMap(const Json& fields, config::RecordFormat format)
+    : turn_keys_(format == config::RecordFormat::kAuto ? config::TurnKeys{}
+                                                       : config::format_info(format).turn_keys) {
   for (const auto& [ours, theirs] : fields.items()) {
     if (ours == "roles") {
       for (const auto& [from, to] : theirs.items()) roles_[from] = to.get<std::string>();
@@ -98,9 +110,8 @@ FieldMap::FieldMap(const Json& fields, config::DataFormat format)
     } else if (ours == "train" || ours == "weight") {
       flags_.emplace_back(ours, theirs.get<std::string>());
     } else {
-      const bool turns = ours == "messages" || ours == "conversations";
-      const char* turns_key = is_sharegpt_ ? "conversations" : "messages";
-      columns_.emplace_back(turns ? turns_key : ours, theirs.get<std::string>());
+      columns_.emplace_back(is_list_of_turns(ours) ? turn_keys_.list : std::string_view(ours),
+                            theirs.get<std::string>());
     }
   }
 }
@@ -125,10 +136,11 @@ MappedRecord FieldMap::apply(Json record, const std::string& where, bool has_tex
   }
   for (auto& [key, value] : mapped.items()) record[key] = std::move(value);
   if (has_text_cells) read_text_cells(record, role_.empty() ? "role" : role_);
-  for (const char* key : {"messages", "conversations"}) read_turns(record, key, where);
+  for (const std::string& key : turn_columns())
+    if (is_list_of_turns(key)) read_turns(record, key, where);
   result.record = std::move(record);
   find_absent_flags(result);
-  for (const char* key : kTurnKeys)
+  for (const std::string& key : turn_columns())
     if (const auto it = result.record.find(key); it != result.record.end()) rename_turns(*it);
   round_fractions(result.record);
   return result;
@@ -140,7 +152,7 @@ void FieldMap::find_absent_flags(MappedRecord& mapped) const {
 }
 
 void FieldMap::require_pairs(const Json& record, const std::string& where) const {
-  const auto maps = [&](const char* name) {
+  const auto maps = [&](std::string_view name) {
     return std::any_of(columns_.begin(), columns_.end(),
                        [&](const auto& column) { return column.first == name; });
   };
@@ -148,17 +160,17 @@ void FieldMap::require_pairs(const Json& record, const std::string& where) const
   const bool has_answers =
       value_of(record, "chosen") != nullptr && value_of(record, "rejected") != nullptr;
   if (maps("chosen") || maps("rejected") || has_answers) return;
-  constexpr std::array<std::pair<const char*, const char*>, 4> kPairs = {
-      {{"prompt", "completion"},
-       {"completion", "prompt"},
-       {"instruction", "output"},
-       {"output", "instruction"}}};
-  for (const auto& [one, other] : kPairs) {
-    if (!maps(one) || maps(other) || value_of(record, other) != nullptr) continue;
+  const auto require_both = [&](std::string_view one, std::string_view other) {
+    if (!maps(one) || maps(other) || value_of(record, other.data()) != nullptr) return;
     throw DataError(fmt::format("data.fields maps {}, but {} is neither mapped nor a column (the "
                                 "record's keys: {})",
                                 one, other, keys_of(record)),
                     where, fmt::format("add {}: COLUMN to data.fields", other));
+  };
+  for (const config::RecordFormatInfo& info : config::kRecordFormats) {
+    if (info.is_pair) continue;
+    for (const std::string_view one : info.columns)
+      for (const std::string_view other : info.columns) require_both(one, other);
   }
 }
 
@@ -170,8 +182,7 @@ void FieldMap::rename_turns(Json& turns) const {
 }
 
 void FieldMap::rename_turn(Json& turn) const {
-  const std::string role = is_sharegpt_ ? "from" : "role",
-                    content = is_sharegpt_ ? "value" : "content";
+  const std::string role(turn_keys_.role), content(turn_keys_.content);
   const auto rename = [&](const std::string& theirs, const std::string& ours) {
     if (theirs.empty() || theirs == ours || value_of(turn, theirs.c_str()) == nullptr) return;
     Json value = turn[theirs];

@@ -22,7 +22,7 @@ struct MappedRecord {
 class FieldMap {
  public:
   /// @param fields key of the format -> column, checked by the configuration
-  FieldMap(const Json& fields, config::DataFormat format);
+  FieldMap(const Json& fields, config::RecordFormat format);
 
   /// The record with renamed columns, and conversations as lists (tables often store them as JSON
   /// strings). Other columns are kept. A number that becomes a text stays as the file writes it;
@@ -41,7 +41,7 @@ class FieldMap {
   void rename_turns(Json& turns) const;
   void rename_turn(Json& turn) const;
 
-  bool is_sharegpt_ = false;
+  config::TurnKeys turn_keys_;
   std::vector<std::pair<std::string, std::string>> columns_;  // ours, theirs
   std::string role_, content_;                                // keys inside a turn
   std::vector<std::pair<std::string, std::string>> flags_;    // inside a turn: ours, theirs

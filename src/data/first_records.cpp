@@ -73,7 +73,7 @@ struct Doubts {
       warnings.push_back(
           fmt::format("{}: {} turns with \"{}\", which is not read; {}", look.name,
                       share_of(count, look.num_records), excerpt(key),
-                      advice_on_loss_flag(look.format == RecordFormat::kPreference)));
+                      advice_on_loss_flag(config::format_info(look.format).is_pair)));
     }
     if (num_with_two_systems > 0) {
       warnings.push_back(fmt::format("{}: {} a \"system\" and a turn of that role; {}", look.name,
@@ -131,7 +131,7 @@ std::vector<PreviewedSequence> previewed_record(std::vector<Sequence> sequences,
                                                 RecordFormat format, const LengthRule& rule,
                                                 const std::string& place,
                                                 const std::string& where) {
-  const bool is_pair = format == RecordFormat::kPreference;
+  const bool is_pair = config::format_info(format).is_pair;
   std::vector<PreviewedSequence> shown;
   for (Sequence& sequence : sequences) {
     const char* name = !is_pair ? "" : shown.empty() ? ", chosen" : ", rejected";

@@ -21,7 +21,7 @@ LengthRule length_rule(const config::RunConfig& config, RecordFormat format) {
   using config::TooLong;
   LengthRule rule{config.model.max_seq_len, config.data.too_long};
   if (rule.too_long == TooLong::kAuto) {
-    rule.too_long = format == RecordFormat::kText ? TooLong::kTruncate : TooLong::kDrop;
+    rule.too_long = config::format_info(format).is_text ? TooLong::kTruncate : TooLong::kDrop;
   }
   return rule;
 }

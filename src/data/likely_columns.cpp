@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "nulls.h"
+#include "sftrun/config/record_formats.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/record_error.h"
 
 namespace sftrun::data {
 namespace {
@@ -176,12 +178,22 @@ std::string fields_of_pair(const std::string& question, const std::string& answe
                     fields_text({{"prompt", question}, {"completion", answer}}));
 }
 
-constexpr const char* kKnown =
-    "known: \"messages\"; \"conversations\"; \"prompt\" and \"completion\"; \"instruction\" and "
-    "\"output\"; \"text\"";
-constexpr const char* kKnownPrompts =
-    "known: \"messages\"; \"conversations\"; \"prompt\"; \"instruction\" with or without "
-    "\"input\"; \"text\"";
+/// The keys of all formats of one answer: "known: "messages"; "prompt" and "completion""
+std::string known_keys() {
+  return "known: " + join(keys_of_formats(), "; ");
+}
+
+/// The keys of their prompts.
+std::string known_prompts() {
+  std::vector<std::string> prompts;
+  for (const config::RecordFormatInfo& info : config::kRecordFormats) {
+    if (info.is_pair) continue;
+    const bool has_input = info.optional.contains("input");
+    prompts.push_back(fmt::format("\"{}\"{}", *info.columns.begin(),
+                                  has_input ? " with or without \"input\"" : ""));
+  }
+  return "known: " + join(prompts, "; ");
+}
 
 }  // namespace
 
@@ -214,7 +226,7 @@ std::string advise_fields(const Json& record) {
     fields = fields_of_pair(likely.prompt, likely.completion);
   else if (!likely.text.empty())
     fields = fmt::format("{{text: {}}}", likely.text);
-  return fmt::format("name the columns: data.fields: {}; {}", fields, kKnown);
+  return fmt::format("name the columns: data.fields: {}; {}", fields, known_keys());
 }
 
 std::string advise_keys(const Json& record) {
@@ -233,7 +245,7 @@ std::string advise_keys(const Json& record) {
     advice = "add the answer as \"output\"";
   else if (!likely.text.empty())
     advice = renames(record, {{likely.text, "text"}});
-  return fmt::format("{}; {}", advice, kKnown);
+  return fmt::format("{}; {}", advice, known_keys());
 }
 
 std::string advise_prompt_keys(const Json& record) {
@@ -246,7 +258,7 @@ std::string advise_prompt_keys(const Json& record) {
     advice = renames(record, {{likely.prompt, "prompt"}});
   else if (!likely.text.empty())
     advice = renames(record, {{likely.text, "text"}});
-  return fmt::format("{}; {}", advice, kKnownPrompts);
+  return fmt::format("{}; {}", advice, known_prompts());
 }
 
 }  // namespace sftrun::data

@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "formats/readers.h"
 #include "likely_columns.h"
 #include "nulls.h"
 #include "record.h"
@@ -33,26 +34,15 @@ struct Asked {
 }
 
 Asked asked_by(const Json& record, const std::string& where) {
-  const auto has = [&](const char* key) { return value_of(record, key) != nullptr; };
-  if (has("messages") || has("conversations"))
-    return {record, detect_input_format(record, where).format};
-  Asked asked{.record = record};
-  if (has("prompt")) {
-    const Json& prompt = record["prompt"];
-    if (!prompt.is_string() && !prompt.is_array()) {
-      throw DataError(fmt::format("\"prompt\" must be a string or a list of messages, not {}",
-                                  json_type(prompt)),
-                      where, kWriteString);
+  for (const config::RecordFormatInfo& info : config::kRecordFormats) {
+    if (info.is_pair) continue;
+    if (const auto asked = reader_of(info.format).asked) {
+      if (auto completed = asked(record, where)) return {std::move(*completed), info.format};
+    } else if (!reason_for(info.format, record).empty()) {
+      return {record, info.format};
     }
-    asked.format = RecordFormat::kPromptCompletion;
-    asked.record["completion"] = prompt.is_array() ? prompt : Json("");
-  } else if (has("instruction")) {
-    asked.format = RecordFormat::kAlpaca;
-    asked.record["output"] = "";
-  } else if (!has("text")) {
-    refuse_without_prompt(record, where);
   }
-  return asked;
+  refuse_without_prompt(record, where);
 }
 
 /// The turns before the answer.
@@ -97,7 +87,7 @@ PromptBuilder::PromptBuilder(TextModel model, bool chat)
 
 bool PromptBuilder::renders(const Json& record, const std::string& where) const {
   const Asked asked = asked_by(record, where);
-  return (chat_ && asked.format != RecordFormat::kText) ||
+  return (chat_ && !config::format_info(asked.format).is_text) ||
          is_rendered(asked.record, asked.format, chat_);
 }
 
@@ -108,7 +98,7 @@ std::vector<text::TokenId> PromptBuilder::build(const Json& record,
                                {.exists = chat_, .writes_calls = form_.writes_calls()}, where);
   std::string text;
   auto* plain = std::get_if<PlainText>(&shape);
-  const bool continues = plain && (!chat_ || asked.format == RecordFormat::kText);
+  const bool continues = plain && (!chat_ || config::format_info(asked.format).is_text);
   if (continues) {
     text = plain->prompt + plain->completion;
   } else if (plain) {

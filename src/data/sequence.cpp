@@ -319,21 +319,21 @@ std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::stri
 
 std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
                                                        const std::string& where) const {
+  const config::RecordFormatInfo& info = config::format_info(format_);
   const bool has_template = model_.chat_template != nullptr;
   std::vector<NamedShape> shapes = shapes_of(
       record, format_, {.exists = has_template, .writes_calls = form_.writes_calls()}, where);
   RecordShape& shape = shapes.front().shape;
   std::vector<std::string> unread = unread_columns(record, format_, shape);
   const bool is_plain = std::holds_alternative<PlainText>(shape);
-  if (is_plain && format_ == RecordFormat::kPreference) {
+  if (is_plain && info.is_pair) {
     std::vector<Sequence> pair = preference_pair_of_texts(shapes, model_, options_);
     pair.front().unread_columns = std::move(unread);
     return pair;
   }
   if (const auto* plain = std::get_if<PlainText>(&shape)) {
     Sequence sequence = build_text(*plain, model_, options_);
-    sequence.num_empty_answers =
-        format_ != RecordFormat::kText && trim(plain->completion).empty() ? 1 : 0;
+    sequence.num_empty_answers = !info.is_text && trim(plain->completion).empty() ? 1 : 0;
     sequence.unread_columns = std::move(unread);
     return {std::move(sequence)};
   }
@@ -350,9 +350,8 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
   try {
     for (NamedShape& one : shapes) form_.apply(std::get<Conversation>(one.shape).messages);
     std::vector<Sequence> sequences =
-        format_ == RecordFormat::kPreference
-            ? preference_pair_of_conversations(shapes, model_, options_)
-            : build_conversation(std::get<Conversation>(shape), model_, options_);
+        info.is_pair ? preference_pair_of_conversations(shapes, model_, options_)
+                     : build_conversation(std::get<Conversation>(shape), model_, options_);
     sequences.front().unread_columns = std::move(unread);
     sequences.front().unread_turn_keys =
         unread_turn_keys(record, format_, model_.chat_template->source());

@@ -31,28 +31,8 @@ Json merged(const Json& base, const Json& over) {
   return result;
 }
 
-config::DataFormat format_of(const config::DataConfig& data, const config::DataSource& source) {
-  return source.format == config::DataFormat::kAuto ? data.format : source.format;
-}
-
-RecordFormat record_format(config::DataFormat format) {
-  switch (format) {
-    case config::DataFormat::kMessages:
-      return RecordFormat::kMessages;
-    case config::DataFormat::kShareGpt:
-      return RecordFormat::kShareGpt;
-    case config::DataFormat::kAlpaca:
-      return RecordFormat::kAlpaca;
-    case config::DataFormat::kPromptCompletion:
-      return RecordFormat::kPromptCompletion;
-    case config::DataFormat::kText:
-      return RecordFormat::kText;
-    case config::DataFormat::kPreference:
-      return RecordFormat::kPreference;
-    case config::DataFormat::kAuto:
-      break;
-  }
-  invariant_failed(__FILE__, __LINE__, "a format is configured");
+RecordFormat format_of(const config::DataConfig& data, const config::DataSource& source) {
+  return source.format == RecordFormat::kAuto ? data.format : source.format;
 }
 
 }  // namespace
@@ -62,7 +42,8 @@ SourceRecords::SourceRecords(const config::RunConfig& config, const config::Data
     : source_(source),
       fields_(merged(config.data.fields, source.fields), format_of(config.data, source)),
       objective_(config.train.objective),
-      takes_text_(format_of(config.data, source) == config::DataFormat::kText),
+      takes_text_(
+          config::is_format(format_of(config.data, source), &config::RecordFormatInfo::is_text)),
       left_(source.max_samples) {
   for (const std::filesystem::path& file : source_files(source, role)) {
     files_.push_back({.path = file.string()});
@@ -77,9 +58,9 @@ SourceRecords::SourceRecords(const config::RunConfig& config, const config::Data
   if (source.max_samples)
     estimated_records_ = std::min(estimated_records_, static_cast<double>(*source.max_samples));
   if (reader_->is_plain_text()) reads_json_as_text_ = first_line_is_json();
-  const config::DataFormat configured = format_of(config.data, source);
-  if (configured != config::DataFormat::kAuto) {
-    format_ = {record_format(configured), "set by data.format"};
+  const RecordFormat configured = format_of(config.data, source);
+  if (configured != RecordFormat::kAuto) {
+    format_ = {configured, "set by data.format"};
     return;
   }
   format_ = detect();

@@ -94,7 +94,7 @@ void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& rea
       block.records[index].push_back(std::move(outcome));
     }
     block.records[index].front().absent_fields = std::move(mapped.absent);
-    if (records_.format().format == RecordFormat::kPreference)
+    if (config::format_info(records_.format().format).is_pair)
       leave_out_incomplete(block.records[index]);
   } catch (const DataError& error) {
     const bool is_too_long = is_built;  // the record is valid, but data.too_long: error refuses it

@@ -26,16 +26,12 @@ bool is_record_flag(const std::string& column) {
 
 /// The lists of turns that this format reads.
 std::vector<const Json*> turn_lists(const Json& record, RecordFormat format) {
-  std::vector<const char*> keys;
-  if (format == RecordFormat::kMessages) keys = {"messages"};
-  if (format == RecordFormat::kShareGpt) keys = {"conversations", "messages"};
-  if (format == RecordFormat::kPromptCompletion) keys = {"prompt", "completion"};
-  if (format == RecordFormat::kPreference) keys = {"prompt", "chosen", "rejected"};
+  const config::RecordFormatInfo& info = config::format_info(format);
   std::vector<const Json*> lists;
-  for (const char* key : keys) {
-    const Json* turns = value_of(record, key);
+  for (const std::string_view column : info.turns) {
+    const Json* turns = value_of(record, column.data());
     if (turns != nullptr && turns->is_array()) lists.push_back(turns);
-    if (format == RecordFormat::kShareGpt && turns != nullptr) break;
+    if (info.reads_one_list && turns != nullptr) break;
   }
   return lists;
 }
@@ -50,7 +46,7 @@ bool is_read_of_turns(const std::string& key, bool is_sharegpt, RecordFormat for
   const auto among = [&](const auto& keys) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
   };
-  if (format == RecordFormat::kPreference && (key == "train" || key == "weight")) return false;
+  if (config::format_info(format).is_pair && (key == "train" || key == "weight")) return false;
   return is_sharegpt ? among(kOfShareGpt) : among(kOfMessages);
 }
 
@@ -75,24 +71,22 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
   const auto also = [&](std::initializer_list<const char*> more) {
     columns.insert(columns.end(), more);
   };
-  if (format == RecordFormat::kText) return {};
+  const config::RecordFormatInfo& info = config::format_info(format);
+  if (info.is_text) return {};
   also({"history"});
   // Where data.fields maps one of them, the other is left out knowingly.
-  if (format != RecordFormat::kPreference && holds_something(record, "chosen") &&
-      holds_something(record, "rejected"))
+  if (!info.is_pair && holds_something(record, "chosen") && holds_something(record, "rejected"))
     also({"chosen", "rejected"});
   const bool is_text = std::holds_alternative<PlainText>(shape);
   if (is_text) also({"tools", "chat_template_kwargs"});
-  if (format == RecordFormat::kMessages || format == RecordFormat::kPromptCompletion ||
-      format == RecordFormat::kPreference)
-    also({"system"});
+  if (!info.optional.contains("system")) also({"system"});
   if (!is_text) also({"functions"});
   std::vector<std::string> found;
   for (const char* column : columns) {
     if (holds_something(record, column)) found.emplace_back(column);
   }
   // KTO's label says whether the completion is a good one: those that are not should not train.
-  const bool is_bad = format == RecordFormat::kPromptCompletion && record.contains("label") &&
+  const bool is_bad = info.columns.contains("completion") && record.contains("label") &&
                       record["label"] == Json(false);
   if (is_bad) found.emplace_back("label");
   for (const auto& [column, value] : record.items()) {
@@ -173,7 +167,9 @@ bool has_null_arguments(const Json& record, RecordFormat format) {
 }
 
 bool has_two_systems(const Json& record, RecordFormat format) {
-  if (format != RecordFormat::kShareGpt || !holds_something(record, "system")) return false;
+  if (!config::format_info(format).optional.contains("system") ||
+      !holds_something(record, "system"))
+    return false;
   for (const Json* turns : turn_lists(record, format)) {
     for (const Json& turn : *turns) {
       const Json* role = value_of(turn, "role");

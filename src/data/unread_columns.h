@@ -32,7 +32,7 @@ std::string advice_on_loss_flag(bool is_preference);
 /// Whether `arguments` or `tools` have null members, which are left out (nulls.h).
 bool has_null_arguments(const Json& record, RecordFormat format);
 
-/// Whether a ShareGPT record has a "system" beside a turn of that role. Both are rendered.
+/// Whether a record has a "system" that is read, beside a turn of that role. Both are rendered.
 bool has_two_systems(const Json& record, RecordFormat format);
 inline constexpr const char* kTwoSystemsAdvice =
     "both are in the text, also if they are equal; leave one of them out";

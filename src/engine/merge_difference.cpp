@@ -111,7 +111,7 @@ Training training_of(const MergedModel& model, const nlohmann::ordered_json& req
     training.format = model::stored_base_form(training.config.tuning, *training.base);
   if (const auto file = get<std::string>(request, "data")) {
     training.config.data.val = {{.path = *file}};
-    training.config.data.format = config::DataFormat::kAuto;
+    training.config.data.format = config::RecordFormat::kAuto;
     training.config.train.objective = config::Objective::kSft;  // any records that have labels
   }
   return training;

@@ -374,7 +374,7 @@ TEST_F(ConfigTest, DataSetsAreAPathAMapOrAList) {
                                {.path = "b*.csv",
                                 .name = "no",
                                 .split = "test",
-                                .format = DataFormat::kAlpaca,
+                                .format = RecordFormat::kAlpaca,
                                 .fields = {{"prompt", "q"}},
                                 .max_samples = 10}}));
   EXPECT_EQ(names_of(sources("[a, b, c, d]")), "a, b and 2 more");

@@ -117,7 +117,7 @@ TEST_F(ConfigTest, YamlRoundTrips) {
                         .name = "2018",
                         .split = "train",
                         .weight = 0.1 + 0.2,
-                        .format = DataFormat::kText,
+                        .format = RecordFormat::kText,
                         .fields = {{"text", "a: b"}},
                         .max_samples = 5}};
   config.data.val = {{.path = "1e5"}};

@@ -210,7 +210,8 @@ TEST_F(BatchStreams, AWindowOfBadRecordsIsPassed) {
   for (int i = 0; i < 50; ++i) content += "oops\n";
   for (int i = 0; i < 5; ++i) content += "{\"text\": \"a\"}\n";
   write_file_atomically(dir_ / "b.jsonl", content);
-  config_.data.train = {{.path = (dir_ / "b.jsonl").string(), .format = config::DataFormat::kText}};
+  config_.data.train = {
+      {.path = (dir_ / "b.jsonl").string(), .format = config::RecordFormat::kText}};
   config_.data.bad_records = config::BadRecords::kSkip;
   BatchStream stream(config_, model_, 1, nullptr);
   EXPECT_FALSE(texts(stream.next()).empty());

@@ -157,7 +157,7 @@ TEST_F(Datasets, BadRecordsAreLeftOutWhenAskedFor) {
 
 TEST_F(Datasets, ADataSetOfBadRecordsAloneIsNotReadToItsEnd) {
   config_.data.bad_records = config::BadRecords::kSkip;
-  config_.data.format = config::DataFormat::kText;
+  config_.data.format = config::RecordFormat::kText;
   std::string content;
   for (int i = 0; i < 300'000; ++i)
     content += "{\"text\": " + std::to_string(i) + ", \"pad\": \"" + std::string(20, 'x') + "\"}\n";
@@ -426,7 +426,7 @@ TEST_F(Datasets, SpellingsOfAPathShareTheCache) {
   EXPECT_NE(lines.find("link.jsonl is tokenized already: "), std::string::npos) << lines;
   EXPECT_NE(lines.find(" empty (1): " + (dir_ / "link.jsonl").string() + ":1;"), std::string::npos)
       << lines;
-  config_.data.format = config::DataFormat::kText;  // the name says how the lines are read
+  config_.data.format = config::RecordFormat::kText;  // the name says how the lines are read
   EXPECT_EQ(load_as(dir_ / "link.txt").stats().num_examples, 2);
 }
 
@@ -465,7 +465,7 @@ TEST_F(Datasets, TwoSystemMessagesAreWarnedOf) {
 }
 
 TEST_F(Datasets, LinesOfTextMayBeginWithABracket) {
-  config_.data.format = config::DataFormat::kText;
+  config_.data.format = config::RecordFormat::kText;
   const auto load_text = [&](const std::string& content) {
     return load_dataset(config_, {{.path = write(content, "a.txt").string()}}, false, model_, 1)
         .stats();
@@ -475,7 +475,7 @@ TEST_F(Datasets, LinesOfTextMayBeginWithABracket) {
   const config::DataSource source{.path = (dir_ / "a.txt").string()};
   EXPECT_NE(try_dataset(config_, source, false, model_).warnings.at(0).find("look like JSON"),
             std::string::npos);
-  config_.data.format = config::DataFormat::kAuto;
+  config_.data.format = config::RecordFormat::kAuto;
   EXPECT_NE(failure("[]\n" + chat("q", "a")).message().find("must be a JSON object"),
             std::string::npos);
   config_.data.bad_records = config::BadRecords::kSkip;
@@ -485,7 +485,7 @@ TEST_F(Datasets, LinesOfTextMayBeginWithABracket) {
 /// Bad records that are left out may be the first ones.
 TEST_F(Datasets, FirstRecordsMayAllBeBad) {
   config_.data.bad_records = config::BadRecords::kSkip;
-  config_.data.format = config::DataFormat::kText;
+  config_.data.format = config::RecordFormat::kText;
   std::string bad;
   for (int i = 0; i < 150; ++i) bad += "{}\n";
   const config::DataSource source{.path = write(bad + text_records(3)).string()};
@@ -508,7 +508,7 @@ TEST_F(Datasets, FirstRecordsMayAllBeBad) {
 }
 
 TEST_F(Datasets, TheConfiguredFormatIsTaken) {
-  config_.data.format = config::DataFormat::kText;
+  config_.data.format = config::RecordFormat::kText;
   EXPECT_EQ(load(R"({"text": "x", "messages": []})"
                  "\n")
                 .parts()[0]
@@ -841,7 +841,7 @@ TEST_F(Datasets, LinesOfPlainTextAreRecordsWhenAskedFor) {
     EXPECT_EQ(error.message(), "this is plain text, not records");
     EXPECT_NE(error.fix().find("data.format: text"), std::string::npos);
   }
-  config_.data.format = config::DataFormat::kText;
+  config_.data.format = config::RecordFormat::kText;
   const Dataset data = load_text("  one line\r\n\n   \nanother\n");
   EXPECT_EQ(data.stats().num_examples, 2);
   EXPECT_EQ(data.examples()[0].tokens.size(), std::string("  one line").size() + 1);
@@ -909,8 +909,7 @@ TEST_F(Datasets, SeveralAreMixed) {
 TEST_F(Datasets, CachedDataGiveTheSameRemarks) {
   const std::string content = chat("q", "a") + chat("q", std::string(100, 'x'));
   const std::string first = warnings(content);
-  EXPECT_NE(first.find("1 example left out, because longer than"), std::string::npos)
-      << first;
+  EXPECT_NE(first.find("1 example left out, because longer than"), std::string::npos) << first;
   const auto text_of = [](const std::string& line) { return line.substr(line.find("data: ")); };
   EXPECT_EQ(text_of(warnings(content)), text_of(first));
 }

@@ -7,9 +7,9 @@
 namespace sftrun::data {
 namespace {
 
-using config::DataFormat;
+using config::RecordFormat;
 
-Json apply(const Json& fields, const Json& record, DataFormat format = DataFormat::kAuto) {
+Json apply(const Json& fields, const Json& record, RecordFormat format = RecordFormat::kAuto) {
   return FieldMap(fields, format).apply(record, "f:1").record;
 }
 
@@ -38,7 +38,7 @@ TEST(FieldMap, DotsSelectInsideAColumn) {
 TEST(FieldMap, RolesAreThoseOfTurnsFromSomebodyToo) {
   const Json turns = {{{"from", "GPT"}, {"value", "a"}}},
              mapped = {{{"from", "assistant"}, {"value", "a"}}};
-  for (const DataFormat format : {DataFormat::kAuto, DataFormat::kShareGpt})
+  for (const RecordFormat format : {RecordFormat::kAuto, RecordFormat::kShareGpt})
     EXPECT_EQ(apply({{"roles", {{"GPT", "assistant"}}}}, {{"conversations", turns}}, format),
               Json({{"conversations", mapped}}));
 }
@@ -60,7 +60,7 @@ TEST(FieldMap, RenamesFlagsOfTurns) {
   EXPECT_EQ(apply(fields, {{"messages", {{{"role", "user"}, {"training", false}}}}})["messages"][0],
             Json({{"role", "user"}, {"train", false}}));
   EXPECT_EQ(apply(fields, {{"conversations", {{{"from", "gpt"}, {"loss_weight", 0}}}}},
-                  DataFormat::kShareGpt)["conversations"][0],
+                  RecordFormat::kShareGpt)["conversations"][0],
             Json({{"from", "gpt"}, {"weight", 0}}));
   EXPECT_EQ(apply(fields, {{"chosen", {{"train", true}, {"training", false}}}})["chosen"],
             Json({{"train", false}}));
@@ -85,7 +85,9 @@ TEST(FieldMap, NumbersAreTexts) {
 
 TEST(FieldMap, CellsOfTextHoldJson) {
   const auto of_csv = [](const Json& fields, const Json& record) {
-    return FieldMap(fields, DataFormat::kAuto).apply(record, "f:1", /*has_text_cells=*/true).record;
+    return FieldMap(fields, RecordFormat::kAuto)
+        .apply(record, "f:1", /*has_text_cells=*/true)
+        .record;
   };
   const std::string user = R"([{"role": "user", "content": "q"}])";
   const Json list = Json::parse(user);
@@ -137,7 +139,7 @@ TEST(FieldMap, AMappedNameIsNotReadFromTheColumnOfThatName) {
 }
 
 TEST(FieldMap, NamesWhatTheRecordLacks) {
-  const FieldMap fields({{"system", "sys"}, {"tools", ""}, {"train", "mask"}}, DataFormat::kAuto);
+  const FieldMap fields({{"system", "sys"}, {"tools", ""}, {"train", "mask"}}, RecordFormat::kAuto);
   const Json turn = {{"role", "user"}, {"content", "q"}};
   const Json record = {{"messages", Json::array({turn})}};
   EXPECT_EQ(fields.apply(record, "f:1").absent,
@@ -149,7 +151,7 @@ TEST(FieldMap, NamesWhatTheRecordLacks) {
 }
 
 TEST(FieldMap, PairsAreMappedWhole) {
-  const FieldMap one({{"prompt", "question"}}, DataFormat::kAuto);
+  const FieldMap one({{"prompt", "question"}}, RecordFormat::kAuto);
   one.require_pairs({{"prompt", "q"}, {"completion", "a"}}, "f:1");
   one.require_pairs({{"prompt", "q"}, {"chosen", "a"}, {"rejected", "b"}}, "f:1");
   try {
@@ -167,11 +169,11 @@ TEST(FieldMap, PairsAreMappedWhole) {
 TEST(FieldMap, ConversationsAreMessages) {
   const Json turns = {{{"from", "human"}, {"value", "hi"}}};
   EXPECT_EQ(apply({{"conversations", "chat"}}, {{"chat", turns}})["messages"], turns);
-  EXPECT_EQ(
-      apply({{"conversations", "chat"}}, {{"chat", turns}}, DataFormat::kShareGpt)["conversations"],
-      turns);
+  EXPECT_EQ(apply({{"conversations", "chat"}}, {{"chat", turns}},
+                  RecordFormat::kShareGpt)["conversations"],
+            turns);
   EXPECT_EQ(apply({{"messages", "messages"}}, {{"messages", turns}},
-                  DataFormat::kShareGpt)["conversations"],
+                  RecordFormat::kShareGpt)["conversations"],
             turns);
 }
 
@@ -190,7 +192,7 @@ TEST(FieldMap, TurnsAndRoles) {
                     {{"role", "system"}, {"content", "s"}}}}}));
   EXPECT_EQ(apply(fields, {{"chat", turns.dump()}})["messages"].size(), 3U) << "a text of JSON";
   EXPECT_THROW(apply(fields, {{"chat", "hello"}}), DataError);
-  const Json sharegpt = apply(fields, {{"chat", turns}}, DataFormat::kShareGpt);
+  const Json sharegpt = apply(fields, {{"chat", turns}}, RecordFormat::kShareGpt);
   EXPECT_EQ(sharegpt["conversations"][0], Json({{"from", "user"}, {"value", "hi"}}));
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/readers.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "support/expect_error.h"
@@ -40,6 +41,23 @@ TEST(RecordFormats, Detection) {
   EXPECT_EQ(format(R"({"instruction": "", "output": "", "text": ""})"), RecordFormat::kAlpaca);
   EXPECT_EQ(format(R"({"text": ""})"), RecordFormat::kText);
   EXPECT_EQ(detect_format(Json::parse(R"({"text": ""})"), "").reason, "it has \"text\"");
+}
+
+/// Each format is found by its columns, and its reader keeps what its row says.
+TEST(RecordFormats, ReadersFitTheirRows) {
+  for (const config::RecordFormatInfo& info : config::kRecordFormats) {
+    Json record;
+    for (const std::string_view column : info.columns) record[column] = "t";
+    EXPECT_EQ(detect_format(record, "f:1",
+                            info.is_pair ? config::Objective::kDpo : config::Objective::kSft)
+                  .format,
+              info.format);
+    if (info.is_text) {
+      EXPECT_FALSE(is_rendered(record, info.format, /*has_chat_template=*/true)) << info.name;
+    }
+    record.erase(*info.columns.begin());
+    EXPECT_EQ(reason_for(info.format, record), "") << info.name;
+  }
 }
 
 TEST(RecordFormats, DetectionListsTheKeys) {

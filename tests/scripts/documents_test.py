@@ -23,7 +23,8 @@ SECTIONS = ("model", "tuning", "data", "train", "parallel", "output", "callbacks
 NO_KEYS = re.compile(r"model\.(layers|norm|embed_tokens|safetensors)\b|train\.py|output\.weight|tuning\.train_parts")
 FOLDERS = "src|tests|scripts|include|docs|bench|configs|cmake"
 OF_OTHERS = ("src/models/",)  # a folder of llama.cpp
-LEAST = {"links": 300, "flags": 150, "keys": 300, "files": 150, "targets": 60}  # if fewer are found, this script reads the pages wrongly
+TABLES = {"train.optimizer": "docs/optimizers.md", "data.format": "docs/data.md"}  # pages that name all values of a key
+LEAST = {"links": 300, "flags": 150, "keys": 300, "files": 150, "targets": 60, "values": 15}  # if fewer are found, this script reads the pages wrongly
 
 
 class Program:
@@ -36,7 +37,8 @@ class Program:
             self.flags[name] = self.flags_of(name)
         for name in self.subcommands("config"):
             self.flags[f"config {name}"] = self.flags_of("config", name)
-        self.keys = set(self.paths(json.loads(self.run("config", "schema"))))
+        self.schema = json.loads(self.run("config", "schema"))
+        self.keys = set(self.paths(self.schema))
 
     def run(self, *words):
         return subprocess.run([self.path, *words], capture_output=True, text=True, check=True, timeout=60).stdout
@@ -103,6 +105,14 @@ class Checks:
             for flag in re.findall(r"(?<![\w-])(--[a-z][a-z_-]*)", words.split(" sftrun ")[0]):
                 self.check("flags", name, number, f"sftrun {command} has no {flag}", flag.replace("_", "-") in known)
 
+    def tables(self):
+        for key, page in TABLES.items():
+            section, leaf = key.split(".")
+            text = (ROOT / page).read_text()
+            for kind in self.program.schema["properties"][section]["properties"][leaf]["anyOf"]:
+                for value in set(kind.get("enum", [])) - {"auto"}:
+                    self.check("values", page, 1, f"{value} of {key} is missing", f"`{value}`" in text)
+
     def keys(self, name, number, line):
         for key in re.findall(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_]+(?:\.[a-z_]+)?)\b", line):
             if not NO_KEYS.match(key):
@@ -116,6 +126,7 @@ def main():
     for pattern in PAGES:
         for path in sorted(ROOT.glob(pattern)):
             checks.page(path)
+    checks.tables()
     for kind, least in LEAST.items():
         if checks.counts[kind] < least:
             checks.problems.append(f"only {checks.counts[kind]} {kind} were found, not {least}")

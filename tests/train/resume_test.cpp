@@ -201,7 +201,7 @@ class ToyData : public ::testing::Test {
     log::configure({.console = log::Level::kOff});
     config_.model.max_seq_len = 64;
     config_.data.cache_dir = (dir_ / "cache").string();
-    config_.data.format = config::DataFormat::kText;
+    config_.data.format = config::RecordFormat::kText;
     config_.train.batch_size.value = config_.train.grad_accum.value = 1;
     config_.train.global_batch_size.value = 1;
   }

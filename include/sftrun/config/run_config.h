@@ -12,6 +12,7 @@
 #include "sftrun/config/axes.h"
 #include "sftrun/config/optimizers.h"
 #include "sftrun/config/places.h"
+#include "sftrun/config/record_formats.h"
 #include "sftrun/core/quant_format.h"
 
 /// The typed configuration of a run. Names are those of the YAML, and defaults are only here.
@@ -35,15 +36,6 @@ enum class Quant : uint8_t { kAuto = 64, kNone, kGguf, kMxfp4, kStored };
 constexpr Quant quant_of(QuantFormat format) {
   return static_cast<Quant>(format);
 }
-enum class DataFormat {
-  kAuto,
-  kMessages,
-  kShareGpt,
-  kAlpaca,
-  kPromptCompletion,
-  kText,
-  kPreference
-};
 enum class LossOnChoice {
   kAssistant,
   kLastAssistant,
@@ -158,7 +150,7 @@ struct DataSource {
   std::string name;   ///< of a subset (`configs` of a README.md); empty: the default one
   std::string split;  ///< of folders and hub data sets; empty: train, or validation for data.val
   double weight = 1;  ///< how often an epoch uses each record; 0.5: a random half
-  DataFormat format = DataFormat::kAuto;
+  RecordFormat format = RecordFormat::kAuto;
   nlohmann::ordered_json fields = nlohmann::ordered_json::object();  ///< over data.fields
   std::optional<int64_t> max_samples;                                ///< use only the first records
   bool operator==(const DataSource&) const = default;
@@ -170,7 +162,7 @@ std::string names_of(const std::vector<DataSource>& sources);
 struct DataConfig {
   std::vector<DataSource> train, val;
   double val_split = 0;
-  DataFormat format = DataFormat::kAuto;
+  RecordFormat format = RecordFormat::kAuto;
   nlohmann::ordered_json fields = nlohmann::ordered_json::object();  ///< key -> column
   bool shuffle = true, packing = true, group_by_length = false;
   AutoInt bin_tokens;  ///< tokens per bin when packing; resolved when the data are known

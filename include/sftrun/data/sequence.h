@@ -12,11 +12,11 @@
 /// Converts a record to token sequences with a label mask.
 namespace sftrun::data {
 
-enum class RecordFormat { kMessages, kShareGpt, kPromptCompletion, kAlpaca, kText, kPreference };
+using config::RecordFormat;
 std::string name_of(RecordFormat format);  ///< as `data.format` has it
 
-/// The format of a record, and why: the first one whose keys the record has, in the order messages,
-/// sharegpt, prompt_completion, alpaca, text; for objective dpo preference alone.
+/// The format of a record, and why: the first of config::kRecordFormats whose keys the record has;
+/// for objective dpo the first of pairs.
 struct DetectedFormat {
   RecordFormat format = RecordFormat::kText;
   std::string reason;  ///< "it has \"messages\""

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sftrun/core/name_list.h"
+
+/// The formats of training records: one row each, with what configuration, hints and checks ask.
+/// src/data/formats/ has a file for each that recognises records and reads them.
+namespace sftrun::config {
+
+/// The numbers are parts of the fingerprints of data sets.
+enum class RecordFormat : int8_t {
+  kAuto = -1,  ///< found by the keys of the records
+  kMessages,
+  kShareGpt,
+  kPromptCompletion,
+  kAlpaca,
+  kText,
+  kPreference
+};
+
+/// Where a format has its conversation. `data.fields` maps columns and keys to these.
+struct TurnKeys {
+  std::string_view list = "messages", role = "role", content = "content";
+};
+
+struct RecordFormatInfo {
+  RecordFormat format;
+  std::string_view name;        ///< `data.format`
+  NameList aliases = {};        ///< accepted, too
+  NameList columns;             ///< that a record must have, a prompt before its answer
+  NameList optional = {};       ///< columns that it may have
+  NameList turns = {};          ///< columns that may hold turns, or one turn
+  bool reads_one_list = false;  ///< of `turns`: the first that a record has
+  TurnKeys turn_keys = {};
+  bool is_pair = false;  ///< two answers to compare: for objectives on pairs, and only for them
+  bool is_text =
+      false;  ///< text without answers: it is never rendered, and cut where it is too long
+};
+
+/// In the order of the numbers. The first format that recognises a record reads it.
+inline constexpr auto kRecordFormats = std::to_array<RecordFormatInfo>({
+    {.format = RecordFormat::kMessages,
+     .name = "messages",
+     .columns = {"messages"},
+     .optional = {"tools"},
+     .turns = {"messages"}},
+    {.format = RecordFormat::kShareGpt,
+     .name = "sharegpt",
+     .columns = {"conversations"},
+     .optional = {"system", "tools"},
+     .turns = {"conversations", "messages"},
+     .reads_one_list = true,
+     .turn_keys = {.list = "conversations", .role = "from", .content = "value"}},
+    {.format = RecordFormat::kPromptCompletion,
+     .name = "prompt_completion",
+     .columns = {"prompt", "completion"},
+     .optional = {"tools"},
+     .turns = {"prompt", "completion"}},
+    {.format = RecordFormat::kAlpaca,
+     .name = "alpaca",
+     .columns = {"instruction", "output"},
+     .optional = {"input", "system", "tools"}},
+    {.format = RecordFormat::kText, .name = "text", .columns = {"text"}, .is_text = true},
+    {.format = RecordFormat::kPreference,
+     .name = "preference",
+     .columns = {"chosen", "rejected"},
+     .optional = {"tools"},
+     .turns = {"prompt", "chosen", "rejected"},
+     .is_pair = true},
+});
+
+/// @param format not kAuto
+constexpr const RecordFormatInfo& format_info(RecordFormat format) {
+  return kRecordFormats[static_cast<size_t>(format)];
+}
+static_assert([] {
+  for (size_t i = 0; i < kRecordFormats.size(); ++i)
+    if (kRecordFormats[i].format != static_cast<RecordFormat>(i)) return false;
+  return true;
+}());
+
+/// Whether the format is set, and its row says so.
+/// @param holds a property of a row, such as &RecordFormatInfo::is_text
+template <class Property>
+constexpr bool is_format(RecordFormat format, Property holds) {
+  return format != RecordFormat::kAuto && std::invoke(holds, format_info(format));
+}
+
+/// All columns that `data.fields` can name.
+std::vector<std::string> record_columns();
+/// Those of them that records may lack, in alphabetical order.
+std::vector<std::string> optional_columns();
+/// Columns that may hold turns.
+std::vector<std::string> columns_of_turns();
+/// Keys of a turn that `data.fields` can name.
+inline constexpr NameList kTurnFields = {"role", "content", "train", "weight"};
+
+}  // namespace sftrun::config

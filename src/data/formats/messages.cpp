@@ -1,0 +1,29 @@
+#include "nulls.h"
+#include "readers.h"
+#include "record_values.h"
+
+namespace sftrun::data {
+namespace {
+
+std::string recognise(const Json& record) {
+  const Json* messages = value_of(record, "messages");
+  if (messages == nullptr) return {};
+  // Turns of "from" and "value" are ShareGPT's.
+  const bool is_sharegpt = messages->is_array() && !messages->empty() &&
+                           is_sharegpt_turn((*messages)[0]) &&
+                           value_of((*messages)[0], "role") == nullptr;
+  return is_sharegpt ? "" : "it has \"messages\"";
+}
+
+std::vector<NamedShape> shapes(const Json& record, const TemplateTraits& /*chat_template*/,
+                               const std::string& where) {
+  const Json& messages = require(record, "messages", RecordFormat::kMessages, where);
+  check_messages(messages, "messages", where);
+  return one_shape(conversation_of(record, messages, 0, where));
+}
+
+}  // namespace
+
+const FormatReader kMessagesReader = {.shapes = shapes, .recognise = recognise};
+
+}  // namespace sftrun::data
