@@ -6,6 +6,7 @@
 #include "cli.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/foreign/load.h"
 
 namespace sftrun::app {
 namespace {
@@ -34,7 +35,7 @@ nlohmann::ordered_json request(const BenchOptions& options, const CLI::App& comm
   require(!options.arch.empty() || !options.model.empty(), command, "--arch or --model");
   if (!options.arch.empty()) require_arch(options.arch);
   // Reports mistakes before the engine is loaded.
-  const config::LoadedConfig loaded = config::config_from_overrides(options.overrides);
+  const config::LoadedConfig loaded = foreign::config_from_overrides(options.overrides);
   return {{"arch", or_null(options.arch)},
           {"model", options.model.empty()
                         ? nlohmann::ordered_json(nullptr)

@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "cli.h"
-#include "sftrun/config/import.h"
+#include "sftrun/foreign/import.h"
 
 namespace sftrun::app {
 namespace {
@@ -94,7 +94,7 @@ Command add_import(CLI::App& config) {
       ->type_name("FILE");
   command->add_flag("--overwrite", options->overwrite, "Replace --output if it exists");
   command->add_option("--from", options->from, "The tool [recognised from the file's keys]")
-      ->check(one_of(config::tool_words()))
+      ->check(one_of(foreign::tool_words()))
       ->type_name("TOOL");
   command->add_flag("--json", options->json, "Print one JSON object");
   return {command, [options, command] {

@@ -13,6 +13,7 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/core/user_path.h"
 #include "sftrun/data/text_model.h"
+#include "sftrun/foreign/load.h"
 #include "sftrun/observe/run_report.h"
 
 namespace sftrun::app {
@@ -112,7 +113,7 @@ nlohmann::ordered_json models_of(const EvalOptions& options, const config::RunCo
 
 /// The run's configuration without what concerns training only.
 config::LoadedConfig load_evaluated(const EvalOptions& options) {
-  config::LoadedConfig loaded = config::load_config_for_eval(options.config, options.overrides);
+  config::LoadedConfig loaded = foreign::load_config_for_eval(options.config, options.overrides);
   check(loaded, options.config);
   find_data(loaded, /*quiet=*/false);
   config::require_files(loaded);

@@ -6,6 +6,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/foreign/load.h"
 #include "sftrun/observe/run_report.h"
 
 namespace sftrun::app {
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 /// The output.dir of a run's YAML; empty: it is not one.
 fs::path run_of_yaml(const fs::path& file) {
   try {
-    config::LoadedConfig loaded = config::load_config(file, {});
+    config::LoadedConfig loaded = foreign::load_config(file, {});
     config::resolve(loaded, file, /*world_size=*/1);
     return loaded.config.output.dir;
   } catch (const Error&) {

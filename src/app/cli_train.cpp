@@ -7,6 +7,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/step_range.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/foreign/load.h"
 #include "sftrun/launch/scheduler_env.h"
 
 namespace sftrun::app {
@@ -95,7 +96,7 @@ bool is_started_by_other(const LaunchFlags& flags) {
 
 void apply_launch_files(TrainOptions& options, const CLI::App& command) {
   if (is_started_by_other(options)) return;
-  const config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  const config::LoadedConfig loaded = foreign::load_config(options.config, options.overrides);
   LaunchDefaults defaults(options, command);
   defaults.take(loaded.accelerate);
   defaults.take(loaded.machine);

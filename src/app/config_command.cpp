@@ -20,6 +20,7 @@
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/data/text_model.h"
+#include "sftrun/foreign/load.h"
 #include "sftrun/hub/repo_name.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/plan/auto_values.h"
@@ -117,7 +118,7 @@ int world_size_of(const ConfigOptions& options, const config::RunConfig& config)
 }
 
 config::LoadedConfig load_resolved(const ConfigOptions& options) {
-  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  config::LoadedConfig loaded = foreign::load_config(options.config, options.overrides);
   config::resolve(loaded, options.config, world_size_of(options, loaded.config));
   return loaded;
 }
@@ -278,7 +279,7 @@ BatchRequest resolve_shown(config::LoadedConfig& loaded, const ConfigOptions& op
 }
 
 int show(const ConfigOptions& options) {
-  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  config::LoadedConfig loaded = foreign::load_config(options.config, options.overrides);
   const int world_size = world_size_of(options, loaded.config);
   const BatchRequest batches = resolve_shown(loaded, options, world_size);
   warn(all_warnings(loaded));

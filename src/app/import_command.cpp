@@ -3,32 +3,32 @@
 #include <system_error>
 
 #include "commands.h"
-#include "sftrun/config/import.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/foreign/import.h"
 
 namespace sftrun::app {
 namespace {
 
-void print_notes(std::string_view title, const std::vector<config::ImportNote>& notes) {
-  for (const config::ImportNote& note : notes)
+void print_notes(std::string_view title, const std::vector<foreign::ImportNote>& notes) {
+  for (const foreign::ImportNote& note : notes)
     fmt::print(stderr, "{}: {}: {} ({})\n", title, note.key, note.why, note.place);
 }
 
 /// What the user must know, beside the YAML.
-void print_summary(const config::Import& import) {
+void print_summary(const foreign::Import& import) {
   print_notes("left to the run", import.from_run);
   print_notes("without a meaning here", import.no_meaning);
   print_notes("not carried over", import.not_carried);
   if (!import.missing.empty())
     fmt::print(stderr, "still needed: {} (docs/configuration.md)\n", join(import.missing, ", "));
-  if (const std::string flags = config::launch_flags(import.launch); !flags.empty())
+  if (const std::string flags = foreign::launch_flags(import.launch); !flags.empty())
     fmt::print(stderr, "start it with: sftrun train --config FILE {}\n", flags);
   fmt::print(stderr, "{} ({}): {}, {} without a meaning here, {} not carried over\n",
-             import.file.string(), config::tool_name(import.tool),
+             import.file.string(), foreign::tool_name(import.tool),
              counted(import.settings.size(), "setting"), counted(import.no_meaning.size(), "key"),
              counted(import.not_carried.size(), "key"));
 }
@@ -52,12 +52,12 @@ void require_replaceable(const ImportOptions& options) {
 
 int run_import(const ImportOptions& options) {
   require_replaceable(options);
-  const std::optional<config::ForeignTool> tool = config::tool_of(options.from);
-  const config::Import import = config::import_config(options.file, tool);
-  const std::string yaml = config::to_yaml(import);
+  const std::optional<foreign::Tool> tool = foreign::tool_of(options.from);
+  const foreign::Import import = foreign::import_config(options.file, tool);
+  const std::string yaml = foreign::to_yaml(import);
   if (!options.output.empty()) write_file_atomically(options.output, yaml, SpecialFile::kAllowed);
   if (options.json) {
-    nlohmann::ordered_json answer = config::to_json(import);
+    nlohmann::ordered_json answer = foreign::to_json(import);
     if (!options.output.empty()) answer["output"] = options.output.string();
     fmt::print("{}\n", answer.dump(2));
   } else {

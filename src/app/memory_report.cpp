@@ -14,6 +14,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/foreign/load.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/gpu_cards.h"
@@ -250,7 +251,7 @@ MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded)
 }  // namespace
 
 MemoryReport memory_report(const TrainOptions& options) {
-  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  config::LoadedConfig loaded = foreign::load_config(options.config, options.overrides);
   const config::Places places = loaded.places;
   return config::with_places(places, [&] { return report_of(options, std::move(loaded)); });
 }

@@ -18,6 +18,7 @@
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/data/text_model.h"
+#include "sftrun/foreign/load.h"
 #include "text_model_loader.h"
 
 namespace sftrun::app {
@@ -55,7 +56,7 @@ void check_other_data(const config::RunConfig& config, const PreviewOptions& opt
 }  // namespace
 
 int run_preview(const PreviewOptions& options) {
-  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  config::LoadedConfig loaded = foreign::load_config(options.config, options.overrides);
   find_data(loaded, /*quiet=*/false);
   config::require_files(loaded);
   data::require_chat_template(loaded);

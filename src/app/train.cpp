@@ -28,6 +28,7 @@
 #include "sftrun/core/verbosity.h"
 #include "sftrun/data/small_data.h"
 #include "sftrun/data/text_model.h"
+#include "sftrun/foreign/load.h"
 #include "sftrun/launch/error_file.h"
 #include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/gpu.h"
@@ -556,7 +557,7 @@ std::optional<launch::SmallerStart> start_smaller(const TrainOptions& options, c
   // The sizes may depend on the data, which the workers read.
   const std::filesystem::path resolved =
       std::filesystem::path(run.loaded.config.output.dir) / "config.resolved.yaml";
-  config::TrainConfig tried = config::load_config(resolved, {}).config.train;
+  config::TrainConfig tried = foreign::load_config(resolved, {}).config.train;
   const int64_t too_large = tried.batch_size.value.value();
   if (too_large < 2) return std::nullopt;
   TrainOptions smaller = options;
@@ -656,7 +657,7 @@ int run_train(const TrainOptions& asked) {
   TrainOptions options = asked;
   if (options.overwrite && is_started_again(env)) options.overwrite = false;
   const auto external = launch::external_worker(env, options.asks_for_processes());
-  config::LoadedConfig loaded = config::load_config(options.config, options.overrides);
+  config::LoadedConfig loaded = foreign::load_config(options.config, options.overrides);
   const config::Places places = loaded.places;
   return config::with_places(places, [&] {
     return external ? run_worker(options, *external, env, std::move(loaded))

@@ -1,4 +1,4 @@
-#include "binding.h"
+#include "sftrun/config/binding.h"
 
 #include <fmt/format.h>
 
@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "choices.h"
+#include "fields.h"
 #include "parse_field.h"
 #include "sftrun/core/strings.h"
 

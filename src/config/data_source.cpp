@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "foreign_keys.h"
+#include "fields.h"
 #include "parse_field.h"
+#include "sftrun/config/foreign_keys.h"
 #include "sftrun/core/strings.h"
 
 /// Reads data sets from the YAML of `data.train` and `data.val`.

@@ -1,4 +1,4 @@
-#include "foreign_keys.h"
+#include "sftrun/config/foreign_keys.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "foreign_keys.h"
+#include "sftrun/config/foreign_keys.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "binding.h"
+#include "sftrun/config/binding.h"
 
 /// Keys that are not fields: planned ones, keys of other trainers (foreign_keys.h), and misspelt
 /// ones.

@@ -1,16 +1,17 @@
+#include "sftrun/config/load.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "import/named_files.h"
 #include "layers.h"
 #include "sftrun/config/problem.h"
+#include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/short_quotes.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
-#include "yaml_reader.h"
 
 namespace sftrun::config {
 namespace {
@@ -103,7 +104,7 @@ void keep_named_validation(const std::vector<Assignment>& command_line, LoadedCo
 
 /// @param yaml nullptr: none
 LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::string>& words,
-                  ConfigUse use) {
+                  ConfigUse use, const ForeignFiles& foreign) {
   LoadedConfig loaded;
   Binding fields = bind(loaded.config);
   Problems problems, of_environment, of_command_line;
@@ -114,13 +115,13 @@ LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::stri
   if (yaml != nullptr) {
     const std::string file = yaml->string();
     const Value document = parse_yaml(read_text_file(*yaml), file, problems);
-    importing::require_own_run(document, *yaml);
+    foreign.require_own_run(document, *yaml);
     run = flatten(document, file, fields, problems);
   }
   const std::vector<Assignment> environment =
       from_environment(fields, of_environment, loaded.warnings);
   const std::vector<Assignment> command_line = from_command_line(words, fields, of_command_line);
-  NamedFiles named = read_named_files(
+  NamedFiles named = foreign.read_named(
       {&run, &environment, &command_line},
       [&](const std::string& path) { return rebased(path, directory); }, problems);
   apply(named.assignments(), fields, loaded, problems);
@@ -148,17 +149,19 @@ std::string LoadedConfig::place_of(const std::string& key) const {
 }
 
 LoadedConfig load_config(const std::filesystem::path& yaml,
-                         const std::vector<std::string>& overrides) {
-  return load(&yaml, overrides, ConfigUse::kTraining);
+                         const std::vector<std::string>& overrides, const ForeignFiles& foreign) {
+  return load(&yaml, overrides, ConfigUse::kTraining, foreign);
 }
 
 LoadedConfig load_config_for_eval(const std::filesystem::path& yaml,
-                                  const std::vector<std::string>& overrides) {
-  return load(&yaml, overrides, ConfigUse::kEvaluation);
+                                  const std::vector<std::string>& overrides,
+                                  const ForeignFiles& foreign) {
+  return load(&yaml, overrides, ConfigUse::kEvaluation, foreign);
 }
 
-LoadedConfig config_from_overrides(const std::vector<std::string>& overrides) {
-  return load(nullptr, overrides, ConfigUse::kNoRun);
+LoadedConfig config_from_overrides(const std::vector<std::string>& overrides,
+                                   const ForeignFiles& foreign) {
+  return load(nullptr, overrides, ConfigUse::kNoRun, foreign);
 }
 
 void require_files(const LoadedConfig& loaded) {

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "fields.h"
 #include "layers.h"
 #include "parse_field.h"
 #include "sftrun/config/machine_file.h"
+#include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
-#include "yaml_reader.h"
 
 namespace sftrun::config {
 namespace {

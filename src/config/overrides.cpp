@@ -7,8 +7,8 @@
 
 #include "known_keys.h"
 #include "layers.h"
+#include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/strings.h"
-#include "yaml_reader.h"
 
 namespace sftrun::config {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "binding.h"
 #include "choices.h"
+#include "sftrun/config/binding.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
 #include "sftrun/core/utf8.h"

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "binding.h"
 #include "layers.h"
+#include "sftrun/config/binding.h"
+#include "sftrun/config/yaml_text.h"
 #include "sftrun/core/strings.h"
-#include "yaml_text.h"
 
 namespace sftrun::config {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "binding.h"
+#include "sftrun/config/binding.h"
 
 namespace sftrun::config {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "binding.h"
+#include "sftrun/config/binding.h"
 #include "sftrun/config/problem.h"
-#include "yaml_text.h"
+#include "sftrun/config/yaml_text.h"
 
 namespace sftrun::config {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sftrun/config/value.h"
+#include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/file.h"
-#include "value.h"
-#include "yaml_reader.h"
 
 namespace sftrun::config {
 namespace {

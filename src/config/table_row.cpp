@@ -1,12 +1,12 @@
-#include "table_row.h"
+#include "sftrun/config/table_row.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "sftrun/config/problem.h"
+#include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/strings.h"
-#include "yaml_reader.h"
 
 namespace sftrun::config {
 

@@ -1,4 +1,4 @@
-#include "value.h"
+#include "sftrun/config/value.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "yaml_reader.h"
+#include "sftrun/config/yaml_reader.h"
 
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>

@@ -1,11 +1,11 @@
-#include "yaml_text.h"
+#include "sftrun/config/yaml_text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "sftrun/config/value.h"
 #include "sftrun/core/strings.h"
-#include "value.h"
 
 namespace sftrun::config {
 namespace {

@@ -20,6 +20,7 @@
 #include "sftrun/core/rng.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
+#include "sftrun/foreign/load.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/train/optimizer.h"
@@ -70,7 +71,7 @@ BenchConfig bench_config(const nlohmann::ordered_json& request) {
       "tuning.lora.r=8", "tuning.lora.alpha=16",
       "tuning.lora.target_modules=[q_proj, k_proj, v_proj, o_proj]"};
   for (const auto& text : request.at("overrides")) overrides.push_back(text.get<std::string>());
-  BenchConfig bench{config::config_from_overrides(overrides).config,
+  BenchConfig bench{foreign::config_from_overrides(overrides).config,
                     request.at("dtype").get<std::string>()};
   if (bench.run.train.objective != config::Objective::kSft)
     throw ConfigError("bench measures train.objective sft only", "train.objective", "remove it");

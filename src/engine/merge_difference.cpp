@@ -17,6 +17,7 @@
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/data/sample.h"
+#include "sftrun/foreign/load.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/model/stage.h"
@@ -93,7 +94,7 @@ Training training_of(const MergedModel& model, const nlohmann::ordered_json& req
   training.is_known = !run.empty() && leads_to_file(run / "config.resolved.yaml");
   if (training.is_known) {
     const observe::RunReport report = observe::read_run_report(run / "run.json");
-    training.config = config::load_config(run / "config.resolved.yaml", {}).config;
+    training.config = foreign::load_config(run / "config.resolved.yaml", {}).config;
     training.base = base_of_run(report, model);
     training.base_name = report.base_model;
   } else if (const auto held = config::read_base_record(model.adapter)) {

@@ -26,6 +26,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/units.h"
 #include "sftrun/export/run_result.h"
+#include "sftrun/foreign/load.h"
 #include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/launch/gpu_meter.h"
 #include "sftrun/launch/launch_plan.h"
@@ -288,7 +289,7 @@ nlohmann::ordered_json evaluation_until(const observe::RunReport& report, int64_
 /// The settings that a complete run was trained with. Those of this command may name other data.
 config::RunConfig trained_config(const PreparedRun& run) {
   try {
-    return config::load_config(run.run_dir() / "config.resolved.yaml", {}).config;
+    return foreign::load_config(run.run_dir() / "config.resolved.yaml", {}).config;
   } catch (const Error&) {  // it was removed, or edited
     return run.config;
   }

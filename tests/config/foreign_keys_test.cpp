@@ -1,13 +1,13 @@
-#include "foreign_keys.h"
+#include "sftrun/config/foreign_keys.h"
 
 #include <algorithm>
 #include <fstream>
 #include <set>
 #include <sstream>
 
-#include "binding.h"
 #include "config_test_base.h"
 #include "known_keys.h"
+#include "sftrun/config/binding.h"
 #include "sftrun/config/problem.h"
 
 namespace sftrun::config {

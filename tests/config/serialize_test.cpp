@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <set>
 
-#include "binding.h"
 #include "choices.h"
 #include "config_test_base.h"
+#include "fields.h"
 #include "layers.h"
+#include "sftrun/config/binding.h"
+#include "sftrun/config/yaml_reader.h"
 #include "support/expect_error.h"
-#include "yaml_reader.h"
 
 namespace sftrun::config {
 namespace {

@@ -1,8 +1,8 @@
-#include "value.h"
+#include "sftrun/config/value.h"
 
 #include <gtest/gtest.h>
 
-#include "yaml_text.h"
+#include "sftrun/config/yaml_text.h"
 
 namespace sftrun::config {
 namespace {

@@ -333,7 +333,7 @@ def yaml(choice):
 def other_tool(choice):
     """A configuration of another tool."""
     path = choice.choice(sorted([*(ROOT / "configs").glob("accelerate/*"), *(ROOT / "configs").glob("deepspeed/*"),
-                                 *(ROOT / "tests/data/config/import").glob("*.yaml")]))
+                                 *(ROOT / "tests/data/foreign").glob("*.yaml")]))
     return change_text(path.read_text(), choice).encode() if choice.random() < 0.7 else change_bytes(path.read_bytes(), choice)
 
 

@@ -201,7 +201,7 @@ def follow(program, shared, row, show):
 
 LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 SECTIONS = "model|tuning|data|train|parallel|output|callbacks"
-# Parts of models, and files. Keys of other tools are in src/config/import and foreign_key_table.cpp.
+# Parts of models, and files. Keys of other tools are in src/foreign and foreign_keys.yaml.
 NO_KEYS = re.compile(r"model\.(layers|embed_tokens|norm|visual|language_model|per_layer|dropout|vocab|merges|old)"
                      r"|output\.weight|train\.generation_$|.*\.(jsonl|gguf|log|h)$|.*safetensors|tuning\.train_parts")
 # Of other programs, and those that sftrun's launcher gives its workers.
@@ -249,12 +249,13 @@ def check_names(program):
         folder = pathlib.Path(name)
         known = settings_of(json.loads(run(program, folder, ["config", "schema"])[1]))
         flags = flags_of(program, folder) | OTHER_FLAGS
-    sources = [path for part in ("src", "include") for path in (ROOT / part).rglob("*") if path.suffix in (".cpp", ".h", ".cu", ".cuh")]
+    sources = [path for part in ("src", "include") for path in (ROOT / part).rglob("*") if path.suffix in (".cpp", ".h", ".cu", ".cuh", ".yaml")]
     for path in sources:
-        joined = re.sub(r'"\s*\n\s*"', "", path.read_text())
+        ends, between = (r"\n +", " ") if path.suffix == ".yaml" else (r'"\s*\n\s*"', "")  # of the lines of a text
+        joined = re.sub(ends, between, path.read_text())
         for literal in LITERAL.findall(joined):
             for key, value in re.findall(rf"(?<![\w./-])((?:{SECTIONS})\.[a-z_](?:[\w.]*\w)?)(?:(?:: |=)(\w+))?", literal):
-                is_foreign = "import" in path.parts or path.name.startswith("foreign_key")
+                is_foreign = "foreign" in path.parts or path.name.startswith("foreign_key")
                 if NO_KEYS.match(key) or is_foreign and key not in known:
                     continue
                 num_keys += 1

@@ -269,7 +269,7 @@ struct ParallelConfig {
   CommBackend backend = CommBackend::kAuto;
   std::string timeout = "30m";      ///< for the rendezvous and for collectives
   std::string stall_after = "30s";  ///< without progress, then the log names the ranks at fault
-  /// Files of Accelerate and DeepSpeed (config/import.h). Empty after loading: what they say is in
+  /// Files of Accelerate and DeepSpeed (the module `foreign`). Empty after loading: what they say is in
   /// the other fields then.
   std::string accelerate, deepspeed;
 };
@@ -326,21 +326,6 @@ struct LoadedConfig {
   std::string place_of(const std::string& key) const;
 };
 
-/// Reads the YAML, applies machine file, the files of Accelerate and DeepSpeed that are named,
-/// environment and `key=value` overrides by precedence, and checks every field and all relations between fields. Paths in data.train, data.val, model.name,
-/// model.chat_template and tuning.lora.init_from that do not exist in the current directory but
-/// beside the YAML are replaced by the latter.
-/// @throws ConfigError with *all* problems, each with file:line:column or its override; DataError
-/// if the YAML cannot be read.
-LoadedConfig load_config(const std::filesystem::path& yaml,
-                         const std::vector<std::string>& overrides);
-/// The same for `sftrun eval`, which does not look at what concerns training only: when a run
-/// evaluates, and its best evaluation. Of data.val and data.val_split, one in `overrides` takes
-/// the place of the other.
-LoadedConfig load_config_for_eval(const std::filesystem::path& yaml,
-                                  const std::vector<std::string>& overrides);
-/// A configuration from overrides and environment only (bench). Model and data are not required.
-LoadedConfig config_from_overrides(const std::vector<std::string>& overrides);
 /// Reads only the machine file: SFTRUN_MACHINE_CONFIG, or sftrun/machine.yaml in XDG_CONFIG_HOME or
 /// ~/.config. It need not exist.
 MachineSettings load_machine_settings();

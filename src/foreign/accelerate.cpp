@@ -1,0 +1,378 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "fsdp.h"
+#include "reading.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
+#include "sftrun/core/short_quotes.h"
+#include "sftrun/core/strings.h"
+
+/// Accelerate's YAML, as `accelerate config` writes it (accelerate.commands.config.config_args).
+namespace sftrun::foreign {
+namespace {
+
+constexpr std::string_view kRendezvous =
+    "sftrun has its own rendezvous, at --master-addr and --master-port";
+constexpr std::string_view kUnits = "each layer is a unit that is gathered and released";
+constexpr std::string_view kLoading =
+    "a model is read tensor by tensor and divided while it is loaded";
+constexpr std::string_view kNothingToCompile =
+    "there is nothing to compile; `train.cuda_graphs` captures steps in CUDA graphs";
+constexpr std::string_view kMegatron =
+    "remove it, and use distributed_type FSDP, or MULTI_GPU and in the run `parallel.strategy: "
+    "pipeline` with `parallel.pp`, or `tensor` with `parallel.tp`";
+constexpr std::string_view kFp8Settings =
+    "FP8 has no settings here: `tuning.quant: fp8` stores a frozen base in FP8";
+constexpr std::string_view kDevices = "devices are NVIDIA GPUs and CPUs";
+constexpr std::string_view kNoTpu = "remove it: devices are NVIDIA GPUs and CPUs";
+constexpr std::string_view kNoCommands =
+    "remove it; start sftrun on every machine, with --nnodes, --node-rank and --master-addr";
+constexpr std::string_view kStartEach =
+    "start sftrun on every machine, with --nnodes, --node-rank and --master-addr";
+constexpr std::string_view kParallelSizes =
+    "set it to 1; `parallel.strategy: fsdp` divides the model over the devices";
+
+/// Keys that `accelerate_finish` reads.
+void accelerate_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
+
+void accelerate_mixed_precision(Reading& reading, const SourceKey& key) {
+  const std::string word = ascii_lower(key.value.text);
+  if (parse_bool(key.value.text) == false)
+    return reading.set(key, "model.dtype", "fp32", /*is_firm=*/false);
+  if (word == "bf16" || word == "fp16") return reading.set(key, "model.dtype", word);
+  if (word == "fp8") {
+    return reading.refuse(key, "`mixed_precision` is fp8, which is not supported",
+                          "set it to bf16; `tuning.quant: fp8` in the run stores a frozen base in "
+                          "FP8 and multiplies in FP8");
+  }
+  reading.refuse(key, fmt::format("`mixed_precision` is {}", describe(key.value)),
+                 "write no, fp16 or bf16");
+}
+
+void accelerate_environment(Reading& reading, const SourceKey& key) {
+  if (key.value.text == "LOCAL_MACHINE")
+    return reading.note_no_meaning(key, "sftrun starts its processes on this machine");
+  reading.refuse(key, fmt::format("`compute_environment` is {}", describe(key.value)),
+                 "set it to LOCAL_MACHINE");
+}
+
+/// A file of DeepSpeed, beside this one or in the current directory.
+void accelerate_deepspeed_file(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  const std::filesystem::path path = reading.path_beside(key.value.text);
+  if (!is_plain_file(path)) {
+    return reading.refuse(
+        key, fmt::format("`{}`: no such file: {}", key.name, shown_path(key.value.text)),
+        "paths are relative to the current directory, or to the directory of this "
+        "file");
+  }
+  reading.include(read_foreign_file(path, Tool::kDeepSpeed));
+}
+
+/// Devices over which one copy of the model is divided.
+void accelerate_shard_size(Reading& reading, const SourceKey& key) {
+  const auto size = reading.count_of(key.name, 1);
+  if (!size || *size == 1) return;
+  reading.set(key, "parallel.dp_shard", key.value);
+}
+
+constexpr auto kAccelerateRules = std::to_array<ImportRule>({
+    // ---- Machines and processes
+    special("compute_environment", accelerate_environment),
+    special("distributed_type", accelerate_later),
+    special("num_processes", accelerate_later),
+    special("num_machines", accelerate_later),
+    special("machine_rank", accelerate_later),
+    special("main_process_ip", accelerate_later),
+    special("main_process_port", accelerate_later),
+    special("gpu_ids", accelerate_later),
+    special("use_cpu", accelerate_later),
+    nothing("rdzv_backend", kRendezvous),
+    nothing("same_network", kRendezvous),
+    nothing("main_training_function", "sftrun is a program, not a function of a script"),
+    lost("enable_cpu_affinity", "processes are not bound to cores; use numactl or taskset"),
+    nothing("debug", "collectives are always checked: every rank must make the same calls"),
+    nothing("mpirun_config.*", "sftrun starts its processes itself, or is started by mpirun"),
+    refused("downcast_bf16", kNoTpu),
+    refused("tpu_use_cluster", kNoTpu),
+    nothing("tpu_*", kDevices),
+    refused("command_file", kNoCommands),
+    refused("commands", kNoCommands),
+    nothing("quiet", "it is of Accelerate's launcher"),
+
+    // ---- Numbers
+    special("mixed_precision", accelerate_mixed_precision),
+    field("fp16", "train.fp16"),
+    nothing("fp8_config.*", kFp8Settings),
+    nothing("dynamo_backend", kNothingToCompile),
+    nothing("dynamo_config.*", kNothingToCompile),
+
+    // ---- FSDP
+    special("fsdp_config.fsdp_sharding_strategy", accelerate_later),
+    special("fsdp_config.fsdp_reshard_after_forward", accelerate_later),
+    nothing("fsdp_config.fsdp_version", "FSDP 1 and 2 divide the same tensors"),
+    nothing("fsdp_config.fsdp_auto_wrap_policy", kUnits),
+    nothing("fsdp_config.fsdp_transformer_layer_cls_to_wrap", kUnits),
+    nothing("fsdp_config.fsdp_min_num_params", kUnits),
+    nothing("fsdp_config.fsdp_backward_prefetch", "the next unit is always gathered ahead"),
+    nothing("fsdp_config.fsdp_backward_prefetch_policy", "the next unit is always gathered ahead"),
+    nothing("fsdp_config.fsdp_forward_prefetch", "the next unit is always gathered ahead"),
+    nothing("fsdp_config.fsdp_cpu_ram_efficient_loading", kLoading),
+    nothing("fsdp_config.fsdp_sync_module_states", kLoading),
+    nothing("fsdp_config.fsdp_use_orig_params", "parameters keep their names and shapes"),
+    special("fsdp_config.fsdp_state_dict_type", set_fsdp_checkpoint_format),
+    special(kFsdpCheckpointing[0], set_fsdp_checkpointing),
+    offload_activations("fsdp_config.fsdp_activation_checkpointing_offload"),
+    offload_all("fsdp_config.fsdp_offload_params"),
+
+    // ---- DeepSpeed
+    special("deepspeed_config.zero_stage", accelerate_later),
+    field("deepspeed_config.gradient_accumulation_steps", "train.grad_accum"),
+    field("deepspeed_config.gradient_clipping", "train.max_grad_norm"),
+    offload_optimizer("deepspeed_config.offload_optimizer_device"),
+    offload_weights("deepspeed_config.offload_param_device"),
+    nothing("deepspeed_config.offload_optimizer_nvme_path", "nothing is kept on disks"),
+    nothing("deepspeed_config.offload_param_nvme_path", "nothing is kept on disks"),
+    nothing("deepspeed_config.zero3_init_flag", kLoading),
+    nothing("deepspeed_config.zero3_save_16bit_model", "results are in whole tensors"),
+    nothing("deepspeed_config.deepspeed_moe_layer_cls_names", kUnits),
+    special("deepspeed_config.deepspeed_config_file", accelerate_deepspeed_file),
+    lost("deepspeed_config.deepspeed_hostfile", kStartEach),
+    lost("deepspeed_config.deepspeed_inclusion_filter", kStartEach),
+    lost("deepspeed_config.deepspeed_exclusion_filter", kStartEach),
+    nothing("deepspeed_config.deepspeed_multinode_launcher", kStartEach),
+
+    // ---- Other kinds of parallelism
+    special("parallelism_config.parallelism_config_dp_shard_size", accelerate_shard_size),
+    nothing("parallelism_config.parallelism_config_dp_replicate_size",
+            "it is the number of processes divided by dp_shard"),
+    special("parallelism_config.parallelism_config_pp_size", accelerate_later),
+    special("parallelism_config.parallelism_config_tp_size", accelerate_later),
+    refused("parallelism_config.parallelism_config_cp_size", kParallelSizes, "1"),
+    refused("parallelism_config.parallelism_config_sp_size", kParallelSizes, "1"),
+    nothing("parallelism_config.parallelism_config_*", "context and sequence parallelism are off"),
+    refused("megatron_lm_config", kMegatron),
+});
+
+constexpr auto kAccelerateSigns = std::to_array<std::string_view>(
+    {"distributed_type", "compute_environment", "mixed_precision", "num_processes", "num_machines",
+     "machine_rank", "main_training_function", "use_cpu", "rdzv_backend"});
+
+/// Accelerate adds these beginnings to keys that do not have them.
+constexpr auto kAcceleratePrefixes = std::to_array<WordPair>(
+    {{"fsdp_config", "fsdp_"}, {"parallelism_config", "parallelism_config_"}});
+
+void set_fsdp_strategy(Reading& reading, const SourceKey& type) {
+  constexpr const char* kSharding = "fsdp_config.fsdp_sharding_strategy";
+  constexpr const char* kReshard = "fsdp_config.fsdp_reshard_after_forward";
+  if (reading.has("parallel.dp_shard")) return reading.set(type, "parallel.strategy", "hybrid");
+  bool is_set = false;
+  for (const char* name : {kSharding, kReshard}) {
+    const auto key = reading.find(name);
+    if (!key) continue;
+    is_set = true;
+    const std::string_view strategy = strategy_of_fsdp(key->value.text);
+    if (strategy.empty()) {
+      reading.refuse(
+          *key, fmt::format("`{}` is {}", name, describe(key->value)),
+          "write FULL_SHARD, SHARD_GRAD_OP, NO_SHARD or HYBRID_SHARD; for FSDP 2 true or "
+          "false");
+      continue;
+    }
+    reading.set(*key, "parallel.strategy", strategy);
+    if (ascii_lower(key->value.text) == "hybrid_shard_zero2" || key->value.text == "5")
+      reading.note_lost(*key,
+                        "hybrid gathers weights again for the backward pass: less memory, the "
+                        "same losses");
+  }
+  if (!is_set) reading.set(type, "parallel.strategy", "fsdp");
+}
+
+void set_deepspeed_strategy(Reading& reading, const SourceKey& type) {
+  constexpr int64_t kDefaultStage = 2;
+  constexpr std::array<std::string_view, 4> kStrategies = {"ddp", "zero1", "zero2", "zero3"};
+  const auto key = reading.find("deepspeed_config.zero_stage");
+  if (!key) {
+    if (!reading.has("parallel.strategy"))
+      reading.set(type, "parallel.strategy", kStrategies[kDefaultStage]);
+    return;
+  }
+  const auto stage = reading.count_of(key->name, 0);
+  if (!stage) return;
+  if (*stage >= static_cast<int64_t>(kStrategies.size()))
+    return reading.refuse(*key, fmt::format("`{}` is {}", key->name, *stage), "write 0, 1, 2 or 3");
+  reading.set(*key, "parallel.strategy", kStrategies[static_cast<size_t>(*stage)]);
+}
+
+/// A section that belongs to another distributed_type.
+void refuse_section_of_another_type(Reading& reading, const SourceKey& type) {
+  constexpr auto kOwners = std::to_array<WordPair>({{"fsdp_config", "FSDP"},
+                                                    {"deepspeed_config", "DEEPSPEED"},
+                                                    {"megatron_lm_config", "MEGATRON_LM"}});
+  for (const WordPair& owner : kOwners) {
+    const auto section = reading.find(owner.theirs);
+    if (!section || is_off(section->value) || type.value.text == owner.ours) continue;
+    const std::string first =
+        section->value.keys.empty() ? "" : "." + section->value.keys.front().text;
+    reading.refuse(
+        type, *section,
+        fmt::format("`distributed_type` is {}, but `{}{}` is given", type.value.text, owner.theirs,
+                    first),
+        fmt::format("set distributed_type to {}, or remove {}", owner.ours, owner.theirs));
+  }
+}
+
+/// Stages of a pipeline, or parts of each matrix.
+struct Division {
+  const char *key, *strategy, *field;
+};
+constexpr std::array<Division, 2> kDivisions = {
+    {{"parallelism_config.parallelism_config_pp_size", "pipeline", "parallel.pp"},
+     {"parallelism_config.parallelism_config_tp_size", "tensor", "parallel.tp"}}};
+
+/// The sizes of stages and of parts of matrices, beside what `distributed_type` says of the copies.
+/// @return the strategy of a run that has one of them alone; empty: none, or both
+std::string set_divisions(Reading& reading, const SourceKey& type) {
+  const std::string& word = type.value.text;
+  std::vector<std::string> strategies;
+  for (const Division& division : kDivisions) {
+    if (reading.count_of(division.key, 1).value_or(1) == 1) continue;
+    const SourceKey size = *reading.find(division.key);
+    if (word == "NO" || parse_bool(word) == false) {
+      reading.refuse(
+          type, size,
+          fmt::format("`{}` is {}, but `distributed_type` is {}", size.name, size.value.text, word),
+          "set distributed_type to MULTI_GPU, FSDP or DEEPSPEED, or the size to 1");
+      continue;
+    }
+    reading.set(size, division.field, size.value);
+    strategies.emplace_back(division.strategy);
+  }
+  return strategies.size() == 1 ? strategies.front() : "";
+}
+
+void set_strategy(Reading& reading, const SourceKey& type) {
+  const std::string& word = type.value.text;
+  const std::string division = set_divisions(reading, type);
+  if (word == "NO" || parse_bool(word) == false) return;
+  if (word == "MULTI_GPU" || word == "MULTI_CPU")
+    return reading.set(type, "parallel.strategy",
+                       reading.has("parallel.dp_shard") ? "hybrid"
+                       : division.empty()               ? "ddp"
+                                                        : division);
+  if (word == "FSDP") return set_fsdp_strategy(reading, type);
+  if (word == "DEEPSPEED") return set_deepspeed_strategy(reading, type);
+  if (word == "MEGATRON_LM")
+    return reading.refuse(type, "`distributed_type` is MEGATRON_LM", std::string(kMegatron));
+  reading.refuse(type, fmt::format("`distributed_type` is {}", describe(type.value)),
+                 fmt::format("{}: write NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED", kDevices));
+}
+
+/// num_processes counts the processes of all machines.
+void set_processes(Reading& reading, const SourceKey& type) {
+  const auto processes = reading.count_of("num_processes", 1);
+  const int64_t machines = reading.count_of("num_machines", 1).value_or(1);
+  const bool is_one = type.value.text == "NO" || parse_bool(type.value.text) == false;
+  if (is_one) {
+    if (processes.value_or(1) > 1)
+      reading.refuse(type, *reading.find("num_processes"),
+                     fmt::format("`distributed_type` is NO, but `num_processes` is {}", *processes),
+                     "set distributed_type to MULTI_GPU, or num_processes to 1");
+    reading.launch.processes = 1;
+    return;
+  }
+  if (!processes) return;
+  if (*processes % machines != 0) {
+    return reading.refuse(*reading.find("num_processes"), *reading.find("num_machines"),
+                          fmt::format("`num_processes` {} is not a multiple of `num_machines` {}",
+                                      *processes, machines),
+                          fmt::format("set num_processes to a multiple of {}: it counts the "
+                                      "processes of all machines",
+                                      machines));
+  }
+  reading.launch.processes = *processes / machines;
+}
+
+void set_machines(Reading& reading) {
+  const auto machines = reading.count_of("num_machines", 1);
+  const auto rank = reading.count_of("machine_rank", 0);
+  const auto port = reading.count_of("main_process_port", 0);
+  const std::string address = reading.text_of("main_process_ip");
+  if (rank && *rank >= machines.value_or(1)) {
+    reading.refuse(*reading.find("machine_rank"),
+                   fmt::format("`machine_rank` {} is not below `num_machines` {}", *rank,
+                               machines.value_or(1)),
+                   "number the machines from 0, or raise num_machines");
+  }
+  const std::string suffix = port.value_or(0) > 0 ? fmt::format(":{}", *port) : "";
+  if (machines.value_or(1) == 1) {
+    if (!suffix.empty()) reading.launch.master = suffix;
+    return;
+  }
+  reading.launch.nodes = machines;
+  reading.launch.node_rank = rank;
+  if (!address.empty()) reading.launch.master = address + suffix;
+}
+
+void set_devices(Reading& reading, const SourceKey& type) {
+  const auto cpu = reading.find("use_cpu");
+  if (cpu && !parse_bool(cpu->value.text))
+    reading.refuse(*cpu, fmt::format("`use_cpu` is {}", describe(cpu->value)),
+                   "write true or false");
+  if (type.value.text == "MULTI_CPU" || (cpu && parse_bool(cpu->value.text) == true)) {
+    if (type.value.text == "MULTI_GPU")
+      reading.refuse(type, *cpu, "`distributed_type` is MULTI_GPU, but `use_cpu` is true",
+                     "set distributed_type to MULTI_CPU, or use_cpu to false");
+    reading.launch.devices = "cpu";
+    return;
+  }
+  const auto ids = reading.find("gpu_ids");
+  if (!ids || ids->value.text == "all") return;
+  const auto count = static_cast<int64_t>(split(ids->value.text, ',').size());
+  if (count < reading.launch.processes.value_or(count)) {
+    reading.refuse(*ids,
+                   fmt::format("`gpu_ids` names {}, but a machine has {} processes",
+                               counted(count, "GPU"), *reading.launch.processes),
+                   "name as many GPUs as processes, or write all");
+  }
+  if (count > 1)
+    reading.launch.devices = ids->value.text;
+  else if (ids->value.text != "0")
+    reading.note_lost(
+        *ids, fmt::format("set CUDA_VISIBLE_DEVICES={} in the environment", ids->value.text));
+}
+
+void accelerate_finish(Reading& reading) {
+  const auto type = reading.find("distributed_type");
+  if (!type) {
+    reading.problems.push_back({"`distributed_type` is missing", reading.file().string(),
+                                "write NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED"});
+    return;
+  }
+  refuse_section_of_another_type(reading, *type);
+  set_strategy(reading, *type);
+  set_processes(reading, *type);
+  set_machines(reading);
+  set_devices(reading, *type);
+  reading.launch.file = reading.file();
+}
+
+}  // namespace
+
+const ImportTable& accelerate_table() {
+  static constexpr ImportTable table{.tool = Tool::kAccelerate,
+                                     .name = "Accelerate",
+                                     .word = "accelerate",
+                                     .rules = kAccelerateRules,
+                                     .signs = kAccelerateSigns,
+                                     .finish = accelerate_finish,
+                                     .is_strict = true,
+                                     .prefixes = kAcceleratePrefixes};
+  return table;
+}
+
+}  // namespace sftrun::foreign

@@ -1,0 +1,573 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "fsdp.h"
+#include "sftrun/core/strings.h"
+#include "templates.h"
+
+/// Axolotl's YAML: https://docs.axolotl.ai/docs/config-reference.html. Keys that mean the same
+/// whatever their value are in the table of foreign keys (foreign_key_table.cpp).
+namespace sftrun::foreign {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kOwnTokenizer = "the model's own tokenizer is used";
+
+constexpr auto kAxolotlModes = std::to_array<WordPair>({{"lora", "lora"}, {"qlora", "qlora"}});
+constexpr auto kAxolotlInputs = std::to_array<WordPair>({{"true", "all"}, {"false", ""}});
+constexpr auto kAxolotlThinking = std::to_array<WordPair>({{"true", "split"}, {"false", ""}});
+
+std::string text_in(const Value& map, std::string_view name) {
+  const Value* value = value_at(map, name);
+  return value == nullptr ? "" : value->text;
+}
+
+/// What `type` says of the records of a data set.
+struct AxolotlType {
+  std::string_view begin;  ///< of its name
+  std::string_view format;
+  std::string_view note = {};              ///< what is not as in Axolotl
+  std::span<const WordPair> columns = {};  ///< names of its columns, if they are others
+};
+
+constexpr std::string_view kAxolotlTurns = "chat_template";
+constexpr std::string_view kOwnPromptText =
+    "Axolotl puts these records into a prompt text of its own; here they go through the model's "
+    "chat template";
+constexpr std::string_view kPlainPairs =
+    "Axolotl puts these strings into a chat template; here strings are trained on as they are: "
+    "write prompt, chosen and rejected as lists of messages";
+
+constexpr auto kAxolotlOrca = std::to_array<WordPair>(
+    {{"system_prompt", "system"}, {"question", "instruction"}, {"response", "output"}});
+constexpr auto kAxolotlQa =
+    std::to_array<WordPair>({{"question", "instruction"}, {"answer", "output"}});
+constexpr auto kAxolotlResponse = std::to_array<WordPair>({{"response", "output"}});
+constexpr auto kAxolotlQuestion = std::to_array<WordPair>({{"question", "prompt"}});
+constexpr auto kAxolotlInput = std::to_array<WordPair>({{"input", "prompt"}});
+constexpr auto kAxolotlMessages = std::to_array<WordPair>({{"messages", "prompt"}});
+
+/// The first that fits is meant.
+constexpr auto kAxolotlTypes = std::to_array<AxolotlType>({
+    {kAxolotlTurns, "messages"},
+    {"sharegpt", "sharegpt"},
+    {"alpaca_w_system.load_open_orca", "alpaca", kOwnPromptText, kAxolotlOrca},
+    {"alpaca_chat.load_qa", "alpaca", kOwnPromptText, kAxolotlQa},
+    {"alpaca", "alpaca", kOwnPromptText},
+    {"gpteacher", "alpaca", kOwnPromptText, kAxolotlResponse},
+    {"completion", "text"},
+    {"pretrain", "text"},
+});
+constexpr auto kAxolotlPairs = std::to_array<AxolotlType>({
+    {"chat_template.argilla_chat", "preference"},
+    {kAxolotlTurns, "preference", "", kAxolotlMessages},
+    {"chatml.ultra", "preference"},
+    {"llama3.ultra", "preference"},
+    {"chatml.intel", "preference", kPlainPairs, kAxolotlQuestion},
+    {"llama3.intel", "preference", kPlainPairs, kAxolotlQuestion},
+    {"chatml.prompt_pairs", "preference", kPlainPairs},
+    {"llama3.prompt_pairs", "preference", kPlainPairs},
+    {"chatml.icr", "preference", kPlainPairs, kAxolotlInput},
+    {"llama3.icr", "preference", kPlainPairs, kAxolotlInput},
+    {"user_defined", "preference", kPlainPairs},
+});
+
+bool is_dpo(const Reading& reading) {
+  return ascii_lower(reading.text_of("rl")) == "dpo";
+}
+
+/// nullptr: not known.
+const AxolotlType* axolotl_type(const Reading& reading, const std::string& name) {
+  const std::span<const AxolotlType> types =
+      is_dpo(reading) ? std::span<const AxolotlType>(kAxolotlPairs) : kAxolotlTypes;
+  const auto found = std::find_if(types.begin(), types.end(), [&](const AxolotlType& type) {
+    return name.starts_with(type.begin);
+  });
+  return found == types.end() ? nullptr : &*found;
+}
+
+/// The roles of a data set's own map, which is from our names to lists of theirs. Without one
+/// Axolotl knows these names.
+Json axolotl_roles(const Value& source, const AxolotlType* type) {
+  Json roles = Json::object();
+  const Value* given = value_at(source, "roles");
+  if (given != nullptr && given->kind == Value::Kind::kMap && !given->items.empty()) {
+    for (size_t i = 0; i < given->keys.size(); ++i) {
+      const Value& theirs = given->items[i];
+      const std::vector<Value> one = {theirs};
+      for (const Value& name : theirs.kind == Value::Kind::kScalar ? one : theirs.items)
+        if (name.text != given->keys[i].text) roles[name.text] = given->keys[i].text;
+    }
+  } else if (type != nullptr && type->begin == kAxolotlTurns && type->format == "messages") {
+    roles = {{"human", "user"}, {"gpt", "assistant"}};
+  }
+  return roles;
+}
+
+/// Column names of a data set, by our names.
+Json axolotl_fields(const Value& source, const AxolotlType* type) {
+  const bool is_pair = type != nullptr && type->format == "preference";
+  const auto kColumns =
+      std::to_array<WordPair>({{"field_messages", is_pair ? "prompt" : "messages"},
+                               {"field_tools", "tools"},
+                               {"field_system", "system"},
+                               {"field_prompt", "prompt"},
+                               {"field_chosen", "chosen"},
+                               {"field_rejected", "rejected"},
+                               {"field", "text"},
+                               {"text_column", "text"},
+                               {"message_field_role", "role"},
+                               {"message_field_content", "content"},
+                               {"message_field_training", "train"},
+                               {"message_property_mappings.role", "role"},
+                               {"message_property_mappings.content", "content"},
+                               {"type.field_prompt", "prompt"},
+                               {"type.field_chosen", "chosen"},
+                               {"type.field_rejected", "rejected"},
+                               {"type.field_instruction", "instruction"},
+                               {"type.field_input", "input"},
+                               {"type.field_output", "output"},
+                               {"type.field_system", "system"}});
+  Json fields = Json::object();
+  if (type != nullptr)
+    for (const WordPair& column : type->columns)
+      fields[std::string(column.ours)] = std::string(column.theirs);
+  for (const WordPair& column : kColumns) {
+    const std::string name = text_in(source, column.theirs);
+    if (!name.empty()) fields[std::string(column.ours)] = name;
+  }
+  for (auto it = fields.begin(); it != fields.end();)
+    it = it.key() == it.value() ? fields.erase(it) : std::next(it);
+  if (const Json roles = axolotl_roles(source, type); !roles.empty()) fields["roles"] = roles;
+  return fields;
+}
+
+/// Notes what of a data set would train other tokens than Axolotl does.
+class AxolotlSourceNotes {
+ public:
+  AxolotlSourceNotes(Reading& reading, const SourceKey& key, const Value& source)
+      : reading_(reading), key_(key), source_(source) {}
+
+  void note_type(const std::string& name, const AxolotlType* type) const {
+    const Value* map = value_at(source_, "type");
+    if (map != nullptr && map->kind == Value::Kind::kMap) return note_prompt_text(*map);
+    if (type == nullptr && !name.empty())
+      note(fmt::format("type {} is not known: set `format` and `fields` of the data set", name));
+    else if (type != nullptr && !type->note.empty())
+      note(fmt::format("type {}: {}", name, type->note));
+  }
+
+  /// Which turns and ends of turns are trained on.
+  void note_labels() const {
+    const Value* roles = value_at(source_, "roles_to_train");
+    const auto is_assistant = [](const Value& role) {
+      return role.text == "assistant" || role.text == "gpt";
+    };
+    if (roles != nullptr && roles->kind != Value::Kind::kNull &&
+        !(roles->items.empty()
+              ? is_assistant(*roles)
+              : std::all_of(roles->items.begin(), roles->items.end(), is_assistant)))
+      note(
+          "roles_to_train: the loss is on the assistant's turns, or with `data.loss_on: all` on "
+          "everything");
+    for (const char* end : {"train_on_eos", "train_on_eot"}) {
+      const std::string word = ascii_lower(text_in(source_, end));
+      if (!word.empty() && word != "turn")
+        note(fmt::format("{} {}: the token that ends a trained turn, and no other, carries a label",
+                         end, word));
+    }
+    if (const std::string style = text_in(source_, "conversation"); !style.empty())
+      note(fmt::format("conversation {}: `model.chat_template` names a chat template", style));
+    if (!text_in(source_, "message_field_training_detail").empty())
+      note("message_field_training_detail: labels are of whole turns");
+  }
+
+  void note_others(std::span<const std::string_view> used) const {
+    for (size_t i = 0; i < source_.keys.size(); ++i) {
+      const std::string& name = source_.keys[i].text;
+      const bool is_default = name == "chat_template" &&
+                              ascii_lower(source_.items[i].text).starts_with("tokenizer_default");
+      if (is_default || is_off(source_.items[i])) continue;
+      if (std::find(used.begin(), used.end(), name) == used.end())
+        note(fmt::format("{} has no equivalent", name));
+    }
+  }
+
+  void note(const std::string& what) const {
+    reading_.note_lost(key_, fmt::format("{}: {}", text_in(source_, "path"), what));
+  }
+
+ private:
+  /// A prompt text of the file's own.
+  void note_prompt_text(const Value& type) const {
+    for (const char* part : {"format", "no_input_format", "prompt_format", "chosen_format",
+                             "rejected_format", "system_format", "system_prompt"})
+      if (!text_in(type, part).empty())
+        note(
+            fmt::format("type.{}: the record goes through the model's chat template "
+                        "(`model.chat_template`)",
+                        part));
+  }
+
+  Reading& reading_;
+  const SourceKey& key_;
+  const Value& source_;
+};
+
+/// A file, or the files in a list.
+std::vector<std::string> axolotl_files(const Value& source) {
+  const Value* files = value_at(source, "data_files");
+  if (files == nullptr || files->kind == Value::Kind::kNull) return {text_in(source, "path")};
+  if (files->kind == Value::Kind::kScalar) return {files->text};
+  std::vector<std::string> names;
+  for (const Value& file : files->items) names.push_back(file.text);
+  if (names.empty()) names.push_back(text_in(source, "path"));
+  return names;
+}
+
+/// Adds a data set, once for each of its files.
+void add_axolotl_source(Reading& reading, const SourceKey& key, const Value& source,
+                        Json& sources) {
+  constexpr auto kUsed = std::to_array<std::string_view>({"path",
+                                                          "name",
+                                                          "split",
+                                                          "type",
+                                                          "ds_type",
+                                                          "data_files",
+                                                          "field",
+                                                          "text_column",
+                                                          "field_messages",
+                                                          "field_tools",
+                                                          "field_system",
+                                                          "field_prompt",
+                                                          "field_chosen",
+                                                          "field_rejected",
+                                                          "message_field_role",
+                                                          "message_field_content",
+                                                          "message_property_mappings",
+                                                          "message_field_training",
+                                                          "message_field_training_detail",
+                                                          "roles",
+                                                          "roles_to_train",
+                                                          "train_on_eos",
+                                                          "train_on_eot",
+                                                          "conversation"});
+  const std::string name = text_in(source, "type");
+  const Value* map = value_at(source, "type");
+  const bool is_own_type = map != nullptr && map->kind == Value::Kind::kMap;
+  const AxolotlType* type =
+      axolotl_type(reading, is_own_type ? (is_dpo(reading) ? "user_defined" : "alpaca") : name);
+  const AxolotlSourceNotes notes(reading, key, source);
+  notes.note_type(name, type);
+  notes.note_labels();
+  notes.note_others(kUsed);
+  for (const std::string& file : axolotl_files(source)) {
+    Json result = {{"path", file}};
+    if (const std::string text = text_in(source, "name"); !text.empty()) result["name"] = text;
+    if (const std::string what = set_split(reading, result, text_in(source, "split"));
+        !what.empty())
+      notes.note(what);
+    if (type != nullptr) result["format"] = std::string(type->format);
+    if (const Json fields = axolotl_fields(source, type); !fields.empty())
+      result["fields"] = fields;
+    sources.push_back(std::move(result));
+  }
+}
+
+void axolotl_sources(Reading& reading, const SourceKey& key, std::string_view field) {
+  Json sources = Json::array();
+  for (const Value& source : key.value.items)
+    if (source.kind == Value::Kind::kMap) add_axolotl_source(reading, key, source, sources);
+  if (sources.empty()) return reading.note_lost(key, "it is not a list of {path, type}");
+  reading.set(key, field, value_from_json(sources));
+}
+void axolotl_datasets(Reading& reading, const SourceKey& key) {
+  axolotl_sources(reading, key, "data.train");
+}
+/// A path, or a list of data sets; their texts are read while training.
+void axolotl_pretraining(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (key.value.kind == Value::Kind::kScalar) {
+    reading.set(key, "data.train", key.value);
+    reading.set(key, "data.format", "text");
+  } else {
+    Json sources = Json::array();
+    for (const Value& source : key.value.items) {
+      if (source.kind != Value::Kind::kMap) continue;
+      add_axolotl_source(reading, key, source, sources);
+    }
+    for (Json& source : sources) source["format"] = "text";
+    if (sources.empty()) return reading.note_lost(key, "it is not a list of {path, type}");
+    reading.set(key, "data.train", value_from_json(sources));
+  }
+  reading.set(key, "data.streaming", "true");
+}
+void axolotl_test_datasets(Reading& reading, const SourceKey& key) {
+  axolotl_sources(reading, key, "data.val");
+}
+
+/// Examples of one device and step, whatever their micro-batches.
+void axolotl_batch(Reading& reading, const SourceKey& key) {
+  const auto total = reading.count_of(key.name, 1);
+  const int64_t micro = reading.count_of("micro_batch_size", 1).value_or(1);
+  if (!total || reading.find("gradient_accumulation_steps")) return;
+  reading.set(key, "train.grad_accum", fmt::format("{}", std::max<int64_t>(*total / micro, 1)));
+}
+
+void axolotl_objective(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (is_dpo(reading)) return reading.set(key, "train.objective", "dpo");
+  refuse_objective(reading, key);
+}
+
+/// How to compute what happens several times in an epoch.
+std::string steps_of_epoch(std::string_view field, const SourceKey& key) {
+  return fmt::format(
+      "Set {} to the steps of an epoch, which `sftrun train --dry-run` prints, "
+      "divided by {}",
+      field, key.value.text);
+}
+
+/// Axolotl takes one of the two keys. Whether the number of steps is given.
+bool has_steps(Reading& reading, const SourceKey& key, const char* name) {
+  const auto steps = reading.find(name);
+  if (!steps || is_off(steps->value)) return false;
+  reading.note_no_meaning(key, fmt::format("`{}` of the file is used instead", name));
+  return true;
+}
+
+void axolotl_evaluations(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value) || has_steps(reading, key, "eval_steps")) return;
+  if (key.value.text == "1") return reading.set(key, "train.eval_strategy", "epoch");
+  reading.note_lost(key, fmt::format("each epoch ends with an evaluation. {}",
+                                     steps_of_epoch("train.eval_steps", key)));
+}
+
+void axolotl_saves(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value) || has_steps(reading, key, "save_steps")) return;
+  if (key.value.text != "1")
+    return reading.note_lost(
+        key,
+        fmt::format("checkpoints are written every 10 minutes (train.save_every; 0 for none). {}",
+                    steps_of_epoch("train.save_steps", key)));
+  reading.set(key, "train.save_strategy", "epoch");
+  reading.set(key, "train.save_every", "0");
+}
+
+/// true, or where activations are kept.
+void axolotl_activations(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (key.value.text == "disk")
+    return reading.note_lost(
+        key, "`parallel.offload.activations` keeps them in host memory, not on disks");
+  set_offload_of_activations(reading, key);
+}
+
+/// Keys of fsdp_config that name the strategy, with and without the beginning that FSDP 2 leaves
+/// out.
+constexpr auto kAxolotlSharding = std::to_array<std::string_view>(
+    {"fsdp_config.fsdp_sharding_strategy", "fsdp_config.sharding_strategy", kFsdpResharding[0],
+     kFsdpResharding[1]});
+
+void axolotl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
+
+/// Steps, or a share of all steps, between two of what `steps` or `per_epoch` names. 0: not given
+double axolotl_interval(const Reading& reading, const char* steps, const char* per_epoch) {
+  const auto number = [&](const char* key, double otherwise) {
+    return parse_double(reading.text_of(key)).value_or(otherwise);
+  };
+  if (const double given = number(steps, 0); given > 0) return given;
+  const double in_run = number(per_epoch, 0) * number("num_epochs", 1);
+  return in_run > 0 ? 1 / in_run : 0;
+}
+
+/// Axolotl keeps the best checkpoint wherever each checkpoint follows an evaluation. Not with `rl`,
+/// whose trainers do not read load_best_model_at_end.
+void axolotl_best(Reading& reading, bool holds_out) {
+  const auto is_on = [&](const char* name) {
+    const auto key = reading.find(name);
+    return key && !is_off(key->value);
+  };
+  const bool is_named =
+      reading.find("load_best_model_at_end") || reading.has("train.load_best_model_at_end");
+  if (is_named || is_on("rl") || is_on("test_datasets") == holds_out) return;
+  if (const auto strategy = reading.find("eval_strategy"); strategy && is_off(strategy->value))
+    return;
+  const double save = axolotl_interval(reading, "save_steps", "saves_per_epoch");
+  const double eval = axolotl_interval(reading, "eval_steps", "evals_per_epoch");
+  if (save > 0 && eval > 0 && std::fmod(save, eval) == 0)
+    reading.set_default("train.load_best_model_at_end", "true");
+}
+
+/// FSDP 2 has no key `fsdp`: its fsdp_config is enough.
+void axolotl_finish(Reading& reading) {
+  constexpr int64_t kLoggingSteps = 500;
+  complete_eval_steps(reading, kLoggingSteps);
+  const bool holds_out = parse_double(reading.text_of("val_set_size")).value_or(0) > 0;
+  if (!reading.find("test_datasets") && !holds_out)
+    take_back_evaluations(reading, "without val_set_size and test_datasets nothing is evaluated");
+  axolotl_best(reading, holds_out);
+  const auto section = reading.find("fsdp_config");
+  if (!section) return;
+  const std::vector<Value>& values = section->value.items;
+  if (std::all_of(values.begin(), values.end(),
+                  [](const Value& value) { return value.kind == Value::Kind::kNull; }))
+    return;
+  for (const std::string_view name : kAxolotlSharding) {
+    const auto key = reading.find(name);
+    if (!key) continue;
+    const std::string_view strategy = strategy_of_fsdp(key->value.text);
+    if (reading.has("parallel.strategy"))
+      reading.note_no_meaning(*key, "the strategy is given already");
+    else if (strategy.empty())
+      reading.note_lost(*key, fmt::format("{} is not a strategy", describe(key->value)));
+    else
+      reading.set(*key, "parallel.strategy", strategy);
+  }
+  if (!reading.has("parallel.strategy")) reading.set(*section, "parallel.strategy", "fsdp");
+}
+
+/// Records in their order. Otherwise the sampler draws them at random.
+void axolotl_curriculum(Reading& reading, const SourceKey& key) {
+  if (!is_off(key.value)) reading.set(key, "data.shuffle", "false");
+}
+
+void axolotl_deepspeed(Reading& reading, const SourceKey& key) {
+  if (!is_off(key.value))
+    reading.set(key, "parallel.deepspeed", reading.path_beside(key.value.text).string());
+}
+
+void axolotl_trainable(Reading& reading, const SourceKey& key) {
+  if (key.value.items.empty()) return;
+  if (const auto adapter = reading.find("adapter"); adapter && !is_off(adapter->value))
+    return reading.note_no_meaning(key, "beside an adapter the base is frozen");
+  reading.set(key, "tuning.mode", "partial");
+  reading.set(key, "tuning.trainable", key.value);
+}
+
+void axolotl_adapter(Reading& reading, const SourceKey& key) {
+  set_mode(reading, key, kAxolotlModes);
+}
+
+/// All linear layers, with the embedding and head that `lora_target_modules` names beside them.
+void axolotl_linear(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  Json names = Json::array({"all-linear"});
+  if (const auto listed = reading.find("lora_target_modules"))
+    for (const Value& name : listed->value.items)
+      if (name.text == "embed_tokens" || name.text == "lm_head") names.push_back(name.text);
+  reading.set(key, "tuning.lora.target_modules", value_from_json(names));
+}
+void axolotl_modules(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (parse_bool(reading.text_of("lora_target_linear")) == true)
+    return reading.note_no_meaning(key, "lora_target_linear names all linear layers");
+  reading.set(key, "tuning.lora.target_modules", key.value);
+}
+
+/// Quantisation of a base beside plain LoRA; `adapter: qlora` already says 4 bits.
+void axolotl_4bit(Reading& reading, const SourceKey& key) {
+  if (!is_off(key.value) && reading.text_of("adapter") == "lora")
+    reading.set(key, "tuning.quant", "nf4");
+}
+void axolotl_8bit(Reading& reading, const SourceKey& key) {
+  if (!is_off(key.value)) reading.set(key, "tuning.quant", "int8");
+}
+
+constexpr auto kAxolotlRules = std::to_array<ImportRule>({
+    special("adapter", axolotl_adapter),
+    special("load_in_4bit", axolotl_4bit),
+    special("load_in_8bit", axolotl_8bit),
+    special("unfrozen_parameters", axolotl_trainable),
+    special("lora_target_linear", axolotl_linear),
+    special("lora_target_modules", axolotl_modules),
+    special("datasets", axolotl_datasets),
+    special("pretraining_dataset", axolotl_pretraining),
+    special("test_datasets", axolotl_test_datasets),
+    words("train_on_inputs", "data.loss_on", kAxolotlInputs),
+    words("split_thinking", "data.thinking", kAxolotlThinking),
+    field("group_by_length", "data.group_by_length"),
+    special("chat_template", set_template),
+    nothing("special_tokens.pad_token", "batches have no padding"),
+    lost("special_tokens.*", kOwnTokenizer),
+    special("bf16", set_bf16),
+    special("gradient_checkpointing", set_checkpointing),
+    special(kFsdpCheckpointing[0], set_fsdp_checkpointing),
+    special(kFsdpCheckpointing[1], set_fsdp_checkpointing),
+    special("fsdp_config.fsdp_state_dict_type", set_fsdp_checkpoint_format),
+    special("fsdp_config.state_dict_type", set_fsdp_checkpoint_format),
+    nothing("shuffle_merged_datasets", kOneTimeShuffle),
+    special("curriculum_sampling", axolotl_curriculum),
+    special("lr_scheduler", set_scheduler),
+    lost("peft.loftq_config", "LoftQ is not supported: `tuning.lora.init` takes default and pissa"),
+    special("evals_per_epoch", axolotl_evaluations),
+    special("saves_per_epoch", axolotl_saves),
+    special("seed", set_seeds),
+    special("max_steps", set_max_steps),
+    special("warmup_steps", set_warmup_steps),
+    special("warmup_ratio", set_warmup_ratio),
+    special("save_strategy", set_save_strategy),
+    special("save_steps", set_save_steps),
+    special("eval_steps", set_steps),
+    special("logging_steps", set_steps),
+    special("dpo_loss_type", require_sigmoid),
+    special("rl", axolotl_objective),
+    special("batch_size", axolotl_batch),
+    field("device_map", "parallel.device_map"),
+    special("fsdp", set_fsdp_words),
+    field("tensor_parallel_size", "parallel.tp"),
+    field("dp_shard_size", "parallel.dp_shard"),
+    field("dp_replicate_size", "parallel.dp_replicate"),
+    lost("context_parallel_size", "sequences are not divided over devices", "1"),
+    nothing("fsdp_version", "FSDP 1 and 2 divide the same tensors"),
+    special(kAxolotlSharding[0], axolotl_later),
+    special(kAxolotlSharding[1], axolotl_later),
+    special(kAxolotlSharding[2], axolotl_later),
+    special(kAxolotlSharding[3], axolotl_later),
+    offload_all("fsdp_config.fsdp_offload_params"),
+    offload_all("fsdp_config.offload_params"),
+    nothing("fsdp_config.*", kFsdpUnits),
+    special("activation_offloading", axolotl_activations),
+    special("deepspeed", axolotl_deepspeed),
+    special("ddp_timeout", set_seconds),
+    nothing("save_safetensors", "files are always safetensors"),
+    nothing("tokenizer_type", "the tokenizer's files say what it is"),
+});
+
+constexpr auto kAxolotlObjectiveKeys = std::to_array<std::string_view>({"rl", "dpo_loss_type"});
+
+constexpr auto kAxolotlSigns = std::to_array<std::string_view>(
+    {"base_model", "datasets", "micro_batch_size", "sequence_len", "num_epochs", "adapter",
+     "sample_packing", "val_set_size", "dataset_prepared_path"});
+
+/// Values that Axolotl uses where a file says nothing, if they differ from those here.
+constexpr auto kAxolotlDefaults = std::to_array<ToolDefault>({
+    {"tuning.mode", "full"},
+    {"data.packing", "false"},
+    {"model.max_seq_len", "512"},
+    {"train.epochs", "1", "train.max_steps"},
+    {"train.batch_size", "1"},
+    {"train.grad_accum", "1", "train.global_batch_size"},
+    {"train.save_total_limit", "4"},
+});
+
+}  // namespace
+
+const ImportTable& axolotl_table() {
+  static constexpr ImportTable table{.tool = Tool::kAxolotl,
+                                     .name = "Axolotl",
+                                     .word = "axolotl",
+                                     .rules = kAxolotlRules,
+                                     .signs = kAxolotlSigns,
+                                     .objective_keys = kAxolotlObjectiveKeys,
+                                     .finish = axolotl_finish,
+                                     .defaults = kAxolotlDefaults,
+                                     .adapter_line = "adapter: lora"};
+  return table;
+}
+
+}  // namespace sftrun::foreign

@@ -1,0 +1,503 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "fsdp.h"
+#include "sftrun/config/yaml_reader.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/presence.h"
+#include "sftrun/core/strings.h"
+#include "templates.h"
+
+/// LLaMA-Factory's YAML (its hparams classes, and dataset_info.json).
+namespace sftrun::foreign {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr auto kFactoryModes =
+    std::to_array<WordPair>({{"lora", "lora"}, {"full", "full"}, {"freeze", "partial"}});
+constexpr auto kFactoryPrompts = std::to_array<WordPair>({{"true", "all"}, {"false", ""}});
+constexpr auto kFactoryHistory =
+    std::to_array<WordPair>({{"true", "last_assistant"}, {"false", ""}});
+constexpr auto kFactoryInits = std::to_array<WordPair>({{"true", "pissa"}, {"false", ""}});
+constexpr auto kFactoryShuffle = std::to_array<WordPair>({{"true", "false"}, {"false", ""}});
+
+void factory_mode(Reading& reading, const SourceKey& key) {
+  set_mode(reading, key, kFactoryModes);
+}
+
+/// "q_proj, v_proj", or a list.
+void set_names(Reading& reading, const SourceKey& key, std::string_view field) {
+  if (key.value.kind != Value::Kind::kScalar) return reading.set(key, field, key.value);
+  Json names = Json::array();
+  for (const std::string& name : split(key.value.text, ','))
+    names.push_back(std::string(trim(name)));
+  reading.set(key, field, value_from_json(names));
+}
+
+void factory_target(Reading& reading, const SourceKey& key) {
+  if (ascii_lower(key.value.text) == "all")
+    return reading.set(key, "tuning.lora.target_modules", "all-linear");
+  set_names(reading, key, "tuning.lora.target_modules");
+}
+
+void factory_saved(Reading& reading, const SourceKey& key) {
+  set_names(reading, key, "tuning.lora.modules_to_save");
+}
+
+void factory_bits(Reading& reading, const SourceKey& key) {
+  if (key.value.text == "4") return reading.set(key, "tuning.quant", "nf4");
+  if (key.value.text == "8") return reading.set(key, "tuning.quant", "int8");
+  if (!is_off(key.value)) reading.note_lost(key, "a base has 4 or 8 bits: `tuning.quant`");
+}
+
+void factory_quantization_method(Reading& reading, const SourceKey& key) {
+  const std::string method = ascii_lower(key.value.text);
+  if (method == "bnb" || method == "bitsandbytes")
+    return reading.note_no_meaning(key, "`tuning.quant` nf4, fp4 and int8 are bitsandbytes'");
+  reading.note_lost(key, "`tuning.quant` takes nf4, fp4, int8 and fp8");
+}
+
+/// "default" and "empty" are templates of LLaMA-Factory's own.
+void factory_template(Reading& reading, const SourceKey& key) {
+  const std::string name = ascii_lower(key.value.text);
+  if (name != "default" && name != "empty") return set_template(reading, key);
+  reading.note_lost(key, fmt::format("LLaMA-Factory's template {} is not built in: the model's own "
+                                     "chat template is used",
+                                     name));
+}
+
+void factory_thinking(Reading& reading, const SourceKey& key) {
+  const auto thinks = parse_bool(key.value.text);
+  if (thinks)
+    reading.set(key, "data.chat_template_kwargs",
+                value_from_json(Json{{"enable_thinking", *thinks}}));
+}
+
+/// Packing in which examples do not see each other, which LLaMA-Factory turns packing on for.
+void factory_neat_packing(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  const auto packing = reading.find("packing");
+  if (!packing) return reading.set(key, "data.packing", "true");
+  if (parse_bool(packing->value.text) == true)
+    return reading.note_no_meaning(key, "packed examples never see each other");
+  reading.note_lost(key, "packing is false: set `data.packing: true`");
+}
+
+void factory_deepspeed(Reading& reading, const SourceKey& key) {
+  if (!is_off(key.value))
+    reading.set(key, "parallel.deepspeed", reading.path_beside(key.value.text).string());
+}
+
+bool is_stage(const Reading& reading, std::string_view stage) {
+  return ascii_lower(reading.text_of("stage")) == stage;
+}
+
+/// The loss of stage dpo.
+void factory_preference(Reading& reading, const SourceKey& key) {
+  if (!is_stage(reading, "dpo")) return reading.note_no_meaning(key, "only of use with stage dpo");
+  require_sigmoid(reading, key);
+}
+
+void factory_stage(Reading& reading, const SourceKey& key) {
+  if (is_stage(reading, "sft") || is_stage(reading, "pt"))
+    return reading.set(key, "train.objective", "sft");
+  if (is_stage(reading, "dpo")) return reading.set(key, "train.objective", "dpo");
+  refuse_objective(reading, key);
+}
+
+/// An entry of dataset_info.json.
+class FactoryEntry {
+ public:
+  FactoryEntry(Reading& reading, const SourceKey& key, std::string name, const Value& entry)
+      : reading_(reading), key_(key), name_(std::move(name)), entry_(entry) {}
+
+  /// The data set; its files are beside dataset_info.json, in `folder`.
+  Json source(const std::filesystem::path& folder) const {
+    Json source = Json::object();
+    source["path"] = text("hf_hub_url");
+    if (!text("file_name").empty()) source["path"] = (folder / text("file_name")).string();
+    if (source["path"].get<std::string>().empty())
+      note("it names neither file_name nor hf_hub_url");
+    if (!text("subset").empty()) source["name"] = text("subset");
+    if (const std::string what = set_split(reading_, source, text("split")); !what.empty())
+      note(what);
+    source["format"] = std::string(format());
+    if (const Json names = fields(); !names.empty()) source["fields"] = names;
+    if (const auto limit = max_samples()) source["max_samples"] = *limit;
+    note_unread();
+    return source;
+  }
+
+ private:
+  std::string text(std::string_view name) const {
+    const Value* value = value_at(entry_, name);
+    return value == nullptr ? std::string() : value->text;
+  }
+  void note(const std::string& what) const {
+    reading_.note_lost(key_, fmt::format("{}: {}", name_, what));
+  }
+
+  bool is_pair() const { return parse_bool(text("ranking")) == true; }
+  bool has_turns() const { return text("formatting") == "sharegpt" || is_openai(); }
+  bool has_columns() const { return value_at(entry_, "columns") != nullptr; }
+  bool is_openai() const { return text("formatting") == "openai"; }
+
+  std::string_view format() const {
+    if (is_stage(reading_, "pt")) return "text";
+    if (is_pair()) return "preference";
+    return is_openai() ? "messages" : has_turns() ? "sharegpt" : "alpaca";
+  }
+
+  /// Names of columns and roles, ours first.
+  Json fields() const {
+    Json fields = Json::object();
+    const auto take = [&](std::string_view ours, std::string_view column, std::string_view usual) {
+      const std::string own = text(column);
+      const std::string name = own.empty() ? std::string(usual) : own;
+      if (!name.empty() && name != ours) fields[std::string(ours)] = name;
+    };
+    if (format() == "text") {
+      take("text", "columns.prompt", "instruction");
+      return fields;
+    }
+    if (has_turns()) {
+      take(is_pair()     ? "prompt"
+           : is_openai() ? "messages"
+                         : "conversations",
+           "columns.messages", "conversations");
+      const bool renames = is_pair() && !is_openai();  // preference data have messages here
+      take("role", "tags.role_tag", is_openai() ? "" : renames ? "from" : "");
+      take("content", "tags.content_tag", is_openai() ? "" : renames ? "value" : "");
+      take_roles(fields, renames);
+    } else {
+      take(is_pair() ? "prompt" : "instruction", "columns.prompt", "instruction");
+      if (!is_pair()) take("input", "columns.query", "");
+      if (!is_pair()) take("output", "columns.response", "output");
+    }
+    if (is_pair()) {
+      take("chosen", "columns.chosen", "chosen");
+      take("rejected", "columns.rejected", "rejected");
+    }
+    take("system", "columns.system", "system");
+    take("tools", "columns.tools", "tools");
+    leave_out_unnamed(fields);
+    return fields;
+  }
+
+  /// Columns that are read here if records have them, and there if `columns` names them.
+  void leave_out_unnamed(Json& fields) const {
+    if (is_pair()) return;
+    if (!has_turns() && has_columns() && text("columns.query").empty())
+      leave_out(fields, {"input"});
+    if (!is_openai() && text("columns.system").empty()) leave_out(fields, {"system"});
+    if (has_turns() && text("columns.tools").empty()) leave_out(fields, {"tools"});
+  }
+
+  /// @param all also the roles that ShareGPT's turns have anyway
+  void take_roles(Json& fields, bool all) const {
+    struct Role {
+      std::string_view tag, usual, ours;
+    };
+    constexpr auto kRoles = std::to_array<Role>({{"tags.user_tag", "human", "user"},
+                                                 {"tags.assistant_tag", "gpt", "assistant"},
+                                                 {"tags.system_tag", "system", "system"},
+                                                 {"tags.observation_tag", "observation", "tool"},
+                                                 {"tags.function_tag", "function_call", ""}});
+    for (const Role& role : kRoles) {
+      const std::string own = text(role.tag);
+      const std::string theirs = own.empty() ? std::string(all ? role.usual : "") : own;
+      // ShareGPT's name of a call is kept: its turn becomes tool calls.
+      const std::string_view ours = !role.ours.empty()     ? role.ours
+                                    : has_sharegpt_calls() ? role.usual
+                                                           : "assistant";
+      if (!theirs.empty() && theirs != ours) fields["roles"][theirs] = std::string(ours);
+    }
+  }
+  bool has_sharegpt_calls() const { return !is_pair() && !is_openai(); }
+
+  /// The smaller of the entry's own number and that of the file.
+  std::optional<int64_t> max_samples() const {
+    const auto positive = [](const std::string& text) {
+      const auto number = parse_int(text);
+      return number && *number > 0 ? number : std::optional<int64_t>();
+    };
+    const auto own = positive(text("num_samples")),
+               common = positive(reading_.text_of("max_samples"));
+    return own && common ? std::min(*own, *common) : own ? own : common;
+  }
+
+  void note_unread() const {
+    for (const char* column : {"history", "images", "videos", "audios", "kto_tag"})
+      if (!text(fmt::format("columns.{}", column)).empty())
+        note(fmt::format("columns.{} is not read", column));
+    if (is_pair() && !text("columns.query").empty()) note("columns.query is not read");
+    const bool reads_input = !has_columns() || !text("columns.query").empty();
+    if (!is_pair() && format() == "alpaca" && reads_input)
+      note(
+          "LLaMA-Factory puts one line break between instruction and input; here an empty line is "
+          "between them");
+    if (is_pair() && !has_turns())
+      note(
+          "LLaMA-Factory puts these strings into a chat template; here strings are trained on as "
+          "they are: write prompt, chosen and rejected as lists of messages");
+    if (has_columns() && !has_turns() && text("columns.prompt").empty())
+      note(
+          "columns.prompt is not named, so LLaMA-Factory has no prompt; here the column "
+          "instruction "
+          "is read");
+    for (const char* key : {"script_url", "folder"})
+      if (!text(key).empty()) note(fmt::format("{} has no equivalent", key));
+  }
+
+  Reading& reading_;
+  const SourceKey& key_;
+  std::string name_;
+  const Value& entry_;
+};
+
+/// Names of data sets, in a list or a text.
+std::vector<std::string> factory_names(const Value& value) {
+  std::vector<std::string> names;
+  for (const Value& item : value.items) names.push_back(item.text);
+  if (value.kind == Value::Kind::kScalar) names = split(value.text, ',');
+  for (std::string& name : names) name = std::string(trim(name));
+  return names;
+}
+
+std::filesystem::path factory_info(const Reading& reading) {
+  const auto given = reading.find("dataset_dir");
+  return reading.path_beside(given ? given->value.text : "data") / "dataset_info.json";
+}
+
+void factory_max_samples(Reading& reading, const SourceKey& key) {
+  if (is_plain_file(factory_info(reading)))
+    return reading.note_no_meaning(key, "it is a part of each entry of data.train");
+  reading.note_lost(key, fmt::format("write it in each entry of data.train and data.val: "
+                                     "[{{path: FILE, max_samples: {}}}]",
+                                     key.value.text));
+}
+
+void factory_sources(Reading& reading, const SourceKey& key, std::string_view field) {
+  if (is_off(key.value)) return;
+  const std::filesystem::path info = factory_info(reading), folder = info.parent_path();
+  const std::vector<std::string> names = factory_names(key.value);
+  if (!is_plain_file(info))
+    return reading.note_lost(key, fmt::format("{} was not found: set {} to the files of {}",
+                                              info.string(), field, join(names, ", ")));
+  Problems problems;
+  const Value entries = config::parse_yaml(read_text_file(info), info.string(), problems);
+  reading.problems.insert(reading.problems.end(), problems.begin(), problems.end());
+  Json sources = Json::array();
+  for (const std::string& name : names) {
+    const Value* entry = name.find('.') == std::string::npos ? value_at(entries, name) : nullptr;
+    if (entry == nullptr)
+      reading.refuse(
+          key, fmt::format("`{}` has `{}`, which {} does not list", key.name, name, info.string()),
+          "correct the name, or dataset_dir");
+    else
+      sources.push_back(FactoryEntry(reading, key, name, *entry).source(folder));
+  }
+  if (!sources.empty()) reading.set(key, field, value_from_json(sources));
+}
+void factory_dataset(Reading& reading, const SourceKey& key) {
+  factory_sources(reading, key, "data.train");
+}
+void factory_eval_dataset(Reading& reading, const SourceKey& key) {
+  factory_sources(reading, key, "data.val");
+}
+
+/// The number of layers of a model on this machine.
+std::optional<int64_t> num_layers(const Reading& reading) {
+  const std::filesystem::path config =
+      reading.path_beside(reading.text_of("model_name_or_path")) / "config.json";
+  if (!is_plain_file(config)) return std::nullopt;
+  const Json model = Json::parse(read_text_file(config), nullptr, /*allow_exceptions=*/false);
+  for (const Json* part :
+       {&model,
+        model.is_object() && model.contains("text_config") ? &model["text_config"] : nullptr}) {
+    if (part == nullptr || !part->is_object() || !part->contains("num_hidden_layers")) continue;
+    const Json& number = (*part)["num_hidden_layers"];
+    constexpr int64_t kMaxLayers = 4096;  // a sane length of the pattern
+    if (number.is_number_integer() && number >= 1 && number <= kMaxLayers)
+      return number.get<int64_t>();
+  }
+  return std::nullopt;
+}
+
+/// A pattern of any of `names`.
+std::string any_of_names(const std::vector<std::string>& names) {
+  std::vector<std::string> escaped;
+  for (const std::string& name : names) {
+    std::string& text = escaped.emplace_back();
+    for (const char c : name) {
+      if (std::string_view("\\^$.|?*+()[]{}").find(c) != std::string_view::npos) text += '\\';
+      text += c;
+    }
+  }
+  return escaped.size() == 1 ? escaped.front() : fmt::format("({})", join(escaped, "|"));
+}
+
+/// finetuning_type freeze: what trains, as patterns.
+class FactoryFreeze {
+ public:
+  explicit FactoryFreeze(Reading& reading) : reading_(reading) {}
+
+  void apply() const {
+    const SourceKey key = named_or_type("freeze_trainable_layers");
+    if (const auto pro = reading_.find("use_llama_pro"); pro && !is_off(pro->value))
+      return reading_.note_lost(*pro, "name the layers that it trains in `tuning.trainable`");
+    const int64_t wanted = parse_int(key.value.text).value_or(kUsualLayers);
+    const auto all = num_layers(reading_);
+    if (wanted > 0 && !all)
+      return reading_.note_lost(
+          key, fmt::format("name the last {} of the model's layers in `tuning.trainable`. Of 32 "
+                           "layers that is ['{}']. num_hidden_layers in the model's config.json, "
+                           "which was not found, is their number",
+                           wanted, pattern(32, wanted)));
+    Json patterns = Json::array();
+    if (const std::string layers = pattern(all.value_or(kMaxLayers), wanted); !layers.empty())
+      patterns.push_back(layers);
+    for (const std::string& name : names_of("freeze_extra_modules"))
+      patterns.push_back(any_of_names({name}));
+    if (patterns.empty()) return reading_.note_lost(key, "it names no layers");
+    reading_.set(key, "tuning.trainable", value_from_json(patterns));
+  }
+
+ private:
+  static constexpr int64_t kUsualLayers = 2, kMaxLayers = 1024;
+
+  SourceKey named_or_type(const char* name) const {
+    const auto key = reading_.find(name);
+    return key ? *key : *reading_.find("finetuning_type");
+  }
+  std::vector<std::string> names_of(const char* key) const {
+    const auto given = reading_.find(key);
+    return given ? factory_names(given->value) : std::vector<std::string>();
+  }
+  /// The last `wanted` of `all` layers, or the first of a negative number. "": none
+  std::string pattern(int64_t all, int64_t wanted) const {
+    const int64_t begin = wanted > 0 ? std::max<int64_t>(0, all - wanted) : 0;
+    const int64_t end = wanted > 0 ? all : std::min(all, wanted < -all ? all : -wanted);
+    std::vector<std::string> layers;
+    for (int64_t layer = begin; layer < end; ++layer) layers.push_back(fmt::format("{}", layer));
+    if (layers.empty()) return {};
+    const std::vector<std::string> modules = names_of("freeze_trainable_modules");
+    const bool is_whole =
+        modules.empty() || std::find(modules.begin(), modules.end(), "all") != modules.end();
+    return fmt::format("layers\\.{}\\.{}", any_of_names(layers),
+                       is_whole ? "" : any_of_names(modules));
+  }
+
+  Reading& reading_;
+};
+
+/// Keys that FactoryFreeze reads.
+void factory_frozen(Reading& reading, const SourceKey& key) {
+  if (reading.text_of("finetuning_type") != "freeze")
+    reading.note_no_meaning(key, "only of use with finetuning_type freeze");
+}
+
+constexpr auto kFactoryRules = std::to_array<ImportRule>({
+    special("finetuning_type", factory_mode),
+    special("freeze_trainable_layers", factory_frozen),
+    special("freeze_trainable_modules", factory_frozen),
+    special("freeze_extra_modules", factory_frozen),
+    special("stage", factory_stage),
+    special("lora_target", factory_target),
+    special("lr_scheduler_type", set_scheduler),
+    special("additional_target", factory_saved),
+    special("quantization_bit", factory_bits),
+    special("quantization_method", factory_quantization_method),
+    words("pissa_init", "tuning.lora.init", kFactoryInits),
+    special("dataset", factory_dataset),
+    special("eval_dataset", factory_eval_dataset),
+    nothing("dataset_dir", "it is a part of the paths in data.train"),
+    words("train_on_prompt", "data.loss_on", kFactoryPrompts),
+    words("mask_history", "data.loss_on", kFactoryHistory),
+    words("disable_shuffling", "data.shuffle", kFactoryShuffle),
+    field("streaming", "data.streaming"),
+    field("packing", "data.packing"),
+    special("neat_packing", factory_neat_packing),
+    special("pref_loss", factory_preference),
+    field("group_by_length", "data.group_by_length"),
+    special("max_samples", factory_max_samples),
+    special("template", factory_template),
+    special("enable_thinking", factory_thinking),
+    special("bf16", set_bf16),
+    special("gradient_checkpointing", set_checkpointing),
+    special("seed", set_seeds),
+    special("max_steps", set_max_steps),
+    special("report_to", set_report_to),
+    special("warmup_steps", set_warmup_steps),
+    special("warmup_ratio", set_warmup_ratio),
+    special("save_strategy", set_save_strategy),
+    special("save_steps", set_save_steps),
+    special("eval_steps", set_steps),
+    special("logging_steps", set_steps),
+    special("ddp_timeout", set_seconds),
+    special("deepspeed", factory_deepspeed),
+    special("fsdp", set_fsdp_words),
+    special("fsdp_config", set_fsdp_config),
+    nothing("fsdp_min_num_params", kFsdpUnits),
+    nothing("fsdp_transformer_layer_cls_to_wrap", kFsdpUnits),
+    nothing("cache_dir", "HF_HUB_CACHE in the environment names the cache"),
+    nothing("overwrite_output_dir", "the flag --overwrite starts a run from the beginning"),
+});
+
+constexpr auto kFactoryObjectiveKeys = std::to_array<std::string_view>({"stage", "pref_loss"});
+
+constexpr auto kFactorySigns =
+    std::to_array<std::string_view>({"model_name_or_path", "finetuning_type", "stage", "template",
+                                     "cutoff_len", "dataset", "lora_target"});
+
+/// Values that LLaMA-Factory uses where a file says nothing, if they differ from those here.
+constexpr auto kFactoryDefaults = std::to_array<ToolDefault>({
+    {"tuning.lora.r", "8"},
+    {"data.packing", "false"},
+    {"data.too_long", "truncate"},
+    {"train.learning_rate", "5e-5"},
+    {"train.batch_size", "8"},
+    {"train.grad_accum", "1", "train.global_batch_size"},
+    {"train.scheduler", "linear"},
+    {"train.warmup_steps", "0", "train.warmup_ratio"},
+});
+
+/// lora_alpha is twice the rank by default; stage pt trains on every token of plain text.
+void factory_finish(Reading& reading) {
+  constexpr int64_t kLoggingSteps = 500;
+  complete_eval_steps(reading, kLoggingSteps);
+  if (const auto rank = reading.count_of("lora_rank", 1); !reading.has("tuning.lora.alpha")) {
+    constexpr int64_t kRank = 8;
+    reading.set_default("tuning.lora.alpha", fmt::format("{}", 2 * rank.value_or(kRank)));
+  }
+  if (is_stage(reading, "pt")) {
+    const SourceKey stage = *reading.find("stage");
+    reading.set(stage, "data.format", "text");
+    reading.set(stage, "data.loss_on", "all");
+    if (!reading.has("data.packing")) reading.set_default("data.packing", "true");
+    reading.note_lost(stage,
+                      "a text longer than cutoff_len is cut off there; LLaMA-Factory continues it "
+                      "in the next sequence");
+  }
+  if (reading.text_of("finetuning_type") == "freeze") FactoryFreeze(reading).apply();
+}
+
+}  // namespace
+
+const ImportTable& llama_factory_table() {
+  static constexpr ImportTable table{.tool = Tool::kLlamaFactory,
+                                     .name = "LLaMA-Factory",
+                                     .word = "llama-factory",
+                                     .rules = kFactoryRules,
+                                     .signs = kFactorySigns,
+                                     .objective_keys = kFactoryObjectiveKeys,
+                                     .finish = factory_finish,
+                                     .defaults = kFactoryDefaults,
+                                     .adapter_line = "finetuning_type: lora"};
+  return table;
+}
+
+}  // namespace sftrun::foreign

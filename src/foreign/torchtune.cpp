@@ -1,0 +1,500 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "offload.h"
+#include "sftrun/core/strings.h"
+#include "templates.h"
+
+/// torchtune's YAML: a tree of Python objects (`_component_`) with their arguments.
+namespace sftrun::foreign {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kFromFiles = "it is read from the model's files";
+constexpr std::string_view kProfiler = "`sftrun train --profile 10-12` profiles steps";
+constexpr std::string_view kAlwaysLoss = "the loss is the cross entropy of the labelled tokens";
+
+constexpr std::string_view kNoContextParallelism =
+    "sequences are not divided over devices; `parallel.tp` divides each layer";
+
+/// The size of an axis; -1 (shards) is what the other sizes leave.
+void tune_size(Reading& reading, const SourceKey& key) {
+  constexpr auto kSizes =
+      std::to_array<WordPair>({{"tensor_parallel_dim", "parallel.tp"},
+                               {"data_parallel_replicate_dim", "parallel.dp_replicate"},
+                               {"data_parallel_shard_dim", "parallel.dp_shard"}});
+  if (key.value.text == "-1" || key.value.text == "1") return;
+  if (!reading.count_of(key.name, 1)) return;
+  for (const WordPair& size : kSizes)
+    if (key.name == size.theirs) reading.set(key, std::string(size.ours), key.value);
+}
+
+constexpr auto kTuneBases = std::to_array<WordPair>({{"true", "qlora"}, {"false", ""}});
+
+/// The last name of a component: "torchtune.models.llama3.lora_llama3_8b" gives "lora_llama3_8b".
+std::string component_name(const SourceKey& key) {
+  return key.value.text.substr(key.value.text.rfind('.') + 1);
+}
+
+void tune_model(Reading& reading, const SourceKey& key) {
+  const std::string name = component_name(key);
+  const bool is_qlora = name.starts_with("qlora_") || name.find("_qlora") != std::string::npos;
+  const bool is_lora = name.starts_with("lora_") || name.find("_lora") != std::string::npos;
+  const auto quantises = reading.find("model.quantize_base");
+  if (quantises && parse_bool(quantises->value.text) == true) return;  // quantize_base says qlora
+  reading.set(key, "tuning.mode", is_qlora ? "qlora" : is_lora ? "lora" : "full");
+}
+
+/// lora_attn_modules, apply_lora_to_mlp and apply_lora_to_output together name the modules.
+void tune_attention_modules(Reading& reading, const SourceKey& key) {
+  Json names = Json::array();
+  for (const Value& item : key.value.items)
+    names.push_back(item.text == "output_proj" ? "o_proj" : item.text);
+  const auto is_on = [&](const char* name) { return parse_bool(reading.text_of(name)) == true; };
+  if (is_on("model.apply_lora_to_mlp"))
+    for (const char* name : {"gate_proj", "up_proj", "down_proj"}) names.push_back(name);
+  if (is_on("model.apply_lora_to_output")) names.push_back("lm_head");
+  reading.set(key, "tuning.lora.target_modules", value_from_json(names));
+}
+
+void tune_with_attention_modules(Reading& /*reading*/, const SourceKey& /*key*/) {}
+
+/// A class of optimizers: PagedAdamW8bit is paged_adamw_8bit.
+void tune_optimizer(Reading& reading, const SourceKey& key) {
+  const std::string name = ascii_lower(component_name(key));
+  for (const OptimizerInfo& info : kOptimizers)
+    if (join(split(info.name, '_'), "") == name)
+      return reading.set(key, "train.optimizer", info.name);
+  reading.note_unused(
+      key, fmt::format("{} is not an optimizer here (docs/optimizers.md)", component_name(key)),
+      "train.optimizer");
+}
+
+void tune_betas(Reading& reading, const SourceKey& key) {
+  if (key.value.items.size() != 2) return reading.note_lost(key, "it is not a list of two numbers");
+  reading.set(key, "train.adam_beta1", key.value.items[0]);
+  reading.set(key, "train.adam_beta2", key.value.items[1]);
+}
+
+/// get_cosine_schedule_with_warmup
+void tune_schedule(Reading& reading, const SourceKey& key) {
+  const std::string name = component_name(key);
+  for (const char* schedule : {"cosine_with_restarts", "cosine", "linear", "constant_with_warmup",
+                               "constant", "polynomial", "inverse_sqrt"})
+    if (name.find(schedule) != std::string::npos)
+      return reading.set(key, "train.scheduler", schedule);
+  reading.note_unused(key, fmt::format("{} is not a schedule here", name), "train.scheduler");
+}
+
+/// A builder of data sets: the data that it reads, unless the file names others, and their form.
+struct TuneBuilder {
+  std::string_view name, path, subset, format;
+  std::span<const WordPair> columns = {};  ///< its own names of columns, and ours
+  std::string_view note = {};
+};
+
+constexpr std::string_view kPlainTunePairs =
+    "torchtune puts these strings into a chat template; here strings are trained on as they are: "
+    "write prompt, chosen and rejected as lists of messages";
+
+constexpr std::string_view kOwnTunePrompt =
+    "torchtune puts these records into a prompt text of its own; here they go through the model's "
+    "chat template";
+
+constexpr auto kTuneInstruct =
+    std::to_array<WordPair>({{"input", "instruction"}, {"output", "output"}});
+constexpr auto kTuneDialogue =
+    std::to_array<WordPair>({{"dialogue", "instruction"}, {"summary", "output"}});
+constexpr auto kTuneExchange = std::to_array<WordPair>(
+    {{"question", "prompt"}, {"response_j", "chosen"}, {"response_k", "rejected"}});
+constexpr auto kTunePage = std::to_array<WordPair>({{"page", "text"}});
+constexpr auto kTuneArticle = std::to_array<WordPair>({{"article", "text"}});
+
+constexpr auto kTuneBuilders = std::to_array<TuneBuilder>({
+    {"alpaca_dataset", "tatsu-lab/alpaca", "", "alpaca", {}, kOwnTunePrompt},
+    {"alpaca_cleaned_dataset", "yahma/alpaca-cleaned", "", "alpaca", {}, kOwnTunePrompt},
+    {"grammar_dataset", "liweili/c4_200m", "", "alpaca", kTuneInstruct},
+    {"samsum_dataset", "Samsung/samsum", "", "alpaca", kTuneDialogue},
+    {"instruct_dataset", "", "", "alpaca", kTuneInstruct},
+    {"chat_dataset", "", "", "messages"},
+    {"slimorca_dataset", "Open-Orca/SlimOrca-Dedup", "", "sharegpt"},
+    {"text_completion_dataset", "", "", "text"},
+    {"wikitext_dataset", "EleutherAI/wikitext_document_level", "wikitext-103-v1", "text",
+     kTunePage},
+    {"cnn_dailymail_articles_dataset", "ccdv/cnn_dailymail", "3.0.0", "text", kTuneArticle},
+    {"preference_dataset", "", "", "preference"},
+    {"hh_rlhf_helpful_dataset", "RLHFlow/HH-RLHF-Helpful-standard", "", "preference"},
+    {"stack_exchange_paired_dataset", "lvwerra/stack-exchange-paired", "", "preference",
+     kTuneExchange, kPlainTunePairs},
+});
+
+/// One data set of a file.
+class TuneDataset {
+ public:
+  TuneDataset(Reading& reading, const SourceKey& key, const Value& section)
+      : reading_(reading), key_(key), section_(section) {
+    const std::string component = text("_component_");
+    builder_name_ = component.substr(component.rfind('.') + 1);
+    const auto* const found =
+        std::find_if(kTuneBuilders.begin(), kTuneBuilders.end(),
+                     [&](const TuneBuilder& one) { return one.name == builder_name_; });
+    builder_ = found == kTuneBuilders.end() ? nullptr : found;
+  }
+
+  /// nullopt: it does not say where its data are, which is noted.
+  std::optional<Json> source(std::string_view field) const {
+    Json source = Json::object();
+    if (builder_ != nullptr && !builder_->path.empty())
+      source["path"] = std::string(builder_->path);
+    if (!text("source").empty()) source["path"] = text("source");
+    if (!text("data_files").empty()) source["path"] = text("data_files");
+    if (!source.contains("path")) {
+      note(fmt::format("set {} to its data", field));
+      return std::nullopt;
+    }
+    const bool has_subset =
+        builder_ != nullptr && !builder_->subset.empty() && text("source").empty();
+    if (has_subset) source["name"] = std::string(builder_->subset);
+    if (!text("name").empty()) source["name"] = text("name");
+    if (const std::string what = set_split(reading_, source, text("split")); !what.empty())
+      note(what);
+    if (builder_ == nullptr)
+      note("this builder is not known: set `format` and `fields` of the data set");
+    else
+      source["format"] = std::string(format());
+    if (const Json names = fields(); !names.empty()) source["fields"] = names;
+    note_unread();
+    return source;
+  }
+
+  std::string text(std::string_view name) const {
+    const Value* value = value_at(section_, name);
+    return value == nullptr ? std::string() : value->text;
+  }
+  const std::string& builder_name() const { return builder_name_; }
+
+  bool is_packed() const { return parse_bool(text("packed")).value_or(false); }
+  /// Whether `data.loss_on` is about its records: texts are trained on as a whole.
+  bool has_labels() const {
+    return builder_ == nullptr || (format() != "text" && format() != "preference");
+  }
+  /// Its value of `data.loss_on`; "": not said, which is the assistant's turns.
+  std::string_view loss_on() const {
+    constexpr auto kMasks = std::to_array<WordPair>({{"train_on_all", "all"},
+                                                     {"train_on_assistant", "assistant"},
+                                                     {"train_on_last", "last_assistant"}});
+    for (const WordPair& mask : kMasks)
+      if (text("masking_strategy") == mask.theirs) return mask.ours;
+    if (const auto on_input = parse_bool(text("train_on_input")))
+      return *on_input ? "all" : "assistant";
+    const bool trains_all =
+        builder_name_ == "alpaca_dataset" || builder_name_ == "alpaca_cleaned_dataset";
+    return trains_all ? "all" : "";
+  }
+
+ private:
+  void note(const std::string& what) const {
+    reading_.note_lost(key_, fmt::format("{}: {}", builder_name_, what));
+  }
+
+  std::string_view format() const {
+    return text("conversation_style") == "sharegpt" ? "sharegpt" : builder_->format;
+  }
+
+  Json fields() const {
+    Json fields = Json::object();
+    const auto ours_of = [&](const std::string& theirs) {
+      if (builder_ == nullptr) return theirs;
+      for (const WordPair& column : builder_->columns)
+        if (column.theirs == theirs) return std::string(column.ours);
+      return theirs;
+    };
+    if (builder_ != nullptr)
+      for (const WordPair& column : builder_->columns)
+        fields[std::string(column.ours)] = std::string(column.theirs);
+    const Value* map = value_at(section_, "column_map");
+    for (size_t i = 0; map != nullptr && i < map->keys.size(); ++i)
+      if (!map->items[i].text.empty()) fields[ours_of(map->keys[i].text)] = map->items[i].text;
+    if (!text("conversation_column").empty()) fields["messages"] = text("conversation_column");
+    if (!text("column").empty()) fields["text"] = text("column");
+    const Json named = fields;
+    for (auto it = fields.begin(); it != fields.end();)
+      it = it.key() == it.value() ? fields.erase(it) : std::next(it);
+    leave_out_unread(fields, named);
+    return fields;
+  }
+
+  /// Columns that are read here if records have them. There only Alpaca's builders read an input.
+  void leave_out_unread(Json& fields, const Json& named) const {
+    if (builder_ == nullptr) return;
+    const auto leave = [&](const char* name) {
+      if (!named.contains(name)) leave_out(fields, {name});
+    };
+    if (format() == "alpaca" && !builder_->columns.empty()) leave("input");
+    if (format() == "alpaca" || format() == "sharegpt") leave("system");
+    if (format() == "messages" || format() == "sharegpt") leave("tools");
+  }
+
+  void note_unread() const {
+    constexpr auto kRead = std::to_array<std::string_view>(
+        {"_component_", "source", "data_files", "split", "name", "column", "column_map",
+         "conversation_column", "conversation_style", "packed", "train_on_input",
+         "masking_strategy", "max_seq_len", "trust_remote_code", "add_eos"});
+    if (builder_ != nullptr && !builder_->note.empty()) note(std::string(builder_->note));
+    const bool is_text = builder_ != nullptr && format() == "text";
+    if (is_text && is_packed() && text("split_across_pack").empty())
+      note(
+          "split_across_pack: a text longer than a packed sequence is cut off here, and continued "
+          "in the next there");
+    for (size_t i = 0; i < section_.keys.size(); ++i) {
+      const std::string& name = section_.keys[i].text;
+      if (name == "add_eos" && parse_bool(section_.items[i].text) == false)
+        note("add_eos False: the token that ends a text is added and trained on");
+      else if (name == "max_seq_len" && !is_off(section_.items[i]) &&
+               section_.items[i].text != limit())
+        note("max_seq_len: `model.max_seq_len` is the limit of all data");
+      else if (name == "new_system_prompt" && !is_off(section_.items[i]))
+        note("new_system_prompt: write the system message in the records");
+      else if (std::find(kRead.begin(), kRead.end(), name) == kRead.end() &&
+               !is_off(section_.items[i]))
+        note(fmt::format("{} has no equivalent", name));
+    }
+  }
+
+  /// That of the tokenizer; a data set without one has no limit of its own.
+  std::string limit() const { return reading_.text_of("tokenizer.max_seq_len"); }
+
+  Reading& reading_;
+  const SourceKey& key_;
+  const Value& section_;
+  std::string builder_name_;
+  const TuneBuilder* builder_ = nullptr;
+};
+
+/// What of the others is not as in the first data set, as it is of all data here.
+std::string names_of_others(const std::vector<TuneDataset>& datasets, size_t first,
+                            bool (*differs)(const TuneDataset&, const TuneDataset&)) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < datasets.size(); ++i)
+    if (differs(datasets[first], datasets[i]))
+      names.push_back(fmt::format("{} (number {})", datasets[i].builder_name(), i + 1));
+  return join(names, ", ");
+}
+
+/// Whether the data sets are packed.
+void tune_packing(Reading& reading, const SourceKey& key,
+                  const std::vector<TuneDataset>& datasets) {
+  const TuneDataset& first = datasets.front();
+  if (parse_bool(first.text("packed")))
+    reading.set(key, "data.packing", first.is_packed() ? "true" : "false");
+  const std::string others = names_of_others(
+      datasets, 0,
+      [](const TuneDataset& a, const TuneDataset& b) { return a.is_packed() != b.is_packed(); });
+  if (!others.empty())
+    reading.note_lost(key, fmt::format("packed: `data.packing` is of all data, and is {} as of {}; "
+                                       "it is not of {}",
+                                       first.is_packed(), first.builder_name(), others));
+}
+
+std::string_view effective_loss_on(const TuneDataset& dataset) {
+  return dataset.loss_on().empty() ? "assistant" : dataset.loss_on();
+}
+
+/// Which tokens the data sets train on: that of the first that is not of texts.
+void tune_labels(Reading& reading, const SourceKey& key, const std::vector<TuneDataset>& datasets) {
+  const auto first = std::find_if(datasets.begin(), datasets.end(),
+                                  [](const TuneDataset& one) { return one.has_labels(); });
+  if (first == datasets.end()) return;
+  if (!first->loss_on().empty()) reading.set(key, "data.loss_on", first->loss_on());
+  const std::string others =
+      names_of_others(datasets, static_cast<size_t>(first - datasets.begin()),
+                      [](const TuneDataset& a, const TuneDataset& b) {
+                        return b.has_labels() && effective_loss_on(a) != effective_loss_on(b);
+                      });
+  if (!others.empty())
+    reading.note_lost(
+        key, fmt::format("train_on_input, masking_strategy: `data.loss_on` is of all data, and is "
+                         "{} as of {}; other tokens are trained on there of {}. Train on them in "
+                         "runs of their own",
+                         effective_loss_on(*first), first->builder_name(), others));
+}
+
+/// A data set, or a list of them.
+void tune_datasets(Reading& reading, const SourceKey& key, std::string_view field) {
+  const std::vector<Value> one = {key.value};
+  const std::vector<Value>& sections = key.value.kind == Value::Kind::kList ? key.value.items : one;
+  std::vector<TuneDataset> datasets;
+  for (const Value& section : sections)
+    if (section.kind == Value::Kind::kMap) datasets.emplace_back(reading, key, section);
+  if (field == "data.train" && !datasets.empty()) {
+    tune_packing(reading, key, datasets);
+    tune_labels(reading, key, datasets);
+  }
+  Json sources = Json::array();
+  for (const TuneDataset& dataset : datasets)
+    if (auto source = dataset.source(field)) sources.push_back(std::move(*source));
+  if (!sources.empty()) reading.set(key, field, value_from_json(sources));
+}
+void tune_dataset(Reading& reading, const SourceKey& key) {
+  tune_datasets(reading, key, "data.train");
+}
+void tune_validation(Reading& reading, const SourceKey& key) {
+  tune_datasets(reading, key, "data.val");
+}
+
+/// The loss names the objective.
+void tune_loss(Reading& reading, const SourceKey& key) {
+  const auto text_in_loss = [&](const char* name) {
+    const Value* value = value_at(key.value, name);
+    return value == nullptr ? std::string() : value->text;
+  };
+  const std::string component = text_in_loss("_component_");
+  const std::string name = component.substr(component.rfind('.') + 1);
+  constexpr auto kOthers = std::to_array<std::string_view>(
+      {"RSOLoss", "SimPOLoss", "IPOLoss", "PPOLoss", "GRPO", "KLLoss", "SymmetricKL"});
+  if (name == "DPOLoss") {
+    reading.set(key, "train.objective", "dpo");
+    if (!text_in_loss("beta").empty()) reading.set(key, "train.beta", text_in_loss("beta"));
+    if (parse_double(text_in_loss("label_smoothing")).value_or(0) != 0)
+      reading.note_lost(key, "label_smoothing: the loss has no label smoothing");
+    return;
+  }
+  const bool is_other = std::any_of(kOthers.begin(), kOthers.end(), [&](std::string_view other) {
+    return name.find(other) != std::string::npos;
+  });
+  if (is_other)
+    return reading.refuse(
+        key, fmt::format("`loss` is {}, which is not supported", excerpt(name)),
+        "`train.objective` takes sft and dpo: use torchtune itself for other objectives");
+  const bool is_cross_entropy =
+      name.empty() || name.find("CrossEntropy") != std::string::npos || name.starts_with("CEWith");
+  if (is_cross_entropy) return reading.note_no_meaning(key, std::string(kAlwaysLoss));
+  reading.note_lost(key, fmt::format("{} is not known: {}", excerpt(name), kAlwaysLoss));
+}
+
+/// Each epoch ends after this many steps there.
+void tune_epoch_steps(Reading& reading, const SourceKey& key) {
+  const auto steps = parse_int(key.value.text);
+  if (!steps || *steps < 1) return;
+  const auto epochs = parse_int(reading.text_of("epochs"));
+  const bool fits = epochs && *epochs >= 1 && *epochs < 1'000'000 && *steps < 1'000'000'000;
+  reading.note_lost(
+      key, fmt::format("epochs are run to their end; train.max_steps: {} makes the run as long as "
+                       "there",
+                       fits ? fmt::format("{}", *steps * *epochs) : "epochs times this number"));
+}
+
+void tune_device(Reading& reading, const SourceKey& key) {
+  if (key.value.text == "cpu") reading.launch.devices = "cpu";
+}
+
+void tune_logger(Reading& reading, const SourceKey& key) {
+  const std::string name = component_name(key);
+  if (name == "WandBLogger" || name == "CometLogger")
+    return reading.note_lost(key,
+                             "a run writes metrics.jsonl and TensorBoard files; "
+                             "docs/experiment-trackers.md shows how trackers read them");
+  reading.set(key, "output.tensorboard", name == "TensorBoardLogger" ? "true" : "false");
+}
+
+constexpr auto kTorchtuneRules = std::to_array<ImportRule>({
+    special("model._component_", tune_model),
+    special("model.lora_attn_modules", tune_attention_modules),
+    special("model.apply_lora_to_mlp", tune_with_attention_modules),
+    special("model.apply_lora_to_output", tune_with_attention_modules),
+    field("model.lora_rank", "tuning.lora.r"),
+    field("model.lora_alpha", "tuning.lora.alpha"),
+    field("model.lora_dropout", "tuning.lora.dropout"),
+    field("model.use_dora", "tuning.lora.dora"),
+    words("model.quantize_base", "tuning.mode", kTuneBases),
+    nothing("tokenizer._component_", kFromFiles),
+    nothing("tokenizer.path", kFromFiles),
+    nothing("tokenizer.merges_file", kFromFiles),
+    field("tokenizer.max_seq_len", "model.max_seq_len"),
+    field("max_seq_len", "model.max_seq_len"),
+    lost("tokenizer.prompt_template", "`model.chat_template` takes a Jinja template"),
+    field("checkpointer.checkpoint_dir", "model.name"),
+    nothing("checkpointer.output_dir", "results are in the run directory"),
+    nothing("checkpointer.*", kFromFiles),
+    special("dataset", tune_dataset),
+    special("dataset_val", tune_validation),
+    field("shuffle", "data.shuffle"),
+    special("max_steps_per_epoch", tune_epoch_steps),
+    special("seed", set_seeds),
+    special("optimizer._component_", tune_optimizer),
+    field("optimizer.lr", "train.learning_rate"),
+    field("optimizer.weight_decay", "train.weight_decay"),
+    field("optimizer.eps", "train.adam_epsilon"),
+    field("optimizer.momentum", "train.momentum"),
+    special("optimizer.betas", tune_betas),
+    nothing("optimizer.fused", "optimizers are always fused"),
+    special("lr_scheduler._component_", tune_schedule),
+    field("lr_scheduler.num_warmup_steps", "train.warmup_steps"),
+    special("loss", tune_loss),
+    refused("teacher_model", "distillation is not supported: use torchtune itself"),
+    refused("reward_and_value_model", "PPO is not supported: use torchtune itself"),
+    field("dtype", "model.dtype"),
+    special("device", tune_device),
+    special("metric_logger._component_", tune_logger),
+    nothing("metric_logger.*", "event files are in the run directory"),
+    nothing("profiler.*", kProfiler),
+    nothing("collate_fn", "batches have no padding"),
+    offload_all("fsdp_cpu_offload"),
+    offload_activations("enable_activation_offloading"),
+    special("tensor_parallel_dim", tune_size),
+    special("data_parallel_replicate_dim", tune_size),
+    special("data_parallel_shard_dim", tune_size),
+    lost("context_parallel_dim", kNoContextParallelism, "1"),
+});
+
+/// Without a limit nothing is cut off there. torch's AdamW decays weights by default.
+void tune_finish(Reading& reading) {
+  const std::string optimizer = ascii_lower(reading.text_of("optimizer._component_"));
+  if (optimizer.find("adamw") != std::string::npos && !reading.has("train.weight_decay"))
+    reading.set_default("train.weight_decay", "0.01");
+  if (!reading.find("dataset_val"))
+    take_back_evaluations(reading, "without dataset_val nothing is evaluated");
+  for (const char* name : {"tokenizer.max_seq_len", "max_seq_len"}) {
+    const auto key = reading.find_named(name);
+    if (!key || key->value.kind != Value::Kind::kNull) continue;
+    reading.note_lost(*key,
+                      "there is always a limit: set `model.max_seq_len` to the longest example");
+  }
+}
+
+constexpr auto kTorchtuneObjectiveKeys = std::to_array<std::string_view>({"loss"});
+
+constexpr auto kTorchtuneSigns =
+    std::to_array<std::string_view>({"checkpointer", "tokenizer", "metric_logger", "loss",
+                                     "max_steps_per_epoch", "enable_activation_checkpointing"});
+
+/// The modes of a model do not depend on the order of its keys; what a file does not say is as in
+/// torchtune.
+constexpr auto kTorchtuneDefaults = std::to_array<ToolDefault>({
+    {"tuning.mode", "full"},
+    {"data.packing", "false"},
+    {"data.too_long", "truncate"},
+    {"train.grad_accum", "1"},
+    {"train.scheduler", "constant"},
+    {"train.max_grad_norm", "0"},
+});
+
+}  // namespace
+
+const ImportTable& torchtune_table() {
+  static constexpr ImportTable table{.tool = Tool::kTorchtune,
+                                     .name = "torchtune",
+                                     .word = "torchtune",
+                                     .rules = kTorchtuneRules,
+                                     .signs = kTorchtuneSigns,
+                                     .objective_keys = kTorchtuneObjectiveKeys,
+                                     .finish = tune_finish,
+                                     .defaults = kTorchtuneDefaults,
+                                     .has_interpolation = true};
+  return table;
+}
+
+}  // namespace sftrun::foreign

@@ -1,0 +1,336 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "fsdp.h"
+#include "sftrun/core/presence.h"
+#include "sftrun/core/strings.h"
+#include "templates.h"
+
+/// YAML of TRL's command line (`trl sft --config`, `trl dpo --config`): the keys of SFTConfig or
+/// DPOConfig, which have those of transformers' TrainingArguments, of ModelConfig and of
+/// ScriptArguments. Keys that mean the same whatever their value are in the table of foreign keys.
+namespace sftrun::foreign {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr auto kTrlLoss = std::to_array<WordPair>({{"true", "assistant"}, {"false", ""}});
+
+/// The dtype of the loaded weights. With bf16 or fp16 it is not the one of the computation.
+void trl_dtype(Reading& reading, const SourceKey& key) {
+  const auto is_on = [&](const char* name) { return parse_bool(reading.text_of(name)) == true; };
+  if (ascii_lower(key.value.text) == "auto" || is_on("bf16") || is_on("fp16"))
+    return reading.note_no_meaning(key, "trained weights are kept in fp32");
+  reading.set(key, "model.dtype", key.value);
+}
+
+/// Keys that only DPOConfig has: the file does not name the command that it is for.
+constexpr auto kTrlOfDpo = std::to_array<std::string_view>(
+    {"beta", "max_prompt_length", "precompute_ref_log_probs", "precompute_ref_batch_size",
+     "ref_model_init_kwargs", "reference_free", "rpo_alpha", "f_divergence_type", "ld_alpha",
+     "sync_ref_model", "use_weighting", "label_smoothing", "disable_dropout", "loss_weights"});
+
+/// The loss of a list of one; a list of several is MPO's.
+const Value& trl_single_loss(const Value& value) {
+  return value.kind == Value::Kind::kList && value.items.size() == 1 ? value.items[0] : value;
+}
+
+/// The first key that says that the file is for DPO.
+std::optional<SourceKey> dpo_key_of_trl(const Reading& reading) {
+  const auto loss = reading.find("loss_type");
+  if (loss && ascii_lower(trl_single_loss(loss->value).text) == "sigmoid") return loss;
+  for (const std::string_view name : kTrlOfDpo)
+    if (auto key = reading.find(name)) return key;
+  return std::nullopt;
+}
+
+void trl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
+
+/// A data set of the hub or a path, with its subset and split.
+void trl_dataset(Reading& reading, const SourceKey& key) {
+  const auto with_split = [&](const std::string& split) {
+    Json source = {{"path", key.value.text}};
+    if (const std::string name = reading.text_of("dataset_config"); !name.empty())
+      source["name"] = name;
+    if (const std::string what = set_split(reading, source, split); !what.empty())
+      reading.note_lost(key, what);
+    return value_from_json(Json::array({source}));
+  };
+  if (key.value.kind != Value::Kind::kScalar || is_off(key.value)) return;
+  reading.set(key, "data.train", with_split(reading.text_of("dataset_train_split")));
+  const std::string evaluates = eval_strategy_of(reading);
+  if (evaluates.empty() || evaluates == "no" || parse_bool(evaluates) == false) return;
+  const std::string split = reading.text_of("dataset_test_split");
+  reading.set(key, "data.val", with_split(split.empty() ? "test" : split));
+}
+
+/// DatasetMixtureConfig: a list of {path, name, split, data_files}.
+void trl_mixture(Reading& reading, const SourceKey& key) {
+  Json sources = Json::array();
+  for (const Value& one : key.value.items) {
+    const auto text = [&](const char* name) {
+      const Value* value = value_at(one, name);
+      return value == nullptr ? std::string() : value->text;
+    };
+    if (one.kind != Value::Kind::kMap || text("path").empty()) continue;
+    Json source = {{"path", text("data_files").empty() ? text("path") : text("data_files")}};
+    if (!text("name").empty()) source["name"] = text("name");
+    if (const std::string what = set_split(reading, source, text("split")); !what.empty())
+      reading.note_lost(key, what);
+    sources.push_back(std::move(source));
+  }
+  if (sources.empty()) return reading.note_lost(key, "it is not a list of {path, name, split}");
+  reading.set(key, "data.train", value_from_json(sources));
+}
+
+/// alignment-handbook's map of data sets and the share of each that is used.
+void trl_mixer(Reading& reading, const SourceKey& key) {
+  std::string split;
+  if (const auto splits = reading.find("dataset_splits"))
+    for (const Value& one : splits->value.items)
+      if (split.empty() && one.text.starts_with("train")) split = one.text;
+  Json sources = Json::array();
+  for (size_t i = 0; i < key.value.keys.size(); ++i) {
+    Json source = {{"path", key.value.keys[i].text}};
+    if (!split.empty()) source["split"] = split;
+    const auto share = parse_double(key.value.items[i].text);
+    if (share && *share != 1) source["weight"] = *share;
+    sources.push_back(std::move(source));
+  }
+  if (sources.empty()) return reading.note_lost(key, "it is not a map of data sets and shares");
+  reading.set(key, "data.train", value_from_json(sources));
+}
+
+void trl_adapter(Reading& reading, const SourceKey& key) {
+  if (parse_bool(key.value.text) == true) reading.set(key, "tuning.mode", "lora");
+}
+void trl_4bit(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (!reading.text_of("bnb_4bit_quant_type").empty()) return;  // its own key sets the format
+  reading.set(key, "tuning.quant", "nf4");
+}
+void trl_4bit_type(Reading& reading, const SourceKey& key) {
+  if (parse_bool(reading.text_of("load_in_4bit")) == true)
+    reading.set(key, "tuning.quant", key.value);
+}
+void trl_double_quant(Reading& reading, const SourceKey& key) {
+  if (parse_bool(reading.text_of("load_in_4bit")) == true)
+    reading.set(key, "tuning.double_quant", key.value);
+}
+void trl_8bit(Reading& reading, const SourceKey& key) {
+  if (!is_off(key.value)) reading.set(key, "tuning.quant", "int8");
+}
+
+void trl_targets(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  const bool is_one_name = key.value.kind == Value::Kind::kList && key.value.items.size() == 1;
+  reading.set(key, "tuning.lora.target_modules", is_one_name ? key.value.items[0] : key.value);
+}
+
+void trl_text_field(Reading& reading, const SourceKey& key) {
+  if (key.value.text.empty() || key.value.text == "text") return;
+  reading.set(key, "data.fields", value_from_json(Json{{"text", key.value.text}}));
+}
+
+void trl_completion_only(Reading& reading, const SourceKey& key) {
+  const auto only = parse_bool(key.value.text);
+  if (only) reading.set(key, "data.loss_on", *only ? "completion" : "all");
+}
+
+void trl_loss(Reading& reading, const SourceKey& key) {
+  const Value& value = trl_single_loss(key.value);
+  const std::string loss = ascii_lower(value.text);
+  const bool is_empty = value.kind == Value::Kind::kScalar && loss.empty();
+  if (loss == "sigmoid" || is_empty) return;  // trl_finish
+  if (loss == "nll" || loss == "chunked_nll")
+    return reading.note_no_meaning(key, "the loss is the cross entropy of the labelled tokens");
+  refuse_objective(reading, {.name = key.name,
+                             .value = value,
+                             .place = key.place,
+                             .value_place = key.value_place,
+                             .source = key.source});
+}
+
+/// A file, a directory with a tokenizer's files, or a model on the hub.
+void trl_template(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  const std::string& name = key.value.text;
+  const bool is_path = name.ends_with(".jinja") || leads_to_file(reading.path_beside(name)) ||
+                       std::count(name.begin(), name.end(), '/') != 1 || name.starts_with('.');
+  if (is_path) return reading.set(key, "model.chat_template", key.value);
+  reading.note_lost(key, fmt::format("the template of a model on the hub is not loaded: `sftrun "
+                                     "download {}`, and set `model.chat_template` to the directory",
+                                     name));
+}
+
+void trl_deepspeed(Reading& reading, const SourceKey& key) {
+  if (!is_off(key.value))
+    reading.set(key, "parallel.deepspeed", reading.path_beside(key.value.text).string());
+}
+
+constexpr std::string_view kOtherTrainer =
+    "`train.objective` takes sft and dpo: use TRL itself for other objectives";
+
+constexpr auto kTrlRules = std::to_array<ImportRule>({
+    special("dataset_name", trl_dataset),
+    special("dataset_config", trl_later),
+    special("dataset_train_split", trl_later),
+    special("dataset_test_split", trl_later),
+    special("datasets", trl_mixture),
+    special("dataset_mixer", trl_mixer),
+    nothing("dataset_splits", "the split for training is in data.train"),
+    field("test_split_size", "data.val_split"),
+    field("streaming", "data.streaming"),
+    special("dataset_text_field", trl_text_field),
+    special("completion_only_loss", trl_completion_only),
+    words("assistant_only_loss", "data.loss_on", kTrlLoss),
+    special("loss_type", trl_loss),
+    special("chat_template_path", trl_template),
+    nothing("shuffle_dataset", kOneTimeShuffle),
+    special("lr_scheduler_type", set_scheduler),
+    special("use_peft", trl_adapter),
+    special("lora_target_modules", trl_targets),
+    special("load_in_4bit", trl_4bit),
+    special("load_in_8bit", trl_8bit),
+    special("bnb_4bit_quant_type", trl_4bit_type),
+    special("use_bnb_nested_quant", trl_double_quant),
+    lost("truncation_mode", "an example that is too long keeps its beginning", "keep_start"),
+    lost("packing_strategy", "whole examples are packed, those that are too long are cut", "bfd"),
+    special("activation_offloading",
+            [](Reading& reading, const SourceKey& key) {
+              if (!is_off(key.value)) set_offload_of_activations(reading, key);
+            }),
+    field("packing", "data.packing"),
+    special("dtype", trl_dtype),
+    special("torch_dtype", trl_dtype),
+    special("bf16", set_bf16),
+    special("gradient_checkpointing", set_checkpointing),
+    nothing("gradient_checkpointing_use_reentrant", "there is one kind of checkpointing"),
+    special("seed", set_seeds),
+    special("max_steps", set_max_steps),
+    special("warmup_steps", set_warmup_steps),
+    special("warmup_ratio", set_warmup_ratio),
+    special("save_strategy", set_save_strategy),
+    special("save_steps", set_save_steps),
+    special("eval_steps", set_steps),
+    special("logging_steps", set_steps),
+    special("report_to", set_report_to),
+    special("ddp_timeout", set_seconds),
+    special("fsdp", set_fsdp_words),
+    special("fsdp_config", set_fsdp_config),
+    nothing("fsdp_min_num_params", kFsdpUnits),
+    nothing("fsdp_transformer_layer_cls_to_wrap", kFsdpUnits),
+    special("deepspeed", trl_deepspeed),
+    lost("env.*", "set it in the environment of sftrun"),
+    refused("num_generations", kOtherTrainer),
+    refused("reward_funcs", kOtherTrainer),
+    refused("reward_model_name_or_path", kOtherTrainer),
+    refused("reward_model_path", kOtherTrainer),
+    refused("desirable_weight", kOtherTrainer),
+    refused("undesirable_weight", kOtherTrainer),
+    refused("simpo_gamma", kOtherTrainer),
+    refused("cpo_alpha", kOtherTrainer),
+    refused("teacher_model_name_or_path", kOtherTrainer),
+});
+
+constexpr auto kTrlObjectiveKeys = std::to_array<std::string_view>({"loss_type"});
+
+/// Keys that no other tool's file has at its top level.
+constexpr auto kTrlSigns = std::to_array<std::string_view>({"model_name_or_path",
+                                                            "dataset_name",
+                                                            "dataset_mixer",
+                                                            "dataset_config",
+                                                            "dataset_train_split",
+                                                            "dataset_test_split",
+                                                            "use_peft",
+                                                            "lora_target_modules",
+                                                            "max_length",
+                                                            "max_seq_length",
+                                                            "max_prompt_length",
+                                                            "dataset_text_field",
+                                                            "assistant_only_loss",
+                                                            "completion_only_loss",
+                                                            "loss_type",
+                                                            "beta",
+                                                            "attn_implementation",
+                                                            "torch_dtype",
+                                                            "dtype",
+                                                            "dataset_num_proc",
+                                                            "eos_token",
+                                                            "chat_template_path",
+                                                            "model_revision",
+                                                            "per_device_train_batch_size"});
+
+/// Without a limit nothing is cut off there.
+void note_unlimited(Reading& reading) {
+  for (const char* name : {"max_length", "max_seq_length"}) {
+    const auto key = reading.find_named(name);
+    if (key && key->value.kind == Value::Kind::kNull)
+      reading.note_lost(*key,
+                        "there is always a limit: set `model.max_seq_len` to the longest example");
+  }
+}
+
+/// The objective, what it trains on, and the defaults that depend on them.
+void trl_finish(Reading& reading) {
+  constexpr int64_t kLoggingSteps = 10;
+  note_unlimited(reading);
+  complete_eval_steps(reading, kLoggingSteps);
+  const auto dpo_key = dpo_key_of_trl(reading);
+  const bool is_dpo = dpo_key.has_value();
+  if (is_dpo)
+    reading.set(*dpo_key, "train.objective", "dpo");
+  else
+    reading.set_default("train.objective", "sft");
+  if (!reading.has("train.learning_rate"))
+    reading.set_default("train.learning_rate", is_dpo ? "1e-6" : "2e-5");
+  const bool is_half =
+      reading.has("train.bf16") || reading.has("train.fp16") || reading.has("model.dtype");
+  if (!is_half) reading.set_default("train.bf16", "true");
+  if (reading.has("tuning.mode") && !reading.has("tuning.lora.target_modules"))
+    reading.set_default("tuning.lora.target_modules",
+                        value_from_json(Json::array({"q_proj", "v_proj"})));
+  if (!is_dpo && !reading.has("tuning.lora.dropout"))
+    reading.set_default("tuning.lora.dropout", "0.05");
+  if (is_dpo || reading.has("data.loss_on")) return;
+  reading.set_default("data.loss_on", "all");
+  reading.not_carried.push_back(
+      {"assistant_only_loss, completion_only_loss",
+       "without them TRL trains on every token of conversations and texts, which is `data.loss_on: "
+       "all`, but on the completion alone of records of prompt and completion: for these set "
+       "`data.loss_on: completion`",
+       reading.file().string()});
+}
+
+/// Values that TRL uses where a file says nothing, if they differ from those here.
+constexpr auto kTrlDefaults = std::to_array<ToolDefault>({
+    {"tuning.mode", "full"},
+    {"model.max_seq_len", "1024"},
+    {"data.packing", "false"},
+    {"data.too_long", "truncate"},
+    {"train.batch_size", "8"},
+    {"train.grad_accum", "1", "train.global_batch_size"},
+    {"train.scheduler", "linear"},
+    {"train.warmup_steps", "0", "train.warmup_ratio"},
+    {"train.gradient_checkpointing", "true"},
+});
+
+}  // namespace
+
+const ImportTable& trl_table() {
+  static constexpr ImportTable table{.tool = Tool::kTrl,
+                                     .name = "TRL",
+                                     .word = "trl",
+                                     .rules = kTrlRules,
+                                     .signs = kTrlSigns,
+                                     .objective_keys = kTrlObjectiveKeys,
+                                     .finish = trl_finish,
+                                     .defaults = kTrlDefaults,
+                                     .adapter_line = "use_peft: true"};
+  return table;
+}
+
+}  // namespace sftrun::foreign

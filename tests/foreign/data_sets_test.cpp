@@ -1,0 +1,206 @@
+#include "foreign/import_test_base.h"
+#include "sftrun/config/problem.h"
+#include "support/expect_error.h"
+
+/// Data sets of other tools: settings of each, and the columns that are read.
+namespace sftrun::foreign {
+namespace {
+
+class DataSetsTest : public ImportTest {
+ protected:
+  Import torchtune(const std::string& sets) {
+    return import("dataset:\n" + sets, Tool::kTorchtune);
+  }
+  /// The fields of a data set of LLaMA-Factory.
+  std::string fields_of_factory(const std::string& entry) {
+    write("data/dataset_info.json", "{\"mine\": {\"file_name\": \"a.jsonl\"" + entry + "}}");
+    const Import run =
+        import("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: mine\n",
+               Tool::kLlamaFactory);
+    const auto sources = nlohmann::ordered_json::parse(value_of(run, "data.train"));
+    return sources[0].value("fields", nlohmann::ordered_json::object()).dump();
+  }
+  std::string fields_of_torchtune(const std::string& set) {
+    const Import run = torchtune("  {_component_: torchtune.datasets." + set + "}\n");
+    const auto sources = nlohmann::ordered_json::parse(value_of(run, "data.train"));
+    return sources[0].value("fields", nlohmann::ordered_json::object()).dump();
+  }
+  static std::string notes_of(const Import& run, const std::string& key) {
+    std::string text;
+    for (const ImportNote& note : run.not_carried)
+      if (note.key == key) text += note.why + "\n";
+    return text;
+  }
+  static void expect_part(const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in\n" << text;
+  }
+};
+
+constexpr const char* kInstruct =
+    "  - {_component_: torchtune.datasets.instruct_dataset, source: a.jsonl, ";
+constexpr const char* kChat =
+    "  - {_component_: torchtune.datasets.chat_dataset, source: b.jsonl, ";
+constexpr const char* kText =
+    "  - {_component_: torchtune.datasets.text_completion_dataset, source: c.jsonl, ";
+
+TEST_F(DataSetsTest, LabelsOfTorchtuneThatDisagreeAreListed) {
+  const Import run = torchtune(std::string(kInstruct) + "train_on_input: True}\n" + kChat +
+                               "train_on_input: False}\n");
+  EXPECT_EQ(value_of(run, "data.loss_on"), "\"all\"");
+  expect_part(notes_of(run, "dataset"), "all as of instruct_dataset");
+  expect_part(notes_of(run, "dataset"), "chat_dataset (number 2)");
+  const Import usual = torchtune(std::string(kInstruct) + "split: train}\n" + kChat +
+                                 "masking_strategy: train_on_all}\n");
+  expect_part(notes_of(usual, "dataset"), "assistant as of instruct_dataset");
+  const Import same = torchtune(std::string(kText) + "packed: False}\n" + kInstruct +
+                                "train_on_input: True}\n" + kChat + "train_on_input: True}\n");
+  EXPECT_EQ(value_of(same, "data.loss_on"), "\"all\"") << "texts have no prompt";
+  EXPECT_EQ(notes_of(same, "dataset"), "");
+}
+
+TEST_F(DataSetsTest, PackingAndLimitsOfEachOfTorchtuneAreListed) {
+  const Import run =
+      torchtune(std::string(kInstruct) + "packed: True}\n" + kChat + "max_seq_len: 64}\n");
+  EXPECT_EQ(value_of(run, "data.packing"), "true");
+  expect_part(notes_of(run, "dataset"), "packed: `data.packing`");
+  expect_part(notes_of(run, "dataset"), "chat_dataset (number 2)");
+  expect_part(notes_of(run, "dataset"), "max_seq_len");
+}
+
+TEST_F(DataSetsTest, TextsOfTorchtuneThatDifferAreListed) {
+  expect_part(notes_of(torchtune(std::string(kText) + "add_eos: False}\n"), "dataset"), "add_eos");
+  EXPECT_EQ(notes_of(torchtune(std::string(kText) + "add_eos: True}\n"), "dataset"), "");
+  expect_part(notes_of(torchtune(std::string(kText) + "packed: True}\n"), "dataset"),
+              "split_across_pack");
+  EXPECT_EQ(notes_of(torchtune(std::string(kText) + "packed: True, split_across_pack: False}\n"),
+                     "dataset"),
+            "");
+  expect_part(
+      notes_of(torchtune("  {_component_: torchtune.datasets.alpaca_dataset}\n"), "dataset"),
+      "prompt text of its own");
+}
+
+TEST_F(DataSetsTest, OnlyColumnsThatTorchtuneReadsAreRead) {
+  EXPECT_EQ(fields_of_torchtune("instruct_dataset, source: a, "
+                                "column_map: {input: instruction, output: output}"),
+            R"({"input":"","system":""})");
+  EXPECT_EQ(fields_of_torchtune("instruct_dataset, source: a"),
+            R"({"instruction":"input","system":""})");
+  EXPECT_EQ(fields_of_torchtune("alpaca_dataset"), R"({"system":""})");
+  EXPECT_EQ(fields_of_torchtune("chat_dataset, source: a"), R"({"tools":""})");
+}
+
+TEST_F(DataSetsTest, OnlyColumnsThatLlamaFactoryReadsAreRead) {
+  EXPECT_EQ(fields_of_factory(R"(, "columns": {"prompt": "instruction", "response": "output"})"),
+            R"({"input":"","system":""})");
+  EXPECT_EQ(fields_of_factory(R"(, "columns": {"prompt": "input", "response": "output"})"),
+            R"({"instruction":"input","system":""})");
+  EXPECT_EQ(fields_of_factory(R"(, "columns": {"prompt": "p", "query": "q", "system": "system"})"),
+            R"({"instruction":"p","input":"q"})");
+  EXPECT_EQ(fields_of_factory(""), R"({"system":""})");
+  EXPECT_EQ(fields_of_factory(R"(, "formatting": "sharegpt")"), R"({"system":"","tools":""})");
+}
+
+TEST_F(DataSetsTest, ColumnsWithoutAPromptAreListed) {
+  write("data/dataset_info.json",
+        R"({"mine": {"file_name": "a.jsonl", "columns": {"response": "output"}}})");
+  const Import run =
+      import("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: mine\n",
+             Tool::kLlamaFactory);
+  expect_part(notes_of(run, "dataset"), "columns.prompt");
+}
+
+TEST_F(DataSetsTest, WhatIsLeftOutStaysLeftOutInTheYaml) {
+  const Import run = torchtune(std::string(kInstruct) + "column_map: {input: q, output: a}}\n");
+  const LoadedConfig loaded =
+      load_config(write("imported.yaml", "model: {name: m}\n" + to_yaml(run)), {});
+  EXPECT_EQ(loaded.config.data.train.at(0).fields.dump(),
+            R"({"instruction":"q","output":"a","input":"","system":""})");
+  test::expect_error<ConfigError>(
+      [&] {
+        load_config(
+            write("bad.yaml", "model: {name: m}\ndata: {train: a.jsonl, fields: {prompt: ''}}\n"),
+            {});
+      },
+      {"leaves out that part", "only input, system and tools"});
+}
+
+constexpr const char* kFactoryPairs = "model_name_or_path: m\nstage: dpo\nfinetuning_type: lora\n";
+
+TEST_F(DataSetsTest, OnlyTheLossOfDpoIsImported) {
+  for (const char* loss : {"orpo", "simpo", "ipo", "hinge", "kto_pair"})
+    test::expect_error<ConfigError>(
+        [&] { import(kFactoryPairs + fmt::format("pref_loss: {}\n", loss), Tool::kLlamaFactory); },
+        {"`pref_loss`", loss, "not supported"});
+  test::expect_error<ConfigError>(
+      [&] { import("base_model: m\nrl: dpo\ndpo_loss_type: [ipo]\n", Tool::kAxolotl); },
+      {"`dpo_loss_type`", "not supported"});
+  EXPECT_TRUE(
+      has_key(import("loss: {_component_: my.OtherLoss}\n", Tool::kTorchtune).not_carried, "loss"));
+}
+
+TEST_F(DataSetsTest, FrozenLayersOfLlamaFactory) {
+  const auto frozen = [&](const std::string& keys) {
+    return import("model_name_or_path: m\nstage: sft\nfinetuning_type: freeze\n" + keys,
+                  Tool::kLlamaFactory);
+  };
+  const Import open = frozen("freeze_trainable_layers: 3\n");
+  EXPECT_EQ(value_of(open, "tuning.mode"), "\"partial\"");
+  EXPECT_TRUE(std::find(open.missing.begin(), open.missing.end(), "tuning.trainable") !=
+              open.missing.end());
+  expect_part(notes_of(open, "freeze_trainable_layers"), R"(layers\.(29|30|31)\.)");
+  EXPECT_EQ(value_of(frozen("freeze_trainable_layers: -2\n"), "tuning.trainable"),
+            R"(["layers\\.(0|1)\\."])");
+  write("m/config.json", R"({"num_hidden_layers": 6})");
+  EXPECT_EQ(value_of(frozen(""), "tuning.trainable"), R"(["layers\\.(4|5)\\."])");
+  EXPECT_EQ(value_of(frozen("freeze_trainable_layers: 9\n"), "tuning.trainable"),
+            R"(["layers\\.(0|1|2|3|4|5)\\."])");
+  const Import parts = frozen(
+      "freeze_trainable_layers: 1\nfreeze_trainable_modules: mlp,self_attn\n"
+      "freeze_extra_modules: embed_tokens\n");
+  EXPECT_EQ(value_of(parts, "tuning.trainable"),
+            R"x(["layers\\.5\\.(mlp|self_attn)","embed_tokens"])x");
+  EXPECT_TRUE(parts.not_carried.empty());
+  expect_part(notes_of(frozen("use_llama_pro: true\n"), "use_llama_pro"), "tuning.trainable");
+}
+
+TEST_F(DataSetsTest, StreamsStillNeedANumberOfSteps) {
+  const std::string trl = "model_name_or_path: m\ndataset_name: o/d\ndataset_streaming: true\n";
+  const Import run = import(trl, Tool::kTrl);
+  ASSERT_EQ(run.missing.size(), 1U);
+  expect_part(run.missing[0], "train.max_steps");
+  EXPECT_TRUE(import(trl + "max_steps: 9\n", Tool::kTrl).missing.empty());
+}
+
+/// transformers: below 1 it is a share of the steps, rounded up.
+TEST_F(DataSetsTest, SharesOfTheSteps) {
+  const std::string shares = "eval_steps: 0.1\nsave_steps: 0.25\nlogging_steps: 0.01\n";
+  const std::vector<std::pair<std::string, Tool>> heads = {
+      {"base_model: m\nval_set_size: 0.1\n", Tool::kAxolotl},
+      {"model_name_or_path: m\nval_size: 0.1\n", Tool::kLlamaFactory},
+      {"model_name_or_path: m\n", Tool::kTrl}};
+  for (const auto& [head, tool] : heads) {
+    SCOPED_TRACE(head);
+    const Import known = import(head + shares + "max_steps: 30\n", tool);
+    EXPECT_EQ(value_of(known, "train.eval_steps"), "3");
+    EXPECT_EQ(value_of(known, "train.save_steps"), "8");
+    EXPECT_EQ(value_of(known, "train.logging_steps"), "1");
+    const Import open = import(head + shares, tool);
+    EXPECT_EQ(value_of(open, "train.save_steps"), "none");
+    expect_part(notes_of(open, "eval_steps"), "each epoch ends with an evaluation");
+    expect_part(notes_of(open, "eval_steps"), "Set train.eval_steps to 0.1 times");
+    expect_part(notes_of(open, "save_steps"), "every 10 minutes");
+    expect_part(notes_of(open, "logging_steps"), "each step has a line");
+  }
+  const Import often = import(
+      "base_model: m\nval_set_size: 0.1\nevals_per_epoch: 4\nsaves_per_epoch: 2\n", Tool::kAxolotl);
+  expect_part(notes_of(often, "evals_per_epoch"), "Set train.eval_steps to the steps of an epoch");
+  expect_part(notes_of(often, "evals_per_epoch"), "divided by 4");
+  expect_part(notes_of(often, "saves_per_epoch"), "divided by 2");
+  expect_part(notes_of(import("epochs: 2\nmax_steps_per_epoch: 10\n", Tool::kTorchtune),
+                       "max_steps_per_epoch"),
+              "train.max_steps: 20");
+}
+
+}  // namespace
+}  // namespace sftrun::foreign

@@ -1,0 +1,190 @@
+#include <fmt/format.h>
+
+#include <fstream>
+#include <set>
+
+#include "foreign/import_test_base.h"
+#include "sftrun/config/field_value.h"
+#include "sftrun/config/yaml_reader.h"
+
+namespace sftrun::foreign {
+namespace {
+
+using config::are_same, config::bind, config::Binding, config::Field, config::parse_yaml_value;
+
+/// A file with one key.
+Value document_with(const std::string& key, const Value& value) {
+  Value document = value;
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= key.size();) {
+    const size_t end = std::min(key.find('.', begin), key.size());
+    parts.push_back(key.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    Value map;
+    map.kind = Value::Kind::kMap;
+    map.keys.push_back({*part, {1, 1}});
+    map.items.push_back(std::move(document));
+    document = std::move(map);
+  }
+  return document;
+}
+
+/// The rule's key; of a rule for many keys, one of them.
+std::string one_key(const ImportRule& rule) {
+  std::string key(rule.key);
+  if (key.ends_with('*')) key.replace(key.size() - 1, 1, "anything");
+  return key;
+}
+
+Reading reading_of(const ImportTable& table, const ImportRule& rule, const Value& value) {
+  Reading reading(table, "file", document_with(one_key(rule), value));
+  reading.run();
+  return reading;
+}
+
+bool names(const Problems& problems, const std::string& key) {
+  return std::any_of(problems.begin(), problems.end(), [&](const Problem& problem) {
+    return problem.message.find("`" + key + "`") != std::string::npos;
+  });
+}
+
+const Given* given_for(const Reading& reading, std::string_view field) {
+  const auto found = std::find_if(
+      reading.given.begin(), reading.given.end(),
+      [&](const Given& one) { return one.assignment.key == field && !one.from.empty(); });
+  return found == reading.given.end() ? nullptr : &*found;
+}
+
+class TablesTest : public ImportTest {
+ protected:
+  template <class Check>
+  void for_rules(Effect effect, const Check& check) {
+    size_t count = 0;
+    for (const ImportTable* table : import_tables()) {
+      for (const ImportRule& rule : table->rules) {
+        if (rule.effect != effect) continue;
+        SCOPED_TRACE(fmt::format("{} {}", table->name, rule.key));
+        check(*table, rule);
+        ++count;
+      }
+    }
+    EXPECT_GT(count, 3U);
+  }
+  std::string example_of(std::string_view field) {
+    return fields_.find(std::string(field))->example;
+  }
+
+  RunConfig defaults_;
+  Binding fields_ = bind(defaults_);
+};
+
+TEST_F(TablesTest, HaveEachKeyOnceAndAWordForEachTool) {
+  EXPECT_EQ(import_tables().size(), 6U);
+  for (const ImportTable* table : import_tables()) {
+    std::set<std::string_view> keys;
+    for (const ImportRule& rule : table->rules)
+      EXPECT_TRUE(keys.insert(rule.key).second) << table->name << " " << rule.key;
+    EXPECT_EQ(tool_of(table->word), table->tool);
+    EXPECT_EQ(table->objective_keys.empty(), table->is_strict)
+        << table->name << ": of trainers only";
+    for (const std::string_view key : table->objective_keys)
+      EXPECT_TRUE(keys.contains(key)) << table->name << " " << key;
+    for (const ToolDefault& one : table->defaults)
+      EXPECT_NE(fields_.find(std::string(one.field)), nullptr) << one.field;
+  }
+  EXPECT_FALSE(tool_of("unsloth"));
+}
+
+TEST_F(TablesTest, FieldsAreSetToTheValue) {
+  for_rules(Effect::kField, [&](const ImportTable& table, const ImportRule& rule) {
+    ASSERT_NE(fields_.find(std::string(rule.field)), nullptr) << rule.field;
+    const Value value = parse_yaml_value(example_of(rule.field));
+    const Reading reading = reading_of(table, rule, value);
+    const Given* given = given_for(reading, rule.field);
+    ASSERT_NE(given, nullptr);
+    EXPECT_TRUE(are_same(rule.field, given->assignment.value, value));
+    EXPECT_EQ(given->from, rule.key);
+    EXPECT_TRUE(given->is_firm);
+  });
+}
+
+TEST_F(TablesTest, WordsAreSetToTheirEquivalents) {
+  for_rules(Effect::kWords, [&](const ImportTable& table, const ImportRule& rule) {
+    Field* field = fields_.find(std::string(rule.field));
+    ASSERT_NE(field, nullptr);
+    for (const WordPair& pair : rule.words) {
+      const Reading reading = reading_of(table, rule, Value::scalar(std::string(pair.theirs)));
+      const Given* given = given_for(reading, rule.field);
+      ASSERT_EQ(given == nullptr, pair.ours.empty()) << pair.theirs;
+      if (pair.ours.empty()) continue;
+      EXPECT_EQ(given->assignment.value.text, pair.ours);
+      EXPECT_FALSE(field->assign(Value::scalar(std::string(pair.ours)))) << pair.ours;
+    }
+    const Reading other = reading_of(table, rule, Value::scalar("no-such-word"));
+    EXPECT_EQ(given_for(other, rule.field), nullptr);
+    EXPECT_TRUE(names(other.problems, std::string(rule.key)) ||
+                has_key(other.not_carried, std::string(rule.key)));
+  });
+}
+
+TEST_F(TablesTest, KeysWithoutAMeaningAreNamedWithTheReason) {
+  for_rules(Effect::kNoMeaning, [&](const ImportTable& table, const ImportRule& rule) {
+    EXPECT_FALSE(rule.note.empty());
+    const Reading reading = reading_of(table, rule, Value::scalar("true"));
+    EXPECT_TRUE(has_key(reading.no_meaning, one_key(rule)));
+    EXPECT_FALSE(names(reading.problems, one_key(rule)));
+  });
+}
+
+TEST_F(TablesTest, LostAndRefusedKeysAreHarmlessWhereTheyAreOff) {
+  for (const Effect effect : {Effect::kLost, Effect::kRefused}) {
+    for_rules(effect, [&](const ImportTable& table, const ImportRule& rule) {
+      EXPECT_FALSE(rule.note.empty());
+      const auto is_named = [&](const Value& value) {
+        const Reading reading = reading_of(table, rule, value);
+        return effect == Effect::kLost ? has_key(reading.not_carried, one_key(rule))
+                                       : names(reading.problems, one_key(rule));
+      };
+      EXPECT_TRUE(is_named(Value::scalar("cpu")));
+      for (const char* off : {"false", "no", "none", "0", "null", ""})
+        EXPECT_FALSE(is_named(Value::scalar(off))) << off;
+      EXPECT_FALSE(is_named(Value{}));
+      EXPECT_FALSE(is_named(Value::scalar(std::string(rule.harmless))));
+    });
+  }
+}
+
+TEST_F(TablesTest, SpecialKeysTakeNothingAndAnythingWithoutAnException) {
+  for_rules(Effect::kSpecial, [&](const ImportTable& table, const ImportRule& rule) {
+    EXPECT_NE(rule.special, nullptr);
+    const Reading nothing = reading_of(table, rule, Value{});
+    EXPECT_EQ(std::count_if(nothing.given.begin(), nothing.given.end(),
+                            [](const Given& one) { return !one.from.empty(); }),
+              0);
+    for (const char* text : {"[]", "{}", "[1]", "{a: [b]}", "-1", "1e300", "'\\n'", "[[{}]]"})
+      EXPECT_NO_THROW(reading_of(table, rule, parse_yaml_value(text))) << text;
+  });
+}
+
+/// scripts/fixtures/make_foreign_keys.py lists the keys of each tool.
+TEST_F(TablesTest, NoKeyOfATrainerIsUnknown) {
+  std::ifstream file(std::string(SFTRUN_TEST_DATA) + "/config/foreign_keys.txt");
+  size_t count = 0;
+  for (std::string tool, key; file >> tool >> key;) {
+    const auto found = tool_of(tool.substr(0, tool.find('.')));  // "trl.SFTConfig"
+    if (!found || *found == Tool::kAccelerate) continue;
+    Reading reading(table_of(*found), "file", document_with(key, Value::scalar("value")));
+    reading.run();
+    for (const ImportNote& note : reading.not_carried) {
+      EXPECT_FALSE(note.why == "not known here" || note.why.starts_with("not a key of"))
+          << tool << " " << key;
+    }
+    ++count;
+  }
+  EXPECT_GT(count, 400U);
+}
+
+}  // namespace
+}  // namespace sftrun::foreign
