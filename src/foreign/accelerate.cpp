@@ -11,33 +11,17 @@
 #include "sftrun/core/short_quotes.h"
 #include "sftrun/core/strings.h"
 
-/// Accelerate's YAML, as `accelerate config` writes it (accelerate.commands.config.config_args).
+/// Values of Accelerate's YAML that depend on others (tools/accelerate.yaml).
 namespace sftrun::foreign {
+
+extern const std::string_view kAccelerateTable;  // its table
+
 namespace {
 
-constexpr std::string_view kRendezvous =
-    "sftrun has its own rendezvous, at --master-addr and --master-port";
-constexpr std::string_view kUnits = "each layer is a unit that is gathered and released";
-constexpr std::string_view kLoading =
-    "a model is read tensor by tensor and divided while it is loaded";
-constexpr std::string_view kNothingToCompile =
-    "there is nothing to compile; `train.cuda_graphs` captures steps in CUDA graphs";
 constexpr std::string_view kMegatron =
     "remove it, and use distributed_type FSDP, or MULTI_GPU and in the run `parallel.strategy: "
     "pipeline` with `parallel.pp`, or `tensor` with `parallel.tp`";
-constexpr std::string_view kFp8Settings =
-    "FP8 has no settings here: `tuning.quant: fp8` stores a frozen base in FP8";
 constexpr std::string_view kDevices = "devices are NVIDIA GPUs and CPUs";
-constexpr std::string_view kNoTpu = "remove it: devices are NVIDIA GPUs and CPUs";
-constexpr std::string_view kNoCommands =
-    "remove it; start sftrun on every machine, with --nnodes, --node-rank and --master-addr";
-constexpr std::string_view kStartEach =
-    "start sftrun on every machine, with --nnodes, --node-rank and --master-addr";
-constexpr std::string_view kParallelSizes =
-    "set it to 1; `parallel.strategy: fsdp` divides the model over the devices";
-
-/// Keys that `accelerate_finish` reads.
-void accelerate_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
 
 void accelerate_mixed_precision(Reading& reading, const SourceKey& key) {
   const std::string word = ascii_lower(key.value.text);
@@ -79,92 +63,6 @@ void accelerate_shard_size(Reading& reading, const SourceKey& key) {
   if (!size || *size == 1) return;
   reading.set(key, "parallel.dp_shard", key.value);
 }
-
-constexpr auto kAccelerateRules = std::to_array<ImportRule>({
-    // ---- Machines and processes
-    special("compute_environment", accelerate_environment),
-    special("distributed_type", accelerate_later),
-    special("num_processes", accelerate_later),
-    special("num_machines", accelerate_later),
-    special("machine_rank", accelerate_later),
-    special("main_process_ip", accelerate_later),
-    special("main_process_port", accelerate_later),
-    special("gpu_ids", accelerate_later),
-    special("use_cpu", accelerate_later),
-    nothing("rdzv_backend", kRendezvous),
-    nothing("same_network", kRendezvous),
-    nothing("main_training_function", "sftrun is a program, not a function of a script"),
-    lost("enable_cpu_affinity", "processes are not bound to cores; use numactl or taskset"),
-    nothing("debug", "collectives are always checked: every rank must make the same calls"),
-    nothing("mpirun_config.*", "sftrun starts its processes itself, or is started by mpirun"),
-    refused("downcast_bf16", kNoTpu),
-    refused("tpu_use_cluster", kNoTpu),
-    nothing("tpu_*", kDevices),
-    refused("command_file", kNoCommands),
-    refused("commands", kNoCommands),
-    nothing("quiet", "it is of Accelerate's launcher"),
-
-    // ---- Numbers
-    special("mixed_precision", accelerate_mixed_precision),
-    field("fp16", "train.fp16"),
-    nothing("fp8_config.*", kFp8Settings),
-    nothing("dynamo_backend", kNothingToCompile),
-    nothing("dynamo_config.*", kNothingToCompile),
-
-    // ---- FSDP
-    special("fsdp_config.fsdp_sharding_strategy", accelerate_later),
-    special("fsdp_config.fsdp_reshard_after_forward", accelerate_later),
-    nothing("fsdp_config.fsdp_version", "FSDP 1 and 2 divide the same tensors"),
-    nothing("fsdp_config.fsdp_auto_wrap_policy", kUnits),
-    nothing("fsdp_config.fsdp_transformer_layer_cls_to_wrap", kUnits),
-    nothing("fsdp_config.fsdp_min_num_params", kUnits),
-    nothing("fsdp_config.fsdp_backward_prefetch", "the next unit is always gathered ahead"),
-    nothing("fsdp_config.fsdp_backward_prefetch_policy", "the next unit is always gathered ahead"),
-    nothing("fsdp_config.fsdp_forward_prefetch", "the next unit is always gathered ahead"),
-    nothing("fsdp_config.fsdp_cpu_ram_efficient_loading", kLoading),
-    nothing("fsdp_config.fsdp_sync_module_states", kLoading),
-    nothing("fsdp_config.fsdp_use_orig_params", "parameters keep their names and shapes"),
-    special("fsdp_config.fsdp_state_dict_type", set_fsdp_checkpoint_format),
-    special(kFsdpCheckpointing[0], set_fsdp_checkpointing),
-    offload_activations("fsdp_config.fsdp_activation_checkpointing_offload"),
-    offload_all("fsdp_config.fsdp_offload_params"),
-
-    // ---- DeepSpeed
-    special("deepspeed_config.zero_stage", accelerate_later),
-    field("deepspeed_config.gradient_accumulation_steps", "train.grad_accum"),
-    field("deepspeed_config.gradient_clipping", "train.max_grad_norm"),
-    offload_optimizer("deepspeed_config.offload_optimizer_device"),
-    offload_weights("deepspeed_config.offload_param_device"),
-    nothing("deepspeed_config.offload_optimizer_nvme_path", "nothing is kept on disks"),
-    nothing("deepspeed_config.offload_param_nvme_path", "nothing is kept on disks"),
-    nothing("deepspeed_config.zero3_init_flag", kLoading),
-    nothing("deepspeed_config.zero3_save_16bit_model", "results are in whole tensors"),
-    nothing("deepspeed_config.deepspeed_moe_layer_cls_names", kUnits),
-    special("deepspeed_config.deepspeed_config_file", accelerate_deepspeed_file),
-    lost("deepspeed_config.deepspeed_hostfile", kStartEach),
-    lost("deepspeed_config.deepspeed_inclusion_filter", kStartEach),
-    lost("deepspeed_config.deepspeed_exclusion_filter", kStartEach),
-    nothing("deepspeed_config.deepspeed_multinode_launcher", kStartEach),
-
-    // ---- Other kinds of parallelism
-    special("parallelism_config.parallelism_config_dp_shard_size", accelerate_shard_size),
-    nothing("parallelism_config.parallelism_config_dp_replicate_size",
-            "it is the number of processes divided by dp_shard"),
-    special("parallelism_config.parallelism_config_pp_size", accelerate_later),
-    special("parallelism_config.parallelism_config_tp_size", accelerate_later),
-    refused("parallelism_config.parallelism_config_cp_size", kParallelSizes, "1"),
-    refused("parallelism_config.parallelism_config_sp_size", kParallelSizes, "1"),
-    nothing("parallelism_config.parallelism_config_*", "context and sequence parallelism are off"),
-    refused("megatron_lm_config", kMegatron),
-});
-
-constexpr auto kAccelerateSigns = std::to_array<std::string_view>(
-    {"distributed_type", "compute_environment", "mixed_precision", "num_processes", "num_machines",
-     "machine_rank", "main_training_function", "use_cpu", "rdzv_backend"});
-
-/// Accelerate adds these beginnings to keys that do not have them.
-constexpr auto kAcceleratePrefixes = std::to_array<WordPair>(
-    {{"fsdp_config", "fsdp_"}, {"parallelism_config", "parallelism_config_"}});
 
 void set_fsdp_strategy(Reading& reading, const SourceKey& type) {
   constexpr const char* kSharding = "fsdp_config.fsdp_sharding_strategy";
@@ -361,18 +259,24 @@ void accelerate_finish(Reading& reading) {
   reading.launch.file = reading.file();
 }
 
+constexpr auto kAccelerateConversions = std::to_array<Conversion>({
+    {"environment", accelerate_environment},
+    {"mixed_precision", accelerate_mixed_precision},
+    {"deepspeed_file", accelerate_deepspeed_file},
+    {"shard_size", accelerate_shard_size},
+});
+
 }  // namespace
 
-const ImportTable& accelerate_table() {
-  static constexpr ImportTable table{.tool = Tool::kAccelerate,
-                                     .name = "Accelerate",
-                                     .word = "accelerate",
-                                     .rules = kAccelerateRules,
-                                     .signs = kAccelerateSigns,
-                                     .finish = accelerate_finish,
-                                     .is_strict = true,
-                                     .prefixes = kAcceleratePrefixes};
-  return table;
+const ToolCode& accelerate() {
+  static const ToolCode code{.tool = Tool::kAccelerate,
+                             .name = "Accelerate",
+                             .word = "accelerate",
+                             .table = kAccelerateTable,
+                             .conversions = kAccelerateConversions,
+                             .finish = accelerate_finish,
+                             .is_strict = true};
+  return code;
 }
 
 }  // namespace sftrun::foreign

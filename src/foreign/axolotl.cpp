@@ -8,18 +8,16 @@
 #include "sftrun/core/strings.h"
 #include "templates.h"
 
-/// Axolotl's YAML: https://docs.axolotl.ai/docs/config-reference.html. Keys that mean the same
-/// whatever their value are in the table of foreign keys (foreign_key_table.cpp).
+/// Values of Axolotl's YAML that have another form here, as its data sets (tools/axolotl.yaml).
 namespace sftrun::foreign {
+
+extern const std::string_view kAxolotlTable;  // its table
+
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kOwnTokenizer = "the model's own tokenizer is used";
-
 constexpr auto kAxolotlModes = std::to_array<WordPair>({{"lora", "lora"}, {"qlora", "qlora"}});
-constexpr auto kAxolotlInputs = std::to_array<WordPair>({{"true", "all"}, {"false", ""}});
-constexpr auto kAxolotlThinking = std::to_array<WordPair>({{"true", "split"}, {"false", ""}});
 
 std::string text_in(const Value& map, std::string_view name) {
   const Value* value = value_at(map, name);
@@ -373,8 +371,6 @@ constexpr auto kAxolotlSharding = std::to_array<std::string_view>(
     {"fsdp_config.fsdp_sharding_strategy", "fsdp_config.sharding_strategy", kFsdpResharding[0],
      kFsdpResharding[1]});
 
-void axolotl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
-
 /// Steps, or a share of all steps, between two of what `steps` or `per_epoch` names. 0: not given
 double axolotl_interval(const Reading& reading, const char* steps, const char* per_epoch) {
   const auto number = [&](const char* key, double otherwise) {
@@ -478,96 +474,35 @@ void axolotl_8bit(Reading& reading, const SourceKey& key) {
   if (!is_off(key.value)) reading.set(key, "tuning.quant", "int8");
 }
 
-constexpr auto kAxolotlRules = std::to_array<ImportRule>({
-    special("adapter", axolotl_adapter),
-    special("load_in_4bit", axolotl_4bit),
-    special("load_in_8bit", axolotl_8bit),
-    special("unfrozen_parameters", axolotl_trainable),
-    special("lora_target_linear", axolotl_linear),
-    special("lora_target_modules", axolotl_modules),
-    special("datasets", axolotl_datasets),
-    special("pretraining_dataset", axolotl_pretraining),
-    special("test_datasets", axolotl_test_datasets),
-    words("train_on_inputs", "data.loss_on", kAxolotlInputs),
-    words("split_thinking", "data.thinking", kAxolotlThinking),
-    field("group_by_length", "data.group_by_length"),
-    special("chat_template", set_template),
-    nothing("special_tokens.pad_token", "batches have no padding"),
-    lost("special_tokens.*", kOwnTokenizer),
-    special("bf16", set_bf16),
-    special("gradient_checkpointing", set_checkpointing),
-    special(kFsdpCheckpointing[0], set_fsdp_checkpointing),
-    special(kFsdpCheckpointing[1], set_fsdp_checkpointing),
-    special("fsdp_config.fsdp_state_dict_type", set_fsdp_checkpoint_format),
-    special("fsdp_config.state_dict_type", set_fsdp_checkpoint_format),
-    nothing("shuffle_merged_datasets", kOneTimeShuffle),
-    special("curriculum_sampling", axolotl_curriculum),
-    special("lr_scheduler", set_scheduler),
-    lost("peft.loftq_config", "LoftQ is not supported: `tuning.lora.init` takes default and pissa"),
-    special("evals_per_epoch", axolotl_evaluations),
-    special("saves_per_epoch", axolotl_saves),
-    special("seed", set_seeds),
-    special("max_steps", set_max_steps),
-    special("warmup_steps", set_warmup_steps),
-    special("warmup_ratio", set_warmup_ratio),
-    special("save_strategy", set_save_strategy),
-    special("save_steps", set_save_steps),
-    special("eval_steps", set_steps),
-    special("logging_steps", set_steps),
-    special("dpo_loss_type", require_sigmoid),
-    special("rl", axolotl_objective),
-    special("batch_size", axolotl_batch),
-    field("device_map", "parallel.device_map"),
-    special("fsdp", set_fsdp_words),
-    field("tensor_parallel_size", "parallel.tp"),
-    field("dp_shard_size", "parallel.dp_shard"),
-    field("dp_replicate_size", "parallel.dp_replicate"),
-    lost("context_parallel_size", "sequences are not divided over devices", "1"),
-    nothing("fsdp_version", "FSDP 1 and 2 divide the same tensors"),
-    special(kAxolotlSharding[0], axolotl_later),
-    special(kAxolotlSharding[1], axolotl_later),
-    special(kAxolotlSharding[2], axolotl_later),
-    special(kAxolotlSharding[3], axolotl_later),
-    offload_all("fsdp_config.fsdp_offload_params"),
-    offload_all("fsdp_config.offload_params"),
-    nothing("fsdp_config.*", kFsdpUnits),
-    special("activation_offloading", axolotl_activations),
-    special("deepspeed", axolotl_deepspeed),
-    special("ddp_timeout", set_seconds),
-    nothing("save_safetensors", "files are always safetensors"),
-    nothing("tokenizer_type", "the tokenizer's files say what it is"),
-});
-
-constexpr auto kAxolotlObjectiveKeys = std::to_array<std::string_view>({"rl", "dpo_loss_type"});
-
-constexpr auto kAxolotlSigns = std::to_array<std::string_view>(
-    {"base_model", "datasets", "micro_batch_size", "sequence_len", "num_epochs", "adapter",
-     "sample_packing", "val_set_size", "dataset_prepared_path"});
-
-/// Values that Axolotl uses where a file says nothing, if they differ from those here.
-constexpr auto kAxolotlDefaults = std::to_array<ToolDefault>({
-    {"tuning.mode", "full"},
-    {"data.packing", "false"},
-    {"model.max_seq_len", "512"},
-    {"train.epochs", "1", "train.max_steps"},
-    {"train.batch_size", "1"},
-    {"train.grad_accum", "1", "train.global_batch_size"},
-    {"train.save_total_limit", "4"},
+constexpr auto kAxolotlConversions = std::to_array<Conversion>({
+    {"adapter", axolotl_adapter},
+    {"4bit", axolotl_4bit},
+    {"8bit", axolotl_8bit},
+    {"trainable", axolotl_trainable},
+    {"linear", axolotl_linear},
+    {"modules", axolotl_modules},
+    {"datasets", axolotl_datasets},
+    {"pretraining", axolotl_pretraining},
+    {"test_datasets", axolotl_test_datasets},
+    {"curriculum", axolotl_curriculum},
+    {"evaluations", axolotl_evaluations},
+    {"saves", axolotl_saves},
+    {"objective", axolotl_objective},
+    {"batch", axolotl_batch},
+    {"activations", axolotl_activations},
+    {"deepspeed", axolotl_deepspeed},
 });
 
 }  // namespace
 
-const ImportTable& axolotl_table() {
-  static constexpr ImportTable table{.tool = Tool::kAxolotl,
-                                     .name = "Axolotl",
-                                     .word = "axolotl",
-                                     .rules = kAxolotlRules,
-                                     .signs = kAxolotlSigns,
-                                     .objective_keys = kAxolotlObjectiveKeys,
-                                     .finish = axolotl_finish,
-                                     .defaults = kAxolotlDefaults,
-                                     .adapter_line = "adapter: lora"};
-  return table;
+const ToolCode& axolotl() {
+  static const ToolCode code{.tool = Tool::kAxolotl,
+                             .name = "Axolotl",
+                             .word = "axolotl",
+                             .table = kAxolotlTable,
+                             .conversions = kAxolotlConversions,
+                             .finish = axolotl_finish};
+  return code;
 }
 
 }  // namespace sftrun::foreign

@@ -138,8 +138,9 @@ bool has_section_of_run(const Value& document) {
 void require_likely_file_of(const ImportTable& table, const Value& document,
                             const std::filesystem::path& file) {
   constexpr int64_t kFewest = 2;  // one may be a mistake
+  if (table.is_strict || num_signs(table, document) > 0) return;
   const Likeness best = likeness_of(document);
-  if (table.is_strict || num_signs(table, document) > 0 || best.num_signs < kFewest) return;
+  if (best.num_signs < kFewest) return;
   throw ConfigError(
       fmt::format("this looks like a file of {}, not of {}", best.tool->name, table.name),
       file.string(),
@@ -176,19 +177,6 @@ void require_own_run(const Value& document, const std::filesystem::path& file) {
                     use_of(*tool, file));
 }
 
-std::span<const ImportTable* const> import_tables() {
-  static const std::array<const ImportTable*, 6> tables = {
-      &accelerate_table(),    &deepspeed_table(), &axolotl_table(),
-      &llama_factory_table(), &trl_table(),       &torchtune_table()};
-  return tables;
-}
-
-const ImportTable& table_of(Tool tool) {
-  const auto tables = import_tables();
-  return **std::find_if(tables.begin(), tables.end(),
-                        [&](const ImportTable* table) { return table->tool == tool; });
-}
-
 Reading read_foreign_file(const std::filesystem::path& file, std::optional<Tool> tool) {
   Problems problems;
   Value document =
@@ -204,26 +192,6 @@ Reading read_foreign_file(const std::filesystem::path& file, std::optional<Tool>
   reading.problems = std::move(problems);
   reading.run();
   return reading;
-}
-
-std::string_view tool_name(Tool tool) {
-  return table_of(tool).name;
-}
-
-std::string_view tool_word(Tool tool) {
-  return table_of(tool).word;
-}
-
-std::vector<std::string> tool_words() {
-  std::vector<std::string> words;
-  for (const ImportTable* table : import_tables()) words.emplace_back(table->word);
-  return words;
-}
-
-std::optional<Tool> tool_of(std::string_view word) {
-  for (const ImportTable* table : import_tables())
-    if (table->word == word) return table->tool;
-  return std::nullopt;
 }
 
 }  // namespace sftrun::foreign

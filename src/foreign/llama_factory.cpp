@@ -10,19 +10,18 @@
 #include "sftrun/core/strings.h"
 #include "templates.h"
 
-/// LLaMA-Factory's YAML (its hparams classes, and dataset_info.json).
+/// Values of LLaMA-Factory's YAML that have another form here (tools/llama-factory.yaml), and its
+/// dataset_info.json.
 namespace sftrun::foreign {
+
+extern const std::string_view kLlamaFactoryTable;  // its table
+
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 constexpr auto kFactoryModes =
     std::to_array<WordPair>({{"lora", "lora"}, {"full", "full"}, {"freeze", "partial"}});
-constexpr auto kFactoryPrompts = std::to_array<WordPair>({{"true", "all"}, {"false", ""}});
-constexpr auto kFactoryHistory =
-    std::to_array<WordPair>({{"true", "last_assistant"}, {"false", ""}});
-constexpr auto kFactoryInits = std::to_array<WordPair>({{"true", "pissa"}, {"false", ""}});
-constexpr auto kFactoryShuffle = std::to_array<WordPair>({{"true", "false"}, {"false", ""}});
 
 void factory_mode(Reading& reading, const SourceKey& key) {
   set_mode(reading, key, kFactoryModes);
@@ -400,71 +399,6 @@ void factory_frozen(Reading& reading, const SourceKey& key) {
     reading.note_no_meaning(key, "only of use with finetuning_type freeze");
 }
 
-constexpr auto kFactoryRules = std::to_array<ImportRule>({
-    special("finetuning_type", factory_mode),
-    special("freeze_trainable_layers", factory_frozen),
-    special("freeze_trainable_modules", factory_frozen),
-    special("freeze_extra_modules", factory_frozen),
-    special("stage", factory_stage),
-    special("lora_target", factory_target),
-    special("lr_scheduler_type", set_scheduler),
-    special("additional_target", factory_saved),
-    special("quantization_bit", factory_bits),
-    special("quantization_method", factory_quantization_method),
-    words("pissa_init", "tuning.lora.init", kFactoryInits),
-    special("dataset", factory_dataset),
-    special("eval_dataset", factory_eval_dataset),
-    nothing("dataset_dir", "it is a part of the paths in data.train"),
-    words("train_on_prompt", "data.loss_on", kFactoryPrompts),
-    words("mask_history", "data.loss_on", kFactoryHistory),
-    words("disable_shuffling", "data.shuffle", kFactoryShuffle),
-    field("streaming", "data.streaming"),
-    field("packing", "data.packing"),
-    special("neat_packing", factory_neat_packing),
-    special("pref_loss", factory_preference),
-    field("group_by_length", "data.group_by_length"),
-    special("max_samples", factory_max_samples),
-    special("template", factory_template),
-    special("enable_thinking", factory_thinking),
-    special("bf16", set_bf16),
-    special("gradient_checkpointing", set_checkpointing),
-    special("seed", set_seeds),
-    special("max_steps", set_max_steps),
-    special("report_to", set_report_to),
-    special("warmup_steps", set_warmup_steps),
-    special("warmup_ratio", set_warmup_ratio),
-    special("save_strategy", set_save_strategy),
-    special("save_steps", set_save_steps),
-    special("eval_steps", set_steps),
-    special("logging_steps", set_steps),
-    special("ddp_timeout", set_seconds),
-    special("deepspeed", factory_deepspeed),
-    special("fsdp", set_fsdp_words),
-    special("fsdp_config", set_fsdp_config),
-    nothing("fsdp_min_num_params", kFsdpUnits),
-    nothing("fsdp_transformer_layer_cls_to_wrap", kFsdpUnits),
-    nothing("cache_dir", "HF_HUB_CACHE in the environment names the cache"),
-    nothing("overwrite_output_dir", "the flag --overwrite starts a run from the beginning"),
-});
-
-constexpr auto kFactoryObjectiveKeys = std::to_array<std::string_view>({"stage", "pref_loss"});
-
-constexpr auto kFactorySigns =
-    std::to_array<std::string_view>({"model_name_or_path", "finetuning_type", "stage", "template",
-                                     "cutoff_len", "dataset", "lora_target"});
-
-/// Values that LLaMA-Factory uses where a file says nothing, if they differ from those here.
-constexpr auto kFactoryDefaults = std::to_array<ToolDefault>({
-    {"tuning.lora.r", "8"},
-    {"data.packing", "false"},
-    {"data.too_long", "truncate"},
-    {"train.learning_rate", "5e-5"},
-    {"train.batch_size", "8"},
-    {"train.grad_accum", "1", "train.global_batch_size"},
-    {"train.scheduler", "linear"},
-    {"train.warmup_steps", "0", "train.warmup_ratio"},
-});
-
 /// lora_alpha is twice the rank by default; stage pt trains on every token of plain text.
 void factory_finish(Reading& reading) {
   constexpr int64_t kLoggingSteps = 500;
@@ -485,19 +419,34 @@ void factory_finish(Reading& reading) {
   if (reading.text_of("finetuning_type") == "freeze") FactoryFreeze(reading).apply();
 }
 
+constexpr auto kLlamaFactoryConversions = std::to_array<Conversion>({
+    {"mode", factory_mode},
+    {"frozen", factory_frozen},
+    {"stage", factory_stage},
+    {"target", factory_target},
+    {"saved", factory_saved},
+    {"bits", factory_bits},
+    {"quantization_method", factory_quantization_method},
+    {"dataset", factory_dataset},
+    {"eval_dataset", factory_eval_dataset},
+    {"neat_packing", factory_neat_packing},
+    {"preference", factory_preference},
+    {"max_samples", factory_max_samples},
+    {"named_template", factory_template},
+    {"thinking", factory_thinking},
+    {"deepspeed", factory_deepspeed},
+});
+
 }  // namespace
 
-const ImportTable& llama_factory_table() {
-  static constexpr ImportTable table{.tool = Tool::kLlamaFactory,
-                                     .name = "LLaMA-Factory",
-                                     .word = "llama-factory",
-                                     .rules = kFactoryRules,
-                                     .signs = kFactorySigns,
-                                     .objective_keys = kFactoryObjectiveKeys,
-                                     .finish = factory_finish,
-                                     .defaults = kFactoryDefaults,
-                                     .adapter_line = "finetuning_type: lora"};
-  return table;
+const ToolCode& llama_factory() {
+  static const ToolCode code{.tool = Tool::kLlamaFactory,
+                             .name = "LLaMA-Factory",
+                             .word = "llama-factory",
+                             .table = kLlamaFactoryTable,
+                             .conversions = kLlamaFactoryConversions,
+                             .finish = factory_finish};
+  return code;
 }
 
 }  // namespace sftrun::foreign

@@ -3,7 +3,7 @@
 #include "reading.h"
 #include "rule.h"
 
-/// Rules of keys that keep a part of the run's state in the host's memory. What is off leaves the
+/// Keys that keep a part of the run's state in the host's memory. What is off leaves the
 /// run its own choice. Disks (`nvme`) are refused by the fields.
 namespace sftrun::foreign {
 
@@ -34,31 +34,25 @@ inline void set_offload_of_activations(Reading& reading, const SourceKey& key) {
   reading.set(key, "parallel.offload.activations", "cpu");
 }
 
-constexpr ImportRule offload_optimizer(std::string_view key) {
-  return special(key, [](Reading& reading, const SourceKey& source) {
-    set_offload(reading, source, "parallel.offload.optimizer");
-  });
+/// Optimizer state.
+inline void set_offload_of_optimizer(Reading& reading, const SourceKey& key) {
+  set_offload(reading, key, "parallel.offload.optimizer");
 }
-constexpr ImportRule offload_weights(std::string_view key) {
-  return special(key, set_offload_of_weights);
+/// true, or where activations are kept.
+inline void set_activations_on_host(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (parse_bool(key.value.text) == true)
+    set_offload_of_activations(reading, key);
+  else
+    set_offload(reading, key, "parallel.offload.activations");
 }
-constexpr ImportRule offload_activations(std::string_view key) {
-  return special(key, [](Reading& reading, const SourceKey& source) {
-    if (is_off(source.value)) return;
-    if (parse_bool(source.value.text) == true)
-      set_offload_of_activations(reading, source);
-    else
-      set_offload(reading, source, "parallel.offload.activations");
-  });
-}
-constexpr ImportRule offload_all(std::string_view key) {
-  return special(key, [](Reading& reading, const SourceKey& source) {
-    if (is_off(source.value)) return;
-    if (parse_bool(source.value.text) == true)
-      set_offload_of_all(reading, source);
-    else
-      set_offload(reading, source, "parallel.offload.base");
-  });
+/// true, or where all of FSDP's state is kept.
+inline void set_all_on_host(Reading& reading, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (parse_bool(key.value.text) == true)
+    set_offload_of_all(reading, key);
+  else
+    set_offload(reading, key, "parallel.offload.base");
 }
 
 }  // namespace sftrun::foreign

@@ -41,11 +41,11 @@ bool equals_word(std::string_view word, const std::string& text) {
 }
 
 /// Completes the keys of a section that lack the beginning which they share.
-void complete_keys(Value& document, const WordPair& prefix) {
+void complete_keys(Value& document, const std::string& section, const std::string& beginning) {
   for (size_t i = 0; i < document.keys.size(); ++i) {
-    if (document.keys[i].text != prefix.theirs) continue;
+    if (document.keys[i].text != section) continue;
     for (MapKey& key : document.items[i].keys)
-      if (!key.text.starts_with(prefix.ours)) key.text.insert(0, prefix.ours);
+      if (!key.text.starts_with(beginning)) key.text.insert(0, beginning);
   }
 }
 
@@ -114,7 +114,8 @@ Value interpolated(const Value& value, const Value& document) {
 
 Reading::Reading(const ImportTable& table, std::filesystem::path file, Value document)
     : table_(table), file_(std::move(file)), document_(std::move(document)) {
-  for (const WordPair& prefix : table_.prefixes) complete_keys(document_, prefix);
+  for (const auto& [section, beginning] : table_.prefixes)
+    complete_keys(document_, section, beginning);
   for (int pass = 0; pass < 2 && table_.has_interpolation; ++pass)  // a value may name another
     document_ = interpolated(document_, document_);
 }
@@ -343,17 +344,18 @@ void Reading::apply_rule(const ImportRule& rule, const SourceKey& key) {
     case Effect::kWords:
       return apply_words(rule, key);
     case Effect::kNoMeaning:
-      return note_no_meaning(key, std::string(rule.note));
+      return note_no_meaning(key, rule.note);
     case Effect::kLost:
-      if (!is_harmless) note_lost(key, std::string(rule.note));
+      if (!is_harmless) note_lost(key, rule.note);
       return;
     case Effect::kRefused:
       if (!is_harmless && !is_auto_word(key.value))
-        refuse(key, fmt::format("`{}` of {} is not supported", key.name, table_.name),
-               std::string(rule.note));
+        refuse(key, fmt::format("`{}` of {} is not supported", key.name, table_.name), rule.note);
       return;
-    case Effect::kSpecial:
-      if (key.value.kind != Value::Kind::kNull) rule.special(*this, key);
+    case Effect::kConverted:
+      if (key.value.kind != Value::Kind::kNull) rule.convert(*this, key);
+      return;
+    case Effect::kElsewhere:
       return;
   }
 }
@@ -362,12 +364,12 @@ void Reading::apply_words(const ImportRule& rule, const SourceKey& key) {
   if (key.value.kind == Value::Kind::kNull) return;
   if (table_.is_strict && is_auto_word(key.value)) return note_auto(key);
   std::vector<std::string> theirs;
-  for (const WordPair& pair : rule.words) {
-    if (key.value.kind == Value::Kind::kScalar && equals_word(pair.theirs, key.value.text)) {
-      if (!pair.ours.empty()) set(key, rule.field, pair.ours);
+  for (const auto& [word, ours] : rule.words) {
+    if (key.value.kind == Value::Kind::kScalar && equals_word(word, key.value.text)) {
+      if (!ours.empty()) set(key, rule.field, ours);
       return;
     }
-    theirs.emplace_back(pair.theirs);
+    theirs.push_back(word);
   }
   const std::string why = fmt::format("`{}` is {}; known values: {}", key.name, describe(key.value),
                                       join(theirs, ", "));
@@ -422,7 +424,7 @@ void Reading::apply_unknown(const SourceKey& key) {
 std::vector<std::string> Reading::key_names() const {
   std::vector<std::string> names;
   for (const ImportRule& rule : table_.rules)
-    if (!rule.key.ends_with('*')) names.emplace_back(rule.key);
+    if (!rule.key.ends_with('*')) names.push_back(rule.key);
   return names;
 }
 

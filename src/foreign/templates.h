@@ -14,11 +14,6 @@ void set_seconds(Reading& reading, const SourceKey& key);
 void set_report_to(Reading& reading, const SourceKey& key);
 /// Sets both seeds, as other tools have one.
 void set_seeds(Reading& reading, const SourceKey& key);
-/// What a tool's key says that shuffles the data once, before its sampler draws at random.
-inline constexpr std::string_view kOneTimeShuffle =
-    "it shuffles the data once before training; `data.shuffle` orders the steps, which are "
-    "shuffled "
-    "there, too";
 /// A schedule of transformers. Those of cosine that end above zero become cosine, with a note.
 void set_scheduler(Reading& reading, const SourceKey& key);
 /// -1: the epochs say how long the run is.

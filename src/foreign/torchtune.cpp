@@ -7,18 +7,16 @@
 #include "sftrun/core/strings.h"
 #include "templates.h"
 
-/// torchtune's YAML: a tree of Python objects (`_component_`) with their arguments.
+/// Values of torchtune's YAML that have another form here: its components (tools/torchtune.yaml).
 namespace sftrun::foreign {
+
+extern const std::string_view kTorchtuneTable;  // its table
+
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kFromFiles = "it is read from the model's files";
-constexpr std::string_view kProfiler = "`sftrun train --profile 10-12` profiles steps";
 constexpr std::string_view kAlwaysLoss = "the loss is the cross entropy of the labelled tokens";
-
-constexpr std::string_view kNoContextParallelism =
-    "sequences are not divided over devices; `parallel.tp` divides each layer";
 
 /// The size of an axis; -1 (shards) is what the other sizes leave.
 void tune_size(Reading& reading, const SourceKey& key) {
@@ -31,8 +29,6 @@ void tune_size(Reading& reading, const SourceKey& key) {
   for (const WordPair& size : kSizes)
     if (key.name == size.theirs) reading.set(key, std::string(size.ours), key.value);
 }
-
-constexpr auto kTuneBases = std::to_array<WordPair>({{"true", "qlora"}, {"false", ""}});
 
 /// The last name of a component: "torchtune.models.llama3.lora_llama3_8b" gives "lora_llama3_8b".
 std::string component_name(const SourceKey& key) {
@@ -59,8 +55,6 @@ void tune_attention_modules(Reading& reading, const SourceKey& key) {
   if (is_on("model.apply_lora_to_output")) names.push_back("lm_head");
   reading.set(key, "tuning.lora.target_modules", value_from_json(names));
 }
-
-void tune_with_attention_modules(Reading& /*reading*/, const SourceKey& /*key*/) {}
 
 /// A class of optimizers: PagedAdamW8bit is paged_adamw_8bit.
 void tune_optimizer(Reading& reading, const SourceKey& key) {
@@ -400,56 +394,6 @@ void tune_logger(Reading& reading, const SourceKey& key) {
   reading.set(key, "output.tensorboard", name == "TensorBoardLogger" ? "true" : "false");
 }
 
-constexpr auto kTorchtuneRules = std::to_array<ImportRule>({
-    special("model._component_", tune_model),
-    special("model.lora_attn_modules", tune_attention_modules),
-    special("model.apply_lora_to_mlp", tune_with_attention_modules),
-    special("model.apply_lora_to_output", tune_with_attention_modules),
-    field("model.lora_rank", "tuning.lora.r"),
-    field("model.lora_alpha", "tuning.lora.alpha"),
-    field("model.lora_dropout", "tuning.lora.dropout"),
-    field("model.use_dora", "tuning.lora.dora"),
-    words("model.quantize_base", "tuning.mode", kTuneBases),
-    nothing("tokenizer._component_", kFromFiles),
-    nothing("tokenizer.path", kFromFiles),
-    nothing("tokenizer.merges_file", kFromFiles),
-    field("tokenizer.max_seq_len", "model.max_seq_len"),
-    field("max_seq_len", "model.max_seq_len"),
-    lost("tokenizer.prompt_template", "`model.chat_template` takes a Jinja template"),
-    field("checkpointer.checkpoint_dir", "model.name"),
-    nothing("checkpointer.output_dir", "results are in the run directory"),
-    nothing("checkpointer.*", kFromFiles),
-    special("dataset", tune_dataset),
-    special("dataset_val", tune_validation),
-    field("shuffle", "data.shuffle"),
-    special("max_steps_per_epoch", tune_epoch_steps),
-    special("seed", set_seeds),
-    special("optimizer._component_", tune_optimizer),
-    field("optimizer.lr", "train.learning_rate"),
-    field("optimizer.weight_decay", "train.weight_decay"),
-    field("optimizer.eps", "train.adam_epsilon"),
-    field("optimizer.momentum", "train.momentum"),
-    special("optimizer.betas", tune_betas),
-    nothing("optimizer.fused", "optimizers are always fused"),
-    special("lr_scheduler._component_", tune_schedule),
-    field("lr_scheduler.num_warmup_steps", "train.warmup_steps"),
-    special("loss", tune_loss),
-    refused("teacher_model", "distillation is not supported: use torchtune itself"),
-    refused("reward_and_value_model", "PPO is not supported: use torchtune itself"),
-    field("dtype", "model.dtype"),
-    special("device", tune_device),
-    special("metric_logger._component_", tune_logger),
-    nothing("metric_logger.*", "event files are in the run directory"),
-    nothing("profiler.*", kProfiler),
-    nothing("collate_fn", "batches have no padding"),
-    offload_all("fsdp_cpu_offload"),
-    offload_activations("enable_activation_offloading"),
-    special("tensor_parallel_dim", tune_size),
-    special("data_parallel_replicate_dim", tune_size),
-    special("data_parallel_shard_dim", tune_size),
-    lost("context_parallel_dim", kNoContextParallelism, "1"),
-});
-
 /// Without a limit nothing is cut off there. torch's AdamW decays weights by default.
 void tune_finish(Reading& reading) {
   const std::string optimizer = ascii_lower(reading.text_of("optimizer._component_"));
@@ -465,36 +409,32 @@ void tune_finish(Reading& reading) {
   }
 }
 
-constexpr auto kTorchtuneObjectiveKeys = std::to_array<std::string_view>({"loss"});
-
-constexpr auto kTorchtuneSigns =
-    std::to_array<std::string_view>({"checkpointer", "tokenizer", "metric_logger", "loss",
-                                     "max_steps_per_epoch", "enable_activation_checkpointing"});
-
-/// The modes of a model do not depend on the order of its keys; what a file does not say is as in
-/// torchtune.
-constexpr auto kTorchtuneDefaults = std::to_array<ToolDefault>({
-    {"tuning.mode", "full"},
-    {"data.packing", "false"},
-    {"data.too_long", "truncate"},
-    {"train.grad_accum", "1"},
-    {"train.scheduler", "constant"},
-    {"train.max_grad_norm", "0"},
+constexpr auto kTorchtuneConversions = std::to_array<Conversion>({
+    {"model", tune_model},
+    {"attention_modules", tune_attention_modules},
+    {"dataset", tune_dataset},
+    {"validation", tune_validation},
+    {"epoch_steps", tune_epoch_steps},
+    {"optimizer", tune_optimizer},
+    {"betas", tune_betas},
+    {"schedule", tune_schedule},
+    {"loss", tune_loss},
+    {"device", tune_device},
+    {"logger", tune_logger},
+    {"size", tune_size},
 });
 
 }  // namespace
 
-const ImportTable& torchtune_table() {
-  static constexpr ImportTable table{.tool = Tool::kTorchtune,
-                                     .name = "torchtune",
-                                     .word = "torchtune",
-                                     .rules = kTorchtuneRules,
-                                     .signs = kTorchtuneSigns,
-                                     .objective_keys = kTorchtuneObjectiveKeys,
-                                     .finish = tune_finish,
-                                     .defaults = kTorchtuneDefaults,
-                                     .has_interpolation = true};
-  return table;
+const ToolCode& torchtune() {
+  static const ToolCode code{.tool = Tool::kTorchtune,
+                             .name = "torchtune",
+                             .word = "torchtune",
+                             .table = kTorchtuneTable,
+                             .conversions = kTorchtuneConversions,
+                             .finish = tune_finish,
+                             .has_interpolation = true};
+  return code;
 }
 
 }  // namespace sftrun::foreign

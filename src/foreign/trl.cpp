@@ -9,15 +9,14 @@
 #include "sftrun/core/strings.h"
 #include "templates.h"
 
-/// YAML of TRL's command line (`trl sft --config`, `trl dpo --config`): the keys of SFTConfig or
-/// DPOConfig, which have those of transformers' TrainingArguments, of ModelConfig and of
-/// ScriptArguments. Keys that mean the same whatever their value are in the table of foreign keys.
+/// Values of TRL's YAML that have another form here (tools/trl.yaml).
 namespace sftrun::foreign {
+
+extern const std::string_view kTrlTable;  // its table
+
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr auto kTrlLoss = std::to_array<WordPair>({{"true", "assistant"}, {"false", ""}});
 
 /// The dtype of the loaded weights. With bf16 or fp16 it is not the one of the computation.
 void trl_dtype(Reading& reading, const SourceKey& key) {
@@ -46,8 +45,6 @@ std::optional<SourceKey> dpo_key_of_trl(const Reading& reading) {
     if (auto key = reading.find(name)) return key;
   return std::nullopt;
 }
-
-void trl_later(Reading& /*reading*/, const SourceKey& /*key*/) {}
 
 /// A data set of the hub or a path, with its subset and split.
 void trl_dataset(Reading& reading, const SourceKey& key) {
@@ -166,103 +163,14 @@ void trl_template(Reading& reading, const SourceKey& key) {
                                      name));
 }
 
+void trl_activations(Reading& reading, const SourceKey& key) {
+  if (!is_off(key.value)) set_offload_of_activations(reading, key);
+}
+
 void trl_deepspeed(Reading& reading, const SourceKey& key) {
   if (!is_off(key.value))
     reading.set(key, "parallel.deepspeed", reading.path_beside(key.value.text).string());
 }
-
-constexpr std::string_view kOtherTrainer =
-    "`train.objective` takes sft and dpo: use TRL itself for other objectives";
-
-constexpr auto kTrlRules = std::to_array<ImportRule>({
-    special("dataset_name", trl_dataset),
-    special("dataset_config", trl_later),
-    special("dataset_train_split", trl_later),
-    special("dataset_test_split", trl_later),
-    special("datasets", trl_mixture),
-    special("dataset_mixer", trl_mixer),
-    nothing("dataset_splits", "the split for training is in data.train"),
-    field("test_split_size", "data.val_split"),
-    field("streaming", "data.streaming"),
-    special("dataset_text_field", trl_text_field),
-    special("completion_only_loss", trl_completion_only),
-    words("assistant_only_loss", "data.loss_on", kTrlLoss),
-    special("loss_type", trl_loss),
-    special("chat_template_path", trl_template),
-    nothing("shuffle_dataset", kOneTimeShuffle),
-    special("lr_scheduler_type", set_scheduler),
-    special("use_peft", trl_adapter),
-    special("lora_target_modules", trl_targets),
-    special("load_in_4bit", trl_4bit),
-    special("load_in_8bit", trl_8bit),
-    special("bnb_4bit_quant_type", trl_4bit_type),
-    special("use_bnb_nested_quant", trl_double_quant),
-    lost("truncation_mode", "an example that is too long keeps its beginning", "keep_start"),
-    lost("packing_strategy", "whole examples are packed, those that are too long are cut", "bfd"),
-    special("activation_offloading",
-            [](Reading& reading, const SourceKey& key) {
-              if (!is_off(key.value)) set_offload_of_activations(reading, key);
-            }),
-    field("packing", "data.packing"),
-    special("dtype", trl_dtype),
-    special("torch_dtype", trl_dtype),
-    special("bf16", set_bf16),
-    special("gradient_checkpointing", set_checkpointing),
-    nothing("gradient_checkpointing_use_reentrant", "there is one kind of checkpointing"),
-    special("seed", set_seeds),
-    special("max_steps", set_max_steps),
-    special("warmup_steps", set_warmup_steps),
-    special("warmup_ratio", set_warmup_ratio),
-    special("save_strategy", set_save_strategy),
-    special("save_steps", set_save_steps),
-    special("eval_steps", set_steps),
-    special("logging_steps", set_steps),
-    special("report_to", set_report_to),
-    special("ddp_timeout", set_seconds),
-    special("fsdp", set_fsdp_words),
-    special("fsdp_config", set_fsdp_config),
-    nothing("fsdp_min_num_params", kFsdpUnits),
-    nothing("fsdp_transformer_layer_cls_to_wrap", kFsdpUnits),
-    special("deepspeed", trl_deepspeed),
-    lost("env.*", "set it in the environment of sftrun"),
-    refused("num_generations", kOtherTrainer),
-    refused("reward_funcs", kOtherTrainer),
-    refused("reward_model_name_or_path", kOtherTrainer),
-    refused("reward_model_path", kOtherTrainer),
-    refused("desirable_weight", kOtherTrainer),
-    refused("undesirable_weight", kOtherTrainer),
-    refused("simpo_gamma", kOtherTrainer),
-    refused("cpo_alpha", kOtherTrainer),
-    refused("teacher_model_name_or_path", kOtherTrainer),
-});
-
-constexpr auto kTrlObjectiveKeys = std::to_array<std::string_view>({"loss_type"});
-
-/// Keys that no other tool's file has at its top level.
-constexpr auto kTrlSigns = std::to_array<std::string_view>({"model_name_or_path",
-                                                            "dataset_name",
-                                                            "dataset_mixer",
-                                                            "dataset_config",
-                                                            "dataset_train_split",
-                                                            "dataset_test_split",
-                                                            "use_peft",
-                                                            "lora_target_modules",
-                                                            "max_length",
-                                                            "max_seq_length",
-                                                            "max_prompt_length",
-                                                            "dataset_text_field",
-                                                            "assistant_only_loss",
-                                                            "completion_only_loss",
-                                                            "loss_type",
-                                                            "beta",
-                                                            "attn_implementation",
-                                                            "torch_dtype",
-                                                            "dtype",
-                                                            "dataset_num_proc",
-                                                            "eos_token",
-                                                            "chat_template_path",
-                                                            "model_revision",
-                                                            "per_device_train_batch_size"});
 
 /// Without a limit nothing is cut off there.
 void note_unlimited(Reading& reading) {
@@ -305,32 +213,35 @@ void trl_finish(Reading& reading) {
        reading.file().string()});
 }
 
-/// Values that TRL uses where a file says nothing, if they differ from those here.
-constexpr auto kTrlDefaults = std::to_array<ToolDefault>({
-    {"tuning.mode", "full"},
-    {"model.max_seq_len", "1024"},
-    {"data.packing", "false"},
-    {"data.too_long", "truncate"},
-    {"train.batch_size", "8"},
-    {"train.grad_accum", "1", "train.global_batch_size"},
-    {"train.scheduler", "linear"},
-    {"train.warmup_steps", "0", "train.warmup_ratio"},
-    {"train.gradient_checkpointing", "true"},
+constexpr auto kTrlConversions = std::to_array<Conversion>({
+    {"dataset", trl_dataset},
+    {"mixture", trl_mixture},
+    {"mixer", trl_mixer},
+    {"text_field", trl_text_field},
+    {"completion_only", trl_completion_only},
+    {"loss", trl_loss},
+    {"chat_template", trl_template},
+    {"adapter", trl_adapter},
+    {"targets", trl_targets},
+    {"4bit", trl_4bit},
+    {"8bit", trl_8bit},
+    {"4bit_type", trl_4bit_type},
+    {"double_quant", trl_double_quant},
+    {"activations", trl_activations},
+    {"dtype", trl_dtype},
+    {"deepspeed", trl_deepspeed},
 });
 
 }  // namespace
 
-const ImportTable& trl_table() {
-  static constexpr ImportTable table{.tool = Tool::kTrl,
-                                     .name = "TRL",
-                                     .word = "trl",
-                                     .rules = kTrlRules,
-                                     .signs = kTrlSigns,
-                                     .objective_keys = kTrlObjectiveKeys,
-                                     .finish = trl_finish,
-                                     .defaults = kTrlDefaults,
-                                     .adapter_line = "use_peft: true"};
-  return table;
+const ToolCode& trl() {
+  static const ToolCode code{.tool = Tool::kTrl,
+                             .name = "TRL",
+                             .word = "trl",
+                             .table = kTrlTable,
+                             .conversions = kTrlConversions,
+                             .finish = trl_finish};
+  return code;
 }
 
 }  // namespace sftrun::foreign

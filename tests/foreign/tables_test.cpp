@@ -114,13 +114,14 @@ TEST_F(TablesTest, WordsAreSetToTheirEquivalents) {
   for_rules(Effect::kWords, [&](const ImportTable& table, const ImportRule& rule) {
     Field* field = fields_.find(std::string(rule.field));
     ASSERT_NE(field, nullptr);
-    for (const WordPair& pair : rule.words) {
-      const Reading reading = reading_of(table, rule, Value::scalar(std::string(pair.theirs)));
+    EXPECT_FALSE(rule.words.empty());
+    for (const auto& [theirs, ours] : rule.words) {
+      const Reading reading = reading_of(table, rule, Value::scalar(theirs));
       const Given* given = given_for(reading, rule.field);
-      ASSERT_EQ(given == nullptr, pair.ours.empty()) << pair.theirs;
-      if (pair.ours.empty()) continue;
-      EXPECT_EQ(given->assignment.value.text, pair.ours);
-      EXPECT_FALSE(field->assign(Value::scalar(std::string(pair.ours)))) << pair.ours;
+      ASSERT_EQ(given == nullptr, ours.empty()) << theirs;
+      if (ours.empty()) continue;
+      EXPECT_EQ(given->assignment.value.text, ours);
+      EXPECT_FALSE(field->assign(Value::scalar(ours))) << ours;
     }
     const Reading other = reading_of(table, rule, Value::scalar("no-such-word"));
     EXPECT_EQ(given_for(other, rule.field), nullptr);
@@ -156,16 +157,62 @@ TEST_F(TablesTest, LostAndRefusedKeysAreHarmlessWhereTheyAreOff) {
   }
 }
 
-TEST_F(TablesTest, SpecialKeysTakeNothingAndAnythingWithoutAnException) {
-  for_rules(Effect::kSpecial, [&](const ImportTable& table, const ImportRule& rule) {
-    EXPECT_NE(rule.special, nullptr);
-    const Reading nothing = reading_of(table, rule, Value{});
-    EXPECT_EQ(std::count_if(nothing.given.begin(), nothing.given.end(),
-                            [](const Given& one) { return !one.from.empty(); }),
-              0);
-    for (const char* text : {"[]", "{}", "[1]", "{a: [b]}", "-1", "1e300", "'\\n'", "[[{}]]"})
-      EXPECT_NO_THROW(reading_of(table, rule, parse_yaml_value(text))) << text;
-  });
+TEST_F(TablesTest, ConvertedKeysTakeNothingAndAnythingWithoutAnException) {
+  for (const Effect effect : {Effect::kConverted, Effect::kElsewhere}) {
+    for_rules(effect, [&](const ImportTable& table, const ImportRule& rule) {
+      EXPECT_EQ(rule.convert != nullptr, effect == Effect::kConverted);
+      const Reading nothing = reading_of(table, rule, Value{});
+      EXPECT_EQ(std::count_if(nothing.given.begin(), nothing.given.end(),
+                              [](const Given& one) { return !one.from.empty(); }),
+                0);
+      for (const char* text : {"[]", "{}", "[1]", "{a: [b]}", "-1", "1e300", "'\\n'", "[[{}]]"})
+        EXPECT_NO_THROW(reading_of(table, rule, parse_yaml_value(text))) << text;
+    });
+  }
+}
+
+TEST_F(TablesTest, EachFunctionHasARowAndANameOfItsOwn) {
+  std::set<Convert> used;
+  for (const ImportTable* table : import_tables())
+    for (const ImportRule& rule : table->rules) used.insert(rule.convert);
+  for (const Conversion& one : shared_conversions())
+    EXPECT_TRUE(used.contains(one.function)) << one.name;
+  for (const ToolCode* code : tools()) {
+    std::set<std::string_view> names;
+    for (const std::span<const Conversion> list : {shared_conversions(), code->conversions})
+      for (const Conversion& one : list)
+        EXPECT_TRUE(names.insert(one.name).second) << code->name << " " << one.name;
+    for (const Conversion& one : code->conversions)
+      EXPECT_TRUE(used.contains(one.function)) << code->name << " " << one.name;
+  }
+}
+
+TEST_F(TablesTest, ATableThatSaysNotWhatAKeyDoesIsAnError) {
+  const auto error_of = [](const std::string& row) -> std::string {
+    const std::string table = "rules:\n- " + row;
+    ToolCode code = deepspeed();
+    code.table = table;
+    try {
+      read_table(code);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of("{keys: [a, b.*], lost: why, harmless: '1'}"), "no error");
+  for (const auto& [row, message] : std::vector<std::pair<std::string, std::string>>{
+           {"{keys: [a]}", "a row has one of field, no_meaning"},
+           {"{keys: [a], field: train.seed, lost: why}", "a row has one of field, no_meaning"},
+           {"{keys: [a], ignored: why}", "unknown entry `ignored`"},
+           {"{keys: [a], convert: no_function}", "no function is named `no_function`"},
+           {"{keys: [a], lost: why, words: {x: y}}", "`words` needs `field`"},
+           {"{keys: [a], field: train.seed, harmless: '1'}", "`harmless` needs `lost`"},
+           {"{keys: [], lost: why}", "a row without keys"},
+           {"{lost: why}", "a row without keys"}}) {
+    const std::string error = error_of(row);
+    EXPECT_NE(error.find(message), std::string::npos) << error;
+    EXPECT_NE(error.find("deepspeed.yaml:2"), std::string::npos) << error;
+  }
 }
 
 /// scripts/fixtures/make_foreign_keys.py lists the keys of each tool.
