@@ -10,7 +10,7 @@
 #include "sftrun/config/run_config.h"
 
 /// Configurations of other tools, as configurations of sftrun (`sftrun config import`). The tables
-/// of their keys are in src/foreign/, one file for each tool.
+/// of their keys are in src/foreign/tools/, one file for each tool.
 namespace sftrun::foreign {
 
 enum class Tool { kAccelerate, kDeepSpeed, kAxolotl, kLlamaFactory, kTrl, kTorchtune };
