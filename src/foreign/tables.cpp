@@ -43,8 +43,8 @@ config::TextPairs words_of(const TableRow& row) {
 
 /// What the row says of all its keys.
 ImportRule rule_of(const ToolCode& code, const TableRow& row) {
-  row.require_only({"keys", "words", "optimizers", "harmless", "field", "no_meaning", "lost", "refused",
-                    "convert", "elsewhere"});
+  row.require_only({"keys", "words", "optimizers", "harmless", "field", "no_meaning", "lost",
+                    "refused", "convert", "elsewhere"});
   const auto is_named = [&](const auto& one) { return row.has(one.first); };
   if (std::count_if(kEffects.begin(), kEffects.end(), is_named) != 1)
     row.fail("a row has one of field, no_meaning, lost, refused, convert and elsewhere");
