@@ -4,6 +4,7 @@
 #include <array>
 
 #include "offload.h"
+#include "sftrun/config/optimizers.h"
 #include "sftrun/core/strings.h"
 #include "templates.h"
 
@@ -59,7 +60,7 @@ void tune_attention_modules(Reading& reading, const SourceKey& key) {
 /// A class of optimizers: PagedAdamW8bit is paged_adamw_8bit.
 void tune_optimizer(Reading& reading, const SourceKey& key) {
   const std::string name = ascii_lower(component_name(key));
-  for (const OptimizerInfo& info : kOptimizers)
+  for (const config::OptimizerInfo& info : config::kOptimizers)
     if (join(split(info.name, '_'), "") == name)
       return reading.set(key, "train.optimizer", info.name);
   reading.note_unused(
