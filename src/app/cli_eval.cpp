@@ -65,12 +65,13 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
     throw ConfigError("the run has no validation data", yaml.string(),
                       "set data.val or data.val_split, there or here: data.val=FILE");
   }
-  if (config.train.objective != config::Objective::kSft) {
+  if (config.train.objective_info().reads_pairs()) {
     const bool is_of_pairs =
         config::is_format(config.data.format, &config::RecordFormatInfo::is_pair);
     throw ConfigError("`sftrun eval` measures answers, and train.objective compares pairs of them",
                       loaded.place_of("train.objective"),
-                      std::string("for answers, add them here: data.val=FILE train.objective=sft") +
+                      "for answers, add them here: data.val=FILE train.objective=" +
+                          config::objectives_for(config::ExampleForm::kAnswer) +
                           (is_of_pairs ? " data.format=auto" : ""));
   }
 }

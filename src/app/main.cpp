@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "cli.h"
+#include "sftrun/config/objectives.h"
 #include "sftrun/core/console_writer.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/json_reason.h"
@@ -57,8 +58,7 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
 /// What other tools call a command, and words that people type for it.
 constexpr auto kOtherWords = std::to_array<std::pair<std::string_view, std::string_view>>(
     {{"finetune", "train"},      {"fine-tune", "train"},
-     {"fit", "train"},           {"sft", "train"},
-     {"dpo", "train"},           {"run", "train"},
+     {"fit", "train"},           {"run", "train"},
      {"launch", "train"},        {"export", "merge"},
      {"convert", "merge"},       {"merge-lora", "merge"},
      {"infer", "generate"},      {"inference", "generate"},
@@ -76,6 +76,7 @@ constexpr auto kOtherWords = std::to_array<std::pair<std::string_view, std::stri
 std::string command_meant(const CLI::App& app, std::string word) {
   std::replace(word.begin(), word.end(), '_', '-');
   if (app.get_parent() != nullptr) return word == "validate" ? "check" : "";
+  if (config::find_objective(word) != nullptr) return "train";
   const auto* const found =
       std::ranges::find_if(kOtherWords, [&](const auto& pair) { return pair.first == word; });
   if (found != kOtherWords.end()) return std::string(found->second);

@@ -271,7 +271,7 @@ std::vector<std::string> lines_of(const Forecast& forecast, const config::RunCon
   const std::string unit = forecast.bin_tokens > 0
                                ? fmt::format("{} of {}", counted(per_step, "packed sequence"),
                                              counted(forecast.bin_tokens, "token"))
-                               : counted(per_step, data::example_word(config));
+                               : counted(per_step, config.train.objective_info().example_word());
   return {fmt::format("steps: {}{}, {}{} per epoch; {}{} per step", is_counted ? "" : about,
                       counted(forecast.steps, "optimizer step"), about, forecast.steps_per_epoch,
                       is_cut ? about : "", unit),

@@ -29,7 +29,7 @@ BatchRequest batch_request(const config::TrainConfig& asked);
 /// Whether the number of tokens in the data decides batch sizes, or the tokens of a packed sequence
 /// (data/small_data.h).
 bool sizes_follow_data(const config::RunConfig& config, const BatchRequest& batches);
-/// Whether an epoch of about this many tokens and examples (of dpo pairs) is small enough for it.
+/// Whether an epoch of about this many tokens and examples (or pairs) is small enough for it.
 bool may_decide_sizes(const config::RunConfig& config, double tokens, double examples);
 
 struct Forecast {

@@ -37,7 +37,7 @@ std::string text_of(const Json& record, const std::string& where) {
       is_text ? data::kWriteString : "give --chat if the records are conversations");
 }
 
-/// Both sequences, as train.objective: dpo reads them.
+/// Both sequences, as objectives on pairs read them.
 Json tokenized_pair(const Json& record, const data::TextModel& model, const std::string& where) {
   const std::vector<data::Sequence> pair =
       data::SequenceBuilder(RecordFormat::kPreference, model, {}).build(record, where);

@@ -27,7 +27,7 @@ struct Word {
 
 template <class E>
 struct Words;  // one specialisation per enumeration: `all`, and `instead`, the fix for words that
-               // are known but not supported
+               // are known but not supported; empty: "use A or B", all that are supported
 
 template <>
 struct Words<DTypeChoice> {
@@ -194,17 +194,15 @@ struct Words<BadRecords> {
 
 template <>
 struct Words<Objective> {
-  using enum Objective;
-  static constexpr auto all = std::to_array<Word<Objective>>({
-      {"sft", kSft},
-      {"dpo", kDpo},
-      {"ipo", kDpo, WordKind::kUnsupported},
-      {"kto", kDpo, WordKind::kUnsupported},
-      {"orpo", kDpo, WordKind::kUnsupported},
-      {"simpo", kDpo, WordKind::kUnsupported},
-      {"distill", kSft, WordKind::kUnsupported},
-  });
-  static constexpr std::string_view instead = "use sft or dpo";
+  static constexpr auto all = [] {
+    std::array<Word<Objective>, kObjectives.size() + kOtherObjectives.size()> words{};
+    auto* end = words.begin();
+    for (const ObjectiveInfo& info : kObjectives) *end++ = {info.name, info.objective};
+    for (const std::string_view name : kOtherObjectives)
+      *end++ = {name, Objective{}, WordKind::kUnsupported};
+    return words;
+  }();
+  static constexpr std::string_view instead = "";
 };
 
 template <>

@@ -230,12 +230,11 @@ template <class Visitor>
 void visit_objective_fields(TrainConfig& train, Visitor&& field) {
   using enum OnResume;
   field(train.objective, "objective", any(), kSame,
-        "Loss that is minimised. sft: cross-entropy of the labelled tokens. dpo: direct preference "
-        "optimization over pairs of a chosen and a rejected answer (docs/preference.md).",
-        "dpo");
+        "Loss that is minimised. " + objective_descriptions(), "dpo");
   field(train.beta, "beta", above(0), kSame,
-        "dpo: weight of the distance to the reference model, which is the base model with the "
-        "adapter switched off. Lower values allow larger changes.",
+        readers_of_setting("train.beta") +
+            ": weight of the distance to the reference model, which is the base model with the "
+            "adapter switched off. Lower values allow larger changes.",
         "0.1");
 }
 
@@ -247,8 +246,8 @@ void visit_batch_fields(TrainConfig& train, Visitor&& field) {
   field(train.max_steps, "max_steps", between(1, kMaxCount).otherwise("from epochs"), kLength,
         "Stop after this number of optimizer steps; overrides epochs.", "200");
   field(train.batch_size, "batch_size", between(1, kMaxBatch), kAny,
-        "Packed sequences of max_seq_len tokens (without packing: examples, with dpo pairs) per "
-        "device and micro-batch.",
+        "Packed sequences of max_seq_len tokens (without packing: examples, with " +
+            objectives_for(ExampleForm::kPair) + " pairs) per device and micro-batch.",
         "4");
   field(train.grad_accum, "grad_accum", between(1, kMaxBatch), kAny,
         "Micro-batches per optimizer step.", "4");
@@ -380,7 +379,8 @@ void visit_best_fields(TrainConfig& train, Visitor&& field) {
   field(train.metric_for_best_model, "metric_for_best_model", any().otherwise("eval_loss"), kAny,
         "What the best evaluation is best in: eval_loss, eval_perplexity, eval_SET_loss, "
         "eval_token_accuracy, eval_rouge1, eval_rouge2, eval_rouge_l, eval_exact_match, or "
-        "with dpo eval_rewards/accuracies and the like.",
+        "with " +
+            objectives_for(ExampleForm::kPair) + " eval_rewards/accuracies and the like.",
         "eval_rouge_l");
   field(train.greater_is_better, "greater_is_better",
         any().otherwise("false for losses and perplexity, else true"), kAny,

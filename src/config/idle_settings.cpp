@@ -133,11 +133,6 @@ bool have_own_formats(const DataConfig& data) {
 }
 
 IdleRules rules_of_data() {
-  const auto with_dpo = [](const RunConfig& run, const RunFacts&) {
-    return run.train.objective == Objective::kDpo
-               ? " with train.objective dpo: the two answers carry the labels"
-               : "";
-  };
   return {
       {{"data.shuffle_buffer"},
        [](const RunConfig& run, const RunFacts&) {
@@ -182,15 +177,35 @@ IdleRules rules_of_data() {
                     ? ": split is for data.loss_on assistant"
                     : "";
        }},
-      {{"data.loss_on"}, with_dpo},
   };
+}
+
+/// " with train.objective sft"
+std::string with_objective(const RunConfig& run) {
+  return fmt::format(" with train.objective {}", run.train.objective_info().name);
+}
+
+/// Settings that only some objectives read.
+IdleRules rules_of_objectives() {
+  IdleRules rules;
+  for (const ObjectiveInfo& reader : kObjectives) {
+    for (const ObjectiveSetting& setting : reader.settings) {
+      rules.push_back(
+          {{std::string(setting.key)}, [setting](const RunConfig& run, const RunFacts&) {
+             return run.train.objective_info().reads(setting.key)
+                        ? std::string()
+                        : with_objective(run) + std::string(setting.why_idle);
+           }});
+    }
+  }
+  return rules;
 }
 
 /// Whether anything is drawn from `train.seed`.
 std::string why_no_seed(const RunConfig& run, const RunFacts&) {
   const TuningConfig& tuning = run.tuning;
   const bool drops =
-      tuning.trains_adapter() && tuning.lora.dropout > 0 && run.train.objective == Objective::kSft;
+      tuning.trains_adapter() && tuning.lora.dropout > 0 && run.train.objective_info().has_dropout;
   if (drops || run.train.neftune_noise_alpha) return "";
   const bool computes_start = tuning.lora.init == LoraInit::kPissa;
   if (tuning.trains_adapter() && tuning.lora.init_from.empty() && !computes_start) return "";
@@ -214,10 +229,6 @@ IdleRules rules_of_training() {
     return asked.train.warmup_ratio.value_or(0) == 0 && asked.train.warmup_steps.value_or(0) == 0;
   };
   return {
-      {{"train.beta"},
-       [](const RunConfig& run, const RunFacts&) {
-         return run.train.objective == Objective::kSft ? " with train.objective sft" : "";
-       }},
       {{"train.epochs"},
        [](const RunConfig& run, const RunFacts&) {
          return run.train.max_steps ? " with train.max_steps" : "";
@@ -362,7 +373,7 @@ std::string why_no_graphs(const RunConfig& run, const RunFacts& facts) {
   if (facts.on_gpu == false) return " on a CPU";
   if (run.tuning.backend != TuningBackend::kFused)
     return fmt::format(" with tuning.backend {}", word_of(run.tuning.backend));
-  if (run.train.objective == Objective::kDpo) return " with train.objective dpo";
+  if (run.train.objective_info().needs_sums()) return with_objective(run);
   if (parallel.offload.activations == Offload::kCpu) return " with parallel.offload.activations";
   if (parallel.fetch == Fetch::kPerStep) return " with parallel.fetch per_step";
   const std::string setting = sums_by_unit(parallel, facts);
@@ -484,17 +495,17 @@ IdleRules rules_of_adapters() {
            nullptr, "tuning.lora"},
           {{"tuning.lora.dropout"}, [](const RunConfig& run, const RunFacts&) {
              const bool is_idle =
-                 run.train.objective == Objective::kDpo && run.tuning.trains_adapter();
-             return is_idle ? " with train.objective dpo, as in TRL" : "";
+                 !run.train.objective_info().has_dropout && run.tuning.trains_adapter();
+             return is_idle ? with_objective(run) + ", as in TRL" : "";
            }}};
 }
 
 const IdleRules& idle_rules() {
   static const IdleRules rules = [] {
     IdleRules all;
-    for (const IdleRules& part :
-         {rules_of_adapters(), rules_of_data(), rules_of_training(), rules_of_optimizers(),
-          rules_of_evaluation(), rules_of_devices(), rules_of_processes(), rules_of_callbacks()})
+    for (const IdleRules& part : {rules_of_adapters(), rules_of_data(), rules_of_objectives(),
+                                  rules_of_training(), rules_of_optimizers(), rules_of_evaluation(),
+                                  rules_of_devices(), rules_of_processes(), rules_of_callbacks()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();
@@ -565,12 +576,6 @@ const std::set<std::string>& decided_by_model() {
   return keys;
 }
 
-nlohmann::ordered_json::json_pointer pointer_of(const std::string& key) {
-  std::string path = "/" + key;
-  std::replace(path.begin(), path.end(), '.', '/');
-  return nlohmann::ordered_json::json_pointer(path);
-}
-
 std::string with_place(const std::string& text, const std::string& place) {
   return place.empty() ? text : fmt::format("{} ({})", text, place);
 }
@@ -601,7 +606,7 @@ class IdleSearch {
         std::any_of(loaded_.places.begin(), loaded_.places.end(), [&](const auto& place) {
           return place.first == key || place.first.starts_with(key + ".");
         });
-    return is_set && asked_.at(pointer_of(key)) != defaults.at(pointer_of(key));
+    return is_set && asked_.at(pointer_to(key)) != defaults.at(pointer_to(key));
   }
 
   void add(const IdleRule& rule, const std::vector<std::string>& keys, const std::string& reason) {

@@ -132,6 +132,16 @@ std::optional<Complaint> parse_field(const Value& value, const Limits& limits, D
 std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
                                      std::vector<DataSource>& member);
 
+/// What to write instead of a word that is known, but not supported.
+template <class E>
+std::string supported_instead() {
+  if (!Words<E>::instead.empty()) return std::string(Words<E>::instead);
+  std::vector<std::string> words;
+  for (const auto& word : Words<E>::all)
+    if (word.kind == WordKind::kMain) words.emplace_back(word.text);
+  return "use " + join(words, " or ");
+}
+
 template <class E>
 requires std::is_enum_v<E> std::optional<Complaint> parse_field(const Value& value, const Limits&,
                                                                 E& member) {
@@ -145,7 +155,7 @@ requires std::is_enum_v<E> std::optional<Complaint> parse_field(const Value& val
     }
     if (word.kind == WordKind::kUnsupported) {
       return Complaint{fmt::format("is `{}`, which is not supported in this version", text),
-                       std::string(Words<E>::instead), false};
+                       supported_instead<E>(), false};
     }
     member = word.value;
     return std::nullopt;
@@ -153,7 +163,7 @@ requires std::is_enum_v<E> std::optional<Complaint> parse_field(const Value& val
   const std::string near = nearest(text, known);
   std::string fix;
   if (is_unsupported<E>(near)) {
-    fix = fmt::format("`{}` is not supported in this version: {}", near, Words<E>::instead);
+    fix = fmt::format("`{}` is not supported in this version: {}", near, supported_instead<E>());
   } else if (!near.empty()) {
     fix = fmt::format("did you mean `{}`?", near);
   }

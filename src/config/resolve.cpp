@@ -167,7 +167,7 @@ void resolve_fetch(RunConfig& config) {
   const OffloadConfig& offload = config.parallel.offload;
   const bool streams = (offload.base == Offload::kCpu || offload.params == Offload::kCpu) &&
                        offload.activations == Offload::kCpu &&
-                       config.train.objective == Objective::kSft;
+                       !config.train.objective_info().needs_sums();
   fetch = streams ? Fetch::kPerStep : Fetch::kPerMicroBatch;
 }
 

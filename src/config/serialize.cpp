@@ -11,13 +11,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// "/tuning/lora/r"
-Json::json_pointer pointer_to(const std::string& key) {
-  std::string path = "/" + key;
-  std::replace(path.begin(), path.end(), '.', '/');
-  return Json::json_pointer(path);
-}
-
 /// A binding needs a mutable configuration, so visitors that only read get a copy.
 Binding bind_copy(const RunConfig& config, RunConfig& copy) {
   copy = config;
@@ -38,6 +31,11 @@ size_t depth_of(const std::string& section) {
 }
 
 }  // namespace
+
+Json::json_pointer pointer_to(std::string key) {
+  std::replace(key.begin(), key.end(), '.', '/');
+  return Json::json_pointer("/" + std::move(key));
+}
 
 Json to_json(const RunConfig& config) {
   RunConfig copy;

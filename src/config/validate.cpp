@@ -7,6 +7,7 @@
 
 #include "choices.h"
 #include "layers.h"
+#include "objective_refusals.h"
 #include "sftrun/config/best_metric.h"
 #include "sftrun/config/idle_settings.h"
 #include "sftrun/core/python_syntax.h"
@@ -147,9 +148,8 @@ class RelationCheck {
 
   /// @param trains whether the training data are read
   void check_objective(bool trains) {
-    const bool is_dpo = config_.train.objective == Objective::kDpo;
-    check_formats(is_dpo, trains);
-    if (is_dpo) check_dpo();
+    check_formats(trains);
+    report(objective_refusals(config_));
   }
 
   void check_optimizer() {
@@ -259,13 +259,7 @@ class RelationCheck {
           "a pipeline lets them pass its stages one after the other",
           {"parallel.fetch", key_of(setting)}, "remove parallel.fetch");
     }
-    if (config_.train.objective != Objective::kSft) {
-      report(
-          fmt::format("`parallel.fetch: per_step` is for objective sft: with {} the gradient of a "
-                      "micro-batch depends on its loss",
-                      word_of(config_.train.objective)),
-          {"parallel.fetch", "train.objective"}, "remove parallel.fetch");
-    }
+    report(objective_refusals(config_, "parallel.fetch"));
   }
 
   void check_offload() {
@@ -399,20 +393,11 @@ class RelationCheck {
                          config_.train.generation_num_beams),
              {"train.generation_num_beams"}, "remove it: answers are greedy");
     }
-    if (config_.train.objective == Objective::kDpo) {
-      report(
-          "`train.predict_with_generate` compares answers with a reference, and "
-          "`train.objective` dpo compares pairs of answers",
-          {"train.predict_with_generate", "train.objective"}, "remove predict_with_generate");
-    }
+    report(objective_refusals(config_, "train.predict_with_generate"));
   }
 
   void check_token_accuracy() {
-    if (config_.train.objective == Objective::kDpo) {
-      report(
-          "`train.eval_token_accuracy` is for objective sft: pairs of answers have other metrics",
-          {"train.eval_token_accuracy", "train.objective"}, "remove eval_token_accuracy");
-    }
+    report(objective_refusals(config_, "train.eval_token_accuracy"));
   }
 
   /// The records that evaluations use; several sets have a loss each.
@@ -486,12 +471,15 @@ class RelationCheck {
 
   /// Metrics of evaluations, but for the losses of sets.
   std::vector<std::string> best_metrics() const {
-    if (config_.train.objective == Objective::kDpo)
-      return {"eval_loss",           "eval_rewards/accuracies", "eval_rewards/margins",
-              "eval_rewards/chosen", "eval_rewards/rejected",   "eval_logps/chosen",
-              "eval_logps/rejected"};
-    return {"eval_loss",   "eval_perplexity", "eval_token_accuracy", "eval_rouge_l",
-            "eval_rouge1", "eval_rouge2",     "eval_exact_match"};
+    const ObjectiveInfo& objective = config_.train.objective_info();
+    std::vector<std::string> names = {"eval_loss"};
+    if (objective.is_cross_entropy)
+      names.insert(names.end(), {"eval_perplexity", "eval_token_accuracy"});
+    if (objective.reads_answers())
+      names.insert(names.end(), {"eval_rouge_l", "eval_rouge1", "eval_rouge2", "eval_exact_match"});
+    for (const std::string_view metric : objective.metrics)
+      names.push_back("eval_" + std::string(metric));
+    return names;
   }
 
   void require_evaluations(const char* asks) {
@@ -500,78 +488,27 @@ class RelationCheck {
            "set data.val to a file or data.val_split to a share such as 0.05");
   }
 
-  /// Pairs of answers are for dpo, and dpo is for them.
-  void check_formats(bool is_dpo, bool trains) {
+  /// Records with two answers are for objectives on pairs, and these are for them.
+  void check_formats(bool trains) {
+    const ObjectiveInfo& objective = config_.train.objective_info();
     const auto judge = [&](RecordFormat format, const char* key) {
-      if (format == RecordFormat::kAuto || format_info(format).is_pair == is_dpo) return;
+      if (format == RecordFormat::kAuto || format_info(format).is_pair == objective.reads_pairs())
+        return;
       report(fmt::format("`{}` {} {}, but `train.objective` is {}", key,
                          std::string_view(key) == "data.format" ? "is" : "has the format",
-                         word_of(format), word_of(config_.train.objective)),
+                         word_of(format), objective.name),
              {key, "train.objective"},
-             is_dpo ? "remove format: dpo reads records with \"chosen\" and \"rejected\""
-                    : "for pairs of answers set train.objective to dpo; for other records remove "
-                      "format");
+             objective.reads_pairs()
+                 ? fmt::format("remove format: {} reads records with \"chosen\" and \"rejected\"",
+                               objective.name)
+                 : fmt::format("for pairs of answers set train.objective to {}; for other records "
+                               "remove format",
+                               objectives_for(ExampleForm::kPair)));
     };
     judge(config_.data.format, "data.format");
     if (trains)
       for (const DataSource& source : config_.data.train) judge(source.format, "data.train");
     for (const DataSource& source : config_.data.val) judge(source.format, "data.val");
-  }
-
-  /// The reference model is the base model with the adapter switched off: what trains must be an
-  /// adapter, and without it the model must be what the run began with.
-  void check_dpo() {
-    const TuningConfig& tuning = config_.tuning;
-    const auto refuse = [&](const std::string& reason, const char* key, const std::string& fix) {
-      report(fmt::format("`train.objective` is dpo, and {}", reason), {key, "train.objective"},
-             fix);
-    };
-    if (!tuning.trains_adapter()) {
-      refuse(fmt::format("its reference model is the base model with the adapter switched off, "
-                         "which `tuning.mode` {} changes",
-                         word_of(tuning.mode)),
-             "tuning.mode", "set tuning.mode to lora or qlora");
-      return;
-    }
-    if (tuning.lora.init == LoraInit::kPissa) {
-      refuse(
-          "`tuning.lora.init` pissa moves a part of the base model's weights into the adapter: "
-          "the base model alone is no reference",
-          "tuning.lora.init", "set tuning.lora.init to default");
-    }
-    if (!tuning.lora.modules_to_save.empty()) {
-      refuse(
-          "`tuning.lora.modules_to_save` trains modules that replace the base model's: there "
-          "is no reference without them",
-          "tuning.lora.modules_to_save",
-          "remove modules_to_save; target_modules may name embed_tokens and lm_head");
-    }
-    if (!tuning.lora.init_from.empty()) {
-      refuse(
-          "the reference model would be the base model without the adapter of "
-          "`tuning.lora.init_from`",
-          "tuning.lora.init_from",
-          "merge the adapter first (sftrun merge), and set model.name to the result");
-    }
-    if (config_.train.neftune_noise_alpha) {
-      refuse(
-          "the noise of `train.neftune_noise_alpha` would change what is compared with the "
-          "reference model",
-          "train.neftune_noise_alpha", "remove neftune_noise_alpha");
-    }
-    if (config_.train.router_aux_loss_coef.value_or(0) > 0) {
-      refuse("its loss has no load-balancing term", "train.router_aux_loss_coef",
-             "set train.router_aux_loss_coef to 0");
-    }
-    check_dpo_data();
-  }
-
-  void check_dpo_data() {
-    const DataConfig& data = config_.data;
-    if (data.thinking == Thinking::kSplit) {
-      report("`data.thinking` is split, which makes several examples of one conversation",
-             {"data.thinking", "train.objective"}, "set data.thinking to template or keep");
-    }
   }
 
   void check_streaming() {
@@ -733,6 +670,11 @@ class RelationCheck {
       if (set(key)) places.push_back(loaded_.place_of(key));
     }
     problems_.push_back({message, join(places, "; "), fix});
+  }
+
+  void report(const std::vector<ObjectiveRefusal>& refusals) {
+    for (const ObjectiveRefusal& refusal : refusals)
+      report(refusal.message, {refusal.key, "train.objective"}, refusal.fix);
   }
 
   void warn(const std::string& message, const std::string& key) {

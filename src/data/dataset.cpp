@@ -261,7 +261,7 @@ const SourceFile& Dataset::file_of(int64_t example) const {
 }
 
 int64_t documents_together(const config::RunConfig& config) {
-  return config.train.objective == config::Objective::kDpo ? 2 : 1;
+  return config.train.objective_info().sequences();
 }
 
 Dataset load_dataset(const config::RunConfig& config,

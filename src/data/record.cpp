@@ -73,15 +73,17 @@ std::string name_of(RecordFormat format) {
 
 DetectedFormat detect_format(const Json& record, const std::string& where,
                              config::Objective objective) {
-  if (objective == config::Objective::kDpo) {
+  const config::ObjectiveInfo& reader = config::objective_info(objective);
+  if (reader.reads_pairs()) {
     if (auto format = format_of_keys(record, /*are_pairs=*/true)) return *format;
     refuse_token_ids(record, where);
     throw DataError(fmt::format("the record has no \"chosen\" and \"rejected\", which "
-                                "train.objective dpo needs (its keys: {})",
-                                keys_of(record)),
+                                "train.objective {} needs (its keys: {})",
+                                reader.name, keys_of(record)),
                     where,
                     "name the columns: data.fields: {prompt: COLUMN, chosen: COLUMN, rejected: "
-                    "COLUMN}; or set train.objective: sft");
+                    "COLUMN}; or set train.objective: " +
+                        config::objectives_for(config::ExampleForm::kAnswer));
   }
   if (auto format = format_of_keys(record, /*are_pairs=*/false)) return *format;
   if (is_preference(record)) refuse_preference(record, where);

@@ -25,15 +25,16 @@ bool is_preference(const Json& record) {
   const Json* prompt = value_of(record, "prompt");
   const bool has_prompt = prompt != nullptr && prompt->is_array() == is_list;
   throw RecordError(
-      "this is preference data (\"chosen\" and \"rejected\"), which train.objective sft does not "
-      "read",
+      fmt::format("this is preference data (\"chosen\" and \"rejected\"), which train.objective {} "
+                  "does not read",
+                  config::objectives_for(config::ExampleForm::kAnswer)),
       where,
-      fmt::format(
-          "set train.objective: dpo; or, to train on the chosen answers alone, data.fields: "
-          "{{{}}}",
-          has_prompt ? "prompt: prompt, completion: chosen"
-          : is_list  ? "messages: chosen"
-                     : "text: chosen"));
+      fmt::format("set train.objective: {}; or, to train on the chosen answers alone, data.fields: "
+                  "{{{}}}",
+                  config::objectives_for(config::ExampleForm::kPair),
+                  has_prompt ? "prompt: prompt, completion: chosen"
+                  : is_list  ? "messages: chosen"
+                             : "text: chosen"));
 }
 
 const Json& require(const Json& record, const char* key, RecordFormat format,

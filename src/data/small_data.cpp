@@ -39,10 +39,6 @@ int64_t bin_tokens(const EpochSize& epoch, int64_t global_batch_size, int64_t ma
   return std::clamp(wanted, std::min(kFewestBinTokens, max_seq_len), max_seq_len);
 }
 
-const char* example_word(const config::RunConfig& config) {
-  return config.train.objective == config::Objective::kDpo ? "pair" : "example";
-}
-
 std::optional<std::string> large_batch_warning(const config::RunConfig& config,
                                                const config::TrainConfig& sizes,
                                                int64_t bins_in_epoch, bool is_exact) {
@@ -56,7 +52,9 @@ std::optional<std::string> large_batch_warning(const config::RunConfig& config,
       "the batch is larger than an epoch: train.global_batch_size is {}, and an epoch has {}{}, "
       "all of them in one step; {}",
       asked, is_exact ? "" : "about ",
-      counted(bins_in_epoch, config.data.packing ? "packed sequence" : example_word(config)), fix);
+      counted(bins_in_epoch, config.data.packing ? "packed sequence"
+                                                 : config.train.objective_info().example_word()),
+      fix);
 }
 
 std::optional<std::string> few_steps_warning(const config::RunConfig& config, int64_t total_steps,

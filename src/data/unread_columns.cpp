@@ -1,11 +1,14 @@
 #include "unread_columns.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <set>
 
 #include "nulls.h"
+#include "sftrun/config/objectives.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::data {
@@ -106,7 +109,9 @@ std::string advice_on_column(const std::string& column) {
     return "all records count alike; leave out those that shall not be trained on";
   if (column == "label")
     return "its value false says that the completion is bad; remove these records";
-  if (column == "chosen" || column == "rejected") return "train.objective: dpo trains on them";
+  if (column == "chosen" || column == "rejected")
+    return fmt::format("train.objective: {} trains on them",
+                       config::objectives_for(config::ExampleForm::kPair));
   return "sftrun trains on text";
 }
 
@@ -137,7 +142,8 @@ std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat forma
 
 std::string advice_on_loss_flag(bool is_preference) {
   return is_preference
-             ? "with train.objective dpo the whole answers are compared: remove it"
+             ? fmt::format("with train.objective {} the whole answers are compared: remove it",
+                           config::objectives_for(config::ExampleForm::kPair))
              : "\"train\": false or \"weight\": 0 removes the labels of a turn; data.fields: "
                "{train: KEY} or {weight: KEY} reads another key so";
 }

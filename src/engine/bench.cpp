@@ -18,6 +18,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/rng.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/foreign/load.h"
@@ -73,8 +74,11 @@ BenchConfig bench_config(const nlohmann::ordered_json& request) {
   for (const auto& text : request.at("overrides")) overrides.push_back(text.get<std::string>());
   BenchConfig bench{foreign::config_from_overrides(overrides).config,
                     request.at("dtype").get<std::string>()};
-  if (bench.run.train.objective != config::Objective::kSft)
-    throw ConfigError("bench measures train.objective sft only", "train.objective", "remove it");
+  if (bench.run.train.objective_info().needs_sums()) {
+    const auto measured = config::objective_names(&config::ObjectiveInfo::is_cross_entropy);
+    throw ConfigError(fmt::format("bench measures train.objective {} only", join(measured, ", ")),
+                      "train.objective", "remove it");
+  }
   if (bench.dtype == "auto" && bench.run.model.dtype != config::DTypeChoice::kAuto) {
     bench.dtype = bench.run.model.dtype == config::DTypeChoice::kFp32 ? "fp32" : "bf16";
   }

@@ -113,7 +113,7 @@ Training training_of(const MergedModel& model, const nlohmann::ordered_json& req
   if (const auto file = get<std::string>(request, "data")) {
     training.config.data.val = {{.path = *file}};
     training.config.data.format = config::RecordFormat::kAuto;
-    training.config.train.objective = config::Objective::kSft;  // any records that have labels
+    training.config.train.objective = config::TrainConfig{}.objective;  // any records with labels
   }
   return training;
 }

@@ -23,7 +23,7 @@ namespace {
 
 /// What a step trains on: "1 pair", "8 packed sequences of 512 tokens"
 std::string batch_words(const config::RunConfig& config, int64_t count) {
-  if (!config.data.packing) return counted(count, data::example_word(config));
+  if (!config.data.packing) return counted(count, config.train.objective_info().example_word());
   return fmt::format("{} of {} tokens", counted(count, "packed sequence"),
                      config.data.bin_tokens.value.value_or(config.model.max_seq_len));
 }

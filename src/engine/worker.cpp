@@ -88,8 +88,7 @@ int data_threads(const config::TrainConfig& train) {
 
 /// The values of `auto` that depend on the model's files.
 void resolve_auto(config::RunConfig& config, const weights::Checkpoint& checkpoint) {
-  // A model's own coefficient is for SFT only.
-  if (config.train.objective == config::Objective::kSft) {
+  if (config.train.objective_info().has_aux_loss) {
     config.train.router_aux_loss_coef =
         spec::aux_loss_coef(config.train.router_aux_loss_coef, checkpoint.arch().mixture);
   } else if (checkpoint.arch().mixture.aux_loss_coef.value_or(0) > 0) {

@@ -35,14 +35,13 @@ double ProgressMeter::seconds_left() const {
 
 std::string ProgressMeter::line() const {
   const std::string aux = last_.aux_loss ? fmt::format(" aux_loss {:.4f}", *last_.aux_loss) : "";
-  const std::string accuracy =
-      last_.accuracy ? fmt::format(" accuracy {:.2f}", *last_.accuracy) : "";
+  const std::string metric = last_.value ? fmt::format(" {} {:.2f}", last_.word, *last_.value) : "";
   const double left = std::round(seconds_left());
   const std::string eta = last_.step >= total_steps_
                               ? ""
                               : fmt::format(" eta {}", left > 0 ? format_duration(left) : "< 1 s");
   return fmt::format("step {}/{} loss {:.4f}{}{} grad_norm {:.3f} lr {:.2e} tok/s {:.0f}{}",
-                     last_.step, total_steps_, last_.loss, aux, accuracy, last_.grad_norm,
+                     last_.step, total_steps_, last_.loss, aux, metric, last_.grad_norm,
                      last_.learning_rate, tokens_per_second(), eta);
 }
 

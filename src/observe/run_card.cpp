@@ -24,39 +24,36 @@ std::string words_of_steps(const ResultFacts& facts) {
 Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) {
   const nlohmann::ordered_json all = config::to_json(config);
   Settings settings;
-  const auto add = [&](const char* pointer, const char* name) {
-    const auto& value = all.at(nlohmann::ordered_json::json_pointer(pointer));
+  const auto add = [&](std::string_view key) {
+    const auto& value = all.at(config::pointer_to(std::string(key)));
     if (value.is_null()) return;
-    settings.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+    settings.emplace_back(key, value.is_string() ? value.get<std::string>() : value.dump());
   };
-  add("/tuning/mode", "tuning.mode");
+  add("tuning.mode");
   if (facts.base_record != nullptr) {
-    add("/tuning/lora/r", "tuning.lora.r");
-    add("/tuning/lora/alpha", "tuning.lora.alpha");
-    add("/tuning/lora/dropout", "tuning.lora.dropout");
-    add("/tuning/lora/target_modules", "tuning.lora.target_modules");
+    add("tuning.lora.r");
+    add("tuning.lora.alpha");
+    add("tuning.lora.dropout");
+    add("tuning.lora.target_modules");
     settings.emplace_back("base precision", facts.base_record->words());
   }
   settings.emplace_back("optimizer steps", words_of_steps(facts));
   if (config.train.max_steps)
-    add("/train/max_steps", "train.max_steps");
+    add("train.max_steps");
   else
-    add("/train/epochs", "train.epochs");
-  add("/train/global_batch_size", "train.global_batch_size");
-  add("/model/max_seq_len", "model.max_seq_len");
-  add("/data/packing", "data.packing");
-  add("/data/bin_tokens", "data.bin_tokens");
-  if (config.train.objective == config::Objective::kSft) {
-    add("/data/loss_on", "data.loss_on");
-  } else {
-    add("/train/objective", "train.objective");
-    add("/train/beta", "train.beta");
-  }
-  add("/train/learning_rate", "train.learning_rate");
-  add("/train/scheduler", "train.scheduler");
-  add("/train/optimizer", "train.optimizer");
-  add("/train/weight_decay", "train.weight_decay");
-  add("/train/seed", "train.seed");
+    add("train.epochs");
+  add("train.global_batch_size");
+  add("model.max_seq_len");
+  add("data.packing");
+  add("data.bin_tokens");
+  const config::ObjectiveInfo& objective = config.train.objective_info();
+  if (objective.objective != config::TrainConfig{}.objective) add("train.objective");
+  for (const config::ObjectiveSetting& setting : objective.settings) add(setting.key);
+  add("train.learning_rate");
+  add("train.scheduler");
+  add("train.optimizer");
+  add("train.weight_decay");
+  add("train.seed");
   settings.emplace_back("dtype", facts.dtype);
   settings.emplace_back("processes", std::to_string(facts.world_size));
   return settings;
@@ -74,7 +71,7 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
   card.leaves_template_unused = facts.leaves_template_unused;
   card.quantize_command = facts.quantize_command;
   card.quantised_base = facts.quantised_base;
-  card.objective = config.train.objective == config::Objective::kSft ? "sft" : "dpo";
+  card.objective = config.train.objective_info().name;
   card.version = facts.version;
   for (const config::DataSource& source : config.data.train) {
     const fs::path path(source.path);

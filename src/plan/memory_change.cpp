@@ -129,7 +129,7 @@ void resolve_fetch(config::RunConfig& config) {
   const config::OffloadConfig& offload = config.parallel.offload;
   const bool streams = offload.base == config::Offload::kCpu &&
                        offload.activations == config::Offload::kCpu &&
-                       config.train.objective == config::Objective::kSft;
+                       !config.train.objective_info().needs_sums();
   if (streams) config.parallel.fetch = config::Fetch::kPerStep;
 }
 

@@ -168,9 +168,9 @@ void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
                                   shares_keys ? "keys" : "per-layer inputs"),
                       place, instead);
   }
-  const bool is_sft = config.train.objective == config::Objective::kSft;
   const std::optional<double>& asked = config.train.router_aux_loss_coef;
-  const std::optional<double> coef = is_sft ? spec::aux_loss_coef(asked, arch.mixture) : asked;
+  const std::optional<double> coef =
+      config.train.objective_info().has_aux_loss ? spec::aux_loss_coef(asked, arch.mixture) : asked;
   if (coef.value_or(0) > 0) {
     throw ConfigError(
         "the routers' load-balancing loss counts over all layers, and a pipeline divides them over "

@@ -522,7 +522,7 @@ bool is_captured(const spec::ArchSpec& arch, const config::RunConfig& config,
   const bool chooses_by_lengths = config.model.attention == config::AttentionChoice::kCudnn ||
                                   config.model.attention == config::AttentionChoice::kMeasure;
   if (config.tuning.backend != config::TuningBackend::kFused || chooses_by_lengths ||
-      config.train.objective != config::Objective::kSft ||
+      config.train.objective_info().needs_sums() ||
       config.parallel.offload.activations == config::Offload::kCpu)
     return false;
   const config::Axes& axes = config.parallel.axes;

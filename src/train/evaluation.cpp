@@ -50,7 +50,7 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
     add_metrics({{"loss", stage.loss(run)}, {"token_accuracy", correct}}, sums);
     return;
   }
-  if (!objective.needs_sums()) {
+  if (!objective.info().needs_sums()) {
     add_metrics({{"loss", stage.loss(batch)}}, sums);
     return;
   }
@@ -73,9 +73,9 @@ StepSums Evaluator::sums_of(const Set& set, model::Decoder& decoder, const model
        first += mesh.dp_size() * micro_batch_size_) {
     const data::Batch batch = data::make_batch(
         val_.examples(), bins, first + mesh.dp_rank() * micro_batch_size_, micro_batch_size_);
-    const model::PackedBatch packed =
-        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {},
-                             {.is_pinned = is_pinned_, .with_documents = objective.needs_sums()});
+    const model::PackedBatch packed = model::prepare_batch(
+        batch, decoder.rope(), decoder.batch_target(), {},
+        {.is_pinned = is_pinned_, .with_documents = objective.info().needs_sums()});
     add_terms(stage, packed, objective, counts_correct_, sums);
     sums.num_terms += objective.count_terms(counts_of(batch));
   }

@@ -18,7 +18,7 @@ model::PassGraphs::Options graph_options(const parallel::Strategy& strategy,
                                          const config::TrainConfig& config, bool copies_inputs) {
   return {.use = copies_inputs ? model::GraphUse::kOff : graph_use(config.cuda_graphs),
           .has_aux_loss = config.router_aux_loss_coef.value_or(0) > 0,
-          .needs_two_passes = objective.needs_sums(),
+          .needs_two_passes = objective.info().needs_sums(),
           .communicates_in_passes = strategy.communicates_in_passes()};
 }
 
@@ -46,7 +46,7 @@ class StageSchedule final : public MicroBatchSchedule {
                                        .aux = work.aux_grad_scale ? &aux : nullptr,
                                        .completes_gradients = i + 1 == work.num_micro_batches,
                                        .activity = work.activity};
-      if (passes_ && !objective_.needs_sums()) {
+      if (passes_ && !objective_.info().needs_sums()) {
         sums.losses.push_back(
             passes_->forward_backward(batch, work.randomness, is_pinned_, options));
       } else {
@@ -76,12 +76,10 @@ class StageSchedule final : public MicroBatchSchedule {
   /// The forward pass; on the last stage, the loss.
   void forward(const data::Batch& batch, const StepWork& work, const model::PassOptions& options,
                StepSums& sums) {
-    const bool needs_sums = objective_.needs_sums();
+    const bool needs_sums = objective_.info().needs_sums();
     model::Decoder& decoder = stage_.decoder();
-    model::Randomness randomness = work.randomness;
-    if (needs_sums) randomness.training = false;  // no dropout: it is compared with a reference
     auto under_way = std::make_unique<UnderWay>(
-        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), randomness,
+        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), work.randomness,
                              {.is_pinned = is_pinned_, .with_documents = needs_sums}),
         options);
     model::MicroBatchRun& run = under_way->run;
@@ -126,7 +124,7 @@ class UnitSchedule final : public MicroBatchSchedule {
       : objective_(objective),
         stage_(stage_of(decoder, strategy)),
         is_pinned_(config.dataloader_pin_memory) {
-    SFTRUN_CHECK(!objective.needs_sums() && stage_.has_all_units());
+    SFTRUN_CHECK(!objective.info().needs_sums() && stage_.has_all_units());
   }
 
   StepSums run(const StepWork& work) override {
@@ -191,7 +189,7 @@ at::Tensor document_sums(const model::Stage& stage, const model::MicroBatchRun& 
 /// does not read it.
 at::Tensor reference_sums(const model::Stage& stage, const model::PackedBatch& batch,
                           const Objective& objective) {
-  if (!objective.needs_reference()) return {};
+  if (!objective.info().needs_reference) return {};
   model::MicroBatchRun run(batch, /*adapters=*/false);
   stage.forward(run);
   return document_sums(stage, run);

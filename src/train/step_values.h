@@ -2,7 +2,7 @@
 
 #include <limits>
 #include <optional>
-#include <string>
+#include <string_view>
 
 #include "sftrun/observe/metrics.h"
 
@@ -12,7 +12,7 @@ namespace sftrun::train {
 inline constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();
 
 /// The value of this name; nullopt: there is none.
-inline std::optional<double> value_of(const observe::NamedValues& values, const std::string& name) {
+inline std::optional<double> value_of(const observe::NamedValues& values, std::string_view name) {
   for (const auto& [key, value] : values)
     if (key == name) return value;
   return std::nullopt;

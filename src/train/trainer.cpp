@@ -54,12 +54,12 @@ struct Trainer::StepReport {
 Trainer::Trainer(TrainerInputs inputs)
     : in_(std::move(inputs)),
       schedule_(schedule_of(in_.config.train, in_.batches->total_steps())),
-      objective_(make_objective(in_.config.train)),
+      objective_(in_.config.train),
       optimizer_(make_optimizer(in_.strategy->owned(), in_.config.train)),
       loss_scale_(in_.decoder->options().dtype == at::kHalf),
       reads_later_(in_.decoder->options().device.is_cuda() && updates_on_device() &&
                    !loss_scale_.is_active() && optimizer_->reads_gate()),
-      micro_batches_(make_schedule(*in_.decoder, *in_.strategy, *objective_, in_.config)),
+      micro_batches_(make_schedule(*in_.decoder, *in_.strategy, objective_, in_.config)),
       numbers_{StepNumbers(in_.decoder->options().device),
                StepNumbers(in_.decoder->options().device)},
       timers_{StepTimer(in_.decoder->options().device), StepTimer(in_.decoder->options().device)},
@@ -71,7 +71,6 @@ Trainer::Trainer(TrainerInputs inputs)
       progress_(in_.batches->total_steps()),
       save_every_s_(parse_duration_s(in_.config.train.save_every).value_or(0)),
       last_save_s_(monotonic_seconds()) {
-  SFTRUN_CHECK_EQ(objective_->documents_together(), data::documents_together(in_.config));
   if (in_.val) evaluator_.emplace(in_.config, *in_.val);
   require_known_metric();
   if (reads_later_) gate_ = kernels::open_gate(in_.decoder->options().device);
@@ -432,7 +431,7 @@ StepWork Trainer::work_of(const data::StepBatch& global_batch, int64_t step) con
   StepWork work;
   work.activity = in_.hooks.activity;
   work.randomness = {static_cast<uint64_t>(in_.config.train.seed), static_cast<uint32_t>(step),
-                     /*training=*/true};
+                     /*training=*/objective_.info().has_dropout};
   work.grad_scale = loss_scale_.value() / static_cast<double>(num_terms(global_batch));
   if (aux_coef() > 0)
     work.aux_grad_scale = loss_scale_.value() * aux_coef() / num_micro_batches(global_batch);
@@ -489,7 +488,7 @@ double Trainer::num_micro_batches(const data::StepBatch& global_batch) const {
 int64_t Trainer::num_terms(const data::StepBatch& global_batch) const {
   int64_t documents = 0;
   for (const data::Bin& bin : global_batch.bins) documents += static_cast<int64_t>(bin.size());
-  return objective_->count_terms({global_batch.label_tokens, documents});
+  return objective_.count_terms({global_batch.label_tokens, documents});
 }
 
 void Trainer::require_finite(const StepReport& report, const data::StepBatch& global_batch,
@@ -550,8 +549,8 @@ void Trainer::log_step(const QueuedStep& queued, const StepReport& report) {
   const kernels::WorkRange writing(in_.hooks.activity, Work::kMetrics);
   const int64_t done = queued.step + 1;
   progress_.add({done, report.loss, report.grad_norm, queued.learning_rate, queued.batch.tokens,
-                 report.seconds, report.aux_loss,
-                 value_of(report.objective, "rewards/accuracies")});
+                 report.seconds, report.aux_loss, objective_.info().shown.word,
+                 value_of(report.objective, objective_.info().shown.metric)});
   event_.loss = report.loss;
   event_.tokens_per_second = progress_.tokens_per_second();
   event_.eta_s = progress_.seconds_left();

@@ -165,8 +165,8 @@ bool Trainer::evaluate(int64_t steps_done) {
   if (stop_exit_code_ != 0) return false;
   const kernels::WorkRange evaluating(in_.hooks.activity, Work::kEvaluating);
   tell("evaluating", steps_done);
-  const EvalResult result = evaluator_->run(*in_.decoder, *in_.strategy, *objective_, *in_.comm,
-                                            in_.hooks.stop_exit_code);
+  const EvalResult result =
+      evaluator_->run(*in_.decoder, *in_.strategy, objective_, *in_.comm, in_.hooks.stop_exit_code);
   stop_exit_code_ = result.stop_exit_code;
   AnswerEvaluation answers;
   if (stop_exit_code_ == 0) {
@@ -187,7 +187,7 @@ bool Trainer::evaluate(int64_t steps_done) {
   m.eval_loss = result.loss;
   m.objective = result.metrics;
   m.losses = result.losses;
-  if (!objective_->needs_sums()) m.eval_perplexity = std::exp(result.loss);
+  if (objective_.info().is_cross_entropy) m.eval_perplexity = std::exp(result.loss);
   m.answers = answers.scores;
   m.eval_seconds = result.seconds;
   last_evaluation_ = m.to_json();
@@ -214,15 +214,14 @@ void Trainer::log_evaluation(const observe::EvalMetrics& m, const EvalResult& re
   }
   if (!samples.empty()) events_.text("eval/answers", samples, steps_done);
   events_.flush();
-  const std::string details =
-      m.eval_perplexity ? fmt::format("perplexity {:.3f} ({}", *m.eval_perplexity,
-                                      counted(result.num_terms, "label token"))
-                        : fmt::format("accuracy {:.3f} ({}",
-                                      value_of(m.objective, "rewards/accuracies").value_or(0),
-                                      counted(result.num_terms, "pair"));
-  std::string line =
-      fmt::format("step {}/{} eval_loss {:.4f} {}, {})", steps_done, in_.batches->total_steps(),
-                  m.eval_loss, details, format_duration(result.seconds));
+  const config::ObjectiveInfo& objective = objective_.info();
+  std::string line = fmt::format("step {}/{} eval_loss {:.4f}", steps_done,
+                                 in_.batches->total_steps(), m.eval_loss);
+  if (m.eval_perplexity) line += fmt::format(" perplexity {:.3f}", *m.eval_perplexity);
+  if (const auto& [metric, word] = objective.shown; !metric.empty())
+    line += fmt::format(" {} {:.3f}", word, value_of(m.objective, metric).value_or(0));
+  line += fmt::format(" ({}, {})", counted(result.num_terms, objective.term_word()),
+                      format_duration(result.seconds));
   if (const auto accuracy = value_of(m.objective, "token_accuracy"))
     line += fmt::format(" eval_token_accuracy {:.4f}", *accuracy);
   if (m.answers) {

@@ -30,6 +30,16 @@ TEST(Progress, ALoadBalancingLossIsShownBesideTheLoss) {
       << meter.line();
 }
 
+TEST(Progress, AMetricOfTheObjectiveHasItsOwnWord) {
+  ProgressMeter meter(200);
+  ProgressStep step = step_of(17, 1.0);
+  step.word = "accuracy";
+  step.value = 0.625;
+  meter.add(step);
+  EXPECT_TRUE(meter.line().starts_with("step 17/200 loss 1.8342 accuracy 0.62 grad_norm 0.912"))
+      << meter.line();
+}
+
 TEST(Progress, TheFirstStepDoesNotSpoilTheRate) {
   ProgressMeter meter(100);
   meter.add(step_of(1, 60));

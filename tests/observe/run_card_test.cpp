@@ -75,17 +75,22 @@ TEST(RunCard, GivesTheStepsThatWereTrained) {
   EXPECT_FALSE(settings.contains("train.epochs"));  // max_steps overrides it
 }
 
-/// Paths of this machine are nobody's business: a file's name is enough.
 TEST(RunCard, NamesTheObjective) {
   config::RunConfig config;
-  EXPECT_NE(to_markdown(card_of_run(config, {}, {})).find("\n- sft\n"), std::string::npos);
+  EXPECT_EQ(settings_of(card_of_run(config, {}, {})).at("data.loss_on"), "assistant");
+  for (const config::ObjectiveInfo& objective : config::kObjectives) {
+    config.train.objective = objective.objective;
+    const std::string tag = "\n- " + std::string(objective.name) + "\n";
+    EXPECT_NE(to_markdown(card_of_run(config, {}, {})).find(tag), std::string::npos) << tag;
+  }
   config.train.objective = config::Objective::kDpo;
   const ModelCard card = card_of_run(config, {}, {});
-  EXPECT_NE(to_markdown(card).find("\n- dpo\n"), std::string::npos);
+  EXPECT_EQ(settings_of(card).at("train.objective"), "dpo");
   EXPECT_EQ(settings_of(card).at("train.beta"), "0.1");
   EXPECT_FALSE(settings_of(card).contains("data.loss_on"));
 }
 
+/// Paths of this machine are nobody's business: a file's name is enough.
 TEST(RunCard, LocalFilesAreNamedWithoutTheirDirectory) {
   const test::TemporaryDirectory directory;
   write_file_atomically(directory / "mine.jsonl", "{}");

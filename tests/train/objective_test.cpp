@@ -8,17 +8,18 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "support/tensors.h"
 
 namespace sftrun::train {
 namespace {
 
-std::unique_ptr<Objective> dpo(double beta) {
+Objective dpo(double beta) {
   config::TrainConfig config;
   config.objective = config::Objective::kDpo;
   config.beta = beta;
-  return make_objective(config);
+  return Objective(config);
 }
 
 at::Tensor doubles(const nlohmann::json& values) {
@@ -40,7 +41,7 @@ TEST(Dpo, EqualsTrl) {
   for (const auto& one : cases) {
     const DocumentSums sums{.policy = doubles(one["policy"]),
                             .reference = doubles(one["reference"])};
-    const ObjectiveValue value = dpo(one["beta"])->evaluate(sums);
+    const ObjectiveValue value = dpo(one["beta"]).evaluate(sums);
     const auto numbers = numbers_of(value);
     ASSERT_EQ(numbers.size(), one["sums"].size());
     for (const auto& [name, sum] : one["sums"].items())
@@ -53,7 +54,7 @@ TEST(Dpo, EqualsTrl) {
 
 TEST(Dpo, BeginsAtTheLogarithmOfTwo) {
   const at::Tensor log_p = test::normal({6}, 1, at::kDouble) * 50;
-  const ObjectiveValue value = dpo(0.1)->evaluate({.policy = log_p, .reference = log_p});
+  const ObjectiveValue value = dpo(0.1).evaluate({.policy = log_p, .reference = log_p});
   EXPECT_NEAR(value.loss_sum.item<double>(), 3 * std::log(2.0), 1e-12);
   EXPECT_TRUE(test::close(value.weights,
                           at::tensor({0.05, -0.05, 0.05, -0.05, 0.05, -0.05}, at::kDouble), 1e-12));
@@ -62,7 +63,7 @@ TEST(Dpo, BeginsAtTheLogarithmOfTwo) {
 
 TEST(Dpo, IsFiniteFarFromTheReference) {
   const at::Tensor far = at::tensor({1e5, -1e5, -1e5, 1e5}, at::kDouble);
-  const ObjectiveValue value = dpo(1)->evaluate({.policy = far, .reference = at::zeros_like(far)});
+  const ObjectiveValue value = dpo(1).evaluate({.policy = far, .reference = at::zeros_like(far)});
   EXPECT_NEAR(value.loss_sum.item<double>(), 2e5, 1e-6);
   EXPECT_TRUE(at::equal(value.weights, at::tensor({0.0, -0.0, 1.0, -1.0}, at::kDouble)));
 }
@@ -71,9 +72,9 @@ TEST(Dpo, IsFiniteFarFromTheReference) {
 TEST(Dpo, DoesNotDependOnHowPairsAreDivided) {
   const at::Tensor policy = test::normal({10}, 1, at::kDouble) * 20,
                    reference = test::normal({10}, 2, at::kDouble) * 20;
-  const auto objective = dpo(0.3);
+  const Objective objective = dpo(0.3);
   const auto of = [&](int64_t first, int64_t count) {
-    return objective->evaluate(
+    return objective.evaluate(
         {.policy = policy.narrow(0, first, count), .reference = reference.narrow(0, first, count)});
   };
   const ObjectiveValue whole = of(0, 10);
@@ -84,23 +85,52 @@ TEST(Dpo, DoesNotDependOnHowPairsAreDivided) {
     const ObjectiveValue part = of(first, count);
     weights.push_back(part.weights);
     for (const auto& [name, sum] : numbers_of(part)) sums[name] += sum;
-    terms += objective->count_terms({.label_tokens = 99, .documents = count});
+    terms += objective.count_terms({.label_tokens = 99, .documents = count});
   }
   EXPECT_TRUE(at::equal(at::cat(weights), whole.weights));
   for (const auto& [name, sum] : numbers_of(whole)) EXPECT_NEAR(sums.at(name), sum, 1e-12) << name;
   EXPECT_EQ(terms, 5);
 }
 
-TEST(Sft, CountsLabelTokensAndHasUnitWeights) {
-  const auto objective = make_objective(config::TrainConfig{});
-  EXPECT_FALSE(objective->needs_sums());
-  EXPECT_FALSE(objective->needs_reference());
-  EXPECT_EQ(objective->documents_together(), 1);
-  EXPECT_EQ(objective->count_terms({.label_tokens = 12, .documents = 5}), 12);
-  const at::Tensor log_p = at::tensor({-1.5, -2.5}, at::kDouble);
-  const ObjectiveValue value = objective->evaluate({.policy = log_p});
-  EXPECT_EQ(value.loss_sum.item<double>(), 4);
-  EXPECT_TRUE(at::equal(value.weights, at::ones({2}, at::kDouble)));
+TEST(Sft, CountsLabelTokensInOnePass) {
+  const Objective objective{config::TrainConfig{}};
+  EXPECT_FALSE(objective.info().needs_sums());
+  EXPECT_FALSE(objective.info().needs_reference);
+  EXPECT_EQ(objective.count_terms({.label_tokens = 12, .documents = 5}), 12);
+}
+
+/// Names of metrics, one weight for each document, which is the derivative of the loss, and a loss
+/// of 0 without documents.
+TEST(Objective, EntriesDoWhatTheirRowsSay) {
+  int entries = 0;
+  for (const config::ObjectiveInfo& info : config::kObjectives) {
+    if (!info.needs_sums()) continue;
+    SCOPED_TRACE(info.name);
+    ++entries;
+    config::TrainConfig config;
+    config.objective = info.objective;
+    const Objective objective(config);
+    const int64_t documents = 3 * info.sequences();
+    const at::Tensor policy = test::normal({documents}, 1, at::kDouble) * 4,
+                     reference = test::normal({documents}, 2, at::kDouble) * 4;
+    const ObjectiveValue value = objective.evaluate({.policy = policy, .reference = reference});
+    std::set<std::string_view> names(info.metrics.begin(), info.metrics.end());
+    EXPECT_EQ(names.size(), value.metrics.size());
+    for (const ObjectiveMetric& metric : value.metrics) EXPECT_TRUE(names.contains(metric.name));
+    EXPECT_TRUE(info.shown.metric.empty() || names.contains(info.shown.metric));
+    ASSERT_EQ(value.weights.size(0), documents);
+    for (int64_t i = 0; i < documents; ++i) {
+      constexpr double kStep = 1e-6;
+      const at::Tensor moved = policy.clone();
+      moved[i] += kStep;
+      const ObjectiveValue after = objective.evaluate({.policy = moved, .reference = reference});
+      EXPECT_NEAR((after.loss_sum - value.loss_sum).item<double>() / kStep,
+                  -value.weights[i].item<double>(), 1e-6);
+    }
+    const at::Tensor none = at::zeros({0}, at::kDouble);
+    EXPECT_EQ(objective.evaluate({.policy = none, .reference = none}).loss_sum.item<double>(), 0);
+  }
+  EXPECT_GE(entries, 1);
 }
 
 /// From rows to documents and back: the gradient of the objective by way of row factors is that of
@@ -111,7 +141,7 @@ TEST(Objective, FactorsOfRowsAreTheGradient) {
                    reference = test::normal({4}, 2, at::kDouble);
   const at::Tensor sums = sums_by_document(losses, documents, 4);
   EXPECT_NEAR(sums[2].item<double>(), -losses.narrow(0, 3, 3).sum().item<double>(), 1e-6);
-  const ObjectiveValue value = dpo(0.5)->evaluate({.policy = sums, .reference = reference});
+  const ObjectiveValue value = dpo(0.5).evaluate({.policy = sums, .reference = reference});
 
   const at::Tensor leaf = losses.to(at::kDouble).requires_grad_();
   const at::Tensor margin =
@@ -129,7 +159,7 @@ TEST(Objective, DocumentsWithoutRows) {
                         at::tensor({0.0, -1.0}, at::kDouble)));
   const at::Tensor none = at::empty({0}, at::kLong);
   const at::Tensor sums = sums_by_document(at::empty({0}), none, 0);
-  const ObjectiveValue value = dpo(0.1)->evaluate({.policy = sums, .reference = sums});
+  const ObjectiveValue value = dpo(0.1).evaluate({.policy = sums, .reference = sums});
   EXPECT_EQ(value.loss_sum.item<double>(), 0);
   EXPECT_EQ(row_factors(value, none).numel(), 0);
 }

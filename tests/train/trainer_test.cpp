@@ -628,7 +628,7 @@ TEST(Evaluation, IsOfTheWholeSetOnAnyNumberOfRanks) {
       const auto strategy = parallel::make_strategy(
           {}, groups, {decoder->parameters(), decoder->units(), decoder->options().device});
       const EvalResult result =
-          Evaluator(config, val).run(*decoder, *strategy, *make_objective(config.train), comm, [] {
+          Evaluator(config, val).run(*decoder, *strategy, Objective(config.train), comm, [] {
             return 0;
           });
       int64_t labels = 0;
@@ -663,7 +663,7 @@ TEST(Evaluation, OfSeveralSetsGivesTheLossOfEach) {
           {}, groups, {decoder->parameters(), decoder->units(), decoder->options().device});
       const auto evaluate = [&](const data::Dataset& dataset) {
         return Evaluator(config, dataset)
-            .run(*decoder, *strategy, *make_objective(config.train), comm, [] { return 0; });
+            .run(*decoder, *strategy, Objective(config.train), comm, [] { return 0; });
       };
       const EvalResult together = evaluate(val);
       EXPECT_NEAR(together.loss, evaluate(whole).loss, 1e-6);

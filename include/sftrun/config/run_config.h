@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sftrun/config/axes.h"
+#include "sftrun/config/objectives.h"
 #include "sftrun/config/optimizers.h"
 #include "sftrun/config/places.h"
 #include "sftrun/config/record_formats.h"
@@ -46,8 +47,6 @@ enum class Thinking { kTemplate, kKeep, kSplit };
 enum class EmptyThinking { kWarn, kDrop, kKeep };
 enum class TooLong { kAuto, kDrop, kTruncate, kError };  ///< auto: drop for chat, truncate for text
 enum class BadRecords { kError, kSkip };
-/// What training minimises: cross-entropy, or DPO's loss over pairs of answers.
-enum class Objective { kSft, kDpo };
 enum class Scheduler {
   kConstant,
   kConstantWithWarmup,
@@ -183,7 +182,7 @@ inline constexpr double kLoraLearningRate = 2e-4, kFullLearningRate = 2e-5, kWar
 
 struct TrainConfig {
   Objective objective = Objective::kSft;
-  double beta = 0.1;  ///< of dpo
+  double beta = 0.1;  ///< of objectives that compare answers
   double epochs = 3;
   std::optional<int64_t> max_steps;
   AutoInt batch_size, grad_accum, global_batch_size;
@@ -235,6 +234,7 @@ struct TrainConfig {
   bool dataloader_pin_memory = true;
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
 
+  const ObjectiveInfo& objective_info() const { return config::objective_info(objective); }
   double resolved_momentum() const { return momentum.value_or(optimizer_info(optimizer).momentum); }
   bool resolved_nesterov() const { return nesterov.value_or(optimizer_info(optimizer).nesterov); }
 };
@@ -387,6 +387,8 @@ void resolve(LoadedConfig& loaded, const std::filesystem::path& yaml, int world_
              int64_t max_micro_batch = kMaxAutoMicroBatch);
 
 nlohmann::ordered_json to_json(const RunConfig& config);  ///< every field
+/// Where `to_json` has a key ("tuning.lora.r").
+nlohmann::ordered_json::json_pointer pointer_to(std::string key);
 /// The fields that a resumed run must not change, by key ("tuning.lora.r"); the keys of a field that
 /// is a map follow its own. The content of files and the backend are compared separately.
 nlohmann::ordered_json identity_settings(const RunConfig& config);

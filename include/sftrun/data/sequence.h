@@ -16,7 +16,7 @@ using config::RecordFormat;
 std::string name_of(RecordFormat format);  ///< as `data.format` has it
 
 /// The format of a record, and why: the first of config::kRecordFormats whose keys the record has;
-/// for objective dpo the first of pairs.
+/// for objectives on pairs the first of pairs.
 struct DetectedFormat {
   RecordFormat format = RecordFormat::kText;
   std::string reason;  ///< "it has \"messages\""

@@ -31,9 +31,6 @@ int64_t target_batch(const EpochSize& epoch);
 /// an epoch would have fewer than kStepsInEpoch steps.
 int64_t bin_tokens(const EpochSize& epoch, int64_t global_batch_size, int64_t max_seq_len);
 
-/// "pair" with train.objective dpo, else "example".
-const char* example_word(const config::RunConfig& config);
-
 /// For a batch that is larger than an epoch: a step has at most the packed sequences, or examples, of
 /// an epoch. nullopt: they are enough, or it is not known.
 /// @param sizes with all batch sizes   @param bins_in_epoch 0: not known

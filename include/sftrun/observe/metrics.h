@@ -32,7 +32,7 @@ std::array<std::pair<std::string_view, double>, 6> named_parts(const StepParts& 
 struct TrainMetrics {
   int64_t step = 0;  ///< optimizer steps done, from 1
   double epoch = 0;  ///< fraction of passes over the data
-  double loss = 0;   ///< mean over the terms of the global batch: label tokens, or pairs (dpo)
+  double loss = 0;   ///< mean over the terms of the global batch: label tokens, or pairs
   /// Load-balancing loss of the routers, before its coefficient: mean over micro-batches. Omitted
   /// if it is not used.
   std::optional<double> aux_loss;

@@ -26,7 +26,7 @@ struct ModelCard {
   bool leaves_template_unused = false;  ///< data::leaves_template_unused: prompts are raw text
   std::string quantize_command;   ///< writes the base as the run quantised it; empty: none does
   std::string quantised_base;     ///< the folder that it writes; empty: none
-  std::string objective = "sft";  ///< "sft" or "dpo", a tag
+  std::string objective = "sft";  ///< a tag
   std::string version;            ///< of sftrun
   std::vector<std::string> data;  ///< names of data sets and files
   std::vector<std::pair<std::string, std::string>> settings;  ///< (name, value), in this order

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace sftrun::observe {
 
@@ -13,7 +14,8 @@ struct ProgressStep {
   int64_t tokens = 0;  ///< of the global batch
   double step_seconds = 0;
   std::optional<double> aux_loss = {};  ///< shown after the loss if it is used
-  std::optional<double> accuracy = {};  ///< likewise: of preference training
+  std::string_view word = {};           ///< of a metric of the objective
+  std::optional<double> value = {};     ///< of that metric, shown after the others
 };
 
 /// Formats progress:

@@ -65,7 +65,7 @@ std::vector<double> unit_bytes(const spec::ArchSpec& arch, const config::RunConf
                                const DeviceShare& device = {});
 
 /// The largest micro-batch, in packed sequences of max_seq_len tokens (or examples of that length;
-/// for objective dpo pairs of them), that fits a device with `memory_bytes`; between 1 and
+/// for objectives on pairs, pairs of them), that fits a device with `memory_bytes`; between 1 and
 /// config::kMaxAutoMicroBatch. A fifth of the memory is reserved for everything that is not
 /// estimated.
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,

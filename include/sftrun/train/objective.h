@@ -3,8 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
@@ -18,8 +18,9 @@ namespace sftrun::train {
 
 /// Sums over the labelled rows of each document of a micro-batch, on the device.
 struct DocumentSums {
-  at::Tensor policy;     ///< [documents] fp64: sum of log p of the labels, by the trained model
-  at::Tensor reference;  ///< [documents] fp64: by the reference model; undefined if not asked for
+  at::Tensor policy;  ///< [documents] fp64: sum of log p of the labels, by the trained model
+  at::Tensor
+      reference;  ///< [documents] fp64: by the reference model; undefined if the row needs none
 };
 
 /// A mean over the terms of the global batch, by its name in metrics.jsonl.
@@ -42,31 +43,26 @@ struct BatchCounts {
   int64_t label_tokens = 0, documents = 0;
 };
 
+/// The objective of `train.objective`: its row, and what computes it. Where the row's `needs_sums` is
+/// false, each labelled row's cross-entropy is a term, its weight 1, and one pass suffices. Else a
+/// first pass gives sums over documents, `evaluate` the weights, a second pass the gradients.
 class Objective {
  public:
-  virtual ~Objective() = default;
+  explicit Objective(config::TrainConfig config) : config_(std::move(config)) {}
+
+  const config::ObjectiveInfo& info() const { return config_.objective_info(); }
 
   /// How many terms the loss has in a (micro or global) batch. Loss, gradient and metrics are
   /// divided by the sum over the global batch.
-  virtual int64_t count_terms(const BatchCounts& counts) const = 0;
-
-  /// False: each labelled row's cross-entropy is a term, its weight 1. One pass suffices, and
-  /// `evaluate` is not called. True: the weights depend on sums over documents. A first pass gives
-  /// the sums, `evaluate` the weights, a second pass the gradients.
-  virtual bool needs_sums() const = 0;
-  /// Whether `DocumentSums::reference` is read: log p by the base model, with adapters off.
-  virtual bool needs_reference() const = 0;
-
-  /// How many consecutive documents a micro-batch must hold together.
-  virtual int64_t documents_together() const = 0;
+  int64_t count_terms(const BatchCounts& counts) const;
 
   /// Without host synchronisation. An empty micro-batch (no documents) has loss 0.
-  /// @pre needs_sums()
-  virtual ObjectiveValue evaluate(const DocumentSums& sums) const = 0;
-};
+  /// @pre info().needs_sums()
+  ObjectiveValue evaluate(const DocumentSums& sums) const;
 
-/// The objective of train.objective.
-std::unique_ptr<Objective> make_objective(const config::TrainConfig& config);
+ private:
+  config::TrainConfig config_;
+};
 
 /// Sums of log p over each document's labelled rows: [documents] fp64.
 /// @param losses [N] fp32: -log p of each labelled row   @param documents [N] int64: the document

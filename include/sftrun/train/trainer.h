@@ -193,7 +193,7 @@ class Trainer {
 
   TrainerInputs in_;
   Schedule schedule_;
-  std::unique_ptr<Objective> objective_;
+  Objective objective_;
   std::unique_ptr<Optimizer> optimizer_;
   LossScale loss_scale_;
   /// The host reads a step's values while the next step is queued; the device decides about the

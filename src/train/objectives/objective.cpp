@@ -3,20 +3,37 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <array>
+
 #include "dpo.h"
-#include "sft.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::train {
 
-std::unique_ptr<Objective> make_objective(const config::TrainConfig& config) {
-  switch (config.objective) {
-    case config::Objective::kSft:
-      return std::make_unique<SftObjective>();
-    case config::Objective::kDpo:
-      return std::make_unique<DpoObjective>(config.beta);
-  }
-  invariant_failed(__FILE__, __LINE__, "an objective");
+namespace {
+
+/// `Objective::evaluate` of each row of config::kObjectives; null: it is not called.
+using Evaluate = ObjectiveValue (*)(const DocumentSums& sums, const config::TrainConfig& config);
+// to_array: a missing entry is an error of the compiler.
+constexpr std::array<Evaluate, config::kObjectives.size()> kEvaluate =
+    std::to_array<Evaluate>({nullptr, dpo});
+
+static_assert([] {
+  for (size_t i = 0; i < kEvaluate.size(); ++i)
+    if (config::kObjectives[i].needs_sums() != (kEvaluate[i] != nullptr)) return false;
+  return true;
+}());
+
+}  // namespace
+
+int64_t Objective::count_terms(const BatchCounts& counts) const {
+  return info().terms == config::LossTerms::kLabelTokens ? counts.label_tokens
+                                                         : counts.documents / info().sequences();
+}
+
+ObjectiveValue Objective::evaluate(const DocumentSums& sums) const {
+  SFTRUN_CHECK(info().needs_sums());
+  return kEvaluate[static_cast<size_t>(info().objective)](sums, config_);
 }
 
 at::Tensor sums_by_document(const at::Tensor& losses, const at::Tensor& documents,

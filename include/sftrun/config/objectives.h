@@ -1,0 +1,146 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// The objectives of training: one row each, with all properties that need no LibTorch. Nothing else
+/// asks which objective a run has; it asks for a property. The entries that compute them are in
+/// src/train/objectives/.
+namespace sftrun::config {
+
+/// What training minimises (`train.objective`).
+enum class Objective : uint8_t { kSft, kDpo };
+
+/// What an example of the data has: one answer, or a chosen and a rejected one.
+enum class ExampleForm : uint8_t { kAnswer, kPair };
+
+/// What the loss, its gradient and the metrics are means over, in the whole global batch.
+enum class LossTerms : uint8_t { kLabelTokens, kExamples };
+
+/// A setting that only some objectives read.
+struct ObjectiveSetting {
+  std::string_view key;
+  std::string_view why_idle = {};  ///< more about why it has no effect with the others: ": …"
+};
+
+/// A metric that stands in lines of the log.
+struct ShownMetric {
+  std::string_view metric;  ///< one of `ObjectiveInfo::metrics`
+  std::string_view word;    ///< in the log
+};
+
+struct ObjectiveInfo {
+  Objective objective;
+  std::string_view name;         ///< in configurations and messages, and the tag of a model card
+  std::string_view description;  ///< for help texts
+  ExampleForm form = ExampleForm::kAnswer;
+  LossTerms terms = LossTerms::kLabelTokens;
+  /// The loss is the cross-entropy of the labels: it has a perplexity, and each label is right or
+  /// wrong. The gradient of a row is known before the forward pass: one pass. Else gradients depend
+  /// on sums over documents, and the head runs twice.
+  bool is_cross_entropy = false;
+  /// Log-probabilities are compared with those of a reference model: the base, with adapters off.
+  bool needs_reference = false;
+  bool has_dropout = false;   ///< of adapters; also noise on embeddings
+  bool has_aux_loss = false;  ///< the load-balancing loss of routers may be added
+  std::span<const ObjectiveSetting> settings = {};
+  /// Names in metrics.jsonl and TensorBoard, with "eval_" those of evaluations. What a run would be
+  /// judged by comes first.
+  std::span<const std::string_view> metrics = {};
+  ShownMetric shown = {};
+  /// What TRL, Axolotl and LLaMA-Factory call the loss of preference training.
+  std::string_view loss_type = {};
+  std::string_view torchtune_loss = {};  ///< the class in torchtune
+
+  constexpr bool reads(std::string_view key) const {
+    for (const ObjectiveSetting& setting : settings)
+      if (setting.key == key) return true;
+    return false;
+  }
+  constexpr bool reads_pairs() const { return form == ExampleForm::kPair; }
+  constexpr bool reads_answers() const { return !reads_pairs(); }
+  constexpr bool needs_sums() const { return !is_cross_entropy; }
+  /// Token sequences of an example. They lie in the same micro-batch, one after the other.
+  constexpr int64_t sequences() const { return reads_pairs() ? 2 : 1; }
+  constexpr const char* example_word() const { return reads_pairs() ? "pair" : "example"; }
+  constexpr const char* term_word() const {
+    return terms == LossTerms::kLabelTokens ? "label token" : example_word();
+  }
+};
+
+inline constexpr auto kSftSettings = std::to_array<ObjectiveSetting>(
+    {{.key = "data.loss_on", .why_idle = ": the two answers carry the labels"}});
+
+inline constexpr auto kPairSettings = std::to_array<ObjectiveSetting>({{.key = "train.beta"}});
+/// As in TRL's DPOTrainer.
+inline constexpr auto kPairMetrics =
+    std::to_array<std::string_view>({"rewards/accuracies", "rewards/margins", "rewards/chosen",
+                                     "rewards/rejected", "logps/chosen", "logps/rejected"});
+
+/// In the order of the enumerators.
+inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
+    {.objective = Objective::kSft,
+     .name = "sft",
+     .description = "cross-entropy of the labelled tokens",
+     .is_cross_entropy = true,
+     .has_dropout = true,
+     .has_aux_loss = true,
+     .settings = kSftSettings},
+    {.objective = Objective::kDpo,
+     .name = "dpo",
+     .description = "direct preference optimization over pairs of a chosen and a rejected answer "
+                    "(docs/preference.md)",
+     .form = ExampleForm::kPair,
+     .terms = LossTerms::kExamples,
+     .needs_reference = true,
+     .settings = kPairSettings,
+     .metrics = kPairMetrics,
+     .shown = {.metric = "rewards/accuracies", .word = "accuracy"},
+     .loss_type = "sigmoid",
+     .torchtune_loss = "DPOLoss"},
+});
+/// Names that other tools have, and this version has not.
+inline constexpr auto kOtherObjectives =
+    std::to_array<std::string_view>({"ipo", "kto", "orpo", "simpo", "distill"});
+
+constexpr const ObjectiveInfo& objective_info(Objective objective) {
+  return kObjectives[static_cast<size_t>(objective)];
+}
+static_assert([] {
+  for (size_t i = 0; i < kObjectives.size(); ++i)
+    if (kObjectives[i].objective != static_cast<Objective>(i)) return false;
+  return true;
+}());
+
+/// The objective with this name; null: there is none.
+const ObjectiveInfo* find_objective(std::string_view name);
+/// The one whose loss other tools call so ("sigmoid"); null: there is none.
+const ObjectiveInfo* find_objective_of_loss(std::string_view loss_type);
+/// The one that is this class of torchtune; null: there is none.
+const ObjectiveInfo* find_objective_of_torchtune(std::string_view loss);
+
+/// The names of the objectives for which `holds` is true, in the order of the table.
+/// @param holds a property of a row, such as &ObjectiveInfo::reads_pairs
+template <class Property>
+std::vector<std::string> objective_names(Property holds) {
+  std::vector<std::string> names;
+  for (const ObjectiveInfo& info : kObjectives)
+    if (std::invoke(holds, info)) names.emplace_back(info.name);
+  return names;
+}
+/// "sft and dpo"   @param between " and "
+std::string all_objectives(std::string_view between);
+/// "sft", or of several "dpo or hinge": those that read such examples.
+std::string objectives_for(ExampleForm form);
+/// "sft: …. dpo: …."
+std::string objective_descriptions();
+/// Those that read the setting: "dpo, hinge".   @param key "train.beta"
+std::string readers_of_setting(std::string_view key);
+
+}  // namespace sftrun::config

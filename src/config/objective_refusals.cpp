@@ -1,0 +1,135 @@
+#include "objective_refusals.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "choices.h"
+#include "sftrun/core/strings.h"
+
+namespace sftrun::config {
+namespace {
+
+struct RefusalRow {
+  const char* key;
+  bool (*concerns)(const ObjectiveInfo& objective);
+  bool (*applies)(const RunConfig& run);
+  /// `{objective}` and `{mode}` stand for the words of the run, `{others}` for the objectives that
+  /// the row does not concern.
+  const char *message, *fix;
+  /// Reported by the checks of the setting, and not by those of the objective.
+  bool is_with_setting = false;
+};
+
+bool needs_reference(const ObjectiveInfo& objective) {
+  return objective.needs_reference;
+}
+bool needs_sums(const ObjectiveInfo& objective) {
+  return objective.needs_sums();
+}
+bool reads_pairs(const ObjectiveInfo& objective) {
+  return objective.reads_pairs();
+}
+
+/// The reference model is the base model with the adapter switched off: what trains must be an
+/// adapter, and without it the model must be what the run began with. The first row hides the
+/// others.
+constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
+    {.key = "tuning.mode",
+     .concerns = needs_reference,
+     .applies = [](const RunConfig& run) { return !run.tuning.trains_adapter(); },
+     .message = "`train.objective` is {objective}, and its reference model is the base model with "
+                "the adapter switched off, which `tuning.mode` {mode} changes",
+     .fix = "set tuning.mode to lora or qlora"},
+    {.key = "tuning.lora.init",
+     .concerns = needs_reference,
+     .applies = [](const RunConfig& run) { return run.tuning.lora.init == LoraInit::kPissa; },
+     .message = "`train.objective` is {objective}, and `tuning.lora.init` pissa moves a part of "
+                "the base model's weights into the adapter: the base model alone is no reference",
+     .fix = "set tuning.lora.init to default"},
+    {.key = "tuning.lora.modules_to_save",
+     .concerns = needs_reference,
+     .applies = [](const RunConfig& run) { return !run.tuning.lora.modules_to_save.empty(); },
+     .message = "`train.objective` is {objective}, and `tuning.lora.modules_to_save` trains "
+                "modules that replace the base model's: there is no reference without them",
+     .fix = "remove modules_to_save; target_modules may name embed_tokens and lm_head"},
+    {.key = "tuning.lora.init_from",
+     .concerns = needs_reference,
+     .applies = [](const RunConfig& run) { return !run.tuning.lora.init_from.empty(); },
+     .message = "`train.objective` is {objective}, and the reference model would be the base model "
+                "without the adapter of `tuning.lora.init_from`",
+     .fix = "merge the adapter first (sftrun merge), and set model.name to the result"},
+    {.key = "train.neftune_noise_alpha",
+     .concerns = needs_reference,
+     .applies = [](const RunConfig& run) { return run.train.neftune_noise_alpha.has_value(); },
+     .message = "`train.objective` is {objective}, and the noise of `train.neftune_noise_alpha` "
+                "would change what is compared with the reference model",
+     .fix = "remove neftune_noise_alpha"},
+    {.key = "train.router_aux_loss_coef",
+     .concerns = [](const ObjectiveInfo& objective) { return !objective.has_aux_loss; },
+     .applies = [](const RunConfig& run) { return run.train.router_aux_loss_coef.value_or(0) > 0; },
+     .message = "`train.objective` is {objective}, and its loss has no load-balancing term",
+     .fix = "set train.router_aux_loss_coef to 0"},
+    {.key = "data.thinking",
+     .concerns = reads_pairs,
+     .applies = [](const RunConfig& run) { return run.data.thinking == Thinking::kSplit; },
+     .message = "`data.thinking` is split, which makes several examples of one conversation",
+     .fix = "set data.thinking to template or keep"},
+    {.key = "parallel.fetch",
+     .concerns = needs_sums,
+     .applies = [](const RunConfig& run) { return run.parallel.fetch == Fetch::kPerStep; },
+     .message = "`parallel.fetch: per_step` is for objective {others}: with {objective} the "
+                "gradient of a micro-batch depends on its loss",
+     .fix = "remove parallel.fetch",
+     .is_with_setting = true},
+    {.key = "train.predict_with_generate",
+     .concerns = reads_pairs,
+     .applies = [](const RunConfig& run) { return run.train.predict_with_generate; },
+     .message = "`train.predict_with_generate` compares answers with a reference, and "
+                "`train.objective` {objective} compares pairs of answers",
+     .fix = "remove predict_with_generate",
+     .is_with_setting = true},
+    {.key = "train.eval_token_accuracy",
+     .concerns = needs_sums,
+     .applies = [](const RunConfig& run) { return run.train.eval_token_accuracy; },
+     .message = "`train.eval_token_accuracy` is for objective {others}: pairs of answers have "
+                "other metrics",
+     .fix = "remove eval_token_accuracy",
+     .is_with_setting = true},
+});
+
+ObjectiveRefusal refusal_of(const RefusalRow& row, const RunConfig& run) {
+  const auto others =
+      objective_names([&](const ObjectiveInfo& objective) { return !row.concerns(objective); });
+  return {row.key,
+          fmt::format(
+              fmt::runtime(row.message), fmt::arg("objective", run.train.objective_info().name),
+              fmt::arg("mode", word_of(run.tuning.mode)), fmt::arg("others", join(others, " or "))),
+          row.fix};
+}
+
+bool is_refused(const RefusalRow& row, const RunConfig& run) {
+  return row.concerns(run.train.objective_info()) && row.applies(run);
+}
+
+}  // namespace
+
+std::vector<ObjectiveRefusal> objective_refusals(const RunConfig& run) {
+  std::vector<ObjectiveRefusal> refusals;
+  for (const RefusalRow& row : kRefusalsOfObjectives) {
+    if (row.is_with_setting || !is_refused(row, run)) continue;
+    refusals.push_back(refusal_of(row, run));
+    if (&row == &kRefusalsOfObjectives.front()) break;
+  }
+  return refusals;
+}
+
+std::vector<ObjectiveRefusal> objective_refusals(const RunConfig& run, std::string_view key) {
+  std::vector<ObjectiveRefusal> refusals;
+  for (const RefusalRow& row : kRefusalsOfObjectives)
+    if (row.is_with_setting && row.key == key && is_refused(row, run))
+      refusals.push_back(refusal_of(row, run));
+  return refusals;
+}
+
+}  // namespace sftrun::config

@@ -1,0 +1,53 @@
+#include "sftrun/config/objectives.h"
+
+#include <algorithm>
+
+#include "sftrun/core/strings.h"
+
+namespace sftrun::config {
+
+namespace {
+
+const ObjectiveInfo* find_by(std::string_view ObjectiveInfo::*member, std::string_view value) {
+  const auto* found = std::find_if(
+      kObjectives.begin(), kObjectives.end(),
+      [&](const ObjectiveInfo& info) { return !value.empty() && info.*member == value; });
+  return found == kObjectives.end() ? nullptr : found;
+}
+
+}  // namespace
+
+const ObjectiveInfo* find_objective(std::string_view name) {
+  return find_by(&ObjectiveInfo::name, name);
+}
+
+const ObjectiveInfo* find_objective_of_loss(std::string_view loss_type) {
+  return find_by(&ObjectiveInfo::loss_type, loss_type);
+}
+
+const ObjectiveInfo* find_objective_of_torchtune(std::string_view loss) {
+  return find_by(&ObjectiveInfo::torchtune_loss, loss);
+}
+
+std::string all_objectives(std::string_view between) {
+  return join(objective_names([](const ObjectiveInfo&) { return true; }), between);
+}
+
+std::string objectives_for(ExampleForm form) {
+  return join(objective_names([&](const ObjectiveInfo& info) { return info.form == form; }),
+              " or ");
+}
+
+std::string objective_descriptions() {
+  std::string text;
+  for (const ObjectiveInfo& info : kObjectives)
+    text += std::string(text.empty() ? "" : " ") + std::string(info.name) + ": " +
+            std::string(info.description) + ".";
+  return text;
+}
+
+std::string readers_of_setting(std::string_view key) {
+  return join(objective_names([&](const ObjectiveInfo& info) { return info.reads(key); }), ", ");
+}
+
+}  // namespace sftrun::config

@@ -1,0 +1,51 @@
+#include "sftrun/config/objectives.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "config_test_base.h"
+
+namespace sftrun::config {
+namespace {
+
+using ObjectivesTest = ConfigTest;
+
+TEST(Objectives, RowsAreFoundByTheirNames) {
+  std::set<std::string_view> names(kOtherObjectives.begin(), kOtherObjectives.end());
+  for (const ObjectiveInfo& info : kObjectives) {
+    EXPECT_TRUE(names.insert(info.name).second) << info.name << " is listed twice";
+    EXPECT_EQ(find_objective(info.name), &info);
+    const std::string_view loss = info.loss_type, torchtune = info.torchtune_loss;
+    EXPECT_EQ(find_objective_of_loss(loss), loss.empty() ? nullptr : &info);
+    EXPECT_EQ(find_objective_of_torchtune(torchtune), torchtune.empty() ? nullptr : &info);
+  }
+  EXPECT_EQ(find_objective("nothing"), nullptr);
+}
+
+TEST(Objectives, DropoutWouldChangeWhatIsComparedWithTheReference) {
+  for (const ObjectiveInfo& info : kObjectives)
+    EXPECT_FALSE(info.needs_reference && info.has_dropout) << info.name;
+}
+
+/// The YAML knows every row, a run can be judged by each of its metrics, and its settings have an
+/// effect with it alone.
+TEST_F(ObjectivesTest, ConfigurationsReadTheRows) {
+  for (const ObjectiveInfo& info : kObjectives) {
+    SCOPED_TRACE(info.name);
+    const std::string objective = fmt::format("train.objective={}", info.name);
+    EXPECT_EQ(load("", {objective}).config.train.objective, info.objective);
+    for (const std::string_view metric : info.metrics) {
+      const std::string judged = fmt::format("train.metric_for_best_model=eval_{}", metric);
+      EXPECT_NO_THROW(load("", {objective, "data.val=v.jsonl", judged})) << metric;
+    }
+    for (const ObjectiveInfo& other : kObjectives) {
+      const auto warnings =
+          load("", {fmt::format("train.objective={}", other.name), "train.beta=0.25"}).warnings;
+      EXPECT_EQ(warnings.empty(), other.reads("train.beta")) << other.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sftrun::config
