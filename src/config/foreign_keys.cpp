@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sftrun/config/objectives.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config {
@@ -86,7 +87,7 @@ std::string advice_on(const ForeignKey& foreign, const Value& value) {
   const std::string text = single_value(value);
   const auto found = std::find_if(foreign.values.begin(), foreign.values.end(),
                                   [&](const auto& known) { return is_same(known.first, text); });
-  return found == foreign.values.end() ? foreign.fix : found->second;
+  return name_objectives(found == foreign.values.end() ? foreign.fix : found->second);
 }
 
 }  // namespace sftrun::config

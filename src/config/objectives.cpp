@@ -38,6 +38,15 @@ std::string objectives_for(ExampleForm form) {
               " or ");
 }
 
+std::string name_objectives(std::string text) {
+  constexpr std::string_view kAll = "{objectives}", kAny = "{objective}";
+  if (const size_t at = text.find(kAll); at != std::string::npos)
+    text.replace(at, kAll.size(), all_objectives(" and "));
+  if (const size_t at = text.find(kAny); at != std::string::npos)
+    text.replace(at, kAny.size(), all_objectives(" or "));
+  return text;
+}
+
 std::string objective_descriptions() {
   std::string text;
   for (const ObjectiveInfo& info : kObjectives)

@@ -74,14 +74,19 @@ constexpr auto kAxolotlPairs = std::to_array<AxolotlType>({
     {"user_defined", "preference", kPlainPairs},
 });
 
-bool is_dpo(const Reading& reading) {
-  return ascii_lower(reading.text_of("rl")) == "dpo";
+/// null: `rl` names none that there is here.
+const ObjectiveInfo* axolotl_preference(const Reading& reading) {
+  return preference_objective(reading, reading.text_of("rl"), "dpo_loss_type");
+}
+
+bool has_pairs(const Reading& reading) {
+  return axolotl_preference(reading) != nullptr;
 }
 
 /// nullptr: not known.
 const AxolotlType* axolotl_type(const Reading& reading, const std::string& name) {
   const std::span<const AxolotlType> types =
-      is_dpo(reading) ? std::span<const AxolotlType>(kAxolotlPairs) : kAxolotlTypes;
+      has_pairs(reading) ? std::span<const AxolotlType>(kAxolotlPairs) : kAxolotlTypes;
   const auto found = std::find_if(types.begin(), types.end(), [&](const AxolotlType& type) {
     return name.starts_with(type.begin);
   });
@@ -258,7 +263,7 @@ void add_axolotl_source(Reading& reading, const SourceKey& key, const Value& sou
   const Value* map = value_at(source, "type");
   const bool is_own_type = map != nullptr && map->kind == Value::Kind::kMap;
   const AxolotlType* type =
-      axolotl_type(reading, is_own_type ? (is_dpo(reading) ? "user_defined" : "alpaca") : name);
+      axolotl_type(reading, is_own_type ? (has_pairs(reading) ? "user_defined" : "alpaca") : name);
   const AxolotlSourceNotes notes(reading, key, source);
   notes.note_type(name, type);
   notes.note_labels();
@@ -318,8 +323,14 @@ void axolotl_batch(Reading& reading, const SourceKey& key) {
 
 void axolotl_objective(Reading& reading, const SourceKey& key) {
   if (is_off(key.value)) return;
-  if (is_dpo(reading)) return reading.set(key, "train.objective", "dpo");
+  if (const ObjectiveInfo* objective = axolotl_preference(reading))
+    return reading.set(key, "train.objective", std::string(objective->name));
   refuse_objective(reading, key);
+}
+
+/// Without `rl` it is read as dpo's.
+void axolotl_loss(Reading& reading, const SourceKey& key) {
+  require_loss(reading, key, preference_objective(reading, "dpo", key.name));
 }
 
 /// How to compute what happens several times in an epoch.
@@ -488,6 +499,7 @@ constexpr auto kAxolotlConversions = std::to_array<Conversion>({
     {"evaluations", axolotl_evaluations},
     {"saves", axolotl_saves},
     {"objective", axolotl_objective},
+    {"loss", axolotl_loss},
     {"batch", axolotl_batch},
     {"activations", axolotl_activations},
     {"deepspeed", axolotl_deepspeed},

@@ -25,7 +25,6 @@ constexpr auto kSharedConversions = std::to_array<Conversion>({
     {"scheduler", set_scheduler},
     {"seconds", set_seconds},
     {"seeds", set_seeds},
-    {"sigmoid_loss", require_sigmoid},
     {"steps", set_steps},
     {"template", set_template},
     {"warmup_ratio", set_warmup_ratio},

@@ -94,16 +94,23 @@ bool is_stage(const Reading& reading, std::string_view stage) {
   return ascii_lower(reading.text_of("stage")) == stage;
 }
 
+/// null: the stage is none of preference training that there is here.
+const ObjectiveInfo* factory_objective(const Reading& reading) {
+  return preference_objective(reading, reading.text_of("stage"), "pref_loss");
+}
+
 /// The loss of stage dpo.
 void factory_preference(Reading& reading, const SourceKey& key) {
-  if (!is_stage(reading, "dpo")) return reading.note_no_meaning(key, "only of use with stage dpo");
-  require_sigmoid(reading, key);
+  const ObjectiveInfo* objective = factory_objective(reading);
+  if (objective == nullptr) return reading.note_no_meaning(key, "only of use with stage dpo");
+  require_loss(reading, key, objective);
 }
 
 void factory_stage(Reading& reading, const SourceKey& key) {
   if (is_stage(reading, "sft") || is_stage(reading, "pt"))
     return reading.set(key, "train.objective", "sft");
-  if (is_stage(reading, "dpo")) return reading.set(key, "train.objective", "dpo");
+  if (const ObjectiveInfo* objective = factory_objective(reading))
+    return reading.set(key, "train.objective", std::string(objective->name));
   refuse_objective(reading, key);
 }
 

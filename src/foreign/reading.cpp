@@ -6,6 +6,7 @@
 
 #include "sftrun/config/field_value.h"
 #include "sftrun/config/foreign_keys.h"
+#include "sftrun/config/objectives.h"
 #include "sftrun/config/yaml_text.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/read_limits.h"
@@ -222,7 +223,8 @@ void Reading::apply_rule(const ImportRule& rule, const SourceKey& key) {
       return;
     case Effect::kRefused:
       if (!is_harmless && !is_auto_word(key.value))
-        refuse(key, fmt::format("`{}` of {} is not supported", key.name, table_.name), rule.note);
+        refuse(key, fmt::format("`{}` of {} is not supported", key.name, table_.name),
+               config::name_objectives(rule.note));
       return;
     case Effect::kConverted:
       if (key.value.kind != Value::Kind::kNull) rule.convert(*this, key);

@@ -239,14 +239,34 @@ void take_back_evaluations(Reading& reading, const std::string& why) {
     reading.take_back(field, why);
 }
 
-void require_sigmoid(Reading& reading, const SourceKey& key) {
+const Value& single_value(const Value& value) {
+  return value.kind == Value::Kind::kList && value.items.size() == 1 ? value.items[0] : value;
+}
+
+const ObjectiveInfo* preference_objective(const Reading& reading, const std::string& word,
+                                          std::string_view loss_key) {
+  const ObjectiveInfo* named = config::find_objective(ascii_lower(word));
+  if (named == nullptr || named->loss_type.empty()) return nullptr;
+  const auto loss = reading.find(loss_key);
+  const ObjectiveInfo* by_loss =
+      loss ? config::find_objective_of_loss(ascii_lower(single_value(loss->value).text)) : nullptr;
+  return by_loss != nullptr ? by_loss : named;
+}
+
+void require_loss(Reading& reading, const SourceKey& key, const ObjectiveInfo* objective) {
   const std::vector<Value> one = {key.value};
   const std::vector<Value>& losses = key.value.kind == Value::Kind::kList ? key.value.items : one;
-  const bool is_sigmoid = std::all_of(losses.begin(), losses.end(), [](const Value& loss) {
-    return ascii_lower(loss.text) == "sigmoid";
+  const bool is_its_own = std::all_of(losses.begin(), losses.end(), [&](const Value& loss) {
+    return ascii_lower(loss.text) == objective->loss_type;
   });
-  if (is_sigmoid) return reading.note_no_meaning(key, "it is the loss of `train.objective: dpo`");
-  refuse_objective(reading, key);
+  if (!is_its_own) return refuse_objective(reading, key);
+  reading.note_no_meaning(key,
+                          fmt::format("it is the loss of `train.objective: {}`", objective->name));
+}
+
+std::string other_objectives(std::string_view tool) {
+  return fmt::format("`train.objective` takes {}: use {} itself for other objectives",
+                     config::all_objectives(" and "), tool);
 }
 
 void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*> names) {
@@ -260,7 +280,7 @@ void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*
 void refuse_objective(Reading& reading, const SourceKey& key) {
   reading.refuse(key,
                  fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),
-                 "`train.objective` takes sft and dpo: use the tool itself for other objectives");
+                 other_objectives("the tool"));
 }
 
 }  // namespace sftrun::foreign

@@ -3,8 +3,11 @@
 #include <string_view>
 
 #include "reading.h"
+#include "sftrun/config/objectives.h"
 
 namespace sftrun::foreign {
+
+using config::ObjectiveInfo;
 
 /// Sets model.chat_template from the name of a template, or notes that the model's own is used.
 void set_template(Reading& reading, const SourceKey& key);
@@ -45,11 +48,20 @@ void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> 
 std::string set_split(Reading& reading, nlohmann::ordered_json& source, const std::string& split);
 /// Without validation data the tool does not evaluate, whatever its keys of evaluation say.
 void take_back_evaluations(Reading& reading, const std::string& why);
-/// The loss of DPO, or a list of losses: an error unless it is sigmoid.
-void require_sigmoid(Reading& reading, const SourceKey& key);
+/// The item of a list of one; else the value itself.
+const Value& single_value(const Value& value);
+/// The objective of preference training that a tool means; null: there is none here.
+/// @param word for the kind of training: "dpo"   @param loss_key that may name another loss
+const ObjectiveInfo* preference_objective(const Reading& reading, const std::string& word,
+                                          std::string_view loss_key);
+/// The loss of preference training, or a list of one loss or of equal ones: an error unless it is
+/// that of `objective`.
+void require_loss(Reading& reading, const SourceKey& key, const ObjectiveInfo* objective);
 /// Maps each of `names` that is not mapped to no column, as the tool does not read a column of that
 /// name. A column that is another field is none of them.
 void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*> names);
+/// "`train.objective` takes …: use TRL itself for other objectives"
+std::string other_objectives(std::string_view tool);
 /// An error: the key asks for another kind of training than there is here.
 void refuse_objective(Reading& reading, const SourceKey& key);
 

@@ -350,8 +350,8 @@ void tune_loss(Reading& reading, const SourceKey& key) {
   const std::string name = component.substr(component.rfind('.') + 1);
   constexpr auto kOthers = std::to_array<std::string_view>(
       {"RSOLoss", "SimPOLoss", "IPOLoss", "PPOLoss", "GRPO", "KLLoss", "SymmetricKL"});
-  if (name == "DPOLoss") {
-    reading.set(key, "train.objective", "dpo");
+  if (const ObjectiveInfo* objective = config::find_objective_of_torchtune(name)) {
+    reading.set(key, "train.objective", std::string(objective->name));
     if (!text_in_loss("beta").empty()) reading.set(key, "train.beta", text_in_loss("beta"));
     if (parse_double(text_in_loss("label_smoothing")).value_or(0) != 0)
       reading.note_lost(key, "label_smoothing: the loss has no label smoothing");
@@ -361,9 +361,8 @@ void tune_loss(Reading& reading, const SourceKey& key) {
     return name.find(other) != std::string::npos;
   });
   if (is_other)
-    return reading.refuse(
-        key, fmt::format("`loss` is {}, which is not supported", excerpt(name)),
-        "`train.objective` takes sft and dpo: use torchtune itself for other objectives");
+    return reading.refuse(key, fmt::format("`loss` is {}, which is not supported", excerpt(name)),
+                          other_objectives("torchtune"));
   const bool is_cross_entropy =
       name.empty() || name.find("CrossEntropy") != std::string::npos || name.starts_with("CEWith");
   if (is_cross_entropy) return reading.note_no_meaning(key, std::string(kAlwaysLoss));

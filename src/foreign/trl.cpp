@@ -32,15 +32,15 @@ constexpr auto kTrlOfDpo = std::to_array<std::string_view>(
      "ref_model_init_kwargs", "reference_free", "rpo_alpha", "f_divergence_type", "ld_alpha",
      "sync_ref_model", "use_weighting", "label_smoothing", "disable_dropout", "loss_weights"});
 
-/// The loss of a list of one; a list of several is MPO's.
-const Value& trl_single_loss(const Value& value) {
-  return value.kind == Value::Kind::kList && value.items.size() == 1 ? value.items[0] : value;
+/// The objective whose loss it is; a list of several is MPO's.
+const ObjectiveInfo* objective_of_trl(const Value& loss) {
+  return config::find_objective_of_loss(ascii_lower(single_value(loss).text));
 }
 
 /// The first key that says that the file is for DPO.
 std::optional<SourceKey> dpo_key_of_trl(const Reading& reading) {
   const auto loss = reading.find("loss_type");
-  if (loss && ascii_lower(trl_single_loss(loss->value).text) == "sigmoid") return loss;
+  if (loss && objective_of_trl(loss->value) != nullptr) return loss;
   for (const std::string_view name : kTrlOfDpo)
     if (auto key = reading.find(name)) return key;
   return std::nullopt;
@@ -138,10 +138,10 @@ void trl_completion_only(Reading& reading, const SourceKey& key) {
 }
 
 void trl_loss(Reading& reading, const SourceKey& key) {
-  const Value& value = trl_single_loss(key.value);
+  const Value& value = single_value(key.value);
   const std::string loss = ascii_lower(value.text);
   const bool is_empty = value.kind == Value::Kind::kScalar && loss.empty();
-  if (loss == "sigmoid" || is_empty) return;  // trl_finish
+  if (objective_of_trl(value) != nullptr || is_empty) return;  // trl_finish
   if (loss == "nll" || loss == "chunked_nll")
     return reading.note_no_meaning(key, "the loss is the cross entropy of the labelled tokens");
   refuse_objective(reading, {.name = key.name,
@@ -190,7 +190,8 @@ void trl_finish(Reading& reading) {
   const auto dpo_key = dpo_key_of_trl(reading);
   const bool is_dpo = dpo_key.has_value();
   if (is_dpo)
-    reading.set(*dpo_key, "train.objective", "dpo");
+    reading.set(*dpo_key, "train.objective",
+                std::string(preference_objective(reading, "dpo", "loss_type")->name));
   else
     reading.set_default("train.objective", "sft");
   if (!reading.has("train.learning_rate"))

@@ -138,6 +138,8 @@ std::vector<std::string> objective_names(Property holds) {
 std::string all_objectives(std::string_view between);
 /// "sft", or of several "dpo or hinge": those that read such examples.
 std::string objectives_for(ExampleForm form);
+/// A text in which `{objectives}` becomes "sft and dpo", and `{objective}` "sft or dpo".
+std::string name_objectives(std::string text);
 /// "sft: …. dpo: …."
 std::string objective_descriptions();
 /// Those that read the setting: "dpo, hinge".   @param key "train.beta"
