@@ -22,6 +22,7 @@ COPIED = ("CMakeLists.txt", "bench", "cmake", "configs", "include", "scripts", "
 # Kind of addition: goal in files, and the tests of its toy as {target: filter}.
 KINDS = {
     "optimizer": (3, {"config_tests": "SgdToy*", "engine_tests": "SgdToy*:*OptimizerRows*sgd_toy"}),
+    "objective": (4, {"config_tests": "HingeToy*", "engine_tests": "HingeToy*:Objective.EntriesDoWhatTheirRowsSay"}),
     "record_format": (3, {"config_tests": "QuestionToy*", "data_tests": "QuestionToy*"}),
 }
 

@@ -5,15 +5,13 @@
 namespace sftrun::data {
 namespace {
 
-constexpr auto kFormat = RecordFormat::kAlpaca;
-
-std::vector<NamedShape> shapes(const Json& record, const TemplateTraits& chat_template,
-                               const std::string& where) {
-  std::string prompt = require_string(record, "instruction", kFormat, where);
+std::vector<NamedShape> alpaca_shapes(const Json& record, const TemplateTraits& chat_template,
+                                      const std::string& where) {
+  std::string prompt = require_string(record, "instruction", RecordFormat::kAlpaca, where);
   const std::string input = optional_string(record, "input", where);
   if (!prompt.empty() && !input.empty()) prompt += "\n\n";
   prompt += input;
-  const std::string output = require_string(record, "output", kFormat, where);
+  const std::string output = require_string(record, "output", RecordFormat::kAlpaca, where);
   const std::string system = optional_string(record, "system", where);
   if (!chat_template.exists)
     return one_shape(PlainText{(system.empty() ? "" : system + "\n\n") + prompt + "\n\n", output});
@@ -24,11 +22,11 @@ std::vector<NamedShape> shapes(const Json& record, const TemplateTraits& chat_te
   return one_shape(conversation_of(record, std::move(messages), 0, where));
 }
 
-bool is_rendered(const Json& /*record*/, bool has_chat_template) {
+bool alpaca_is_rendered(const Json& /*record*/, bool has_chat_template) {
   return has_chat_template;
 }
 
-std::optional<Json> asked(const Json& record, const std::string& /*where*/) {
+std::optional<Json> alpaca_asked(const Json& record, const std::string& /*where*/) {
   if (value_of(record, "instruction") == nullptr) return std::nullopt;
   Json completed = record;
   completed["output"] = "";
@@ -37,6 +35,7 @@ std::optional<Json> asked(const Json& record, const std::string& /*where*/) {
 
 }  // namespace
 
-const FormatReader kAlpacaReader = {.shapes = shapes, .is_rendered = is_rendered, .asked = asked};
+const FormatReader kAlpacaReader = {
+    .shapes = alpaca_shapes, .is_rendered = alpaca_is_rendered, .asked = alpaca_asked};
 
 }  // namespace sftrun::data

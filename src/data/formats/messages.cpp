@@ -5,7 +5,7 @@
 namespace sftrun::data {
 namespace {
 
-std::string recognise(const Json& record) {
+std::string messages_recognise(const Json& record) {
   const Json* messages = value_of(record, "messages");
   if (messages == nullptr) return {};
   // Turns of "from" and "value" are ShareGPT's.
@@ -15,8 +15,8 @@ std::string recognise(const Json& record) {
   return is_sharegpt ? "" : "it has \"messages\"";
 }
 
-std::vector<NamedShape> shapes(const Json& record, const TemplateTraits& /*chat_template*/,
-                               const std::string& where) {
+std::vector<NamedShape> messages_shapes(const Json& record, const TemplateTraits& /*chat_template*/,
+                                        const std::string& where) {
   const Json& messages = require(record, "messages", RecordFormat::kMessages, where);
   check_messages(messages, "messages", where);
   return one_shape(conversation_of(record, messages, 0, where));
@@ -24,6 +24,6 @@ std::vector<NamedShape> shapes(const Json& record, const TemplateTraits& /*chat_
 
 }  // namespace
 
-const FormatReader kMessagesReader = {.shapes = shapes, .recognise = recognise};
+const FormatReader kMessagesReader = {.shapes = messages_shapes, .recognise = messages_recognise};
 
 }  // namespace sftrun::data

@@ -11,8 +11,6 @@
 namespace sftrun::data {
 namespace {
 
-constexpr auto kFormat = RecordFormat::kPreference;
-
 /// Where TRL's extract_prompt ends the prompt: at the first element in which the two differ, or,
 /// where one begins with the whole of the other, before the last element that both have.
 template <typename Equal>
@@ -117,13 +115,14 @@ Json with_answers_as_messages(Json record) {
   return record;
 }
 
-std::vector<NamedShape> shapes(const Json& given, const TemplateTraits& /*chat_template*/,
-                               const std::string& where) {
+std::vector<NamedShape> preference_shapes(const Json& given,
+                                          const TemplateTraits& /*chat_template*/,
+                                          const std::string& where) {
   const auto prompt = given.find("prompt");
   const bool has_messages = prompt != given.end() && prompt->is_array() && !prompt->empty();
   const Json record = has_messages ? with_answers_as_messages(given) : given;
-  const Json &chosen = require(record, "chosen", kFormat, where),
-             &rejected = require(record, "rejected", kFormat, where);
+  const Json &chosen = require(record, "chosen", RecordFormat::kPreference, where),
+             &rejected = require(record, "rejected", RecordFormat::kPreference, where);
   if (chosen.is_string() && rejected.is_string()) {
     return preference_texts(record, chosen.get<std::string>(), rejected.get<std::string>(), where);
   }
@@ -134,13 +133,14 @@ std::vector<NamedShape> shapes(const Json& given, const TemplateTraits& /*chat_t
                   where, "write two strings, or leave the record out where one is missing");
 }
 
-bool is_rendered(const Json& record, bool /*has_chat_template*/) {
+bool preference_is_rendered(const Json& record, bool /*has_chat_template*/) {
   const Json* chosen = value_of(record, "chosen");
   return chosen != nullptr && chosen->is_array();
 }
 
 }  // namespace
 
-const FormatReader kPreferenceReader = {.shapes = shapes, .is_rendered = is_rendered};
+const FormatReader kPreferenceReader = {.shapes = preference_shapes,
+                                        .is_rendered = preference_is_rendered};
 
 }  // namespace sftrun::data

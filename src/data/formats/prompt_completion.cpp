@@ -8,12 +8,11 @@
 namespace sftrun::data {
 namespace {
 
-constexpr auto kFormat = RecordFormat::kPromptCompletion;
-
-std::vector<NamedShape> shapes(const Json& record, const TemplateTraits& /*chat_template*/,
-                               const std::string& where) {
-  const Json& prompt = require(record, "prompt", kFormat, where);
-  const Json& completion = require(record, "completion", kFormat, where);
+std::vector<NamedShape> prompt_completion_shapes(const Json& record,
+                                                 const TemplateTraits& /*chat_template*/,
+                                                 const std::string& where) {
+  const Json& prompt = require(record, "prompt", RecordFormat::kPromptCompletion, where);
+  const Json& completion = require(record, "completion", RecordFormat::kPromptCompletion, where);
   if (prompt.is_string() && completion.is_string()) {
     return one_shape(PlainText{prompt.get<std::string>(), completion.get<std::string>()});
   }
@@ -34,12 +33,12 @@ std::vector<NamedShape> shapes(const Json& record, const TemplateTraits& /*chat_
   return one_shape(conversation_of(record, std::move(messages), prompt.size(), where));
 }
 
-bool is_rendered(const Json& record, bool /*has_chat_template*/) {
+bool prompt_completion_is_rendered(const Json& record, bool /*has_chat_template*/) {
   const Json* prompt = value_of(record, "prompt");
   return prompt != nullptr && prompt->is_array();
 }
 
-std::optional<Json> asked(const Json& record, const std::string& where) {
+std::optional<Json> prompt_completion_asked(const Json& record, const std::string& where) {
   const Json* prompt = value_of(record, "prompt");
   if (prompt == nullptr) return std::nullopt;
   if (!prompt->is_string() && !prompt->is_array()) {
@@ -54,7 +53,8 @@ std::optional<Json> asked(const Json& record, const std::string& where) {
 
 }  // namespace
 
-const FormatReader kPromptCompletionReader = {
-    .shapes = shapes, .is_rendered = is_rendered, .asked = asked};
+const FormatReader kPromptCompletionReader = {.shapes = prompt_completion_shapes,
+                                              .is_rendered = prompt_completion_is_rendered,
+                                              .asked = prompt_completion_asked};
 
 }  // namespace sftrun::data

@@ -43,14 +43,14 @@ const char* turns_key(const Json& record) {
 }
 
 /// Of a record that is not of the format messages.
-std::string recognise(const Json& record) {
+std::string sharegpt_recognise(const Json& record) {
   if (value_of(record, "messages") != nullptr)
     return "its \"messages\" have \"from\" and \"value\"";
   return value_of(record, "conversations") != nullptr ? "it has \"conversations\"" : "";
 }
 
-std::vector<NamedShape> shapes(const Json& record, const TemplateTraits& chat_template,
-                               const std::string& where) {
+std::vector<NamedShape> sharegpt_shapes(const Json& record, const TemplateTraits& chat_template,
+                                        const std::string& where) {
   const char* key = turns_key(record);
   const Json& turns = require(record, key, RecordFormat::kShareGpt, where);
   if (!turns.is_array()) {
@@ -94,6 +94,6 @@ std::vector<NamedShape> shapes(const Json& record, const TemplateTraits& chat_te
 
 }  // namespace
 
-const FormatReader kShareGptReader = {.shapes = shapes, .recognise = recognise};
+const FormatReader kShareGptReader = {.shapes = sharegpt_shapes, .recognise = sharegpt_recognise};
 
 }  // namespace sftrun::data
