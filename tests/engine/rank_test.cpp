@@ -73,15 +73,14 @@ TEST(Interruption, OfLoadingThatRanksDoTogether) {
   std::unique_ptr<model::Decoder> decoder;
   constexpr int kRead = 3;
   int num_parts = 0;
-  const int code =
-      rank.together_before_training(nullptr, [&](const std::function<void()>& stop_point) {
-        model::DecoderOptions options;
-        options.stop_point = [&] {
-          stop_point();
-          if (++num_parts == kRead) ::raise(SIGTERM);
-        };
-        decoder = load_decoder(checkpoint, options);
-      });
+  const int code = rank.together(nullptr, [&](const std::function<void()>& stop_point) {
+    model::DecoderOptions options;
+    options.stop_point = [&] {
+      stop_point();
+      if (++num_parts == kRead) ::raise(SIGTERM);
+    };
+    decoder = load_decoder(checkpoint, options);
+  });
   EXPECT_EQ(code, 75);
   EXPECT_EQ(num_parts, kRead);
   EXPECT_FALSE(decoder);

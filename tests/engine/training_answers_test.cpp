@@ -40,7 +40,9 @@ class TrainingAnswersTest : public ::testing::Test {
                             .text = *text_,
                             .val = val_,
                             .decoder = *decoder_,
+                            .groups = groups_,
                             .strategy = *strategy_,
+                            .shards_weights = false,
                             .rank = rank_});
   }
 
@@ -51,6 +53,7 @@ class TrainingAnswersTest : public ::testing::Test {
   std::unique_ptr<parallel::Strategy> strategy_;
   data::Dataset val_ = questions();
   Rank rank_;
+  parallel::MeshGroups groups_{rank_.comm(), parallel::Mesh::replicated(1, 0)};
 };
 
 TEST_F(TrainingAnswersTest, ScoresAnAnswerForEachPrompt) {

@@ -8,6 +8,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/memory_change.h"
 #include "sftrun/plan/stored_bytes.h"
+#include "support/load_config.h"
 #include "support/temporary_directory.h"
 
 namespace sftrun::plan {
