@@ -533,7 +533,7 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "4");
   field(parallel.tp, "tp", between(1, kMaxDevices).otherwise("as the strategy says"), kAny,
         "The number of devices that divide each matrix; tensor: all devices that are left if it is "
-        "not set. It divides the key-value heads of the model, and can be combined with dp_shard, "
+        "not set. It divides the attention heads of the model, and can be combined with dp_shard, "
         "dp_replicate and pp.",
         "2");
   field(parallel.fetch, "fetch", any(), kAny,

@@ -50,13 +50,25 @@ Group MeshGroups::make(const RankLists& groups, const std::string& name,
   return own;
 }
 
-Group MeshGroups::along(Axes axes) {
-  RankLists groups = mesh_.groups_along(axes);
+Group MeshGroups::made_once(RankLists groups, const std::string& name, const std::string& axes) {
   const auto found = made_.find(groups);
   if (found != made_.end()) return found->second;
-  const std::string name = name_of(axes);
-  const Group own = make(groups, name, {.axes = name});
+  const Group own = make(groups, name, {.axes = axes});
   return made_.emplace(std::move(groups), own).first->second;
+}
+
+Group MeshGroups::along(Axes axes) {
+  return made_once(mesh_.groups_along(axes), name_of(axes), name_of(axes));
+}
+
+Group MeshGroups::neighbours(Axis axis, int count) {
+  SFTRUN_CHECK(mesh_.size(axis) % count == 0);
+  RankLists groups;
+  for (const std::vector<int>& ranks : mesh_.groups_along({axis}))
+    for (auto first = ranks.begin(); first != ranks.end(); first += count)
+      groups.emplace_back(first, first + count);
+  const std::string name = name_of({axis});
+  return made_once(std::move(groups), fmt::format("{}-neighbours-{}", name, count), name);
 }
 
 Group MeshGroups::own_along(Axes axes, const std::string& purpose) {

@@ -49,7 +49,7 @@ class ComposedStrategy final : public Strategy {
         values_(make_values(options, groups, model, std::move(shards))),
         copy_(groups.along({Axis::kPp, Axis::kDpShard, Axis::kTp})),
         copy_of_part_(groups.along({Axis::kPp, Axis::kDpShard})),
-        tensor_(groups.along({Axis::kTp})) {
+        tensor_(groups, model.parameters) {
     if (mesh().sizes().pp > 1) stages_.emplace(groups, model, *values_);
     if (mesh().sizes().tp > 1 && is_sharded_) {
       values_->set_before_summing([this, &parameters = model.parameters](int64_t unit) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -10,18 +11,21 @@
 namespace sftrun::spec {
 namespace {
 
-/// Indices that are divided in equal or in nearly equal parts.
+/// Indices that are divided in equal or in nearly equal parts, each of which `copies` ranks have.
 struct Segment {
-  int64_t size = 0, multiple = 1;
+  int64_t size = 0, multiple = 1, copies = 1;
 };
 
 /// A dimension that consists of segments, each of them divided over the ranks.
 TensorSlice slice_of(int64_t dim, const std::vector<Segment>& segments,
                      const TensorParallel& tensor) {
   TensorSlice slice{.dim = dim, .whole_size = 0, .ranges = {}};
-  for (const auto& [size, multiple] : segments) {
-    IndexRange range = range_of(size, multiple, tensor);
+  for (const auto& [size, multiple, copies] : segments) {
+    IndexRange range =
+        range_of(size, multiple, {.rank = tensor.rank / copies, .size = tensor.size / copies});
     range.begin += slice.whole_size;
+    range.copies = copies;
+    range.copy = tensor.rank % copies;
     slice.ranges.push_back(range);
     slice.whole_size += size;
   }
@@ -30,6 +34,18 @@ TensorSlice slice_of(int64_t dim, const std::vector<Segment>& segments,
 
 Segment by_heads(int64_t size, const TensorParallel& tensor) {
   return {size, size / tensor.size};
+}
+
+/// Heads of keys, which several others share: of fewer than there are ranks, some ranks have the same.
+Segment by_shared_heads(int64_t size, int64_t num_heads, const TensorParallel& tensor) {
+  const int64_t copies = num_heads < tensor.size ? tensor.size / num_heads : 1;
+  return {size, size / (tensor.size / copies), copies};
+}
+
+/// Of q, k and v of a delta net.
+std::vector<Segment> delta_channels(const DeltaNetSpec& delta, const TensorParallel& tensor) {
+  const Segment keys = by_shared_heads(delta.keys(), delta.num_key_heads, tensor);
+  return {keys, keys, by_heads(delta.values(), tensor)};
 }
 
 Segment by_channels(int64_t size, const TensorParallel& tensor) {
@@ -48,11 +64,12 @@ std::vector<Segment> segments_of(const ArchSpec& arch, int64_t layer, const Line
                                  const TensorParallel& tensor) {
   const auto heads = [&](int64_t size) { return by_heads(size, tensor); };
   const AttentionSizes sizes = attention_sizes(arch, layer);
-  const DeltaNetSpec& delta = arch.delta_net;
+  const auto keys = [&] { return by_shared_heads(sizes.keys(), sizes.num_kv_heads, tensor); };
   switch (linear.slot) {
-    case LinearSlot::kQ:
     case LinearSlot::kK:
     case LinearSlot::kV:
+      return {keys()};
+    case LinearSlot::kQ:
     case LinearSlot::kDeltaZ:
     case LinearSlot::kDeltaB:
     case LinearSlot::kDeltaA:
@@ -61,9 +78,9 @@ std::vector<Segment> segments_of(const ArchSpec& arch, int64_t layer, const Line
     case LinearSlot::kDeltaOut:
       return {heads(linear.in_features)};
     case LinearSlot::kQkv:
-      return {heads(sizes.queries()), heads(sizes.keys()), heads(sizes.keys())};
+      return {heads(sizes.queries()), keys(), keys()};
     case LinearSlot::kDeltaQkv:
-      return {heads(delta.keys()), heads(delta.keys()), heads(delta.values())};
+      return delta_channels(arch.delta_net, tensor);
     case LinearSlot::kGate:
     case LinearSlot::kUp:
     case LinearSlot::kSharedGate:
@@ -93,6 +110,12 @@ class Requirements {
     if (count % tensor_.size != 0)
       fail(fmt::format("the model has {} {}, which cannot be divided by {}", count, what,
                        tensor_.size));
+  }
+  /// Heads of keys, of which ranks may have copies.
+  void divides_or_copies(int64_t count, const char* what) const {
+    if (count % tensor_.size == 0 || tensor_.size % count == 0) return;
+    fail(fmt::format("the model has {} {}, and {} neither divides them nor is a multiple of them",
+                     count, what, tensor_.size));
   }
   /// Inner channels, some of which each rank must have.
   void has_channels(int64_t count, const char* what) const {
@@ -140,12 +163,12 @@ void require_divisible(const ArchSpec& arch, const TensorParallel& tensor,
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     const LayerSpec& spec = arch.layers[static_cast<size_t>(layer)];
     if (has_delta_net(arch, layer)) {
-      model.divides(arch.delta_net.num_key_heads, "key heads in its delta nets");
+      model.divides_or_copies(arch.delta_net.num_key_heads, "key heads in its delta nets");
       model.divides(arch.delta_net.num_value_heads, "value heads in its delta nets");
     } else {
       const AttentionSizes sizes = attention_sizes(arch, layer);
       model.divides(sizes.num_heads, "attention heads");
-      model.divides(sizes.num_kv_heads, "key-value heads");
+      model.divides_or_copies(sizes.num_kv_heads, "key-value heads");
     }
     if (!spec.sparse || arch.mixture.beside_dense)
       model.has_channels(intermediate_size(arch, layer), "inner channels of an MLP");
@@ -161,14 +184,17 @@ ArchSpec part_of(const ArchSpec& arch, const TensorParallel& tensor) {
   const auto channels = [&](int64_t& size) {
     if (size > 0) size = range_of(size, tensor.multiple, tensor).count;
   };
+  const auto shared_heads = [&](int64_t& count) {
+    if (count > 0) count = std::max<int64_t>(1, count / tensor.size);
+  };
   part.num_heads /= tensor.size;
-  part.num_kv_heads /= tensor.size;
-  part.delta_net.num_key_heads /= tensor.size;
+  shared_heads(part.num_kv_heads);
+  shared_heads(part.delta_net.num_key_heads);
   part.delta_net.num_value_heads /= tensor.size;
   // Sizes that no layer uses need not be divisible.
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     LayerSpec& spec = part.layers[static_cast<size_t>(layer)];
-    spec.num_kv_heads /= tensor.size;
+    shared_heads(spec.num_kv_heads);
     if (spec.sparse && !arch.mixture.beside_dense) continue;
     spec.intermediate_size = intermediate_size(arch, layer);
     channels(spec.intermediate_size);
@@ -215,7 +241,6 @@ std::map<std::string, TensorSlice> slices_of(const ArchSpec& arch, const TensorP
   const std::vector<Segment> vocabulary = {by_vocabulary(arch, tensor)};
   slices[arch.prefix + "embed_tokens.weight"] = slice_of(0, vocabulary, tensor);
   if (!arch.tie_word_embeddings) slices["lm_head.weight"] = slice_of(0, vocabulary, tensor);
-  const DeltaNetSpec& delta = arch.delta_net;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     const auto name = [&](const std::string& module) { return name_in_layer(arch, layer, module); };
     for (const LinearSpec& linear : layer_linears(arch, layer)) {
@@ -239,11 +264,7 @@ std::map<std::string, TensorSlice> slices_of(const ArchSpec& arch, const TensorP
     for (const WeightSpec& weight : layer_weights(arch, layer)) {
       const bool is_conv = weight.slot == WeightSlot::kDeltaConv;
       if (is_conv) {
-        slices[name(weight.name)] =
-            slice_of(0,
-                     {by_heads(delta.keys(), tensor), by_heads(delta.keys(), tensor),
-                      by_heads(delta.values(), tensor)},
-                     tensor);
+        slices[name(weight.name)] = slice_of(0, delta_channels(arch.delta_net, tensor), tensor);
       } else if (weight.slot == WeightSlot::kSinks || weight.slot == WeightSlot::kDeltaALog ||
                  weight.slot == WeightSlot::kDeltaDtBias) {
         slices[name(weight.name)] = slice_of(0, {by_heads(weight.shape[0], tensor)}, tensor);

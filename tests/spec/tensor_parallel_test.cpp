@@ -41,35 +41,101 @@ const std::vector<std::string>& families() {
   return all;
 }
 
-/// Every index of a divided dimension belongs to exactly one rank.
+/// A model and a number of ranks that can divide it.
+struct Divided {
+  std::string name;
+  ArchSpec arch;
+  int64_t num_ranks = 2;
+};
+
+ArchSpec with_kv_heads(ArchSpec arch, int64_t count) {
+  arch.num_kv_heads = count;
+  return arch;
+}
+
+/// Models with more ranks than heads of keys, in all layers or in some.
+std::vector<Divided> models_with_copies() {
+  std::vector<Divided> models;
+  for (const char* name : {"llama", "gemma3", "phi3", "qwen3_5"})
+    for (const int64_t heads : {1, 2})
+      models.push_back({name, with_kv_heads(family(name), heads), 4});
+  models[6].arch.delta_net.num_key_heads = 1;
+  models[7].arch.delta_net.num_key_heads = 4;
+  ArchSpec by_layer = with_kv_heads(family("gemma4_moe"), 6);
+  for (LayerSpec& layer : by_layer.layers)
+    if (layer.num_kv_heads > 0) layer.num_kv_heads = 3;
+  models.push_back({"gemma4_moe", by_layer, 6});
+  return models;
+}
+
+std::vector<Divided> divided_models() {
+  std::vector<Divided> models = models_with_copies();
+  for (const std::string& name : families()) models.push_back({name, family(name)});
+  return models;
+}
+
+/// Every index of a divided dimension belongs to one rank, or to consecutive ranks that know how many
+/// have it, and which of them they are.
 TEST(TensorParallel, RanksDivideEveryIndexOnce) {
-  for (const std::string& name : families()) {
+  struct Holder {
+    int64_t rank, copies, copy;
+  };
+  for (const auto& [name, arch, num_ranks] : divided_models()) {
     SCOPED_TRACE(name);
-    const ArchSpec arch = family(name);
-    std::map<std::string, std::vector<int>> counts;
-    for (int64_t rank = 0; rank < 2; ++rank) {
-      const TensorParallel tensor{.rank = rank, .size = 2};
+    std::map<std::string, std::vector<std::vector<Holder>>> tensors;  // the holders of each index
+    for (int64_t rank = 0; rank < num_ranks; ++rank) {
+      const TensorParallel tensor{.rank = rank, .size = num_ranks};
       require_divisible(arch, tensor, "parallel.tp");
       for (const auto& [tensor_name, slice] : slices_of(arch, tensor)) {
-        std::vector<int>& of = counts[tensor_name];
+        auto& of = tensors[tensor_name];
         of.resize(static_cast<size_t>(slice.whole_size));
         for (const IndexRange& range : slice.ranges)
-          for (int64_t i = range.begin; i < range.end(); ++i) ++of[static_cast<size_t>(i)];
+          for (int64_t i = range.begin; i < range.end(); ++i)
+            of[static_cast<size_t>(i)].push_back({rank, range.copies, range.copy});
       }
     }
-    EXPECT_GT(counts.size(), 2U);
-    for (const auto& [tensor_name, of] : counts)
-      EXPECT_EQ(of, std::vector<int>(of.size(), 1)) << tensor_name;
+    EXPECT_GT(tensors.size(), 2U);
+    for (const auto& [tensor_name, of] : tensors) {
+      for (const std::vector<Holder>& holders : of) {
+        ASSERT_FALSE(holders.empty()) << tensor_name;
+        EXPECT_EQ(static_cast<int64_t>(holders.size()), holders[0].copies) << tensor_name;
+        for (size_t i = 0; i < holders.size(); ++i) {
+          EXPECT_EQ(holders[i].rank, holders[0].rank + static_cast<int64_t>(i)) << tensor_name;
+          EXPECT_EQ(holders[i].copy, static_cast<int64_t>(i)) << tensor_name;
+        }
+      }
+    }
+  }
+}
+
+/// A rank has the head of keys that its queries read, and other tensors are divided as ever.
+TEST(TensorParallel, CopiesHeadsOfKeysWhereThereAreFewerThanRanks) {
+  const ArchSpec arch = with_kv_heads(family("llama"), 2);
+  ASSERT_EQ(arch.num_heads, 8);
+  const std::string layer = "model.layers.0.self_attn.";
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const TensorParallel tensor{.rank = rank, .size = 4};
+    EXPECT_EQ(part_of(arch, tensor).num_heads, 2);
+    EXPECT_EQ(part_of(arch, tensor).num_kv_heads, 1);
+    const auto slices = slices_of(arch, tensor);
+    for (const char* module : {"k_proj.weight", "v_proj.weight"}) {
+      const IndexRange& keys = slices.at(layer + module).ranges.at(0);
+      EXPECT_EQ(keys.begin, rank / 2 * arch.head_dim);
+      EXPECT_EQ(keys.count, arch.head_dim);
+      EXPECT_EQ(keys.copies, 2);
+      EXPECT_EQ(keys.copy, rank % 2);
+    }
+    EXPECT_EQ(slices.at(layer + "q_proj.weight").ranges.at(0).copies, 1);
+    EXPECT_EQ(slices.at(layer + "o_proj.weight").ranges.at(0).copies, 1);
   }
 }
 
 /// `tensor_specs` of a part has the shapes that the slices cut out.
 TEST(TensorParallel, PartsHaveTheShapesOfTheirSlices) {
-  for (const std::string& name : families()) {
+  for (const auto& [name, arch, num_ranks] : divided_models()) {
     SCOPED_TRACE(name);
-    const ArchSpec arch = family(name);
-    for (int64_t rank = 0; rank < 2; ++rank) {
-      const TensorParallel tensor{.rank = rank, .size = 2};
+    for (int64_t rank = 0; rank < num_ranks; ++rank) {
+      const TensorParallel tensor{.rank = rank, .size = num_ranks};
       const auto slices = slices_of(arch, tensor);
       const auto whole = tensor_specs(arch), part = tensor_specs(part_of(arch, tensor));
       ASSERT_EQ(whole.size(), part.size());
@@ -117,8 +183,9 @@ TEST(TensorParallel, RefusesWhatCannotBeDivided) {
   };
   refuse(family("llama"), {.size = 3},
          {"8 attention heads", "cannot be divided by 3", "run.yaml:7", "fsdp"});
-  refuse(family("gemma3"), {.size = 4}, {"2 key-value heads", "cannot be divided by 4"});
-  refuse(family("qwen3_5"), {.size = 4}, {"6 key heads in its delta nets"});
+  refuse(with_kv_heads(family("qwen2"), 4), {.size = 6},
+         {"4 key-value heads, and 6 neither divides them nor is a multiple of them"});
+  refuse(family("qwen3_5"), {.size = 4}, {"6 key heads in its delta nets, and 4 neither divides"});
   refuse(family("llama"), {.size = 2, .multiple = 64},
          {"28 inner channels of an MLP", "blocks of 64 values"});
   ArchSpec norms_all_heads = family("llama");

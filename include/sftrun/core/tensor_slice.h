@@ -6,9 +6,11 @@
 /// Parts of tensors that the ranks of a tensor-parallel group hold.
 namespace sftrun {
 
-/// Indices [begin, begin + count).
+/// Indices [begin, begin + count) that a rank has.
 struct IndexRange {
   int64_t begin = 0, count = 0;
+  int64_t copies = 1;  ///< consecutive ranks that have the same indices
+  int64_t copy = 0;    ///< which of them this rank is
   int64_t end() const { return begin + count; }
 };
 

@@ -8,7 +8,8 @@
 #include "sftrun/spec/arch_spec.h"
 
 /// How tensor parallelism divides a model (arXiv:1909.08053): attention and delta nets by heads, MLPs
-/// and each expert by inner channels, embedding and head by vocabulary.
+/// and each expert by inner channels, embedding and head by vocabulary. If there are more ranks than
+/// heads of keys, consecutive ranks have copies of the same one, each with some of its queries.
 namespace sftrun::spec {
 
 /// The part of one rank.
