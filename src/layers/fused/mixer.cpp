@@ -158,8 +158,11 @@ at::Tensor MixerBlock::by_heads(const at::Tensor& x) const {
 
 std::pair<at::Tensor, at::Tensor> MixerBlock::queries_and_gates(const at::Tensor& both) const {
   const at::Tensor heads = both.view({both.size(0), -1, 2, l_.attention.head_dim});
-  return {heads.select(2, 0).reshape({both.size(0), -1}),
-          heads.select(2, 1).reshape({both.size(0), -1})};
+  const auto half_of = [&](int64_t half) {
+    // Of a single head, reshape returns a view whose rows are not adjacent.
+    return heads.select(2, half).reshape({both.size(0), -1}).contiguous();
+  };
+  return {half_of(0), half_of(1)};
 }
 
 std::pair<at::Tensor, at::Tensor> MixerBlock::through_gate(const MixerRun& run,
