@@ -31,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,7 +53,9 @@ COMBINED_PLANS = {
 }
 
 
-HEADS = ("num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "linear_num_key_heads", "linear_num_value_heads")
+HEADS = ("num_attention_heads", "linear_num_value_heads")
+# Of which ranks may have copies.
+HEADS_OF_KEYS = ("num_key_value_heads", "num_global_key_value_heads", "linear_num_key_heads")
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,10 @@ class Workload:
     quick: bool = False  # part of `make test`
     refused_by: tuple[str, ...] = ()  # strategies
     reordered: Limits | None = None  # of runs that round in another order, if they are others
-    only: str = ""  # the strategy that the model is for; empty: all
+    only: str = ""  # a regular expression for the beginning of the strategies that the model is for; empty: all
     varied: dict = field(default_factory=dict)  # settings of the runs that are compared with the one of one process
     device: str = ""  # the only one on which its settings have an effect; empty: any
+    in_4: bool = False  # 4 ranks can divide each matrix, too
 
     def limits_of(self, column: str, device: str) -> Limits:
         # Strategies that gather weights compute without the joint products of GPUs, which round in another order.
@@ -151,46 +155,71 @@ def workloads(scratch: Path) -> list[Workload]:
         # The load-balancing loss is of a micro-batch, which is the same in all runs.
         # Gemma's layers share keys; the load-balancing loss counts over all layers.
         divides = not (config.get("num_kv_shared_layers") or config.get("hidden_size_per_layer_input") or config.get("output_router_logits"))
-        # A rank has whole heads, and OLMo norms all heads together.
-        has_heads = all(config.get(key, 2) % 2 == 0 for key in HEADS) and not family.startswith("olmo")
+        # OLMo norms all heads together.
+        has_heads = can_divide_heads(config, 2) and not family.startswith("olmo")
         refused = (() if divides else ("pipeline", "device_map")) + (() if has_heads else ("tensor",))
+        in_4 = has_heads and can_divide_heads(config, 4)
         add(f"{family}, LoRA", lora(target_parameters=same_losses.expert_parameters(config)), model, quick=family == "qwen3_moe",
-            refused_by=refused)
+            refused_by=refused, in_4=in_4)
         # The gradient of a key bias without RoPE is zero but for rounding, and Adam divides it by its size.
         add(f"{family}, full", full, model, quick=family == "qwen3_5", limits=Limits(weights=1e-2) if family == "smollm3" else LIMITS,
-            reordered=ADAM if family == "gemma4" else None, refused_by=refused)
+            reordered=ADAM if family == "gemma4" else None, refused_by=refused, in_4=in_4)
         if not has_heads and not family.startswith("olmo"):
             twice = scratch / "models" / f"{family}_twice"
             add(f"{family}, twice the heads, LoRA", lora(target_parameters=same_losses.expert_parameters(config)), twice, only="tensor",
                 quick=family in ("qwen3_5_moe", "gpt_oss"))
             add(f"{family}, twice the heads, full", full, twice, only="tensor")
     blocks = {"model": scratch / "models/blocks", "only": "tensor"}
+    # Every rank has a copy of the only head of keys, and copies of those of delta nets.
+    one = {"model": scratch / "models/one_head_of_keys", "only": ".*tensor", "in_4": True}
+    add("one head of keys, LoRA, SGD", {**lora(dropout=0.1), "train.optimizer": "sgd", "train.learning_rate": 1.0}, quick=True, **one)
+    add("one head of keys, DoRA", lora(dora=True), reordered=ADAM, **one)
+    add("one head of keys, full", {**full, **evaluated}, quick=True, **one)
+    add("one head of keys, full, Lion", {**full, "train.optimizer": "lion", "train.learning_rate": 1e-4}, **one)
+    add("one head of keys, QLoRA, NF4", {"tuning.mode": "qlora", **recomputed}, **one)
+    few = {"model": scratch / "models/qwen3_5_few_heads", "only": ".*tensor", "in_4": True}
+    add("qwen3_5, few heads of keys, LoRA", lora(), quick=True, **few)
+    add("qwen3_5, few heads of keys, full", full, **few)
     add("QLoRA, NF4, blocks", {"tuning.mode": "qlora", **recomputed}, quick=True, **blocks)
     add("QLoRA, FP4, blocks", {"tuning.mode": "qlora", "tuning.quant": "fp4"}, **blocks)
     add("QLoRA, NF4 with its embedding, blocks", {"tuning.mode": "qlora", "tuning.quant_embeddings": True}, **blocks)
-    add("LoRA over bitsandbytes' files, blocks", lora(), scratch / "models/wide-blocks-nf4", only="tensor")
+    add("LoRA over bitsandbytes' files, blocks", lora(), scratch / "models/wide-blocks-nf4", only="tensor", in_4=True)
     for name in ("q8_0", "q4_k_m"):
-        add(f"LoRA over a GGUF file, {name.upper()}, blocks", lora(), scratch / f"models/wide-blocks-{name}.gguf", only="tensor")
+        add(f"LoRA over a GGUF file, {name.upper()}, blocks", lora(), scratch / f"models/wide-blocks-{name}.gguf", only="tensor",
+            in_4=name == "q8_0")
     add("QLoRA, experts in MXFP4, twice the heads", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4_twice", only="tensor")
     add("QLoRA, NF4, bf16, blocks", {"tuning.mode": "qlora", "model.dtype": "bf16"}, limits=ADAM_HALF, **blocks)
     return found
 
 
+def can_divide_heads(config: dict, ranks: int) -> bool:
+    def counts(keys: tuple[str, ...]) -> list[int]:
+        layers = [config, *config.get("per_layer_config", {}).values()]
+        return [of[key] for of in layers for key in keys if of.get(key)]
+
+    return all(count % ranks == 0 for count in counts(HEADS)) and all(count % ranks == 0 or ranks % count == 0 for count in counts(HEADS_OF_KEYS))
+
+
 def write_divisible_models(scratch: Path) -> None:
-    """Models for tensor parallelism: families with twice the heads of the fixtures, and one whose parts are blocks of 64 values."""
-    same_losses.write_wide_model(scratch / "models/blocks", hidden_size=256, intermediate_size=576, num_attention_heads=8,
-                                 num_key_value_heads=4, head_dim=32)
+    """Models for tensor parallelism: families with twice the heads of the fixtures (one head of keys stays one), a model whose parts are
+    blocks of 64 values, and two with fewer heads of keys than ranks."""
+    blocks = {"hidden_size": 256, "intermediate_size": 576, "num_attention_heads": 8, "head_dim": 32}
+    same_losses.write_wide_model(scratch / "models/blocks", **blocks, num_key_value_heads=4)
+    same_losses.write_wide_model(scratch / "models/one_head_of_keys", **blocks, num_key_value_heads=1)
+    write_few_heads(scratch / "models/qwen3_5", scratch / "models/qwen3_5_few_heads")
     for family in [*same_losses.family_names(), "gpt_oss_mxfp4"]:
         source, directory = scratch / "models" / family, scratch / "models" / f"{family}_twice"
-        directory.mkdir()
         whole = json.loads((source / "config.json").read_text())
         config = whole.get("text_config", whole)
+        if can_divide_heads(config, 2):
+            continue
+        directory.mkdir()
         config["head_dim"] = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        config.update({key: 2 * config[key] for key in HEADS if config.get(key)})
-        for layer in config.get("per_layer_config", {}).values():
-            layer.update({key: 2 * layer[key] for key in HEADS if key in layer})
+        with_keys = config["num_key_value_heads"] > 1
+        for of in [config, *config.get("per_layer_config", {}).values()]:
+            of.update({key: 2 * of[key] for key in HEADS + HEADS_OF_KEYS * with_keys if of.get(key)})
         (directory / "config.json").write_text(json.dumps(whole))
-        (directory / "model.safetensors").write_bytes(with_twice_the_heads((source / "model.safetensors").read_bytes()))
+        (directory / "model.safetensors").write_bytes(with_twice_the_heads((source / "model.safetensors").read_bytes(), with_keys))
         same_losses.write_tokenizer(directory) if config["vocab_size"] == 40 else same_losses.copy_tokenizer(directory)
 
 
@@ -203,22 +232,52 @@ def write_stored_models(scratch: Path, program: Path) -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def with_twice_the_heads(content: bytes) -> bytes:
+def write_few_heads(source: Path, directory: Path) -> None:
+    """qwen3_5 whose delta nets have 4 value heads and one key head: the first values of each tensor, in its new shape."""
+    config = json.loads((source / "config.json").read_text())
+    config.update(linear_num_key_heads=1, linear_num_value_heads=4)
+    key, value = config["linear_key_head_dim"], 4 * config["linear_value_head_dim"]
+    sizes = {"in_proj_qkv": 2 * key + value, "conv1d": 2 * key + value, "in_proj_z": value, "in_proj_b": 4, "in_proj_a": 4, "A_log": 4, "dt_bias": 4}
+
+    def cut(name: str, values: bytes, shape: list[int]) -> bytes:
+        size, part = len(values) // math.prod(shape), name.removesuffix(".weight").rsplit(".", 1)[-1]
+        shape[0] = sizes.get(part, shape[0])
+        if part == "out_proj":
+            shape[1] = value
+        return values[: size * math.prod(shape)]
+
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "model.safetensors").write_bytes(with_changed_tensors((source / "model.safetensors").read_bytes(), cut))
+    same_losses.write_tokenizer(directory)
+
+
+def with_twice_the_heads(content: bytes, with_keys: bool) -> bytes:
     """Rows or columns of heads follow each other twice, which gives the heads of a group other queries."""
+    rows = re.compile("(" + "k_proj|v_proj|" * with_keys + r"q_proj|sinks|A_log|dt_bias|in_proj_[zba]|qkv_proj|in_proj_qkv|conv1d)(\.weight|\.bias)?$")
+
+    def double(name: str, values: bytes, shape: list[int]) -> bytes:
+        if re.search(r"(o_proj|out_proj)\.weight$", name):
+            row = len(values) // shape[0]
+            shape[1] *= 2
+            return b"".join(2 * values[i : i + row] for i in range(0, len(values), row))
+        if rows.search(name):
+            shape[0] *= 2
+            return 2 * values
+        return values
+
+    return with_changed_tensors(content, double)
+
+
+def with_changed_tensors(content: bytes, change: Callable[[str, bytes, list[int]], bytes]) -> bytes:
+    """A safetensors file with other tensors.   @param change  (name, values, shape, which it changes) -> values"""
     length = int.from_bytes(content[:8], "little")
     header, data, new = json.loads(content[8 : 8 + length]), content[8 + length :], b""
     for name, entry in header.items():
         if name == "__metadata__":
             continue
         begin, end = entry["data_offsets"]
-        values, shape = data[begin:end], entry["shape"]
-        if re.search(r"(o_proj|out_proj)\.weight$", name):
-            row = len(values) // shape[0]
-            values = b"".join(2 * values[i : i + row] for i in range(0, len(values), row))
-            shape[1] *= 2
-        elif re.search(r"(q_proj|k_proj|v_proj|sinks|A_log|dt_bias|in_proj_[zba]|qkv_proj|in_proj_qkv|conv1d)(\.weight|\.bias)?$", name):
-            values += values
-            shape[0] *= 2
+        values = change(name, data[begin:end], entry["shape"])
         entry["data_offsets"] = [len(new), len(new) + len(values)]
         new += values
     text = json.dumps(header).encode()
@@ -290,9 +349,9 @@ def difference_of(ours: same_losses.Outcome, theirs: same_losses.Outcome) -> Dif
     return found
 
 
-def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_on_device: bool, device: str) -> list[tuple[str, int, dict]]:
-    """(name, processes, settings) of every run beside that of one process, on that kind of device.
-    @param varies_on_device  the other runs keep their weights elsewhere: one process is such a run, too"""
+def columns(is_whole: bool, workload: Workload, strategy: str, device: str) -> list[tuple[str, int, dict]]:
+    """(name, processes, settings) of every run beside that of one process, on that kind of device."""
+    varies_on_device = bool(workload.device)  # the other runs keep their weights elsewhere: one process is such a run, too
     quick = [] if varies_on_device else QUICK_STRATEGIES  # hybrid and fsdp per step are enough of those
     strategies = [(strategy, processes) for strategy in STRATEGIES for processes in (2, 4)] if is_whole else quick
     runs = [(f"{strategy} {processes}", processes, {"parallel.strategy": strategy}) for strategy, processes in strategies]
@@ -305,9 +364,15 @@ def columns(is_whole: bool, refused_by: tuple[str, ...], strategy: str, varies_o
              *combined_columns(is_whole),
              ("device_map 2", 1, {"parallel.device_map": {"embedding": f"{device}:0", "layers.0": f"{device}:0", "": f"{device}:1"}}),
              ("device_map 4", 1, {"parallel.device_map": "balanced", "parallel.pp": 4})]
+    if workload.in_4:
+        runs.append(("tensor 4", 4, {"parallel.strategy": "tensor"}))
+    if workload.in_4 and is_whole:
+        runs += [("fsdp 2 x tensor 4", 8, {"parallel.dp_shard": 2, "parallel.tp": 4}),
+                 ("pipeline 2 x tensor 4", 8, {"parallel.pp": 2, "parallel.tp": 4})]
     if varies_on_device:
         runs.append(("ddp 1", 1, {}))
-    return [run for run in runs if not set(run[0].split()) & set(refused_by) and name_of(run[0]).startswith(strategy)]
+    return [run for run in runs if not set(run[0].split()) & set(workload.refused_by)
+            and re.match(workload.only, name_of(run[0])) and name_of(run[0]).startswith(strategy)]
 
 
 def combined_columns(is_whole: bool) -> list[tuple[str, int, dict]]:
@@ -355,7 +420,7 @@ def compare(workload: Workload, at: int, program: Path, scratch: Path, args: arg
         return same_losses.run_case(program, program, case, config, output / "run", args.threads)
 
     alone = outcome("one process", 1, {})
-    compared = columns(is_whole, workload.refused_by, workload.only or args.strategy, bool(workload.device), args.device)
+    compared = columns(is_whole, workload, args.strategy, args.device)
     if not args.strategy:
         compared = part_of(compared, at, args.part or (1 if is_whole else 3))
     return {column: difference_of(outcome(column, processes, {**settings, **workload.varied}), alone) for column, processes, settings in compared}
@@ -408,8 +473,7 @@ def main() -> int:
         is_whole = bool(args.all or args.write or args.only)
         chosen = [work for work in workloads(scratch) if re.search(args.only, work.name) and work.device in ("", args.device)
                   and (is_whole or work.quick and (work.device or "cpu") == args.device)]
-        # The others would have no run.
-        chosen = [work for work in chosen if args.strategy not in work.refused_by and (not args.strategy or work.only in ("", args.strategy))]
+        chosen = [work for work in chosen if columns(is_whole, work, args.strategy, args.device)]
         if args.list:
             print("\n".join(work.name for work in chosen))
             return 0
