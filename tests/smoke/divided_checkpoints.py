@@ -36,7 +36,7 @@ EIGHT_BITS = strategy_parity.Limits(weights=1e-4)  # a moment between two codes 
 FULL = {"tuning": {"mode": "full"}}
 LORA = {"tuning": {"mode": "lora", "lora": {"r": 4, "alpha": 8, "dropout": 0.1}}}
 KINDS = {"full": ("wide", FULL, LIMITS), "full, tied": ("tied", FULL, LIMITS), "LoRA": ("wide", LORA, LIMITS), "LoRA, tied": ("tied", LORA, LIMITS),
-         "full, 8 bits": ("wide", {**FULL, "train": {"optimizer": "adamw_8bit"}}, EIGHT_BITS)}
+         "full, one head of keys": ("one_head_of_keys", FULL, LIMITS), "full, 8 bits": ("wide", {**FULL, "train": {"optimizer": "adamw_8bit"}}, EIGHT_BITS)}
 # What is trained, the plan that begins and the one that resumes, as `strategy_parity.plan_of` has them, and whether `make test` runs it.
 PAIRS = [
     ("full", "fsdp 4", "ddp 2", True),
@@ -64,6 +64,10 @@ PAIRS = [
     ("full, tied", "fsdp 2 x tensor 2", "pipeline 2 x zero1 2", True),
     ("full, tied", "pipeline 2 x zero1 2", "fsdp 4", False),
     ("full, tied", "pipeline 2 x tensor 2", "pipeline 2 x fsdp 2 x tensor 2", False),
+    # Tensor-parallel ranks have copies of the head.
+    ("full, one head of keys", "tensor 4", "single", True),
+    ("full, one head of keys", "fsdp 2 x tensor 2", "tensor 4", False),
+    ("full, one head of keys", "single", "pipeline 2 x tensor 2", False),
     ("LoRA", "fsdp 2 x tensor 2", "pipeline 2 x zero1 2", False),
     ("LoRA", "pipeline 2 x zero1 2", "fsdp 2 x ddp 2 x tensor 2", False),
     ("LoRA", "pipeline 2 x fsdp 2 x tensor 2", "zero2 2", False),
@@ -232,6 +236,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         scratch = Path(temporary)
         same_losses.write_inputs(scratch)
+        same_losses.write_wide_model(scratch / "models/one_head_of_keys", num_attention_heads=4, num_key_value_heads=1)
         (scratch / "models/tied").symlink_to(same_losses.DATA / "train/models/tied")
         moved = weights_moved(scratch / "models/wide/model.safetensors", begun(program, scratch, "single") / "model/model.safetensors")
         assert moved > 100 * LIMITS.weights, f"the weights move by {moved:.1e} only"

@@ -89,6 +89,8 @@ CASES = [
     Case("full, zero2, bf16", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=zero2", "model.dtype=bf16"]),
     Case("full, fsdp", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=fsdp"]),
     Case("full, tensor", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=tensor"], {"num_attention_heads": 8}),
+    Case("full, tensor, one head of keys", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=tensor"],
+         {"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 128}),
     Case("full, pipeline", 2, ["tuning.mode=full", "parallel.strategy=pipeline", "train.grad_accum=2"]),
     Case("LoRA, recomputed MLP", 1, ["train.gradient_checkpointing=mlp"], on_gpu=True),
     Case("LoRA, recomputed attention", 1, ["train.gradient_checkpointing=attention"]),
