@@ -157,7 +157,7 @@ def main():
         same_losses.write_inputs(folder)
         strategy_parity.write_divisible_models(folder)
         models = folder / "models"
-        texts = ["one two three four five", "two", "five four", "seven eight nine ten one two three", "three three three", "ten nine", "four"]
+        texts = ["one two three four five", "two", "five four", "seven eight nine ten one two three", "three three three", "ten nine", "four", "one two three four " * 50]  # the last one needs more than one message
         (folder / "records.jsonl").write_text("".join(json.dumps({"prompt": text, "completion": " " + text[::-1]}) + "\n" for text in texts))
         train(program, "lora", models / "blocks", mode="lora", lora={"r": 4, "dora": True})
         train(program, "qlora", models / "blocks", mode="qlora", lora={"r": 4})
