@@ -550,6 +550,11 @@ void require_apart_from_input(const RecordFlags& flags) {
 
 }  // namespace
 
+bool is_stream(const RecordFlags& flags) {
+  const bool is_special = leads_to_file(flags.output) && !is_plain_file(flags.output);
+  return flags.input == "-" || flags.output == "-" || is_special;
+}
+
 void check_record_flags(RecordFlags& flags) {
   find_input(flags);
   if (flags.output.empty() || flags.output == "-") return;

@@ -183,6 +183,8 @@ void check_record_flags(RecordFlags& flags);
 /// The keys `input`, `subset` and `split` of a request; the last two only if they were given.
 void put_input(const RecordFlags& flags, nlohmann::ordered_json& request);
 config::DataSource input_of(const RecordFlags& flags);
+/// Whether input or output is a stream, which is for one process.
+bool is_stream(const RecordFlags& flags);
 
 /// The path of the model to load: `model`, or the base of `adapter` if only that is given.
 /// @throws ConfigError, and as find_model

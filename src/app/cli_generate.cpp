@@ -3,7 +3,6 @@
 #include "cli.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "sftrun/core/presence.h"
 
 namespace sftrun::app {
 namespace {
@@ -49,8 +48,7 @@ std::filesystem::path folder_of(const GenerateOptions& options) {
   const RecordFlags& records = options.records;
   if (records.input.empty())  // logs of several processes
     return options.division.is_given() ? temporary_folder("generate") : std::filesystem::path();
-  const bool is_special = leads_to_file(records.output) && !is_plain_file(records.output);
-  if (records.input == "-" || records.output == "-" || is_special) return {};
+  if (is_stream(records)) return {};
   return records.output + ".parts";
 }
 

@@ -35,7 +35,7 @@ def git_apply(folder, patch, *options):
 
 def touched(patch):
     """(lines added, path) of each file."""
-    lines = subprocess.run(["git", "apply", "--numstat", patch], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(["git", "apply", "--numstat", patch], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return [(int(added), path) for added, _, path in (line.split("\t") for line in lines)]
 
 

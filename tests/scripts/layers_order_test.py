@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROWS = (
     {"tensor ranks": ("tensor_ranks",)},
     {"state": ("parameter", "unit", "balance", "batch_context")},
-    {"linear": ("linear",)},
+    {"linear": ("linear",), "copy ranks": ("copy_ranks",)},
     {"embedding": ("embedding",)},
     {"dora": ("dora",)},
     {"linears": ("linear/fused_linears", "linear/fused_norms"),
