@@ -13,8 +13,8 @@
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/device_map.h"
+#include "sftrun/plan/refusals.h"
 #include "sftrun/plan/stages.h"
-#include "sftrun/spec/tensor_parallel.h"
 
 namespace sftrun::app {
 
@@ -120,7 +120,7 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
                     tp = place_of("parallel.tp", parallel.tp.has_value());
   config::resolve_axes(parallel, devices.world_size, devices.local_world_size, loaded.places);
   if (parallel.axes.has_stages()) plan::require_stages(headers.arch, loaded.config, pp);
-  if (parallel.axes.tp > 1) spec::require_divisible(headers.arch, {.size = parallel.axes.tp}, tp);
+  if (parallel.axes.tp > 1) plan::require_parts(headers.arch, loaded.config, parallel.axes.tp, tp);
 }
 
 }  // namespace

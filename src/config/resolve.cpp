@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "choices.h"
+#include "sftrun/config/refusals.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
@@ -171,40 +172,10 @@ void resolve_fetch(RunConfig& config) {
   fetch = streams ? Fetch::kPerStep : Fetch::kPerMicroBatch;
 }
 
-/// The optimizers whose state can be divided, in alphabetical order.
-std::vector<std::string> optimizers_of_parts(bool divides_columns) {
-  std::vector<std::string> names = optimizer_names([&](const OptimizerInfo& info) {
-    const bool divides = divides_columns ? info.divides_columns() : !info.needs_whole_matrices();
-    return divides && !info.is_on_host();
-  });
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
-  const std::string place = place_of(places, "parallel.strategy");
-  ParallelConfig& parallel = config.parallel;
-  resolve_axes(parallel, world_size, world_size, places);
-  const OptimizerInfo& optimizer = optimizer_info(config.train.optimizer);
-  const bool divides_columns = parallel.axes.tp > 1;
-  if (divides_columns && optimizer.division == StateDivision::kRanges) {
-    throw ConfigError(
-        fmt::format("train.optimizer {} quantises its state in blocks of consecutive values, and "
-                    "tensor parallelism divides matrices by columns, too",
-                    optimizer.name),
-        place, "use train.optimizer adamw; each process has a part of its state");
-  }
-  if (!(parallel.axes.has_shards() || divides_columns) || !optimizer.needs_whole_matrices()) return;
-  std::vector<std::string> removed;
-  if (parallel.tp) removed.emplace_back("parallel.tp");
-  if (parallel.dp_shard) removed.emplace_back("parallel.dp_shard");
-  throw ConfigError(fmt::format("train.optimizer {} computes each update from a whole matrix, and "
-                                "parallel.strategy {} divides matrices over the processes",
-                                optimizer.name, word_of(parallel.strategy)),
-                    place,
-                    fmt::format("use parallel.strategy ddp{}{}, or another optimizer: {}",
-                                removed.empty() ? "" : " without ", join(removed, " and "),
-                                joined(optimizers_of_parts(divides_columns), " or ")));
+  resolve_axes(config.parallel, world_size, world_size, places);
+  require_possible(config, config.parallel.axes, KnownBy::kProcesses, {},
+                   place_of(places, "parallel.strategy"));
 }
 
 void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size,

@@ -4,12 +4,14 @@
 #include <array>
 #include <filesystem>
 #include <initializer_list>
+#include <set>
 
 #include "choices.h"
 #include "layers.h"
 #include "objective_refusals.h"
 #include "sftrun/config/best_metric.h"
 #include "sftrun/config/idle_settings.h"
+#include "sftrun/config/refusals.h"
 #include "sftrun/core/python_syntax.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
@@ -233,33 +235,9 @@ class RelationCheck {
       refuse("parallel.dp_shard", parallel.dp_shard, "keeps whole copies");
   }
 
-  void check_tensor_parallelism() {
-    const std::string setting = tensor_setting(config_.parallel);
-    if (setting.empty()) return;
-    if (config_.tuning.trains_adapter() && config_.tuning.lora.init == LoraInit::kPissa) {
-      report(fmt::format("`tuning.lora.init: pissa` needs the singular values of whole matrices, "
-                         "and `{}` divides them",
-                         setting),
-             {"tuning.lora.init", key_of(setting)},
-             "use tuning.lora.init default, or " + strategy_instead("fsdp"));
-    }
-    if (config_.tuning.backend != TuningBackend::kFused) {
-      report(fmt::format("`tuning.backend: {}` computes with whole matrices, and `{}` divides them",
-                         word_of(config_.tuning.backend), setting),
-             {"tuning.backend", key_of(setting)}, "use tuning.backend fused");
-    }
-  }
-
   void check_fetch() {
-    if (config_.parallel.fetch != Fetch::kPerStep) return;
-    const std::string setting = stage_setting(config_.parallel);
-    if (!setting.empty()) {
-      report(
-          "`parallel.fetch: per_step` lets all micro-batches pass a layer before the next one, and "
-          "a pipeline lets them pass its stages one after the other",
-          {"parallel.fetch", key_of(setting)}, "remove parallel.fetch");
-    }
-    report(objective_refusals(config_, "parallel.fetch"));
+    if (config_.parallel.fetch == Fetch::kPerStep)
+      report(objective_refusals(config_, "parallel.fetch"));
   }
 
   void check_offload() {
@@ -284,59 +262,25 @@ class RelationCheck {
                       word_of(config_.train.gradient_checkpointing)),
           {"parallel.offload.activations"}, "set train.gradient_checkpointing: true");
     }
-    check_offload_of_base();
-    check_offload_of_params();
-  }
-
-  /// "parallel.strategy fsdp without parallel.tp": beside another strategy, the settings that are
-  /// named are errors.
-  std::string strategy_instead(const std::string& strategies) const {
-    const ParallelConfig& parallel = config_.parallel;
-    std::vector<std::string> removed;
-    if (parallel.device_map) removed.emplace_back("parallel.device_map");
-    if (parallel.pp.value_or(1) > 1) removed.emplace_back("parallel.pp");
-    if (parallel.tp.value_or(1) > 1) removed.emplace_back("parallel.tp");
-    return fmt::format("parallel.strategy {}{}{}", strategies, removed.empty() ? "" : " without ",
-                       join(removed, " and "));
-  }
-
-  /// The key of a setting "parallel.strategy: tensor" or "parallel.tp".
-  static const char* key_of(const std::string& setting) {
-    for (const char* key : {"parallel.tp", "parallel.pp", "parallel.device_map"})
-      if (setting == key) return key;
-    return "parallel.strategy";
-  }
-
-  void check_offload_of_base() {
-    if (config_.parallel.offload.base == Offload::kNone) return;
-    if (const std::string setting = model_division_setting(config_.parallel); !setting.empty()) {
-      report(fmt::format("`parallel.offload.base` is not available with `{}`", setting),
-             {"parallel.offload.base", key_of(setting)},
-             "remove parallel.offload.base, or use " + strategy_instead("fsdp"));
-    }
-  }
-
-  void check_offload_of_params() {
-    if (config_.parallel.offload.params == Offload::kNone) return;
-    const Strategy strategy = config_.parallel.strategy;
-    const std::string setting = model_division_setting(config_.parallel);
-    if (!setting.empty() || strategy == Strategy::kZero1 || strategy == Strategy::kZero2) {
-      report(setting.empty()
-                 ? fmt::format("`parallel.strategy: {}` keeps all weights on each device, and "
-                               "`parallel.offload.params` keeps trained ones in host memory",
-                               word_of(strategy))
-                 : fmt::format("`parallel.offload.params` is not available with `{}`: each device "
-                               "keeps its part of the weights",
-                               setting),
-             {"parallel.offload.params", key_of(setting)},
-             fmt::format("use {}, or remove parallel.offload.params", strategy_instead("fsdp")));
-    }
-    if (config_.tuning.trains_adapter())
+    if (offload.params != Offload::kNone && config_.tuning.trains_adapter())
       warn(fmt::format("parallel.offload.params saves little memory with tuning.mode {}: only the "
                        "adapter is trained. parallel.offload.base keeps frozen weights in host "
                        "memory",
                        word_of(config_.tuning.mode)),
            "parallel.offload.params");
+  }
+
+  /// What the table of refusals knows before there are processes and a model.
+  void check_divisions() {
+    std::set<std::string> refused;
+    for (const Refusal& row : refusals()) {
+      const std::string setting = row.where.setting(config_.parallel);
+      if (row.known_by != KnownBy::kSettings || setting.empty() || !row.applies(config_, {}))
+        continue;
+      if (refused.insert(row.key).second)
+        report(message_of(row, config_), {row.key, key_of_setting(setting).c_str()},
+               row.fix(config_.parallel));
+    }
   }
 
   void check_device_map() {
@@ -396,9 +340,7 @@ class RelationCheck {
     report(objective_refusals(config_, "train.predict_with_generate"));
   }
 
-  void check_token_accuracy() {
-    report(objective_refusals(config_, "train.eval_token_accuracy"));
-  }
+  void check_token_accuracy() { report(objective_refusals(config_, "train.eval_token_accuracy")); }
 
   /// The records that evaluations use; several sets have a loss each.
   const std::vector<DataSource>& validation_sources() const {
@@ -706,9 +648,9 @@ void validate(const LoadedConfig& loaded, ConfigUse use, Problems& problems,
   }
   check.check_callbacks();
   check.check_schedule();
-  check.check_tensor_parallelism();
   check.check_fetch();
   check.check_offload();
+  check.check_divisions();
   check.check_device_map();
   check.check_sizes();
   for (const IdleSetting& idle : idle_settings(loaded)) warnings.push_back(idle.warning);

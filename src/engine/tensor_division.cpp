@@ -9,6 +9,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/plan/micro_batch.h"
+#include "sftrun/plan/refusals.h"
 
 namespace sftrun::engine {
 namespace {
@@ -57,7 +58,7 @@ spec::TensorParallel tensor_part(const weights::Checkpoint& checkpoint,
                                  const config::RunConfig& config, const parallel::Mesh& mesh) {
   const spec::ArchSpec& arch = checkpoint.arch();
   spec::TensorParallel part{.rank = mesh.rank(parallel::Axis::kTp), .size = mesh.sizes().tp};
-  spec::require_divisible(arch, part, "parallel.tp");
+  plan::require_parts(arch, config, part.size, "parallel.tp");
   const Blocks blocks(checkpoint, config.tuning);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     const auto name = [&](const std::string& module) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sftrun/core/strings.h"
+#include "sftrun/plan/refusals.h"
 
 namespace sftrun::plan {
 namespace {
@@ -23,7 +24,8 @@ struct Situation {
   bool fits(const config::RunConfig& config) const { return plan(config).needed() <= memory_bytes; }
 };
 
-/// Applies one change. nullopt: it has no use for the run, or the run excludes it.
+/// Applies one change. nullopt: it has no use for the run. What the run excludes is left out by
+/// `attempt`.
 using Apply = std::optional<MemoryChange> (*)(config::RunConfig& config, const Situation& here);
 
 std::optional<MemoryChange> recompute(config::RunConfig& config, config::Checkpointing what,
@@ -107,10 +109,8 @@ std::optional<MemoryChange> eight_bit_moments(config::RunConfig& config,
   config::Optimizer& optimizer = config.train.optimizer;
   const auto smaller = config::optimizer_info(optimizer).smaller;
   if (!smaller) return std::nullopt;
-  const config::OptimizerInfo& info = config::optimizer_info(*smaller);
-  if (config.parallel.axes.tp > 1 && !info.divides_columns()) return std::nullopt;
   optimizer = *smaller;
-  return MemoryChange{{fmt::format("train.optimizer={}", info.name)},
+  return MemoryChange{{fmt::format("train.optimizer={}", config::optimizer_info(*smaller).name)},
                       "nearly the same result: moments are kept in 8 bits"};
 }
 
@@ -173,9 +173,8 @@ std::optional<MemoryChange> base_in_four_bits(config::RunConfig& config, const S
 }
 
 std::optional<MemoryChange> base_on_host(config::RunConfig& config, const Situation& here) {
-  const bool is_excluded =
-      config.parallel.axes.divides_model() || config.parallel.offload.base == config::Offload::kCpu;
-  if (!here.devices.on_gpu || is_excluded || config.tuning.mode == config::TuningMode::kFull)
+  const bool is_on_host = config.parallel.offload.base == config::Offload::kCpu;
+  if (!here.devices.on_gpu || is_on_host || config.tuning.mode == config::TuningMode::kFull)
     return std::nullopt;
   constexpr const char* kCost =
       "the same result; frozen weights cross PCIe twice for each micro-batch, or for each step "
@@ -256,8 +255,10 @@ Attempt attempt(const config::RunConfig& config, const Chosen& chosen, const Sit
     for (const size_t index : chosen) {
       if (is_fitted(kChanges[index]) != fitted) continue;
       if (fitted && here.fits(attempt.result.config)) continue;  // the others are enough
-      auto change = kChanges[index](attempt.result.config, here);
-      if (!change) continue;
+      config::RunConfig changed = attempt.result.config;
+      auto change = kChanges[index](changed, here);
+      if (!change || !refusal_of(here.arch, changed).empty()) continue;
+      attempt.result.config = std::move(changed);
       attempt.result.changes.push_back(std::move(*change));
       attempt.applied.push_back(index);
     }

@@ -7,8 +7,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/device_map.h"
-#include "sftrun/plan/stages.h"
-#include "sftrun/spec/tensor_parallel.h"
+#include "sftrun/plan/refusals.h"
 
 namespace sftrun::plan {
 namespace {
@@ -104,21 +103,6 @@ MemoryPlan memory_plan(const spec::ArchSpec& arch, const config::RunConfig& conf
 
 namespace {
 
-/// Why the settings of the run exclude a strategy; empty: they do not.
-std::string refusal_by_settings(const config::RunConfig& config, const config::Axes& axes) {
-  const config::OptimizerInfo& optimizer = config::optimizer_info(config.train.optimizer);
-  const bool divides_matrices = axes.has_shards() || axes.tp > 1;
-  if (divides_matrices && optimizer.needs_whole_matrices())
-    return "train.optimizer needs whole matrices";
-  if (axes.tp > 1 && !optimizer.divides_columns())
-    return "train.optimizer keeps its state in blocks of 8 bits";
-  const bool has_offloaded_base = config.parallel.offload.base == config::Offload::kCpu;
-  if (has_offloaded_base && axes.divides_model()) return "not with parallel.offload.base";
-  if (axes.pp > 1 && !axes.stages_in_process && config.parallel.fetch == config::Fetch::kPerStep)
-    return "not with parallel.fetch per_step";
-  return {};
-}
-
 /// Keeps the global batch: with fewer parts of it at a time, each has more micro-batches.
 void keep_global_batch(const config::RunConfig& before, int64_t parts_before, int64_t parts,
                        config::RunConfig& config) {
@@ -135,7 +119,7 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
   const config::Strategy strategy = sizes.strategy;
   StrategyChoice choice{.sizes = sizes, .is_own = sizes == own_sizes(config.parallel)};
   if (choice.is_own) {
-    choice.refusal = refusal_by_settings(config, config.parallel.axes);
+    choice.refusal = refusal_of(arch, config);
     if (choice.refusal.empty()) choice.config = config, choice.devices = devices;
     return choice;
   }
@@ -150,7 +134,6 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
     if (strategy == kTensor && !sizes.tp) other.parallel.tp = devices.local_world_size;
     if (strategy != kDeviceMap)
       config::resolve_axes(other.parallel, devices.world_size, devices.local_world_size);
-    spec::require_divisible(arch, {.size = other.parallel.axes.tp}, {});
     if (strategy == kDeviceMap) {
       config::RunConfig undivided = other;
       undivided.parallel.strategy = kSingle;
@@ -166,12 +149,11 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
       used.world_size = used.local_world_size = 1;
       config::resolve_axes(other.parallel, 1, 1);
     }
-    if (other.parallel.axes.has_stages()) require_stages(arch, other, {});
   } catch (const ConfigError& error) {
     choice.refusal = error.message();
     return choice;
   }
-  choice.refusal = refusal_by_settings(config, other.parallel.axes);
+  choice.refusal = refusal_of(arch, other);
   if (!choice.refusal.empty()) return choice;
   keep_global_batch(config, config.parallel.axes.data_parts(), other.parallel.axes.data_parts(),
                     other);

@@ -8,6 +8,7 @@
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/lora_plan.h"
+#include "sftrun/plan/refusals.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/plan/step_memory.h"
 #include "sftrun/spec/quantised_modules.h"
@@ -462,12 +463,17 @@ int64_t step_bytes(const spec::ArchSpec& arch, const config::RunConfig& config, 
       .peak();
 }
 
-bool fits(const spec::ArchSpec& arch, config::RunConfig config, const StrategySizes& sizes,
-          const RunDevices& devices, const StoredBytes& stored) {
+config::RunConfig divided_run(config::RunConfig config, const StrategySizes& sizes,
+                              const RunDevices& devices) {
   config::ParallelConfig& parallel = config.parallel;
   parallel.strategy = sizes.strategy;
   parallel.pp = sizes.pp, parallel.tp = sizes.tp;
   config::resolve_axes(parallel, devices.world_size, devices.local_world_size);
+  return config;
+}
+
+bool fits(const spec::ArchSpec& arch, const config::RunConfig& config, const RunDevices& devices,
+          const StoredBytes& stored) {
   const int64_t needed =
       static_bytes(arch, config, devices.element_bytes, stored, {.on_gpu = devices.on_gpu}) +
       step_bytes(arch, config, 1, devices.element_bytes, devices.on_gpu);
@@ -480,26 +486,25 @@ bool has_given_batch(const config::TrainConfig& train) {
   return train.batch_size.value && train.grad_accum.value;
 }
 
-/// Whether a run may be divided so, by its settings and the model.
-bool may_combine(const spec::ArchSpec& arch, const config::RunConfig& config,
-                 const StrategySizes& sizes) {
-  const bool is_offloaded = config.parallel.offload.base != config::Offload::kNone ||
-                            config.parallel.offload.params != config::Offload::kNone;
-  if (is_offloaded) return false;
-  try {
-    if (sizes.tp) spec::require_divisible(arch, {.size = *sizes.tp}, {});
-    if (sizes.pp) {
-      config::RunConfig divided = config;
-      divided.parallel.axes = {.pp = *sizes.pp};
-      require_stages(arch, divided, {});
-    }
-  } catch (const ConfigError&) {
-    return false;
+/// What `auto` tries, in order.
+std::vector<StrategySizes> auto_choices(const config::RunConfig& config,
+                                        const RunDevices& devices) {
+  using enum config::Strategy;
+  std::vector<StrategySizes> choices;
+  const auto add = [&](config::Strategy strategy) { choices.push_back({.strategy = strategy}); };
+  // With trained weights in host memory a process of ddp would have all of them there.
+  if (config.parallel.offload.params == config::Offload::kNone) {
+    add(kDdp);
+    if (!config.tuning.trains_adapter()) add(kZero1), add(kZero2);
   }
-  const bool needs_whole_rows = config.tuning.backend != config::TuningBackend::kFused ||
-                                !config::optimizer_info(config.train.optimizer).divides_columns() ||
-                                config.tuning.lora.init == config::LoraInit::kPissa;
-  return !sizes.tp || !needs_whole_rows;
+  const bool has_several_machines = devices.local_world_size < devices.world_size &&
+                                    devices.world_size % devices.local_world_size == 0;
+  if (has_several_machines && devices.local_world_size > 1) add(kHybrid);
+  add(kFsdp);
+  if (!devices.on_gpu || has_given_batch(config.train)) return choices;
+  for (const StrategySizes& sizes : combinations(devices.world_size, devices.local_world_size))
+    choices.push_back(sizes);
+  return choices;
 }
 
 }  // namespace
@@ -508,25 +513,14 @@ StrategySizes auto_strategy(const spec::ArchSpec& arch, const config::RunConfig&
                             const RunDevices& devices, const StoredBytes& stored) {
   using enum config::Strategy;
   if (devices.world_size == 1) return {.strategy = kSingle};
-  if (config::optimizer_info(config.train.optimizer).needs_whole_matrices())
-    return {.strategy = kDdp};
-  std::vector<config::Strategy> choices;
-  // With trained weights in host memory a process of ddp would have all of them there.
-  if (config.parallel.offload.params == config::Offload::kNone) {
-    choices.push_back(kDdp);
-    if (!config.tuning.trains_adapter()) choices.insert(choices.end(), {kZero1, kZero2});
+  bool has_fsdp = false;
+  for (const StrategySizes& sizes : auto_choices(config, devices)) {
+    const config::RunConfig divided = divided_run(config, sizes, devices);
+    if (!refusal_of(arch, divided).empty()) continue;
+    if (fits(arch, divided, devices, stored)) return sizes;
+    has_fsdp = has_fsdp || sizes.strategy == kFsdp;
   }
-  const bool has_several_machines = devices.local_world_size < devices.world_size &&
-                                    devices.world_size % devices.local_world_size == 0;
-  if (has_several_machines && devices.local_world_size > 1) choices.push_back(kHybrid);
-  choices.push_back(kFsdp);
-  for (const config::Strategy choice : choices)
-    if (fits(arch, config, {.strategy = choice}, devices, stored)) return {.strategy = choice};
-  if (!devices.on_gpu || has_given_batch(config.train)) return {.strategy = kFsdp};
-  for (const StrategySizes& sizes : combinations(devices.world_size, devices.local_world_size))
-    if (may_combine(arch, config, sizes) && fits(arch, config, sizes, devices, stored))
-      return sizes;
-  return {.strategy = kFsdp};
+  return {.strategy = has_fsdp ? kFsdp : kDdp};
 }
 
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,

@@ -7,7 +7,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/device_map.h"
-#include "sftrun/spec/trained_names.h"
+#include "sftrun/plan/refusals.h"
 
 namespace sftrun::plan {
 namespace {
@@ -158,25 +158,10 @@ void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
                     counted(arch.num_layers, "layer"), stages),
         place, fmt::format("set parallel.pp to at most {}, or {}", units, instead));
   }
-  if (stages == 1) return;
-  const bool shares_keys =
-      std::any_of(arch.layers.begin(), arch.layers.end(),
-                  [](const spec::LayerSpec& layer) { return layer.keys_of >= 0; });
-  if (shares_keys || arch.per_layer_size > 0) {
-    throw ConfigError(fmt::format("the layers of this model share {}, so they cannot be divided "
-                                  "into stages",
-                                  shares_keys ? "keys" : "per-layer inputs"),
-                      place, instead);
-  }
-  const std::optional<double>& asked = config.train.router_aux_loss_coef;
-  const std::optional<double> coef =
-      config.train.objective_info().has_aux_loss ? spec::aux_loss_coef(asked, arch.mixture) : asked;
-  if (coef.value_or(0) > 0) {
-    throw ConfigError(
-        "the routers' load-balancing loss counts over all layers, and a pipeline divides them over "
-        "devices",
-        place, "set train.router_aux_loss_coef: 0, or " + instead);
-  }
+  const config::Axes divided{.pp = stages,
+                             .stages_in_process = config.parallel.axes.stages_in_process};
+  config::require_possible(config, divided, config::KnownBy::kModel, model_facts(arch, config),
+                           place);
 }
 
 }  // namespace sftrun::plan

@@ -158,8 +158,6 @@ IndexRange vocabulary_of(const ArchSpec& arch, const TensorParallel& tensor) {
 void require_divisible(const ArchSpec& arch, const TensorParallel& tensor,
                        const std::string& place) {
   const Requirements model(tensor, place);
-  if (arch.qk_norm == QkNorm::kWhole)
-    model.fail("the model norms queries over all heads together, and each rank has some of them");
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     const LayerSpec& spec = arch.layers[static_cast<size_t>(layer)];
     if (has_delta_net(arch, layer)) {

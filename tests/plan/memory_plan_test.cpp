@@ -185,6 +185,10 @@ TEST(Strategies, CombineWhereOneIsNotEnough) {
   const StrategySizes chosen = auto_strategy(arch, config, cards(8, 80));
   config.train.grad_accum.value = 1;
   EXPECT_EQ(chosen.name(), "fsdp, tp 2");
+  config::RunConfig of_bnb = config;
+  of_bnb.train.grad_accum.value.reset();
+  of_bnb.tuning.backend = config::TuningBackend::kBnb;
+  EXPECT_EQ(auto_strategy(arch, of_bnb, cards(8, 80)).name(), "fsdp") << "refused with tp";
   config.parallel.tp = chosen.tp;
   config = with_axes(config, chosen.strategy, 8);
   std::vector<std::string> names, own;
@@ -217,7 +221,31 @@ TEST(Strategies, KeepTheGlobalBatchOrSayWhyNot) {
   EXPECT_FALSE(odd.refusal.empty());
   config.train.optimizer = config::Optimizer::kMuon;
   EXPECT_EQ(with_strategy(eight(), config, {.strategy = kFsdp}, cards(4)).refusal,
-            "train.optimizer needs whole matrices");
+            "train.optimizer muon computes each update from a whole matrix, and parallel.strategy: "
+            "fsdp divides matrices over the processes");
+}
+
+/// What validation and resolution refuse, neither memory-check nor `auto` offers.
+TEST(Strategies, AreNotThoseThatTheRunRefuses) {
+  using enum config::Strategy;
+  const config::RunConfig plain = with_axes(resolved_lora(), kDdp, 4);
+  const auto refused = [&](config::RunConfig config) {
+    std::vector<config::Strategy> strategies;
+    config.tuning.mode = config::TuningMode::kFull;
+    for (const StrategyChoice& choice : strategy_choices(eight(), config, cards(4)))
+      if (choice.sizes == StrategySizes{choice.sizes.strategy} && !choice.refusal.empty())
+        strategies.push_back(choice.sizes.strategy);
+    return strategies;
+  };
+  using Found = std::vector<config::Strategy>;
+  EXPECT_EQ(refused(plain), Found{});
+  config::RunConfig config = plain;
+  config.tuning.backend = config::TuningBackend::kBnb;
+  EXPECT_EQ(refused(config), Found{kTensor});
+  config = plain, config.parallel.offload.params = config::Offload::kCpu;
+  EXPECT_EQ(refused(config), (Found{kZero1, kZero2, kTensor, kPipeline, kDeviceMap}));
+  config = plain, config.parallel.fetch = config::Fetch::kPerStep;
+  EXPECT_EQ(refused(config), (Found{kPipeline, kDeviceMap}));
 }
 
 TEST(Strategies, ShardsNeedLessThanCopies) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "sftrun/plan/micro_batch.h"
+#include "sftrun/plan/refusals.h"
 #include "support/expect_error.h"
 
 namespace sftrun::plan {
@@ -136,6 +137,13 @@ TEST(Stages, RefusesWhatCannotBeDivided) {
   config::RunConfig off = pipeline(2);
   off.train.router_aux_loss_coef = 0;
   EXPECT_NO_THROW(require_stages(mixture, off, ""));
+  spec::ArchSpec norms = eight_billion();
+  norms.qk_norm = spec::QkNorm::kWhole;
+  test::expect_error<ConfigError>([&] { require_parts(norms, {}, 2, "run.yaml:7"); },
+                                  {"norms queries over all heads together", "run.yaml:7"});
+  EXPECT_NO_THROW(require_stages(norms, pipeline(2), ""));
+  test::expect_error<ConfigError>([&] { require_parts(eight_billion(), {}, 3, "run.yaml:7"); },
+                                  {"cannot be divided by 3"});
 }
 
 }  // namespace

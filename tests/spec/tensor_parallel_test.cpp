@@ -188,9 +188,6 @@ TEST(TensorParallel, RefusesWhatCannotBeDivided) {
   refuse(family("qwen3_5"), {.size = 4}, {"6 key heads in its delta nets, and 4 neither divides"});
   refuse(family("llama"), {.size = 2, .multiple = 64},
          {"28 inner channels of an MLP", "blocks of 64 values"});
-  ArchSpec norms_all_heads = family("llama");
-  norms_all_heads.qk_norm = QkNorm::kWhole;
-  refuse(norms_all_heads, {.size = 2}, {"norms queries over all heads together"});
 }
 
 }  // namespace
