@@ -82,6 +82,13 @@ void deepspeed_group(Reading& reading, const SourceKey& key) {
   }
 }
 
+/// A number of parts, of which DeepSpeed calls 0 and 1 "off".
+void deepspeed_parts(Reading& reading, const SourceKey& key) {
+  const auto parts = reading.count_of(key.name, 0);
+  if (parts.value_or(1) <= 1) return;
+  reading.set(key, key.name == "pipeline.stages" ? "parallel.pp" : "parallel.tp", key.value);
+}
+
 void deepspeed_steps_per_print(Reading& reading, const SourceKey& key) {
   const auto steps = parse_int(key.value.text);
   if (!steps || *steps < 1) return reading.note_no_meaning(key, std::string(kLogs));
@@ -157,6 +164,7 @@ constexpr auto kDeepSpeedConversions = std::to_array<Conversion>({
     {"communication_type", deepspeed_communication_type},
     {"stage", deepspeed_stage},
     {"group", deepspeed_group},
+    {"parts", deepspeed_parts},
     {"steps_per_print", deepspeed_steps_per_print},
     {"tensorboard", deepspeed_tensorboard},
 });

@@ -193,8 +193,31 @@ TEST_F(DeepSpeedTest, OffloadKeysSayNothingThatIsUntrue) {
   EXPECT_EQ(value_of(of_stage_2, "parallel.offload.params"), "none");
 }
 
-TEST_F(DeepSpeedTest, StagesOfAPipelineAreNamed) {
-  expect_refused(R"({"pipeline": {"stages": 2}})", {"`parallel.strategy: pipeline`"});
+/// With the stage of ZeRO, as Accelerate's sizes and Axolotl's.
+TEST_F(DeepSpeedTest, AxesCombine) {
+  const Import both = deepspeed(R"({"zero_optimization": {"stage": 1},
+                                    "tensor_parallel": {"autotp_size": 2, "tp_overlap_comm": true},
+                                    "pipeline": {"stages": 4, "partition": "best"}})");
+  EXPECT_EQ(value_of(both, "parallel.strategy"), "\"zero1\"");
+  EXPECT_EQ(value_of(both, "parallel.tp"), "2");
+  EXPECT_EQ(value_of(both, "parallel.pp"), "4");
+  EXPECT_TRUE(has_key(both.no_meaning, "pipeline.partition"));
+  EXPECT_TRUE(both.not_carried.empty());
+  for (const char* off :
+       {R"({"tensor_parallel": {"autotp_size": 0}, "sequence_parallel_size": 1})",
+        R"({"tensor_parallel": {"autotp_size": 1}, "pipeline": {"stages": 1}})",
+        R"({"pipeline": {"stages": "auto", "activation_checkpoint_interval": 0}})"}) {
+    const Import alone = deepspeed(off);
+    EXPECT_TRUE(alone.settings.empty()) << off;
+    EXPECT_TRUE(alone.not_carried.empty()) << off;
+  }
+  const Import groups = deepspeed(R"({"zero_optimization": {"stage": 3, "mics_shard_size": 4},
+                                      "tensor_parallel": {"autotp_size": 2}})");
+  EXPECT_EQ(value_of(groups, "parallel.strategy"), "\"hybrid\"");
+  EXPECT_EQ(value_of(groups, "parallel.dp_shard"), "4");
+  EXPECT_EQ(value_of(groups, "parallel.tp"), "2");
+  expect_refused(R"({"sequence_parallel_size": 2})", {"sequences are not divided"});
+  expect_refused(R"({"tensor_parallel": {"autotp_size": "two"}})", {"it takes a whole number"});
 }
 
 TEST_F(DeepSpeedTest, ManyKeysTakeLittleTime) {
