@@ -48,16 +48,23 @@ std::optional<MemoryChange> recompute_layers(config::RunConfig& config, const Si
 }
 
 std::optional<MemoryChange> divide(config::RunConfig& config, const Situation& here,
-                                   config::Strategy strategy, const char* cost) {
-  if (here.devices.world_size == 1 || config.parallel.strategy == strategy) return std::nullopt;
-  StrategyChoice choice =
-      with_strategy(here.arch, config, {.strategy = strategy}, here.devices, here.stored);
+                                   const StrategySizes& sizes, const char* cost) {
+  if (here.devices.world_size == 1 || sizes == own_sizes(config.parallel)) return std::nullopt;
+  StrategyChoice choice = with_strategy(here.arch, config, sizes, here.devices, here.stored);
   if (!choice.config) return std::nullopt;
   const config::ParallelConfig before = config.parallel;
+  const std::optional<int64_t> accum = config.train.grad_accum.value;
   config = std::move(*choice.config);
-  MemoryChange change{{fmt::format("parallel.strategy={}", config::strategy_name(strategy))}, cost};
+  MemoryChange change{{fmt::format("parallel.strategy={}", config::strategy_name(sizes.strategy))},
+                      cost};
+  const auto set = [&](const char* key, const std::optional<int64_t>& size) {
+    if (size) change.settings.push_back(fmt::format("{}={}", key, *size));
+  };
+  set("parallel.pp", sizes.pp);
   if (const auto& tp = config.parallel.tp; tp && *tp < here.devices.world_size)
-    change.settings.push_back(fmt::format("parallel.tp={}", *tp));
+    set("parallel.tp", tp);
+  if (config.train.grad_accum.value != accum)
+    set("train.grad_accum", config.train.grad_accum.value);
   const auto drop = [&](const char* key, const std::optional<int64_t>& had,
                         const std::optional<int64_t>& has) {
     if (had && !has) change.settings.push_back(fmt::format("{}=null", key));
@@ -79,7 +86,7 @@ std::optional<MemoryChange> divide_optimizer(config::RunConfig& config, const Si
   const bool is_of_use =
       keeps_whole_weights(axes) && !axes.has_shards() && !config.tuning.trains_adapter();
   if (!is_of_use) return std::nullopt;
-  return divide(config, here, config::Strategy::kZero1,
+  return divide(config, here, {.strategy = config::Strategy::kZero1},
                 "the same result; weights are gathered once per step");
 }
 
@@ -87,21 +94,44 @@ std::optional<MemoryChange> divide_gradients(config::RunConfig& config, const Si
   const bool is_of_use =
       keeps_whole_weights(config.parallel.axes) && !config.tuning.trains_adapter();
   if (!is_of_use) return std::nullopt;
-  return divide(config, here, config::Strategy::kZero2,
+  return divide(config, here, {.strategy = config::Strategy::kZero2},
                 "the same result; gradients are summed after each micro-batch");
 }
 
 std::optional<MemoryChange> divide_weights(config::RunConfig& config, const Situation& here) {
   if (!keeps_whole_weights(config.parallel.axes)) return std::nullopt;
-  return divide(config, here, config::Strategy::kFsdp,
+  return divide(config, here, {.strategy = config::Strategy::kFsdp},
                 "the same result; weights are gathered for each use");
 }
 
 std::optional<MemoryChange> divide_matrices(config::RunConfig& config, const Situation& here) {
   if (config.parallel.axes.has_stages()) return std::nullopt;
-  return divide(config, here, config::Strategy::kTensor,
+  return divide(config, here, {.strategy = config::Strategy::kTensor},
                 "the same result; hidden states are summed four times for each layer, which needs "
                 "fast links");
+}
+
+/// The first combination of axes with which the run fits; if there is none, that which needs least.
+/// Applied after the other changes.
+std::optional<MemoryChange> combine_axes(config::RunConfig& config, const Situation& here) {
+  int64_t least = here.plan(config).needed();
+  std::optional<StrategySizes> best;
+  for (const StrategySizes& sizes :
+       combinations(here.devices.world_size, here.devices.local_world_size)) {
+    const StrategyChoice choice =
+        with_strategy(here.arch, config, sizes, here.devices, here.stored);
+    if (!choice.config) continue;
+    const int64_t needed = here.plan(*choice.config).needed();
+    if (needed >= least) continue;
+    best = sizes, least = needed;
+    if (needed <= here.memory_bytes) break;
+  }
+  if (!best) return std::nullopt;
+  return divide(config, here, *best,
+                best->tp ? "the same result; hidden states are summed four times for each layer, "
+                           "which needs fast links, and weights are gathered for each use"
+                         : "the same result; stages wait for each other, and weights are gathered "
+                           "for each use");
 }
 
 std::optional<MemoryChange> eight_bit_moments(config::RunConfig& config,
@@ -231,12 +261,12 @@ std::optional<MemoryChange> shorter_sequences(config::RunConfig& config, const S
 /// In the order of their cost.
 constexpr std::array kChanges = std::to_array<Apply>(
     {smaller_micro_batch, recompute_mlp, recompute_layers, divide_optimizer, divide_gradients,
-     divide_weights, eight_bit_moments, optimizer_on_host, activations_on_host, train_adapter,
-     base_in_four_bits, divide_matrices, base_on_host, fetch_for_each_micro_batch,
+     divide_weights, eight_bit_moments, optimizer_on_host, activations_on_host, combine_axes,
+     train_adapter, base_in_four_bits, divide_matrices, base_on_host, fetch_for_each_micro_batch,
      ends_in_four_bits, shorter_sequences});
 /// Changes that depend on the memory that the others leave.
 bool is_fitted(Apply change) {
-  return change == smaller_micro_batch || change == shorter_sequences;
+  return change == smaller_micro_batch || change == combine_axes || change == shorter_sequences;
 }
 
 /// Some of the changes, by index.

@@ -28,6 +28,15 @@ spec::ArchSpec eight() {
   return arch;
 }
 
+/// Llama 3 70B's shape.
+spec::ArchSpec seventy() {
+  spec::ArchSpec arch = eight();
+  arch.hidden_size = 8192, arch.intermediate_size = 28672, arch.num_layers = 80;
+  arch.layers.resize(80);
+  arch.num_heads = 64;
+  return arch;
+}
+
 config::RunConfig resolved_lora() {
   config::RunConfig config;
   config.model.dtype = config::DTypeChoice::kBf16;
@@ -172,10 +181,7 @@ TEST(Strategies, OfOneProcessAndOfSeveral) {
 /// alone, the activations do not.
 TEST(Strategies, CombineWhereOneIsNotEnough) {
   using enum config::Strategy;
-  spec::ArchSpec arch = eight();
-  arch.hidden_size = 8192, arch.intermediate_size = 28672, arch.num_layers = 80;
-  arch.layers.resize(80);
-  arch.num_heads = 64;
+  const spec::ArchSpec arch = seventy();
   config::RunConfig config = resolved_lora();
   config.parallel.strategy = kAuto;
   config.model.max_seq_len = 4096;
@@ -382,6 +388,46 @@ TEST_F(Changes, DivideBeforeTheyRound) {
   const int64_t needed = memory_plan(eight(), in_8bit, cards(1)).needed();
   EXPECT_EQ(settings(static_cast<double>(needed) / kBytesOfGiB, cards(1)),
             (Settings{"train.optimizer=adamw_8bit"}));
+}
+
+/// LoRA of 70B in bf16 on 8 cards of 80 GB, with fsdp and sequences that are long for them: each
+/// matrix on two cards is enough, and keeps the global batch.
+TEST_F(Changes, CombineAxes) {
+  using enum config::Strategy;
+  config_.model.max_seq_len = 32768;
+  config_.train.batch_size.value = 1, config_.train.grad_accum.value = 4;
+  config_.train.gradient_checkpointing = config::Checkpointing::kLayer;
+  config_ = with_axes(config_, kFsdp, 8);
+  const RunDevices devices = cards(8, 80);
+  const auto needed = [&](const StrategySizes& sizes) {
+    const StrategyChoice choice = with_strategy(seventy(), config_, sizes, devices);
+    return memory_plan(seventy(), *choice.config, devices).needed();
+  };
+  const int64_t with_two = needed({.strategy = kFsdp, .tp = 2});
+  ASSERT_LT(with_two, needed({.strategy = kFsdp}));
+  config_.parallel.offload.activations = config::Offload::kCpu;
+  const auto change =
+      cheapest_change(seventy(), config_, devices, {}, needed({.strategy = kFsdp, .tp = 2}));
+  ASSERT_TRUE(change);
+  EXPECT_EQ(change->settings(),
+            (Settings{"parallel.strategy=fsdp", "parallel.tp=2", "train.grad_accum=8"}));
+}
+
+/// QLoRA of 70B on 2 cards of 24 GB, where no combination of axes exists.
+TEST_F(Changes, OfALargeModelOnTwoSmallCards) {
+  using enum config::Strategy;
+  config_.tuning.mode = config::TuningMode::kQlora;
+  config_.tuning.quant = config::quant_of(QuantFormat::kNf4);
+  config_.model.max_seq_len = 2048;
+  config_.train.batch_size.value = 4, config_.train.grad_accum.value = 4;
+  config_ = with_axes(config_, kDdp, 2);
+  const RunDevices devices = cards(2, 24);
+  const auto change =
+      cheapest_change(seventy(), config_, devices, {}, static_cast<int64_t>(devices.memory_bytes));
+  ASSERT_TRUE(change);
+  EXPECT_LE(change->plan.needed(), static_cast<int64_t>(devices.memory_bytes));
+  EXPECT_EQ(change->settings(),
+            (Settings{"train.gradient_checkpointing=true", "parallel.offload.base=cpu"}));
 }
 
 TEST_F(Changes, ShortenSequencesLast) {
