@@ -512,7 +512,7 @@ const IdleRules& idle_rules() {
   return rules;
 }
 
-/// A contradiction is an error (validate.cpp), and so no reason to be here.
+/// A contradiction is an error (validate/), and so no reason to be here.
 const std::set<std::string>& always_effective() {
   static const std::set<std::string> keys = {
       "model.name",

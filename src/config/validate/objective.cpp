@@ -1,0 +1,40 @@
+#include <fmt/format.h>
+
+#include "choices.h"
+#include "validate/checks.h"
+
+namespace sftrun::config::relations {
+namespace {
+
+/// Records with two answers are for objectives on pairs, and these are for them.
+void check_formats(Checks& checks) {
+  const ObjectiveInfo& objective = checks.run().train.objective_info();
+  const auto judge = [&](RecordFormat format, const char* key) {
+    if (format == RecordFormat::kAuto || format_info(format).is_pair == objective.reads_pairs())
+      return;
+    checks.error(
+        fmt::format("`{}` {} {}, but `train.objective` is {}", key,
+                    std::string_view(key) == "data.format" ? "is" : "has the format",
+                    word_of(format), objective.name),
+        {key, "train.objective"},
+        objective.reads_pairs()
+            ? fmt::format("remove format: {} reads records with \"chosen\" and \"rejected\"",
+                          objective.name)
+            : fmt::format("for pairs of answers set train.objective to {}; for other records "
+                          "remove format",
+                          objectives_for(ExampleForm::kPair)));
+  };
+  judge(checks.run().data.format, "data.format");
+  if (checks.trains())
+    for (const DataSource& source : checks.run().data.train) judge(source.format, "data.train");
+  for (const DataSource& source : checks.run().data.val) judge(source.format, "data.val");
+}
+
+}  // namespace
+
+void check_objective(Checks& checks) {
+  check_formats(checks);
+  checks.error(objective_refusals(checks.run()));
+}
+
+}  // namespace sftrun::config::relations
