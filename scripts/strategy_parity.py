@@ -92,11 +92,8 @@ class Workload:
     device: str = ""  # the only one on which its settings have an effect; empty: any
     in_4: bool = False  # 4 ranks can divide each matrix, too
 
-    def limits_of(self, column: str, device: str) -> Limits:
-        # Strategies that gather weights compute without the joint products of GPUs, which round in another order.
-        gathers = any(word.startswith(("zero", "fsdp", "hybrid")) for word in column.split())
-        rounds_otherwise = "tensor" in column or (device == "cuda" and gathers)
-        return self.reordered if self.reordered and rounds_otherwise else self.limits
+    def limits_of(self, column: str) -> Limits:
+        return self.reordered if self.reordered and "tensor" in column else self.limits
 
 
 def workloads(scratch: Path) -> list[Workload]:
@@ -486,7 +483,7 @@ def main() -> int:
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             for work, found in zip(chosen, pool.map(lambda item: compare(item[1], item[0], program, scratch, args, is_whole), enumerate(chosen))):
                 results[work.name] = found
-                bad = {column: difference for column, difference in found.items() if not difference.is_within(work.limits_of(column, args.device))}
+                bad = {column: difference for column, difference in found.items() if not difference.is_within(work.limits_of(column))}
                 failed += bool(bad)
                 worst = max(found.values(), key=lambda d: (bool(d.error), d.loss if math.isfinite(d.loss) else math.inf, d.weights))
                 print(f"{work.name:<34} {len(found) - len(bad)} of {len(found)} within limits; largest: {worst}", flush=True)

@@ -144,6 +144,16 @@ at::Tensor copy_table(const std::vector<MatrixCopy>& copies) {
   return at::from_blob(placements.data(), {bytes}, at::kByte).to(copies.front().to.device());
 }
 
+void move_table(const at::Tensor& table, int64_t from, int64_t to) {
+  // Added on the device: a copy from the host would wait, or need memory that stays as it is.
+  constexpr auto kWord = static_cast<int64_t>(sizeof(int64_t));
+  static_assert(sizeof(cuda::MatrixPlacement) % kWord == 0 && sizeof(void*) == kWord);
+  const at::Tensor words =
+      table.view(at::kLong).view({-1, static_cast<int64_t>(sizeof(cuda::MatrixPlacement)) / kWord});
+  words.select(1, offsetof(cuda::MatrixPlacement, from) / kWord).add_(from);
+  words.select(1, offsetof(cuda::MatrixPlacement, to) / kWord).add_(to);
+}
+
 void copy_matrices(const at::Tensor& table, const at::Tensor& like) {
   const Launch launch(table);
   cuda::launch_copy_matrices(

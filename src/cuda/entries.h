@@ -91,6 +91,7 @@ void add_adapter_grads(const std::vector<AdapterGrad>& grads, const at::Tensor& 
 void add_low_rank(const at::Tensor& y, const at::Tensor& low, const at::Tensor& factor,
                   const at::Tensor& base);
 at::Tensor copy_table(const std::vector<MatrixCopy>& copies);
+void move_table(const at::Tensor& table, int64_t from, int64_t to);
 void copy_matrices(const at::Tensor& table, const at::Tensor& like);
 
 // device.cpp

@@ -41,6 +41,7 @@ constexpr CudaKernels kKernels = {
     .add_adapter_grads = add_adapter_grads,
     .add_low_rank = add_low_rank,
     .copy_table = copy_table,
+    .move_table = move_table,
     .copy_matrices = copy_matrices,
     .pinned_zeros = pinned_zeros,
     .card_name = card_name,

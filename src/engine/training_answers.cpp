@@ -41,18 +41,25 @@ std::set<int64_t> units_of(const model::Decoder& decoder) {
 /// All units that this rank uses, whole, while it exists.
 class WholeUnits {
  public:
-  WholeUnits(parallel::Strategy& strategy, const model::Decoder& decoder)
-      : strategy_(strategy), units_(units_of(decoder)) {
-    for (const int64_t unit : units_) strategy_.before(unit, layers::UnitPass::kForward);
+  WholeUnits(parallel::Strategy& strategy, model::Decoder& decoder)
+      : strategy_(strategy), decoder_(decoder), units_(units_of(decoder)) {
+    for (const int64_t unit : units_) {
+      strategy_.before(unit, layers::UnitPass::kForward);
+      decoder_.unit_arrived(unit);
+    }
   }
   ~WholeUnits() {
-    for (const int64_t unit : units_) strategy_.after(unit, layers::UnitPass::kForward);
+    for (const int64_t unit : units_) {
+      decoder_.unit_leaves(unit);
+      strategy_.after(unit, layers::UnitPass::kForward);
+    }
   }
   WholeUnits(const WholeUnits&) = delete;
   WholeUnits& operator=(const WholeUnits&) = delete;
 
  private:
   parallel::Strategy& strategy_;
+  model::Decoder& decoder_;
   std::set<int64_t> units_;
 };
 

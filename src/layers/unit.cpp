@@ -66,7 +66,6 @@ void FrozenStorage::add(const at::Tensor& tensor) {
 }
 
 void FrozenStorage::add_unread(const at::Tensor& tensor, ReadBytes read) {
-  SFTRUN_CHECK(tensor.is_contiguous() && tensor.storage_offset() == 0);
   add_source(tensor, std::move(read));
 }
 

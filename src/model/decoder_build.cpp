@@ -94,7 +94,6 @@ class DecoderBuilder {
       complete(d_.embedding_unit());  // the head read it
     d_.principal_parts_ = adapters.principal_parts();
     if (buffers.is_per_unit) return;
-    d_.join_linears();  // replaces weights
     d_.store_.refresh_compute();
     for (int64_t unit = 0; unit < num_units; ++unit) register_frozen(unit);
   }
@@ -580,7 +579,7 @@ class DecoderBuilder {
     const std::vector<int64_t>& shape = by_name_.at(slot.name)->shape;
     if (leaves_unread(slot.name)) {
       *slot.weight = layers::without_memory(shape, slot.dtype, d_.options_.device);
-      unread_[slot.weight->unsafeGetTensorImpl()] = reader_of(slot.name, slot.dtype);
+      unread_[slot.weight->storage().unsafeGetStorageImpl()] = reader_of(slot.name, slot.dtype);
     } else {
       *slot.weight =
           part_of(slot.name, source_(slot.name, shape, slot.dtype, stays)).to(d_.options_.device);
@@ -595,7 +594,7 @@ class DecoderBuilder {
          {&stored.packed, &stored.absmax, &stored.codes, &stored.nested_absmax}) {
       if (!part->defined()) continue;
       at::Tensor tensor = layers::without_memory(part->sizes(), part->scalar_type(), device);
-      unread_[tensor.unsafeGetTensorImpl()] = reader_of(*part);
+      unread_[tensor.storage().unsafeGetStorageImpl()] = reader_of(*part);
       *part = std::move(tensor);
     }
     if (stored.is_nested() && !device.is_cpu())
@@ -717,11 +716,13 @@ class DecoderBuilder {
     }
   }
 
-  /// Lists the frozen tensors of a unit.
+  /// Joins linears, which replaces their weights, and lists the frozen tensors of a unit.
   void register_frozen(int64_t unit) {
+    d_.join_linears(unit, unread_);
     layers::FrozenStorage& frozen = d_.units_[static_cast<size_t>(unit)].frozen;
     const auto add = [&](const at::Tensor& tensor) {
-      const auto unread = unread_.extract(tensor.unsafeGetTensorImpl());
+      if (!tensor.defined()) return;
+      const auto unread = unread_.extract(tensor.storage().unsafeGetStorageImpl());
       unread.empty() ? frozen.add(tensor) : frozen.add_unread(tensor, unread.mapped());
     };
     for (const Slot& slot : slots_) {
@@ -736,9 +737,11 @@ class DecoderBuilder {
       if (layer.unit != unit) continue;
       for (const layers::JointLinears* joint :
            {&layer.joint_qkv, &layer.joint_o, &layer.joint_gate_up, &layer.joint_down}) {
-        frozen.add(joint->whole);
+        add(joint->whole);
+        add(joint->bias);
+        if (joint->whole.defined()) add(joint->a), add(joint->b);
         if (joint->fp8)
-          for (const at::Tensor& part : joint->fp8->tensors()) frozen.add(part);
+          for (const at::Tensor& part : joint->fp8->tensors()) add(part);
       }
     }
   }
@@ -768,7 +771,7 @@ class DecoderBuilder {
   std::vector<Slot> slots_;
   std::deque<layers::Weight> unused_biases_;
   std::set<std::string> skips_used_;
-  std::map<const c10::TensorImpl*, layers::ReadBytes> unread_;  // tensors without memory
+  layers::UnreadStorages unread_;
 };
 
 Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)

@@ -1,3 +1,5 @@
+#include <ATen/ATen.h>
+
 #include <utility>
 
 #include "layer_members.h"
@@ -20,29 +22,48 @@ bool reads_heads_alone(const Layer& layer) {
 
 }  // namespace
 
-void Decoder::join_linears() {
-  // A joint matrix holds frozen weights and copies of the adapters, which cannot be released apart.
-  if (!options_.device.is_cuda() || options_.buffers.is_per_unit) return;
-  if (options_.shared_weights) return;
+void Decoder::join_linears(int64_t unit, layers::UnreadStorages& unread) {
+  if (!options_.device.is_cuda() || options_.shared_weights) return;
   int64_t spare_below = 0;
   for (Layer& layer : layers_) {
-    if (reads_heads_alone(layer)) join(layer.joint_qkv, {&layer.q, &layer.k, &layer.v});
-    join(layer.joint_o, {&layer.o});
-    if (!layer.mixture.defined()) {
-      join(layer.joint_gate_up, {&layer.gate, &layer.up});
-      join(layer.joint_down, {&layer.down});
-    }
+    if (layer.unit == unit) join_linears(layer, unread);
     layer.spare_below = std::exchange(spare_below, layer.joint_down.spare());
+  }
+  if (const auto joints = unit_joints_.find(unit); joints != unit_joints_.end()) {
+    joints->second.memory.place();
+    joints->second.memory.forget_sources();
   }
 }
 
-void Decoder::join(layers::JointLinears& joint, const std::vector<layers::Linear*>& linears) {
+void Decoder::join_linears(Layer& layer, layers::UnreadStorages& unread) {
+  const auto join_into = [&](layers::JointLinears& joint,
+                             const std::vector<layers::Linear*>& linears) {
+    join(joint, linears, layer.unit, unread);
+  };
+  if (reads_heads_alone(layer)) join_into(layer.joint_qkv, {&layer.q, &layer.k, &layer.v});
+  join_into(layer.joint_o, {&layer.o});
+  if (layer.mixture.defined()) return;
+  join_into(layer.joint_gate_up, {&layer.gate, &layer.up});
+  join_into(layer.joint_down, {&layer.down});
+}
+
+void Decoder::join(layers::JointLinears& joint, const std::vector<layers::Linear*>& linears,
+                   int64_t unit, layers::UnreadStorages& unread) {
   if (!layers::can_join(linears)) return;
-  joint = layers::join(linears);
-  joint_adapters_.add(joint);
+  joint = layers::join(linears, unread);
+  joint.unit = unit;
+  const bool units_leave = options_.buffers.is_per_unit;
+  if (!units_leave) {
+    joint_adapters_.add(joint);
+  } else if (joint.has_adapters()) {
+    UnitJoints& joints = unit_joints_[unit];
+    (joint.whole.defined() ? joints.beside_weights : joints.in_memory).add(joint);
+    if (!joint.whole.defined()) joints.memory.add(joint.a), joints.memory.add(joint.b);
+  }
   if (!joint.is_quantized()) return;
   if (!prefetcher_)
-    prefetcher_ = std::make_unique<layers::DequantPrefetcher>(options_.device, options_.dtype);
+    prefetcher_ =
+        std::make_unique<layers::DequantPrefetcher>(options_.device, options_.dtype, units_leave);
   prefetcher_->serve(joint);
   joint.prefetcher = prefetcher_.get();
 }
@@ -53,9 +74,31 @@ void Decoder::refresh_joints() {
   joints_version_ = store_.version();
 }
 
-void Decoder::prepare_joints(layers::DequantPrefetcher::Pass pass) {
+void Decoder::prepare_joints(layers::DequantPrefetcher::Pass pass, layers::UnitHooks* hooks) {
   refresh_joints();
-  if (prefetcher_) prefetcher_->begin(pass);
+  if (prefetcher_) prefetcher_->begin(pass, hooks);
+}
+
+void Decoder::unit_arrived(int64_t unit) {
+  const auto found = unit_joints_.find(unit);
+  if (found != unit_joints_.end()) {
+    UnitJoints& joints = found->second;
+    if (const at::Tensor& memory = joints.memory.bytes(); memory.defined()) {
+      layers::reserve_memory(memory);
+      memory.zero_();
+    }
+    joints.beside_weights.refresh();
+    joints.in_memory.refresh();
+  }
+  if (prefetcher_) prefetcher_->arrived(unit);
+}
+
+void Decoder::unit_leaves(int64_t unit) {
+  if (prefetcher_) prefetcher_->leaving(unit);
+  const auto found = unit_joints_.find(unit);
+  if (found == unit_joints_.end()) return;
+  if (const at::Tensor& memory = found->second.memory.bytes(); memory.defined())
+    layers::release_memory(memory);
 }
 
 void Decoder::join_prefetch() {

@@ -200,10 +200,13 @@ int64_t GenerationBatch::num_passes(bool reads_again) const {
   return (has_states_ ? of_states : of_rows) + (reads_again ? 1 : 0);
 }
 
+layers::UnitHooks* GenerationBatch::unit_hooks() {
+  return messages_ ? messages_->ranks().hooks() : nullptr;
+}
+
 template <typename Body>
 void GenerationBatch::with_unit(int64_t unit, Body&& body) {
-  use_unit(decoder_.units(), messages_ ? messages_->ranks().hooks() : nullptr, unit,
-           layers::UnitPass::kForward, body);
+  use_unit(decoder_, unit_hooks(), unit, layers::UnitPass::kForward, body);
 }
 
 /// A pass for the other ranks alone.
@@ -257,7 +260,7 @@ void GenerationBatch::run(size_t num_stepping, const std::vector<size_t>& rows_t
   reserve(longest);
 
   using Pass = layers::DequantPrefetcher::Pass;
-  decoder_.prepare_joints(rows_to_read.empty() ? Pass::kDecoding : Pass::kForward);
+  decoder_.prepare_joints(rows_to_read.empty() ? Pass::kDecoding : Pass::kForward, unit_hooks());
   layers::BatchContext context = rows_to_read.empty() ? stepping.context : reading.packed.context;
   at::Tensor tokens = at::tensor(stepping.fed, at::kLong).to(device());
   if (!rows_to_read.empty()) {

@@ -31,7 +31,7 @@ Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks, layers::StageLinks* lin
 
 template <typename Body>
 void Stage::with_unit(int64_t unit, UnitPass pass, Body&& body) const {
-  use_unit(decoder_.units(), hooks_, unit, pass, body);
+  use_unit(decoder_, hooks_, unit, pass, body);
 }
 
 template <typename Body>
@@ -137,7 +137,7 @@ void Stage::forward(MicroBatchRuns runs) const {
     run->layers.resize(static_cast<size_t>(decoder_.arch().num_layers));
     if (run->is_empty()) continue;
     using Unpacking = layers::DequantPrefetcher::Pass;
-    decoder_.prepare_joints(run->trains ? Unpacking::kTraining : Unpacking::kForward);
+    decoder_.prepare_joints(run->trains ? Unpacking::kTraining : Unpacking::kForward, hooks_);
   }
   if (has_embedding()) {
     for_runs(runs, decoder_.embedding_unit(), UnitPass::kForward,

@@ -66,6 +66,7 @@ class ComposedStrategy final : public Strategy {
 
   void before(int64_t unit, layers::UnitPass pass) override { values_->before(unit, pass); }
   void after(int64_t unit, layers::UnitPass pass) override { values_->after(unit, pass); }
+  bool await_frozen(int64_t unit) override { return values_->await_frozen(unit); }
   void gradients_ready(int64_t unit) override { values_->gradients_ready(unit); }
   void begin_step() override { values_->begin_step(); }
   void finish_step() override {

@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -113,9 +114,10 @@ class GpuJointLinears
 
   /// Joined, with what unpacks quantised ones.
   JointLinears joined(Linears& linears) {
-    JointLinears joint = join(linears.pointers());
+    UnreadStorages unread;
+    JointLinears joint = join(linears.pointers(), unread);
     if (!joint.is_quantized()) return joint;
-    unpacking_ = std::make_unique<DequantPrefetcher>(kCard, dtype());
+    unpacking_ = std::make_unique<DequantPrefetcher>(kCard, dtype(), /*units_leave=*/false);
     unpacking_->serve(joint);
     joint.prefetcher = unpacking_.get();
     return joint;
@@ -264,7 +266,8 @@ TEST(GpuJointAdapters, GradientsOfManyTokens) {
   const at::NoGradGuard no_grad;
   constexpr int64_t kMany = 3100, kFew = 64;
   Linears linears({{40, 8}}, kFew, at::kBFloat16, {}, /*biased=*/false);
-  JointLinears joint = join(linears.pointers());
+  UnreadStorages unread;
+  JointLinears joint = join(linears.pointers(), unread);
   JointAdapters adapters;
   adapters.add(joint);
   adapters.refresh();
@@ -308,12 +311,13 @@ TEST(GpuDequantPrefetcher, GivesWhatIsAskedForInAnyOrder) {
   const at::NoGradGuard no_grad;
   std::vector<std::unique_ptr<Linears>> groups;
   std::vector<JointLinears> joints;
-  DequantPrefetcher unpacking(kCard, at::kFloat);
+  DequantPrefetcher unpacking(kCard, at::kFloat, /*units_leave=*/false);
   for (const int64_t out : {32, 96, 64, 16}) {
     const Specs specs = {{out, 4}, {48, 0}};
     const QuantFormat format = out == 64 ? QuantFormat::kInt8 : QuantFormat::kNf4;
     groups.push_back(std::make_unique<Linears>(specs, kIn, at::kFloat, format, false));
-    joints.push_back(join(groups.back()->pointers()));
+    UnreadStorages unread;
+    joints.push_back(join(groups.back()->pointers(), unread));
     JointLinears& joint = joints.back();
     joint.a.copy_(normal(joint.a.sizes(), static_cast<uint64_t>(out)));
     joint.b.copy_(normal(joint.b.sizes(), static_cast<uint64_t>(out) + 1));
@@ -343,6 +347,92 @@ TEST(GpuDequantPrefetcher, GivesWhatIsAskedForInAnyOrder) {
       }
       shift += pass == Pass::kForward ? 1 : 0;  // another part of the same group
     }
+}
+
+/// Units that are in memory while they are used. The next one may be on its way.
+class LeavingUnits : public UnitHooks {
+ public:
+  explicit LeavingUnits(const std::vector<std::unique_ptr<JointLinears>>& joints) {
+    for (const auto& joint : joints) {
+      Unit& unit = units_.emplace_back();
+      unit.joint = joint.get();
+      for (const Linear* linear : joint->members)
+        for (const at::Tensor& tensor : linear->quantized->tensors()) unit.frozen.add(tensor);
+      unit.frozen.place();
+      unit.bytes = at::empty_like(unit.frozen.bytes(), at::TensorOptions().device(kCard));
+      unit.frozen.read(0, unit.bytes);
+      unit.frozen.forget_sources();
+      unit.b = joint->b.clone();
+      unit.joint->b.fill_(kNaN);
+    }
+  }
+  void enter(size_t unit) {
+    bring(unit);
+    units_[unit].joint->b.copy_(units_[unit].b);
+  }
+  void leave(size_t unit) {
+    release_memory(units_[unit].frozen.bytes());
+    units_[unit].joint->b.fill_(kNaN);
+  }
+  bool await_frozen(int64_t unit) override {
+    if (unit != on_its_way) return false;
+    ++num_awaited;
+    bring(static_cast<size_t>(unit));
+    return true;
+  }
+  int64_t on_its_way = -1, num_awaited = 0;
+
+ private:
+  static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  struct Unit {
+    const JointLinears* joint = nullptr;
+    FrozenStorage frozen;
+    at::Tensor bytes, b;
+  };
+  void bring(size_t unit) {
+    const at::Tensor& memory = units_[unit].frozen.bytes();
+    if (memory.storage().data() != nullptr) return;
+    reserve_memory(memory);
+    memory.copy_(units_[unit].bytes);
+  }
+  std::vector<Unit> units_;
+};
+
+/// A unit's weights are unpacked as soon as they arrive, its adapters added when it is used.
+TEST(GpuDequantPrefetcher, UnpacksTheNextUnitWhenItArrives) {
+  const at::NoGradGuard no_grad;
+  DequantPrefetcher unpacking(kCard, at::kFloat, /*units_leave=*/true);
+  std::vector<std::unique_ptr<Linears>> groups;
+  std::vector<std::unique_ptr<JointLinears>> joints;
+  for (const int64_t out : {32, 96, 64}) {
+    groups.push_back(std::make_unique<Linears>(Specs{{out, 4}, {48, 0}}, kIn, at::kFloat,
+                                               QuantFormat::kNf4, /*biased=*/false));
+    UnreadStorages unread;
+    joints.push_back(std::make_unique<JointLinears>(join(groups.back()->pointers(), unread)));
+    joints.back()->unit = static_cast<int64_t>(joints.size()) - 1;
+    joints.back()->b.copy_(normal(joints.back()->b.sizes(), static_cast<uint64_t>(out)));
+    unpacking.serve(*joints.back());
+  }
+  LeavingUnits units(joints);
+  const std::vector<size_t> order = {0, 1, 2, 2, 1, 0};
+  for (int pass = 0; pass < 3; ++pass) {
+    units.num_awaited = 0;
+    unpacking.begin(DequantPrefetcher::Pass::kTraining, &units);
+    for (size_t used = 0; used < order.size(); ++used) {
+      const size_t unit = order[used];
+      units.enter(unit);
+      units.on_its_way = used + 1 < order.size() ? static_cast<int64_t>(order[used + 1]) : -1;
+      unpacking.arrived(static_cast<int64_t>(unit));
+      const JointPart part = used < 3 ? JointPart::kWeightsAndB : JointPart::kWeightsAndA;
+      expect_part(unpacking.values(*joints[unit], part).cpu(), part, *joints[unit],
+                  groups[unit]->weights());
+      unpacking.done();
+      unpacking.leaving(static_cast<int64_t>(unit));
+      units.leave(unit);
+    }
+    // Not in the first pass, whose order nobody knows. On the way back unit 1 is still unpacked.
+    EXPECT_EQ(units.num_awaited, pass == 0 ? 0 : 3);
+  }
 }
 
 TEST(GpuCanJoin, MatricesOfOneKindAlone) {

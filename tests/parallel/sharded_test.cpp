@@ -223,8 +223,13 @@ TEST(Sharded, TrainedValuesComeForEachUseFromTheHost) {
 TEST(Sharded, GathersAheadWhatFollowed) {
   test::run_ranks(kRanks, [](Communicator& comm) {
     Divided divided(comm, config::Strategy::kFsdp, lora_over_nf4());
+    at::Tensor bytes;  // of unit 1
+    const auto bytes_now = [&] { return divided.decoder->units()[1].frozen.bytes(); };
     const auto use = [&](int64_t unit) {
+      EXPECT_EQ(divided.of->await_frozen(unit),
+                has_memory(divided.decoder->units()[unit].frozen.bytes()));
       divided.of->before(unit, UnitPass::kForward);
+      if (unit == 1) bytes = bytes_now().clone();
       divided.of->after(unit, UnitPass::kForward);
     };
     for (int pass = 0; pass < 2; ++pass)
@@ -232,6 +237,9 @@ TEST(Sharded, GathersAheadWhatFollowed) {
     const int64_t calls = comm.counts().all_gather.calls;
     divided.of->before(0, UnitPass::kForward);
     EXPECT_GT(comm.counts().all_gather.calls, calls + 1) << "unit 1, too";
+    EXPECT_TRUE(divided.of->await_frozen(1));
+    EXPECT_TRUE(at::equal(bytes_now(), bytes)) << "before the unit is used";
+    EXPECT_FALSE(divided.of->await_frozen(2));
     divided.of->after(0, UnitPass::kForward);
     // An update while unit 1 is being gathered.
     const layers::FlatValues& own = divided.of->owned().flat;

@@ -113,6 +113,8 @@ struct CudaKernels {
                        const at::Tensor& base);
   /// The device table of pointers and sizes that `copy_matrices` reads.
   at::Tensor (*copy_table)(const std::vector<MatrixCopy>& copies);
+  /// Changes the addresses in the table: all matrices have moved.   @param from, to by so many bytes
+  void (*move_table)(const at::Tensor& table, int64_t from, int64_t to);
   /// Performs all copies in one launch.   @param like one of the matrices
   void (*copy_matrices)(const at::Tensor& table, const at::Tensor& like);
   /// Zeros in page-locked host memory, for asynchronous copies. Its size is rounded up to whole

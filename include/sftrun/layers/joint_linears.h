@@ -10,6 +10,7 @@
 #include "sftrun/kernels/ops.h"
 #include "sftrun/layers/dequant_prefetcher.h"
 #include "sftrun/layers/linear.h"
+#include "sftrun/layers/unit.h"
 
 /// Linear layers with the same input, computed as one matrix product together with their adapters
 /// (CUDA). For few tokens kernel launches dominate a layer's time, and one wide product uses the
@@ -17,7 +18,9 @@
 namespace sftrun::layers {
 
 struct JointLinears {
-  at::Tensor bias;  ///< [N], N = sum of out_features; or undefined
+  /// Of the model (unit.h): its weights may be in memory only while it is used.
+  int64_t unit = 0;
+  at::Tensor bias;  ///< [N], N = sum of out_features: the linears' are views of it; or undefined
   /// [ranks, K]: the A matrices stacked by rows, zero-padded. Undefined without adapters.
   at::Tensor a;
   at::Tensor b;         ///< [N, ranks]: block-diagonal, scale * B of each adapter
@@ -60,9 +63,10 @@ struct JointLinears {
 /// for none; all dense, all FP8, or all quantised otherwise; adapters without dropout, DoRA
 /// magnitude or fp32 compute copy. A single linear qualifies only with an adapter.
 bool can_join(const std::vector<Linear*>& linears);
-/// Moves dense weights or FP8 codes into one matrix. The linears must not be moved in memory
-/// afterwards.   @pre can_join
-JointLinears join(const std::vector<Linear*>& linears);
+/// Moves dense weights or FP8 codes, and biases, into one matrix. The linears must not be moved in
+/// memory afterwards.   @pre can_join
+/// @param unread weights without memory; what they are moved into takes their place
+JointLinears join(const std::vector<Linear*>& linears, UnreadStorages& unread);
 
 /// y = x W^T + bias + x a^T b^T: x [T, K] -> [T, N].
 /// @param x if its row stride leaves `JointLinears::spare` unused columns, these are overwritten
@@ -90,16 +94,22 @@ void add_joint_adapter_grads(const at::Tensor& dy, const at::Tensor& x,
                              const kernels::NormFactors& norm, const at::Tensor& low,
                              const at::Tensor& d_low, const JointLinears& joint);
 
-/// Copies the adapters' A and scale * B into the `a` and `b` of all joint linears in one launch.
+/// Copies the adapters' A and scale * B into the `a` and `b` of joint linears in one launch.
 class JointAdapters {
  public:
+  /// @param joint must not be moved in memory afterwards
   void add(const JointLinears& joint);
-  /// Call after the adapters' compute copies have changed.
+  /// Call after the adapters' compute copies, or the memory of either, have changed.
+  /// @pre memory that moves after the first call is one storage for all adapters, and one for all
+  /// joint linears
   void refresh();
 
  private:
-  std::vector<kernels::MatrixCopy> copies_;
-  at::Tensor table_;  // on the device, built by the first refresh
+  std::vector<kernels::MatrixCopy> copies() const;
+  std::vector<const JointLinears*> joints_;
+  at::Tensor table_;           // on the device, built by the first refresh
+  kernels::MatrixCopy first_;  // of the table
+  int64_t from_ = 0, to_ = 0;  // addresses of its matrices
 };
 
 }  // namespace sftrun::layers

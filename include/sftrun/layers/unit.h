@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ at::Tensor without_memory(at::IntArrayRef shape, at::ScalarType dtype, at::Devic
 
 /// Reads bytes [begin, begin + to.size()) of a tensor that is not in memory, from the model's files.
 using ReadBytes = std::function<void(int64_t begin, std::span<std::byte> to)>;
+/// What storages without memory hold, in the model's files.
+using UnreadStorages = std::map<const c10::StorageImpl*, ReadBytes>;
 
 /// The frozen tensors of a unit, in whatever format: dense, or the codes and scales of quantised
 /// matrices.
@@ -35,7 +38,7 @@ class FrozenStorage {
   /// Registers a tensor. Copies of the handle `tensor` follow when `place` moves it; views that were
   /// made of it before do not.
   void add(const at::Tensor& tensor);
-  /// Registers a tensor without memory, whose bytes `read` reads.
+  /// Registers a tensor without memory.   @param read reads the bytes of its storage
   void add_unread(const at::Tensor& tensor, ReadBytes read);
   /// Makes all tensors views of one buffer, which has no memory yet. Tensors that share a storage
   /// keep sharing it.
@@ -109,6 +112,9 @@ class UnitHooks {
   virtual void before(int64_t /*unit*/, UnitPass /*pass*/) {}
   /// The tensors of the unit are not used any more in this pass.
   virtual void after(int64_t /*unit*/, UnitPass /*pass*/) {}
+  /// Makes the current stream, which is not that of the passes, wait for the frozen tensors of a
+  /// unit.   @return false: they are neither in memory nor on their way
+  virtual bool await_frozen(int64_t /*unit*/) { return true; }
   /// The gradients of the unit are complete for this optimizer step. Called for every unit, from
   /// the last to the first, in the last micro-batch of the step.
   virtual void gradients_ready(int64_t /*unit*/) {}

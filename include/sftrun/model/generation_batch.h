@@ -108,6 +108,8 @@ class GenerationBatch {
   bool has_head() const;
   int64_t make_passes();
   int64_t num_passes(bool reads_again) const;
+  /// Of the units that a pass uses; null: none.
+  layers::UnitHooks* unit_hooks();
   template <typename Body>
   void with_unit(int64_t unit, Body&& body);
   void run_nothing();

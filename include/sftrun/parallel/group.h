@@ -33,6 +33,10 @@ class StartedCollective {
   void wait() {
     if (const auto wait = std::exchange(wait_, nullptr)) wait();
   }
+  /// Makes another stream wait, too; the stream of the passes still needs `wait`.
+  void wait_beside() const {
+    if (wait_) wait_();
+  }
 
  private:
   std::function<void()> wait_;

@@ -13,9 +13,10 @@
 
 namespace sftrun::layers {
 
-DequantPrefetcher::DequantPrefetcher(at::Device device, at::ScalarType dtype)
+DequantPrefetcher::DequantPrefetcher(at::Device device, at::ScalarType dtype, bool units_leave)
     : options_(at::TensorOptions().device(device).dtype(dtype)),
       unpacking_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
+      units_leave_(units_leave),
       buffers_{Buffer(device), Buffer(device)},
       free_(device.type()),
       order_(&orders_[0]) {}
@@ -32,11 +33,31 @@ void DequantPrefetcher::serve(const JointLinears& joint) {
   most_bytes_ = std::max(most_bytes_, layout_of(joint).bytes());
 }
 
-void DequantPrefetcher::begin(Pass pass) {
+void DequantPrefetcher::begin(Pass pass, UnitHooks* hooks) {
+  hooks_ = hooks;
   order_ = &orders_[static_cast<size_t>(pass)];
   asked_ = 0;
   for (Buffer& buffer : buffers_) buffer.holds = nullptr;
   done();
+}
+
+void DequantPrefetcher::arrived(int64_t unit) {
+  if (!units_leave_) return;
+  here_.insert(unit);
+  done();
+}
+
+void DequantPrefetcher::leaving(int64_t unit) {
+  if (!units_leave_) return;
+  here_.erase(unit);
+  for (Buffer& buffer : buffers_)
+    if (buffer.unit == unit) await(buffer);
+}
+
+bool DequantPrefetcher::is_readable(int64_t unit) {
+  if (is_here(unit)) return true;
+  const c10::StreamGuard guard(unpacking_);
+  return hooks_ != nullptr && hooks_->await_frozen(unit);
 }
 
 DequantPrefetcher::Layout DequantPrefetcher::layout_of(const JointLinears& joint) const {
@@ -86,7 +107,14 @@ void DequantPrefetcher::add_adapters(const Wanted& wanted, Buffer& buffer) const
     all.narrow(0, 0, rows).narrow(1, joint.in_features(), ranks).copy_(joint.b);
 }
 
-void DequantPrefetcher::prefetch(const Wanted& wanted, Buffer& buffer) {
+void DequantPrefetcher::await(Buffer& buffer) {
+  if (std::exchange(buffer.is_awaited, false)) buffer.ready.block(computing());
+}
+
+void DequantPrefetcher::prefetch(Wanted wanted, Buffer& buffer) {
+  if (units_leave_) await(buffer);  // a wrong prediction, whose unit may leave before this one
+  buffer.unit = wanted.joint->unit;
+  if (!is_here(buffer.unit)) wanted.part = JointPart::kWeights;
   free_.record(computing());  // after the kernels that read the buffer's content
   free_.block(unpacking_);
   const c10::StreamGuard guard(unpacking_);
@@ -107,7 +135,7 @@ at::Tensor DequantPrefetcher::values(const JointLinears& joint, JointPart part) 
   follow(wanted);
   if (buffers_[last_].holds != &joint) last_ = 1 - last_;
   Buffer& own = buffers_[last_];
-  if (std::exchange(own.is_awaited, false)) own.ready.block(computing());
+  await(own);
   if (own.holds != &joint)
     unpack(wanted, own);
   else if (!joint.fp8)
@@ -130,15 +158,14 @@ void DequantPrefetcher::done() {
   for (const Wanted& one : wanted) {
     if (is_held(one.joint)) continue;
     const size_t place = is_kept[1 - last_] ? last_ : 1 - last_;
-    if (is_kept[place]) return;
+    if (is_kept[place] || !is_readable(one.joint->unit)) return;
     is_kept[place] = true;
     prefetch(one, buffers_[place]);
   }
 }
 
 void DequantPrefetcher::join() {
-  for (Buffer& buffer : buffers_)
-    if (std::exchange(buffer.is_awaited, false)) buffer.ready.block(computing());
+  for (Buffer& buffer : buffers_) await(buffer);
 }
 
 void DequantPrefetcher::forget() {

@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
 
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/fp8_product.h"
@@ -63,40 +66,125 @@ int64_t most_grad_tiles(const JointLinears& joint) {
   return tiles;
 }
 
-/// Moves the weights into one matrix, together with `a` and `b`.
-void move_weights(const std::vector<Linear*>& linears, JointLinears& joint) {
-  const int64_t rows = joint.out_features(), columns = joint.in_features(), ranks = joint.ranks();
-  joint.whole = at::zeros({rows + ranks, columns + ranks}, linears.front()->weight.options());
-  const at::Tensor weights = joint.whole.narrow(1, 0, columns);
-  int64_t row = 0;
-  for (Linear* linear : linears) {
-    const at::Tensor place = weights.narrow(0, row, linear->weight.size(0));
-    row += place.size(0);
-    linear->weight = place.copy_(linear->weight);
+/// Rows of several tensors, one below another and `pitch` bytes apart; zeros elsewhere.
+struct StackedRows {
+  struct Part {
+    ReadBytes read;
+    int64_t first_row, rows, row_bytes;
+  };
+  std::vector<Part> parts;
+  int64_t pitch;
+
+  void operator()(int64_t begin, std::span<std::byte> to) const {
+    std::fill(to.begin(), to.end(), std::byte{0});
+    const int64_t end = begin + static_cast<int64_t>(to.size());
+    for (const Part& part : parts) {
+      if (part.row_bytes == pitch) {
+        read_bytes(part, begin, to);
+        continue;
+      }
+      const int64_t last = std::min(part.first_row + part.rows, (end + pitch - 1) / pitch);
+      const int64_t at_once = std::max<int64_t>(1, kMostBytes / part.row_bytes);
+      for (int64_t row = std::max(part.first_row, begin / pitch); row < last; row += at_once)
+        read_rows(part, row, std::min(at_once, last - row), begin, to);
+    }
   }
+
+ private:
+  static constexpr int64_t kMostBytes = int64_t{16} << 20;  // that are read at once
+
+  /// Rows without gaps.
+  void read_bytes(const Part& part, int64_t begin, std::span<std::byte> to) const {
+    const int64_t of_part = part.first_row * pitch, end = begin + static_cast<int64_t>(to.size()),
+                  first = std::max(begin, of_part),
+                  last = std::min(end, of_part + part.rows * pitch);
+    if (first < last)
+      part.read(first - of_part,
+                to.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(last - first)));
+  }
+
+  void read_rows(const Part& part, int64_t first, int64_t count, int64_t begin,
+                 std::span<std::byte> to) const {
+    std::vector<std::byte> rows(static_cast<size_t>(count * part.row_bytes));
+    part.read((first - part.first_row) * part.row_bytes, rows);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t place = (first + i) * pitch - begin, skipped = std::max<int64_t>(0, -place);
+      const int64_t size =
+          std::min(part.row_bytes, static_cast<int64_t>(to.size()) - place) - skipped;
+      if (size > 0)
+        std::memcpy(to.data() + place + skipped, rows.data() + i * part.row_bytes + skipped,
+                    static_cast<size_t>(size));
+    }
+  }
+};
+
+ReadBytes reader_of(const at::Tensor& tensor, UnreadStorages& unread) {
+  const auto found = unread.extract(tensor.storage().unsafeGetStorageImpl());
+  if (!found.empty()) return found.mapped();
+  return [bytes = tensor.view({-1}).view(at::kByte)](int64_t begin, std::span<std::byte> to) {
+    const at::Tensor host = bytes.narrow(0, begin, static_cast<int64_t>(to.size())).cpu();
+    std::memcpy(to.data(), host.const_data_ptr(), to.size());
+  };
+}
+
+/// Moves tensors into one, one below another. They become views of it.
+/// @param spare zeros after each dimension's values
+at::Tensor stacked(const std::vector<at::Tensor*>& tensors, int64_t spare, UnreadStorages& unread) {
+  const at::Tensor& first = *tensors.front();
+  std::vector<int64_t> shape = first.sizes().vec();
+  shape[0] = 0;
+  for (const at::Tensor* tensor : tensors) shape[0] += tensor->size(0);
+  for (int64_t& size : shape) size += spare;
+  const bool is_unread = std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor* tensor) {
+    return unread.contains(tensor->storage().unsafeGetStorageImpl());
+  });
+  const at::Tensor all = is_unread ? without_memory(shape, first.scalar_type(), first.device())
+                                   : at::zeros(shape, first.options());
+  StackedRows rows{.parts = {}, .pitch = all.stride(0) * static_cast<int64_t>(all.itemsize())};
+  int64_t row = 0;
+  for (at::Tensor* tensor : tensors) {
+    const int64_t count = tensor->size(0);
+    at::Tensor place = all.narrow(0, row, count);
+    if (spare > 0) place = place.narrow(1, 0, tensor->size(1));
+    if (is_unread)
+      rows.parts.push_back(
+          {reader_of(*tensor, unread), row, count, static_cast<int64_t>(tensor->nbytes()) / count});
+    else
+      place.copy_(*tensor);
+    *tensor = place;
+    row += count;
+  }
+  if (is_unread) unread[all.storage().unsafeGetStorageImpl()] = std::move(rows);
+  return all;
+}
+
+/// Moves the weights into one matrix, together with `a` and `b`.
+void move_weights(const std::vector<Linear*>& linears, JointLinears& joint,
+                  UnreadStorages& unread) {
+  const int64_t rows = joint.out_features(), columns = joint.in_features(), ranks = joint.ranks();
+  std::vector<at::Tensor*> weights;
+  for (Linear* linear : linears) weights.push_back(&linear->weight);
+  joint.whole = stacked(weights, ranks, unread);
   if (!joint.has_adapters()) return;
-  joint.a = weights.narrow(0, rows, ranks);
+  joint.a = joint.whole.narrow(1, 0, columns).narrow(0, rows, ranks);
   joint.b = joint.whole.narrow(0, 0, rows).narrow(1, columns, ranks);
 }
 
-void move_codes(const std::vector<Linear*>& linears, JointLinears& joint) {
-  std::vector<at::Tensor> codes, scales;
-  for (const Linear* linear : linears) {
-    codes.push_back(linear->quantized->packed);
-    scales.push_back(linear->quantized->absmax);
+void move_codes(const std::vector<Linear*>& linears, JointLinears& joint, UnreadStorages& unread) {
+  std::vector<at::Tensor*> codes, scales;
+  for (Linear* linear : linears) {
+    codes.push_back(&linear->quantized->packed);
+    scales.push_back(&linear->quantized->absmax);
   }
   joint.fp8 = *linears.front()->quantized;
   joint.fp8->rows = joint.out_features();
-  joint.fp8->packed = at::cat(codes);
-  joint.fp8->absmax = at::cat(scales);
+  joint.fp8->packed = stacked(codes, 0, unread);
+  joint.fp8->absmax = stacked(scales, 0, unread);
   joint.ones = at::ones({1, joint.in_features()}, joint.fp8->absmax.options());
-  int64_t row = 0;
-  for (Linear* linear : linears) {
-    kernels::QuantizedMatrix& part = *linear->quantized;
-    part.packed = joint.fp8->packed.narrow(0, row * part.columns, part.numel());
-    part.absmax = joint.fp8->absmax.narrow(0, row, part.rows);
-    row += part.rows;
-  }
+}
+
+int64_t address_of(const at::Tensor& tensor) {
+  return static_cast<int64_t>(reinterpret_cast<intptr_t>(tensor.const_data_ptr()));
 }
 
 /// A view [T, N + spare] of rows including their padding; undefined if there is too little.
@@ -198,13 +286,13 @@ at::Tensor JointLinears::rows_of_a() const {
   return with_spare(a, ranks());
 }
 
-JointLinears join(const std::vector<Linear*>& linears) {
+JointLinears join(const std::vector<Linear*>& linears, UnreadStorages& unread) {
   JointLinears joint;
   joint.members.assign(linears.begin(), linears.end());
-  std::vector<at::Tensor> biases;
-  for (const Linear* linear : linears)
-    if (linear->bias.defined()) biases.push_back(linear->bias);
-  if (!biases.empty()) joint.bias = at::cat(biases);
+  std::vector<at::Tensor*> biases;
+  for (Linear* linear : linears)
+    if (linear->bias.defined()) biases.push_back(&linear->bias);
+  if (!biases.empty()) joint.bias = stacked(biases, 0, unread);
   if (const int64_t ranks = ranks_for(linears); ranks > 0) {
     const at::TensorOptions options = adapter_options(linears);
     // Padded, so that its rows are contiguous with those of the unpacked weights, which are padded.
@@ -214,9 +302,9 @@ JointLinears join(const std::vector<Linear*>& linears) {
     joint.arrivals = at::zeros({most_grad_tiles(joint)}, options.dtype(at::kInt));
   }
   if (is_in_fp8(*linears.front()))
-    move_codes(linears, joint);
+    move_codes(linears, joint, unread);
   else if (!joint.is_quantized())
-    move_weights(linears, joint);
+    move_weights(linears, joint, unread);
   return joint;
 }
 
@@ -289,22 +377,37 @@ void add_joint_adapter_grads(const at::Tensor& dy, const at::Tensor& x,
 }
 
 void JointAdapters::add(const JointLinears& joint) {
-  if (!joint.has_adapters()) return;
-  for_members(joint, [&](const Linear& linear, int64_t row, int64_t column) {
-    if (!linear.lora) return;
-    const LoraAdapter& lora = *linear.lora;
-    const int64_t rank = rank_of(linear);
-    copies_.push_back({lora.a->compute, joint.a.narrow(0, column, rank), 1});
-    copies_.push_back({lora.b->compute,
-                       joint.b.narrow(0, row, linear.matrix().size(0)).narrow(1, column, rank),
-                       lora.scale});
-  });
+  if (joint.has_adapters()) joints_.push_back(&joint);
+}
+
+std::vector<kernels::MatrixCopy> JointAdapters::copies() const {
+  std::vector<kernels::MatrixCopy> all;
+  for (const JointLinears* joint : joints_) {
+    for_members(*joint, [&](const Linear& linear, int64_t row, int64_t column) {
+      if (!linear.lora) return;
+      const LoraAdapter& lora = *linear.lora;
+      const int64_t rank = rank_of(linear), rows = linear.matrix().size(0);
+      all.push_back({lora.a->compute, joint->a.narrow(0, column, rank), 1});
+      all.push_back(
+          {lora.b->compute, joint->b.narrow(0, row, rows).narrow(1, column, rank), lora.scale});
+    });
+  }
+  return all;
 }
 
 void JointAdapters::refresh() {
-  if (copies_.empty()) return;
-  if (!table_.defined()) table_ = kernels::cuda_kernels().copy_table(copies_);
-  kernels::cuda_kernels().copy_matrices(table_, copies_.front().to);
+  if (joints_.empty()) return;
+  const kernels::CudaKernels& kernels = kernels::cuda_kernels();
+  if (!table_.defined()) {
+    const std::vector<kernels::MatrixCopy> all = copies();
+    table_ = kernels.copy_table(all);
+    first_ = all.front();
+    from_ = address_of(first_.from), to_ = address_of(first_.to);
+  }
+  const int64_t from = address_of(first_.from), to = address_of(first_.to);
+  if (from != from_ || to != to_) kernels.move_table(table_, from - from_, to - to_);
+  from_ = from, to_ = to;
+  kernels.copy_matrices(table_, first_.to);
 }
 
 }  // namespace sftrun::layers

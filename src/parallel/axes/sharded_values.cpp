@@ -289,6 +289,14 @@ void ShardedValues::after(int64_t unit, UnitPass pass) {
   release(unit);
 }
 
+bool ShardedValues::await_frozen(int64_t unit) {
+  const UnitState& of = state(unit);
+  if (!shards_->parts_[static_cast<size_t>(unit)].frozen.defined()) return true;
+  if (!of.has_frozen) return false;
+  for (const StartedCollective& collective : of.gathering) collective.wait_beside();
+  return true;
+}
+
 void ShardedValues::release(int64_t unit) {
   UnitState& of = state(unit);
   if (std::exchange(of.has_frozen, false))

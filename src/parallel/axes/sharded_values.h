@@ -34,6 +34,7 @@ class ShardedValues final : public Values {
 
   void before(int64_t unit, layers::UnitPass pass) override;
   void after(int64_t unit, layers::UnitPass pass) override;
+  bool await_frozen(int64_t unit) override;
   void gradients_ready(int64_t unit) override;
   void begin_step() override;
   void finish_step() override;
