@@ -58,16 +58,31 @@ spec::LinearSlot joint_of(spec::LinearSlot slot) {
   }
 }
 
+/// Whether a joint linear may have this one.
+bool may_join(spec::LinearSlot slot) {
+  switch (slot) {
+    case spec::LinearSlot::kQ:
+    case spec::LinearSlot::kK:
+    case spec::LinearSlot::kV:
+    case spec::LinearSlot::kO:
+    case spec::LinearSlot::kDeltaOut:
+    case spec::LinearSlot::kGate:
+    case spec::LinearSlot::kUp:
+    case spec::LinearSlot::kDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 /// Whether products of several linears are one (`model::Decoder::join_linears`).
 bool joins_linears(const config::RunConfig& config, const MicroBatchShape& shape) {
-  const config::ParallelConfig& parallel = config.parallel;
-  const bool frees_units = parallel.axes.has_shards() ||
-                           parallel.offload.base == config::Offload::kCpu ||
-                           parallel.offload.params == config::Offload::kCpu;
   const config::LoraConfig& lora = config.tuning.lora;
-  return shape.on_gpu && config.tuning.trains_adapter() && !frees_units && !lora.dora &&
-         lora.dropout == 0;
+  return shape.on_gpu && config.tuning.trains_adapter() && !lora.dora && lora.dropout == 0;
 }
+
+/// Rows of joint linears have so many columns for adapters, or a multiple.
+constexpr int64_t kJointStep = 16;
 
 class LayerEstimate {
  public:
@@ -292,9 +307,8 @@ class LayerEstimate {
         (is_mixer(linear.slot) ? widths.mixer : widths.feed_forward) += width;
     }
     // Rows of joint linears are padded to 16 columns; those of gate and up have them beside, too.
-    constexpr double kStep = 16;
     for (const auto& [slot, width] : joint) {
-      const double padded = std::ceil(width / kStep) * kStep;
+      const double padded = std::ceil(width / kJointStep) * kJointStep;
       (is_mixer(slot) ? widths.mixer : widths.feed_forward) +=
           slot == spec::LinearSlot::kGate ? 2 * padded : padded;
     }
@@ -489,6 +503,21 @@ int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& con
   return 2 * largest * shape.element_bytes;
 }
 
+/// Copies of a layer's adapters beside quantised weights, while the layer is used: where units leave,
+/// others have none.
+int64_t adapter_copies(const spec::ArchSpec& arch, const config::RunConfig& config,
+                       const MicroBatchShape& shape) {
+  const config::ParallelConfig& parallel = config.parallel;
+  const bool units_leave = parallel.axes.has_shards() ||
+                           parallel.offload.base == config::Offload::kCpu ||
+                           parallel.offload.params == config::Offload::kCpu;
+  if (!units_leave || !unpacks_layers(config.tuning, shape)) return 0;
+  int64_t largest = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    largest = std::max(largest, joint_adapter_bytes(arch, config, shape, layer));
+  return largest;
+}
+
 /// Layers below it have no backward pass, and keep nothing.
 int64_t first_trained_layer(const spec::ArchSpec& arch, const config::TuningConfig& tuning) {
   if (tuning.mode != config::TuningMode::kPartial) return 0;
@@ -551,6 +580,30 @@ spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::Axes& axes)
   return axes.tp == 1 ? arch : spec::part_of(arch, {.rank = axes.tp - 1, .size = axes.tp});
 }
 
+int64_t joint_adapter_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                            const MicroBatchShape& shape, int64_t layer) {
+  if (!joins_linears(config, shape)) return 0;
+  struct Joint {
+    int64_t rank = 0, inputs = 0, outputs = 0;
+  };
+  const spec::LoraSpec lora = lora_spec(config.tuning.lora);
+  std::map<spec::LinearSlot, Joint> joints;
+  for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
+    if (!may_join(linear.slot)) continue;
+    Joint& joint = joints[joint_of(linear.slot)];
+    joint.inputs = linear.in_features, joint.outputs += linear.out_features;
+    const std::string name = spec::name_in_layer(arch, layer, linear.module);
+    if (spec::is_target(lora, name, linear.slot, arch))
+      joint.rank += lora.r_of(spec::update_name(lora, name));
+  }
+  int64_t values = 0;
+  for (const auto& [slot, joint] : joints) {
+    const int64_t ranks = (joint.rank + kJointStep - 1) / kJointStep * kJointStep;
+    values += ranks * (joint.inputs + joint.outputs + ranks);
+  }
+  return values * shape.element_bytes;
+}
+
 std::vector<LayerKind> layer_kinds(const spec::ArchSpec& whole, const config::RunConfig& config,
                                    const MicroBatchShape& shape) {
   const spec::ArchSpec arch = device_arch(whole, config.parallel.axes);
@@ -611,7 +664,7 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
           .head = head_bytes(arch, config.tuning, shape),
           .workspace =
               at_once * batch_bytes(arch, shape) + unpacking_bytes(arch, config, shape) +
-              graph_bytes(whole, config, shape) +
+              adapter_copies(arch, config, shape) + graph_bytes(whole, config, shape) +
               (shape.on_gpu ? kCublasWorkspace + angle_bytes(arch, config.model.max_seq_len) : 0)};
 }
 

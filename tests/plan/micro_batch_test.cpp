@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sftrun/plan/step_memory.h"
+
 namespace sftrun::plan {
 namespace {
 
@@ -107,7 +109,9 @@ TEST(MicroBatch, WhatIsOnTheHostIsNotOnTheDevice) {
   const int64_t whole = held(true), base = 134515008 * 2;
   config.parallel.offload.base = config::Offload::kCpu;
   // Two neighbours stay: the last layer, and the norm with the head, which is the embedding.
-  const double layer = 576.0 * (576 + 2 * 192 + 576 + 3 * 1536) + 2 * 576;
+  const auto of_adapters = static_cast<double>(
+      joint_adapter_bytes(small(), config, {.element_bytes = 2, .on_gpu = true}, 0));
+  const double layer = 576.0 * (576 + 2 * 192 + 576 + 3 * 1536) + 2 * 576 + of_adapters / 2;
   EXPECT_NEAR(static_cast<double>(whole - held(true)),
               static_cast<double>(base) - 2 * (layer + 576 + 49152.0 * 576), 16);
   EXPECT_EQ(held(false), whole) << "a CPU's memory is the host's";

@@ -53,6 +53,32 @@ TEST(StepMemory, RecomputationKeepsInputs) {
       << "a CPU's memory is the host's";
 }
 
+/// Joint linears have A and B of their adapters, with 16 columns for each 16 of the ranks' sum.
+TEST(StepMemory, AdaptersOfJointLinears) {
+  config::RunConfig config = lora(true);
+  const MicroBatchShape on_gpu{kTokens, 2, /*on_gpu=*/true};
+  const auto adapters = [&](const MicroBatchShape& shape) {
+    return joint_adapter_bytes(large(), config, shape, 0);
+  };
+  const int64_t values = 48 * (kHidden + kQueries + 2 * kKeys + 48) +
+                         16 * (kQueries + kHidden + 16) + 32 * (kHidden + 2 * kInner + 32) +
+                         16 * (kInner + kHidden + 16);
+  EXPECT_EQ(adapters(on_gpu), 2 * values);
+  EXPECT_EQ(adapters({kTokens, 2, /*on_gpu=*/false}), 0);
+  // Quantised weights have no room for them: one layer's adapters have it while it is used.
+  config.tuning.quant = config::quant_of(QuantFormat::kNf4);
+  const auto workspace = [&] { return step_memory(large(), config, on_gpu).workspace; };
+  const int64_t whole = workspace();
+  config.parallel.axes.dp_shard = 2, config.parallel.axes.level = config::ShardLevel::kWeights;
+  EXPECT_EQ(workspace() - whole, 2 * values);
+  config.tuning.quant = config::Quant::kAuto;
+  const int64_t divided = workspace();
+  config.parallel.axes = {};
+  EXPECT_EQ(divided, workspace());
+  config.tuning.lora.dropout = 0.1;
+  EXPECT_EQ(adapters(on_gpu), 0) << "these are not joined";
+}
+
 TEST(StepMemory, AllMicroBatchesOfAStepThatFetchesOnce) {
   config::RunConfig config = lora(true);
   config.parallel.fetch = config::Fetch::kPerStep;
@@ -159,8 +185,9 @@ TEST(StepMemory, Of30BWithExpertsOnTheHost) {
   const int64_t experts = 128 * 2 * 768 * 2048, queries = 32 * 128 * 2048, keys = 4 * 128 * 2048;
   EXPECT_EQ(step_memory(arch, config, {2048, 2, true}).workspace -
                 step_memory(arch, config, {2048, 2, false}).workspace,
-            2 * (queries + 2 * keys) * 2 + (32 << 20) + 2048 * 128 * 4)
-      << "two of q, k and v, cuBLAS, and angles of all positions";
+            2 * (queries + 2 * keys) * 2 + (32 << 20) + 2048 * 128 * 4 +
+                joint_adapter_bytes(arch, config, {2048, 2, true}, 0))
+      << "two of q, k and v, cuBLAS, angles of all positions, and adapters of a layer";
   const int64_t unpacking = step_memory(arch, config, {2048, 2, true}).layer;
   config.tuning.mode = config::TuningMode::kLora;
   EXPECT_EQ(unpacking - step_memory(arch, config, {2048, 2, true}).layer, experts * 2)

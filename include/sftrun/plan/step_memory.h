@@ -37,6 +37,11 @@ struct StepMemory {
 /// The sizes that one device has of each layer: of tensor parallelism its part, else all.
 spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::Axes& axes);
 
+/// Bytes of the copies of a layer's adapters that its joint linears have on a GPU, with their padding
+/// (`layers::JointLinears`). Beside dense weights they are part of the unit that is gathered.
+int64_t joint_adapter_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
+                            const MicroBatchShape& shape, int64_t layer);
+
 /// Of a pipeline: the stage that keeps most.
 StepMemory step_memory(const spec::ArchSpec& arch, const config::RunConfig& config,
                        const MicroBatchShape& shape);
