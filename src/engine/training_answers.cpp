@@ -67,7 +67,7 @@ class WholeUnits {
 std::vector<at::Tensor> room_for_units(model::Decoder& decoder) {
   std::vector<at::Tensor> room;
   const auto add = [&](const at::Tensor& flat) {
-    if (flat.defined() && flat.storage().nbytes() == 0) room.push_back(at::empty_like(flat));
+    if (flat.defined() && flat.storage().data() == nullptr) room.push_back(at::empty_like(flat));
   };
   for (const int64_t unit : units_of(decoder)) {
     add(decoder.units()[static_cast<size_t>(unit)].frozen.bytes());
