@@ -209,7 +209,7 @@ Command add_eval(CLI::App& sftrun) {
             return run_on_devices({.name = "eval",
                                    .request = request(*options),
                                    .launch = options->launch,
-                                   .folder = temporary_folder("eval")});
+                                   .has_temporary_folder = true});
           }};
 }
 

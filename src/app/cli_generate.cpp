@@ -46,9 +46,7 @@ void check(GenerateOptions& options, const CLI::App& command) {
 /// Where answers are kept until all are there; empty: nowhere.
 std::filesystem::path folder_of(const GenerateOptions& options) {
   const RecordFlags& records = options.records;
-  if (records.input.empty())  // logs of several processes
-    return options.division.is_given() ? temporary_folder("generate") : std::filesystem::path();
-  if (is_stream(records)) return {};
+  if (records.input.empty() || is_stream(records)) return {};
   return records.output + ".parts";
 }
 
@@ -116,7 +114,8 @@ Command add_generate(CLI::App& sftrun) {
             return run_on_devices({.name = "generate",
                                    .request = asked,
                                    .launch = options->launch,
-                                   .folder = folder_of(*options)});
+                                   .folder = folder_of(*options),
+                                   .has_temporary_folder = options->records.input.empty()});
           }};
 }
 

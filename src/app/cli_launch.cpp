@@ -126,6 +126,13 @@ void put_division(const DivisionFlags& flags, const LaunchFlags& launch,
   if (flags.strategy != "auto") request["parallel"]["strategy"] = flags.strategy;
   if (flags.tp) request["parallel"]["tp"] = *flags.tp;
   if (flags.pp) request["parallel"]["pp"] = *flags.pp;
+  // Where an error about a size comes from.
+  const auto flag = [](const char* name, bool is_given) {
+    return fmt::format("--{} on the command line", is_given ? name : "strategy");
+  };
+  request["places"]["parallel.strategy"] = flag("strategy", true);
+  request["places"]["parallel.tp"] = flag("tp", flags.tp.has_value());
+  request["places"]["parallel.pp"] = flag("pp", flags.pp.has_value());
 }
 
 void add_worker_request(CLI::App& command, std::filesystem::path& request) {

@@ -51,33 +51,31 @@ Command add_score(CLI::App& sftrun) {
   add_launch_flags(*command, options->launch);
   add_division_flags(*command, options->division);
   add_worker_request(*command, options->worker_request);
-  return {
-      command, [options, command] {
-        if (!options->worker_request.empty()) {
-          return run_as_worker(
-              "score", nlohmann::ordered_json::parse(read_text_file(options->worker_request)));
-        }
-        check(*options, *command);
-        find_adapter(options->adapter);
-        nlohmann::ordered_json request = {
-            {"model", checked_model(*command, options->model, options->adapter)},
-            {"adapter", or_null(options->adapter)},
-            {"output", options->records.output},
-            {"chat_template_kwargs", or_null(options->template_variables)},
-            {"device", options->compute.device},
-            {"dtype", options->compute.dtype},
-            {"as_stored", options->as_stored},
-            {"threads", or_null(options->compute.threads)},
-            {"json", options->json}};
-        put_input(options->records, request);
-        put_division(options->division, options->launch, request);
-        options->launch.device = options->compute.device;
-        return run_on_devices({.name = "score",
-                               .request = request,
-                               .launch = options->launch,
-                               .folder = is_stream(options->records) ? std::filesystem::path()
-                                                                     : temporary_folder("score")});
-      }};
+  return {command, [options, command] {
+            if (!options->worker_request.empty()) {
+              return run_as_worker(
+                  "score", nlohmann::ordered_json::parse(read_text_file(options->worker_request)));
+            }
+            check(*options, *command);
+            find_adapter(options->adapter);
+            nlohmann::ordered_json request = {
+                {"model", checked_model(*command, options->model, options->adapter)},
+                {"adapter", or_null(options->adapter)},
+                {"output", options->records.output},
+                {"chat_template_kwargs", or_null(options->template_variables)},
+                {"device", options->compute.device},
+                {"dtype", options->compute.dtype},
+                {"as_stored", options->as_stored},
+                {"threads", or_null(options->compute.threads)},
+                {"json", options->json}};
+            put_input(options->records, request);
+            put_division(options->division, options->launch, request);
+            options->launch.device = options->compute.device;
+            return run_on_devices({.name = "score",
+                                   .request = request,
+                                   .launch = options->launch,
+                                   .has_temporary_folder = !is_stream(options->records)});
+          }};
 }
 
 }  // namespace sftrun::app

@@ -119,7 +119,7 @@ int serve_on_devices(ServeOptions& options, nlohmann::ordered_json request) {
   return run_on_devices({.name = "serve",
                          .request = std::move(request),
                          .launch = options.launch,
-                         .folder = temporary_folder("serve")});
+                         .has_temporary_folder = true});
 }
 
 int serve_as_worker(const fs::path& file) {

@@ -144,9 +144,10 @@ struct RecordsCommand {
   /// Holds what is finished, and logs, while the command runs; empty: the command is one process.
   /// What rank 0 writes to `result` in it is printed at the end, if this process is the launcher.
   std::filesystem::path folder;
+  /// In place of `folder` for a command that keeps nothing: it is removed at the end, unless a worker
+  /// failed whose log is in it.
+  bool has_temporary_folder = false;
 };
-/// For the logs and requests of several processes, among the system's temporary files.
-std::filesystem::path temporary_folder(const std::string& command);
 /// Runs the command on all devices, as the launch flags say: in this process, in processes that it
 /// starts, or as one of the processes that another launcher has started.
 /// @throws as launch::make_plan and launch::supervise

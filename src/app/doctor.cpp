@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -22,6 +21,7 @@
 #include "sftrun/launch/machine_check.h"
 #include "sftrun/launch/scheduler_env.h"
 #include "sftrun/launch/supervisor.h"
+#include "temporary_folder.h"
 
 namespace sftrun::app {
 namespace {
@@ -30,25 +30,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using launch::Check;
 using launch::Verdict;
-
-/// A directory for logs and the result of the workers, removed at the end.
-class ScratchDirectory {
- public:
-  ScratchDirectory()
-      : path_(folder_for_temporaries() / fmt::format("sftrun-doctor-{}", ::getpid())) {
-    make_directories(path_);
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 /// What a run on this machine would be.
 struct DistributedState {
@@ -205,7 +186,7 @@ int run_rank(const DoctorOptions& options, const launch::ExternalWorker& externa
   if (worker.supervised)
     return run_in_engine("all_reduce",
                          {{"device", options.device}, {"result", options.result.string()}});
-  const ScratchDirectory scratch;
+  const TemporaryFolder scratch("doctor");  // logs and the result of the workers
   const fs::path file = scratch.path() / "result.json";
   Diagnosis diagnosis;
   if (worker.rank == 0) diagnosis.checks = machine_checks();
@@ -245,7 +226,7 @@ launch::LaunchPlan plan_with_two_ranks(const DoctorOptions& options, const launc
 
 /// Starts the ranks of this machine.   @return what rank 0 wrote; null if rank 0 is elsewhere
 Json run_all_reduce(const launch::LaunchPlan& plan, const launch::Environment& env) {
-  const ScratchDirectory scratch;
+  const TemporaryFolder scratch("doctor");  // logs and the result of the workers
   const fs::path file = scratch.path() / "result.json";
   const launch::WorkerCommand command{
       .executable = "/proc/self/exe",

@@ -1,6 +1,5 @@
 #include <signal.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -8,7 +7,6 @@
 
 #include "commands.h"
 #include "engine_location.h"
-#include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
@@ -16,6 +14,7 @@
 #include "sftrun/launch/run_lock.h"
 #include "sftrun/launch/scheduler_env.h"
 #include "sftrun/launch/supervisor.h"
+#include "temporary_folder.h"
 
 /// Starts the processes of commands that divide records among them, or have a model together.
 namespace sftrun::app {
@@ -46,6 +45,15 @@ void require_processes(const RecordsCommand& command, const launch::LaunchPlan& 
                     "give --nproc-per-node with their number, or leave the flag out");
 }
 
+/// Of generate with a file for its answers, what is finished is kept.
+launch::WorkWords words_of(const RecordsCommand& command) {
+  const bool resumes = !command.has_temporary_folder;
+  return {.name = command.name,
+          .fix = resumes ? "see the log; the same command adds what is missing"
+                         : "see the log, and repeat the command",
+          .unsaved = ""};
+}
+
 /// Starts the processes of this machine, and gives them the request in a file.
 int launch_processes(const RecordsCommand& command, const launch::LaunchPlan& plan,
                      const launch::Environment& env) {
@@ -63,7 +71,8 @@ int launch_processes(const RecordsCommand& command, const launch::LaunchPlan& pl
                                       .restart_command = worker,
                                       .run_dir = command.folder,
                                       .grace_s = launch::grace_from_environment(
-                                          env, launch::SuperviseOptions{}.grace_s)})
+                                          env, launch::SuperviseOptions{}.grace_s),
+                                      .words = words_of(command)})
                        .exit_code;
   const fs::path result = command.folder / "result";
   if (code == 0 && leads_to_file(result)) fmt::print("{}", read_text_file(result));
@@ -85,11 +94,9 @@ bool is_folder_done_with(const fs::path& folder, const launch::LaunchPlan& plan,
 
 }  // namespace
 
-fs::path temporary_folder(const std::string& command) {
-  return folder_for_temporaries() / fmt::format("sftrun-{}-{}", command, ::getpid());
-}
+namespace {
 
-int run_on_devices(const RecordsCommand& asked) {
+int run_in_folder(const RecordsCommand& asked) {
   const launch::Environment env = launch::current_environment();
   RecordsCommand command = asked;
   if (!command.folder.empty()) command.request["folder"] = absolute_path(command.folder).string();
@@ -121,6 +128,21 @@ int run_on_devices(const RecordsCommand& asked) {
   std::error_code ignored;
   if (is_folder_done_with(command.folder, plan, code)) fs::remove_all(command.folder, ignored);
   return code;
+}
+
+}  // namespace
+
+int run_on_devices(const RecordsCommand& asked) {
+  if (!asked.has_temporary_folder) return run_in_folder(asked);
+  TemporaryFolder folder(asked.name);
+  RecordsCommand command = asked;
+  command.folder = folder.path();
+  try {
+    return run_in_folder(command);
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kWorkerFailed) folder.keep();  // the error names a log in it
+    throw;
+  }
 }
 
 }  // namespace sftrun::app

@@ -23,6 +23,7 @@ TemporaryFolder::TemporaryFolder(const std::string& purpose) {
 }
 
 TemporaryFolder::~TemporaryFolder() {
+  if (is_kept_) return;
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
 }

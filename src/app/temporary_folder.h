@@ -5,7 +5,8 @@
 
 namespace sftrun::app {
 
-/// A new folder among the system's temporary files, removed with its content at the end.
+/// A new folder among the system's temporary files, which other users cannot read, removed with its
+/// content at the end.
 class TemporaryFolder {
  public:
   /// @param purpose a word of its name   @throws DeviceError if it cannot be made
@@ -14,9 +15,12 @@ class TemporaryFolder {
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const std::filesystem::path& path() const { return path_; }
+  /// Leaves it where it is at the end.
+  void keep() { is_kept_ = true; }
 
  private:
   std::filesystem::path path_;
+  bool is_kept_ = false;
 };
 
 }  // namespace sftrun::app

@@ -15,8 +15,6 @@ namespace sftrun::launch {
 namespace {
 
 constexpr size_t kShownLines = 10;
-constexpr const char* kFixUnknown =
-    "see the log; the same command resumes from the last checkpoint, if there is one";
 
 double time_of(const WorkerEnd& end) {
   return end.error ? end.error->time : end.time;
@@ -162,14 +160,14 @@ const WorkerEnd* first_failure(const std::vector<WorkerEnd>& ends) {
 
 Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ranks,
                        double stopped_after_s, const std::string& stall,
-                       const std::string& memory_fix) {
+                       const std::string& memory_fix, const WorkWords& work) {
   const auto words = words_of(end);
   if (const auto code = users_code(end)) {
     if (words) return Error(*code, words->message, words->where, words->fix);
     return Error(*code, who(end) + " " + how_it_ended(end) + tail_of_log(end), end.log.string());
   }
   if (end.oom_killed) return killed_for_memory(end, memory_fix);
-  std::string message = "training failed; first failure on " + who(end) + when(end);
+  std::string message = work.name + " failed; first failure on " + who(end) + when(end);
   message += ": " + (words ? words->message : how_it_ended(end));
   if (words && has_crashed(end)) message += ", then " + how_it_ended(end);
   if (!stall.empty()) message += "\n  before that there was no progress: " + stall;
@@ -182,7 +180,7 @@ Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ran
                          stopped_after_s);
   }
   return Error(ExitCode::kWorkerFailed, std::move(message), std::move(where),
-               words ? words->fix : kFixUnknown);
+               words ? words->fix : work.fix);
 }
 
 }  // namespace sftrun::launch

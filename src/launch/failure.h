@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/launch/error_file.h"
 #include "sftrun/launch/status.h"
+#include "sftrun/launch/supervisor.h"
 
 namespace sftrun::launch {
 
@@ -45,6 +46,6 @@ const WorkerEnd* first_failure(const std::vector<WorkerEnd>& ends);
 /// @param memory_fix what to do if the kernel ended the worker for its memory; "": general advice
 Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ranks,
                        double stopped_after_s, const std::string& stall = {},
-                       const std::string& memory_fix = {});
+                       const std::string& memory_fix = {}, const WorkWords& words = {});
 
 }  // namespace sftrun::launch

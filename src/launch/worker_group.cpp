@@ -162,8 +162,8 @@ std::string WorkerGroup::words_of_stop(int signal) const {
         runs_commands() ? "when the command of `callbacks` has ended" : "with a checkpoint",
         signal == SIGINT ? "press Ctrl-C" : "send it");
   }
-  return is_generating() ? "stopping; what is finished is kept"
-                         : "stopping; no step has been trained, so there is nothing to save";
+  if (is_generating()) return "stopping; what is finished is kept";
+  return options_.words.unsaved.empty() ? "stopping" : "stopping; " + options_.words.unsaved;
 }
 
 bool WorkerGroup::is_generating() const {
@@ -338,7 +338,7 @@ GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const Worke
   const bool asks_for_fix = first.oom_killed && options_.memory_fix;
   Error failure =
       describe_failure(first, stopped, last_end_time_ - first.time, stalls_.recent(first_end_),
-                       asks_for_fix ? options_.memory_fix() : "");
+                       asks_for_fix ? options_.memory_fix() : "", options_.words);
   const bool was_fitting = first.last_status && first.last_status->phase == Phase::kFitting;
   const bool does_not_fit = was_fitting && failure.code() == ExitCode::kOutOfMemory;
   return {.failure = std::move(failure),

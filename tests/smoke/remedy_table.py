@@ -800,8 +800,6 @@ IMPORTS = [
      {"elasticity": {"enabled": False}}]),
     ("deepspeed", {"autotuning": {"enabled": True}}, "is not supported", "set enabled to false", [{"autotuning": {"enabled": False}}]),
     ("deepspeed", {"sparse_attention": {"mode": "fixed"}}, "is not supported", "remove it", [{"sparse_attention": None}]),
-    ("deepspeed", {"pipeline": {"stages": 2}}, "is not supported", "remove it", [{"pipeline": None}]),
-    ("deepspeed", {"tensor_parallel": {"autotp_size": 2}}, "is not supported", "set it to 1", [{"tensor_parallel": {"autotp_size": 1}}]),
     ("deepspeed", {"sequence_parallel_size": 2}, "is not supported", "set it to 1", [{"sequence_parallel_size": 1}]),
     ("deepspeed", {"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}, "is not a multiple of",
      "set one of the three to auto", [{"train_batch_size": "auto"}]),

@@ -22,6 +22,16 @@ struct SmallerStart {
   WorkerCommand command, restart_command;
 };
 
+/// How messages name what the workers do.
+struct WorkWords {
+  std::string name = "training";
+  /// What to do after a failure whose cause is unknown.
+  std::string fix =
+      "see the log; the same command resumes from the last checkpoint, if there is one";
+  /// Of a stop before anything was kept; empty: there is nothing to say.
+  std::string unsaved = "no step has been trained, so there is nothing to save";
+};
+
 struct SuperviseOptions {
   LaunchPlan plan;
   Environment environment;  ///< of the workers, without torchrun's variables
@@ -37,6 +47,7 @@ struct SuperviseOptions {
   std::function<std::string()> memory_fix = {};
   /// Called once, if a worker ran out of memory in Phase::kFitting. nullopt: the run ends.
   std::function<std::optional<SmallerStart>()> start_smaller = {};
+  WorkWords words = {};
 };
 
 /// How workers ended without a failure.
