@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/jinja/unicode_tables.inc: what Python's str methods know of Unicode, as ranges.
+"""Writes src/templates/jinja/unicode_tables.inc: what Python's str methods know of Unicode, as ranges.
 
-    python scripts/generate/unicode_tables.py > src/text/jinja/unicode_tables.inc
+    python scripts/generate/unicode_tables.py > src/templates/jinja/unicode_tables.inc
 """
 
 import sys

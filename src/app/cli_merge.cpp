@@ -15,7 +15,7 @@
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/observe/run_report.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_lora.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -250,7 +250,7 @@ int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
 void write_modelfile(const std::filesystem::path& model, const MergeOptions& options,
                      const std::filesystem::path& adapter) {
   const auto base = weights::Checkpoint::open(model);
-  const std::optional<std::string> own = text::chat_template_in(options.adapter);
+  const std::optional<std::string> own = tokenizer::chat_template_in(options.adapter);
   weights::OllamaModelfile modelfile = weights::ollama_modelfile(
       *base, own ? own : base->chat_template(), weights::added_bos_of(weights::GgufFile(model)),
       weights::read_template_variables(options.adapter));

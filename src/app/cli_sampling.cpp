@@ -6,7 +6,7 @@
 #include "cli.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
-#include "sftrun/text/generated_text.h"
+#include "sftrun/tokenizer/generated_text.h"
 
 /// Flags of the commands that generate text.
 namespace sftrun::app {
@@ -60,9 +60,9 @@ void check_sampling_flags(const SamplingFlags& flags) {
   if (std::find(flags.stop.begin(), flags.stop.end(), "") != flags.stop.end())
     throw ConfigError("--stop is empty", "--stop on the command line", "give a text to stop at");
   for (const std::string& stop : flags.stop) {
-    if (stop.size() <= text::kMaxStopBytes) continue;
+    if (stop.size() <= tokenizer::kMaxStopBytes) continue;
     throw ConfigError(fmt::format("--stop has {} bytes", stop.size()), "--stop on the command line",
-                      fmt::format("give a text of at most {} bytes", text::kMaxStopBytes));
+                      fmt::format("give a text of at most {} bytes", tokenizer::kMaxStopBytes));
   }
 }
 

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "sftrun/data/text_model.h"
-#include "sftrun/text/chat_template.h"
+#include "sftrun/templates/chat_template.h"
 
 /// Message content as a list of parts, `[{"type": "text", "text": "…"}]`.
 namespace sftrun::data {
 
-using text::Json;
+using templates::Json;
 
 /// A part may lack its type, and have null or empty values of other keys, as tables give them.
 /// @param name "messages[1].content"

@@ -98,7 +98,7 @@ std::string cache_key(const std::string& fingerprint, const std::vector<SourceFi
         static_cast<int64_t>(rule.too_long), rule.max_seq_len, rendering_moment(model)}) {
     key.add(static_cast<uint64_t>(value));
   }
-  for (const text::TokenId id : model.stop_ids) key.add(static_cast<uint64_t>(id));
+  for (const tokenizer::TokenId id : model.stop_ids) key.add(static_cast<uint64_t>(id));
   return key.add(data.chat_template_kwargs.dump()).add(data.fields.dump()).hex();
 }
 

@@ -55,7 +55,7 @@ DatasetChecks::DatasetChecks(const TextModel& model, const config::DataConfig& d
       rule_(rule) {
   // If the tokenizer adds BOS, the model was always trained with one.
   const auto bos = model.tokenizer->bos_id();
-  const std::vector<text::TokenId> plain =
+  const std::vector<tokenizer::TokenId> plain =
       model.tokenizer->encode("a", /*add_special_tokens=*/true);
   expects_bos_ = !is_text_ && model.chat_template && bos && !plain.empty() && plain.front() == *bos;
 }
@@ -323,7 +323,7 @@ void DatasetChecks::remark_on_templates(std::vector<Remark>& remarks) const {
 }
 
 void DatasetChecks::remark_on_class(std::vector<Remark>& remarks) const {
-  const text::ClassDifference* difference = model_.tokenizer->class_difference();
+  const tokenizer::ClassDifference* difference = model_.tokenizer->class_difference();
   if (difference == nullptr) return;
   warn(remarks, differs_in_class_,
        fmt::format("examples have other tokens in transformers 5, which uses the class {} instead "

@@ -25,13 +25,14 @@ std::optional<std::string_view> after_empty_thinking(std::string_view text) {
 
 /// Where the text of the run's message begins in it, behind what the template writes first; its
 /// end: nowhere.
-uint32_t content_in(const text::LabelledConversation::Run& run, const text::Rendered& rendered) {
+uint32_t content_in(const templates::LabelledConversation::Run& run,
+                    const templates::Rendered& rendered) {
   auto span = std::lower_bound(
       rendered.origins.begin(), rendered.origins.end(), run.span.begin,
-      [](const text::OriginSpan& one, uint32_t begin) { return one.end <= begin; });
+      [](const templates::OriginSpan& one, uint32_t begin) { return one.end <= begin; });
   for (; span != rendered.origins.end() && span->begin < run.span.end; ++span) {
-    const text::Origin& origin = span->origin;
-    if (origin.kind == text::Origin::Kind::kMessage && origin.message == run.message &&
+    const templates::Origin& origin = span->origin;
+    if (origin.kind == templates::Origin::Kind::kMessage && origin.message == run.message &&
         origin.field == "content")
       return std::max(span->begin, run.span.begin);
   }
@@ -40,7 +41,8 @@ uint32_t content_in(const text::LabelledConversation::Run& run, const text::Rend
 
 }  // namespace
 
-std::optional<text::ByteSpan> empty_thinking_at(std::string_view text, text::ByteSpan answer) {
+std::optional<tokenizer::ByteSpan> empty_thinking_at(std::string_view text,
+                                                     tokenizer::ByteSpan answer) {
   std::string_view rest = text.substr(answer.begin, answer.end - answer.begin);
   bool is_found = false;
   while (const auto after = after_empty_thinking(rest)) {  // the template's, and the content's own
@@ -48,13 +50,14 @@ std::optional<text::ByteSpan> empty_thinking_at(std::string_view text, text::Byt
     is_found = true;
   }
   if (!is_found) return std::nullopt;
-  return text::ByteSpan{answer.begin, answer.end - static_cast<uint32_t>(rest.size())};
+  return tokenizer::ByteSpan{answer.begin, answer.end - static_cast<uint32_t>(rest.size())};
 }
 
-std::vector<text::ByteSpan> find_empty_thinking(const text::LabelledConversation& conversation) {
-  const text::Rendered& rendered = conversation.rendered;
-  std::vector<text::ByteSpan> found;
-  for (const text::LabelledConversation::Run& run : conversation.runs) {
+std::vector<tokenizer::ByteSpan> find_empty_thinking(
+    const templates::LabelledConversation& conversation) {
+  const templates::Rendered& rendered = conversation.rendered;
+  std::vector<tokenizer::ByteSpan> found;
+  for (const templates::LabelledConversation::Run& run : conversation.runs) {
     auto span = empty_thinking_at(rendered.text, run.span);
     if (!span) span = empty_thinking_at(rendered.text, {content_in(run, rendered), run.span.end});
     if (span) found.push_back(*span);
@@ -62,10 +65,10 @@ std::vector<text::ByteSpan> find_empty_thinking(const text::LabelledConversation
   return found;
 }
 
-void drop_spans(std::vector<text::LabelledConversation::Run>& runs,
-                const std::vector<text::ByteSpan>& spans) {
-  using Run = text::LabelledConversation::Run;
-  for (const text::ByteSpan& span : spans) {
+void drop_spans(std::vector<templates::LabelledConversation::Run>& runs,
+                const std::vector<tokenizer::ByteSpan>& spans) {
+  using Run = templates::LabelledConversation::Run;
+  for (const tokenizer::ByteSpan& span : spans) {
     std::vector<Run> left;
     for (const Run& run : runs) {
       const Run before{{run.span.begin, std::min(run.span.end, span.begin)}, run.message},

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sftrun/text/chat_labels.h"
+#include "sftrun/templates/chat_labels.h"
 
 /// Empty reasoning that a template writes (`<think>\n\n</think>`): training on it teaches a
 /// reasoning model not to reason.
@@ -27,14 +27,16 @@ inline constexpr std::array kThinkingMarks = {
 /// Where the generation prompt opens the reasoning (Qwen 3.5), or nothing does (MiniMax M3), it is
 /// what closes it.
 /// @param answer from the end of its generation prompt
-std::optional<text::ByteSpan> empty_thinking_at(std::string_view text, text::ByteSpan answer);
+std::optional<tokenizer::ByteSpan> empty_thinking_at(std::string_view text,
+                                                     tokenizer::ByteSpan answer);
 
 /// The empty reasoning in the runs of a conversation: each begins an answer, or the text of one
 /// behind words of the template.
-std::vector<text::ByteSpan> find_empty_thinking(const text::LabelledConversation& conversation);
+std::vector<tokenizer::ByteSpan> find_empty_thinking(
+    const templates::LabelledConversation& conversation);
 
 /// Removes these spans from the runs.
-void drop_spans(std::vector<text::LabelledConversation::Run>& runs,
-                const std::vector<text::ByteSpan>& spans);
+void drop_spans(std::vector<templates::LabelledConversation::Run>& runs,
+                const std::vector<tokenizer::ByteSpan>& spans);
 
 }  // namespace sftrun::data

@@ -16,7 +16,7 @@ bool is_near_end_of_run(const Example& example, size_t i) {
 }
 
 /// The tokens of the last run of labels.
-std::vector<text::TokenId> last_run(const Example& example) {
+std::vector<tokenizer::TokenId> last_run(const Example& example) {
   const auto carries = [](int32_t label) { return label != kIgnoreIndex; };
   const auto last = std::find_if(example.labels.rbegin(), example.labels.rend(), carries);
   const auto before = std::find_if_not(last, example.labels.rend(), carries);
@@ -34,7 +34,8 @@ Ending ending_of(const Example& example, const TextModel& model) {
   return end_token_of(example, *model.tokenizer) ? Ending::kSpecial : Ending::kNone;
 }
 
-std::optional<EndToken> end_token_of(const Example& example, const text::Tokenizer& tokenizer) {
+std::optional<EndToken> end_token_of(const Example& example,
+                                     const tokenizer::Tokenizer& tokenizer) {
   bool is_last_run = true;
   for (size_t i = example.labels.size(); i-- > 0;) {
     const int32_t label = example.labels[i];
@@ -49,13 +50,13 @@ std::optional<EndToken> end_token_of(const Example& example, const text::Tokeniz
   return std::nullopt;
 }
 
-std::string last_answer(const Example& example, const text::Tokenizer& tokenizer) {
+std::string last_answer(const Example& example, const tokenizer::Tokenizer& tokenizer) {
   return tokenizer.decode(last_run(example), /*skip_special_tokens=*/false);
 }
 
 std::string stop_tokens_of(const TextModel& model) {
   std::vector<std::string> names;
-  for (const text::TokenId id : model.stop_ids)
+  for (const tokenizer::TokenId id : model.stop_ids)
     names.push_back("`" + model.tokenizer->id_to_token(id) + "`");
   return names.empty() ? "none" : join(names, ", ");
 }

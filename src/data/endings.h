@@ -20,14 +20,14 @@ enum class Ending : uint8_t {
 Ending ending_of(const Example& example, const TextModel& model);
 
 /// The text of the last run of labels.
-std::string last_answer(const Example& example, const text::Tokenizer& tokenizer);
+std::string last_answer(const Example& example, const tokenizer::Tokenizer& tokenizer);
 /// The special token that ends answers.
 struct EndToken {
-  text::TokenId id;
+  tokenizer::TokenId id;
   bool ends_last_answer;  ///< false: only earlier ones of the conversation
 };
 /// Of an example whose ending is kSpecial; nullopt for kNone.
-std::optional<EndToken> end_token_of(const Example& example, const text::Tokenizer& tokenizer);
+std::optional<EndToken> end_token_of(const Example& example, const tokenizer::Tokenizer& tokenizer);
 /// `<|im_end|>`, `<|endoftext|>`; "none" if the model has no stop token.
 std::string stop_tokens_of(const TextModel& model);
 

@@ -16,8 +16,8 @@
 namespace sftrun::data {
 namespace {
 
-using text::LabelledConversation;
-using text::Origin;
+using templates::LabelledConversation;
+using templates::Origin;
 
 bool is_given(const Json& message, const char* key) {
   const auto value = message.find(key);
@@ -25,9 +25,10 @@ bool is_given(const Json& message, const char* key) {
   return !value->is_string() || !trim(value->get_ref<const std::string&>()).empty();
 }
 
-bool shows(const text::Rendered& rendered, int32_t message, const std::set<std::string>& fields) {
+bool shows(const templates::Rendered& rendered, int32_t message,
+           const std::set<std::string>& fields) {
   return std::any_of(rendered.origins.begin(), rendered.origins.end(),
-                     [&](const text::OriginSpan& span) {
+                     [&](const templates::OriginSpan& span) {
                        return span.origin.kind == Origin::Kind::kMessage &&
                               span.origin.message == message && fields.contains(span.origin.field);
                      });
@@ -101,9 +102,9 @@ std::vector<Piece> pieces_of(const Json& message) {
 }
 
 /// What each message's own text became, in order.
-std::map<int32_t, std::string> shown_texts(const text::Rendered& rendered) {
+std::map<int32_t, std::string> shown_texts(const templates::Rendered& rendered) {
   std::map<int32_t, std::string> shown;
-  for (const text::OriginSpan& span : rendered.origins) {
+  for (const templates::OriginSpan& span : rendered.origins) {
     if (span.origin.kind == Origin::Kind::kMessage && span.origin.field == "content")
       shown[span.origin.message].append(rendered.text, span.begin, span.end - span.begin);
   }
@@ -131,8 +132,8 @@ namespace {
 /// Finds what the template leaves out of messages' own texts.
 class TextSearch {
  public:
-  TextSearch(const text::Rendered& rendered, const Json& messages,
-             const text::ChatTemplate& chat_template, const text::RenderOptions& render)
+  TextSearch(const templates::Rendered& rendered, const Json& messages,
+             const templates::ChatTemplate& chat_template, const templates::RenderOptions& render)
       : rendered_(rendered),
         messages_(messages),
         chat_template_(chat_template),
@@ -179,10 +180,10 @@ class TextSearch {
     return rendered && rendered->text == rendered_.text;
   }
 
-  const text::Rendered& rendered_;
+  const templates::Rendered& rendered_;
   const Json& messages_;
-  const text::ChatTemplate& chat_template_;
-  const text::RenderOptions& render_;
+  const templates::ChatTemplate& chat_template_;
+  const templates::RenderOptions& render_;
   const std::map<int32_t, std::string> shown_;
   int num_renderings_ = 0;
 };
@@ -190,8 +191,9 @@ class TextSearch {
 }  // namespace
 
 LeftOut find_left_out(const LabelledConversation& conversation, const Json& messages,
-                      const text::ChatTemplate& chat_template, const text::RenderOptions& render) {
-  const text::Rendered& rendered = conversation.rendered;
+                      const templates::ChatTemplate& chat_template,
+                      const templates::RenderOptions& render) {
+  const templates::Rendered& rendered = conversation.rendered;
   const std::set<std::string> reasoning(kReasoningKeys.begin(), kReasoningKeys.end());
   std::set<int32_t> trained;  // -1: everything is
   for (const LabelledConversation::Run& run : conversation.runs) trained.insert(run.message);
@@ -222,7 +224,7 @@ LeftOut find_left_out(const LabelledConversation& conversation, const Json& mess
 
 void drop_empty_answers(LabelledConversation& conversation, const Json& messages) {
   std::set<int32_t> shown;
-  for (const text::OriginSpan& span : conversation.rendered.origins) {
+  for (const templates::OriginSpan& span : conversation.rendered.origins) {
     const Origin& origin = span.origin;
     if (origin.kind == Origin::Kind::kMessage && origin.field != "role")
       shown.insert(origin.message);
@@ -247,7 +249,8 @@ int64_t count_empty_answers(const LabelledConversation& conversation, const Json
 }
 
 int64_t count_control_tokens(const LabelledConversation& conversation,
-                             const text::LabelledTokens& tokens, const text::Tokenizer& tokenizer) {
+                             const templates::LabelledTokens& tokens,
+                             const tokenizer::Tokenizer& tokenizer) {
   std::set<int32_t> messages;
   const auto& origins = conversation.rendered.origins;
   size_t at = 0;

@@ -9,13 +9,13 @@
 #include "left_out.h"
 #include "roles.h"
 #include "sftrun/core/strings.h"
-#include "sftrun/text/chat_labels.h"
+#include "sftrun/templates/chat_labels.h"
 
 namespace sftrun::data {
 namespace {
 
-size_t common_prefix_length(const std::vector<text::TokenId>& a,
-                            const std::vector<text::TokenId>& b) {
+size_t common_prefix_length(const std::vector<tokenizer::TokenId>& a,
+                            const std::vector<tokenizer::TokenId>& b) {
   const size_t shorter = std::min(a.size(), b.size());
   return static_cast<size_t>(
       std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(shorter), b.begin()).first -
@@ -23,7 +23,7 @@ size_t common_prefix_length(const std::vector<text::TokenId>& a,
 }
 
 /// Labels on everything behind the prompt.
-void label_answers(std::vector<Sequence>& pair, const std::vector<text::TokenId>& prompt) {
+void label_answers(std::vector<Sequence>& pair, const std::vector<tokenizer::TokenId>& prompt) {
   size_t prompt_tokens = prompt.size();
   for (const Sequence& sequence : pair)
     prompt_tokens = std::min(prompt_tokens, common_prefix_length(prompt, sequence.ids));
@@ -33,7 +33,7 @@ void label_answers(std::vector<Sequence>& pair, const std::vector<text::TokenId>
   }
 }
 
-Sequence sequence_of(text::Encoding encoding, std::string text) {
+Sequence sequence_of(tokenizer::Encoding encoding, std::string text) {
   return {
       .ids = std::move(encoding.ids), .spans = std::move(encoding.spans), .text = std::move(text)};
 }
@@ -46,7 +46,8 @@ Sequence text_of_answer(const PlainText& record, const TextModel& model,
     const std::string end = model.tokenizer->id_to_token(*eos);
     if (!record.completion.ends_with(end)) text += end;
   }
-  text::Encoding encoding = encode_open_text(*model.tokenizer, text);  // its EOS is in the text
+  tokenizer::Encoding encoding =
+      encode_open_text(*model.tokenizer, text);  // its EOS is in the text
   Sequence sequence = sequence_of(std::move(encoding), std::move(text));
   sequence.num_empty_answers = trim(record.completion).empty() ? 1 : 0;
   if (!options.with_parts) return sequence;
@@ -59,9 +60,10 @@ Sequence text_of_answer(const PlainText& record, const TextModel& model,
 
 Sequence conversation_with_answer(const Conversation& conversation, const TextModel& model,
                                   const SequenceOptions& options) {
-  const text::RenderOptions render = render_options(conversation, model, options);
+  const templates::RenderOptions render = render_options(conversation, model, options);
   const Json& messages = conversation.messages;
-  text::LabelledConversation rendered{.rendered = model.chat_template->render(messages, render)};
+  templates::LabelledConversation rendered{.rendered =
+                                               model.chat_template->render(messages, render)};
   for (size_t i = conversation.num_prompt_messages; i < messages.size(); ++i)
     rendered.runs.push_back({.message = static_cast<int32_t>(i)});  // the answers' messages
   const std::string& text = rendered.rendered.text;
@@ -79,7 +81,7 @@ Sequence conversation_with_answer(const Conversation& conversation, const TextMo
 /// The prompt alone, as it is rendered before an answer is generated.
 std::string prompt_of(const Conversation& conversation, const TextModel& model,
                       const SequenceOptions& options) {
-  text::RenderOptions render = render_options(conversation, model, options);
+  templates::RenderOptions render = render_options(conversation, model, options);
   render.add_generation_prompt = true;
   Json messages = conversation.messages;
   messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(conversation.num_prompt_messages),
@@ -88,8 +90,8 @@ std::string prompt_of(const Conversation& conversation, const TextModel& model,
 }
 
 /// Empty reasoning with which the answer begins, behind what the text has of the prompt.
-std::optional<text::ByteSpan> empty_thinking_of(const Sequence& sequence,
-                                                const std::string& prompt) {
+std::optional<tokenizer::ByteSpan> empty_thinking_of(const Sequence& sequence,
+                                                     const std::string& prompt) {
   const auto [end, unused] =
       std::mismatch(sequence.text.begin(), sequence.text.end(), prompt.begin(), prompt.end());
   return empty_thinking_at(sequence.text, {static_cast<uint32_t>(end - sequence.text.begin()),
@@ -105,7 +107,7 @@ void treat_empty_thinking(std::vector<Sequence>& pair, const std::string& prompt
   pair.front().num_empty_thinking = 1;
   if (!drop) return;
   for (size_t i = 0; i < pair.front().ids.size(); ++i) {
-    const text::ByteSpan& span = pair.front().spans[i];
+    const tokenizer::ByteSpan& span = pair.front().spans[i];
     if (span.begin >= of_chosen->begin && span.begin < of_chosen->end) pair.front().mask[i] = 0;
   }
 }

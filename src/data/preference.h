@@ -4,7 +4,7 @@
 
 #include "record.h"
 #include "sftrun/data/sequence.h"
-#include "sftrun/text/chat_template.h"
+#include "sftrun/templates/chat_template.h"
 
 /// The two sequences of a preference record, with the tokens and labels of TRL's DPOTrainer
 /// (trl/trainer/dpo_trainer.py, _prepare_dataset): prompt and answer are rendered and tokenised
@@ -27,9 +27,9 @@ std::vector<Sequence> preference_pair_of_conversations(const std::vector<NamedSh
 
 // ---- Of sequence.cpp.
 /// The template's variables for a conversation: of the model, the configuration and the record.
-text::RenderOptions render_options(const Conversation& conversation, const TextModel& model,
-                                   const SequenceOptions& options);
+templates::RenderOptions render_options(const Conversation& conversation, const TextModel& model,
+                                        const SequenceOptions& options);
 /// Where each part of a rendered text comes from.
-std::vector<Sequence::Part> parts_of(const text::Rendered& rendered, const Json& messages);
+std::vector<Sequence::Part> parts_of(const templates::Rendered& rendered, const Json& messages);
 
 }  // namespace sftrun::data

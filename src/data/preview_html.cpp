@@ -43,7 +43,8 @@ std::string token_html(const ShownToken& token, const std::string& origin, bool 
                      classes_of(token, odd), token.id, label, escape_html(origin), text);
 }
 
-std::string sequence_html(const PreviewedSequence& previewed, const text::Tokenizer& tokenizer) {
+std::string sequence_html(const PreviewedSequence& previewed,
+                          const tokenizer::Tokenizer& tokenizer) {
   const char* warn = previewed.left_out.empty() ? "" : " class=\"warn\"";
   std::string out =
       fmt::format("<h2{}>{}</h2>\n<div class=\"tokens\">", warn, escape_html(headline(previewed)));

@@ -5,7 +5,7 @@
 namespace sftrun::data {
 namespace {
 
-Json sequence_json(const PreviewedSequence& previewed, const text::Tokenizer& tokenizer) {
+Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenizer& tokenizer) {
   Json ids = Json::array(), tokens = Json::array(), labels = Json::array(), origins = Json::array();
   int64_t num_labels = 0;
   for (const ShownRun& run : shown_runs(previewed, tokenizer)) {

@@ -31,7 +31,7 @@ bool is_trained_on(const PreviewedSequence& previewed, size_t i) {
          previewed.sequence.mask[i] != 0;
 }
 
-std::string origin_at(const Sequence& sequence, const text::ByteSpan& span) {
+std::string origin_at(const Sequence& sequence, const tokenizer::ByteSpan& span) {
   if (span.begin == span.end) return "added by the tokenizer";
   const auto part = std::find_if(sequence.parts.begin(), sequence.parts.end(),
                                  [&](const Sequence::Part& p) { return p.span.end > span.begin; });
@@ -43,12 +43,12 @@ std::string origin_at(const Sequence& sequence, const text::ByteSpan& span) {
 }  // namespace
 
 std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
-                                 const text::Tokenizer& tokenizer) {
+                                 const tokenizer::Tokenizer& tokenizer) {
   const Sequence& sequence = previewed.sequence;
   std::vector<ShownRun> runs;
   for (size_t i = 0; i < sequence.ids.size(); ++i) {
-    const text::ByteSpan span = sequence.spans[i];
-    const text::TokenId id = sequence.ids[i];
+    const tokenizer::ByteSpan span = sequence.spans[i];
+    const tokenizer::TokenId id = sequence.ids[i];
     ShownToken token{
         .id = id,
         .text =

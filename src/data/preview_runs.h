@@ -10,7 +10,7 @@ namespace sftrun::data {
 
 /// A token for display.
 struct ShownToken {
-  text::TokenId id = 0;
+  tokenizer::TokenId id = 0;
   std::string text;      ///< valid UTF-8; bytes of an incomplete character are written as \xE2
   bool trained = false;  ///< trained on
   bool special = false;
@@ -23,7 +23,7 @@ struct ShownRun {
   std::vector<ShownToken> tokens;
 };
 std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
-                                 const text::Tokenizer& tokenizer);
+                                 const tokenizer::Tokenizer& tokenizer);
 
 /// "line 3: 120 tokens, 40 trained on (33.3%)", and why it is left out or truncated.
 std::string headline(const PreviewedSequence& previewed);

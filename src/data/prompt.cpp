@@ -60,7 +60,7 @@ Json question_of(const Conversation& conversation) {
 
 std::string render(const Conversation& conversation, const TextModel& model,
                    const std::string& where) {
-  text::RenderOptions options = model.render_defaults;
+  templates::RenderOptions options = model.render_defaults;
   options.add_generation_prompt = true;
   options.tools = conversation.tools;
   for (const auto& [key, value] : conversation.kwargs.items()) options.kwargs[key] = value;
@@ -91,8 +91,8 @@ bool PromptBuilder::renders(const Json& record, const std::string& where) const 
          is_rendered(asked.record, asked.format, chat_);
 }
 
-std::vector<text::TokenId> PromptBuilder::build(const Json& record,
-                                                const std::string& where) const {
+std::vector<tokenizer::TokenId> PromptBuilder::build(const Json& record,
+                                                     const std::string& where) const {
   const Asked asked = asked_by(record, where);
   RecordShape shape = shape_of(asked.record, asked.format,
                                {.exists = chat_, .writes_calls = form_.writes_calls()}, where);
@@ -112,7 +112,7 @@ std::vector<text::TokenId> PromptBuilder::build(const Json& record,
     form_.apply(conversation.messages);
     text = render(conversation, model_, where);
   }
-  text::Encoding encoding =
+  tokenizer::Encoding encoding =
       continues ? encode_open_text(*model_.tokenizer, text)
                 : model_.tokenizer->encode_with_spans(text, /*add_special_tokens=*/false);
   require_one_bos(encoding.ids, encoding.spans, *model_.tokenizer, where);

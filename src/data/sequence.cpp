@@ -12,15 +12,15 @@
 #include "roles.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
-#include "sftrun/text/builtin_templates.h"
-#include "sftrun/text/chat_labels.h"
+#include "sftrun/templates/builtin_templates.h"
+#include "sftrun/templates/chat_labels.h"
 #include "unread_columns.h"
 
 namespace sftrun::data {
 namespace {
 
 using config::LossOnChoice;
-using text::LabelledConversation;
+using templates::LabelledConversation;
 
 /// A slice of a conversation that becomes one sequence: messages [0, end), of which those from
 /// `first_trained` on are trained on.
@@ -64,16 +64,17 @@ void merge_into(Json& target, const Json& source) {
   for (const auto& [key, value] : source.items()) target[key] = value;
 }
 
-text::LossOn text_loss_on(LossOnChoice choice, size_t num_prompt_messages) {
+templates::LossOn text_loss_on(LossOnChoice choice, size_t num_prompt_messages) {
   switch (choice) {
     case LossOnChoice::kAssistant:
-      return text::LossOn::kAssistant;
+      return templates::LossOn::kAssistant;
     case LossOnChoice::kLastAssistant:
-      return text::LossOn::kLastAssistant;
+      return templates::LossOn::kLastAssistant;
     case LossOnChoice::kCompletion:
-      return num_prompt_messages > 0 ? text::LossOn::kAssistant : text::LossOn::kLastAssistant;
+      return num_prompt_messages > 0 ? templates::LossOn::kAssistant
+                                     : templates::LossOn::kLastAssistant;
     case LossOnChoice::kAll:
-      return text::LossOn::kAll;
+      return templates::LossOn::kAll;
   }
   invariant_failed(__FILE__, __LINE__, "unknown loss_on");
 }
@@ -93,13 +94,13 @@ void extend_to_end(LabelledConversation& conversation) {
 
 /// The part that text of this origin belongs to; a role inside the template's markers counts as
 /// theirs.
-Sequence::Part part_of(const text::OriginSpan& span, const Json& messages) {
-  const text::Origin& origin = span.origin;
+Sequence::Part part_of(const templates::OriginSpan& span, const Json& messages) {
+  const templates::Origin& origin = span.origin;
   Sequence::Part part{.span = {span.begin, span.end}, .name = "template"};
-  if (origin.kind == text::Origin::Kind::kMessage && origin.field != "role") {
+  if (origin.kind == templates::Origin::Kind::kMessage && origin.field != "role") {
     part.message = origin.message;
     part.name = role_of(messages, static_cast<size_t>(origin.message)) + " " + origin.field;
-  } else if (origin.kind == text::Origin::Kind::kOther) {
+  } else if (origin.kind == templates::Origin::Kind::kOther) {
     part.name = origin.field.empty() ? "variable" : origin.field;
   }
   return part;
@@ -107,9 +108,10 @@ Sequence::Part part_of(const text::OriginSpan& span, const Json& messages) {
 
 }  // namespace
 
-std::vector<Sequence::Part> parts_of(const text::Rendered& rendered, const Json& messages) {
+std::vector<Sequence::Part> parts_of(const templates::Rendered& rendered, const Json& messages) {
   std::vector<Sequence::Part> parts;
-  for (const text::OriginSpan& span : rendered.origins) parts.push_back(part_of(span, messages));
+  for (const templates::OriginSpan& span : rendered.origins)
+    parts.push_back(part_of(span, messages));
   return parts;
 }
 
@@ -128,9 +130,9 @@ Json template_variables(const config::DataConfig& data) {
   return variables_of(data.thinking, data.chat_template_kwargs);
 }
 
-text::RenderOptions render_options(const Conversation& conversation, const TextModel& model,
-                                   const SequenceOptions& options) {
-  text::RenderOptions render = model.render_defaults;
+templates::RenderOptions render_options(const Conversation& conversation, const TextModel& model,
+                                        const SequenceOptions& options) {
+  templates::RenderOptions render = model.render_defaults;
   render.tools = conversation.tools;
   merge_into(render.kwargs, variables_of(options.thinking, options.chat_template_kwargs));
   merge_into(render.kwargs, conversation.kwargs);
@@ -141,28 +143,28 @@ namespace {
 
 /// The answers' turns, where everything is trained on: only those tell reasoning from other text.
 LabelledConversation answers_of(const LabelledConversation& all, const Json& messages,
-                                const TextModel& model, const text::RenderOptions& render) {
+                                const TextModel& model, const templates::RenderOptions& render) {
   const bool may_think =
       std::any_of(kThinkingMarks.begin(), kThinkingMarks.end(), [&](const ThinkingMarks& marks) {
         return all.rendered.text.find(marks.closer) != std::string::npos;
       });
   if (!may_think) return {};
   try {
-    return text::label_conversation(*model.chat_template, *model.tokenizer, messages, render,
-                                    text::LossOn::kAssistant);
+    return templates::label_conversation(*model.chat_template, *model.tokenizer, messages, render,
+                                         templates::LossOn::kAssistant);
   } catch (const DataError&) {  // the template leaves an answer out
     return {};
   }
 }
 
 Sequence render_slice(const Json& messages, const Slice& slice, const TextModel& model,
-                      const text::RenderOptions& render, const SequenceOptions& options,
+                      const templates::RenderOptions& render, const SequenceOptions& options,
                       size_t num_prompt_messages) {
   Json shown = messages;
   shown.erase(shown.begin() + static_cast<ptrdiff_t>(slice.end), shown.end());
   LabelledConversation conversation =
-      text::label_conversation(*model.chat_template, *model.tokenizer, shown, render,
-                               text_loss_on(options.loss_on, num_prompt_messages));
+      templates::label_conversation(*model.chat_template, *model.tokenizer, shown, render,
+                                    text_loss_on(options.loss_on, num_prompt_messages));
   if (options.loss_on != LossOnChoice::kAll) drop_runs_before(conversation, slice.first_trained);
   if (options.loss_on == LossOnChoice::kCompletion && num_prompt_messages > 0) {
     extend_to_end(conversation);
@@ -170,13 +172,13 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
   const LeftOut left_out = find_left_out(conversation, shown, *model.chat_template, render);
   if (options.loss_on != LossOnChoice::kAll) drop_empty_answers(conversation, shown);
   const int64_t num_empty_answers = count_empty_answers(conversation, shown);
-  const std::vector<text::ByteSpan> empty_thinking =
+  const std::vector<tokenizer::ByteSpan> empty_thinking =
       options.loss_on == LossOnChoice::kAll
           ? find_empty_thinking(answers_of(conversation, shown, model, render))
           : find_empty_thinking(conversation);
   if (options.empty_thinking == config::EmptyThinking::kDrop)
     drop_spans(conversation.runs, empty_thinking);
-  text::LabelledTokens tokens = text::tokenize_labelled(*model.tokenizer, conversation);
+  templates::LabelledTokens tokens = templates::tokenize_labelled(*model.tokenizer, conversation);
   const int64_t num_control_tokens = count_control_tokens(conversation, tokens, *model.tokenizer);
   Sequence sequence{.ids = std::move(tokens.ids),
                     .mask = std::move(tokens.mask),
@@ -205,7 +207,7 @@ bool begins_with_answer(const Json& messages) {
 
 std::vector<Sequence> build_conversation(const Conversation& conversation, const TextModel& model,
                                          const SequenceOptions& options) {
-  const text::RenderOptions render = render_options(conversation, model, options);
+  const templates::RenderOptions render = render_options(conversation, model, options);
   const Json& messages = conversation.messages;
   const size_t num_prompt = conversation.num_prompt_messages;
   const bool split =
@@ -236,8 +238,9 @@ Sequence build_text(const PlainText& record, const TextModel& model,
                     const SequenceOptions& options) {
   Sequence sequence{.text = record.prompt + record.completion};
   const auto prompt_bytes = static_cast<uint32_t>(record.prompt.size());
-  text::Encoding encoding = options.append_eos ? encode_whole_text(*model.tokenizer, sequence.text)
-                                               : encode_open_text(*model.tokenizer, sequence.text);
+  tokenizer::Encoding encoding = options.append_eos
+                                     ? encode_whole_text(*model.tokenizer, sequence.text)
+                                     : encode_open_text(*model.tokenizer, sequence.text);
   sequence.ids = std::move(encoding.ids);
   sequence.spans = std::move(encoding.spans);
   const auto text_bytes = static_cast<uint32_t>(sequence.text.size());
@@ -245,7 +248,7 @@ Sequence build_text(const PlainText& record, const TextModel& model,
   const bool everything = options.loss_on == LossOnChoice::kAll;
   for (size_t i = 0; i < sequence.ids.size(); ++i) {
     const bool is_end = i + 1 == sequence.ids.size() && eos && sequence.ids[i] == *eos;
-    const text::ByteSpan& span = sequence.spans[i];
+    const tokenizer::ByteSpan& span = sequence.spans[i];
     // A space that the tokenizer itself puts before the completion.
     const bool is_prefix = span.begin == span.end && span.begin == prompt_bytes &&
                            !model.tokenizer->is_special(sequence.ids[i]);
@@ -273,7 +276,7 @@ MessageForm form_for(TextModel model, const SequenceOptions& options) {
 
 /// Whether an answer that the template writes ends in a token at which the model can stop.
 bool ends_answers(std::string_view source, const std::string& name, TextModel model) {
-  model.chat_template = std::make_shared<const text::ChatTemplate>(source, name);
+  model.chat_template = std::make_shared<const templates::ChatTemplate>(source, name);
   const Json messages = {{{"role", "user"}, {"content", "a"}},
                          {{"role", "assistant"}, {"content", "b"}}};
   const Sequence sequence = build_conversation({.messages = messages}, model, {}).front();
@@ -288,9 +291,9 @@ bool ends_answers(std::string_view source, const std::string& name, TextModel mo
 
 /// What model.chat_template may be. With other built-in ones the model would not stop.
 std::string fitting_templates(const TextModel& model) {
-  std::vector<std::string> fitting = text::builtin_template_names();
+  std::vector<std::string> fitting = templates::builtin_template_names();
   std::erase_if(fitting, [&](const std::string& name) {
-    return !ends_answers(text::builtin_template(name), name, model);
+    return !ends_answers(templates::builtin_template(name), name, model);
   });
   return fitting.empty() ? "a Jinja file that ends answers with a special token of its tokenizer"
                          : fmt::format(

@@ -11,7 +11,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
-#include "sftrun/text/builtin_templates.h"
+#include "sftrun/templates/builtin_templates.h"
 
 namespace sftrun::data {
 namespace {
@@ -39,24 +39,24 @@ std::string template_at(const std::string& path) {
     throw ConfigError("no such chat template file", where,
                       "write the path of a Jinja file, a directory with chat_template.jinja or "
                       "tokenizer_config.json, the template itself, or one of " +
-                          join(text::builtin_template_names(), ", "));
+                          join(templates::builtin_template_names(), ", "));
   }
   if (!is_folder(path)) return read_utf8_file(path);
-  if (auto found = text::chat_template_in(path)) return *std::move(found);
+  if (auto found = tokenizer::chat_template_in(path)) return *std::move(found);
   throw ConfigError("the directory has no chat template", where,
                     "name a directory with chat_template.jinja, or with a tokenizer_config.json "
                     "or chat_template.json that has a chat_template, or the path of a Jinja file");
 }
 
-std::shared_ptr<const text::ChatTemplate> parsed_template(std::string_view source,
-                                                          std::string name) {
-  return std::make_shared<const text::ChatTemplate>(source, std::move(name));
+std::shared_ptr<const templates::ChatTemplate> parsed_template(std::string_view source,
+                                                               std::string name) {
+  return std::make_shared<const templates::ChatTemplate>(source, std::move(name));
 }
 
 /// Of `model.chat_template`; null: it is empty.
-std::shared_ptr<const text::ChatTemplate> configured_template(const std::string& configured) {
+std::shared_ptr<const templates::ChatTemplate> configured_template(const std::string& configured) {
   if (configured.empty()) return nullptr;
-  const std::string_view builtin = text::builtin_template(configured);
+  const std::string_view builtin = templates::builtin_template(configured);
   if (!builtin.empty()) return parsed_template(builtin, "the built-in chat template " + configured);
   if (is_template_text(configured)) return parsed_template(configured, "model.chat_template");
   return parsed_template(template_at(configured), configured);
@@ -64,33 +64,35 @@ std::shared_ptr<const text::ChatTemplate> configured_template(const std::string&
 
 }  // namespace
 
-text::Encoding encode_open_text(const text::Tokenizer& tokenizer, std::string_view text) {
-  text::Encoding encoding = tokenizer.encode_with_spans(text, /*add_special_tokens=*/true);
+tokenizer::Encoding encode_open_text(const tokenizer::Tokenizer& tokenizer, std::string_view text) {
+  tokenizer::Encoding encoding = tokenizer.encode_with_spans(text, /*add_special_tokens=*/true);
   const size_t size = encoding.ids.size() - tokenizer.tokens_behind_texts().size();
   encoding.ids.resize(size);
   encoding.spans.resize(size);
   return encoding;
 }
 
-text::Encoding encode_whole_text(const text::Tokenizer& tokenizer, std::string_view text) {
-  text::Encoding encoding = encode_open_text(tokenizer, text);
+tokenizer::Encoding encode_whole_text(const tokenizer::Tokenizer& tokenizer,
+                                      std::string_view text) {
+  tokenizer::Encoding encoding = encode_open_text(tokenizer, text);
   const auto end = static_cast<uint32_t>(text.size());
   const auto eos = tokenizer.eos_id();
   const auto ends_in_eos = [&] {
     return eos && !encoding.ids.empty() && encoding.ids.back() == *eos;
   };
-  const auto add = [&](text::TokenId id) {
+  const auto add = [&](tokenizer::TokenId id) {
     if (id == eos && ends_in_eos()) return;
     encoding.ids.push_back(id);
     encoding.spans.push_back({end, end});
   };
-  for (const text::TokenId id : tokenizer.tokens_behind_texts()) add(id);
+  for (const tokenizer::TokenId id : tokenizer.tokens_behind_texts()) add(id);
   if (eos) add(*eos);
   return encoding;
 }
 
-void require_one_bos(std::span<const text::TokenId> ids, std::span<const text::ByteSpan> spans,
-                     const text::Tokenizer& tokenizer, const std::string& where) {
+void require_one_bos(std::span<const tokenizer::TokenId> ids,
+                     std::span<const tokenizer::ByteSpan> spans,
+                     const tokenizer::Tokenizer& tokenizer, const std::string& where) {
   const auto bos = tokenizer.bos_id();
   if (!bos || ids.size() < 2 || ids[0] != *bos || ids[1] != *bos) return;
   constexpr size_t kShown = 8;
@@ -109,10 +111,10 @@ bool has_tokens_beyond_embeddings(const TextModel& model) {
   return model.num_embeddings && model.tokenizer->vocab_size() > *model.num_embeddings;
 }
 
-void require_embedded(std::span<const text::TokenId> ids, const TextModel& model,
+void require_embedded(std::span<const tokenizer::TokenId> ids, const TextModel& model,
                       const std::string& where) {
   if (!has_tokens_beyond_embeddings(model)) return;
-  for (const text::TokenId id : ids) {
+  for (const tokenizer::TokenId id : ids) {
     if (id < *model.num_embeddings) continue;
     throw DataError(
         fmt::format("the text contains the token `{}` with the id {}, but the model has embeddings "
@@ -125,12 +127,14 @@ void require_embedded(std::span<const text::TokenId> ids, const TextModel& model
   }
 }
 
-TextModel make_text_model(text::Tokenizer tokenizer, const std::optional<std::string>& own_template,
-                          text::RenderOptions render_defaults, const std::string& configured,
+TextModel make_text_model(tokenizer::Tokenizer tokenizer,
+                          const std::optional<std::string>& own_template,
+                          templates::RenderOptions render_defaults, const std::string& configured,
                           const std::vector<int64_t>& eos_token_ids) {
-  TextModel model{.tokenizer = std::make_shared<const text::Tokenizer>(std::move(tokenizer)),
+  TextModel model{.tokenizer = std::make_shared<const tokenizer::Tokenizer>(std::move(tokenizer)),
                   .render_defaults = std::move(render_defaults)};
-  for (const int64_t id : eos_token_ids) model.stop_ids.push_back(static_cast<text::TokenId>(id));
+  for (const int64_t id : eos_token_ids)
+    model.stop_ids.push_back(static_cast<tokenizer::TokenId>(id));
   if (const auto eos = model.tokenizer->eos_id()) {
     if (std::find(model.stop_ids.begin(), model.stop_ids.end(), *eos) == model.stop_ids.end())
       model.stop_ids.push_back(*eos);
@@ -166,7 +170,7 @@ std::string idle_reason(const TextModel& model, const std::string& name) {
 }  // namespace
 
 std::vector<std::string> idle_template_variables(const TextModel& model,
-                                                 const text::Json& variables) {
+                                                 const templates::Json& variables) {
   std::vector<std::string> warnings;
   for (const auto& [name, value] : variables.items()) {
     const std::string reason = idle_reason(model, name);
@@ -177,12 +181,12 @@ std::vector<std::string> idle_template_variables(const TextModel& model,
   return warnings;
 }
 
-void warn_of_idle_template_variables(const TextModel& model, const text::Json& variables) {
+void warn_of_idle_template_variables(const TextModel& model, const templates::Json& variables) {
   for (const std::string& idle : idle_template_variables(model, variables)) log::warn("{}", idle);
 }
 
 std::vector<std::string> idle_template_flag(const std::vector<const TextModel*>& models,
-                                            const text::Json& variables, bool renders) {
+                                            const templates::Json& variables, bool renders) {
   if (variables.empty()) return {};
   const auto is_idle = [](const std::string& reason) { return !reason.empty(); };
   const bool has_template = std::any_of(models.begin(), models.end(), [](const TextModel* model) {

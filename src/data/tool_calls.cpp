@@ -67,7 +67,7 @@ ArgumentForm argument_form(const std::string& of_object, const std::string& of_s
 
 /// As Python's json.dumps writes it, which is how the calls of models are recorded.
 std::string dumped(const Json& arguments) {
-  static const text::ChatTemplate writer("{{ messages[0].arguments | tojson }}");
+  static const templates::ChatTemplate writer("{{ messages[0].arguments | tojson }}");
   return writer.render(Json::array({{{"arguments", arguments}}}), {}).text;
 }
 

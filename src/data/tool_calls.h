@@ -4,12 +4,12 @@
 #include <string>
 
 #include "sftrun/data/text_model.h"
-#include "sftrun/text/chat_template.h"
+#include "sftrun/templates/chat_template.h"
 
 /// Tool calls of answers: `"tool_calls": [{"function": {"name", "arguments"}}]`.
 namespace sftrun::data {
 
-using text::Json;
+using templates::Json;
 
 /// In which form a template writes the arguments of a call.
 enum class ArgumentForm : uint8_t {

@@ -1,12 +1,12 @@
 #include "answer_scores.h"
 
 #include "sftrun/core/strings.h"
-#include "sftrun/text/rouge.h"
+#include "sftrun/observe/rouge.h"
 
 namespace sftrun::engine {
 
 AnswerScores score_answer(std::string_view reference, std::string_view answer) {
-  const text::RougeScores scores = text::rouge(reference, answer);
+  const observe::RougeScores scores = observe::rouge(reference, answer);
   return {.rouge1 = scores.rouge1.fmeasure,
           .rouge2 = scores.rouge2.fmeasure,
           .rouge_l = scores.rouge_l.fmeasure,

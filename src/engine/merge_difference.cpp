@@ -24,7 +24,7 @@
 #include "sftrun/observe/run_report.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/micro_batch.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -289,7 +289,7 @@ ordered_json measure(const MergedModel& model, Training& training,
   const Compute compute =
       choose_compute(get<std::string>(request, "device").value_or("auto"), kDtype, 0);
   data::TextModel text =
-      text_model_of(*training.base, text::chat_template_in(model.adapter).value_or(""));
+      text_model_of(*training.base, tokenizer::chat_template_in(model.adapter).value_or(""));
   text.render_defaults.kwargs = weights::read_template_variables(model.adapter);
   std::vector<data::Example> examples = sample_of(training, text, count);
   if (examples.empty()) throw DataError(fmt::format("{} has no examples", training.data));

@@ -3,7 +3,7 @@
 namespace sftrun::engine {
 
 std::optional<Question> question_of(const data::ExampleView& example,
-                                    const text::Tokenizer& tokenizer) {
+                                    const tokenizer::Tokenizer& tokenizer) {
   const auto has_label = [&](int64_t token) {
     return example.label(token - 1) != data::kIgnoreIndex;
   };
@@ -14,7 +14,7 @@ std::optional<Question> question_of(const data::ExampleView& example,
   if (begin == end || begin == 1) return std::nullopt;
   Question question;
   for (int64_t i = 0; i < begin; ++i) question.prompt.push_back(example.token(i));
-  std::vector<text::TokenId> answer;
+  std::vector<tokenizer::TokenId> answer;
   for (int64_t i = begin; i < end; ++i) answer.push_back(example.token(i));
   question.reference = tokenizer.decode(answer, /*skip_special_tokens=*/true);
   return question;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sftrun/data/example_store.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/tokenizer/tokenizer.h"
 
 /// Examples as questions, for evaluation by generated answers.
 namespace sftrun::engine {
@@ -22,6 +22,6 @@ struct Question {
 /// @return nullopt for an example without a prompt: a text that has a label on every token but the
 /// first
 std::optional<Question> question_of(const data::ExampleView& example,
-                                    const text::Tokenizer& tokenizer);
+                                    const tokenizer::Tokenizer& tokenizer);
 
 }  // namespace sftrun::engine

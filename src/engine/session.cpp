@@ -24,7 +24,7 @@
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/lora_plan.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -190,20 +190,20 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
 /// An adapter is used with the template that it was trained with; empty: the base's own.
 std::string template_of_adapter(const std::optional<std::string>& adapter) {
   if (!adapter) return {};
-  return text::chat_template_in(*adapter).value_or("");
+  return tokenizer::chat_template_in(*adapter).value_or("");
 }
 
 namespace {
 
 /// Variables of the chat template: those of the run that trained the adapter or model, and over them
 /// the command's. A command whose configuration has them asks for neither.
-text::Json variables_for(const nlohmann::ordered_json& request, const std::string& directory) {
-  if (!request.contains("chat_template_kwargs")) return text::Json::object();
-  text::Json variables = weights::read_template_variables(directory);
+templates::Json variables_for(const nlohmann::ordered_json& request, const std::string& directory) {
+  if (!request.contains("chat_template_kwargs")) return templates::Json::object();
+  templates::Json variables = weights::read_template_variables(directory);
   if (!variables.empty())
     log::info("chat_template_kwargs of the training run: {}", excerpt(variables.dump()));
   if (const auto given = get<std::string>(request, "chat_template_kwargs"))
-    variables.update(text::Json::parse(*given));
+    variables.update(templates::Json::parse(*given));
   return variables;
 }
 
@@ -251,7 +251,7 @@ void warn_of_idle_template_flag(const nlohmann::ordered_json& request,
   const auto given = get<std::string>(request, "chat_template_kwargs");
   if (!given) return;
   for (const std::string& idle :
-       data::idle_template_flag(models, text::Json::parse(*given), renders))
+       data::idle_template_flag(models, templates::Json::parse(*given), renders))
     log::warn("{}", idle);
 }
 

@@ -9,7 +9,7 @@ namespace sftrun::engine {
 TextGenerator::TextGenerator(const data::TextModel& text, model::SamplingOptions options,
                              const std::vector<std::string>& stops)
     : text_(text), options_(std::move(options)) {
-  text::Stops divided = text::divide_stops(*text.tokenizer, stops);
+  tokenizer::Stops divided = tokenizer::divide_stops(*text.tokenizer, stops);
   stop_texts_ = std::move(divided.texts);
   options_.stop_tokens.assign(text.stop_ids.begin(), text.stop_ids.end());
   options_.stop_tokens.insert(options_.stop_tokens.end(), divided.tokens.begin(),
@@ -17,7 +17,7 @@ TextGenerator::TextGenerator(const data::TextModel& text, model::SamplingOptions
 }
 
 Answer TextGenerator::answer_of(const model::Generation& generation,
-                                const text::GeneratedText* text) const {
+                                const tokenizer::GeneratedText* text) const {
   return {.text = text != nullptr
                       ? text->text()
                       : text_.tokenizer->decode(generation.tokens, /*skip_special_tokens=*/true),
@@ -27,9 +27,9 @@ Answer TextGenerator::answer_of(const model::Generation& generation,
 
 void TextGenerator::run(model::Decoder& decoder, size_t batch_size, const AnswerHooks& hooks,
                         layers::CopyRanks* ranks) const {
-  std::map<size_t, text::GeneratedText> texts;  // of unfinished answers, by prompt
+  std::map<size_t, tokenizer::GeneratedText> texts;  // of unfinished answers, by prompt
   const auto read = [&](size_t index, int32_t token) {
-    text::GeneratedText& text =
+    tokenizer::GeneratedText& text =
         texts.try_emplace(index, *text_.tokenizer, stop_texts_).first->second;
     const bool goes_on = text.add(token);
     if (hooks.on_text) hooks.on_text(text.settled());

@@ -9,7 +9,7 @@
 
 #include "sftrun/data/text_model.h"
 #include "sftrun/model/generate.h"
-#include "sftrun/text/generated_text.h"
+#include "sftrun/tokenizer/generated_text.h"
 
 namespace sftrun::engine {
 
@@ -41,7 +41,7 @@ class TextGenerator {
            layers::CopyRanks* ranks = nullptr) const;
 
  private:
-  Answer answer_of(const model::Generation& generation, const text::GeneratedText* text) const;
+  Answer answer_of(const model::Generation& generation, const tokenizer::GeneratedText* text) const;
 
   const data::TextModel& text_;
   model::SamplingOptions options_;

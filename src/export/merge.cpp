@@ -9,7 +9,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/model/base_form.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/weights_summary.h"
@@ -114,7 +114,7 @@ void log_written(const MergeOptions& options, const Sources& sources, const Writ
 
 std::optional<std::string> chat_template_of(const MergeOptions& options) {
   const auto& trained = options.adapter ? options.adapter : options.checkpoint;
-  return trained ? text::chat_template_in(*trained) : std::nullopt;
+  return trained ? tokenizer::chat_template_in(*trained) : std::nullopt;
 }
 
 nlohmann::ordered_json template_variables_of(const MergeOptions& options) {

@@ -19,7 +19,7 @@
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 
@@ -373,12 +373,13 @@ void copy_text_files(const weights::Checkpoint& base, const fs::path& base_path,
                      const fs::path& directory) {
   if (is_folder(base_path)) {
     weights::copy_text_files(base_path, directory);
-    if (!has_optional_file(base_path / "tokenizer.json") && text::has_tokenizer_files(base_path))
+    if (!has_optional_file(base_path / "tokenizer.json") &&
+        tokenizer::has_tokenizer_files(base_path))
       write_file_atomically(directory / "tokenizer.json", base.tokenizer().to_json());
     return;
   }
   write_file_atomically(directory / "tokenizer.json", base.tokenizer().to_json());
-  const text::RenderOptions texts = base.render_defaults();
+  const templates::RenderOptions texts = base.render_defaults();
   nlohmann::ordered_json config;
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
   if (!texts.bos_token.empty()) config["bos_token"] = texts.bos_token;

@@ -18,7 +18,7 @@
 #include "sftrun/core/utf8.h"
 #include "sftrun/serve/api_error.h"
 #include "sftrun/serve/http_status.h"
-#include "sftrun/text/generated_text.h"
+#include "sftrun/tokenizer/generated_text.h"
 
 namespace sftrun::serve {
 namespace {
@@ -37,7 +37,7 @@ void read_sampling(Parameters& parameters, CompletionRequest& request) {
   const auto top_k = parameters.integer("top_k", kAll, kMostTokens);
   if (top_k && *top_k > 0) sampling.top_k = top_k;
   sampling.seed = parameters.seed("seed").value_or(std::random_device{}());
-  request.stops = parameters.texts("stop", kMostStops, text::kMaxStopBytes);
+  request.stops = parameters.texts("stop", kMostStops, tokenizer::kMaxStopBytes);
   request.num_choices = parameters.integer("n", 1, kMostChoices).value_or(1);
   parameters.require_neutral("best_of", {Json(1), Json(request.num_choices)},
                              "all answers are returned; set n instead");
@@ -132,7 +132,7 @@ void add_prompt(CompletionRequest& request, const Json& prompt, const ServedMode
   if (prompt.is_string()) {
     text = prompt.get<std::string>();
     if (!is_valid_utf8(text)) throw ApiError(kBadRequest, "\"prompt\" is not UTF-8", "prompt");
-    text::Encoding encoding = data::encode_open_text(*model.text.tokenizer, text);
+    tokenizer::Encoding encoding = data::encode_open_text(*model.text.tokenizer, text);
     data::require_one_bos(encoding.ids, encoding.spans, *model.text.tokenizer, "prompt");
     data::require_embedded(encoding.ids, model.text, "prompt");
     tokens = std::move(encoding.ids);

@@ -42,13 +42,14 @@ class SpeedLog {
 
 /// One answer, from its request to its last token.
 struct Scheduler::Job {
-  Job(const ServedModel& served, const text::GeneratedText& empty) : model(&served), text(empty) {}
+  Job(const ServedModel& served, const tokenizer::GeneratedText& empty)
+      : model(&served), text(empty) {}
 
   const ServedModel* model;
   std::shared_ptr<AnswerChannel> channel;
   size_t choice = 0;
   model::SequenceRequest request;
-  text::GeneratedText text;
+  tokenizer::GeneratedText text;
   size_t num_sent = 0;  ///< bytes of the text
 
   int64_t longest() const {
@@ -248,10 +249,10 @@ std::shared_ptr<AnswerChannel> Scheduler::submit(const ServedModel& model,
     require_room(num_answers);  // before they take memory
   }
   auto options = std::make_shared<model::SamplingOptions>(request.sampling);
-  text::Stops stops = text::divide_stops(*model.text.tokenizer, request.stops);
+  tokenizer::Stops stops = tokenizer::divide_stops(*model.text.tokenizer, request.stops);
   for (const auto& tokens : {model.text.stop_ids, stops.tokens})
     options->stop_tokens.insert(options->stop_tokens.end(), tokens.begin(), tokens.end());
-  const text::GeneratedText empty(*model.text.tokenizer, std::move(stops.texts));
+  const tokenizer::GeneratedText empty(*model.text.tokenizer, std::move(stops.texts));
   auto channel = std::make_shared<AnswerChannel>();
   std::vector<std::unique_ptr<Job>> jobs;
   for (const std::vector<int32_t>& prompt : request.prompts) {

@@ -131,7 +131,7 @@ std::string data_difference(const Json& saved, const Json& now) {
 }  // namespace
 
 ModelIdentity model_identity(const weights::Checkpoint& checkpoint, const data::TextModel& text) {
-  const text::RenderOptions& texts = text.render_defaults;
+  const templates::RenderOptions& texts = text.render_defaults;
   return {.configuration = checkpoint.configuration(),
           .layout = weights::layout_fingerprint(checkpoint),
           .tokenizer = xxh3_128(text.tokenizer->to_json()),

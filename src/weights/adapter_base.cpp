@@ -116,10 +116,10 @@ class AdapterVocabulary {
 };
 
 /// Whether both have the same tokens, with the same text and kind.
-bool same_tokens(const text::Tokenizer& a, const text::Tokenizer& b) {
+bool same_tokens(const tokenizer::Tokenizer& a, const tokenizer::Tokenizer& b) {
   if (a.vocab_size() != b.vocab_size()) return false;
   for (int64_t i = 0; i < a.vocab_size(); ++i) {
-    const auto id = static_cast<text::TokenId>(i);
+    const auto id = static_cast<tokenizer::TokenId>(i);
     if (a.id_to_token(id) != b.id_to_token(id) || a.is_special(id) != b.is_special(id) ||
         a.is_added(id) != b.is_added(id))
       return false;
@@ -128,7 +128,8 @@ bool same_tokens(const text::Tokenizer& a, const text::Tokenizer& b) {
 }
 
 /// The adapter's texts, where it has them.
-text::RenderOptions joined(text::RenderOptions texts, const text::RenderOptions& own) {
+templates::RenderOptions joined(templates::RenderOptions texts,
+                                const templates::RenderOptions& own) {
   const auto take = [](std::string& text, const std::string& other) {
     if (!other.empty()) text = other;
   };
@@ -151,19 +152,19 @@ bool has_same_tokenizer_files(const fs::path& a, const fs::path& b) {
   return true;
 }
 
-bool same_texts(const text::RenderOptions& a, const text::RenderOptions& b) {
+bool same_texts(const templates::RenderOptions& a, const templates::RenderOptions& b) {
   return a.bos_token == b.bos_token && a.eos_token == b.eos_token && a.unk_token == b.unk_token &&
          a.pad_token == b.pad_token;
 }
 
 /// The adapter's tokenizer, if it differs from the base's and the model has rows for its tokens.
-std::optional<text::Tokenizer> own_tokenizer(const Checkpoint& base, const fs::path& base_path,
-                                             const fs::path& adapter, int64_t vocab_size) {
-  if (!text::has_tokenizer_files(adapter) || has_same_tokenizer_files(base_path, adapter))
+std::optional<tokenizer::Tokenizer> own_tokenizer(const Checkpoint& base, const fs::path& base_path,
+                                                  const fs::path& adapter, int64_t vocab_size) {
+  if (!tokenizer::has_tokenizer_files(adapter) || has_same_tokenizer_files(base_path, adapter))
     return std::nullopt;
-  text::Tokenizer own = text::Tokenizer::from_directory(adapter);
-  const text::RenderOptions texts = base.render_defaults();
-  const bool is_only_one = is_folder(base_path) && !text::has_tokenizer_files(base_path);
+  tokenizer::Tokenizer own = tokenizer::Tokenizer::from_directory(adapter);
+  const templates::RenderOptions texts = base.render_defaults();
+  const bool is_only_one = is_folder(base_path) && !tokenizer::has_tokenizer_files(base_path);
   if (!is_only_one && same_tokens(own, base.tokenizer()) &&
       same_texts(joined(texts, read_special_texts(adapter)), texts))
     return std::nullopt;
@@ -268,13 +269,13 @@ class ReplacedCheckpoint final : public Checkpoint {
     return print.hex();
   }
 
-  text::Tokenizer tokenizer() const override {
+  tokenizer::Tokenizer tokenizer() const override {
     return text_directory_.empty() ? base_->tokenizer()
-                                   : text::Tokenizer::from_directory(text_directory_);
+                                   : tokenizer::Tokenizer::from_directory(text_directory_);
   }
   std::optional<std::string> chat_template() const override { return base_->chat_template(); }
-  text::RenderOptions render_defaults() const override {
-    const text::RenderOptions texts = base_->render_defaults();
+  templates::RenderOptions render_defaults() const override {
+    const templates::RenderOptions texts = base_->render_defaults();
     return text_directory_.empty() ? texts : joined(texts, read_special_texts(text_directory_));
   }
 
@@ -304,9 +305,9 @@ class ReplacedCheckpoint final : public Checkpoint {
   fs::path text_directory_;
 };
 
-std::optional<int64_t> new_eos(const Checkpoint& base, const text::Tokenizer& tokenizer,
+std::optional<int64_t> new_eos(const Checkpoint& base, const tokenizer::Tokenizer& tokenizer,
                                const fs::path& adapter) {
-  const std::optional<text::TokenId> eos =
+  const std::optional<tokenizer::TokenId> eos =
       tokenizer.token_to_id(read_special_texts(adapter).eos_token);
   const std::vector<int64_t>& known = base.arch().eos_token_ids;
   if (!eos || std::find(known.begin(), known.end(), *eos) != known.end()) return std::nullopt;

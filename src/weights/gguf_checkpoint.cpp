@@ -221,13 +221,15 @@ class GgufCheckpoint final : public CheckpointBase {
     return keys;
   }
 
-  text::Tokenizer tokenizer() const override {
-    return text::Tokenizer::from_gguf(read_gguf_vocab(file_), where_);
+  tokenizer::Tokenizer tokenizer() const override {
+    return tokenizer::Tokenizer::from_gguf(read_gguf_vocab(file_), where_);
   }
   std::optional<std::string> chat_template() const override {
     return read_gguf_chat_template(file_);
   }
-  text::RenderOptions render_defaults() const override { return read_gguf_special_texts(file_); }
+  templates::RenderOptions render_defaults() const override {
+    return read_gguf_special_texts(file_);
+  }
 
  private:
   std::vector<std::span<const std::byte>> pieces_of(size_t i) const {

@@ -51,21 +51,21 @@ GgufTensorToWrite of_floats(const std::string& name, const std::vector<float>& v
 
 // ---- From a directory.
 
-text::GgufVocab vocab_of(const Checkpoint& base, const std::string& where) {
-  const text::RenderOptions texts = base.render_defaults();
+tokenizer::GgufVocab vocab_of(const Checkpoint& base, const std::string& where) {
+  const templates::RenderOptions texts = base.render_defaults();
   const spec::ArchSpec& arch = base.arch();
-  return text::gguf_vocab_of(base.tokenizer(),
-                             {.vocab_size = arch.vocab_size,
-                              .keeps_merges = spec::gguf_keeps_merges(arch),
-                              .bos_token = texts.bos_token,
-                              .eos_token = texts.eos_token,
-                              .unk_token = texts.unk_token,
-                              .pad_token = texts.pad_token},
-                             where);
+  return tokenizer::gguf_vocab_of(base.tokenizer(),
+                                  {.vocab_size = arch.vocab_size,
+                                   .keeps_merges = spec::gguf_keeps_merges(arch),
+                                   .bos_token = texts.bos_token,
+                                   .eos_token = texts.eos_token,
+                                   .unk_token = texts.unk_token,
+                                   .pad_token = texts.pad_token},
+                                  where);
 }
 
 /// Readers take further EOS tokens of the model from these keys.
-void write_further_ends(const spec::ArchSpec& arch, const text::GgufVocab& vocab,
+void write_further_ends(const spec::ArchSpec& arch, const tokenizer::GgufVocab& vocab,
                         GgufMetadata& metadata) {
   std::vector<const char*> keys = {"tokenizer.ggml.eom_token_id", "tokenizer.ggml.eot_token_id"};
   if (!vocab.eos) keys.push_back("tokenizer.ggml.eos_token_id");
@@ -86,7 +86,7 @@ void describe_directory(const Checkpoint& base, const GgufExportOptions& options
   for (const auto& [key, value] : description.metadata.items()) plan.metadata.set_json(key, value);
   plan.metadata.set_u32(kFileType, 0);
   plan.metadata.set_u32("general.quantization_version", kQuantizationVersion);
-  const text::GgufVocab vocab = vocab_of(base, where);
+  const tokenizer::GgufVocab vocab = vocab_of(base, where);
   write_gguf_vocab(vocab, plan.metadata);
   plan.added_bos = added_bos_of(vocab);
   write_further_ends(base.arch(), vocab, plan.metadata);
@@ -148,7 +148,7 @@ void keep_types(const Checkpoint& base, const GgufExportOptions& options, GgufPl
 void replace_vocab(const Checkpoint& base, const GgufExportOptions& options, GgufPlan& plan) {
   const std::string where = options.base_path.string();
   const std::string model = read_gguf_vocab(*plan.base).model;
-  const text::GgufVocab vocab = vocab_of(base, where);
+  const tokenizer::GgufVocab vocab = vocab_of(base, where);
   if (vocab.model != model) {
     throw DataError(
         fmt::format("the adapter's tokenizer has the type \"{}\", but the base file's has \"{}\"",

@@ -19,8 +19,8 @@ std::string text_at(const GgufFile& file, const std::string& key) {
 }
 
 /// An id within the vocabulary; nullopt if the key is missing.
-std::optional<text::TokenId> id_at(const GgufFile& file, const std::string& name,
-                                   size_t vocab_size) {
+std::optional<tokenizer::TokenId> id_at(const GgufFile& file, const std::string& name,
+                                        size_t vocab_size) {
   const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) return std::nullopt;
@@ -31,12 +31,12 @@ std::optional<text::TokenId> id_at(const GgufFile& file, const std::string& name
                                 excerpt(found->dump()), vocab_size),
                     file.where());
   }
-  return found->get<text::TokenId>();
+  return found->get<tokenizer::TokenId>();
 }
 
 /// llama.cpp's default if the key is missing: BOS for SentencePiece vocabularies, and for those of
 /// Llama 3 and Mistral.
-bool adds_bos_by_default(const text::GgufVocab& vocab) {
+bool adds_bos_by_default(const tokenizer::GgufVocab& vocab) {
   static constexpr std::array<std::string_view, 7> kLlama3 = {
       "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2"};
   return vocab.model == "llama" || vocab.model == "gemma4" || vocab.pre == "tekken" ||
@@ -53,8 +53,8 @@ bool flag_at(const GgufFile& file, const std::string& key, bool otherwise) {
 
 }  // namespace
 
-text::GgufVocab read_gguf_vocab(const GgufFile& file) {
-  text::GgufVocab vocab;
+tokenizer::GgufVocab read_gguf_vocab(const GgufFile& file) {
+  tokenizer::GgufVocab vocab;
   vocab.model = text_at(file, "tokenizer.ggml.model");
   vocab.pre = text_at(file, "tokenizer.ggml.pre");
   vocab.tokens = file.strings("tokenizer.ggml.tokens");
@@ -82,14 +82,14 @@ text::GgufVocab read_gguf_vocab(const GgufFile& file) {
   return vocab;
 }
 
-void write_gguf_vocab(const text::GgufVocab& vocab, GgufMetadata& metadata) {
+void write_gguf_vocab(const tokenizer::GgufVocab& vocab, GgufMetadata& metadata) {
   metadata.set_string("tokenizer.ggml.model", vocab.model);
   if (!vocab.pre.empty()) metadata.set_string("tokenizer.ggml.pre", vocab.pre);
   metadata.set_strings("tokenizer.ggml.tokens", vocab.tokens);
   if (!vocab.scores.empty()) metadata.set_floats("tokenizer.ggml.scores", vocab.scores);
   metadata.set_ints("tokenizer.ggml.token_type", vocab.token_types);
   if (vocab.model != "llama") metadata.set_strings("tokenizer.ggml.merges", vocab.merges);
-  const auto set_id = [&](const char* name, std::optional<text::TokenId> id) {
+  const auto set_id = [&](const char* name, std::optional<tokenizer::TokenId> id) {
     if (id) {
       metadata.set_u32(fmt::format("tokenizer.ggml.{}_token_id", name), static_cast<uint32_t>(*id));
     }
@@ -105,12 +105,12 @@ void write_gguf_vocab(const text::GgufVocab& vocab, GgufMetadata& metadata) {
     metadata.set_bool("tokenizer.ggml.add_space_prefix", vocab.add_space_prefix);
 }
 
-text::RenderOptions read_gguf_special_texts(const GgufFile& file) {
-  const text::GgufVocab vocab = read_gguf_vocab(file);
-  const auto text_of = [&](std::optional<text::TokenId> id) {
+templates::RenderOptions read_gguf_special_texts(const GgufFile& file) {
+  const tokenizer::GgufVocab vocab = read_gguf_vocab(file);
+  const auto text_of = [&](std::optional<tokenizer::TokenId> id) {
     return id ? vocab.tokens[static_cast<size_t>(*id)] : std::string();
   };
-  text::RenderOptions options;
+  templates::RenderOptions options;
   options.bos_token = text_of(vocab.bos);
   options.eos_token = text_of(vocab.eos);
   options.unk_token = text_of(vocab.unk);

@@ -16,7 +16,7 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
 #include "tensor_check.h"
@@ -239,11 +239,15 @@ class HfCheckpoint final : public CheckpointBase {
     return keys;
   }
 
-  text::Tokenizer tokenizer() const override { return text::Tokenizer::from_directory(directory_); }
-  std::optional<std::string> chat_template() const override {
-    return text::chat_template_in(directory_);
+  tokenizer::Tokenizer tokenizer() const override {
+    return tokenizer::Tokenizer::from_directory(directory_);
   }
-  text::RenderOptions render_defaults() const override { return read_special_texts(directory_); }
+  std::optional<std::string> chat_template() const override {
+    return tokenizer::chat_template_in(directory_);
+  }
+  templates::RenderOptions render_defaults() const override {
+    return read_special_texts(directory_);
+  }
 
  private:
   struct Located {

@@ -13,7 +13,7 @@
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/tokenizer/tokenizer.h"
 
 namespace sftrun::weights {
 namespace {
@@ -55,16 +55,16 @@ std::vector<int64_t> generation_eos_ids(const fs::path& directory) {
   return ids;
 }
 
-text::Json read_template_variables(const fs::path& directory) {
+templates::Json read_template_variables(const fs::path& directory) {
   const fs::path path = directory / kChat;
-  if (!has_optional_file(path)) return text::Json::object();
+  if (!has_optional_file(path)) return templates::Json::object();
   const std::string text = read_text_file(path);
-  parse_json(text, path.string());                        // its error names the line
-  const auto chat = parse_python_json<text::Json>(text);  // keeps the order of the keys
+  parse_json(text, path.string());                             // its error names the line
+  const auto chat = parse_python_json<templates::Json>(text);  // keeps the order of the keys
   if (chat.is_discarded()) fail_damaged(path, "it has too many keys");
   if (!chat.is_object()) fail_damaged(path, "it is not a JSON object");
   if (!chat.contains(kVariables)) fail_damaged(path, fmt::format("`{}` is missing", kVariables));
-  const text::Json& variables = chat[kVariables];
+  const templates::Json& variables = chat[kVariables];
   if (!variables.is_object())
     fail_damaged(path, fmt::format("`{}` is not an object: {}", kVariables,
                                    excerpt(dump_python_json(variables))));
@@ -73,12 +73,12 @@ text::Json read_template_variables(const fs::path& directory) {
   return variables;
 }
 
-void write_template_variables(const fs::path& directory, const text::Json& variables) {
+void write_template_variables(const fs::path& directory, const templates::Json& variables) {
   if (variables.empty()) return;
-  write_file_atomically(directory / kChat, text::Json{{kVariables, variables}}.dump(2) + "\n");
+  write_file_atomically(directory / kChat, templates::Json{{kVariables, variables}}.dump(2) + "\n");
 }
 
-std::string variables_warning(const text::Json& variables, TemplateReader reader) {
+std::string variables_warning(const templates::Json& variables, TemplateReader reader) {
   if (variables.empty()) return {};
   const std::string text = variables.dump();
   const bool is_vllm = reader == TemplateReader::kVllm;
@@ -89,9 +89,9 @@ std::string variables_warning(const text::Json& variables, TemplateReader reader
               : "start llama-server with --chat-template-kwargs " + shell_word(text));
 }
 
-text::RenderOptions read_special_texts(const fs::path& directory) {
-  auto texts = text::special_token_texts(directory);
-  text::RenderOptions options;
+templates::RenderOptions read_special_texts(const fs::path& directory) {
+  auto texts = tokenizer::special_token_texts(directory);
+  templates::RenderOptions options;
   options.bos_token = texts["bos_token"];
   options.eos_token = texts["eos_token"];
   options.unk_token = texts["unk_token"];

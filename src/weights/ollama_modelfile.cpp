@@ -6,7 +6,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
-#include "sftrun/text/chat_template.h"
+#include "sftrun/templates/chat_template.h"
 
 namespace sftrun::weights {
 namespace {
@@ -17,24 +17,26 @@ std::string quoted(const std::string& text) {
   return is_plain ? "\"" + text + "\"" : "\"\"\"" + text + "\"\"\"";
 }
 
-text::OllamaTemplate template_of(const Checkpoint& base, const std::string& chat_template,
-                                 const std::string& added_bos, const text::Json& variables) {
-  text::RenderOptions options = base.render_defaults();
+templates::OllamaTemplate template_of(const Checkpoint& base, const std::string& chat_template,
+                                      const std::string& added_bos,
+                                      const templates::Json& variables) {
+  templates::RenderOptions options = base.render_defaults();
   options.kwargs = variables;
   try {
-    return text::ollama_template_of(text::ChatTemplate(chat_template), options, added_bos);
+    return templates::ollama_template_of(templates::ChatTemplate(chat_template), options,
+                                         added_bos);
   } catch (const DataError& error) {
     return {.text = std::nullopt, .reason = error.message(), .notes = {}};
   }
 }
 
 std::vector<std::string> stops_of(const Checkpoint& base) {
-  const text::Tokenizer tokenizer = base.tokenizer();
+  const tokenizer::Tokenizer tokenizer = base.tokenizer();
   std::vector<int64_t> ends = base.arch().eos_token_ids;
   if (ends.empty() && tokenizer.eos_id()) ends.push_back(*tokenizer.eos_id());
   std::vector<std::string> stops;
   for (const int64_t id : ends) {
-    std::string stop = tokenizer.id_to_token(static_cast<text::TokenId>(id));
+    std::string stop = tokenizer.id_to_token(static_cast<tokenizer::TokenId>(id));
     if (!stop.empty()) stops.push_back(std::move(stop));
   }
   return stops;
@@ -42,7 +44,7 @@ std::vector<std::string> stops_of(const Checkpoint& base) {
 
 }  // namespace
 
-std::string added_bos_of(const text::GgufVocab& vocab) {
+std::string added_bos_of(const tokenizer::GgufVocab& vocab) {
   return vocab.add_bos && vocab.bos ? vocab.tokens.at(static_cast<size_t>(*vocab.bos))
                                     : std::string();
 }
@@ -53,7 +55,7 @@ std::string added_bos_of(const GgufFile& file) {
 
 OllamaModelfile ollama_modelfile(const Checkpoint& base,
                                  const std::optional<std::string>& chat_template,
-                                 const std::string& added_bos, const text::Json& variables) {
+                                 const std::string& added_bos, const templates::Json& variables) {
   OllamaModelfile file{.from = {},
                        .adapter = {},
                        .template_text = std::nullopt,
@@ -65,7 +67,7 @@ OllamaModelfile ollama_modelfile(const Checkpoint& base,
         "for chat."};
     return file;
   }
-  const text::OllamaTemplate made = template_of(base, *chat_template, added_bos, variables);
+  const templates::OllamaTemplate made = template_of(base, *chat_template, added_bos, variables);
   file.template_text = made.text;
   file.remarks = made.notes;
   if (!made.text) {

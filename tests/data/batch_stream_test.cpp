@@ -35,7 +35,7 @@ class BatchStreams : public ::testing::Test {
       bins.emplace_back();
       for (const int64_t index : bin) {
         const ExampleView example = batch.examples[index];
-        std::vector<text::TokenId> ids;
+        std::vector<tokenizer::TokenId> ids;
         for (int64_t i = 0; i < example.size(); ++i) ids.push_back(example.token(i));
         std::string text = model_.tokenizer->decode(ids, /*skip_special_tokens=*/true);
         bins.back().push_back(text.substr(0, text.find('.')));

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "sftrun/core/error.h"
-#include "sftrun/text/builtin_templates.h"
+#include "sftrun/templates/builtin_templates.h"
 #include "support/expect_error.h"
 #include "toy_model.h"
 
@@ -56,12 +56,12 @@ TEST(BuiltinTemplates, AnswersAndTheirEndsAreTrained) {
       {"chatml", "<|im_end|>"}, {"llama3", "<|eot_id|>"},   {"llama2", " </s>"},
       {"mistral", "</s>"},      {"gemma", "<end_of_turn>"}, {"phi3", "<|end|>"},
       {"zephyr", "</s>"},       {"vicuna", "</s>"},         {"alpaca", "</s>"}};
-  ASSERT_EQ(text::builtin_template_names().size(), ends.size());
-  for (const std::string& name : text::builtin_template_names()) {
+  ASSERT_EQ(templates::builtin_template_names().size(), ends.size());
+  for (const std::string& name : templates::builtin_template_names()) {
     SCOPED_TRACE(name);
     TextModel model = test::toy_model();
     model.chat_template =
-        std::make_shared<const text::ChatTemplate>(text::builtin_template(name), name);
+        std::make_shared<const templates::ChatTemplate>(templates::builtin_template(name), name);
     model.render_defaults.bos_token = "<s>";
     model.render_defaults.eos_token = "</s>";
     const auto sequences = build(kTwoTurns, RecordFormat::kMessages, {}, model);

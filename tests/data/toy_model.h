@@ -116,7 +116,7 @@ inline data::TextModel toy_model(const std::string& chat_template = kChatMl, boo
   write_file_atomically(dir / "tokenizer.json", tokenizer_json(adds_bos, adds_eos).dump());
   write_file_atomically(dir / "tokenizer_config.json",
                         R"({"bos_token": "<s>", "eos_token": "</s>"})");
-  return data::make_text_model(text::Tokenizer::from_directory(dir.path()), std::nullopt,
+  return data::make_text_model(tokenizer::Tokenizer::from_directory(dir.path()), std::nullopt,
                                {.bos_token = "<s>", .eos_token = "</s>"}, chat_template, {kImEnd});
 }
 

@@ -9,10 +9,10 @@
 namespace sftrun::engine {
 namespace {
 
-text::Tokenizer tokenizer() {
+tokenizer::Tokenizer tokenizer() {
   const std::filesystem::path file =
       std::filesystem::path(SFTRUN_TEST_DATA) / "text/smollm.tokenizer.json";
-  return text::Tokenizer::from_json(read_text_file(file), file.string());
+  return tokenizer::Tokenizer::from_json(read_text_file(file), file.string());
 }
 
 /// @param labelled one character for each token: 1 if it has a label

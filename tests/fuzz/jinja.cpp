@@ -1,10 +1,10 @@
 #include "fuzz.h"
-#include "sftrun/text/chat_labels.h"
-#include "sftrun/text/chat_template.h"
+#include "sftrun/templates/chat_labels.h"
+#include "sftrun/templates/chat_template.h"
 
 namespace {
 
-using sftrun::text::Json;
+using sftrun::templates::Json;
 
 const Json& messages() {
   static const Json parsed = Json::parse(R"([
@@ -21,13 +21,13 @@ const Json& messages() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sftrun;
   fuzz::expecting_errors([&] {
-    const text::ChatTemplate chat_template(fuzz::text_of(data, size));
-    text::RenderOptions options;
+    const templates::ChatTemplate chat_template(fuzz::text_of(data, size));
+    templates::RenderOptions options;
     options.bos_token = "<s>";
     options.now_unix_s = 0;
-    const text::Rendered rendered = chat_template.render(messages(), options);
+    const templates::Rendered rendered = chat_template.render(messages(), options);
     size_t covered = 0;
-    for (const text::OriginSpan& span : rendered.origins) {
+    for (const templates::OriginSpan& span : rendered.origins) {
       if (span.begin != covered || span.end <= span.begin) __builtin_trap();
       covered = span.end;
     }

@@ -5,8 +5,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sftrun;
   fuzz::expecting_errors([&] {
-    const auto model = text::read_sentencepiece_model(fuzz::text_of(data, size), "m.model");
-    fuzz::use_tokenizer(text::source_from_sentencepiece(model, {}), "m.model");
+    const auto model = tokenizer::read_sentencepiece_model(fuzz::text_of(data, size), "m.model");
+    fuzz::use_tokenizer(tokenizer::source_from_sentencepiece(model, {}), "m.model");
   });
   return 0;
 }

@@ -5,7 +5,7 @@
 #include "fuzz.h"
 #include "memory_file.h"
 #include "sftrun/core/file.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/tokenizer/tokenizer.h"
 #include "support/temporary_directory.h"
 
 namespace {
@@ -65,23 +65,23 @@ struct Directories {
   std::filesystem::path path(size_t kind) const { return root / std::to_string(kind); }
 };
 
-void use(const text::Tokenizer& tokenizer) {
+void use(const tokenizer::Tokenizer& tokenizer) {
   constexpr std::string_view kText = "hello he<s> \u00e9 </s><|endoftext|> <x>  he";
-  text::Encoding encoding;
+  tokenizer::Encoding encoding;
   bool encodes = false;
   fuzz::expecting_errors([&] {  // a vocabulary without an unknown token
     encoding = tokenizer.encode_with_spans(kText, true);
     encodes = true;
   });
   if (encoding.ids.size() != encoding.spans.size()) __builtin_trap();
-  for (const text::ByteSpan& span : encoding.spans)
+  for (const tokenizer::ByteSpan& span : encoding.spans)
     if (span.begin > span.end || span.end > kText.size()) __builtin_trap();
-  for (const text::TokenId id : encoding.ids)
+  for (const tokenizer::TokenId id : encoding.ids)
     if (id < 0 || id >= tokenizer.vocab_size()) __builtin_trap();
   for (const auto id : {tokenizer.bos_id(), tokenizer.eos_id()})
     if (id && tokenizer.id_to_token(*id).empty()) __builtin_trap();
   tokenizer.decode(encoding.ids, true);
-  const auto written = text::Tokenizer::from_json(tokenizer.to_json(), "written");
+  const auto written = tokenizer::Tokenizer::from_json(tokenizer.to_json(), "written");
   if (encodes && written.encode(kText, true) != encoding.ids) __builtin_trap();
 }
 
@@ -99,7 +99,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     rest.remove_prefix(std::min(part.size() + 1, rest.size()));
     file.holding(part.empty() ? "{}" : part);
   }
-  fuzz::expecting_errors(
-      [&] { use(text::Tokenizer::from_directory(directories.path(data[0] % directories.count))); });
+  fuzz::expecting_errors([&] {
+    use(tokenizer::Tokenizer::from_directory(directories.path(data[0] % directories.count)));
+  });
   return 0;
 }

@@ -5,7 +5,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sftrun;
   fuzz::expecting_errors([&] {
-    fuzz::use_tokenizer(text::read_tokenizer_json(fuzz::text_of(data, size), "tokenizer.json"),
+    fuzz::use_tokenizer(tokenizer::read_tokenizer_json(fuzz::text_of(data, size), "tokenizer.json"),
                         "tokenizer.json");
   });
   return 0;

@@ -6,18 +6,18 @@
 namespace sftrun::fuzz {
 
 /// A tokenizer that loads must encode and decode anything, and write a file that loads.
-inline void use_tokenizer(text::TokenizerSource source, const std::string& where) {
-  const text::Tokenizer::Impl tokenizer(std::move(source), where);
+inline void use_tokenizer(tokenizer::TokenizerSource source, const std::string& where) {
+  const tokenizer::Tokenizer::Impl tokenizer(std::move(source), where);
   constexpr std::string_view kText =
       "Hello  world's\n\t1234 <|im_start|>\xC3\xA9\xCC\x81\xF0\x9F\x98\x80\r\n\xE2\x80\x8D ";
-  std::vector<text::TokenId> ids;
-  std::vector<text::ByteSpan> spans;
+  std::vector<tokenizer::TokenId> ids;
+  std::vector<tokenizer::ByteSpan> spans;
   tokenizer.encode(kText, true, ids, &spans);
   if (ids.size() != spans.size()) __builtin_trap();
-  for (const text::ByteSpan& span : spans)
+  for (const tokenizer::ByteSpan& span : spans)
     if (span.begin > span.end || span.end > kText.size()) __builtin_trap();
   tokenizer.decode(ids, false);
-  text::read_tokenizer_json(text::write_tokenizer_json(tokenizer), where);
+  tokenizer::read_tokenizer_json(tokenizer::write_tokenizer_json(tokenizer), where);
 }
 
 }  // namespace sftrun::fuzz

@@ -1,4 +1,4 @@
-"""Our tokenizer, through tests/text/tokenize_lines.cpp."""
+"""Our tokenizer, through tests/tokenizer/tokenize_lines.cpp."""
 import json
 import struct
 import subprocess

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "sftrun/text/generated_text.h"
+#include "sftrun/tokenizer/generated_text.h"
 #include "support/served_tiny.h"
 
 namespace sftrun::serve {
@@ -166,7 +166,7 @@ TEST_F(ApiTest, WhatCannotBeReadSaysWhatToSend) {
 }
 
 TEST_F(ApiTest, ALongStopTextIsSharedByTheAnswers) {
-  const std::string stop(text::kMaxStopBytes, 'x');
+  const std::string stop(tokenizer::kMaxStopBytes, 'x');
   EXPECT_EQ(post("/v1/completions", {{"prompt", "a"}, {"n", 12}, {"max_tokens", 2}, {"stop", stop}})
                 .status,
             200);

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "sftrun/serve/api_error.h"
-#include "sftrun/text/generated_text.h"
+#include "sftrun/tokenizer/generated_text.h"
 #include "support/served_tiny.h"
 
 namespace sftrun::serve {
@@ -99,7 +99,7 @@ TEST_F(CompletionRequests, WhatIsWrongIsNamed) {
       {{{"prompt", "a"}, {"logprobs", 21}}, "logprobs"},
       {{{"prompt", "a"}, {"echo", "yes"}}, "echo"},
       {{{"prompt", "a"}, {"stop", {"x", ""}}}, "stop"},
-      {{{"prompt", "a"}, {"stop", std::string(text::kMaxStopBytes + 1, 'x')}}, "stop"},
+      {{{"prompt", "a"}, {"stop", std::string(tokenizer::kMaxStopBytes + 1, 'x')}}, "stop"},
       {{{"prompt", "a"}, {"best_of", 3}}, "best_of"},
       {{{"prompt", "a"}, {"suffix", "z"}}, "suffix"},
       {{{"prompt", "a"}, {"logit_bias", {{"5", 1}}}}, "logit_bias"},

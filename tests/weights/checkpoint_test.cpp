@@ -222,9 +222,9 @@ TEST(Norms, AreThoseOfAModelInEveryForm) {
 void expect_reference_ids(const fs::path& model) {
   const fs::path directory = fs::is_directory(model) ? model : model.parent_path();
   const json reference = json::parse(test::read_file(directory / "reference.json"));
-  const text::Tokenizer tokenizer = Checkpoint::open(model)->tokenizer();
+  const tokenizer::Tokenizer tokenizer = Checkpoint::open(model)->tokenizer();
   EXPECT_EQ(tokenizer.encode(reference["text"].get<std::string>(), true),
-            reference["text_ids"].get<std::vector<text::TokenId>>());
+            reference["text_ids"].get<std::vector<tokenizer::TokenId>>());
 }
 
 TEST(CheckpointText, TokenizersGiveTheReferencesIds) {
@@ -244,7 +244,7 @@ TEST(CheckpointText, TemplatesAndSpecialTexts) {
   EXPECT_EQ(bare->chat_template(), std::nullopt);
   EXPECT_EQ(plain->render_defaults().bos_token, "<|turn|>");
   for (const Checkpoint* checkpoint : {hf.get(), gguf.get()}) {
-    const text::RenderOptions options = checkpoint->render_defaults();
+    const templates::RenderOptions options = checkpoint->render_defaults();
     EXPECT_EQ(options.bos_token, "<|begin|>");
     EXPECT_EQ(options.eos_token, "<|end|>");
     EXPECT_EQ(options.pad_token, "<|pad|>");

@@ -221,13 +221,13 @@ TEST(GgufVocab, IsWrittenAsTheConverterWroteIt) {
   for (const std::string& name : converted_files("-F32.gguf")) {
     SCOPED_TRACE(name);
     const GgufFile file(kData / "converted" / name);
-    const text::GgufVocab vocab = read_gguf_vocab(file);
-    const auto tokenizer = text::Tokenizer::from_gguf(vocab, name);
-    const text::GgufVocab written =
-        text::gguf_vocab_of(tokenizer,
-                            {.vocab_size = static_cast<int64_t>(vocab.tokens.size()),
-                             .keeps_merges = vocab.model == "gemma4"},
-                            name);
+    const tokenizer::GgufVocab vocab = read_gguf_vocab(file);
+    const auto tokenizer = tokenizer::Tokenizer::from_gguf(vocab, name);
+    const tokenizer::GgufVocab written =
+        tokenizer::gguf_vocab_of(tokenizer,
+                                 {.vocab_size = static_cast<int64_t>(vocab.tokens.size()),
+                                  .keeps_merges = vocab.model == "gemma4"},
+                                 name);
     EXPECT_EQ(written.model, vocab.model);
     EXPECT_EQ(written.pre, vocab.pre);
     EXPECT_EQ(written.tokens, vocab.tokens);
@@ -244,13 +244,14 @@ TEST(GgufVocab, IsWrittenAsTheConverterWroteIt) {
 
 TEST(GgufVocab, FillsUpToTheEmbedding) {
   const GgufFile file(kData / "converted/llama-F32.gguf");
-  const text::GgufVocab vocab = read_gguf_vocab(file);
-  const auto tokenizer = text::Tokenizer::from_gguf(vocab, "llama");
-  const text::GgufVocab padded = text::gguf_vocab_of(tokenizer, {.vocab_size = 43}, "llama");
+  const tokenizer::GgufVocab vocab = read_gguf_vocab(file);
+  const auto tokenizer = tokenizer::Tokenizer::from_gguf(vocab, "llama");
+  const tokenizer::GgufVocab padded =
+      tokenizer::gguf_vocab_of(tokenizer, {.vocab_size = 43}, "llama");
   ASSERT_EQ(padded.tokens.size(), 43U);
   EXPECT_EQ(padded.tokens[42], "[PAD42]");
   EXPECT_EQ(padded.token_types[42], 5);  // unused
-  expect_error([&] { text::gguf_vocab_of(tokenizer, {.vocab_size = 39}, "llama"); },
+  expect_error([&] { tokenizer::gguf_vocab_of(tokenizer, {.vocab_size = 39}, "llama"); },
                {"has the id 39, but the model's embedding has 39 rows", "at   llama"});
 }
 

@@ -384,12 +384,13 @@ TEST_F(VllmAdapter, OfLinearLayersItStaysAsItIs) {
   EXPECT_EQ(modules(), (std::set<std::string>{kLayer + "self_attn.q_proj"}));
   EXPECT_EQ(written_, config_.to_json());
   EXPECT_EQ(read_text_file(directory_ / "vllm" / "chat_template.jinja"), "{{ messages }}");
-  EXPECT_EQ(read_template_variables(directory_ / "vllm"), text::Json({{"enable_thinking", false}}));
+  EXPECT_EQ(read_template_variables(directory_ / "vllm"),
+            templates::Json({{"enable_thinking", false}}));
 }
 
 TEST(TemplateVariables, AreGivenToEachProgramInItsWay) {
   EXPECT_EQ(variables_warning({}, TemplateReader::kVllm), "");
-  const text::Json variables = {{"enable_thinking", false}};
+  const templates::Json variables = {{"enable_thinking", false}};
   EXPECT_EQ(variables_warning(variables, TemplateReader::kLlamaCpp),
             "trained with variables of the chat template, which llama.cpp does not read from its "
             "files: start llama-server with --chat-template-kwargs '{\"enable_thinking\":false}'");

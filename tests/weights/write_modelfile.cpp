@@ -9,21 +9,21 @@
 #include <string>
 
 #include "sftrun/core/error.h"
-#include "sftrun/text/builtin_templates.h"
-#include "sftrun/text/ollama_template.h"
+#include "sftrun/templates/builtin_templates.h"
+#include "sftrun/templates/ollama_template.h"
 #include "sftrun/weights/ollama_modelfile.h"
 
 namespace {
 
-using sftrun::text::Json;
+using sftrun::templates::Json;
 
 Json answer(const Json& request) {
-  const sftrun::text::ChatTemplate chat_template(request.at("source").get<std::string>());
-  sftrun::text::RenderOptions options;
+  const sftrun::templates::ChatTemplate chat_template(request.at("source").get<std::string>());
+  sftrun::templates::RenderOptions options;
   const Json& tokens = request.at("tokens");
   options.bos_token = tokens.value("bos_token", "");
   options.eos_token = tokens.value("eos_token", "");
-  const sftrun::text::OllamaTemplate made = sftrun::text::ollama_template_of(
+  const sftrun::templates::OllamaTemplate made = sftrun::templates::ollama_template_of(
       chat_template, options, request.at("added_bos").get<std::string>());
   const sftrun::weights::OllamaModelfile file{.from = "./model-Q8_0.gguf",
                                               .adapter = {},
@@ -42,8 +42,8 @@ Json answer(const Json& request) {
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "--builtin") {
     Json sources;
-    for (const std::string& name : sftrun::text::builtin_template_names())
-      sources[name] = sftrun::text::builtin_template(name);
+    for (const std::string& name : sftrun::templates::builtin_template_names())
+      sources[name] = sftrun::templates::builtin_template(name);
     std::cout << sources.dump() << std::endl;
     return 0;
   }

@@ -32,7 +32,7 @@ class PromptBuilder {
   /// @throws DataError for keys that are missing or of the wrong type, for conversations when the
   /// model has no chat template, for what the template refuses, and for tokens that the model has
   /// no embedding of
-  std::vector<text::TokenId> build(const Json& record, const std::string& where) const;
+  std::vector<tokenizer::TokenId> build(const Json& record, const std::string& where) const;
   /// Whether the chat template renders the record's prompt.   @throws DataError, as build
   bool renders(const Json& record, const std::string& where) const;
 

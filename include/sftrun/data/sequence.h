@@ -43,13 +43,13 @@ struct LeftOut {
 
 /// A sequence, before it is truncated and its labels are shifted.
 struct Sequence {
-  std::vector<text::TokenId> ids;
+  std::vector<tokenizer::TokenId> ids;
   std::vector<uint8_t> mask;  ///< 1: the token has a label
-  std::vector<text::ByteSpan>
+  std::vector<tokenizer::ByteSpan>
       spans;         ///< bytes of `text` that each token covers; empty for added BOS and EOS
   std::string text;  ///< what was tokenised
   struct Part {
-    text::ByteSpan span;
+    tokenizer::ByteSpan span;
     std::string name;      ///< "user content", "template", "completion", …
     int32_t message = -1;  ///< index into the record's messages, -1 for none
   };
@@ -60,7 +60,8 @@ struct Sequence {
   LeftOut left_out;
   // Of the record; on its first sequence.
   std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
-  bool differs_in_class = false;    ///< transformers 5 gives other tokens (text::ClassDifference)
+  bool differs_in_class =
+      false;  ///< transformers 5 gives other tokens (tokenizer::ClassDifference)
   bool begins_with_answer = false;  ///< the conversation's first turn is the assistant's
   bool has_two_systems = false;     ///< a "system" column beside a turn of that role
   bool has_null_arguments = false;  ///< nulls inside of tools or tool calls, which are left out

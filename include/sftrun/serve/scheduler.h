@@ -13,7 +13,7 @@
 #include "sftrun/serve/answer_channel.h"
 #include "sftrun/serve/completion_request.h"
 #include "sftrun/serve/served_model.h"
-#include "sftrun/text/generated_text.h"
+#include "sftrun/tokenizer/generated_text.h"
 
 namespace sftrun::serve {
 

@@ -12,8 +12,8 @@
 
 #include "sftrun/core/dtype.h"
 #include "sftrun/spec/arch_spec.h"
-#include "sftrun/text/chat_template.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/templates/chat_template.h"
+#include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/packed.h"
 
 /// A model on disk in any supported format, with Hugging Face's tensor names.
@@ -85,10 +85,10 @@ class Checkpoint {
   /// Fingerprint of the headers and of a sample of each tensor's data, which adapters of earlier
   /// versions store. See fingerprint.h.
   virtual std::string sampled_fingerprint() const = 0;
-  virtual text::Tokenizer tokenizer() const = 0;
-  /// As text::chat_template_in has it, or the template in GGUF's metadata.
+  virtual tokenizer::Tokenizer tokenizer() const = 0;
+  /// As tokenizer::chat_template_in has it, or the template in GGUF's metadata.
   virtual std::optional<std::string> chat_template() const = 0;
-  virtual text::RenderOptions render_defaults() const = 0;  ///< texts of bos, eos, unk and pad
+  virtual templates::RenderOptions render_defaults() const = 0;  ///< texts of bos, eos, unk and pad
 };
 
 /// What training can keep as it is: "stored" for any matrix in fewer bits than 16, "gguf" for

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sftrun/text/chat_template.h"
+#include "sftrun/templates/chat_template.h"
 
 /// Reads and writes the small files of a Hugging Face model that describe its text: tokenizer
 /// settings, chat template, EOS. A missing file is not an error; a malformed one is a DataError.
@@ -15,15 +15,16 @@ std::vector<int64_t> generation_eos_ids(const std::filesystem::path& directory);
 /// The variables of the chat template with which a run rendered its conversations: `sftrun_chat.json`
 /// beside its adapter or model, {"chat_template_kwargs": {…}}. Without the file, or for a path that is
 /// not a directory, {}.
-text::Json read_template_variables(const std::filesystem::path& directory);
+templates::Json read_template_variables(const std::filesystem::path& directory);
 /// Writes that file, if there are variables.   @throws DeviceError
-void write_template_variables(const std::filesystem::path& directory, const text::Json& variables);
+void write_template_variables(const std::filesystem::path& directory,
+                              const templates::Json& variables);
 /// Programs that take no variables of the template from files.
 enum class TemplateReader { kLlamaCpp, kVllm };
 /// A warning that says how to give them to such a program; empty without variables.
-std::string variables_warning(const text::Json& variables, TemplateReader reader);
-/// The texts of bos, eos, unk and pad (text::special_token_texts).
-text::RenderOptions read_special_texts(const std::filesystem::path& directory);
+std::string variables_warning(const templates::Json& variables, TemplateReader reader);
+/// The texts of bos, eos, unk and pad (tokenizer::special_token_texts).
+templates::RenderOptions read_special_texts(const std::filesystem::path& directory);
 /// Copies generation_config.json if `from` has it.   @throws DeviceError
 void copy_generation_config(const std::filesystem::path& from, const std::filesystem::path& to);
 /// Adds a token to the model's EOS tokens: in config.json, and in generation_config.json if that

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "sftrun/text/ollama_template.h"
-#include "sftrun/text/tokenizer.h"
+#include "sftrun/templates/ollama_template.h"
+#include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/gguf.h"
 
@@ -26,7 +26,7 @@ struct OllamaModelfile {
 };
 
 /// The text of the token that is added before every prompt; empty: none.
-std::string added_bos_of(const text::GgufVocab& vocab);
+std::string added_bos_of(const tokenizer::GgufVocab& vocab);
 /// @throws DataError if the file has no vocabulary
 std::string added_bos_of(const GgufFile& file);
 
@@ -36,6 +36,6 @@ std::string added_bos_of(const GgufFile& file);
 OllamaModelfile ollama_modelfile(const Checkpoint& base,
                                  const std::optional<std::string>& chat_template,
                                  const std::string& added_bos,
-                                 const text::Json& variables = text::Json::object());
+                                 const templates::Json& variables = templates::Json::object());
 
 }  // namespace sftrun::weights

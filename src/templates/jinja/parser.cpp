@@ -1,0 +1,240 @@
+#include "jinja/parser.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "jinja/analysis.h"
+#include "jinja/expression_parser.h"
+
+namespace sftrun::templates::jinja {
+namespace {
+
+using EndTags = std::initializer_list<std::string_view>;
+
+/// The statement half of the parser.
+class Parser : public ExpressionParser {
+ public:
+  Parser(std::string_view source, Template& result)
+      : ExpressionParser(tokenize(source), result.symbols), template_(result) {}
+
+  void run() { template_.body = statements({}); }
+
+ private:
+  /// Statements up to one of the tags, whose name is then the current token.
+  Body statements(EndTags end_tags) {
+    const Nesting nesting(*this);
+    Body body;
+    while (current().type != TokenType::kEnd) {
+      const Token& token = current();
+      if (token.type == TokenType::kData) {
+        auto text = statement(StatementKind::kText, token.line);
+        text->text = advance().text;
+        body.push_back(std::move(text));
+      } else if (token.type == TokenType::kVariableBegin) {
+        auto print = statement(StatementKind::kPrint, advance().line);
+        print->expressions.push_back(tuple());
+        expect(TokenType::kVariableEnd, "end of print statement");
+        body.push_back(std::move(print));
+      } else {
+        expect(TokenType::kBlockBegin, "begin of statement block");
+        if (at_end_tag(end_tags)) return body;
+        body.push_back(tag(end_tags));
+        expect(TokenType::kBlockEnd, "end of statement block");
+      }
+    }
+    if (end_tags.size() > 0)
+      fail(looking_for("Unexpected end of template.", end_tags), current().line);
+    return body;
+  }
+
+  bool at_end_tag(EndTags end_tags) const {
+    return std::any_of(end_tags.begin(), end_tags.end(),
+                       [this](auto name) { return current().is_name(name); });
+  }
+
+  static std::string looking_for(const std::string& found, EndTags end_tags) {
+    if (end_tags.size() == 0) return found;
+    return fmt::format("{} The following tags were looked for: '{}'", found,
+                       fmt::join(end_tags, "' or '"));
+  }
+
+  /// The body of a tag: past its `%}`, up to one of the end tags.
+  Body block_body(EndTags end_tags) {
+    skip_op(":");
+    expect(TokenType::kBlockEnd, "end of statement block");
+    return statements(end_tags);
+  }
+  Body block_body_and_end(std::string_view end_tag) {
+    Body body = block_body({end_tag});
+    advance();
+    return body;
+  }
+
+  static std::unique_ptr<Statement> statement(StatementKind kind, int line) {
+    auto made = std::make_unique<Statement>();
+    made->kind = kind;
+    made->line = line;
+    return made;
+  }
+
+  std::unique_ptr<Statement> tag(EndTags end_tags) {
+    if (current().type != TokenType::kName) fail("tag name expected", current().line);
+    const std::string name = current().text;
+    const int line = current().line;
+    advance();
+    if (name == "for") return for_tag(line);
+    if (name == "if") return if_tag(line);
+    if (name == "set") return set_tag(line);
+    if (name == "macro") return macro_tag(line);
+    if (name == "call") return call_tag(line);
+    if (name == "filter") return filter_tag(line);
+    if (name == "generation") return generation_tag(line);
+    if (name == "with") return with_tag(line);
+    if (name == "print") return print_tag(line);
+    if (name == "block") return block_tag(line);
+    if (name == "break" || name == "continue") {
+      return statement(name == "break" ? StatementKind::kBreak : StatementKind::kContinue, line);
+    }
+    const bool needs_loader =
+        name == "include" || name == "import" || name == "from" || name == "extends";
+    if (needs_loader || name == "autoescape") {
+      fail(fmt::format("{{% {} %}} is not supported in chat templates", name), line);
+    }
+    fail(looking_for(fmt::format("Encountered unknown tag '{}'.", name), end_tags), line);
+  }
+
+  std::unique_ptr<Statement> for_tag(int line) {
+    auto loop = statement(StatementKind::kFor, line);
+    loop->target = assignment_target("in", false);
+    expect_name("in");
+    loop->value = tuple(false, "recursive");
+    if (skip_name("if")) loop->condition = expression();
+    loop->recursive = skip_name("recursive");
+    loop->body = block_body({"endfor", "else"});
+    if (advance().text == "else") loop->otherwise = block_body_and_end("endfor");
+    return loop;
+  }
+
+  std::unique_ptr<Statement> if_tag(int line) {
+    auto branch = statement(StatementKind::kIf, line);
+    while (true) {
+      branch->expressions.push_back(tuple(false));
+      branch->bodies.push_back(block_body({"elif", "else", "endif"}));
+      const std::string end = advance().text;
+      if (end == "else") branch->otherwise = block_body_and_end("endif");
+      if (end != "elif") return branch;
+    }
+  }
+
+  std::unique_ptr<Statement> set_tag(int line) {
+    auto set = statement(StatementKind::kSet, line);
+    set->target = assignment_target({}, true);
+    if (skip_op("=")) {
+      set->value = tuple();
+      return set;
+    }
+    set->kind = StatementKind::kSetBlock;
+    set->filter = filters(nullptr, false);
+    set->body = block_body_and_end("endset");
+    return set;
+  }
+
+  void signature(MacroDefinition& macro) {
+    expect_op("(");
+    bool any_default = false;
+    while (!current().is_op(")")) {
+      if (!macro.parameters.empty()) expect_op(",");
+      Parameter parameter;
+      parameter.name = expect_identifier();
+      parameter.symbol = intern(parameter.name);
+      if (skip_op("=")) {
+        parameter.otherwise = expression();
+        any_default = true;
+      } else if (any_default) {
+        fail("non-default argument follows default argument", current().line);
+      }
+      macro.explicit_caller = macro.explicit_caller || parameter.name == "caller";
+      macro.parameters.push_back(std::move(parameter));
+    }
+    expect_op(")");
+  }
+
+  std::unique_ptr<Statement> macro_tag(int line) {
+    auto macro = statement(StatementKind::kMacro, line);
+    macro->macro = std::make_unique<MacroDefinition>();
+    macro->macro->name = expect_identifier();
+    macro->symbol = intern(macro->macro->name);
+    signature(*macro->macro);
+    macro->body = block_body_and_end("endmacro");
+    return macro;
+  }
+
+  std::unique_ptr<Statement> call_tag(int line) {
+    auto call = statement(StatementKind::kCallBlock, line);
+    call->macro = std::make_unique<MacroDefinition>();
+    if (current().is_op("(")) signature(*call->macro);
+    call->value = expression();
+    if (call->value->kind != ExprKind::kCall) fail("expected call", line);
+    call->body = block_body_and_end("endcall");
+    return call;
+  }
+
+  std::unique_ptr<Statement> filter_tag(int line) {
+    auto filter = statement(StatementKind::kFilterBlock, line);
+    filter->filter = filters(nullptr, true);
+    filter->body = block_body_and_end("endfilter");
+    return filter;
+  }
+
+  std::unique_ptr<Statement> generation_tag(int line) {
+    template_.has_generation_marks = true;
+    auto generation = statement(StatementKind::kGeneration, line);
+    generation->body = block_body_and_end("endgeneration");
+    return generation;
+  }
+
+  std::unique_ptr<Statement> with_tag(int line) {
+    auto with = statement(StatementKind::kWith, line);
+    while (current().type != TokenType::kBlockEnd) {
+      if (!with->targets.empty()) expect_op(",");
+      with->targets.push_back(assignment_target({}, false));
+      expect_op("=");
+      with->expressions.push_back(expression());
+    }
+    with->body = block_body_and_end("endwith");
+    return with;
+  }
+
+  std::unique_ptr<Statement> print_tag(int line) {
+    auto print = statement(StatementKind::kPrint, line);
+    while (current().type != TokenType::kBlockEnd) {
+      if (!print->expressions.empty()) expect_op(",");
+      print->expressions.push_back(expression());
+    }
+    return print;
+  }
+
+  std::unique_ptr<Statement> block_tag(int line) {
+    auto block = statement(StatementKind::kBlock, line);
+    const std::string name = expect_identifier();
+    block->scoped = skip_name("scoped");
+    skip_name("required");
+    block->body = block_body_and_end("endblock");
+    skip_name(name);
+    return block;
+  }
+
+  Template& template_;
+};
+
+}  // namespace
+
+Template parse_template(std::string_view source) {
+  Template result;
+  Parser(source, result).run();
+  analyse(result);
+  return result;
+}
+
+}  // namespace sftrun::templates::jinja
