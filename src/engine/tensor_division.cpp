@@ -10,6 +10,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/plan/micro_batch.h"
 #include "sftrun/plan/refusals.h"
+#include "sftrun/spec/blocks.h"
 
 namespace sftrun::engine {
 namespace {
@@ -65,16 +66,16 @@ spec::TensorParallel tensor_part(const weights::Checkpoint& checkpoint,
       return spec::name_in_layer(arch, layer, module);
     };
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (spec::division_of(linear.slot) != Division::kInputs) continue;
+      if (linear.division != Division::kInputs) continue;
       const std::string tensor = name(linear.module) + ".weight";
       const int64_t block = blocks.values_of(tensor);
-      if (linear.slot == spec::LinearSlot::kO || linear.slot == spec::LinearSlot::kDeltaOut)
+      if (linear.segments.front().by == spec::Segment::By::kHeads)
         require_whole_blocks(tensor, linear.in_features, block, part.size);
       else
         part.multiple = std::max(part.multiple, block);
     }
     for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer))
-      if (experts.slot == spec::ExpertSlot::kDown)
+      if (experts.division == Division::kInputs)
         part.multiple = std::max(part.multiple, blocks.values_of(name(experts.module)));
   }
   spec::require_divisible(arch, part, "parallel.tp");

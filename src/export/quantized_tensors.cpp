@@ -12,6 +12,7 @@
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/spec/blocks.h"
 #include "sftrun/spec/quantised_modules.h"
 
 namespace sftrun::exporting {
@@ -54,7 +55,7 @@ QuantizedModules choose_modules(const spec::ArchSpec& arch,
   for (const std::string& name : spec::quantised_modules(arch)) take(name);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (linear.slot == spec::LinearSlot::kRouter) modules.dense.insert(linear.module);
+      if (linear.is_router) modules.dense.insert(linear.module);
     }
   }
   return modules;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/rounding.h"
 #include "sftrun/layers/tensor_ranks.h"
 #include "sftrun/layers/unit.h"
 
@@ -14,10 +15,6 @@ constexpr int64_t kAlignment =
 /// Parts of a divided unit begin at multiples of this: the blocks of 8-bit optimizer states
 /// (`kernels::kStateBlock`) are then the same as undivided.
 constexpr int64_t kPartAlignment = 256;
-
-int64_t rounded_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 }  // namespace
 

@@ -7,15 +7,12 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/rounding.h"
 
 namespace sftrun::layers {
 namespace {
 
 constexpr int64_t kBlockAlignment = 256;  // bytes; every kernel's loads are aligned then
-
-int64_t rounded_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 at::Tensor bytes_of(const c10::Storage& storage) {
   return at::from_blob(const_cast<void*>(storage.data()), {static_cast<int64_t>(storage.nbytes())},

@@ -10,11 +10,12 @@
 #include <utility>
 
 #include "adapter_start.h"
-#include "layer_members.h"
+#include "describe_layer.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/stored_matrix.h"
+#include "sftrun/spec/blocks.h"
 #include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/peft.h"
@@ -80,7 +81,6 @@ class DecoderBuilder {
     require_skips_used();
     const layers::BufferLayout buffers = buffer_layout();
     d_.store_.allocate(d_.options_.dtype, d_.options_.device, buffers);
-    finish_layers();
     const auto num_units = static_cast<int64_t>(d_.units_.size());
     AdapterStart adapters(d_.options_, source_);
     for (int64_t unit = 0; unit < num_units; ++unit) {
@@ -219,15 +219,14 @@ class DecoderBuilder {
   void declare_linear(layers::Linear& linear, const std::string& name, const spec::LinearSpec& spec,
                       int64_t unit, uint32_t number) {
     // fp32, so that rounding does not change which experts are chosen.
-    const bool in_fp32 = spec.slot == spec::LinearSlot::kRouter;
+    const bool in_fp32 = spec.is_router;
     linear.name = name;
-    if (slice_of(name + ".weight") != nullptr) divide(linear, spec::division_of(spec.slot));
+    if (slice_of(name + ".weight") != nullptr) divide(linear, spec.division);
     declare_tensor(name + ".weight", unit, &linear.weight, &linear.weight_parameter, in_fp32);
     if (!in_fp32) allow_quantized(name, linear.quantized);
     if (spec.bias)
       declare_tensor(name + ".bias", unit, &linear.bias, &linear.bias_parameter, in_fp32);
-    if (d_.options_.trains != Trains::kLora ||
-        !spec::is_target(lora_, linear.name, spec.slot, d_.arch_))
+    if (d_.options_.trains != Trains::kLora || !spec::is_target(lora_, linear.name, spec, d_.arch_))
       return;
     linear.lora = declare_update({.module = name,
                                   .pattern_name = spec::update_name(lora_, name),
@@ -386,7 +385,7 @@ class DecoderBuilder {
   void declare_expert_bias(layers::ExpertMatrix& matrix, const spec::ExpertSpec& spec,
                            int64_t layer) {
     const bool is_summed =
-        spec.slot == spec::ExpertSlot::kDown && d_.options_.tensor_ranks != nullptr;
+        spec.division == Division::kInputs && d_.options_.tensor_ranks != nullptr;
     const bool is_here = !is_summed || d_.options_.tensor.rank == 0;
     unused_biases_
         .emplace_back();  // of the other ranks, which know the parameter but do not use it
@@ -398,9 +397,7 @@ class DecoderBuilder {
   /// peft's order of B: the expert index varies fastest, and rows follow the files' columns.
   FileLayout layout_of_b(const spec::ExpertSpec& spec, int64_t r) const {
     const int64_t experts = d_.arch_.mixture.num_experts, out = spec.out_features;
-    const bool rows_in_turn = d_.arch_.mixture.files == spec::ExpertFiles::kGptOss &&
-                              spec.slot == spec::ExpertSlot::kGateUp;
-    if (rows_in_turn) return {{experts, 2, out / 2, r}, {2, 1, 3, 0}, {out, r * experts}};
+    if (spec.rows_alternate) return {{experts, 2, out / 2, r}, {2, 1, 3, 0}, {out, r * experts}};
     return {{experts, out, r}, {1, 2, 0}, {out, r * experts}};
   }
 
@@ -411,17 +408,13 @@ class DecoderBuilder {
                                                  spec::is_target(lora_, experts + ".down_proj"));
   }
 
-  /// Whether the norm's weight is applied to each head, some of which each rank has.
-  bool norms_heads(spec::NormSlot slot) const {
-    return d_.options_.tensor_ranks != nullptr &&
-           (slot == spec::NormSlot::kQuery || slot == spec::NormSlot::kKey ||
-            slot == spec::NormSlot::kDelta);
-  }
-
-  void declare_norm(layers::Norm& norm, const std::string& name, int64_t unit) {
+  void declare_norm(layers::Norm& norm, const spec::NormSpec& spec, const std::string& name,
+                    int64_t unit) {
     norm.eps = d_.arch_.rms_norm_eps;
-    norm.offset = d_.arch_.norm_adds_one ? 1 : 0;
+    norm.offset = d_.arch_.norm_adds_one && spec.adds_one ? 1 : 0;
     declare_tensor(name + ".weight", unit, &norm.weight, &norm.parameter);
+    if (norm.parameter != nullptr)
+      norm.parameter->has_partial_gradient = spec.per_head && d_.options_.tensor_ranks != nullptr;
   }
 
   void declare_per_layer_inputs(uint32_t number) {
@@ -436,59 +429,51 @@ class DecoderBuilder {
         inputs.projection, prefix + "per_layer_model_projection",
         {.in_features = arch.hidden_size, .out_features = arch.num_layers * arch.per_layer_size},
         d_.embedding_unit(), number);
-    declare_norm(inputs.norm, prefix + "per_layer_projection_norm", d_.embedding_unit());
+    declare_norm(inputs.norm, {}, prefix + "per_layer_projection_norm", d_.embedding_unit());
   }
 
-  /// Creates v_norm, which has no weight, with ones; marks layers whose keys others reuse.
-  void finish_layers() {
-    for (Layer& layer : d_.layers_) {
-      if (d_.arch_.value_norm && layer.keys_of < 0) {
-        layer.v_norm.eps = d_.arch_.rms_norm_eps;
-        layer.v_norm.weight =
-            at::ones({layer.attention.head_dim},
-                     at::TensorOptions().dtype(d_.options_.dtype).device(d_.options_.device));
+  /// Norms, weights, linears and experts, each kind of all blocks: parameters are numbered in this
+  /// order.   @param number of the next linear or expert matrix
+  void declare_layer(int64_t l, uint32_t& number) {
+    Layer& layer = d_.layers_[static_cast<size_t>(l)];
+    const std::vector<spec::BlockTensors> blocks = spec::layer_blocks(d_.arch_, l);
+    std::vector<layers::BlockMembers> members;
+    for (const spec::BlockTensors& block : blocks) members.push_back(layer.members(block.block));
+    const auto name = [&](const std::string& module) {
+      return spec::name_in_layer(d_.arch_, l, module);
+    };
+    for (size_t b = 0; b < blocks.size(); ++b)
+      for (const spec::NormSpec& norm : blocks[b].norms)
+        declare_norm(*layers::find(members[b].norms, norm.role), norm, name(norm.module),
+                     layer.unit);
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      for (const spec::WeightSpec& weight : blocks[b].weights) {
+        const layers::Place place = layers::find(members[b].weights, weight.role);
+        declare_tensor(name(weight.name), layer.unit, place.weight, place.parameter);
       }
-      if (layer.keys_of < 0) continue;
-      d_.layers_[static_cast<size_t>(layer.keys_of)].lends_keys = true;
-      d_.shares_keys_ = true;
     }
+    for (size_t b = 0; b < blocks.size(); ++b)
+      for (const spec::LinearSpec& linear : blocks[b].linears)
+        declare_linear(*layers::find(members[b].linears, linear.role), linear, l, number++);
+    for (size_t b = 0; b < blocks.size(); ++b)
+      for (const spec::ExpertSpec& experts : blocks[b].experts)
+        declare_experts(*layers::find(members[b].experts, experts.role), experts, l, number++);
   }
 
   void declare() {
     d_.units_.push_back({.name = "embedding"});
     declare_embedding();
-    d_.layers_.resize(static_cast<size_t>(d_.arch_.num_layers));
     uint32_t number = 0;
     if (d_.arch_.per_layer_size > 0) declare_per_layer_inputs(number++);
     for (int64_t l = 0; l < d_.arch_.num_layers; ++l) {
-      Layer& layer = d_.layers_[static_cast<size_t>(l)];
-      describe(layer, part_, l);
-      if (layer.mixture.defined()) layer.mixture.ranks = d_.options_.tensor_ranks;
+      Layer& layer = d_.layers_.emplace_back(describe_layer(part_, l, d_.options_));
       layer.unit = static_cast<int64_t>(d_.units_.size());
+      d_.shares_keys_ |= layer.mixer->lends_keys;
       d_.units_.push_back({.name = fmt::format("layer {}", l)});
-      layer.attention.on_cuda = d_.options_.attention;
-      layer.recomputed = d_.options_.recomputed;
-      for (const spec::NormSpec& norm : spec::layer_norms(d_.arch_, l)) {
-        layers::Norm& of = member(layer, norm.slot);
-        declare_norm(of, spec::name_in_layer(d_.arch_, l, norm.module), layer.unit);
-        if (norm.slot == spec::NormSlot::kDelta) of.offset = 0;
-        if (of.parameter != nullptr) of.parameter->has_partial_gradient = norms_heads(norm.slot);
-      }
-      for (const spec::WeightSpec& weight : spec::layer_weights(d_.arch_, l)) {
-        const Place place = member(layer, weight.slot);
-        declare_tensor(spec::name_in_layer(d_.arch_, l, weight.name), layer.unit, place.weight,
-                       place.parameter);
-      }
-      for (const spec::LinearSpec& linear : spec::layer_linears(d_.arch_, l))
-        declare_linear(member(layer, linear.slot), linear, l, number++);
-      for (const spec::ExpertSpec& experts : spec::layer_experts(d_.arch_, l)) {
-        declare_experts(
-            experts.slot == spec::ExpertSlot::kGateUp ? layer.mixture.gate_up : layer.mixture.down,
-            experts, l, number++);
-      }
     }
+    for (int64_t l = 0; l < d_.arch_.num_layers; ++l) declare_layer(l, number);
     d_.units_.push_back({.name = "head"});
-    declare_norm(d_.head_.norm, d_.arch_.prefix + "norm", d_.head_unit());
+    declare_norm(d_.head_.norm, {}, d_.arch_.prefix + "norm", d_.head_unit());
     d_.head_.logit_scale = d_.arch_.logit_scale;
     d_.head_.softcap = d_.arch_.final_softcap;
     declare_head(d_.head_unit());
@@ -733,10 +718,10 @@ class DecoderBuilder {
         add(*slot.weight);
       }
     }
-    for (const Layer& layer : d_.layers_) {
+    for (Layer& layer : d_.layers_) {
       if (layer.unit != unit) continue;
-      for (const layers::JointLinears* joint :
-           {&layer.joint_qkv, &layer.joint_o, &layer.joint_gate_up, &layer.joint_down}) {
+      for (const layers::Joinable& joinable : layer.joints()) {
+        const layers::JointLinears* joint = joinable.joint;
         add(joint->whole);
         add(joint->bias);
         if (joint->whole.defined()) add(joint->a), add(joint->b);
@@ -780,9 +765,7 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
       backend_(options_.backend ? *options_.backend : layers::fused_backend()),
       rope_(arch_.ropes),
       batch_target_(options_.device) {
-  batch_target_.cuts_chunks = std::any_of(
-      arch_.layers.begin(), arch_.layers.end(),
-      [](const spec::LayerSpec& layer) { return layer.mixer == spec::Mixer::kDeltaNet; });
+  batch_target_.cuts_chunks = spec::any_has_state(arch_);
 }
 
 void Decoder::build(const WeightSource& source) {

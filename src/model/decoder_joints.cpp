@@ -2,32 +2,16 @@
 
 #include <utility>
 
-#include "layer_members.h"
 #include "sftrun/model/decoder.h"
 
 /// Joint linears: products that are computed as one on CUDA.
 namespace sftrun::model {
-namespace {
-
-/// Whether q, k and v are separate tensors with optional norms per head, and nothing else uses
-/// them.
-bool reads_heads_alone(const Layer& layer) {
-  const auto is_of_heads = [&](const layers::Norm& norm) {
-    return !norm.defined() || norm.weight.numel() == layer.attention.head_dim;
-  };
-  return !layer.delta_net.defined() && !layer.fuses_qkv() && layer.keys_of < 0 &&
-         !layer.lends_keys && !layer.value_is_key && !layer.gates_attention &&
-         !layer.v_norm.defined() && is_of_heads(layer.q_norm) && is_of_heads(layer.k_norm);
-}
-
-}  // namespace
-
 void Decoder::join_linears(int64_t unit, layers::UnreadStorages& unread) {
   if (!options_.device.is_cuda() || options_.shared_weights) return;
   int64_t spare_below = 0;
   for (Layer& layer : layers_) {
     if (layer.unit == unit) join_linears(layer, unread);
-    layer.spare_below = std::exchange(spare_below, layer.joint_down.spare());
+    layer.spare_below = std::exchange(spare_below, layer.feed_forward.joint_down.spare());
   }
   if (const auto joints = unit_joints_.find(unit); joints != unit_joints_.end()) {
     joints->second.memory.place();
@@ -36,15 +20,8 @@ void Decoder::join_linears(int64_t unit, layers::UnreadStorages& unread) {
 }
 
 void Decoder::join_linears(Layer& layer, layers::UnreadStorages& unread) {
-  const auto join_into = [&](layers::JointLinears& joint,
-                             const std::vector<layers::Linear*>& linears) {
-    join(joint, linears, layer.unit, unread);
-  };
-  if (reads_heads_alone(layer)) join_into(layer.joint_qkv, {&layer.q, &layer.k, &layer.v});
-  join_into(layer.joint_o, {&layer.o});
-  if (layer.mixture.defined()) return;
-  join_into(layer.joint_gate_up, {&layer.gate, &layer.up});
-  join_into(layer.joint_down, {&layer.down});
+  for (const auto& [joint, linears] : layer.joints())
+    if (!linears.empty()) join(*joint, linears, layer.unit, unread);
 }
 
 void Decoder::join(layers::JointLinears& joint, const std::vector<layers::Linear*>& linears,

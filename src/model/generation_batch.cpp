@@ -9,12 +9,13 @@
 #include <utility>
 
 #include "generation_messages.h"
-#include "kv_cache.h"
 #include "sampling.h"
+#include "sequence_cache.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/data/example.h"
 #include "sftrun/model/unit_use.h"
+#include "sftrun/spec/blocks.h"
 
 namespace sftrun::model {
 namespace {
@@ -41,15 +42,6 @@ data::Batch batch_of(const std::vector<std::vector<int32_t>>& documents) {
                        "use --dtype fp32; if that does not help, the weights are broken");
 }
 
-/// Rows [first, first + count) of each.
-layers::AttentionInputs narrow(const layers::AttentionInputs& inputs, int64_t first,
-                               int64_t count) {
-  const auto part = [&](const at::Tensor& x) {
-    return x.defined() ? x.narrow(0, first, count) : x;
-  };
-  return {part(inputs.q), part(inputs.k), part(inputs.v), part(inputs.gate)};
-}
-
 std::vector<size_t> all_rows(size_t count) {
   std::vector<size_t> rows;
   for (size_t row = 0; row < count; ++row) rows.push_back(row);
@@ -59,16 +51,16 @@ std::vector<size_t> all_rows(size_t count) {
 }  // namespace
 
 /// The sequences of a pass that get their next token: the first rows of the cache.
-struct Stepping {
+struct Decode {
   std::vector<int64_t> positions, lengths, fed;  ///< tokens that are read, and their places
   layers::BatchContext context;
   at::Tensor places;  ///< `positions` on the device
-  std::optional<StepMasks> masks;
+  std::optional<layers::StepMasks> masks;
   int64_t count() const { return static_cast<int64_t>(fed.size()); }
 };
 
 /// The sequences of a pass that are read from their start, as one packed batch.
-struct Reading {
+struct Prefill {
   std::vector<size_t> rows;
   PackedBatch packed;
   std::vector<int32_t> cu_seqlens;
@@ -87,11 +79,10 @@ GenerationBatch::GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks h
     : decoder_(decoder),
       num_rows_(num_rows),
       hooks_(std::move(hooks)),
-      cache_(std::make_unique<KvCache>(decoder)),
+      cache_(std::make_unique<SequenceCache>(decoder)),
       bytes_of_token_(cache_->bytes({.rows = 1, .length = 1})) {
   SFTRUN_CHECK(num_rows > 0);
-  for (const spec::LayerSpec& layer : decoder_.arch().layers)
-    has_states_ |= layer.mixer == spec::Mixer::kDeltaNet;
+  has_states_ = spec::any_has_state(decoder_.arch());
   if (ranks != nullptr) messages_ = std::make_unique<GenerationMessages>(*ranks, number);
 }
 
@@ -215,58 +206,58 @@ void GenerationBatch::run_nothing() {
   for (int64_t unit = held.first; unit < held.end; ++unit) with_unit(unit, [] {});
 }
 
-Stepping GenerationBatch::next_tokens(size_t count) {
-  Stepping stepping;
+Decode GenerationBatch::next_tokens(size_t count) {
+  Decode decode;
   for (size_t i = 0; i < count; ++i) {
     Row& row = rows_[i];
-    stepping.positions.push_back(row.length++);
-    stepping.lengths.push_back(row.length);
-    stepping.fed.push_back(row.next);
+    decode.positions.push_back(row.length++);
+    decode.lengths.push_back(row.length);
+    decode.fed.push_back(row.next);
   }
-  if (count == 0) return stepping;
-  decoder_.rope().fill_positions(stepping.context, stepping.positions, device());
-  stepping.places = at::tensor(stepping.positions).to(device());
-  stepping.masks.emplace(stepping.lengths, device());
-  return stepping;
+  if (count == 0) return decode;
+  decoder_.rope().fill_positions(decode.context, decode.positions, device());
+  decode.places = at::tensor(decode.positions).to(device());
+  decode.masks.emplace(decode.lengths, device());
+  return decode;
 }
 
 /// Rows with their tokens so far.
-Reading GenerationBatch::texts_of(const std::vector<size_t>& rows) {
-  Reading reading{.rows = rows, .cu_seqlens = {0}};
-  if (rows.empty()) return reading;
+Prefill GenerationBatch::texts_of(const std::vector<size_t>& rows) {
+  Prefill prefill{.rows = rows, .cu_seqlens = {0}};
+  if (rows.empty()) return prefill;
   std::vector<std::vector<int32_t>> documents;
   for (const size_t row : rows) {
     Row& sequence = rows_[row];
     std::vector<int32_t> tokens = sequence.request.prompt.tokens;
     tokens.insert(tokens.end(), sequence.result.tokens.begin(), sequence.result.tokens.end());
     sequence.length = static_cast<int64_t>(tokens.size());
-    reading.longest = std::max(reading.longest, sequence.length);
+    prefill.longest = std::max(prefill.longest, sequence.length);
     documents.push_back(std::move(tokens));
   }
   const data::Batch batch = batch_of(documents);
-  reading.cu_seqlens = batch.cu_seqlens;
-  reading.packed = prepare_batch(batch, decoder_.rope(), decoder_.batch_target(), {});
-  return reading;
+  prefill.cu_seqlens = batch.cu_seqlens;
+  prefill.packed = prepare_batch(batch, decoder_.rope(), decoder_.batch_target(), {});
+  return prefill;
 }
 
 /// One pass: fills the caches of the rows in `reading`, adds a token to those of the first
-/// `num_stepping` rows, and chooses the next token of each.
-void GenerationBatch::run(size_t num_stepping, const std::vector<size_t>& rows_to_read) {
-  Stepping stepping = next_tokens(num_stepping);
-  Reading reading = texts_of(rows_to_read);
+/// `num_decoded` rows, and chooses the next token of each.
+void GenerationBatch::run(size_t num_decoded, const std::vector<size_t>& rows_to_read) {
+  Decode decode = next_tokens(num_decoded);
+  Prefill prefill = texts_of(rows_to_read);
   constexpr int64_t kFirstTokens = 64;  // of the answers
-  int64_t longest = rows_to_read.empty() ? 0 : reading.longest + kFirstTokens;
-  for (const int64_t length : stepping.lengths) longest = std::max(longest, length);
+  int64_t longest = rows_to_read.empty() ? 0 : prefill.longest + kFirstTokens;
+  for (const int64_t length : decode.lengths) longest = std::max(longest, length);
   reserve(longest);
 
   using Pass = layers::DequantPrefetcher::Pass;
   decoder_.prepare_joints(rows_to_read.empty() ? Pass::kDecoding : Pass::kForward, unit_hooks());
-  layers::BatchContext context = rows_to_read.empty() ? stepping.context : reading.packed.context;
-  at::Tensor tokens = at::tensor(stepping.fed, at::kLong).to(device());
+  layers::BatchContext context = rows_to_read.empty() ? decode.context : prefill.packed.context;
+  at::Tensor tokens = at::tensor(decode.fed, at::kLong).to(device());
   if (!rows_to_read.empty()) {
-    tokens = at::cat({tokens.to(reading.packed.tokens.scalar_type()), reading.packed.tokens});
-    for (size_t i = 0; num_stepping > 0 && i < context.ropes.size(); ++i) {
-      const kernels::RopeAngles& first = stepping.context.ropes[i];
+    tokens = at::cat({tokens.to(prefill.packed.tokens.scalar_type()), prefill.packed.tokens});
+    for (size_t i = 0; num_decoded > 0 && i < context.ropes.size(); ++i) {
+      const kernels::RopeAngles& first = decode.context.ropes[i];
       context.ropes[i] = {at::cat({first.cos, context.ropes[i].cos}),
                           at::cat({first.sin, context.ropes[i].sin})};
     }
@@ -280,8 +271,8 @@ void GenerationBatch::run(size_t num_stepping, const std::vector<size_t>& rows_t
   } else {
     hidden = received_hidden(tokens.size(0));
   }
-  hidden = run_layers(std::move(hidden), context, stepping, reading);
-  end_pass(hidden, stepping, reading);
+  hidden = run_layers(std::move(hidden), context, decode, prefill);
+  end_pass(hidden, decode, prefill);
 }
 
 /// From the stage before.
@@ -295,34 +286,35 @@ at::Tensor GenerationBatch::received_hidden(int64_t num_tokens) {
 
 /// The layers that this rank has.
 at::Tensor GenerationBatch::run_layers(at::Tensor hidden, const layers::BatchContext& context,
-                                       Stepping& stepping, const Reading& reading) {
+                                       Decode& decode, const Prefill& prefill) {
+  const layers::GenerationPass pass{.context = context,
+                                    .decode = {.count = decode.count(),
+                                               .positions = decode.places,
+                                               .masks = decode.masks ? &*decode.masks : nullptr},
+                                    .prefill = {.rows = prefill.rows,
+                                                .cu_seqlens = prefill.cu_seqlens,
+                                                .context = &prefill.packed.context},
+                                    .caches = cache_->layers()};
   for (size_t l = 0; l < decoder_.layers().size(); ++l) {
     const int64_t unit = decoder_.layer_unit(static_cast<int64_t>(l));
     if (!decoder_.held_units().contains(unit)) continue;
-    with_unit(unit, [&] {
-      const Layer& layer = decoder_.layers()[l];
-      const at::Tensor mixed =
-          layer.delta_net.defined()
-              ? delta_net(l, hidden, context, stepping, reading)
-              : attend(l, layers::attention_inputs(layer, hidden, context), stepping, reading);
-      hidden = layers::after_attention(layer, hidden, mixed, context);
-    });
+    with_unit(unit, [&] { hidden = layers::generate_layer(decoder_.layers()[l], hidden, pass); });
   }
   return hidden;
 }
 
 /// Chooses the next token of each row from the last layer's output, or sends that to the next stage.
-void GenerationBatch::end_pass(const at::Tensor& hidden, const Stepping& stepping,
-                               const Reading& reading) {
-  std::vector<size_t> rows = all_rows(static_cast<size_t>(stepping.count()));
-  rows.insert(rows.end(), reading.rows.begin(), reading.rows.end());
+void GenerationBatch::end_pass(const at::Tensor& hidden, const Decode& decode,
+                               const Prefill& prefill) {
+  std::vector<size_t> rows = all_rows(static_cast<size_t>(decode.count()));
+  rows.insert(rows.end(), prefill.rows.begin(), prefill.rows.end());
   Choices choices;
   if (has_head()) {
     try {
       with_unit(decoder_.head_unit(), [&] {
-        score_prompts(hidden.narrow(0, stepping.count(), reading.count()), reading, choices);
+        score_prompts(hidden.narrow(0, decode.count(), prefill.count()), prefill, choices);
         const at::Tensor logits =
-            layers::logits_of(decoder_.head(), last_hidden(hidden, stepping, reading));
+            layers::logits_of(decoder_.head(), last_hidden(hidden, decode, prefill));
         choose_tokens(logits.to(at::kFloat).cpu().contiguous(), rows, choices);
       });
     } catch (const NotFiniteError&) {
@@ -343,13 +335,13 @@ void GenerationBatch::end_pass(const at::Tensor& hidden, const Stepping& steppin
 }
 
 /// Of each row's last token.
-at::Tensor GenerationBatch::last_hidden(const at::Tensor& hidden, const Stepping& stepping,
-                                        const Reading& reading) {
-  if (reading.rows.empty()) return hidden;
+at::Tensor GenerationBatch::last_hidden(const at::Tensor& hidden, const Decode& decode,
+                                        const Prefill& prefill) {
+  if (prefill.rows.empty()) return hidden;
   std::vector<int64_t> last;
-  for (int64_t row = 0; row < stepping.count(); ++row) last.push_back(row);
-  for (size_t i = 0; i < reading.rows.size(); ++i)
-    last.push_back(stepping.count() + reading.cu_seqlens[i + 1] - 1);
+  for (int64_t row = 0; row < decode.count(); ++row) last.push_back(row);
+  for (size_t i = 0; i < prefill.rows.size(); ++i)
+    last.push_back(decode.count() + prefill.cu_seqlens[i + 1] - 1);
   return hidden.index_select(0, at::tensor(last).to(device()));
 }
 
@@ -368,66 +360,14 @@ uint64_t GenerationBatch::cache_bytes(size_t more, int64_t length) const {
   return cache_->bytes({.rows = static_cast<int64_t>(num_active() + more), .length = length});
 }
 
-at::Tensor GenerationBatch::attend(size_t l, const layers::AttentionInputs& inputs,
-                                   Stepping& stepping, const Reading& reading) {
-  const int64_t num_stepping = stepping.count(), num_read = reading.count();
-  std::vector<at::Tensor> parts;
-  if (num_stepping > 0)
-    parts.push_back(attend_tokens(l, narrow(inputs, 0, num_stepping), stepping));
-  if (num_read > 0)
-    parts.push_back(attend_prompts(l, narrow(inputs, num_stepping, num_read), reading));
-  return layers::gated_attention(parts.size() == 1 ? parts[0] : at::cat(parts), inputs.gate);
-}
-
-at::Tensor GenerationBatch::attend_prompts(size_t l, const layers::AttentionInputs& inputs,
-                                           const Reading& reading) {
-  const Layer& layer = decoder_.layers()[l];
-  for (size_t i = 0; layer.keys_of < 0 && i < reading.rows.size(); ++i) {
-    const int64_t first = reading.cu_seqlens[i], count = reading.cu_seqlens[i + 1] - first;
-    cache_->store_prompt(l, static_cast<int64_t>(reading.rows[i]), inputs.k.narrow(0, first, count),
-                         inputs.v.narrow(0, first, count));
-  }
-  return kernels::attention_forward(inputs.q, inputs.k, inputs.v, reading.packed.context,
-                                    layer.attention, layer.sinks.weight)
-      .out;
-}
-
-at::Tensor GenerationBatch::attend_tokens(size_t l, const layers::AttentionInputs& inputs,
-                                          Stepping& stepping) {
-  const Layer& layer = decoder_.layers()[l];
-  const bool borrows = layer.keys_of >= 0;
-  const size_t source = borrows ? static_cast<size_t>(layer.keys_of) : l;
-  if (!borrows) cache_->store_tokens(l, stepping.places, inputs.k, inputs.v);
-  return attend_cached(layer, inputs.q, cache_->keys(source), cache_->values(source),
-                       *stepping.masks);
-}
-
-/// @pre one document is read, or some rows get their next tokens
-at::Tensor GenerationBatch::delta_net(size_t l, const at::Tensor& hidden,
-                                      const layers::BatchContext& context, const Stepping& stepping,
-                                      const Reading& reading) {
-  const Layer& layer = decoder_.layers()[l];
-  if (!reading.rows.empty()) {
-    SFTRUN_CHECK(reading.rows.size() == 1 && stepping.count() == 0);
-    return layers::delta_net_answer(layer, hidden, context,
-                                    cache_->delta_state(l, static_cast<int64_t>(reading.rows[0])));
-  }
-  std::vector<at::Tensor> tokens;
-  for (int64_t row = 0; row < hidden.size(0); ++row) {
-    tokens.push_back(layers::delta_net_next(layer, hidden.narrow(0, row, 1), context,
-                                            cache_->delta_state(l, row)));
-  }
-  return at::cat(tokens);
-}
-
 /// In pieces, because the logits of a long prompt need more memory than the model.
-void GenerationBatch::score_prompts(const at::Tensor& hidden, const Reading& reading,
+void GenerationBatch::score_prompts(const at::Tensor& hidden, const Prefill& prefill,
                                     Choices& choices) {
   constexpr int64_t kLogits = int64_t{1} << 24;  // of a piece
   const int64_t most = std::max<int64_t>(1, kLogits / decoder_.arch().vocab_size);
-  for (size_t i = 0; i < reading.rows.size(); ++i) {
-    const SequenceRequest& request = rows_[reading.rows[i]].request;
-    const bool is_read_again = !rows_[reading.rows[i]].result.tokens.empty();
+  for (size_t i = 0; i < prefill.rows.size(); ++i) {
+    const SequenceRequest& request = rows_[prefill.rows[i]].request;
+    const bool is_read_again = !rows_[prefill.rows[i]].result.tokens.empty();
     if (!request.scores_prompt || is_read_again) continue;
     const std::vector<int32_t>& tokens = request.prompt.tokens;
     const auto num_scored = static_cast<int64_t>(tokens.size()) - 1;
@@ -437,7 +377,7 @@ void GenerationBatch::score_prompts(const at::Tensor& hidden, const Reading& rea
       const std::vector<int64_t> predicted(tokens.begin() + first + 1,
                                            tokens.begin() + first + 1 + count);
       const at::Tensor logits =
-          layers::logits_of(decoder_.head(), hidden.narrow(0, reading.cu_seqlens[i] + first, count))
+          layers::logits_of(decoder_.head(), hidden.narrow(0, prefill.cu_seqlens[i] + first, count))
               .to(at::kFloat);
       for (TokenLogprobs& score :
            token_logprobs(logits, at::tensor(predicted).to(device()), *request.num_logprobs))
@@ -549,7 +489,7 @@ void GenerationBatch::reset() {
 void GenerationBatch::clear() {
   rows_.clear();
   unread_.clear();
-  cache_ = std::make_unique<KvCache>(decoder_);
+  cache_ = std::make_unique<SequenceCache>(decoder_);
 }
 
 /// The last row takes its place.

@@ -33,7 +33,7 @@ std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
   if (options.communicates_in_passes)
     return "the ranks communicate during the passes, as full training on several GPUs does";
   for (const layers::Layer& layer : decoder.layers()) {
-    if (!layer.delta_net.defined() && !kernels::attention_is_static(of.dtype, layer.attention))
+    if (!layer.mixer->is_static(of.dtype))
       return of.attention == kernels::CudaAttention::kFlash ||
                      of.attention == kernels::CudaAttention::kAuto
                  ? "attention of so many channels is composed document by document"

@@ -85,7 +85,7 @@ void Stage::receive_gradient(MicroBatchRun& run) const {
   links_->receive_gradient(grad);
   const int64_t last = units_.end - 1 - decoder_.layer_unit(0);  // -1: this stage has no layer
   const int64_t spare =
-      last < 0 ? 0 : decoder_.layers()[static_cast<size_t>(last)].joint_down.spare();
+      last < 0 ? 0 : decoder_.layers()[static_cast<size_t>(last)].feed_forward.joint_down.spare();
   run.grad = spare == 0 ? grad : new_rows(run, spare).copy_(grad);
 }
 
@@ -192,7 +192,7 @@ at::Tensor Stage::head_loss(MicroBatchRun& run) const {
       decoder_.backend().head_loss(hidden.index_select(0, batch.label_rows), decoder_.head(),
                                    batch.labels, scale, wanted, head_rows(run));
   if (wanted == HeadGrad::kInput) {
-    const int64_t spare = decoder_.layers().back().joint_down.spare();
+    const int64_t spare = decoder_.layers().back().feed_forward.joint_down.spare();
     run.grad = at::zeros({hidden.size(0), hidden.size(1) + spare}, hidden.options())
                    .narrow(1, 0, hidden.size(1));
     run.grad.index_copy_(0, batch.label_rows, result.grad_input);

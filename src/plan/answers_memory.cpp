@@ -1,4 +1,5 @@
 #include "sftrun/plan/answers_memory.h"
+#include "sftrun/spec/blocks.h"
 
 #include <algorithm>
 
@@ -11,7 +12,7 @@ constexpr int64_t kFp32 = 4;
 int64_t values_of_token(const spec::ArchSpec& arch) {
   int64_t values = 0;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    if (arch.layers[static_cast<size_t>(layer)].mixer == spec::Mixer::kDeltaNet) continue;
+    if (spec::has_state(arch, layer)) continue;
     values += 2 * spec::attention_sizes(arch, layer).keys();
   }
   return values;
@@ -19,9 +20,9 @@ int64_t values_of_token(const spec::ArchSpec& arch) {
 
 /// The states of the delta nets, which do not grow with the tokens: fp32.
 int64_t state_bytes(const spec::ArchSpec& arch) {
-  const auto nets = std::count_if(
-      arch.layers.begin(), arch.layers.end(),
-      [](const spec::LayerSpec& layer) { return layer.mixer == spec::Mixer::kDeltaNet; });
+  int64_t nets = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    nets += spec::has_state(arch, layer) ? 1 : 0;
   const spec::DeltaNetSpec& net = arch.delta_net;
   return nets == 0 ? 0 : nets * net.num_value_heads * net.key_dim * net.value_dim * kFp32;
 }

@@ -8,6 +8,7 @@
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/device_map.h"
 #include "sftrun/plan/refusals.h"
+#include "sftrun/spec/blocks.h"
 
 namespace sftrun::plan {
 namespace {
@@ -68,12 +69,9 @@ namespace {
 /// What a process on a CPU has beside tensors.
 int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                       int64_t tensors) {
-  const auto any_layer = [&](auto&& is_such) {
-    return std::any_of(arch.layers.begin(), arch.layers.end(), is_such);
-  };
-  const bool has_experts = any_layer([](const spec::LayerSpec& layer) { return layer.sparse; });
-  const bool has_delta_nets =
-      any_layer([](const spec::LayerSpec& layer) { return layer.mixer == spec::Mixer::kDeltaNet; });
+  const bool has_experts = std::any_of(arch.layers.begin(), arch.layers.end(),
+                                       [](const spec::LayerSpec& layer) { return layer.sparse; });
+  const bool has_delta_nets = spec::any_has_state(arch);
   return kCpuProcess + (has_experts ? kWithExperts : 0) + (has_delta_nets ? kWithDeltaNets : 0) +
          kTokenizerEntry * arch.vocab_size +
          tensors / (config.tuning.trains_adapter() ? kKeptOfAdapters : kKeptOfBase);

@@ -11,6 +11,7 @@
 #include "sftrun/plan/refusals.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/plan/step_memory.h"
+#include "sftrun/spec/blocks.h"
 #include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/tensor_parallel.h"
 #include "sftrun/spec/trained_names.h"

@@ -7,6 +7,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/lora_plan.h"
+#include "sftrun/spec/blocks.h"
 #include "sftrun/spec/trained_names.h"
 
 namespace sftrun::plan {
@@ -59,7 +60,7 @@ void require_pissa_over(const config::TuningConfig& tuning, const spec::ArchSpec
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
       const std::string name = spec::name_in_layer(arch, layer, linear.module);
       if (!stored.contains(name + ".weight") || is_skipped(name, tuning)) continue;
-      if (!spec::is_target(lora, name, linear.slot, arch)) continue;
+      if (!spec::is_target(lora, name, linear, arch)) continue;
       throw ConfigError(
           fmt::format("PiSSA changes the base weights of {}, and a run cannot write ggml's "
                       "blocks",

@@ -8,6 +8,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/device_map.h"
 #include "sftrun/plan/refusals.h"
+#include "sftrun/spec/blocks.h"
 
 namespace sftrun::plan {
 namespace {
@@ -25,10 +26,8 @@ double matrix_values(const spec::ArchSpec& arch, int64_t layer, int64_t experts)
 }
 
 double layer_cost(const spec::ArchSpec& arch, int64_t layer, int64_t seq_len) {
-  const double cost = matrix_values(arch, layer, arch.mixture.top_k);
-  if (arch.layers.at(static_cast<size_t>(layer)).mixer == spec::Mixer::kDeltaNet) return cost;
-  // Products of queries with keys, and of scores with values; on average half of a sequence is read.
-  return cost + static_cast<double>(seq_len * arch.num_heads * arch.head_dim);
+  return matrix_values(arch, layer, arch.mixture.top_k) +
+         spec::mixer_products(arch, layer, seq_len);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/stages.h"
+#include "sftrun/spec/blocks.h"
 #include "sftrun/spec/graph_limit.h"
 #include "sftrun/spec/tensor_parallel.h"
 #include "sftrun/spec/trained_names.h"
@@ -27,54 +28,6 @@ struct AdapterWidths {
   double mixer = 0, feed_forward = 0;
 };
 
-bool is_mixer(spec::LinearSlot slot) {
-  switch (slot) {
-    case spec::LinearSlot::kQ:
-    case spec::LinearSlot::kK:
-    case spec::LinearSlot::kV:
-    case spec::LinearSlot::kQkv:
-    case spec::LinearSlot::kO:
-    case spec::LinearSlot::kDeltaQkv:
-    case spec::LinearSlot::kDeltaZ:
-    case spec::LinearSlot::kDeltaB:
-    case spec::LinearSlot::kDeltaA:
-    case spec::LinearSlot::kDeltaOut:
-      return true;
-    default:
-      return false;
-  }
-}
-
-/// The first member of the joint linear (`model::Decoder::join_linears`), else the linear itself.
-spec::LinearSlot joint_of(spec::LinearSlot slot) {
-  switch (slot) {
-    case spec::LinearSlot::kK:
-    case spec::LinearSlot::kV:
-      return spec::LinearSlot::kQ;
-    case spec::LinearSlot::kUp:
-      return spec::LinearSlot::kGate;
-    default:
-      return slot;
-  }
-}
-
-/// Whether a joint linear may have this one.
-bool may_join(spec::LinearSlot slot) {
-  switch (slot) {
-    case spec::LinearSlot::kQ:
-    case spec::LinearSlot::kK:
-    case spec::LinearSlot::kV:
-    case spec::LinearSlot::kO:
-    case spec::LinearSlot::kDeltaOut:
-    case spec::LinearSlot::kGate:
-    case spec::LinearSlot::kUp:
-    case spec::LinearSlot::kDown:
-      return true;
-    default:
-      return false;
-  }
-}
-
 /// Whether products of several linears are one (`model::Decoder::join_linears`).
 bool joins_linears(const config::RunConfig& config, const MicroBatchShape& shape) {
   const config::LoraConfig& lora = config.tuning.lora;
@@ -83,6 +36,7 @@ bool joins_linears(const config::RunConfig& config, const MicroBatchShape& shape
 
 /// Rows of joint linears have so many columns for adapters, or a multiple.
 constexpr int64_t kJointStep = 16;
+constexpr const char* kGateUp = "gate_up";  // `spec::LinearSpec::joint`
 
 class LayerEstimate {
  public:
@@ -105,9 +59,7 @@ class LayerEstimate {
     const auto hidden = static_cast<double>(arch_.hidden_size);
     const AdapterWidths adapters = adapters_of(layer);
     LayerValues values;
-    arch_.layers[static_cast<size_t>(layer)].mixer == spec::Mixer::kDeltaNet
-        ? add_delta_net(values)
-        : add_attention(layer, values);
+    spec::has_state(arch_, layer) ? add_delta_net(values) : add_attention(layer, values);
     values.through_mixer += 2 * hidden;  // gradients of the layer's output and of its middle
     if (has_dora_ || has_dropout_) values.through_mixer += hidden;  // the input after dropout
     add_feed_forward(layer, values);
@@ -294,25 +246,31 @@ class LayerEstimate {
 
   AdapterWidths adapters_of(int64_t layer) const {
     AdapterWidths widths;
-    std::map<spec::LinearSlot, double> joint;
     if (!config_.tuning.trains_adapter()) return widths;
-    for (const spec::LinearSpec& linear : spec::layer_linears(arch_, layer)) {
-      const std::string name = spec::name_in_layer(arch_, layer, linear.module);
-      if (!spec::is_target(lora_, name, linear.slot, arch_)) continue;
-      const double width = static_cast<double>(lora_.r_of(spec::update_name(lora_, name))) +
-                           (lora_.dora ? static_cast<double>(linear.out_features) : 0);
-      if (joins_)
-        joint[joint_of(linear.slot)] += width;
-      else
-        (is_mixer(linear.slot) ? widths.mixer : widths.feed_forward) += width;
-    }
-    // Rows of joint linears are padded to 16 columns; those of gate and up have them beside, too.
-    for (const auto& [slot, width] : joint) {
-      const double padded = std::ceil(width / kJointStep) * kJointStep;
-      (is_mixer(slot) ? widths.mixer : widths.feed_forward) +=
-          slot == spec::LinearSlot::kGate ? 2 * padded : padded;
+    for (const spec::BlockTensors& block : spec::layer_blocks(arch_, layer)) {
+      double& width = block.is_mixer ? widths.mixer : widths.feed_forward;
+      std::map<std::string, double> joints;
+      for (const spec::LinearSpec& linear : block.linears) {
+        const double columns = adapter_columns(layer, linear);
+        if (joins_ && columns > 0)
+          joints[linear.joint.empty() ? linear.module : linear.joint] += columns;
+        else
+          width += columns;
+      }
+      // Rows of joint linears are padded to 16 columns; those of gate and up have them beside, too.
+      for (const auto& [joint, columns] : joints) {
+        const double padded = std::ceil(columns / kJointStep) * kJointStep;
+        width += joint == kGateUp ? 2 * padded : padded;
+      }
     }
     return widths;
+  }
+
+  double adapter_columns(int64_t layer, const spec::LinearSpec& linear) const {
+    const std::string name = spec::name_in_layer(arch_, layer, linear.module);
+    if (!spec::is_target(lora_, name, linear, arch_)) return 0;
+    return static_cast<double>(lora_.r_of(spec::update_name(lora_, name))) +
+           (lora_.dora ? static_cast<double>(linear.out_features) : 0);
   }
 
   const spec::ArchSpec& arch_;
@@ -354,7 +312,7 @@ KeptValues kept_values(const LayerValues& layer, config::Checkpointing again, do
 /// "delta net, experts"
 std::string kind_name(const spec::ArchSpec& arch, int64_t layer) {
   const spec::LayerSpec& spec = arch.layers[static_cast<size_t>(layer)];
-  const bool is_delta_net = spec.mixer == spec::Mixer::kDeltaNet;
+  const bool is_delta_net = spec::has_state(arch, layer);
   const char* feed_forward = !spec.sparse                ? "MLP"
                              : arch.mixture.beside_dense ? "MLP and experts"
                                                          : "experts";
@@ -487,17 +445,11 @@ int64_t unpacking_bytes(const spec::ArchSpec& arch, const config::RunConfig& con
   if (!unpacks_layers(config.tuning, shape)) return 0;
   int64_t largest = 0;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    int64_t of_mixer = 0, of_inner = 0;
+    std::map<std::string, int64_t> joints;
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
       const int64_t size = linear.in_features * linear.out_features;
-      const bool is_gate =
-          linear.slot == spec::LinearSlot::kGate || linear.slot == spec::LinearSlot::kUp;
-      const bool is_input = linear.slot == spec::LinearSlot::kQ ||
-                            linear.slot == spec::LinearSlot::kK ||
-                            linear.slot == spec::LinearSlot::kV;
-      if (is_gate) of_inner += size;
-      if (is_input) of_mixer += size;
-      largest = std::max({largest, size, of_mixer, of_inner});
+      const int64_t joint = linear.joint.empty() ? size : joints[linear.joint] += size;
+      largest = std::max(largest, joint);
     }
   }
   return 2 * largest * shape.element_bytes;
@@ -558,9 +510,7 @@ bool is_captured(const spec::ArchSpec& arch, const config::RunConfig& config,
   const bool communicates = axes.divides_model() || axes.has_shards() ||
                             (axes.dp_replicate > 1 && !config.tuning.trains_adapter());
   if (communicates) return false;
-  const bool has_delta_nets = std::any_of(
-      arch.layers.begin(), arch.layers.end(),
-      [](const spec::LayerSpec& layer) { return layer.mixer == spec::Mixer::kDeltaNet; });
+  const bool has_delta_nets = spec::any_has_state(arch);
   const bool has_aux_loss =
       spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture).value_or(0) > 0;
   if (has_delta_nets || has_aux_loss) return false;
@@ -587,17 +537,17 @@ int64_t joint_adapter_bytes(const spec::ArchSpec& arch, const config::RunConfig&
     int64_t rank = 0, inputs = 0, outputs = 0;
   };
   const spec::LoraSpec lora = lora_spec(config.tuning.lora);
-  std::map<spec::LinearSlot, Joint> joints;
+  std::map<std::string, Joint> joints;
   for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-    if (!may_join(linear.slot)) continue;
-    Joint& joint = joints[joint_of(linear.slot)];
+    if (linear.joint.empty()) continue;
+    Joint& joint = joints[linear.joint];
     joint.inputs = linear.in_features, joint.outputs += linear.out_features;
     const std::string name = spec::name_in_layer(arch, layer, linear.module);
-    if (spec::is_target(lora, name, linear.slot, arch))
+    if (spec::is_target(lora, name, linear, arch))
       joint.rank += lora.r_of(spec::update_name(lora, name));
   }
   int64_t values = 0;
-  for (const auto& [slot, joint] : joints) {
+  for (const auto& [name, joint] : joints) {
     const int64_t ranks = (joint.rank + kJointStep - 1) / kJointStep * kJointStep;
     values += ranks * (joint.inputs + joint.outputs + ranks);
   }

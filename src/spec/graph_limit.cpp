@@ -1,4 +1,5 @@
 #include "sftrun/spec/graph_limit.h"
+#include "sftrun/spec/blocks.h"
 
 namespace sftrun::spec {
 namespace {

@@ -1,4 +1,5 @@
 #include "sftrun/spec/quantised_modules.h"
+#include "sftrun/spec/blocks.h"
 
 namespace sftrun::spec {
 
@@ -7,8 +8,7 @@ std::vector<std::string> quantised_modules(const ArchSpec& arch) {
   if (arch.per_layer_size > 0) modules.push_back(arch.prefix + "per_layer_model_projection");
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const LinearSpec& linear : layer_linears(arch, layer)) {
-      if (linear.slot != LinearSlot::kRouter)
-        modules.push_back(name_in_layer(arch, layer, linear.module));
+      if (!linear.is_router) modules.push_back(name_in_layer(arch, layer, linear.module));
     }
   }
   return modules;

@@ -1,4 +1,5 @@
 #include "sftrun/spec/trained_names.h"
+#include "sftrun/spec/blocks.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,11 +12,9 @@ namespace {
 
 /// In models with experts only attention: there peft applies the names of dense MLPs to the
 /// experts.
-bool is_targetable(LinearSlot slot, const ArchSpec& arch) {
-  const bool is_dense_half =
-      slot == LinearSlot::kGate || slot == LinearSlot::kUp || slot == LinearSlot::kDown;
+bool is_targetable(const LinearSpec& linear, const ArchSpec& arch) {
   if (arch.mixture.beside_dense) return true;  // its router is an ordinary linear module
-  return slot != LinearSlot::kRouter && (arch.mixture.num_experts == 0 || !is_dense_half);
+  return !linear.is_router && (arch.mixture.num_experts == 0 || !linear.shares_name_with_experts);
 }
 
 /// As target_parameters names them.
@@ -37,7 +36,7 @@ void require_parameters_exist(const LoraSpec& lora, const ArchSpec& arch) {
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const ExpertSpec& experts : layer_experts(arch, layer)) add(layer, experts.module);
     for (const LinearSpec& linear : layer_linears(arch, layer)) {
-      if (linear.slot == LinearSlot::kRouter) add(layer, linear.module + ".weight");
+      if (linear.is_router) add(layer, linear.module + ".weight");
     }
   }
   std::vector<std::string> missing;
@@ -132,7 +131,7 @@ std::string parameters_instead(const std::string& target,
 /// A router is selected by another name.
 void refuse_router(const std::string& target, const std::vector<LinearSpec>& linears) {
   for (const LinearSpec& linear : linears) {
-    if (linear.slot != LinearSlot::kRouter || !ends_with_name(linear.module, target)) continue;
+    if (!linear.is_router || !ends_with_name(linear.module, target)) continue;
     throw ConfigError(
         fmt::format("`{}` names the routers, which peft adapts as parameters", target),
         "tuning.lora.target_modules", parameters_instead(target, {linear.module + ".weight"}));
@@ -157,11 +156,11 @@ bool is_target(const LoraSpec& lora, const std::string& parameter) {
                      [&](const std::string& target) { return ends_with_name(parameter, target); });
 }
 
-bool is_target(const LoraSpec& lora, const std::string& module, LinearSlot slot,
+bool is_target(const LoraSpec& lora, const std::string& module, const LinearSpec& linear,
                const ArchSpec& arch) {
   if (is_saved(lora.modules_to_save, module + ".weight")) return false;
-  if (slot == LinearSlot::kRouter && is_target(lora, module + ".weight")) return true;
-  if (!is_targetable(slot, arch)) return false;
+  if (linear.is_router && is_target(lora, module + ".weight")) return true;
+  if (!is_targetable(linear, arch)) return false;
   if (lora.target_pattern) return lora.target_pattern->matches(module);
   for (const std::string& target : lora.target_modules) {
     if (target == "all-linear" || ends_with_name(module, target)) return true;
@@ -213,7 +212,7 @@ void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
   const std::vector<LinearSpec> linears = all_linears(arch);
   std::vector<std::string> names;
   for (const LinearSpec& linear : linears) {
-    if (is_targetable(linear.slot, arch))
+    if (is_targetable(linear, arch))
       names.push_back(linear.module.substr(linear.module.rfind('.') + 1));
   }
   names.insert(names.end(), {"embed_tokens", kHeadModule});
@@ -221,7 +220,7 @@ void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
     if (target == "all-linear" || names_an_end(target, arch)) continue;
     bool found = false;
     for (const LinearSpec& linear : linears) {
-      if (!is_targetable(linear.slot, arch)) continue;
+      if (!is_targetable(linear, arch)) continue;
       // A target may include a layer ("layers.3.self_attn.q_proj"); its last words are compared.
       found =
           found || ends_with_name(linear.module, target) || ends_with_name(target, linear.module);
@@ -257,7 +256,7 @@ std::set<std::string> adapted_names(const LoraSpec& lora, const ArchSpec& arch) 
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const LinearSpec& linear : layer_linears(arch, layer)) {
       const std::string name = name_in_layer(arch, layer, linear.module);
-      if (is_target(lora, name, linear.slot, arch)) names.insert(name);
+      if (is_target(lora, name, linear, arch)) names.insert(name);
     }
     for (const ExpertSpec& experts : layer_experts(arch, layer)) {
       const std::string name = name_in_layer(arch, layer, experts.module);
@@ -285,13 +284,13 @@ std::vector<Update> all_updates(const LoraSpec& lora, const ArchSpec& arch) {
   if (is_end_target(lora, kHeadModule))
     updates.push_back({kHeadModule, both_sides, arch.vocab_size});
   const std::string projection = arch.prefix + "per_layer_model_projection";
-  if (arch.per_layer_size > 0 && is_target(lora, projection, LinearSlot::kQ, arch))
+  if (arch.per_layer_size > 0 && is_target(lora, projection, LinearSpec{}, arch))
     updates.push_back({projection, arch.hidden_size + arch.num_layers * arch.per_layer_size,
                        arch.num_layers * arch.per_layer_size});
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const LinearSpec& linear : layer_linears(arch, layer)) {
       const std::string name = name_in_layer(arch, layer, linear.module);
-      if (is_target(lora, name, linear.slot, arch)) {
+      if (is_target(lora, name, linear, arch)) {
         updates.push_back({update_name(lora, name), linear.in_features + linear.out_features,
                            linear.out_features});
       }

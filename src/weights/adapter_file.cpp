@@ -1,4 +1,5 @@
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/spec/blocks.h"
 
 #include <algorithm>
 #include <set>
@@ -403,8 +404,7 @@ bool has_dense_module(const SafetensorsFile& file, const std::string& target,
                       const spec::ArchSpec& arch) {
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (linear.slot == spec::LinearSlot::kRouter || !ends_with_name(linear.module, target))
-        continue;
+      if (linear.is_router || !ends_with_name(linear.module, target)) continue;
       if (file.find(lora_a_name(spec::name_in_layer(arch, layer, linear.module)))) return true;
     }
   }
@@ -475,7 +475,7 @@ void keep_ends_tied(AdapterConfig& config, const spec::ArchSpec& arch) {
 std::set<std::string> targeted_modules(const spec::LoraSpec& lora, const spec::ArchSpec& arch) {
   std::set<std::string> names = spec::adapted_names(lora, arch);
   const std::string projection = arch.prefix + "per_layer_model_projection";
-  if (arch.per_layer_size > 0 && spec::is_target(lora, projection, spec::LinearSlot::kQ, arch))
+  if (arch.per_layer_size > 0 && spec::is_target(lora, projection, spec::LinearSpec{}, arch))
     names.insert(projection);
   std::erase_if(names, [&](const std::string& name) {  // what `target_parameters` names
     return spec::is_target(lora, name) || spec::is_target(lora, name + std::string(kWeight));
@@ -560,7 +560,7 @@ void name_linears_by_module(AdapterConfig& config, const spec::ArchSpec& arch) {
     bool found = false;
     for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
       for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-        if (linear.slot == spec::LinearSlot::kRouter) continue;
+        if (linear.is_router) continue;
         const std::string module = spec::name_in_layer(arch, layer, linear.module);
         if (!ends_with_name(module + std::string(kWeight), target)) continue;
         modules.insert(module);

@@ -6,108 +6,9 @@
 #include <string_view>
 
 #include "sftrun/core/error.h"
+#include "sftrun/spec/blocks.h"
 
 namespace sftrun::weights {
-namespace {
-
-const char* name_of(spec::LinearSlot slot) {
-  switch (slot) {
-    case spec::LinearSlot::kQ:
-      return "attn_q";
-    case spec::LinearSlot::kK:
-      return "attn_k";
-    case spec::LinearSlot::kV:
-      return "attn_v";
-    case spec::LinearSlot::kQkv:
-      return "attn_qkv";
-    case spec::LinearSlot::kO:
-      return "attn_output";
-    case spec::LinearSlot::kGate:
-      return "ffn_gate";
-    case spec::LinearSlot::kUp:
-    case spec::LinearSlot::kGateUp:  // Phi-3's fused gate and up have this name, too
-      return "ffn_up";
-    case spec::LinearSlot::kDown:
-      return "ffn_down";
-    case spec::LinearSlot::kRouter:
-      return "ffn_gate_inp";
-    case spec::LinearSlot::kSharedGate:
-      return "ffn_gate_shexp";
-    case spec::LinearSlot::kSharedUp:
-      return "ffn_up_shexp";
-    case spec::LinearSlot::kSharedDown:
-      return "ffn_down_shexp";
-    case spec::LinearSlot::kSharedRouter:
-      return "ffn_gate_inp_shexp";
-    case spec::LinearSlot::kDeltaQkv:
-      return "attn_qkv";
-    case spec::LinearSlot::kDeltaZ:
-      return "attn_gate";
-    case spec::LinearSlot::kDeltaB:
-      return "ssm_beta";
-    case spec::LinearSlot::kDeltaA:
-      return "ssm_alpha";
-    case spec::LinearSlot::kDeltaOut:
-      return "ssm_out";
-    case spec::LinearSlot::kPerLayerGate:
-      return "inp_gate";
-    case spec::LinearSlot::kPerLayerProjection:
-      return "proj";
-  }
-  invariant_failed(__FILE__, __LINE__, "every LinearSlot has a GGUF name");
-}
-
-const char* name_of(spec::NormSlot slot) {
-  switch (slot) {
-    case spec::NormSlot::kAttentionIn:
-      return "attn_norm";
-    case spec::NormSlot::kQuery:
-      return "attn_q_norm";
-    case spec::NormSlot::kKey:
-      return "attn_k_norm";
-    case spec::NormSlot::kAttentionOut:
-      return "post_attention_norm";
-    case spec::NormSlot::kFeedForwardIn:
-      break;  // depends on the family
-    case spec::NormSlot::kFeedForwardOut:
-      return "post_ffw_norm";
-    case spec::NormSlot::kDelta:
-      return "ssm_norm";
-    case spec::NormSlot::kDenseOut:
-      return "post_ffw_norm_1";
-    case spec::NormSlot::kExpertsIn:
-      return "pre_ffw_norm_2";
-    case spec::NormSlot::kExpertsOut:
-      return "post_ffw_norm_2";
-    case spec::NormSlot::kPerLayerOut:
-      return "post_norm";
-  }
-  invariant_failed(__FILE__, __LINE__, "every other NormSlot has a GGUF name");
-}
-
-/// The complete name after the layer's "blk.3.".
-const char* name_of(spec::WeightSlot slot) {
-  switch (slot) {
-    case spec::WeightSlot::kSinks:
-      return "attn_sinks.weight";
-    case spec::WeightSlot::kDeltaConv:
-      return "ssm_conv1d.weight";
-    case spec::WeightSlot::kDeltaALog:
-      return "ssm_a";
-    case spec::WeightSlot::kDeltaDtBias:
-      return "ssm_dt.bias";
-    case spec::WeightSlot::kRouterScale:
-      return "ffn_gate_inp.scale";
-    case spec::WeightSlot::kExpertScale:
-      return "ffn_down_exps.scale";
-    case spec::WeightSlot::kLayerScalar:
-      return "layer_output_scale.weight";
-  }
-  invariant_failed(__FILE__, __LINE__, "every WeightSlot has a GGUF name");
-}
-
-}  // namespace
-
 std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
   std::map<std::string, std::string> names = {
       {"model.embed_tokens.weight", "token_embd.weight"},
@@ -124,17 +25,14 @@ std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
     }
   };
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::NormSpec& norm : spec::layer_norms(arch, layer)) {
-      const bool is_named_by_family = norm.slot == spec::NormSlot::kFeedForwardIn;
-      add(layer, norm.module,
-          is_named_by_family ? spec::gguf_feed_forward_norm(arch) : name_of(norm.slot));
-    }
+    for (const spec::NormSpec& norm : spec::layer_norms(arch, layer))
+      add(layer, norm.module, norm.gguf.empty() ? spec::gguf_feed_forward_norm(arch) : norm.gguf);
     for (const spec::WeightSpec& weight : spec::layer_weights(arch, layer)) {
       names[spec::name_in_layer(arch, layer, weight.name)] =
-          fmt::format("blk.{}.{}", layer, name_of(weight.slot));
+          fmt::format("blk.{}.{}", layer, weight.gguf);
     }
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
-      add(layer, linear.module, name_of(linear.slot));
+      add(layer, linear.module, linear.gguf);
   }
   return names;
 }

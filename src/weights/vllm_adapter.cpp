@@ -1,4 +1,5 @@
 #include "sftrun/weights/vllm_adapter.h"
+#include "sftrun/spec/blocks.h"
 
 #include <algorithm>
 #include <array>

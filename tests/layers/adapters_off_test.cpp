@@ -5,7 +5,9 @@
 #include <stdexcept>
 
 #include "sftrun/kernels/delta_chunks.h"
+#include "sftrun/layers/attention.h"
 #include "sftrun/layers/backend.h"
+#include "sftrun/layers/delta_net.h"
 #include "sftrun/layers/dora.h"
 #include "sftrun/layers/embedding.h"
 #include "sftrun/layers/per_layer_inputs.h"
@@ -84,11 +86,13 @@ struct AdaptedKind {
 
 void describe_layer(const AdaptedKind& kind, AdaptedWeights& weights, Layer& layer) {
   constexpr int64_t kHidden = AdaptedWeights::kHidden, kInner = 24;
-  layer.attention = {4, 2, 8, 0.3};
-  layer.attention_in.weight = normal({kHidden}, 1);
-  layer.feed_forward_in.weight = normal({kHidden}, 2);
+  FeedForward& feed_forward = layer.feed_forward;
+  layer.mixer_in.weight = normal({kHidden}, 1);
+  feed_forward.in.weight = normal({kHidden}, 2);
   if (kind.delta_net) {
-    DeltaNet& net = layer.delta_net;
+    auto made = std::make_unique<DeltaNet>();
+    DeltaNet& net = *made;
+    layer.mixer = std::move(made);
     net.num_key_heads = net.num_value_heads = 4;
     net.key_dim = net.value_dim = 8;
     weights.add(net.in_qkv, "in_qkv", 96, kHidden);
@@ -100,13 +104,16 @@ void describe_layer(const AdaptedKind& kind, AdaptedWeights& weights, Layer& lay
     net.dt_bias.weight = normal({4}, 5);
     net.norm.weight = normal({8}, 6);
   } else {
-    weights.add(layer.q, "q", kHidden, kHidden);
-    weights.add(layer.k, "k", 16, kHidden);
-    weights.add(layer.v, "v", 16, kHidden);
+    auto made = std::make_unique<Attention>();
+    made->shape = {4, 2, 8, 0.3};
+    weights.add(made->q, "q", kHidden, kHidden);
+    weights.add(made->k, "k", 16, kHidden);
+    weights.add(made->v, "v", 16, kHidden);
+    layer.mixer = std::move(made);
   }
-  weights.add(layer.o, "o", kHidden, kHidden);
+  weights.add(layer.mixer->output, "o", kHidden, kHidden);
   if (kind.mixture) {
-    Mixture& mixture = layer.mixture;
+    Mixture& mixture = feed_forward.mixture;
     mixture.top_k = 2;
     weights.add(mixture.router, "router", 4, kHidden, /*in_fp32=*/true);
     weights.add(mixture.gate_up, "experts.gate_up", 4, 2 * kInner, kHidden);
@@ -116,9 +123,9 @@ void describe_layer(const AdaptedKind& kind, AdaptedWeights& weights, Layer& lay
     weights.add(mixture.shared.down, "shared.down", kHidden, kInner);
     weights.add(mixture.shared.router, "shared.router", 1, kHidden);
   } else {
-    weights.add(layer.gate, "gate", kInner, kHidden);
-    weights.add(layer.up, "up", kInner, kHidden);
-    weights.add(layer.down, "down", kHidden, kInner);
+    weights.add(feed_forward.gate, "gate", kInner, kHidden);
+    weights.add(feed_forward.up, "up", kInner, kHidden);
+    weights.add(feed_forward.down, "down", kHidden, kInner);
   }
   if (kind.per_layer) {
     weights.add(layer.per_layer.gate, "per_layer.gate", 5, kHidden);
@@ -126,21 +133,22 @@ void describe_layer(const AdaptedKind& kind, AdaptedWeights& weights, Layer& lay
   }
 }
 
-Layer without_adapters(Layer layer) {
+void remove_adapters(Layer& layer) {
   for (Linear* linear : layer.linears()) linear->lora.reset();
   for (ExpertMatrix* matrix : layer.experts()) matrix->lora.reset();
-  return layer;
 }
 
 class LayersWithAdaptersOff : public ::testing::TestWithParam<AdaptedKind> {};
 
 TEST_P(LayersWithAdaptersOff, EqualTheBaseAlone) {
   const AdaptedKind& kind = GetParam();
-  AdaptedWeights weights(kind.dora);
-  Layer layer;
+  AdaptedWeights weights(kind.dora), weights_of_base(kind.dora);  // equal values
+  Layer layer, base;
   describe_layer(kind, weights, layer);
+  describe_layer(kind, weights_of_base, base);
   weights.draw();
-  const Layer base = without_adapters(layer);
+  weights_of_base.draw();
+  remove_adapters(base);
   BatchContext on = adapted_batch(true), off = on;
   off.adapters = false;
   if (kind.per_layer) {

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "sftrun/layers/attention.h"
 #include "support/batches.h"
 #include "support/tensors.h"
 
@@ -68,6 +69,7 @@ struct LayerUnderTest {
   static constexpr int64_t kHidden = 64, kKv = 32, kInner = 96;
   ParameterStore store;
   Layer layer;
+  Attention* attention = nullptr;  // of the layer
   uint32_t modules = 0;
 
   LayerUnderTest(const LayerKind& kind, bool trains_weights, at::ScalarType dtype) {
@@ -76,7 +78,7 @@ struct LayerUnderTest {
     if (dtype == at::kBFloat16) layer.gating.limit = 1e4F;
     declare_linears(kind, trains_weights);
     const std::vector<std::pair<Norm*, int64_t>> norms = norms_of(kind);
-    if (kind.sinks && trains_weights) layer.sinks.parameter = store.add("sinks", {4}, 0, true);
+    if (kind.sinks && trains_weights) attention->sinks.parameter = store.add("sinks", {4}, 0, true);
     for (const auto& [norm, size] : norms) {
       norm->offset = kind.offset;
       if (trains_weights) norm->parameter = store.add("norm", {size}, 0, false);
@@ -94,15 +96,18 @@ struct LayerUnderTest {
       linear->bias = trains_weights ? linear->bias_parameter->compute : frozen({out});
     }
     if (kind.sinks)
-      layer.sinks.weight = trains_weights ? layer.sinks.parameter->compute : frozen({4});
+      attention->sinks.weight = trains_weights ? attention->sinks.parameter->compute : frozen({4});
     for (const auto& [norm, size] : norms)
       norm->weight = norm->parameter ? norm->parameter->compute : frozen({size});
   }
 
  private:
   void describe(const LayerKind& kind) {
-    layer.attention = {4, 2, 16, 0.25, kind.window, kind.softcap};
-    layer.rope = kind.rope;
+    auto made = std::make_unique<Attention>();
+    attention = made.get();
+    layer.mixer = std::move(made);
+    attention->shape = {4, 2, 16, 0.25, kind.window, kind.softcap};
+    attention->rope = kind.rope;
     layer.gating = kind.gating;
     layer.residual_scale = kind.residual_scale;
   }
@@ -124,32 +129,32 @@ struct LayerUnderTest {
       linear.lora = lora;
     };
     if (kind.fused) {
-      declare(layer.qkv, "qkv", kHidden + 2 * kKv, kHidden);
-      declare(layer.gate_up, "gate_up", 2 * kInner, kHidden);
+      declare(attention->qkv, "qkv", kHidden + 2 * kKv, kHidden);
+      declare(layer.feed_forward.gate_up, "gate_up", 2 * kInner, kHidden);
     } else {
-      declare(layer.q, "q", kHidden, kHidden);
-      declare(layer.k, "k", kKv, kHidden);
-      declare(layer.v, "v", kKv, kHidden);
-      declare(layer.gate, "gate", kInner, kHidden);
-      declare(layer.up, "up", kInner, kHidden);
+      declare(attention->q, "q", kHidden, kHidden);
+      declare(attention->k, "k", kKv, kHidden);
+      declare(attention->v, "v", kKv, kHidden);
+      declare(layer.feed_forward.gate, "gate", kInner, kHidden);
+      declare(layer.feed_forward.up, "up", kInner, kHidden);
     }
-    declare(layer.o, "o", kHidden, kHidden);
-    declare(layer.down, "down", kHidden, kInner);
+    declare(attention->output, "o", kHidden, kHidden);
+    declare(layer.feed_forward.down, "down", kHidden, kInner);
   }
 
   std::vector<std::pair<Norm*, int64_t>> norms_of(const LayerKind& kind) {
     std::vector<std::pair<Norm*, int64_t>> norms;
     if (kind.norms_before) {
-      norms.emplace_back(&layer.attention_in, kHidden);
-      norms.emplace_back(&layer.feed_forward_in, kHidden);
+      norms.emplace_back(&layer.mixer_in, kHidden);
+      norms.emplace_back(&layer.feed_forward.in, kHidden);
     }
     if (kind.norms_after) {
-      norms.emplace_back(&layer.attention_out, kHidden);
-      norms.emplace_back(&layer.feed_forward_out, kHidden);
+      norms.emplace_back(&layer.mixer_out, kHidden);
+      norms.emplace_back(&layer.feed_forward.out, kHidden);
     }
     if (kind.qk_norm > 0) {
-      norms.emplace_back(&layer.q_norm, kind.qk_norm);
-      norms.emplace_back(&layer.k_norm, std::min(kind.qk_norm, kKv));
+      norms.emplace_back(&attention->q_norm, kind.qk_norm);
+      norms.emplace_back(&attention->k_norm, std::min(kind.qk_norm, kKv));
     }
     return norms;
   }

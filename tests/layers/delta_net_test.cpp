@@ -11,7 +11,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "../../src/layers/plain/plain_delta_net.h"
 #include "support/tensors.h"
 
 namespace sftrun::layers {

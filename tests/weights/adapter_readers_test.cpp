@@ -1,4 +1,5 @@
 #include "sftrun/weights/adapter_readers.h"
+#include "sftrun/spec/blocks.h"
 
 #include <gtest/gtest.h>
 
@@ -40,8 +41,7 @@ class AdapterReaders : public testing::Test {
     adapted_.clear();
     for (int64_t layer = 0; layer < arch_.num_layers; ++layer) {
       for (const spec::LinearSpec& linear : spec::layer_linears(arch_, layer)) {
-        if (linear.slot != spec::LinearSlot::kRouter)
-          adapted_.insert(spec::name_in_layer(arch_, layer, linear.module));
+        if (!linear.is_router) adapted_.insert(spec::name_in_layer(arch_, layer, linear.module));
       }
     }
   }

@@ -1,4 +1,5 @@
 #include "sftrun/weights/gguf_lora.h"
+#include "sftrun/spec/blocks.h"
 
 #include <gtest/gtest.h>
 
@@ -48,13 +49,13 @@ void write_whole_adapter(const spec::ArchSpec& arch, const fs::path& directory, 
   };
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
-      if (linear.slot == spec::LinearSlot::kRouter) continue;
+      if (linear.is_router) continue;
       add(spec::name_in_layer(arch, layer, linear.module), linear.out_features, linear.in_features,
           kAdapterRank);
       modules.insert(linear.module.substr(linear.module.rfind('.') + 1));
     }
     for (const spec::ExpertSpec& experts : spec::layer_experts(arch, layer)) {
-      const bool is_inner = experts.slot == spec::ExpertSlot::kGateUp;  // wrapped by the other
+      const bool is_inner = experts.division == Division::kOutputs;  // wrapped by the other
       const std::string name = spec::name_in_layer(arch, layer, experts.module),
                         stem = name.substr(0, name.rfind('.'));
       add(stem + (is_inner ? ".base_layer" : ""), experts.out_features, experts.in_features,

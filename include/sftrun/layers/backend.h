@@ -60,26 +60,8 @@ struct Backend {
 const Backend& fused_backend();
 const Backend& plain_backend();
 
-// ---- Parts of the fused forward pass, for generation, where attention reads a key/value cache.
-
-struct AttentionInputs {
-  at::Tensor q, k, v;  ///< [T, heads * head_dim], q and k after RoPE
-  at::Tensor gate;     ///< [T, heads * head_dim], gate of the attention output; or undefined
-};
-/// attended * sigmoid(gate); `attended` itself where gate is undefined.
-at::Tensor gated_attention(const at::Tensor& attended, const at::Tensor& gate);
-/// Output of a layer's gated delta net for one document x [T, hidden], and the state after it.
-at::Tensor delta_net_answer(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
-                            DeltaState& state);
-/// Output for the next token x [1, hidden]; updates `state`.
-at::Tensor delta_net_next(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
-                          DeltaState& state);
-AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x,
-                                 const BatchContext& batch);
-/// The rest of the layer after attention: output projection, residuals and MLP.
-/// @param x the layer's input   @param attended [T, heads * head_dim]   @return the layer's output
-at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Tensor& attended,
-                           const BatchContext& batch);
+/// Output of a layer [T, hidden] for the tokens of a generation pass, by the fused backend.
+at::Tensor generate_layer(const Layer& layer, const at::Tensor& x, const GenerationPass& pass);
 /// Logits [N, vocab] of the last layer's output rows: after the final norm, scaled and soft-capped.
 at::Tensor logits_of(const Head& head, const at::Tensor& hidden);
 /// -log p of each row's label [N] fp32.   @param rows as for `Backend::head_loss`

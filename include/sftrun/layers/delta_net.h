@@ -3,10 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "sftrun/layers/batch_context.h"
 #include "sftrun/layers/linear.h"
+#include "sftrun/layers/mixer.h"
 
 /// Gated delta net (arXiv:2412.06464), the linear attention of Qwen3-Next and Qwen3.5. Each value
 /// head has a state S [key_dim, value_dim], zero at the start of each document; each token updates
@@ -18,7 +20,8 @@
 /// The output is norm(o) * silu(z).
 namespace sftrun::layers {
 
-struct DeltaNet {
+class DeltaNet final : public Mixer {
+ public:
   Linear in_qkv;      ///< [2 num_key_heads key_dim + num_value_heads value_dim, hidden]: q, k, v
   Linear in_z;        ///< [num_value_heads value_dim, hidden]
   Linear in_b, in_a;  ///< [num_value_heads, hidden]
@@ -27,7 +30,16 @@ struct DeltaNet {
   Norm norm;              ///< [value_dim], applied to each head
   int64_t num_key_heads = 0, num_value_heads = 0, key_dim = 0, value_dim = 0;
 
-  bool defined() const { return num_value_heads > 0; }
+  BlockMembers members() override;
+  std::unique_ptr<MixerPass> pass(const Layer& layer, const BatchContext& batch) const override;
+  at::Tensor plain(const at::Tensor& x, const BatchContext& batch,
+                   SharedKeys& shared) const override;
+  std::unique_ptr<LayerCache> make_cache(const at::TensorOptions& options) const override;
+  at::Tensor generate(const Layer& layer, const at::Tensor& x,
+                      const GenerationPass& pass) const override;
+  bool is_static(at::ScalarType /*dtype*/) const override { return false; }  // documents are cut
+
+  /// Whether anything before the output projection trains.
   bool trains() const {
     for (const Linear* linear : {&in_qkv, &in_z, &in_b, &in_a}) {
       if (linear->trains()) return true;
@@ -63,5 +75,9 @@ at::Tensor delta_net_backward(const DeltaNet& net, DeltaRun run, const at::Tenso
 /// Decodes one more token: x [1, hidden] -> [1, num_value_heads * value_dim]; updates `state`.
 at::Tensor delta_net_step(const DeltaNet& net, const at::Tensor& x, const BatchContext& batch,
                           DeltaState& state);
+/// transformers' Qwen3_5GatedDeltaNet up to its out_proj, document by document and token by token
+/// (modeling_qwen3_5.py, torch_recurrent_gated_delta_rule), under autograd.
+/// @param x [T, hidden], after the input norm   @return [T, num_value_heads * value_dim]
+at::Tensor plain_delta_net(const DeltaNet& net, const at::Tensor& x, const BatchContext& batch);
 
 }  // namespace sftrun::layers

@@ -15,10 +15,10 @@
 namespace sftrun::model {
 
 class GenerationMessages;
-class KvCache;
+class SequenceCache;
 struct Choices;
-struct Stepping;
-struct Reading;
+struct Decode;
+struct Prefill;
 
 /// A prompt, and how it is answered.
 struct SequenceRequest {
@@ -113,25 +113,17 @@ class GenerationBatch {
   template <typename Body>
   void with_unit(int64_t unit, Body&& body);
   void run_nothing();
-  void run(size_t num_stepping, const std::vector<size_t>& reading);
+  void run(size_t num_decoded, const std::vector<size_t>& prefill);
   at::Tensor received_hidden(int64_t num_tokens);
-  at::Tensor run_layers(at::Tensor hidden, const layers::BatchContext& context, Stepping& stepping,
-                        const Reading& reading);
-  void end_pass(const at::Tensor& hidden, const Stepping& stepping, const Reading& reading);
+  at::Tensor run_layers(at::Tensor hidden, const layers::BatchContext& context, Decode& decode,
+                        const Prefill& prefill);
+  void end_pass(const at::Tensor& hidden, const Decode& decode, const Prefill& prefill);
   void reserve(int64_t length);
-  Stepping next_tokens(size_t count);
-  Reading texts_of(const std::vector<size_t>& rows);
-  at::Tensor attend(size_t l, const layers::AttentionInputs& inputs, Stepping& stepping,
-                    const Reading& reading);
-  at::Tensor attend_prompts(size_t l, const layers::AttentionInputs& inputs,
-                            const Reading& reading);
-  at::Tensor attend_tokens(size_t l, const layers::AttentionInputs& inputs, Stepping& stepping);
-  void score_prompts(const at::Tensor& hidden, const Reading& reading, Choices& choices);
+  Decode next_tokens(size_t count);
+  Prefill texts_of(const std::vector<size_t>& rows);
+  void score_prompts(const at::Tensor& hidden, const Prefill& prefill, Choices& choices);
   std::vector<size_t> rows_that_change_angles() const;
-  at::Tensor delta_net(size_t l, const at::Tensor& hidden, const layers::BatchContext& context,
-                       const Stepping& stepping, const Reading& reading);
-  at::Tensor last_hidden(const at::Tensor& hidden, const Stepping& stepping,
-                         const Reading& reading);
+  at::Tensor last_hidden(const at::Tensor& hidden, const Decode& decode, const Prefill& prefill);
   void choose_tokens(const at::Tensor& logits, const std::vector<size_t>& rows, Choices& choices);
   int32_t choose(const Row& row, const at::Tensor& of_last) const;
   bool accept(Row& row);
@@ -144,7 +136,7 @@ class GenerationBatch {
   Decoder& decoder_;
   size_t num_rows_;
   BatchHooks hooks_;
-  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<SequenceCache> cache_;
   const uint64_t bytes_of_token_;
   std::vector<Row> rows_;  // row i of the cache
   std::deque<SequenceRequest> unread_;

@@ -35,7 +35,6 @@ IndexRange vocabulary_of(const ArchSpec& arch, const TensorParallel& tensor);
 /// @pre require_divisible
 ArchSpec part_of(const ArchSpec& arch, const TensorParallel& tensor);
 
-Division division_of(LinearSlot slot);
 /// The slice of each divided tensor of the model, by name, in the dimensions of `TensorSpec::shape`.
 /// Tensors that are not listed are whole on every rank.
 std::map<std::string, TensorSlice> slices_of(const ArchSpec& arch, const TensorParallel& tensor);

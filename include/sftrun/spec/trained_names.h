@@ -8,6 +8,7 @@
 
 #include "sftrun/core/regex.h"
 #include "sftrun/spec/arch_spec.h"
+#include "sftrun/spec/blocks.h"
 #include "sftrun/spec/lora_spec.h"
 
 /// Resolves the module and parameter names of `tuning` that select what is trained.
@@ -24,7 +25,7 @@ void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch);
 
 /// A router is selected by its parameter's name only: `gate` is ambiguous, because other layers may
 /// have a module of that name.
-bool is_target(const LoraSpec& lora, const std::string& module, LinearSlot slot,
+bool is_target(const LoraSpec& lora, const std::string& module, const LinearSpec& linear,
                const ArchSpec& arch);
 /// For the embedding and the head: `all-linear` excludes both, as in peft.
 bool is_end_target(const LoraSpec& lora, const std::string& module);

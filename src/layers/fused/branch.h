@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fused/block.h"
+#include "fused_block.h"
 
 namespace sftrun::layers {
 

@@ -10,30 +10,30 @@
 namespace sftrun::layers {
 
 at::Tensor FeedForwardBlock::forward(const at::Tensor& x, FeedForwardRun* keep) {
-  if (l_.mixture.defined())
-    return l_.has_dense_half() ? forward_of_both(x, keep) : forward_of_mixture(x, keep);
-  const at::Tensor copy = copy_for_sum(x, l_.feed_forward_in, l_.joint_down, l_.feed_forward_out);
-  Normed in = normed(x, l_.feed_forward_in, copy, spare_of_input(l_.joint_gate_up, x));
+  if (f_.mixture.defined())
+    return f_.has_dense_half() ? forward_of_both(x, keep) : forward_of_mixture(x, keep);
+  const at::Tensor copy = copy_for_sum(x, f_.in, f_.joint_down, f_.out);
+  Normed in = normed(x, f_.in, copy, spare_of_input(f_.joint_gate_up, x));
   std::vector<at::Tensor> gate_up;
-  if (joins(l_.joint_gate_up, x)) {
+  if (joins(f_.joint_gate_up, x)) {
     // Overwritten by their gradients in the backward pass, which needs the padding.
     const at::Tensor both =
-        joint_forward(in.y, l_.joint_gate_up, keep ? l_.joint_gate_up.spare() : 0,
+        joint_forward(in.y, f_.joint_gate_up, keep ? f_.joint_gate_up.spare() : 0,
                       keep ? &keep->joint_low : nullptr, adapters());
     if (keep) keep->joint_gate_up = both;
-    gate_up = parts_of_joint(both, l_.joint_gate_up);
+    gate_up = parts_of_joint(both, f_.joint_gate_up);
   } else {
     gate_up = linears_forward(in.y, gate_up_group(), batch_, keep ? &keep->gate_up_low : nullptr);
   }
   in.y.reset();
-  if (l_.fuses_gate_up()) {
+  if (f_.fuses_gate_up()) {
     const int64_t inner = gate_up[0].size(1) / 2;
     gate_up = parts(gate_up[0], {inner, inner});
   }
   const at::Tensor h =
-      kernels::gated_forward(l_.gating, gate_up[0], gate_up[1], spare_of_input(l_.joint_down, x));
+      kernels::gated_forward(l_.gating, gate_up[0], gate_up[1], spare_of_input(f_.joint_down, x));
   Joined* joined = keep ? &keep->joined : nullptr;
-  at::Tensor y = join(x, h, l_.down, l_.joint_down, l_.feed_forward_out, joined, copy);
+  at::Tensor y = join(x, h, f_.down, f_.joint_down, f_.out, joined, copy);
   if (keep) {
     keep->x = x, keep->rstd = in.rstd;
     keep->gate = std::move(gate_up[0]), keep->up = std::move(gate_up[1]);
@@ -42,11 +42,11 @@ at::Tensor FeedForwardBlock::forward(const at::Tensor& x, FeedForwardRun* keep) 
 }
 
 at::Tensor FeedForwardBlock::backward(FeedForwardRun run, const at::Tensor& grad, bool needs_dx) {
-  if (l_.mixture.defined()) {
-    return l_.has_dense_half() ? backward_of_both(std::move(run), grad, needs_dx)
+  if (f_.mixture.defined()) {
+    return f_.has_dense_half() ? backward_of_both(std::move(run), grad, needs_dx)
                                : backward_of_mixture(std::move(run), grad, needs_dx);
   }
-  const Norm& norm = l_.feed_forward_in;
+  const Norm& norm = f_.in;
   const bool through_norm = needs_dx || norm.parameter != nullptr,
              through_down = through_norm || trains(gate_up_group());
   through_gated_backward(run, grad, through_down);
@@ -55,61 +55,62 @@ at::Tensor FeedForwardBlock::backward(FeedForwardRun run, const at::Tensor& grad
   if (run.joint_gate_up.defined()) {
     run.gate.reset(), run.up.reset();
     d_normed = joint_backward(run.joint_gate_up, run.x, factors_of(norm, run.rstd), run.joint_low,
-                              l_.joint_gate_up, through_norm);
+                              f_.joint_gate_up, through_norm);
     run.joint_gate_up.reset();
   } else {
     std::vector<at::Tensor> grads = {std::move(run.gate), std::move(run.up)};
-    if (l_.fuses_gate_up()) grads = {at::cat(grads, 1)};
+    if (f_.fuses_gate_up()) grads = {at::cat(grads, 1)};
     d_normed = linears_backward(grads, normed_again(run.x, norm, gate_up_group()), run.gate_up_low,
                                 gate_up_group(), batch_, through_norm);
   }
   if (!through_norm) return {};
-  return norm_backward(d_normed, run.x, norm, run.rstd, grad, needs_dx, l_.joint_o.spare());
+  return norm_backward(d_normed, run.x, norm, run.rstd, grad, needs_dx,
+                       l_.mixer->joint_output.spare());
 }
 
 at::Tensor FeedForwardBlock::forward_of_mixture(const at::Tensor& x, FeedForwardRun* keep) {
-  const Normed in = normed(x, l_.feed_forward_in);
+  const Normed in = normed(x, f_.in);
   const at::Tensor answered =
-      mixture_forward(l_.mixture, l_.gating, in.y, batch_, keep ? &keep->mixture : nullptr);
-  const Normed out = normed(answered, l_.feed_forward_out);
+      mixture_forward(f_.mixture, l_.gating, in.y, batch_, keep ? &keep->mixture : nullptr);
+  const Normed out = normed(answered, f_.out);
   if (keep) {
     keep->x = x, keep->rstd = in.rstd;
-    if (l_.feed_forward_out.defined()) keep->joined.y = answered, keep->joined.rstd = out.rstd;
+    if (f_.out.defined()) keep->joined.y = answered, keep->joined.rstd = out.rstd;
   }
   return at::add(x, out.y, l_.residual_scale);
 }
 
 at::Tensor FeedForwardBlock::backward_of_mixture(FeedForwardRun run, const at::Tensor& grad,
                                                  bool needs_dx) {
-  const Norm& norm = l_.feed_forward_in;
+  const Norm& norm = f_.in;
   const bool through_norm = needs_dx || norm.parameter != nullptr;
   const at::Tensor scaled = l_.residual_scale == 1 ? grad : grad * l_.residual_scale;
-  const at::Tensor d_answered =
-      norm_backward(scaled, run.joined.y, l_.feed_forward_out, run.joined.rstd, {},
-                    through_norm || l_.mixture.trains());
-  if (!through_norm && !l_.mixture.trains()) return {};
+  const at::Tensor d_answered = norm_backward(scaled, run.joined.y, f_.out, run.joined.rstd, {},
+                                              through_norm || f_.mixture.trains());
+  if (!through_norm && !f_.mixture.trains()) return {};
   const at::Tensor d_normed =
-      mixture_backward(l_.mixture, l_.gating, std::move(run.mixture), d_answered,
+      mixture_backward(f_.mixture, l_.gating, std::move(run.mixture), d_answered,
                        normed(run.x, norm).y, batch_, through_norm)
           .dx;
   if (!through_norm) return {};
-  return norm_backward(d_normed, run.x, norm, run.rstd, grad, needs_dx, l_.joint_o.spare());
+  return norm_backward(d_normed, run.x, norm, run.rstd, grad, needs_dx,
+                       l_.mixer->joint_output.spare());
 }
 
 at::Tensor FeedForwardBlock::forward_of_both(const at::Tensor& x, FeedForwardRun* keep) {
-  const Normed in = normed(x, l_.feed_forward_in);
+  const Normed in = normed(x, f_.in);
   auto gate_up =
       linears_forward(in.y, gate_up_group(), batch_, keep ? &keep->gate_up_low : nullptr);
   LowRank down_low;
   const at::Tensor dense = linears_forward(
-      kernels::gated_forward(l_.gating, gate_up[0], gate_up[1]), {&l_.down}, batch_, &down_low)[0];
-  const Normed experts_in = normed(x, l_.experts_in);
-  const at::Tensor experts = mixture_forward(l_.mixture, l_.gating, experts_in.y, batch_,
+      kernels::gated_forward(l_.gating, gate_up[0], gate_up[1]), {&f_.down}, batch_, &down_low)[0];
+  const Normed experts_in = normed(x, f_.experts_in);
+  const at::Tensor experts = mixture_forward(f_.mixture, l_.gating, experts_in.y, batch_,
                                              keep ? &keep->mixture : nullptr, x);
-  const Normed dense_out = normed(dense, l_.dense_out),
-               experts_out = normed(experts, l_.experts_out);
+  const Normed dense_out = normed(dense, f_.dense_out),
+               experts_out = normed(experts, f_.experts_out);
   const at::Tensor sum = dense_out.y + experts_out.y;
-  const Normed out = normed(sum, l_.feed_forward_out);
+  const Normed out = normed(sum, f_.out);
   if (keep) {
     keep->x = x, keep->rstd = in.rstd, keep->experts_in_rstd = experts_in.rstd;
     keep->gate = std::move(gate_up[0]), keep->up = std::move(gate_up[1]);
@@ -122,31 +123,30 @@ at::Tensor FeedForwardBlock::forward_of_both(const at::Tensor& x, FeedForwardRun
 
 at::Tensor FeedForwardBlock::backward_of_both(FeedForwardRun run, const at::Tensor& grad,
                                               bool needs_dx) {
-  const at::Tensor d_sum =
-      norm_backward(grad, run.joined.y, l_.feed_forward_out, run.joined.rstd, {}, true);
+  const at::Tensor d_sum = norm_backward(grad, run.joined.y, f_.out, run.joined.rstd, {}, true);
   const at::Tensor d_dense =
-      norm_backward(d_sum, run.dense, l_.dense_out, run.dense_rstd, {}, true);
+      norm_backward(d_sum, run.dense, f_.dense_out, run.dense_rstd, {}, true);
   const at::Tensor h =
-      trains({&l_.down}) ? kernels::gated_forward(l_.gating, run.gate, run.up) : at::Tensor();
-  const at::Tensor dh = linears_backward({d_dense}, h, run.joined.low, {&l_.down}, batch_, true);
+      trains({&f_.down}) ? kernels::gated_forward(l_.gating, run.gate, run.up) : at::Tensor();
+  const at::Tensor dh = linears_backward({d_dense}, h, run.joined.low, {&f_.down}, batch_, true);
   kernels::gated_backward_(l_.gating, dh, run.gate, run.up);
   const at::Tensor d_normed =
-      linears_backward({run.gate, run.up}, normed_again(run.x, l_.feed_forward_in, gate_up_group()),
+      linears_backward({run.gate, run.up}, normed_again(run.x, f_.in, gate_up_group()),
                        run.gate_up_low, gate_up_group(), batch_, true);
-  const at::Tensor dx = norm_backward(d_normed, run.x, l_.feed_forward_in, run.rstd, grad, true);
+  const at::Tensor dx = norm_backward(d_normed, run.x, f_.in, run.rstd, grad, true);
   const at::Tensor d_experts =
-      norm_backward(d_sum, run.experts, l_.experts_out, run.experts_rstd, {}, true);
-  const MixtureGrads d = mixture_backward(l_.mixture, l_.gating, std::move(run.mixture), d_experts,
-                                          normed(run.x, l_.experts_in).y, batch_, true);
-  if (!needs_dx && l_.experts_in.parameter == nullptr) return {};
-  return norm_backward(d.dx, run.x, l_.experts_in, run.experts_in_rstd, dx + d.d_routed_by, true);
+      norm_backward(d_sum, run.experts, f_.experts_out, run.experts_rstd, {}, true);
+  const MixtureGrads d = mixture_backward(f_.mixture, l_.gating, std::move(run.mixture), d_experts,
+                                          normed(run.x, f_.experts_in).y, batch_, true);
+  if (!needs_dx && f_.experts_in.parameter == nullptr) return {};
+  return norm_backward(d.dx, run.x, f_.experts_in, run.experts_in_rstd, dx + d.d_routed_by, true);
 }
 
 void FeedForwardBlock::through_gated_backward(FeedForwardRun& run, const at::Tensor& grad,
                                               bool needs_gates) {
-  const Linear& linear = l_.down;
-  const Norm& norm = l_.feed_forward_out;
-  if (!joins(l_.joint_down, grad)) {
+  const Linear& linear = f_.down;
+  const Norm& norm = f_.out;
+  if (!joins(f_.joint_down, grad)) {
     const at::Tensor h =
         linear.trains() ? kernels::gated_forward(l_.gating, run.gate, run.up) : at::Tensor();
     const at::Tensor dh = join_backward(grad, h, linear, {}, norm, run.joined, needs_gates);
@@ -154,18 +154,18 @@ void FeedForwardBlock::through_gated_backward(FeedForwardRun& run, const at::Ten
     return;
   }
   const at::Tensor dy =
-      summand_grad(grad, norm, run.joined, /*needs_dy=*/true, l_.joint_down.spare());
-  auto [h, d_low] = joint_input_grad(dy, l_.joint_down, needs_gates);
+      summand_grad(grad, norm, run.joined, /*needs_dy=*/true, f_.joint_down.spare());
+  auto [h, d_low] = joint_input_grad(dy, f_.joint_down, needs_gates);
   if (needs_gates)  // one kernel: h overwrites its gradient
     kernels::gated_backward_and_forward_(l_.gating, h, run.gate, run.up);
   else
     h = kernels::gated_forward(l_.gating, run.gate, run.up);
-  add_joint_adapter_grads(dy, h, {}, run.joined.joint_low, d_low, l_.joint_down);
+  add_joint_adapter_grads(dy, h, {}, run.joined.joint_low, d_low, f_.joint_down);
 }
 
 LinearGroup FeedForwardBlock::gate_up_group() const {
-  if (l_.fuses_gate_up()) return {&l_.gate_up};
-  return {&l_.gate, &l_.up};
+  if (f_.fuses_gate_up()) return {&f_.gate_up};
+  return {&f_.gate, &f_.up};
 }
 
 }  // namespace sftrun::layers

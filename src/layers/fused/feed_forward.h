@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fused/block.h"
+#include "fused_block.h"
 
 namespace sftrun::layers {
 
@@ -18,7 +18,8 @@ struct FeedForwardRun {
 /// The second block of a layer: an MLP, a mixture of experts, or both.
 class FeedForwardBlock : public FusedBlock {
  public:
-  FeedForwardBlock(const Layer& layer, const BatchContext& batch) : FusedBlock(layer, batch) {}
+  FeedForwardBlock(const Layer& layer, const BatchContext& batch)
+      : FusedBlock(layer, batch), f_(layer.feed_forward) {}
   /// @param x [T, hidden]   @return [T, hidden]
   at::Tensor forward(const at::Tensor& x, FeedForwardRun* keep);
   /// @param grad gradient of the output   @return gradient of the input; undefined when !needs_dx
@@ -34,6 +35,8 @@ class FeedForwardBlock : public FusedBlock {
   /// Gradient of the layer's output -> gradients of gate and up, which overwrite them.
   void through_gated_backward(FeedForwardRun& run, const at::Tensor& grad, bool needs_gates);
   LinearGroup gate_up_group() const;
+
+  const FeedForward& f_;
 };
 
 }  // namespace sftrun::layers

@@ -7,7 +7,6 @@
 #include "fused/branch.h"
 #include "fused/feed_forward.h"
 #include "fused/fused_head.h"
-#include "fused/mixer.h"
 #include "linear/fused_norms.h"
 #include "sftrun/core/error.h"
 #include "sftrun/layers/backend.h"
@@ -18,8 +17,8 @@ namespace {
 /// The blocks of a layer, in their order.
 struct FusedBlocks {
   FusedBlocks(const Layer& layer, const BatchContext& batch)
-      : mixer(layer, batch), feed_forward(layer, batch), branch(layer, batch) {}
-  MixerBlock mixer;
+      : mixer(layer.mixer->pass(layer, batch)), feed_forward(layer, batch), branch(layer, batch) {}
+  std::unique_ptr<MixerPass> mixer;
   FeedForwardBlock feed_forward;
   BranchBlock branch;
 };
@@ -34,7 +33,7 @@ class FusedRun final : public LayerRun {
   at::Tensor forward(const at::Tensor& x) {
     const bool repeats_mixer = recomputed_ == Recomputed::kMixer,
                repeats_feed_forward = recomputed_ == Recomputed::kFeedForward;
-    const at::Tensor middle = blocks_.mixer.forward(x, repeats_mixer ? nullptr : &mixer_);
+    const at::Tensor middle = blocks_.mixer->forward(x, /*keeps=*/!repeats_mixer);
     if (repeats_mixer) input_ = x;
     if (repeats_feed_forward) input_ = middle;
     return blocks_.branch.forward(
@@ -44,7 +43,7 @@ class FusedRun final : public LayerRun {
 
   at::Tensor backward(const at::Tensor& grad, bool needs_input_grad) override {
     const at::NoGradGuard no_grad;
-    const bool needs_middle = needs_input_grad || blocks_.mixer.needs_gradient();
+    const bool needs_middle = needs_input_grad || blocks_.mixer->needs_gradient();
     const at::Tensor after = blocks_.branch.backward(std::move(branch_), grad);
     if (recomputed_ == Recomputed::kFeedForward)
       blocks_.feed_forward.forward(std::exchange(input_, {}), &feed_forward_);
@@ -52,13 +51,12 @@ class FusedRun final : public LayerRun {
         blocks_.feed_forward.backward(std::move(feed_forward_), after, needs_middle);
     if (!needs_middle) return {};
     if (recomputed_ == Recomputed::kMixer)
-      blocks_.mixer.forward(std::exchange(input_, {}), &mixer_);
-    return blocks_.mixer.backward(std::move(mixer_), middle, needs_input_grad);
+      blocks_.mixer->forward(std::exchange(input_, {}), /*keeps=*/true);
+    return blocks_.mixer->backward(middle, needs_input_grad);
   }
 
  private:
   FusedBlocks blocks_;
-  MixerRun mixer_;
   FeedForwardRun feed_forward_;
   BranchRun branch_;
   Recomputed recomputed_;
@@ -71,7 +69,7 @@ at::Tensor fused_layer_forward(const Layer& layer, const at::Tensor& x, const Ba
   if (run == nullptr) {
     FusedBlocks blocks(layer, batch);
     return blocks.branch.forward(
-        blocks.feed_forward.forward(blocks.mixer.forward(x, nullptr), nullptr), nullptr);
+        blocks.feed_forward.forward(blocks.mixer->forward(x, /*keeps=*/false), nullptr), nullptr);
   }
   SFTRUN_CHECK(batch.adapters);
   auto kept = std::make_unique<FusedRun>(layer, batch);
@@ -82,32 +80,12 @@ at::Tensor fused_layer_forward(const Layer& layer, const at::Tensor& x, const Ba
 
 }  // namespace
 
-at::Tensor gated_attention(const at::Tensor& attended, const at::Tensor& gate) {
-  return gate.defined() ? attended * at::sigmoid(gate) : attended;
-}
-
-at::Tensor delta_net_answer(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
-                            DeltaState& state) {
-  return delta_net_forward(layer.delta_net, normed(x, layer.attention_in).y, batch, nullptr,
-                           &state);
-}
-
-at::Tensor delta_net_next(const Layer& layer, const at::Tensor& x, const BatchContext& batch,
-                          DeltaState& state) {
-  return delta_net_step(layer.delta_net, normed(x, layer.attention_in).y, batch, state);
-}
-
-AttentionInputs attention_inputs(const Layer& layer, const at::Tensor& x,
-                                 const BatchContext& batch) {
-  return FusedBlocks(layer, batch).mixer.project(x, nullptr);
-}
-
-at::Tensor after_attention(const Layer& layer, const at::Tensor& x, const at::Tensor& attended,
-                           const BatchContext& batch) {
-  FusedBlocks blocks(layer, batch);
-  return blocks.branch.forward(
-      blocks.feed_forward.forward(blocks.mixer.add_attended(x, attended, nullptr), nullptr),
-      nullptr);
+at::Tensor generate_layer(const Layer& layer, const at::Tensor& x, const GenerationPass& pass) {
+  const at::NoGradGuard no_grad;
+  FeedForwardBlock feed_forward(layer, pass.context);
+  BranchBlock branch(layer, pass.context);
+  return branch.forward(feed_forward.forward(layer.mixer->generate(layer, x, pass), nullptr),
+                        nullptr);
 }
 
 const Backend& fused_backend() {

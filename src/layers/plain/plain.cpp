@@ -2,8 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "plain/plain_delta_net.h"
-#include "plain/plain_ops.h"
+#include "linear/plain_linears.h"
 #include "sftrun/core/error.h"
 #include "sftrun/layers/backend.h"
 
@@ -11,84 +10,6 @@
 /// the differences of other families) and peft's lora/layer.py.
 namespace sftrun::layers {
 namespace {
-
-/// Over the last dimension; x itself without a norm.
-at::Tensor rms_norm(const at::Tensor& x, const Norm& norm) {
-  if (!norm.defined()) return x;
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor variance = wide.pow(2).mean(-1, /*keepdim=*/true);
-  const at::Tensor normed = wide * at::rsqrt(variance + norm.eps);
-  const at::Tensor weight = value_of(norm.parameter, norm.weight);
-  if (norm.offset == 0) return weight * normed.to(x.scalar_type());
-  return (normed * (norm.offset + weight.to(at::kFloat))).to(x.scalar_type());
-}
-
-/// Per head or over all heads together, whichever the norm is for.
-at::Tensor norm_heads(const at::Tensor& x, const Norm& norm) {
-  return norm.defined() ? rms_norm(x.view({-1, norm.weight.numel()}), norm).view_as(x) : x;
-}
-
-/// transformers' apply_rotary_pos_emb: x cos + rotate_half(x) sin, on each head's first channels.
-at::Tensor rotate(const at::Tensor& x, const Layer& layer, const BatchContext& batch) {
-  const int64_t head_dim = layer.attention.head_dim;
-  const at::Tensor heads = x.view({x.size(0), -1, head_dim});
-  if (layer.rope < 0) return heads;
-  const kernels::RopeAngles& angles = batch.ropes[static_cast<size_t>(layer.rope)];
-  const int64_t half = angles.cos.size(1);
-  const at::Tensor cos = at::cat({angles.cos, angles.cos}, -1).unsqueeze(1).to(x.scalar_type());
-  const at::Tensor sin = at::cat({angles.sin, angles.sin}, -1).unsqueeze(1).to(x.scalar_type());
-  const at::Tensor turning = heads.narrow(-1, 0, 2 * half);
-  const at::Tensor low = turning.narrow(-1, 0, half), high = turning.narrow(-1, half, half);
-  const at::Tensor turned = turning * cos + at::cat({-high, low}, -1) * sin;
-  if (2 * half == head_dim) return turned;
-  return at::cat({turned, heads.narrow(-1, 2 * half, head_dim - 2 * half)}, -1);
-}
-
-/// One document: q [heads, S, head_dim], k and v [kv_heads, S, head_dim].
-/// scaled_dot_product_attention, transformers' default, where it supports the shape; else as
-/// eager_attention_forward.
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                  const kernels::AttentionShape& shape, const at::Tensor& sinks) {
-  if (shape.softcap == 0 && shape.window == 0 && !sinks.defined()) {
-    return at::scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0),
-                                            std::nullopt, 0.0, /*is_causal=*/true, shape.scale,
-                                            /*enable_gqa=*/true)
-        .squeeze(0);
-  }
-  const int64_t length = q.size(1), group = shape.num_heads / shape.num_kv_heads;
-  at::Tensor scores = at::matmul(q, k.repeat_interleave(group, 0).transpose(1, 2)) * shape.scale;
-  if (shape.softcap > 0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
-  const at::Tensor all = at::ones({length, length}, q.options().dtype(at::kBool));
-  at::Tensor hidden = all.triu(1);
-  if (shape.window > 0) hidden = hidden.logical_or(all.tril(-shape.window));
-  scores = scores.masked_fill(hidden, -INFINITY);
-  if (sinks.defined())  // one extra score without a value
-    scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({-1, length, 1})}, -1);
-  const at::Tensor weights =
-      at::softmax(scores, -1, at::kFloat).to(q.scalar_type()).narrow(-1, 0, length);
-  return at::matmul(weights, v.repeat_interleave(group, 0));
-}
-
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                     const Layer& layer, const BatchContext& batch) {
-  const kernels::AttentionShape& shape = layer.attention;
-  const auto heads_of = [&](const at::Tensor& y) {
-    return y.view({y.size(0), -1, shape.head_dim});
-  };
-  const at::Tensor q_heads = heads_of(q), k_heads = heads_of(k), v_heads = heads_of(v);
-  const at::Tensor sinks = value_of(layer.sinks.parameter, layer.sinks.weight);
-  std::vector<at::Tensor> outputs;
-  for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
-    const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
-    const auto document = [&](const at::Tensor& x) {
-      return x.narrow(0, begin, length).transpose(0, 1);
-    };
-    const at::Tensor out =
-        attend(document(q_heads), document(k_heads), document(v_heads), shape, sinks);
-    outputs.push_back(out.transpose(0, 1).reshape({length, shape.num_heads * shape.head_dim}));
-  }
-  return at::cat(outputs, 0);
-}
 
 at::Tensor gated(const kernels::Gating& gating, const at::Tensor& gate, const at::Tensor& up) {
   switch (gating.activation) {
@@ -102,49 +23,6 @@ at::Tensor gated(const kernels::Gating& gating, const at::Tensor& gate, const at
     }
   }
   return {};
-}
-
-/// A layer's own or reused keys and values, as autograd leaves; the gradients of reused ones are
-/// added to the exchange.
-struct KeyValues {
-  at::Tensor k, v;
-};
-
-at::Tensor attention_half(const Layer& l, const at::Tensor& x, const BatchContext& batch,
-                          KeyValues& shared) {
-  const at::Tensor in = rms_norm(x, l.attention_in);
-  if (l.delta_net.defined()) {
-    const at::Tensor answered = plain_delta_net(l.delta_net, in, batch);
-    return rms_norm(linears(answered, {&l.o}, batch)[0], l.attention_out);
-  }
-  std::vector<at::Tensor> qkv;
-  if (l.fuses_qkv()) {
-    const int64_t queries = l.attention.num_heads * l.attention.head_dim,
-                  keys = l.attention.num_kv_heads * l.attention.head_dim;
-    qkv = linears(in, {&l.qkv}, batch)[0].split_with_sizes({queries, keys, keys}, 1);
-    for (at::Tensor& part : qkv) part = part.contiguous();
-  } else {
-    qkv = linears(in, {&l.q}, batch);
-    if (l.keys_of < 0) {
-      qkv.push_back(linears(in, {&l.k}, batch)[0]);
-      qkv.push_back(l.value_is_key ? qkv[1] : linears(in, {&l.v}, batch)[0]);
-    }
-  }
-  at::Tensor gate;
-  if (l.gates_attention) {
-    const auto both = qkv[0].view({x.size(0), -1, 2 * l.attention.head_dim}).chunk(2, -1);
-    qkv[0] = both[0].reshape({x.size(0), -1});
-    gate = both[1].reshape({x.size(0), -1});
-  }
-  const auto flat_rotated = [&](const at::Tensor& heads) {
-    return rotate(heads, l, batch).reshape({x.size(0), -1});
-  };
-  if (l.keys_of < 0)
-    shared = {flat_rotated(norm_heads(qkv[1], l.k_norm)), norm_heads(qkv[2], l.v_norm)};
-  at::Tensor attended =
-      attention(flat_rotated(norm_heads(qkv[0], l.q_norm)), shared.k, shared.v, l, batch);
-  if (gate.defined()) attended = attended * at::sigmoid(gate);
-  return rms_norm(linears(attended, {&l.o}, batch)[0], l.attention_out);
 }
 
 /// Weight of one expert plus its adapter, as in peft's parametrisation.
@@ -176,7 +54,7 @@ at::Tensor shared_expert(const SharedExpert& expert, const kernels::Gating& gati
 /// @param probabilities receives the router's [T, experts]
 at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& batch,
                       const at::Tensor& routed_by, at::Tensor& probabilities) {
-  const Mixture& m = l.mixture;
+  const Mixture& m = l.feed_forward.mixture;
   at::Tensor logits =
       linears(rms_norm(routed_by, m.router_norm).to(at::kFloat), {&m.router}, batch)[0];
   if (m.router_scale != 1) logits = logits * m.router_scale;
@@ -212,26 +90,27 @@ at::Tensor mixture_of(const Layer& l, const at::Tensor& x, const BatchContext& b
 
 at::Tensor feed_forward_half(const Layer& l, const at::Tensor& x, const BatchContext& batch,
                              at::Tensor& probabilities) {
-  const at::Tensor in = rms_norm(x, l.feed_forward_in);
-  if (l.mixture.defined() && !l.has_dense_half())
-    return rms_norm(mixture_of(l, in, batch, in, probabilities), l.feed_forward_out);
-  const auto gate_up = l.fuses_gate_up() ? linears(in, {&l.gate_up}, batch)[0].chunk(2, 1)
-                                         : linears(in, {&l.gate, &l.up}, batch);
+  const FeedForward& f = l.feed_forward;
+  const at::Tensor in = rms_norm(x, f.in);
+  if (f.mixture.defined() && !f.has_dense_half())
+    return rms_norm(mixture_of(l, in, batch, in, probabilities), f.out);
+  const auto gate_up = f.fuses_gate_up() ? linears(in, {&f.gate_up}, batch)[0].chunk(2, 1)
+                                         : linears(in, {&f.gate, &f.up}, batch);
   const at::Tensor h = gated(l.gating, gate_up[0], gate_up[1]);
-  const at::Tensor dense = linears(h, {&l.down}, batch)[0];
-  if (!l.mixture.defined()) return rms_norm(dense, l.feed_forward_out);
-  const at::Tensor experts = mixture_of(l, rms_norm(x, l.experts_in), batch, x, probabilities);
-  return rms_norm(rms_norm(dense, l.dense_out) + rms_norm(experts, l.experts_out),
-                  l.feed_forward_out);
+  const at::Tensor dense = linears(h, {&f.down}, batch)[0];
+  if (!f.mixture.defined()) return rms_norm(dense, f.out);
+  const at::Tensor experts = mixture_of(l, rms_norm(x, f.experts_in), batch, x, probabilities);
+  return rms_norm(rms_norm(dense, f.dense_out) + rms_norm(experts, f.experts_out), f.out);
 }
 
 at::Tensor scaled(const Layer& l, const at::Tensor& y) {
   return l.residual_scale == 1 ? y : y * l.residual_scale;
 }
 
-at::Tensor attention_block(const Layer& l, const at::Tensor& x, const BatchContext& batch,
-                           KeyValues& shared) {
-  return x + scaled(l, attention_half(l, x, batch, shared));
+at::Tensor mixer_block(const Layer& l, const at::Tensor& x, const BatchContext& batch,
+                       SharedKeys& shared) {
+  return x +
+         scaled(l, rms_norm(l.mixer->plain(rms_norm(x, l.mixer_in), batch, shared), l.mixer_out));
 }
 
 /// @param probabilities receives the router's [T, experts], if there is a router
@@ -260,19 +139,19 @@ class PlainRun final : public LayerRun {
 
   at::Tensor forward_of(const at::Tensor& x) {
     input_ = x.detach().requires_grad_();
-    if (layer_.keys_of >= 0) {
-      const SharedLayerState::Keys& keys = keys_of(layer_.keys_of);
+    if (layer_.mixer->keys_of >= 0) {
+      const SharedLayerState::Keys& keys = keys_of(layer_.mixer->keys_of);
       shared_ = {keys.k.detach().requires_grad_(), keys.v.detach().requires_grad_()};
     }
     if (layer_.per_layer.defined()) {
       channels_ = batch_.shared_state->per_layer.select(1, layer_.index).detach().requires_grad_();
     }
-    middle_ = run_block(Recomputed::kMixer,
-                        [&] { return attention_block(layer_, input_, batch_, shared_); });
+    middle_ =
+        run_block(Recomputed::kMixer, [&] { return mixer_block(layer_, input_, batch_, shared_); });
     after_ = run_block(Recomputed::kFeedForward,
                        [&] { return feed_forward_block(layer_, middle_, batch_, probabilities_); });
     output_ = after_blocks(layer_, after_, batch_, channels_);
-    if (layer_.lends_keys) {
+    if (layer_.mixer->lends_keys) {
       keys_of(layer_.index).k = shared_.k.detach();
       keys_of(layer_.index).v = shared_.v.detach();
     }
@@ -297,16 +176,16 @@ class PlainRun final : public LayerRun {
       roots.run();
       const at::AutoGradMode grad_mode(true);
       const at::Tensor d_middle = middle_.grad();
-      roots.add(attention_block(layer_, input_, batch_, shared_), d_middle);
+      roots.add(mixer_block(layer_, input_, batch_, shared_), d_middle);
     }
-    if (layer_.lends_keys) {
+    if (layer_.mixer->lends_keys) {
       roots.add(shared_.k, keys_of(layer_.index).dk);
       roots.add(shared_.v, keys_of(layer_.index).dv);
     }
     roots.run();
-    if (layer_.keys_of >= 0) {
-      add_grad(keys_of(layer_.keys_of).dk, shared_.k.grad());
-      add_grad(keys_of(layer_.keys_of).dv, shared_.v.grad());
+    if (layer_.mixer->keys_of >= 0) {
+      add_grad(keys_of(layer_.mixer->keys_of).dk, shared_.k.grad());
+      add_grad(keys_of(layer_.mixer->keys_of).dv, shared_.v.grad());
     }
     if (channels_.defined() && channels_.grad().defined() &&
         batch_.shared_state->d_per_layer.defined())
@@ -355,7 +234,7 @@ class PlainRun final : public LayerRun {
   const Layer& layer_;
   const BatchContext& batch_;
   at::Tensor input_, middle_, after_, output_, channels_, probabilities_;
-  KeyValues shared_;
+  SharedKeys shared_;
 };
 
 at::Tensor plain_layer_forward(const Layer& layer, const at::Tensor& x, const BatchContext& batch,

@@ -1,10 +1,9 @@
-#include "plain/plain_delta_net.h"
-
 #include <ATen/ATen.h>
 
 #include <cmath>
 
-#include "plain/plain_ops.h"
+#include "linear/plain_linears.h"
+#include "sftrun/layers/delta_net.h"
 
 namespace sftrun::layers {
 namespace {
@@ -45,7 +44,7 @@ at::Tensor recurrence(const at::Tensor& q, const at::Tensor& k, const at::Tensor
 }
 
 /// RMSNormGated: norm first, then gate.
-at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& z, const Norm& norm) {
+at::Tensor plain_gated_norm(const at::Tensor& x, const at::Tensor& z, const Norm& norm) {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor normed = wide * at::rsqrt(wide.pow(2).mean(-1, /*keepdim=*/true) + norm.eps);
   const at::Tensor weighted =
@@ -77,7 +76,12 @@ at::Tensor plain_delta_net(const DeltaNet& net, const at::Tensor& x, const Batch
                                  g.narrow(0, begin, length), beta.narrow(0, begin, length)));
   }
   const at::Tensor read = at::cat(outputs).to(x.scalar_type());
-  return gated_norm(read, z, net.norm).flatten(1);
+  return plain_gated_norm(read, z, net.norm).flatten(1);
+}
+
+at::Tensor DeltaNet::plain(const at::Tensor& x, const BatchContext& batch,
+                           SharedKeys& /*shared*/) const {
+  return linears(plain_delta_net(*this, x, batch), {&output}, batch)[0];
 }
 
 }  // namespace sftrun::layers

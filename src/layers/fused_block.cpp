@@ -1,4 +1,4 @@
-#include "fused/block.h"
+#include "fused_block.h"
 
 #include <ATen/ATen.h>
 

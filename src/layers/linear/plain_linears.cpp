@@ -1,4 +1,4 @@
-#include "plain/plain_ops.h"
+#include "linear/plain_linears.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -123,6 +123,17 @@ std::vector<at::Tensor> linears(const at::Tensor& x, const LinearGroup& group,
     outputs.push_back(y);
   }
   return outputs;
+}
+
+/// Over the last dimension; x itself without a norm.
+at::Tensor rms_norm(const at::Tensor& x, const Norm& norm) {
+  if (!norm.defined()) return x;
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor variance = wide.pow(2).mean(-1, /*keepdim=*/true);
+  const at::Tensor normed = wide * at::rsqrt(variance + norm.eps);
+  const at::Tensor weight = value_of(norm.parameter, norm.weight);
+  if (norm.offset == 0) return weight * normed.to(x.scalar_type());
+  return (normed * (norm.offset + weight.to(at::kFloat))).to(x.scalar_type());
 }
 
 }  // namespace sftrun::layers

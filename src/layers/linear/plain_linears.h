@@ -13,6 +13,9 @@ namespace sftrun::layers {
 /// under autograd, or `frozen`.
 at::Tensor value_of(const Parameter* parameter, const at::Tensor& frozen);
 
+/// Over the last dimension; x itself without a norm.
+at::Tensor rms_norm(const at::Tensor& x, const Norm& norm);
+
 /// x w^T + bias of the base weight without adapter, dense or quantised.
 at::Tensor base_product(const at::Tensor& x, const Linear& linear,
                         const std::optional<at::Tensor>& bias = std::nullopt);

@@ -1,0 +1,284 @@
+#include "attention/attention_pass.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "linear/fused_linears.h"
+#include "linear/fused_norms.h"
+
+namespace sftrun::layers {
+
+at::Tensor gated_attention(const at::Tensor& attended, const at::Tensor& gate) {
+  return gate.defined() ? attended * at::sigmoid(gate) : attended;
+}
+
+at::Tensor AttentionPass::forward(const at::Tensor& x, bool keeps) {
+  return forward(x, keeps ? &run_.emplace() : nullptr);
+}
+
+at::Tensor AttentionPass::backward(const at::Tensor& grad, bool needs_dx) {
+  Run run = std::move(run_).value();
+  run_.reset();
+  return backward(std::move(run), grad, needs_dx);
+}
+
+AttentionInputs AttentionPass::project(const at::Tensor& x, Run* keep, const at::Tensor& copy) {
+  const Normed in = normed(x, l_.mixer_in, copy, spare_of_input(a_.joint_qkv, x));
+  auto qkv = joins(a_.joint_qkv, x)
+                 ? parts_of_joint(joint_forward(in.y, a_.joint_qkv, /*spare=*/0,
+                                                keep ? &keep->joint_low : nullptr, adapters()),
+                                  a_.joint_qkv)
+                 : linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
+  if (a_.fuses_qkv()) qkv = parts(qkv[0], {a_.query_size(), a_.key_size(), a_.key_size()});
+  at::Tensor gate;
+  if (a_.gates_output) std::tie(qkv[0], gate) = queries_and_gates(qkv[0]);
+  const RawHeads query{qkv[0], &a_.q_norm};
+  if (keep) keep->rstd = in.rstd, keep->q = query.x, keep->gate = gate;
+  if (a_.borrows_keys()) {
+    const kernels::HeadsOutput q = read_heads({query})[0];
+    if (keep) keep->q_rstd = q.rstd;
+    const SharedLayerState::Keys& keys = shared_keys();
+    return {q.y, keys.k, keys.v, gate};
+  }
+  const RawHeads key{qkv[1], &a_.k_norm};
+  const at::Tensor& value = a_.value_is_key ? qkv[1] : qkv[2];
+  const Normed v = normed_heads(value, a_.v_norm);  // before the keys are rotated in place
+  const auto read = read_heads({query, key});
+  if (keep) {
+    keep->q_rstd = read[0].rstd, keep->k_rstd = read[1].rstd, keep->v_rstd = v.rstd;
+    keep->k = key.x, keep->v = value;
+  }
+  AttentionInputs inputs{read[0].y, read[1].y, v.y, gate};
+  if (a_.lends_keys) lend(inputs.k, inputs.v);
+  return inputs;
+}
+
+at::Tensor AttentionPass::add_attended(const at::Tensor& x, const at::Tensor& attended, Run* keep,
+                                       const at::Tensor& copy) {
+  Joined* joined = keep ? &keep->joined : nullptr;
+  return join(x, attended, a_.output, a_.joint_output, l_.mixer_out, joined, copy);
+}
+
+at::Tensor AttentionPass::forward(const at::Tensor& x, Run* keep) {
+  const at::Tensor copy = copy_for_sum(x, l_.mixer_in, a_.joint_output, l_.mixer_out);
+  const AttentionInputs in = project(x, keep, copy);
+  kernels::AttentionOutput attention =
+      kernels::attention_forward(in.q, in.k, in.v, batch_, a_.shape, a_.sinks.weight);
+  at::Tensor y = add_attended(x, gated_attention(attention.out, in.gate), keep, copy);
+  if (keep) {
+    keep->x = x;
+    keep->attention = std::move(attention);
+  }
+  return y;
+}
+
+at::Tensor AttentionPass::backward(Run run, const at::Tensor& grad, bool needs_dx) {
+  const Norm& norm = l_.mixer_in;
+  const bool through_norm = needs_dx || norm.parameter != nullptr,
+             through_attention = through_norm || trains(qkv_group()) ||
+                                 a_.q_norm.parameter != nullptr || a_.k_norm.parameter != nullptr ||
+                                 a_.sinks.parameter != nullptr;
+  at::Tensor d_attended =
+      join_backward(grad, gated_attention(run.attention.out, run.gate), a_.output, a_.joint_output,
+                    l_.mixer_out, run.joined, through_attention);
+  if (!through_attention) return {};
+  at::Tensor d_gate;
+  if (a_.gates_output) std::tie(d_attended, d_gate) = through_gate(run, d_attended);
+  if (a_.sinks.parameter) {
+    a_.sinks.parameter->grad.add_(
+        kernels::attention_sinks_grad(d_attended, run.attention, a_.sinks.weight));
+  }
+  if (joins(a_.joint_qkv, grad)) {
+    const at::Tensor all = kernels::empty_rows(run.x.size(0), a_.joint_qkv.out_features(),
+                                               a_.joint_qkv.spare(), run.x.options());
+    joint_attention_backward(run, d_attended, parts_of_joint(all, a_.joint_qkv));
+    const at::Tensor d_normed = joint_backward(all, run.x, factors_of(norm, run.rstd),
+                                               run.joint_low, a_.joint_qkv, through_norm);
+    if (!through_norm) return {};
+    return norm_backward(d_normed, run.x, norm, run.rstd, grad, needs_dx, l_.spare_below);
+  }
+  kernels::AttentionGrads d = through_attention_backward(run, d_attended);
+  std::vector<at::Tensor> grads = {std::move(d.dq)};
+  if (!a_.borrows_keys()) {
+    grads.push_back(a_.value_is_key ? d.dk.add_(d.dv) : std::move(d.dk));
+    if (!a_.value_is_key) grads.push_back(std::move(d.dv));
+  }
+  if (a_.fuses_qkv()) grads = {at::cat(grads, 1)};
+  if (a_.gates_output) grads[0] = at::stack({by_heads(grads[0]), by_heads(d_gate)}, 2);
+  if (a_.gates_output) grads[0] = grads[0].view({run.x.size(0), -1});
+  const at::Tensor d_normed = linears_backward(grads, normed_again(run.x, norm, qkv_group()),
+                                               run.qkv_low, qkv_group(), batch_, through_norm);
+  if (!through_norm) return {};
+  return norm_backward(d_normed, run.x, norm, run.rstd, grad, needs_dx, l_.spare_below);
+}
+
+bool AttentionPass::needs_gradient() const {
+  for (const Norm* norm : {&l_.mixer_in, &l_.mixer_out, &a_.q_norm, &a_.k_norm}) {
+    if (norm->parameter != nullptr) return true;
+  }
+  return trains(qkv_group()) || a_.output.trains() || a_.sinks.parameter != nullptr;
+}
+
+LinearGroup AttentionPass::qkv_group() const {
+  if (a_.fuses_qkv()) return {&a_.qkv};
+  if (a_.borrows_keys()) return {&a_.q};
+  if (a_.value_is_key) return {&a_.q, &a_.k};
+  return {&a_.q, &a_.k, &a_.v};
+}
+
+SharedLayerState::Keys& AttentionPass::shared_keys() const {
+  return batch_.shared_state->keys.at(
+      static_cast<size_t>(a_.borrows_keys() ? a_.keys_of : l_.index));
+}
+
+void AttentionPass::lend(const at::Tensor& k, const at::Tensor& v) const {
+  shared_keys().k = k;
+  shared_keys().v = v;
+}
+
+at::Tensor AttentionPass::by_heads(const at::Tensor& x) const {
+  return x.view({x.size(0), -1, a_.shape.head_dim});
+}
+
+std::pair<at::Tensor, at::Tensor> AttentionPass::queries_and_gates(const at::Tensor& both) const {
+  const at::Tensor heads = both.view({both.size(0), -1, 2, a_.shape.head_dim});
+  const auto half_of = [&](int64_t half) {
+    // Of a single head, reshape returns a view whose rows are not adjacent.
+    return heads.select(2, half).reshape({both.size(0), -1}).contiguous();
+  };
+  return {half_of(0), half_of(1)};
+}
+
+std::pair<at::Tensor, at::Tensor> AttentionPass::through_gate(const Run& run,
+                                                              const at::Tensor& d_gated) {
+  const at::Tensor opening = at::sigmoid(run.gate);
+  return {d_gated * opening, d_gated * run.attention.out * opening * (1 - opening)};
+}
+
+const kernels::RopeAngles* AttentionPass::angles() const {
+  return a_.rope < 0 ? nullptr : &batch_.ropes[static_cast<size_t>(a_.rope)];
+}
+
+bool AttentionPass::is_of_heads(const Norm& norm) const {
+  return norm.defined() && norm.weight.numel() == a_.shape.head_dim;
+}
+
+std::vector<kernels::HeadsOutput> AttentionPass::read_heads(
+    const std::vector<RawHeads>& heads) const {
+  std::vector<kernels::HeadsInput> inputs;
+  std::vector<at::Tensor> rstd_of_rows;
+  for (const auto& [x, norm] : heads) {
+    if (is_of_heads(*norm)) {
+      inputs.push_back({x, norm->weight, norm->eps, norm->offset});
+      rstd_of_rows.emplace_back();
+      continue;
+    }
+    const Normed rows = normed_heads(x, *norm);
+    inputs.push_back({rows.y, {}});
+    rstd_of_rows.push_back(rows.rstd);
+  }
+  if (angles() == nullptr && std::none_of(inputs.begin(), inputs.end(), [](const auto& input) {
+        return input.weight.defined();
+      })) {
+    std::vector<kernels::HeadsOutput> outputs;
+    for (size_t i = 0; i < inputs.size(); ++i) outputs.push_back({inputs[i].x, rstd_of_rows[i]});
+    return outputs;
+  }
+  std::vector<kernels::HeadsOutput> outputs =
+      kernels::heads_forward(inputs, angles(), a_.shape.head_dim);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (rstd_of_rows[i].defined()) outputs[i].rstd = rstd_of_rows[i];
+  return outputs;
+}
+
+std::vector<at::Tensor> AttentionPass::read_again(const std::vector<RawHeads>& kept) const {
+  std::vector<RawHeads> normed;
+  for (const RawHeads& heads : kept)
+    if (heads.norm->defined()) normed.push_back(heads);
+  std::vector<kernels::HeadsOutput> read;
+  if (!normed.empty()) read = read_heads(normed);
+  std::vector<at::Tensor> result;
+  auto next = read.begin();
+  for (const RawHeads& heads : kept) result.push_back(heads.norm->defined() ? next++->y : heads.x);
+  return result;
+}
+
+std::vector<at::Tensor> AttentionPass::heads_grads(const std::vector<RawHeads>& kept,
+                                                   const std::vector<at::Tensor>& grads,
+                                                   const std::vector<at::Tensor>& rstd) const {
+  std::vector<kernels::HeadsInput> inputs;
+  // A norm with a trained weight needs the gradient between norm and RoPE.
+  const auto is_at_once = [&](const Norm& norm) {
+    return is_of_heads(norm) && norm.parameter == nullptr;
+  };
+  bool does_something = angles() != nullptr;
+  for (const auto& [x, norm] : kept) {
+    inputs.push_back({x, is_at_once(*norm) ? norm->weight : at::Tensor(), norm->eps, norm->offset});
+    does_something = does_something || is_at_once(*norm);
+  }
+  std::vector<at::Tensor> result =
+      does_something ? kernels::heads_backward(inputs, grads, rstd, angles(), a_.shape.head_dim)
+                     : grads;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const auto& [x, norm] = kept[i];
+    if (!norm->defined() || is_at_once(*norm)) continue;
+    result[i] = norm_backward(rows_of(result[i], *norm), rows_of(x, *norm), *norm, rstd[i], {},
+                              /*needs_dx=*/true)
+                    .view_as(x);
+  }
+  return result;
+}
+
+void AttentionPass::joint_attention_backward(const Run& run, const at::Tensor& d_attended,
+                                             const std::vector<at::Tensor>& into) const {
+  const RawHeads query{run.q, &a_.q_norm}, key{run.k, &a_.k_norm};
+  const std::vector<at::Tensor> read = read_again({query, key});
+  const kernels::AttentionGrads d = kernels::attention_backward(d_attended, read[0], read[1], run.v,
+                                                                run.attention, batch_, a_.shape);
+  const std::vector<at::Tensor> rstd = {run.q_rstd, run.k_rstd, {}};
+  if (a_.q_norm.parameter || a_.k_norm.parameter) {
+    const auto grads = heads_grads({query, key}, {d.dq, d.dk}, rstd);
+    into[0].copy_(grads[0]), into[1].copy_(grads[1]), into[2].copy_(d.dv);
+    return;
+  }
+  const auto input = [](const RawHeads& heads) {
+    return kernels::HeadsInput{heads.x, heads.norm->weight, heads.norm->eps, heads.norm->offset};
+  };
+  kernels::HeadsInput value;
+  value.x = run.v, value.rotates = false;
+  kernels::heads_backward({input(query), input(key), value}, {d.dq, d.dk, d.dv}, rstd, angles(),
+                          a_.shape.head_dim, into);
+}
+
+kernels::AttentionGrads AttentionPass::through_attention_backward(
+    const Run& run, const at::Tensor& d_attended) const {
+  const RawHeads query{run.q, &a_.q_norm}, key{run.k, &a_.k_norm};
+  if (a_.borrows_keys()) {
+    SharedLayerState::Keys& keys = shared_keys();
+    kernels::AttentionGrads d = kernels::attention_backward(
+        d_attended, read_again({query})[0], keys.k, keys.v, run.attention, batch_, a_.shape);
+    keys.dk = keys.dk.defined() ? keys.dk + d.dk : d.dk;
+    keys.dv = keys.dv.defined() ? keys.dv + d.dv : d.dv;
+    return {heads_grads({query}, {d.dq}, {run.q_rstd})[0], {}, {}};
+  }
+  const std::vector<at::Tensor> read = read_again({query, key});
+  kernels::AttentionGrads d =
+      kernels::attention_backward(d_attended, read[0], read[1], normed_heads(run.v, a_.v_norm).y,
+                                  run.attention, batch_, a_.shape);
+  if (a_.lends_keys) {
+    const SharedLayerState::Keys& keys = shared_keys();
+    if (keys.dk.defined()) d.dk.add_(keys.dk), d.dv.add_(keys.dv);
+  }
+  const auto grads = heads_grads({query, key}, {d.dq, d.dk}, {run.q_rstd, run.k_rstd});
+  d.dq = grads[0], d.dk = grads[1];
+  if (a_.v_norm.defined()) {
+    d.dv = norm_backward(rows_of(d.dv, a_.v_norm), rows_of(run.v, a_.v_norm), a_.v_norm, run.v_rstd,
+                         {}, true)
+               .view_as(run.v);
+  }
+  return d;
+}
+
+}  // namespace sftrun::layers
