@@ -221,6 +221,7 @@ class Decoder {
   std::shared_ptr<uint64_t> file_bytes_ = std::make_shared<uint64_t>(0);  // readers add to it
 
   friend class DecoderBuilder;
+  friend class TensorDeclarer;
 };
 
 }  // namespace sftrun::model

@@ -54,6 +54,15 @@ SHARDED_MODES = {
     "tensor 2 x 2": ["parallel.strategy=tensor", "parallel.tp=2", "model.dtype=bf16"],
     "pipeline 2 x 2": ["parallel.strategy=pipeline", "parallel.pp=2", "train.grad_accum=3", "model.dtype=bf16"],
     "hybrid 2 x 2": ["parallel.strategy=hybrid", "parallel.dp_shard=2", "tuning.quant=nf4", "model.dtype=bf16"],
+    # Axes together: collectives of several groups, in one order on all ranks.
+    "fsdp 2 x tensor 2": ["parallel.dp_shard=2", "parallel.tp=2", "train.grad_accum=2", "model.dtype=bf16"],
+    "fsdp 2 x tensor 2 full": ["parallel.dp_shard=2", "parallel.tp=2", "tuning.mode=full", "model.dtype=bf16"],
+    "pipeline 2 x fsdp 2": ["parallel.pp=2", "parallel.dp_shard=2", "tuning.quant=nf4", "train.grad_accum=3", "model.dtype=bf16"],
+    "pipeline 2 x zero1 2": ["parallel.strategy=zero1", "parallel.pp=2", "tuning.mode=full", "train.grad_accum=2", "model.dtype=bf16"],
+    "pipeline 2 x tensor 2": ["parallel.pp=2", "parallel.tp=2", "train.gradient_checkpointing=true", "train.grad_accum=3", "model.dtype=bf16"],
+    "fsdp 2 x ddp 2 x tensor 2": ["parallel.dp_replicate=2", "parallel.dp_shard=2", "parallel.tp=2", "model.dtype=bf16"],
+    "pipeline 2 x ddp 2 x tensor 2": ["parallel.pp=2", "parallel.dp_replicate=2", "parallel.tp=2", "train.grad_accum=2", "model.dtype=bf16"],
+    "pipeline 2 x fsdp 2 x tensor 2": ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2", "train.grad_accum=2", "model.dtype=bf16"],
     "fsdp per step": ["parallel.strategy=fsdp", "parallel.fetch=per_step", "train.grad_accum=2", "model.dtype=bf16"],
     "tensor full": ["parallel.strategy=tensor", "tuning.mode=full", "train.grad_accum=2", "model.dtype=bf16"],
     "offload": ["parallel.offload.base=cpu", "parallel.offload.activations=cpu", "parallel.offload.optimizer=cpu", "tuning.quant=nf4",
@@ -87,12 +96,18 @@ ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "fu
 NOT_QUICK_ON_TWO = [("qwen3", "full"), ("gemma3", "full paged_adamw"), ("qwen3", "nf4"), ("qwen3", "fsdp"), ("mistral", "fsdp offload"), ("qwen3_moe", "offload"),
                     ("qwen3", "pipeline"), ("llama", "tensor"), ("qwen3_moe", "LoRA"), ("mistral", "full paged_adamw_8bit"),
                     ("qwen3", "full, weights on the host")]
-ON_FOUR = [("llama", "fsdp"), ("llama", "tensor 2 x 2"), ("qwen3", "pipeline 2 x 2"), ("llama", "hybrid 2 x 2"), ("gemma4_moe", "pipeline")]
-NOT_QUICK_ON_FOUR = [("llama", "fsdp")]  # on two, and in groups of two, it is
+ON_FOUR = [("llama", "fsdp"), ("llama", "tensor 2 x 2"), ("qwen3", "pipeline 2 x 2"), ("llama", "hybrid 2 x 2"), ("gemma4_moe", "pipeline"),
+           ("llama", "fsdp 2 x tensor 2"), ("llama", "fsdp 2 x tensor 2 full"), (DENSE, "pipeline 2 x fsdp 2"), ("gemma3", "pipeline 2 x zero1 2"),
+           ("llama", "pipeline 2 x tensor 2")]
+ON_EIGHT = [("llama", "fsdp 2 x ddp 2 x tensor 2"), ("llama", "pipeline 2 x ddp 2 x tensor 2"), ("llama", "pipeline 2 x fsdp 2 x tensor 2")]
+# On two, and in groups of two, fsdp is; of the others the axes are in "pipeline 2 x fsdp 2 x tensor 2".
+NOT_QUICK_ON_FOUR = [("llama", "fsdp"), ("llama", "fsdp 2 x tensor 2 full"), (DENSE, "pipeline 2 x fsdp 2"), ("gemma3", "pipeline 2 x zero1 2"),
+                     ("llama", "pipeline 2 x tensor 2"), ("llama", "fsdp 2 x tensor 2"), ("llama", "tensor 2 x 2"), ("qwen3", "pipeline 2 x 2")]
+NOT_QUICK_ON_EIGHT = [("llama", "fsdp 2 x ddp 2 x tensor 2"), ("llama", "pipeline 2 x ddp 2 x tensor 2")]
 
 
 assert {*QUICK_STEADY, *QUICK_STEADY_OF_DELTA_NETS, *QUICK_RESUMED, *NOT_QUICK} <= MODES.keys()
-assert {*NOT_QUICK_ON_TWO} <= {*ON_TWO} and {*NOT_QUICK_ON_FOUR} <= {*ON_FOUR}
+assert {*NOT_QUICK_ON_TWO} <= {*ON_TWO} and {*NOT_QUICK_ON_FOUR} <= {*ON_FOUR} and {*NOT_QUICK_ON_EIGHT} <= {*ON_EIGHT}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +137,7 @@ def all_cases():
     found = [case(family, mode, devices, resumes=devices == 2, answers=devices == 1 and mode != "packed", scores=True)
              for family, mode, devices in itertools.product(families(), case_modes(), (1, 2))]
     found += [case(family, mode, 2, resumes=True) for family, mode in ON_TWO if mode in SHARDED_MODES]
+    found += [case(family, mode, 8) for family, mode in ON_EIGHT]
     return found + [case(family, mode, 4, resumes=True) for family, mode in ON_FOUR]
 
 
@@ -138,10 +154,11 @@ def steady_cases(everything):
 
 
 def chosen_cases():
-    """Every sixth family with the first mode (`gpu_tests` has them all), the modes with one family, and those that use the most of two and
-    of four devices."""
+    """Every sixth family with the first mode (`gpu_tests` has them all), the modes with one family, and those that use the most of two,
+    four and eight devices."""
     found = [case(family, "LoRA", 1, answers=True) for family in [family for family in families() if family != OF_ONE_FAMILY][::6]]
     found += [case(OF_ONE_FAMILY, mode, 1, resumes=mode in QUICK_RESUMED, answers=mode in ("LoRA", "nf4", "fp8", "int8"), scores=mode == "LoRA")
               for mode in case_modes() if mode not in NOT_QUICK]
     found += [case(family, mode, 2, resumes=mode in QUICK_RESUMED) for family, mode in ON_TWO if (family, mode) not in NOT_QUICK_ON_TWO]
+    found += [case(family, mode, 8) for family, mode in ON_EIGHT if (family, mode) not in NOT_QUICK_ON_EIGHT]
     return found + [case(family, mode, 4) for family, mode in ON_FOUR if (family, mode) not in NOT_QUICK_ON_FOUR]
