@@ -7,13 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/kernels/ops.h"
 #include "sftrun/layers/batch_context.h"
 #include "sftrun/layers/generation_pass.h"
 #include "sftrun/layers/joint_linears.h"
 #include "sftrun/layers/members.h"
+#include "sftrun/spec/arch_spec.h"
 
 /// The first block of a layer, in which the tokens of a document read one another. A kind of mixer is
-/// a class here, a row in spec/blocks.h, and a line where the model makes it (model/mixers.h).
+/// a class here, which its namespace makes (`SFTRUN_MIXERS`), and a row in spec/blocks/.
 namespace sftrun::layers {
 
 struct Layer;
@@ -72,5 +74,15 @@ class Mixer {
   int64_t keys_of = -1;       ///< layer whose keys and values are reused; -1: none
   bool lends_keys = false;    ///< other layers reuse its keys and values
 };
+
+/// What mixers are made for, beside the model.
+struct MixerOptions {
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+  kernels::CudaAttention attention = kernels::CudaAttention::kAuto;
+};
+/// The mixer of a layer, without its weights.   @param arch with the sizes of this rank
+std::unique_ptr<Mixer> make_mixer(const spec::ArchSpec& arch, int64_t layer,
+                                  const MixerOptions& options);
 
 }  // namespace sftrun::layers

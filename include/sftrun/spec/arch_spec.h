@@ -63,6 +63,11 @@ enum class QkNorm { kNone, kPerHead, kWhole };
 /// The token mixer of a layer.
 enum class Mixer { kAttention, kDeltaNet };
 
+/// The blocks of layers, in the order in which they compute. Each name X is a namespace with a row in
+/// spec/blocks/X.cpp and in plan/blocks/X.cpp, and of a mixer with `make` in layers/X/.
+#define SFTRUN_MIXERS(X) X(attention) X(delta_net)
+#define SFTRUN_BLOCKS(X) SFTRUN_MIXERS(X) X(experts) X(mlp) X(per_layer)
+
 /// The properties that may differ between layers.
 struct LayerSpec {
   Mixer mixer = Mixer::kAttention;

@@ -96,6 +96,8 @@ std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer);
 std::vector<WeightSpec> layer_weights(const ArchSpec& arch, int64_t layer);
 std::vector<NormSpec> layer_norms(const ArchSpec& arch, int64_t layer);
 
+/// The name of the layer's mixer in `SFTRUN_MIXERS`.
+std::string mixer_name(const ArchSpec& arch, int64_t layer);
 /// Whether a layer's mixer carries a state from token to token, so that it reads a document in chunks,
 /// and one document in a pass.
 bool has_state(const ArchSpec& arch, int64_t layer);

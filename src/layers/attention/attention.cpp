@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "attention/attention_cache.h"
 #include "attention/attention_pass.h"
 #include "sftrun/layers/layer.h"
@@ -87,4 +90,42 @@ at::Tensor Attention::generate(const Layer& layer, const at::Tensor& x,
   return block.add_attended(x, gated_attention(attended, inputs.gate));
 }
 
+namespace attention {
+namespace {
+
+bool has_borrowers(const spec::ArchSpec& arch, int64_t index) {
+  return std::any_of(arch.layers.begin(), arch.layers.end(),
+                     [&](const spec::LayerSpec& layer) { return layer.keys_of == index; });
+}
+
+}  // namespace
+
+std::unique_ptr<Mixer> make(const spec::ArchSpec& arch, int64_t index,
+                            const MixerOptions& options) {
+  const spec::LayerSpec& spec = arch.layers[static_cast<size_t>(index)];
+  const spec::AttentionSizes sizes = spec::attention_sizes(arch, index);
+  auto attention = std::make_unique<Attention>();
+  attention->shape = {.num_heads = sizes.num_heads,
+                      .num_kv_heads = sizes.num_kv_heads,
+                      .head_dim = sizes.head_dim,
+                      .scale = arch.attention_scale > 0
+                                   ? arch.attention_scale
+                                   : 1.0 / std::sqrt(static_cast<double>(sizes.head_dim)),
+                      .window = spec.window,
+                      .softcap = arch.attention_softcap,
+                      .on_cuda = options.attention};
+  attention->keys_of = spec.keys_of;
+  attention->lends_keys = has_borrowers(arch, index);
+  attention->value_is_key = spec.value_is_key;
+  attention->gates_output = arch.attention_gate;
+  attention->rope = spec.rope;
+  if (arch.value_norm && spec.keys_of < 0) {  // without a weight of its own
+    attention->v_norm.eps = arch.rms_norm_eps;
+    attention->v_norm.weight =
+        at::ones({sizes.head_dim}, at::TensorOptions().dtype(options.dtype).device(options.device));
+  }
+  return attention;
+}
+
+}  // namespace attention
 }  // namespace sftrun::layers

@@ -120,4 +120,17 @@ at::Tensor DeltaNet::generate(const Layer& layer, const at::Tensor& x,
   return block.add_read(x, at::cat(tokens));
 }
 
+namespace delta_net {
+
+std::unique_ptr<Mixer> make(const spec::ArchSpec& arch, int64_t /*index*/,
+                            const MixerOptions& /*options*/) {
+  auto net = std::make_unique<DeltaNet>();
+  net->num_key_heads = arch.delta_net.num_key_heads;
+  net->num_value_heads = arch.delta_net.num_value_heads;
+  net->key_dim = arch.delta_net.key_dim;
+  net->value_dim = arch.delta_net.value_dim;
+  return net;
+}
+
+}  // namespace delta_net
 }  // namespace sftrun::layers

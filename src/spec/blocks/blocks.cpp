@@ -7,22 +7,12 @@
 
 namespace sftrun::spec {
 
-// One file each.
-namespace attention {
-extern const Block kBlock;
-}
-namespace delta_net {
-extern const Block kBlock;
-}
-namespace experts {
-extern const Block kBlock;
-}
-namespace mlp {
-extern const Block kBlock;
-}
-namespace per_layer {
-extern const Block kBlock;
-}
+#define SFTRUN_DECLARE_BLOCK(name) \
+  namespace name {                 \
+  extern const Block kBlock;       \
+  }
+SFTRUN_BLOCKS(SFTRUN_DECLARE_BLOCK)
+#undef SFTRUN_DECLARE_BLOCK
 
 namespace {
 
@@ -43,8 +33,9 @@ std::vector<Tensor> members(const ArchSpec& arch, int64_t layer,
 }  // namespace
 
 std::span<const Block* const> all_blocks() {
-  static constexpr const Block* kBlocks[] = {&attention::kBlock, &delta_net::kBlock,
-                                             &experts::kBlock, &mlp::kBlock, &per_layer::kBlock};
+#define SFTRUN_ADDRESS_OF_BLOCK(name) &name::kBlock,
+  static constexpr const Block* kBlocks[] = {SFTRUN_BLOCKS(SFTRUN_ADDRESS_OF_BLOCK)};
+#undef SFTRUN_ADDRESS_OF_BLOCK
   return kBlocks;
 }
 
@@ -99,6 +90,12 @@ std::vector<WeightSpec> layer_weights(const ArchSpec& arch, int64_t layer) {
 
 std::vector<NormSpec> layer_norms(const ArchSpec& arch, int64_t layer) {
   return members(arch, layer, &BlockTensors::norms);
+}
+
+std::string mixer_name(const ArchSpec& arch, int64_t layer) {
+  for (const Block* block : all_blocks())
+    if (block->is_mixer && block->is_in(arch, layer)) return block->name;
+  invariant_failed(__FILE__, __LINE__, "every layer has a mixer");
 }
 
 bool has_state(const ArchSpec& arch, int64_t layer) {
