@@ -572,9 +572,9 @@ std::vector<LayerKind> layer_kinds(const spec::ArchSpec& whole, const config::Ru
     for (const config::Checkpointing again : {kNone, kMlp, kAttention, kLayer}) {
       const KeptValues values = kept_values(saved, again, hidden);
       LayerBytes& of_kind = kind->bytes[again];
-      of_kind.kept += static_cast<int64_t>(values.between * bytes);
+      of_kind.kept += std::llround(values.between * bytes);
       of_kind.in_backward =
-          std::max(of_kind.in_backward, static_cast<int64_t>(values.in_backward * bytes));
+          std::max<int64_t>(of_kind.in_backward, std::llround(values.in_backward * bytes));
     }
   }
   return kinds;
@@ -606,8 +606,8 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
   // What a stage sends stays until the next one has received it.
   const config::Axes& axes = config.parallel.axes;
   if (shape.on_gpu && axes.has_stages() && !axes.stages_in_process) kept += hidden;
-  return {.kept = static_cast<int64_t>(kept * bytes),
-          .layer = static_cast<int64_t>(largest * bytes) +
+  return {.kept = std::llround(kept * bytes),
+          .layer = std::llround(largest * bytes) +
                    matrix_gradient_bytes(config.tuning, shape, largest_matrix(arch)) +
                    norm_gradient_bytes(config.tuning, shape, arch.hidden_size) +
                    unpacked_experts_bytes(arch, config, shape),

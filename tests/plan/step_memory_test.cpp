@@ -108,6 +108,17 @@ TEST(StepMemory, OfFullTraining) {
             128256 * (kHidden + rows) * 4);
 }
 
+/// Bytes of a matrix are whole ones, with any number of tokens.
+TEST(StepMemory, OfFullTrainingWithAnOddNumberOfTokens) {
+  config::RunConfig config = lora(true);
+  config.tuning.mode = config::TuningMode::kFull;
+  constexpr int64_t kOdd = 1025;
+  const int64_t values = 2 * kHidden + 2 * kQueries + 2 * kKeys + 2 * 64 +
+                         3 * kInner;  // of a layer that is computed again
+  EXPECT_EQ(step_memory(large(), config, {kOdd, 2, true}).layer,
+            kOdd * values * 2 + kHidden * kInner * 4);
+}
+
 /// On a GPU a product reads a whole matrix.
 TEST(StepMemory, OfAHeadThatIsQuantised) {
   config::RunConfig config = lora(true);
