@@ -27,17 +27,21 @@ int64_t state_bytes(const spec::ArchSpec& arch) {
   return nets == 0 ? 0 : nets * net.num_value_heads * net.key_dim * net.value_dim * kFp32;
 }
 
-/// Values of a token while its layer is computed: queries, keys, values, both halves of the MLP.
+/// Inner values of a token in the feed-forward blocks of a layer: of a dense MLP, of experts, or of both.
+int64_t inner_values(const spec::ArchSpec& arch, int64_t layer) {
+  const bool is_sparse = arch.layers[static_cast<size_t>(layer)].sparse;
+  int64_t values = is_sparse ? arch.mixture.top_k * arch.mixture.intermediate_size : 0;
+  if (!is_sparse || arch.mixture.beside_dense) values += spec::intermediate_size(arch, layer);
+  return values;
+}
+
+/// Values of a token while its layer is computed: queries, keys, values, gate, up and their product.
 int64_t values_of_pass(const spec::ArchSpec& arch) {
   int64_t largest = 0;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     const spec::AttentionSizes sizes = spec::attention_sizes(arch, layer);
-    const int64_t chosen =
-        arch.layers[static_cast<size_t>(layer)].sparse ? arch.mixture.top_k : int64_t{1};
-    const int64_t inner = arch.layers[static_cast<size_t>(layer)].sparse
-                              ? arch.mixture.intermediate_size
-                              : spec::intermediate_size(arch, layer);
-    largest = std::max(largest, 2 * sizes.queries() + 2 * sizes.keys() + 3 * chosen * inner);
+    largest =
+        std::max(largest, 2 * sizes.queries() + 2 * sizes.keys() + 3 * inner_values(arch, layer));
   }
   return largest + 3 * arch.hidden_size;
 }

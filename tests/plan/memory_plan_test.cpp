@@ -6,6 +6,7 @@
 
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/plan/answers_memory.h"
 #include "sftrun/plan/memory_change.h"
 #include "sftrun/plan/stored_bytes.h"
 #include "support/load_config.h"
@@ -154,6 +155,21 @@ TEST(LayerKinds, ExpertsKeepRowsOfTheChosen) {
   const int64_t dense = kept(false), sparse = kept(true);
   const int64_t of_mlp = 2 * 14336, of_experts = 2 * 2 * 1024 + 8 + 2 * 9;
   EXPECT_EQ(dense - sparse, (of_mlp - of_experts) * 1024 * 4);
+}
+
+/// Gate and up of an MLP beside experts exist while the experts compute.
+TEST(AnswersMemory, OfAnMlpBesideExperts) {
+  spec::ArchSpec arch = eight();
+  for (spec::LayerSpec& layer : arch.layers) layer.sparse = true;
+  arch.mixture.num_experts = 8, arch.mixture.top_k = 2, arch.mixture.intermediate_size = 1024;
+  config::RunConfig config = resolved_lora();
+  config.train.predict_with_generate = true;
+  config.train.generation_batch_size = 1;
+  const auto pass = [&](bool beside_dense) {
+    arch.mixture.beside_dense = beside_dense;
+    return answers_memory(arch, config, cards(1), memory_plan(arch, config, cards(1)))->pass;
+  };
+  EXPECT_EQ(pass(true) - pass(false), int64_t{3} * 14336 * config.model.max_seq_len * 2);
 }
 
 TEST(Strategies, OfOneProcessAndOfSeveral) {
