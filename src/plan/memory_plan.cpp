@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 
 #include "sftrun/core/error.h"
 #include "sftrun/plan/auto_values.h"
@@ -20,8 +21,6 @@ constexpr int64_t kCudaContext = 736 * kMiB;  // with loaded kernels; cuBLAS: St
 constexpr int64_t kNcclBuffers = 256 * kMiB;  // of one communicator
 constexpr int64_t kCpuProcess = 154 * kMiB;   // LibTorch's code and data, data readers
 constexpr int64_t kTokenizerEntry = 200;      // bytes for each token of the vocabulary
-/// More where layers have experts or delta nets: many small tensors, which are glibc's.
-constexpr int64_t kWithExperts = 24 * kMiB, kWithDeltaNets = 8 * kMiB;
 /// A CPU's allocator keeps this part of the tensors' peak of freed ones, at most 1/16 (decision 52).
 /// Gradients of whole matrices have many sizes.
 constexpr int64_t kKeptOfAdapters = 32, kKeptOfBase = 16;
@@ -69,12 +68,14 @@ namespace {
 /// What a process on a CPU has beside tensors.
 int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                       int64_t tensors) {
-  const bool has_experts = std::any_of(arch.layers.begin(), arch.layers.end(),
-                                       [](const spec::LayerSpec& layer) { return layer.sparse; });
-  const bool has_delta_nets = spec::any_has_state(arch);
-  return kCpuProcess + (has_experts ? kWithExperts : 0) + (has_delta_nets ? kWithDeltaNets : 0) +
-         kTokenizerEntry * arch.vocab_size +
-         tensors / (config.tuning.trains_adapter() ? kKeptOfAdapters : kKeptOfBase);
+  int64_t bytes = kCpuProcess + kTokenizerEntry * arch.vocab_size +
+                  tensors / (config.tuning.trains_adapter() ? kKeptOfAdapters : kKeptOfBase);
+  std::set<std::string> blocks;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    for (const spec::BlockTensors& block : spec::layer_blocks(arch, layer))
+      blocks.insert(block.block);
+  for (const std::string& block : blocks) bytes += block_row(block).process_bytes;
+  return bytes;
 }
 
 StaticMemory held_by(const spec::ArchSpec& arch, const config::RunConfig& config,

@@ -408,12 +408,11 @@ StaticMemory held_on_device(const WholeBytes& whole, const config::RunConfig& co
 
 /// Dense joint linears of a GPU have room for adapters in the bytes of their unit.
 /// @return bytes of all layers
-int64_t add_joint_adapters(std::vector<UnitWeights>& units, const spec::ArchSpec& arch,
-                           const config::RunConfig& config, const MicroBatchShape& shape) {
-  if (config.tuning.quantises_base() || config.tuning.keeps_blocks()) return 0;
+int64_t add_joint_adapters(std::vector<UnitWeights>& units, const StepContext& step) {
+  if (step.config.tuning.quantises_base() || step.config.tuning.keeps_blocks()) return 0;
   int64_t all = 0;
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    const int64_t bytes = joint_adapter_bytes(arch, config, shape, layer);
+  for (int64_t layer = 0; layer < step.arch.num_layers; ++layer) {
+    const int64_t bytes = joint_adapter_bytes(step, layer);
     units[static_cast<size_t>(layer) + 1].base_bytes += static_cast<double>(bytes);
     all += bytes;
   }
@@ -437,8 +436,8 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
   if (places.base_on_host || places.trained_on_host || axes.has_stages() || axes.dp_shard > 1)
     units = unit_weights(arch, config, element_bytes, stored, whole.masters / kFp32Bytes);
   if ((axes.shards_weights() && axes.dp_shard > 1) || places.base_on_host)
-    whole.base += add_joint_adapters(units, arch, config,
-                                     {.element_bytes = element_bytes, .on_gpu = device.on_gpu});
+    whole.base += add_joint_adapters(
+        units, {whole_arch, config, {.element_bytes = element_bytes, .on_gpu = device.on_gpu}});
   if (!axes.has_stages()) return held_on_device(whole, config, units, places);
   const auto stages = units_of_stages(whole_arch, config, units);
   StaticMemory largest;

@@ -141,6 +141,18 @@ TEST(LayerKinds, ShowWhatRecomputationSaves) {
   EXPECT_EQ(kinds[2].bytes.at(kLayer).kept, 4096 * 1024 * 2) << "the input";
 }
 
+/// A row in src/plan/blocks for each block of spec/blocks.
+TEST(LayerKinds, OfEveryBlock) {
+  spec::ArchSpec arch = eight();
+  arch.mixture.num_experts = 8, arch.mixture.top_k = 2, arch.mixture.intermediate_size = 1024;
+  arch.mixture.beside_dense = true;
+  arch.per_layer_size = 256;
+  arch.layers[0].sparse = true;
+  const std::vector<LayerKind> kinds = layer_kinds(arch, resolved_lora(), {1024, 2, true});
+  EXPECT_EQ(kinds[0].name, "attention, MLP and experts");
+  EXPECT_EQ(kinds[1].name, "attention, MLP");
+}
+
 /// The terms of a mixture by hand: layers of one kind differ by what the experts keep.
 TEST(LayerKinds, ExpertsKeepRowsOfTheChosen) {
   spec::ArchSpec arch = eight();

@@ -110,7 +110,7 @@ TEST(MicroBatch, WhatIsOnTheHostIsNotOnTheDevice) {
   config.parallel.offload.base = config::Offload::kCpu;
   // Two neighbours stay: the last layer, and the norm with the head, which is the embedding.
   const auto of_adapters = static_cast<double>(
-      joint_adapter_bytes(small(), config, {.element_bytes = 2, .on_gpu = true}, 0));
+      joint_adapter_bytes(StepContext(small(), config, {.element_bytes = 2, .on_gpu = true}), 0));
   const double layer = 576.0 * (576 + 2 * 192 + 576 + 3 * 1536) + 2 * 576 + of_adapters / 2;
   EXPECT_NEAR(static_cast<double>(whole - held(true)),
               static_cast<double>(base) - 2 * (layer + 576 + 49152.0 * 576), 16);

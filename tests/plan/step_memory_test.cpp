@@ -58,7 +58,7 @@ TEST(StepMemory, AdaptersOfJointLinears) {
   config::RunConfig config = lora(true);
   const MicroBatchShape on_gpu{kTokens, 2, /*on_gpu=*/true};
   const auto adapters = [&](const MicroBatchShape& shape) {
-    return joint_adapter_bytes(large(), config, shape, 0);
+    return joint_adapter_bytes(StepContext(large(), config, shape), 0);
   };
   const int64_t values = 48 * (kHidden + kQueries + 2 * kKeys + 48) +
                          16 * (kQueries + kHidden + 16) + 32 * (kHidden + 2 * kInner + 32) +
@@ -197,7 +197,7 @@ TEST(StepMemory, Of30BWithExpertsOnTheHost) {
   EXPECT_EQ(step_memory(arch, config, {2048, 2, true}).workspace -
                 step_memory(arch, config, {2048, 2, false}).workspace,
             2 * (queries + 2 * keys) * 2 + (32 << 20) + 2048 * 128 * 4 +
-                joint_adapter_bytes(arch, config, {2048, 2, true}, 0))
+                joint_adapter_bytes(StepContext(arch, config, {2048, 2, true}), 0))
       << "two of q, k and v, cuBLAS, angles of all positions, and adapters of a layer";
   const int64_t unpacking = step_memory(arch, config, {2048, 2, true}).layer;
   config.tuning.mode = config::TuningMode::kLora;

@@ -7,19 +7,12 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/plan/blocks.h"
 #include "sftrun/spec/arch_spec.h"
 
-/// What a training step needs beside weights, gradients and optimizer state: estimated from what the
-/// fused operations save and allocate (src/layers/fused).
+/// What a training step needs beside weights, gradients and optimizer state: a walk over the rows of
+/// the model's blocks (blocks.h).
 namespace sftrun::plan {
-
-/// One micro-batch on one device.
-struct MicroBatchShape {
-  int64_t tokens = 0;
-  int64_t element_bytes = 4;  ///< of the compute dtype
-  bool on_gpu = false;
-  int64_t threads = 1;  ///< of a CPU: each works on an attention head
-};
 
 /// Bytes of one micro-batch at the moment that needs most. The head and the backward pass of a layer
 /// follow each other.
@@ -36,11 +29,6 @@ struct StepMemory {
 
 /// The sizes that one device has of each layer: of tensor parallelism its part, else all.
 spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::Axes& axes);
-
-/// Bytes of the copies of a layer's adapters that its joint linears have on a GPU, with their padding
-/// (`layers::JointLinears`). Beside dense weights they are part of the unit that is gathered.
-int64_t joint_adapter_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                            const MicroBatchShape& shape, int64_t layer);
 
 /// Of a pipeline: the stage that keeps most.
 StepMemory step_memory(const spec::ArchSpec& arch, const config::RunConfig& config,

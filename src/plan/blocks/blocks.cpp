@@ -1,0 +1,40 @@
+#include <algorithm>
+#include <array>
+
+#include "blocks/block.h"
+#include "sftrun/core/error.h"
+#include "sftrun/plan/lora_plan.h"
+#include "sftrun/plan/step_memory.h"
+
+namespace sftrun::plan {
+namespace {
+
+constexpr std::array kRows = {&embedding::kRow, &attention::kRow, &delta_net::kRow, &mlp::kRow,
+                              &experts::kRow,   &per_layer::kRow, &head::kRow};
+
+}  // namespace
+
+StepContext::StepContext(const spec::ArchSpec& whole, const config::RunConfig& run,
+                         const MicroBatchShape& micro_batch)
+    : arch(device_arch(whole, run.parallel.axes)),
+      config(run),
+      shape(micro_batch),
+      lora(lora_spec(run.tuning.lora)),
+      trains_base(!run.tuning.trains_adapter()),
+      trains_all(run.tuning.mode == config::TuningMode::kFull),
+      has_dora(!trains_base && run.tuning.lora.dora),
+      has_dropout(!trains_base && run.tuning.lora.dropout > 0),
+      joins_linears(shape.on_gpu && !trains_base && !has_dora && !has_dropout) {}
+
+std::span<const BlockRow* const> block_rows() {
+  return kRows;
+}
+
+const BlockRow& block_row(std::string_view name) {
+  const auto* const found = std::find_if(kRows.begin(), kRows.end(),
+                                         [&](const BlockRow* row) { return row->name == name; });
+  SFTRUN_CHECK(found != kRows.end());
+  return **found;
+}
+
+}  // namespace sftrun::plan

@@ -1,0 +1,63 @@
+#include "blocks/block.h"
+
+/// The final norm, the head and the cross-entropy, whose gradients are computed in the forward pass
+/// (src/layers/fused/fused_head.cpp).
+namespace sftrun::plan::head {
+namespace {
+
+/// Rows whose logits exist at the same time (`chunk_rows` in fused_head.cpp).
+int64_t logit_rows(const StepContext& step) {
+  constexpr int64_t kRowBlock = 64;
+  const int64_t vocab = step.arch.vocab_size;
+  const int64_t rows =
+      step.shape.on_gpu ? std::max<int64_t>(1024, (int64_t{256} << 20) / vocab)
+                        : std::max(kRowBlock, (int64_t{32} << 20) / vocab / kRowBlock * kRowBlock);
+  return std::min(step.shape.tokens, rows);
+}
+
+/// On a GPU products read whole matrices: a quantised head is unpacked for its own.
+bool is_unpacked(const StepContext& step) {
+  const config::TuningConfig& tuning = step.config.tuning;
+  const bool is_quantised = tuning.quantises_base() ? tuning.quant_embeddings.value_or(false)
+                                                    : tuning.quant == config::Quant::kGguf &&
+                                                          tuning.quant_embeddings.value_or(true);
+  return !step.trains_base && is_quantised;
+}
+
+/// Hidden states, those of labelled rows, normed, and their gradients; beside a chunk of logits the
+/// gradients of its rows, or of the matrix.
+int64_t bytes_on_gpu(const StepContext& step) {
+  const int64_t hidden = step.arch.hidden_size, matrix = step.arch.vocab_size * hidden,
+                element = step.shape.element_bytes, rows = logit_rows(step);
+  const int64_t chunk = rows * step.arch.vocab_size * element +
+                        std::max(rows * hidden * element, step.trains_all ? kFp32 * matrix : 0) +
+                        (is_unpacked(step) ? matrix * element : 0);
+  const int64_t norm = norm_backward(step) - step.rows(hidden);
+  return step.rows(4 * hidden) + std::max(chunk, norm);
+}
+
+/// Hidden states, those of labelled rows, normed, and their gradients of the head and of the norm.
+int64_t bytes_on_cpu(const StepContext& step) {
+  const int64_t matrix = step.arch.vocab_size * step.arch.hidden_size,
+                logits = logit_rows(step) * step.arch.vocab_size;
+  // oneDNN, which has the products in fp32, copies the logits' gradient to transpose it for the
+  // gradient of the head.
+  const bool copies = step.trains_all && step.shape.element_bytes == kFp32;
+  return step.rows(5 * step.arch.hidden_size) + logits * step.shape.element_bytes +
+         matrix_gradient_on_cpu(step, matrix) + (copies ? kFp32 * logits : 0);
+}
+
+TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
+  return {.in_forward = step.shape.on_gpu ? bytes_on_gpu(step) : bytes_on_cpu(step)};
+}
+
+/// Logits of the last token of each sequence, in fp32.
+GenerationBytes generation(const StepContext& pass, int64_t /*layer*/) {
+  return {.pass_of_sequence = pass.arch.vocab_size * kFp32};
+}
+
+}  // namespace
+
+const BlockRow kRow{.name = "head", .training = training, .generation = generation};
+
+}  // namespace sftrun::plan::head
